@@ -1,0 +1,1 @@
+"""Reads finished and running experiments and turns them into tables and figures."""

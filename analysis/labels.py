@@ -1,0 +1,96 @@
+"""Names as the paper prints them: the keys of methods, benchmarks and setups, and their labels.
+
+Names unknown here are shown verbatim, so a new method or benchmark needs no entry to appear in a table.
+"""
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+AVERAGE = "avg"
+BASE = "base"
+TRUST_REGION = "trust_region"
+
+# In the order of the rows of the paper's main table.
+METHODS: Mapping[str, str] = MappingProxyType(
+    {
+        TRUST_REGION: "Trust-Region behavior Blending",
+        "vanilla": "Vanilla OPD",
+        "veto": "Veto",
+        "skd": "Interleaved teacher injection (SKD)",
+        "temperature_warmup": "Temperature warmup",
+        "sft_warmup": "SFT warmup",
+        "fixed_epsilon": "Fixed-ε blending",
+    }
+)
+BASE_LABEL = "Untrained student"
+
+# Where two keys have one label, the label read back means the first of them.
+BENCHMARKS: Mapping[str, str] = MappingProxyType(
+    {
+        "math500": "MATH500",
+        "olympiadbench_674": "Olympiad",
+        "olympiadbench": "Olympiad",
+        "amc23": "AMC",
+        "amc22_23": "AMC",
+        "aime24": "AIME24",
+        "aime25": "AIME25",
+        "gsm8k": "GSM8K",
+        "arithmetic_short": "Short sums",
+        "arithmetic_long": "Long sums",
+    }
+)
+AVERAGE_LABEL = "Avg"
+
+SETUPS: Mapping[str, str] = MappingProxyType(
+    {
+        "qwen3-1.7b": "Qwen3-1.7B-Base ← Qwen3-8B",
+        "qwen3-0.6b": "Qwen3-0.6B-Base ← Qwen3-4B",
+        "arithmetic": "Arithmetic",
+    }
+)
+
+_METHOD_LABELS: Mapping[str, str] = {**METHODS, BASE: BASE_LABEL}
+_BENCHMARK_LABELS: Mapping[str, str] = {**BENCHMARKS, AVERAGE: AVERAGE_LABEL}
+
+
+def method_label(key: str) -> str:
+    """The row label of a method."""
+    return _METHOD_LABELS.get(key, key)
+
+
+def benchmark_label(key: str) -> str:
+    """The column label of a benchmark, or of the average (`avg`)."""
+    return _BENCHMARK_LABELS.get(key, key)
+
+
+def setup_title(key: str) -> str:
+    """The heading over the columns of a setup."""
+    return SETUPS.get(key, key)
+
+
+def method_key(name: str) -> str:
+    """The key of a method given as key or label, in any case; an unknown name is its own key."""
+    return _find_key(_METHOD_LABELS, name)
+
+
+def benchmark_key(name: str) -> str:
+    """The key of a benchmark given as key or label, in any case; an unknown name is its own key."""
+    return _find_key(_BENCHMARK_LABELS, name)
+
+
+def setup_key(name: str) -> str:
+    """The key of a setup given as key or title, in any case; an unknown name is its own key."""
+    return _find_key(SETUPS, name)
+
+
+def order_methods(methods: Iterable[str]) -> list[str]:
+    """Distinct methods: those of the paper in its order, then unknown ones as given, then the untrained student."""
+    ranks = {method: rank for rank, method in enumerate(METHODS)} | {BASE: len(METHODS) + 1}
+    return sorted(dict.fromkeys(methods), key=lambda method: ranks.get(method, len(METHODS)))
+
+
+def _find_key(labels: Mapping[str, str], name: str) -> str:
+    folded = name.casefold()
+    keys = [key for key in labels if key.casefold() == folded]
+    labelled = [key for key, label in labels.items() if label.casefold() == folded]
+    return [*keys, *labelled, name][0]

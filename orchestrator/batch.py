@@ -1,0 +1,91 @@
+"""The nouns that flow between the roles of a trial.
+
+Shape legend: B sequences, T response positions (padded to the longest), K support ids. A response ends with the
+student's EOS unless it was truncated; the EOS counts in its length.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from orchestrator.policy.randomness import SequenceKey
+
+
+@dataclass(frozen=True)
+class Request:
+    """One sequence to be sampled: its prompt's token ids and the key of its randomness."""
+
+    prompt_ids: tuple[int, ...]
+    key: SequenceKey
+
+
+@dataclass(frozen=True)
+class TeacherScores:
+    """What the objective and the diagnostics need of the teacher at the visited prefixes, in nats."""
+
+    support_BTK: Tensor  # log q of the support ids
+    token_BT: Tensor  # log q of the sampled tokens
+    entropy_BT: Tensor  # H(q)
+    overlap_BT: Tensor  # |S_p ∩ S_q| / k, S_q = the teacher's own top k
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """Sampled responses with everything later stages need, so that no prefix is scored twice."""
+
+    requests: list[Request]
+    tokens_BT: Tensor  # int64; what lies beyond a row's length is padding
+    lengths_B: Tensor  # int64, ≥ 1
+    truncated_B: Tensor  # bool: the length limit was hit
+    student_BT: Tensor  # log p of the tokens at T = 1
+    behavior_BT: Tensor  # log μ of the tokens
+    support_ids_BTK: Tensor  # the student's top-k ids, canonicalised and untempered
+    teacher: TeacherScores | None = None
+    measured: dict[str, Tensor] = field(default_factory=dict)  # each (B, T): what the behavior measured
+
+    @property
+    def mask_BT(self) -> Tensor:
+        """True at response positions."""
+        positions = torch.arange(self.tokens_BT.shape[1], device=self.tokens_BT.device)
+        return positions[None] < self.lengths_B[:, None]
+
+    def response(self, row: int) -> list[int]:
+        """Token ids of one response, its EOS included."""
+        return self.tokens_BT[row, : int(self.lengths_B[row])].tolist()
+
+
+def pad_rows(chunks: list[Tensor]) -> Tensor:
+    """Stack (B_i, T_i, …) chunks along B, zero-padded to the longest T."""
+    longest = max(chunk.shape[1] for chunk in chunks)
+    rows = sum(chunk.shape[0] for chunk in chunks)
+    out = chunks[0].new_zeros((rows, longest, *chunks[0].shape[2:]))
+    start = 0
+    for chunk in chunks:
+        out[start : start + chunk.shape[0], : chunk.shape[1]] = chunk
+        start += chunk.shape[0]
+    return out
+
+
+def concatenate(parts: list[Rollouts]) -> Rollouts:
+    """Rollouts of several decoding batches as one; all with teacher scores or all without."""
+    if len(parts) == 1:
+        return parts[0]
+    scores = [part.teacher for part in parts if part.teacher is not None]
+    assert len(scores) in (0, len(parts))
+    teacher = (
+        TeacherScores(*(pad_rows([getattr(s, name) for s in scores]) for name in TeacherScores.__dataclass_fields__))
+        if scores
+        else None
+    )
+    padded = ("tokens_BT", "student_BT", "behavior_BT", "support_ids_BTK")
+    return Rollouts(
+        requests=[request for part in parts for request in part.requests],
+        lengths_B=torch.cat([part.lengths_B for part in parts]),
+        truncated_B=torch.cat([part.truncated_B for part in parts]),
+        teacher=teacher,
+        measured={name: pad_rows([part.measured[name] for part in parts]) for name in parts[0].measured},
+        **{name: pad_rows([getattr(part, name) for part in parts]) for name in padded},
+    )

@@ -1,0 +1,183 @@
+"""The command `trb`. Start-up is light: each command imports what it needs when it runs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from orchestrator.errors import UserError
+
+OVERRIDES = "OmegaConf dotlist, for example training.steps=20 methods.skd=null"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command; exits 0 when it did all it was asked, 2 with one line on a user's mistake."""
+    options = _parser().parse_args(arguments)
+    try:
+        code = options.run(options)
+    except UserError as error:
+        print(f"trb: {error}", file=sys.stderr)
+        code = 2
+    except KeyboardInterrupt:
+        print("trb: interrupted", file=sys.stderr)
+        code = 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 1
+    sys.exit(code)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="trb", description="On-policy distillation sweeps: plan, run, judge.")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    plan = _experiment(commands, "plan", _plan, "units, dependencies, memory, tokens, GPU-hours; runs nothing")
+    plan.add_argument("--json", action="store_true")
+    submit = _experiment(commands, "submit", _submit, "run what is missing, then print the results table")
+    submit.add_argument("--address", help="Ray cluster to join; without it a private one on this machine")
+    status = _experiment(commands, "status", _status, "where every unit stands, also while it runs")
+    status.add_argument("--json", action="store_true")
+    table = _experiment(commands, "table", _table, "the results table", optional=True)
+    table.add_argument("--format", choices=("md", "tex", "csv", "json"), default="md")
+    table.add_argument("--results", type=Path, help="CSV method,setup,benchmark,pass_at_1 instead of an experiment")
+    figures = _experiment(commands, "figures", _figures, "the figures, as PNG and PDF")
+    figures.add_argument("--out", type=Path, required=True)
+    evaluate = commands.add_parser("eval", help="pass@1 of any checkpoint with the sweep's evaluator")
+    evaluate.set_defaults(run=_eval)
+    evaluate.add_argument("model", help="model folder, or hub id with --revision")
+    evaluate.add_argument("--benchmarks", required=True, help="comma-separated, each KEY or KEY:n, e.g. math500:64,aime24:512")
+    evaluate.add_argument("--setup", required=True, help="setup that gives prompt, vocabulary and decoding")
+    evaluate.add_argument("--revision")
+    evaluate.add_argument("--limit", type=int, help="only the first problems of each benchmark")
+    evaluate.add_argument("--data-dir", default=None)
+    evaluate.add_argument("--runs", type=Path, default=Path("runs"))
+    evaluate.add_argument("--json", action="store_true")
+    grade = commands.add_parser("grade", help="grade a file of rows {gold, generation} with the one grader")
+    grade.set_defaults(run=_grade)
+    grade.add_argument("file", type=Path)
+    grade.add_argument("--out", type=Path)
+    doctor = _experiment(commands, "doctor", _doctor, "preflight of this machine and an experiment", optional=True)
+    doctor.add_argument("--json", action="store_true")
+    return parser
+
+
+def _experiment(
+    commands: argparse._SubParsersAction, name: str, run: Callable[[argparse.Namespace], int], text: str,
+    optional: bool = False,
+) -> argparse.ArgumentParser:  # fmt: skip
+    parser = commands.add_parser(name, help=text, description=text)
+    parser.add_argument("experiment", type=Path, metavar="EXP.yaml", nargs="?" if optional else None)
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help=OVERRIDES)
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of the run directories (default: runs)")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _load(options: argparse.Namespace):
+    """Experiment with its data folder settled, its units, and the runs folder."""
+    from orchestrator.grid import expand
+    from orchestrator.load import load_experiment
+
+    experiment = load_experiment(options.experiment, options.overrides)
+    data_dir = experiment.data_dir or os.environ.get("TRB_DATA_DIR")
+    experiment = replace(experiment, data_dir=str(Path(data_dir).resolve()) if data_dir else None)
+    return experiment, expand(experiment), options.runs.resolve()
+
+
+def _plan(options: argparse.Namespace) -> int:
+    from orchestrator import plan
+
+    made = plan.make_plan(_load(options)[0])
+    if options.json:
+        print(json.dumps(plan.to_json(made), indent=2))
+    else:
+        _console().print(plan.render(made))
+    return 0
+
+
+def _submit(options: argparse.Namespace) -> int:
+    from orchestrator.submit import submit
+
+    experiment, units, runs = _load(options)
+    return submit(experiment, units, runs, options.address, again=_again(options))
+
+
+def _again(options: argparse.Namespace) -> str:
+    words = ["trb", "submit", str(options.experiment), *options.overrides]
+    return " ".join([*words, *(["--runs", str(options.runs)] if options.runs != Path("runs") else [])])
+
+
+def _status(options: argparse.Namespace) -> int:
+    from orchestrator import display, status
+
+    experiment, units, runs = _load(options)
+    statuses = status.collect(experiment, units, runs)
+    if options.json:
+        print(json.dumps({"units": [s.to_json() for s in statuses]}, indent=2))
+    else:
+        console = _console()
+        console.print(display.status_table(statuses))
+        for failed in (s for s in statuses if s.state == "failed"):
+            console.print(f"{failed.id}: {failed.error}", highlight=False, soft_wrap=True)
+    return 0
+
+
+def _table(options: argparse.Namespace) -> int:
+    from analysis import load, table
+
+    if (options.experiment is None) == (options.results is None):
+        raise UserError("table: either EXP.yaml or --results FILE.csv")
+    if options.results is not None:
+        try:
+            made = table.make_table(table.read_results(options.results))
+        except ValueError as error:
+            raise UserError(str(error)) from None
+    else:
+        made = load.results_table(*_load(options))
+    renderers = {"md": table.to_markdown, "tex": table.to_latex, "csv": table.to_csv, "json": table.to_json}
+    print(renderers[options.format](made), end="")
+    return 0
+
+
+def _figures(options: argparse.Namespace) -> int:
+    from analysis.results import write_trajectories
+
+    experiment, units, runs = _load(options)
+    written = write_trajectories(experiment, units, runs, options.out)
+    if not written:
+        raise UserError(f"{runs}: no scores of {experiment.name} yet — trb submit {options.experiment}")
+    print("\n".join(map(str, written)))
+    return 0
+
+
+def _eval(options: argparse.Namespace) -> int:
+    from orchestrator.standalone_eval import evaluate_model
+
+    return evaluate_model(options)
+
+
+def _grade(options: argparse.Namespace) -> int:
+    from orchestrator.tasks.grader import grade_file
+
+    try:
+        counts = grade_file(options.file, options.out)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    print(f"{counts.n} graded: {counts.correct} correct, {counts.no_answer} without an answer, {counts.timed_out} timed out")
+    return 0
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from orchestrator.doctor import examine
+
+    return examine(_load(options) if options.experiment else None, options.json)
+
+
+def _console():
+    from rich.console import Console
+
+    return Console()

@@ -1,0 +1,215 @@
+"""The nouns of an experiment file, and every default, once.
+
+Defaults are the paper's (Appendix A and its tables); setups and experiments hold only differences.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A Qwen3 decoder: what the memory accounting and the embedded models need."""
+
+    layers: int = 0
+    hidden: int = 0
+    heads: int = 0
+    kv_heads: int = 0
+    head_dim: int = 0
+    ffn: int = 0
+    tied: bool = True
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How an embedded model is made instead of loaded: `updates` supervised steps from random weights."""
+
+    updates: int = 0
+    batch: int = 64
+    lr: float = 3e-3
+    seed: int = 0
+    wrong_step: float = 0.0  # share of reasoning steps whose sum is off by 1–3, carried on
+    off_task: float = 0.0  # share of examples that answer with unrelated words
+    no_reasoning: float = 0.0  # share of examples that give the answer at once
+
+
+@dataclass(frozen=True)
+class Model:
+    """A causal language model: a hub id or a local directory with its revision, or a recipe."""
+
+    path: str | None = None
+    revision: str | None = None  # hub: commit of 40 hex digits; directory: sha256 of its files
+    recipe: Recipe | None = None
+    shape: Shape = field(default_factory=Shape)
+    eos: int = -1
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Token ids; those from `valid` on are untrained padding rows of the embedding."""
+
+    size: int = 0
+    valid: int = 0
+
+
+@dataclass(frozen=True)
+class PromptTemplate:
+    """How a problem becomes token ids, the same for student and teacher."""
+
+    kind: str = "chat"  # chat: the tokenizer's chat template; plain: the problem as it is
+    system: str | None = None
+    enable_thinking: bool = False
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A JSON Lines file below `data_dir`, by content."""
+
+    file: str = ""
+    sha256: str = ""
+
+
+@dataclass(frozen=True)
+class Data:
+    """Training prompts, in one deterministic order for all methods."""
+
+    source: str = "jsonl"  # arithmetic | jsonl | openthoughts
+    files: list[DataFile] = field(default_factory=list)
+    path: str | None = None  # openthoughts: hub id, or a local parquet or JSON Lines file
+    revision: str | None = None
+    order_seed: int = 0
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """AdamW with a cosine warmup to a constant rate."""
+
+    lr: float = 1e-5
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    weight_decay: float = 0.01
+    clip: float = 1.0
+    warmup_steps: int = 15
+
+
+@dataclass(frozen=True)
+class Sft:
+    """The supervised stage on teacher responses, shared by the trials that start from it."""
+
+    updates: int = 50
+    checkpoints: list[int] = field(default_factory=lambda: [15, 25, 50])
+    after: str = "restart"  # restart: an ordinary run of all steps; continue: from prompt batch K on
+
+
+@dataclass(frozen=True)
+class Training:
+    """On-policy distillation; one optimizer update per batch."""
+
+    steps: int = 400
+    prompts_per_step: int = 64
+    samples_per_prompt: int = 4
+    max_prompt_tokens: int = 1024
+    max_response_tokens: int = 7168
+    objective: str = "renormalized"
+    top_k: int = 16
+    checkpoint_every: int = 20
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    sft: Sft = field(default_factory=Sft)
+
+
+@dataclass(frozen=True)
+class BenchmarkRun:
+    """How one benchmark is evaluated: n samples for each of its first `limit` problems (all when null)."""
+
+    n: int = 1
+    limit: int | None = None
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """pass@1 of checkpoints by sampling."""
+
+    max_response_tokens: int = 8192
+    temperature: float = 1.0
+    seed: int = 0
+    benchmarks: dict[str, BenchmarkRun | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What generates and what learns."""
+
+    rollout: str = "torch"
+    learner: str = "torch"
+    dtype: str = "bfloat16"
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A student–teacher pair with its data, prompt and benchmarks (a file in `setups/`)."""
+
+    title: str = ""
+    student: Model = field(default_factory=Model)
+    teacher: Model = field(default_factory=Model)
+    tokenizer: str | None = None  # characters | bytes for embedded models; null: the teacher's
+    vocabulary: Vocabulary = field(default_factory=Vocabulary)
+    prompt: PromptTemplate = field(default_factory=PromptTemplate)
+    data: Data = field(default_factory=Data)
+    engine: Engine = field(default_factory=Engine)
+    training: Training = field(default_factory=Training)
+    evaluation: Evaluation = field(default_factory=Evaluation)
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where the roles of one trial live."""
+
+    mode: str = "inline"  # inline | colocated | split
+    gpus: int = 0  # GPUs of one trial
+    cpus: float = 1.0  # CPU cores of one trial, its driver included
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """Settings that change speed or memory, never a unit's identity."""
+
+    placement: Placement = field(default_factory=Placement)
+    rollout_batch: int = 512  # sequences decoded at once
+    micro_batch_tokens: int = 16384  # padded tokens in one forward pass of scoring or learning
+    keep: str = "best"  # checkpoints kept: best | all
+    worker_timeout_s: float = 7200.0
+    grader_deadline_s: float = 5.0
+    wandb: str = "auto"  # auto: online when logged in, else offline | online | offline | off
+    wandb_project: str = "trb"
+    rollout_texts: int = 4  # training rollouts whose text is written, per step
+
+
+@dataclass(frozen=True)
+class ExperimentFile:
+    """An experiment file as written; `load.load_experiment` resolves its setups."""
+
+    name: str = ""
+    setups: list[str] = field(default_factory=list)
+    methods: dict[str, Any] = field(default_factory=dict)
+    seeds: list[int] = field(default_factory=lambda: [0])
+    data_dir: str | None = None
+    engine: dict[str, Any] = field(default_factory=dict)
+    training: dict[str, Any] = field(default_factory=dict)
+    evaluation: dict[str, Any] = field(default_factory=dict)
+    runtime: Runtime = field(default_factory=Runtime)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A resolved experiment: setups merged with the experiment's differences, grids as lists of values."""
+
+    name: str
+    setups: dict[str, Setup]
+    methods: dict[str, dict[str, list[Any]]]
+    placements: dict[str, Placement]  # methods that do not use `runtime.placement`
+    seeds: list[int]
+    data_dir: str | None
+    runtime: Runtime

@@ -1,0 +1,41 @@
+"""The teacher's statistics on finished rollouts, in batched passes; no token is scored outside its response."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+from orchestrator.batch import Rollouts, TeacherScores
+from orchestrator.engines.causal import CausalModel, Packed, micro_batches, pack
+from orchestrator.engines.torch_rollout import teacher_statistics
+
+HEAD_CHUNK = 4096  # response tokens whose full-vocabulary row is held at once
+
+
+@torch.no_grad()
+def score(teacher: CausalModel, rollouts: Rollouts, micro_batch_tokens: int) -> TeacherScores:
+    """log q of support and tokens, entropy and overlap at every visited prefix (see `TeacherScores`)."""
+    rows, width, top_k = rollouts.support_ids_BTK.shape
+    shapes = {"support_BTK": (rows, width, top_k)}
+    out = {f.name: torch.zeros(shapes.get(f.name, (rows, width))) for f in dataclasses.fields(TeacherScores)}
+    lengths = [len(r.prompt_ids) + int(n) for r, n in zip(rollouts.requests, rollouts.lengths_B, strict=True)]
+    for group in micro_batches(lengths, micro_batch_tokens):
+        prompts = [rollouts.requests[row].prompt_ids for row in group]
+        packed = pack(prompts, [rollouts.response(row) for row in group], teacher.device)
+        _score_group(teacher, rollouts, torch.tensor(group), packed, out)
+    return TeacherScores(**out)
+
+
+def _score_group(
+    teacher: CausalModel, rollouts: Rollouts, group: torch.Tensor, packed: Packed, out: dict[str, torch.Tensor]
+) -> None:
+    hidden = teacher.hidden(packed.ids, packed.attention)[packed.rows, packed.columns]
+    rows, positions = group[packed.rows.cpu()], packed.positions.cpu()
+    for start in range(0, len(hidden), HEAD_CHUNK):
+        part = slice(start, start + HEAD_CHUNK)
+        tokens = rollouts.tokens_BT[rows[part], positions[part]].to(hidden.device)
+        support = rollouts.support_ids_BTK[rows[part], positions[part]].to(hidden.device)
+        statistics = teacher_statistics(teacher.log_prob(teacher.head(hidden[part])), tokens, support)
+        for name, value in statistics.items():
+            out[name][rows[part], positions[part]] = value.float().cpu()

@@ -1,0 +1,191 @@
+"""Experiment → units of work, each with an id that says what training produces.
+
+Same id ⇒ same training, so units are shared between experiments and only what is missing runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from orchestrator.config import Evaluation, Experiment, Model, Placement, Setup, Training
+from orchestrator.tasks.benchmarks import BENCHMARKS
+from orchestrator.tasks.grader import GRADER_VERSION
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One run directory. `identity` holds everything that can change what training produces."""
+
+    id: str
+    kind: str  # base_eval | sft | trial
+    setup: str
+    method: str | None
+    knobs: dict[str, Any]
+    seed: int
+    depends_on: tuple[str, ...]
+    steps: int
+    first_batch: int  # prompt batch of step 0 (K under `after: continue`)
+    identity: dict[str, Any] = field(repr=False)
+    placement: Placement = field(default_factory=Placement)
+
+    @property
+    def label(self) -> str:
+        """Method and knobs for people: `trust_region ε₀=0.05 K=12`."""
+        return " ".join([self.method or self.kind, *(f"{k}={v:g}" for k, v in self.knobs.items())])
+
+
+def expand(experiment: Experiment) -> list[Unit]:
+    """All units of `experiment`; what a unit depends on stands before it."""
+    units: list[Unit] = []
+    for name, setup in experiment.setups.items():
+        base_placement = experiment.runtime.placement
+        units.append(_base_eval(name, setup, base_placement))
+        if "sft_warmup" in experiment.methods:
+            units += [_sft(name, setup, seed, base_placement) for seed in experiment.seeds]
+        for method, grid in experiment.methods.items():
+            placement = experiment.placements.get(method, base_placement)
+            for values, seed in itertools.product(itertools.product(*grid.values()), experiment.seeds):
+                knobs = dict(zip(grid, values, strict=True))
+                units.append(_trial(name, setup, method, knobs, seed, placement))
+    return units
+
+
+def waves(units: list[Unit]) -> list[list[Unit]]:
+    """Units by depth of dependency: a wave needs only what earlier waves made."""
+    first = [unit for unit in units if not unit.depends_on]
+    return [wave for wave in (first, [unit for unit in units if unit.depends_on]) if wave]
+
+
+def evaluation_id(setup: Setup, benchmark: str) -> str:
+    """`<benchmark>-<8 hex>`: a hash of the benchmark's content, prompt, decoding and grader.
+
+    The number of samples is not in it: more samples extend a record, they do not replace it.
+    """
+    run = setup.evaluation.benchmarks[benchmark]
+    assert run is not None
+    decoding = asdict(setup.evaluation)
+    del decoding["benchmarks"]
+    parts = {
+        "benchmark": BENCHMARKS[benchmark].identity() | {"limit": run.limit},
+        "prompt": asdict(setup.prompt),
+        "decoding": decoding,
+        "grader": GRADER_VERSION,
+        "schema": SCHEMA,
+    }
+    return f"{benchmark}-{digest(parts)}"
+
+
+def evaluation_ids(setup: Setup) -> dict[str, str]:
+    """Benchmark key → evaluation id, in the order of the table's columns."""
+    return {key: evaluation_id(setup, key) for key in setup.evaluation.benchmarks}
+
+
+def samples_wanted(evaluation: Evaluation, benchmark: str) -> int:
+    """n of a benchmark."""
+    run = evaluation.benchmarks[benchmark]
+    assert run is not None
+    return run.n
+
+
+def problems_wanted(evaluation: Evaluation, benchmark: str) -> int:
+    """How many problems of a benchmark are evaluated."""
+    run = evaluation.benchmarks[benchmark]
+    assert run is not None
+    total = BENCHMARKS[benchmark].problems
+    return total if run.limit is None else min(run.limit, total)
+
+
+def digest(value: Any) -> str:
+    """8 hex digits of the sha256 of `value` as canonical JSON."""
+    canonical = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:8]
+
+
+def model_identity(model: Model, setup: Setup) -> dict[str, Any]:
+    """What fixes a model's weights: its revision, or its recipe with shape and tokenizer."""
+    if model.recipe is None:
+        return {"revision": model.revision}
+    return {
+        "recipe": asdict(model.recipe),
+        "shape": asdict(model.shape),
+        "eos": model.eos,
+        "tokenizer": setup.tokenizer,
+        "vocabulary": asdict(setup.vocabulary),
+        "world": BENCHMARKS["arithmetic_short"].identity()["world"],
+    }
+
+
+def _base_eval(name: str, setup: Setup, placement: Placement) -> Unit:
+    identity = {
+        "kind": "base_eval",
+        "student": model_identity(setup.student, setup),
+        "eos": [setup.student.eos, setup.teacher.eos],
+        "vocabulary": asdict(setup.vocabulary),
+        "engine": setup.engine.rollout,
+        "dtype": setup.engine.dtype,
+        "schema": SCHEMA,
+    }
+    unit_id = f"{name}-base_eval-{digest(identity)}"
+    return Unit(unit_id, "base_eval", name, None, {}, 0, (), 0, 0, identity, placement)
+
+
+def _sft(name: str, setup: Setup, seed: int, placement: Placement) -> Unit:
+    sft = asdict(setup.training.sft)
+    del sft["after"]
+    identity = _training_identity("sft", setup, seed) | {"sft": sft}
+    unit_id = f"{name}-sft-s{seed}-{digest(identity)}"
+    return Unit(unit_id, "sft", name, None, {}, seed, (), setup.training.sft.updates, 0, identity, placement)
+
+
+def _trial(name: str, setup: Setup, method: str, knobs: dict[str, Any], seed: int, placement: Placement) -> Unit:
+    training = setup.training
+    identity = _training_identity("trial", setup, seed) | {
+        "method": method,
+        "knobs": knobs,
+        "objective": training.objective,
+        "top_k": training.top_k,
+        "steps": training.steps,
+        "checkpoint_every": training.checkpoint_every,
+    }
+    depends_on: tuple[str, ...] = ()
+    steps, first_batch = training.steps, 0
+    if method == "sft_warmup":
+        depends_on = (_sft(name, setup, seed, placement).id,)
+        identity |= {"sft": depends_on[0], "after_sft": training.sft.after}
+        if training.sft.after == "continue":
+            steps, first_batch = training.steps - knobs["K"], knobs["K"]
+    slug = "-".join([name, method, *(f"{k}{v:g}" for k, v in knobs.items()), f"s{seed}"])
+    return Unit(
+        f"{slug}-{digest(identity)}", "trial", name, method, knobs, seed, depends_on, steps, first_batch, identity, placement
+    )
+
+
+def _training_identity(kind: str, setup: Setup, seed: int) -> dict[str, Any]:
+    """What every kind of training depends on."""
+    data = asdict(setup.data)
+    del data["path"]  # where the data lies is not what it is: `revision` and the files' sha256 are
+    return {
+        "kind": kind,
+        "seed": seed,
+        "student": model_identity(setup.student, setup),
+        "teacher": model_identity(setup.teacher, setup),
+        "eos": [setup.student.eos, setup.teacher.eos],
+        "vocabulary": asdict(setup.vocabulary),
+        "prompt": asdict(setup.prompt),
+        "data": data,
+        "training": _shared_training(setup.training),
+        "engine": asdict(setup.engine),
+        "schema": SCHEMA,
+    }
+
+
+def _shared_training(training: Training) -> dict[str, Any]:
+    names = ("prompts_per_step", "samples_per_prompt", "max_prompt_tokens", "max_response_tokens", "optimizer")
+    whole = asdict(training)
+    return {name: whole[name] for name in names}

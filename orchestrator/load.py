@@ -1,0 +1,119 @@
+"""Experiment files → `Experiment`: strict keys, types and ranges; instant, without torch or ray."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from orchestrator import config, strict, validate
+from orchestrator.errors import UserError, did_you_mean, refuse
+from orchestrator.methods import parse_methods
+
+SHIPPED_SETUPS = Path(__file__).resolve().parent.parent / "experiments" / "setups"
+SHARED_PARTS = ("engine", "training", "evaluation")  # an experiment's differences to each of its setups
+
+
+def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> config.Experiment:
+    """The experiment in `path` with OmegaConf dotlist `overrides` applied.
+
+    Raises UserError naming the key, its value and what would be right.
+    """
+    path = Path(path)
+    raw = {"name": path.stem} | _merge(_read_yaml(path), _dotlist(overrides))
+    file: config.ExperimentFile = strict.build(config.ExperimentFile, raw)
+    if not file.setups:
+        raise refuse("setups", file.setups, f"at least one of {', '.join(known_setups(path))}")
+    if len(set(file.setups)) != len(file.setups):
+        raise refuse("setups", file.setups, "every setup once")
+    grids, placements = parse_methods(file.methods, file.runtime.placement)
+    experiment = config.Experiment(
+        name=file.name,
+        setups={name: _setup_in_experiment(name, path, file) for name in file.setups},
+        methods=grids,
+        placements=placements,
+        seeds=file.seeds,
+        data_dir=file.data_dir,
+        runtime=file.runtime,
+    )
+    validate.check_experiment(experiment)
+    return experiment
+
+
+def load_setup(name: str, beside: Path | None = None, overrides: Sequence[str] = ()) -> config.Setup:
+    """One setup by name, with dotlist overrides of its own keys; UserError if it is unknown or invalid."""
+    setup = _build_setup(_merge(_read_yaml(_setup_path(name, beside)), _dotlist(overrides)))
+    validate.check_setup(name, setup)
+    return setup
+
+
+def known_setups(beside: Path | None = None) -> list[str]:
+    """Names of the setups that can be used: those beside the experiment file, and those that are shipped."""
+    return sorted({p.stem for folder in _setup_folders(beside) for p in folder.glob("*.yaml")})
+
+
+def _setup_folders(beside: Path | None) -> list[Path]:
+    own = [beside.resolve().parent / "setups"] if beside else []
+    return [*own, SHIPPED_SETUPS]
+
+
+def _setup_path(name: str, beside: Path | None) -> Path:
+    for folder in _setup_folders(beside):
+        if (folder / f"{name}.yaml").is_file():
+            return folder / f"{name}.yaml"
+    known = known_setups(beside)
+    raise refuse("setups", name, f"one of {', '.join(known)}{did_you_mean(name, known)}")
+
+
+def _setup_in_experiment(name: str, experiment: Path, file: config.ExperimentFile) -> config.Setup:
+    differences = {part: getattr(file, part) for part in SHARED_PARTS}
+    return _build_setup(_merge(_read_yaml(_setup_path(name, experiment)), differences))
+
+
+def _build_setup(raw: dict[str, Any]) -> config.Setup:
+    setup: config.Setup = strict.build(config.Setup, raw)
+    benchmarks = {key: run for key, run in setup.evaluation.benchmarks.items() if run is not None}
+    return dataclasses.replace(setup, evaluation=dataclasses.replace(setup.evaluation, benchmarks=benchmarks))
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        raw = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except (IsADirectoryError, UnicodeDecodeError, PermissionError):
+        raise UserError(f"{path}: not a readable YAML file") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" line {mark.line + 1}" if mark else ""
+        problem = " ".join(str(getattr(error, "problem", None) or "syntax").split())
+        raise UserError(f"{path}{where}: not valid YAML ({problem})") from None
+    except (OmegaConfBaseException, OSError) as error:
+        raise UserError(f"{path}: {str(error).splitlines()[0]}") from None
+    if not isinstance(raw, dict):
+        raise UserError(f"{path}: {type(raw).__name__} — a mapping of keys to values")
+    return cast(dict[str, Any], raw)
+
+
+def _dotlist(overrides: Sequence[str]) -> dict[str, Any]:
+    for item in overrides:
+        if "=" not in item or item.startswith("="):
+            raise refuse("override", item, "key=value, for example training.steps=20")
+    try:
+        return cast(dict[str, Any], OmegaConf.to_container(OmegaConf.from_dotlist(list(overrides)), resolve=True))
+    except (OmegaConfBaseException, yaml.YAMLError) as error:
+        raise UserError(f"override: {' '.join(overrides)!r} — {str(error).splitlines()[0]}") from None
+
+
+def _merge(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
+    """`top` over `base`; mappings merge, everything else (lists too) is replaced."""
+    try:
+        return cast(dict[str, Any], OmegaConf.to_container(OmegaConf.merge(base, top)))
+    except OmegaConfBaseException as error:
+        key = getattr(error, "full_key", None) or "override"
+        raise UserError(f"{key}: {str(error).splitlines()[0]}") from None

@@ -1,0 +1,110 @@
+"""The seven methods, their knobs and the allowed values (Appendix A.2), as a table."""
+
+from __future__ import annotations
+
+import typing
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.config import Placement
+from orchestrator.errors import UserError, refuse, unknown
+
+PLACEMENT_KEY = "placement"
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One hyperparameter of a method and the interval it lives in."""
+
+    kind: type
+    low: float
+    high: float
+    low_open: bool = False
+    high_open: bool = False
+
+    def describe(self) -> str:
+        name = "a whole number" if self.kind is int else "a number"
+        left = ("> " if self.low_open else "≥ ") + f"{self.low:g}"
+        right = "" if self.high == float("inf") else f" and {'<' if self.high_open else '≤'} {self.high:g}"
+        return f"{name} {left}{right}"
+
+    def accepts(self, value: Any) -> bool:
+        if isinstance(value, bool) or not isinstance(value, int if self.kind is int else (int, float)):
+            return False
+        above = value > self.low if self.low_open else value >= self.low
+        below = value < self.high if self.high_open else value <= self.high
+        return above and below
+
+
+_INF = float("inf")
+_BUDGET = Knob(float, 0, _INF)
+_STEPS = Knob(int, 1, _INF)
+_TEMPERATURE = Knob(float, 0, _INF, low_open=True, high_open=True)
+
+METHODS: dict[str, dict[str, Knob]] = {
+    "vanilla": {},
+    "trust_region": {"epsilon0": _BUDGET, "K": _STEPS},
+    "fixed_epsilon": {"epsilon": _BUDGET},
+    "veto": {"beta_start": Knob(float, 0, 1, high_open=True)},
+    "skd": {"K": _STEPS, "tau_T": _TEMPERATURE},
+    "temperature_warmup": {"tau0": _TEMPERATURE, "E": _STEPS},
+    "sft_warmup": {"K": _STEPS},
+}
+
+
+def parse_methods(
+    raw: dict[str, Any], default: Placement
+) -> tuple[dict[str, dict[str, list[Any]]], dict[str, Placement]]:
+    """Grids (method → knob → list of values) and placements of the methods that ask for their own.
+
+    A method set to null is left out. Raises UserError on an unknown method or knob, a value of the wrong
+    type or out of range, a missing knob or a repeated value.
+    """
+    grids: dict[str, dict[str, list[Any]]] = {}
+    placements: dict[str, Placement] = {}
+    for method, body in raw.items():
+        if method not in METHODS:
+            raise unknown(f"methods.{method}", "method", method, METHODS)
+        if body is None:
+            continue
+        if not isinstance(body, dict):
+            raise refuse(f"methods.{method}", body, "a mapping of knobs to lists of values, {} for none")
+        grids[method] = _grid(method, {k: v for k, v in body.items() if k != PLACEMENT_KEY})
+        if PLACEMENT_KEY in body:
+            placements[method] = _placement(method, body[PLACEMENT_KEY], default)
+    return grids, placements
+
+
+def _grid(method: str, body: dict[str, Any]) -> dict[str, list[Any]]:
+    knobs = METHODS[method]
+    for name in body:
+        if name not in knobs:
+            raise unknown(f"methods.{method}.{name}", "key", name, [*knobs, PLACEMENT_KEY])
+    return {name: _values(f"methods.{method}.{name}", knob, body.get(name)) for name, knob in knobs.items()}
+
+
+def _values(key: str, knob: Knob, raw: Any) -> list[Any]:
+    values = raw if isinstance(raw, list) else [raw]
+    if raw is None or not values:
+        raise UserError(f"{key}: missing — one or several values, each {knob.describe()}")
+    for value in values:
+        if not knob.accepts(value):
+            raise refuse(key, value, knob.describe())
+    typed = [knob.kind(value) for value in values]
+    repeated = next((v for i, v in enumerate(typed) if v in typed[:i]), None)
+    if repeated is not None:
+        raise refuse(key, raw, f"{repeated!r} stands twice: every point of the grid once")
+    return typed
+
+
+def _placement(method: str, raw: Any, default: Placement) -> Placement:
+    values = {"mode": raw} if isinstance(raw, str) else raw
+    hints = typing.get_type_hints(Placement)
+    key = f"methods.{method}.{PLACEMENT_KEY}"
+    if not isinstance(values, dict):
+        raise refuse(key, raw, "inline, colocated, split, or a mapping with mode, gpus, cpus")
+    for name in values:
+        if name not in hints:
+            raise unknown(f"{key}.{name}", "key", name, hints)
+    return Placement(**{"mode": default.mode, "gpus": default.gpus, "cpus": default.cpus, **values})
+

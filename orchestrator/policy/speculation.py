@@ -1,0 +1,63 @@
+"""Exact sampling of any μ from a draft of p: accept with min(1, μ/p), else draw from (μ − p)₊ normalised.
+
+The result has law μ exactly; the draft survives with probability Σ min(μ, p) = 1 − TV(μ, p), at least
+1 − √(ε/2) inside a KL ball of radius ε (Pinsker). Decoding in lockstep is this step at one position.
+
+Shapes: B rows (prefixes), V vocabulary rows; uniforms are float64 in [0, 1).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Verified:
+    """The tokens that leave a verification."""
+
+    tokens: Tensor  # (B,) int64
+    accepted: Tensor  # (B,) bool: the draft survived
+
+
+def sample(log_prob: Tensor, uniform: Tensor) -> Tensor:
+    """Inverse-CDF sample per row: (B, V) log-probabilities (unnormalised allowed), (B,) uniforms → (B,) ids.
+
+    Sums in float64, so that a token without mass is never drawn.
+    """
+    mass = (log_prob - log_prob.amax(-1, keepdim=True)).double().exp()
+    cumulative = mass.cumsum(-1)
+    point = uniform[:, None] * cumulative[:, -1:]
+    token = torch.searchsorted(cumulative, point, right=True)[:, 0]
+    last = mass.shape[-1] - 1 - (mass.flip(-1) > 0).int().argmax(-1)
+    return torch.minimum(token, last)
+
+
+def verify(log_p: Tensor, log_mu: Tensor, draft: Tensor, u_accept: Tensor, u_residual: Tensor) -> Verified:
+    """Accept each draft (B,) drawn from p, or replace it, so that the outcome has law μ."""
+    log_ratio = _at(log_mu, draft) - _at(log_p, draft)
+    accepted = u_accept < log_ratio.double().exp()
+    if bool(accepted.all()):
+        return Verified(draft, accepted)
+    residual = (log_mu.double().exp() - log_p.double().exp()).clamp_min(0.0)
+    # Where rounding leaves no residual, μ = p up to rounding and a sample of μ is right.
+    empty = residual.sum(-1, keepdim=True) <= 0
+    replacement = sample(torch.where(empty, log_mu.double(), residual.log()), u_residual)
+    return Verified(torch.where(accepted, draft, replacement), accepted)
+
+
+def acceptance(log_p: Tensor, log_mu: Tensor) -> Tensor:
+    """Σ min(μ, p): probability that a draft survives, (B,)."""
+    return torch.minimum(log_p, log_mu).exp().sum(-1)
+
+
+def kl_divergence(log_a: Tensor, log_b: Tensor) -> Tensor:
+    """KL(a‖b) in nats over the last dimension; entries of a may be −inf."""
+    a = log_a.exp()
+    return torch.where(a > 0, a * (log_a - log_b), 0.0).sum(-1)
+
+
+def _at(log_prob: Tensor, ids: Tensor) -> Tensor:
+    return log_prob.gather(-1, ids[:, None])[:, 0]

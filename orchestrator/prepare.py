@@ -1,0 +1,169 @@
+"""Before anything is scheduled: models are there, are the declared ones, and agree with their setup.
+
+Loads no weights, so that mistakes are named within a second. Embedded models are made here, side by side.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from orchestrator.config import Experiment, Model, Setup
+from orchestrator.errors import UserError
+from orchestrator.grid import Unit, digest, model_identity
+from orchestrator.tasks.benchmarks import BENCHMARKS, data_file, load_benchmark
+from orchestrator.workers.spec import Checkpoint, WorkerSpec
+
+Report = Callable[[str, dict[str, Any]], None]
+_SHAPE_KEYS = {
+    "layers": "num_hidden_layers",
+    "hidden": "hidden_size",
+    "heads": "num_attention_heads",
+    "kv_heads": "num_key_value_heads",
+    "head_dim": "head_dim",
+    "ffn": "intermediate_size",
+}
+
+
+def prepare(experiment: Experiment, runs: Path, report: Report) -> dict[str, tuple[Checkpoint, Checkpoint]]:
+    """Student and teacher of each setup, verified; `report(model, progress)` is called while models are made."""
+    for name, setup in experiment.setups.items():
+        check_data(name, setup, experiment.data_dir)
+    pairs = {}
+    for name, setup in experiment.setups.items():
+        missing = [role for role in ("student", "teacher") if _must_build(getattr(setup, role), setup, runs)]
+        _build(setup, missing, runs, report)
+        pairs[name] = (checkpoint_of(setup.student, setup, runs), checkpoint_of(setup.teacher, setup, runs))
+        for role, checkpoint in zip(("student", "teacher"), pairs[name], strict=True):
+            _check_config(f"{name}.{role}", getattr(setup, role), checkpoint, setup)
+    return pairs
+
+
+def worker_spec(
+    unit: Unit, experiment: Experiment, runs: Path, pair: tuple[Checkpoint, Checkpoint]
+) -> WorkerSpec:
+    """What the roles of `unit` need; an sft_warmup trial starts from its stage's checkpoint."""
+    student, teacher = pair
+    initial = student
+    if unit.depends_on:
+        initial = Checkpoint(str(runs / unit.depends_on[0] / "checkpoints" / f"step_{unit.knobs['K']:06d}"))
+    setup = experiment.setups[unit.setup]
+    return WorkerSpec(unit, setup, experiment.runtime, student, teacher, initial, experiment.data_dir)
+
+
+def check_data(name: str, setup: Setup, data_dir: str | None) -> None:
+    """UserError unless every file the setup reads is there and is the declared one."""
+    if setup.data.source == "jsonl":
+        for entry in setup.data.files:
+            data_file(entry.file, data_dir)
+        if not setup.data.files:
+            raise UserError(f"{name}.data.files: empty — at least one {{file, sha256}}")
+    for benchmark in setup.evaluation.benchmarks:
+        if BENCHMARKS[benchmark].file is not None:
+            load_benchmark(benchmark, data_dir)
+
+
+def checkpoint_of(model: Model, setup: Setup, runs: Path) -> Checkpoint:
+    """Where a model lies. UserError if it cannot be had or is not the declared one."""
+    if model.recipe is not None:
+        return Checkpoint(str(_built_folder(model, setup, runs)))
+    assert model.path is not None
+    assert model.revision is not None
+    if Path(model.path).is_dir():
+        actual = folder_sha256(Path(model.path))
+        if actual != model.revision:
+            raise UserError(f"{model.path}: sha256 of its files is {actual} — the setup declares {model.revision}")
+        return Checkpoint(model.path)
+    if model.path.startswith((".", "/")):
+        raise UserError(f"{model.path}: no such model folder")
+    return Checkpoint(_download(model.path, model.revision))
+
+
+def folder_sha256(folder: Path) -> str:
+    """One hash over names and contents of a model folder's files: the `revision` of a local model."""
+    total = hashlib.sha256()
+    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+        with file.open("rb") as stream:
+            content = hashlib.file_digest(stream, "sha256").hexdigest()
+        total.update(f"{file.relative_to(folder).as_posix()}\0{content}\n".encode())
+    return total.hexdigest()
+
+
+def _download(path: str, revision: str) -> str:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return snapshot_download(path, revision=revision, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.jinja"])
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        reason = " ".join(str(error).split())[:160]
+        raise UserError(f"{path}@{revision[:12]}: not a local folder and not to be had from the hub ({reason})") from None
+
+
+def _must_build(model: Model, setup: Setup, runs: Path) -> bool:
+    return model.recipe is not None and not _built_folder(model, setup, runs).is_dir()
+
+
+def _built_folder(model: Model, setup: Setup, runs: Path) -> Path:
+    return (runs / ".models" / digest(model_identity(model, setup))).resolve()
+
+
+def _build(setup: Setup, roles: list[str], runs: Path, report: Report) -> None:
+    """Make the missing models, each in a process of its own."""
+    processes = {}
+    for role in roles:
+        model: Model = getattr(setup, role)
+        folder = _built_folder(model, setup, runs)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        spec = folder.with_suffix(".json")
+        spec.write_text(json.dumps(model_identity(model, setup) | {"folder": str(folder)}, indent=2), encoding="utf-8")
+        command = [sys.executable, "-m", "orchestrator.engines.build", str(spec)]
+        log = folder.with_suffix(".log").open("w+", encoding="utf-8")
+        processes[role] = (subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True), log)
+    try:
+        _follow(processes, report)
+    finally:
+        for process, log in processes.values():
+            process.kill()
+            process.communicate()
+            log.close()
+
+
+def _follow(processes: dict[str, Any], report: Report) -> None:
+    """Pass progress on until all are done; the lines of a slower process wait in its pipe meanwhile."""
+    running = dict(processes)
+    while running:
+        for role, (process, log) in list(running.items()):
+            line = process.stdout.readline()
+            if line:
+                report(role, json.loads(line))
+            elif process.wait() == 0:
+                del running[role]
+            else:
+                log.seek(0)
+                reason = log.read().strip().splitlines()
+                raise UserError(f"making the {role} model failed: {reason[-1] if reason else process.returncode}")
+
+
+def _check_config(key: str, model: Model, checkpoint: Checkpoint, setup: Setup) -> None:
+    """The model's own config agrees with the vocabulary and shape that the setup declares."""
+    file = Path(checkpoint.path) / "config.json"
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise UserError(f"{key}: {file} is missing or broken — a Hugging Face model folder") from None
+    if config.get("vocab_size") != setup.vocabulary.size:
+        raise UserError(
+            f"{key}: vocabulary of {config.get('vocab_size')} rows — the setup declares {setup.vocabulary.size} "
+            "for student and teacher alike"
+        )
+    for name, value in asdict(model.shape).items():
+        actual = config.get(_SHAPE_KEYS.get(name, "tie_word_embeddings"))
+        if actual != value:
+            raise UserError(f"{key}.shape.{name}: {value} — the model has {actual}")

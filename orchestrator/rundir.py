@@ -1,0 +1,245 @@
+"""The run directory of a unit: the only truth. This module alone reads and writes it.
+
+Rows are appended freely; `commit` records how far the files are valid together with the next step, atomically.
+Opening for writing truncates to what was committed, so after any kill the files continue as if nothing happened.
+Wall-clock measurements live in `timing.jsonl`, which is a log and not part of that promise.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from orchestrator.lease import Lease, is_held
+from orchestrator.records import ProblemRecord
+
+LOGS = ("metrics.jsonl", "rollouts.jsonl")
+LEARNER_STATE = "learner.safetensors"
+
+
+class RunReader:
+    """A unit's directory, read only; safe while another process writes."""
+
+    def __init__(self, runs: Path, unit_id: str):
+        self.unit_id = unit_id
+        self.path = runs / unit_id
+        self._lock = runs / ".locks" / f"{unit_id}.lock"
+
+    @property
+    def next_step(self) -> int:
+        """The step that comes next after the last commit; 0 for a fresh unit."""
+        return self._state().get("next_step", 0)
+
+    @property
+    def trained(self) -> bool:
+        """Whether training is complete (evaluations may still be missing)."""
+        return (self.path / "DONE").exists()
+
+    @property
+    def started(self) -> bool:
+        return (self.path / "config.json").exists()
+
+    @property
+    def running(self) -> bool:
+        """Whether a process works on the unit now."""
+        return is_held(self._lock)
+
+    @property
+    def error(self) -> str | None:
+        """Why the unit failed, if it did."""
+        return _read_text(self.path / "error.txt")
+
+    def config(self) -> dict[str, Any]:
+        """The resolved configuration the unit was started with."""
+        return json.loads((self.path / "config.json").read_text())
+
+    def provenance(self) -> dict[str, Any]:
+        """Commit, dirty diff, versions and host."""
+        return json.loads((self.path / "provenance.json").read_text())
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """A row for each step, the not yet committed ones included."""
+        return list(_rows(self.path / "metrics.jsonl"))
+
+    def committed_metrics(self) -> list[dict[str, Any]]:
+        """Rows that no later truncation can take back."""
+        return list(_rows(self.path / "metrics.jsonl", self._state().get("offsets", {}).get("metrics.jsonl", 0)))
+
+    def rollouts(self) -> Iterator[dict[str, Any]]:
+        """A row for each training rollout."""
+        return _rows(self.path / "rollouts.jsonl")
+
+    def timing(self) -> list[dict[str, Any]]:
+        """Wall-clock rows: a log in which steps that were repeated after a kill appear again."""
+        return list(_rows(self.path / "timing.jsonl"))
+
+    def checkpoints(self) -> dict[int, Path]:
+        """Kept checkpoints by step."""
+        folders = (self.path / "checkpoints").glob("step_??????")
+        return {int(folder.name.removeprefix("step_")): folder for folder in sorted(folders)}
+
+    def evaluation(self, evaluation_id: str, step: int) -> list[ProblemRecord] | None:
+        """Records of a checkpoint, a row per problem; None if it was not evaluated."""
+        path = self._evaluation_path(evaluation_id, step)
+        return [ProblemRecord.from_row(row) for row in _rows(path)] if path.exists() else None
+
+    def evaluated_steps(self, evaluation_id: str) -> list[int]:
+        """Steps with records of this evaluation."""
+        files = (self.path / "evals" / evaluation_id).glob("step_??????.jsonl")
+        return sorted(int(file.stem.removeprefix("step_")) for file in files)
+
+    def _evaluation_path(self, evaluation_id: str, step: int) -> Path:
+        return self.path / "evals" / evaluation_id / f"step_{step:06d}.jsonl"
+
+    def _state(self) -> dict[str, Any]:
+        text = _read_text(self.path / "state.json")
+        return json.loads(text) if text else {}
+
+
+class RunWriter(RunReader):
+    """The one writer of a unit's directory; holds its lease until `close`."""
+
+    def __init__(self, runs: Path, unit_id: str):
+        super().__init__(runs, unit_id)
+        self._lease = Lease(self._lock)
+        self.path.mkdir(parents=True, exist_ok=True)
+        (self.path / "error.txt").unlink(missing_ok=True)
+        self._discard_uncommitted()
+        self._logs = {name: (self.path / name).open("a", encoding="utf-8") for name in LOGS}
+
+    def describe(self, config: dict[str, Any], provenance: Callable[[], dict[str, Any]]) -> None:
+        """Write `config.json` and `provenance.json` once, when the unit starts."""
+        if not self.started:
+            _write_atomically(self.path / "provenance.json", _pretty(provenance()))
+            _write_atomically(self.path / "config.json", _pretty(config))
+
+    def append(self, log: str, rows: Iterable[dict[str, Any]]) -> None:
+        """Append rows to `metrics.jsonl` or `rollouts.jsonl`; numbers that are not finite become null."""
+        self._logs[log].writelines(_line(row) for row in rows)
+        self._logs[log].flush()
+
+    def append_timing(self, row: dict[str, Any]) -> None:
+        """Append to the wall-clock log."""
+        with (self.path / "timing.jsonl").open("a", encoding="utf-8") as file:
+            file.write(_line(row))
+
+    def new_checkpoint(self, step: int, save: Callable[[Path], None]) -> None:
+        """Make a checkpoint complete or not at all: `save` fills a scratch folder that is then renamed."""
+        target = self._checkpoint_path(step)
+        scratch = target.with_name(f"{target.name}.tmp")
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir(parents=True)
+        save(scratch)
+        for file in scratch.iterdir():
+            _sync(file)
+        shutil.rmtree(target, ignore_errors=True)
+        os.replace(scratch, target)
+
+    def commit(self, next_step: int) -> None:
+        """Everything written so far is valid and training goes on at `next_step`."""
+        offsets = {}
+        for name, file in self._logs.items():
+            file.flush()
+            os.fsync(file.fileno())
+            offsets[name] = file.tell()
+        _write_atomically(self.path / "state.json", _pretty({"next_step": next_step, "offsets": offsets}))
+        for step, folder in self.checkpoints().items():
+            if step != next_step:
+                (folder / LEARNER_STATE).unlink(missing_ok=True)
+
+    def write_evaluation(self, evaluation_id: str, step: int, records: list[ProblemRecord]) -> None:
+        """Records of a checkpoint, replacing fewer samples of the same."""
+        path = self._evaluation_path(evaluation_id, step)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _write_atomically(path, "".join(_line(record.to_row()) for record in records))
+
+    def drop_checkpoints(self, keep: set[int]) -> None:
+        """Remove all checkpoints but those of the steps in `keep`."""
+        for step, folder in self.checkpoints().items():
+            if step not in keep:
+                shutil.rmtree(folder)
+
+    def finish(self) -> None:
+        """Training is complete: the learner's state is no longer needed."""
+        for folder in self.checkpoints().values():
+            (folder / LEARNER_STATE).unlink(missing_ok=True)
+        _write_atomically(self.path / "DONE", "")
+
+    def fail(self, reason: str) -> None:
+        """Leave a note for `status`; the next attempt removes it."""
+        _write_atomically(self.path / "error.txt", reason)
+
+    def close(self) -> None:
+        """Let go of the files and the lease."""
+        for file in self._logs.values():
+            file.close()
+        self._lease.release()
+
+    def _discard_uncommitted(self) -> None:
+        """Truncate the logs to the committed offsets and remove half-made checkpoints and later evaluations."""
+        state = self._state()
+        next_step = state.get("next_step", 0)
+        for name in LOGS:
+            with (self.path / name).open("ab") as file:
+                file.truncate(state.get("offsets", {}).get(name, 0))
+        for scratch in (self.path / "checkpoints").glob("*.tmp"):
+            shutil.rmtree(scratch)
+        for step, folder in self.checkpoints().items():
+            if step > next_step:
+                shutil.rmtree(folder)
+
+    def _checkpoint_path(self, step: int) -> Path:
+        return self.path / "checkpoints" / f"step_{step:06d}"
+
+
+def _rows(path: Path, size: int | None = None) -> Iterator[dict[str, Any]]:
+    """Complete lines of a JSON Lines file, within its first `size` bytes; a torn last line is left out."""
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        data = file.read() if size is None else file.read(size)
+    for line in data.split(b"\n")[:-1]:
+        yield json.loads(line)
+
+
+def _line(row: dict[str, Any]) -> str:
+    return json.dumps(_finite(row), ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    """NaN and infinities are missing numbers: null."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _pretty(value: Any) -> str:
+    return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def _read_text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    scratch = path.with_name(f".{path.name}.tmp")
+    with scratch.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(scratch, path)
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())

@@ -1,0 +1,96 @@
+"""`trb eval`: pass@1 of any checkpoint, with the evaluator and grader of the sweeps."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from orchestrator import prepare, validate
+from orchestrator.config import BenchmarkRun, Runtime, Setup
+from orchestrator.display import percent
+from orchestrator.errors import UserError, refuse
+from orchestrator.grid import Unit
+from orchestrator.load import load_setup
+from orchestrator.records import ProblemRecord
+from orchestrator.selection import exact_mean, pass_at_1
+from orchestrator.workers.spec import Checkpoint, WorkerSpec
+
+
+def evaluate_model(options: argparse.Namespace) -> int:
+    """Evaluate `options.model` and print a row for each benchmark."""
+    data_dir = options.data_dir or os.environ.get("TRB_DATA_DIR")
+    setup = _setup(options, data_dir)
+    spec = _spec(options, setup, data_dir)
+    records = _evaluate(spec)
+    means = {key: pass_at_1(rows) for key, rows in records.items()}
+    if options.json:
+        rows = {key: {"pass_at_1": float(means[key])} | _counts(records[key]) for key in records}
+        print(json.dumps({"model": options.model, "setup": options.setup, "benchmarks": rows}, indent=2))
+    else:
+        mean = exact_mean(list(means.values()))
+        Console().print(_table(records, float(mean) if mean is not None else None))
+    return 0
+
+
+def _setup(options: argparse.Namespace, data_dir: str | None) -> Setup:
+    setup = load_setup(options.setup)
+    runs = dict(_benchmark(item, setup, options.limit) for item in options.benchmarks.split(","))
+    setup = replace(setup, evaluation=replace(setup.evaluation, benchmarks=runs))
+    validate.check_setup(options.setup, setup)
+    no_training_data = replace(setup, data=replace(setup.data, source="arithmetic"))
+    prepare.check_data(options.setup, no_training_data, data_dir)
+    return setup
+
+
+def _benchmark(item: str, setup: Setup, limit: int | None) -> tuple[str, BenchmarkRun]:
+    """`math500:64` → n = 64; without a number, the setup's n or 1."""
+    key, _, count = item.partition(":")
+    declared = setup.evaluation.benchmarks.get(key)
+    if count and not count.isdigit():
+        raise refuse("--benchmarks", item, "KEY or KEY:n with a whole number n ≥ 1")
+    return key, BenchmarkRun(int(count) if count else (declared.n if declared else 1), limit)
+
+
+def _spec(options: argparse.Namespace, setup: Setup, data_dir: str | None) -> WorkerSpec:
+    runs = options.runs.resolve()
+    model = Checkpoint(options.model, options.revision)
+    if not Path(options.model).is_dir() and options.revision is None:
+        raise UserError(f"{options.model}: no such folder — a model folder, or a hub id with --revision COMMIT")
+    unit = Unit("eval", "base_eval", options.setup, None, {}, 0, (), 0, 0, {})
+    tokenizer = model if (Path(options.model) / "tokenizer.json").exists() else None
+    tokenizer = tokenizer or prepare.checkpoint_of(setup.teacher, setup, runs)
+    return WorkerSpec(unit, setup, Runtime(), model, tokenizer, model, data_dir)
+
+
+def _evaluate(spec: WorkerSpec) -> dict[str, list[ProblemRecord]]:
+    from orchestrator.workers.evaluator import EvaluatorWorker
+    from orchestrator.workers.models import ModelStore
+
+    evaluator = EvaluatorWorker(ModelStore(spec))
+    try:
+        benchmarks = spec.setup.evaluation.benchmarks
+        return {key: evaluator.evaluate(None, key, 0, run.n, 0) for key, run in benchmarks.items() if run is not None}
+    finally:
+        evaluator.close()
+
+
+def _counts(rows: list[ProblemRecord]) -> dict[str, int]:
+    names = ("n", "correct", "truncated", "no_answer", "timed_out", "tokens")
+    return {"problems": len(rows)} | {name: sum(getattr(row, name) for row in rows) for name in names}
+
+
+def _table(records: dict[str, list[ProblemRecord]], mean: float | None) -> Table:
+    table = Table(box=None, pad_edge=False, caption=f"mean {percent(mean)}", caption_justify="left")
+    for heading in ("benchmark", "pass@1", "problems", "generations", "truncated", "no answer"):
+        table.add_column(heading, justify="left" if heading == "benchmark" else "right")
+    for key, rows in records.items():
+        counts = _counts(rows)
+        numbers = (counts["problems"], counts["n"], counts["truncated"], counts["no_answer"])
+        table.add_row(key, percent(float(pass_at_1(rows))), *map(str, numbers))
+    return table

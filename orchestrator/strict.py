@@ -1,0 +1,59 @@
+"""Plain values → frozen dataclasses: every key known, every type right, errors that name the key."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from typing import Any
+
+from orchestrator.errors import UserError, refuse, unknown
+
+_NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+
+
+def build(schema: type, raw: Any, key: str = "") -> Any:
+    """An instance of the dataclass `schema` from the mapping `raw`; absent keys keep their defaults.
+
+    Raises UserError with the dotted key, its value and what would be right.
+    """
+    if not isinstance(raw, dict):
+        raise refuse(key or "file", raw, f"a mapping with keys among {', '.join(typing.get_type_hints(schema))}")
+    hints = typing.get_type_hints(schema)
+    prefix = f"{key}." if key else ""
+    for name in raw:
+        if name not in hints:
+            raise unknown(f"{prefix}{name}", "key", str(name), hints)
+    return schema(**{name: _value(hints[name], value, f"{prefix}{name}") for name, value in raw.items()})
+
+
+def _value(hint: Any, raw: Any, key: str) -> Any:
+    if hint is Any:
+        return raw
+    if dataclasses.is_dataclass(hint):
+        return build(typing.cast(type, hint), raw, key)
+    arguments = typing.get_args(hint)
+    match typing.get_origin(hint):
+        case types.UnionType | typing.Union:
+            inner = next(arg for arg in arguments if arg is not type(None))
+            return None if raw is None else _value(inner, raw, key)
+        case origin if origin is list:
+            if not isinstance(raw, list):
+                raise refuse(key, raw, "a list, for example [1, 2]")
+            return [_value(arguments[0], item, f"{key}[{index}]") for index, item in enumerate(raw)]
+        case origin if origin is dict:
+            if not isinstance(raw, dict):
+                raise refuse(key, raw, "a mapping")
+            return {str(name): _value(arguments[1], item, f"{key}.{name}") for name, item in raw.items()}
+    return _scalar(hint, raw, key)
+
+
+def _scalar(hint: Any, raw: Any, key: str) -> Any:
+    """No silent conversions, but for a whole number where a number is wanted."""
+    if hint is float and isinstance(raw, int) and not isinstance(raw, bool):
+        return float(raw)
+    if isinstance(raw, hint) and (hint is bool or not isinstance(raw, bool)):
+        return raw
+    if raw is None:
+        raise UserError(f"{key}: no value — {_NAMES[hint]}")
+    raise refuse(key, raw, _NAMES[hint])

@@ -1,0 +1,139 @@
+"""The Tune layer: waves of missing units over a laptop or a cluster."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+# Read by Tune when it is imported: no reporter of its own, no loggers, Ctrl-C reaches us.
+os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
+os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
+os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+
+import ray
+from ray import tune
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from orchestrator import grid, status
+from orchestrator.config import Experiment
+from orchestrator.errors import UserError
+from orchestrator.grid import Unit
+from orchestrator.prepare import worker_spec
+from orchestrator.trainable import UnitTrainable
+from orchestrator.workers.actors import bundles
+from orchestrator.workers.spec import Checkpoint
+
+OBJECT_STORE_BYTES = 512 * 2**20
+ATTEMPTS = 3  # of a unit whose processes die
+WORKER_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "RAY_AIR_NEW_OUTPUT": "0"}
+
+
+@contextmanager
+def cluster(address: str | None, runs: Path) -> Iterator[None]:
+    """A Ray cluster for the sweep: a private local one, or the one at `address`."""
+    session = tempfile.mkdtemp(prefix="trb-") if address is None else None
+    options: dict[str, Any] = {"runtime_env": {"env_vars": WORKER_ENVIRONMENT}}
+    if session:
+        options |= {
+            "include_dashboard": False,
+            "object_store_memory": OBJECT_STORE_BYTES,
+            "_temp_dir": session,
+            "_node_ip_address": "127.0.0.1",
+        }
+    try:
+        ray.init(address=address or "local", log_to_driver=False, logging_level="ERROR", **options)
+    except ConnectionError as error:
+        raise UserError(f"--address: {address!r} — no Ray cluster answers there ({error})") from None
+    try:
+        if address:
+            _probe(runs)
+        yield
+    finally:
+        ray.shutdown()
+        if session:
+            shutil.rmtree(session, ignore_errors=True)
+
+
+def run_waves(
+    experiment: Experiment, units: list[Unit], runs: Path, pairs: dict[str, tuple[Checkpoint, Checkpoint]]
+) -> None:
+    """Run the missing units, wave by wave; a unit whose dependency failed is left out."""
+    for wave in grid.waves(units):
+        missing = status.missing_units(experiment, wave, runs)
+        ready = [u for u in missing if all(status.RunReader(runs, needed).trained for needed in u.depends_on)]
+        if ready:
+            _run_wave(experiment, ready, runs, pairs)
+
+
+def check_placement(units: list[Unit]) -> None:
+    """UserError if a unit's placement group can never be placed on this cluster (it would wait for ever)."""
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    for unit in units:
+        for bundle in bundles(unit.placement):
+            if not any(all(node.get(kind, 0) >= amount for kind, amount in bundle.items()) for node in nodes):
+                raise UserError(_impossible(unit, bundle, nodes))
+        for kind in ("CPU", "GPU"):
+            asked = sum(bundle.get(kind, 0) for bundle in bundles(unit.placement))
+            if asked > sum(node.get(kind, 0) for node in nodes):
+                raise UserError(_impossible(unit, {kind: asked}, nodes))
+
+
+def _impossible(unit: Unit, wanted: dict[str, float], nodes: list[dict[str, float]]) -> str:
+    asked = ", ".join(f"{amount:g} {kind}" for kind, amount in wanted.items())
+    have = "; ".join(f"{node.get('CPU', 0):g} CPU, {node.get('GPU', 0):g} GPU" for node in nodes)
+    return f"runtime.placement: {unit.id} asks for {asked} — this cluster has nodes of {have}"
+
+
+def _run_wave(
+    experiment: Experiment, units: list[Unit], runs: Path, pairs: dict[str, tuple[Checkpoint, Checkpoint]]
+) -> None:
+    specs = {unit.id: worker_spec(unit, experiment, runs, pairs[unit.setup]) for unit in units}
+    placements = {unit.id: unit.placement for unit in units}
+    trainable = tune.with_resources(
+        tune.with_parameters(UnitTrainable, specs=specs, runs=str(runs)),
+        lambda config: tune.PlacementGroupFactory(bundles(placements[config["unit"]])),
+    )
+    storage = Path(tempfile.mkdtemp(prefix="trb-tune-"))
+    try:
+        tune.Tuner(
+            trainable,
+            param_space={"unit": tune.grid_search(list(specs))},
+            tune_config=tune.TuneConfig(reuse_actors=True),
+            run_config=tune.RunConfig(
+                name="wave",
+                storage_path=str(storage),
+                verbose=0,
+                failure_config=tune.FailureConfig(max_failures=ATTEMPTS - 1),
+                checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
+            ),
+        ).fit()
+    finally:
+        shutil.rmtree(storage, ignore_errors=True)
+
+
+def _probe(runs: Path) -> None:
+    """Every node must see `runs`: a file written here is read there."""
+    token = uuid.uuid4().hex
+    file = runs / f".probe-{token}"
+    file.write_text(token)
+    try:
+        for node in ray.nodes():
+            if node["Alive"]:
+                strategy = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+                seen = ray.remote(_reads).options(scheduling_strategy=strategy, num_cpus=0).remote(str(file), token)
+                if not ray.get(seen, timeout=60):
+                    raise UserError(f"--runs: {runs} is not visible on node {node['NodeManagerHostname']} — a shared folder")
+    finally:
+        file.unlink()
+
+
+def _reads(path: str, token: str) -> bool:
+    file = Path(path)
+    return file.exists() and file.read_text() == token

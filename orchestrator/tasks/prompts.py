@@ -1,0 +1,30 @@
+"""Problems → token ids, the same for student and teacher, in training and in evaluation."""
+
+from __future__ import annotations
+
+from transformers import PreTrainedTokenizerBase
+
+from orchestrator.config import PromptTemplate
+from orchestrator.errors import UserError
+
+
+def render(problem: str, template: PromptTemplate, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """Token ids of one prompt. UserError if the tokenizer has no chat template but the setup asks for it."""
+    if template.kind == "plain":
+        text = f"{template.system}\n{problem}\n" if template.system else f"{problem}\n"
+        return tuple(tokenizer.encode(text, add_special_tokens=False))
+    if not tokenizer.chat_template:
+        raise UserError("prompt.kind: 'chat' — the tokenizer has no chat template; prompt.kind=plain needs none")
+    system = [{"role": "system", "content": template.system}] if template.system else []
+    text = tokenizer.apply_chat_template(
+        [*system, {"role": "user", "content": problem}],
+        tokenize=False,
+        add_generation_prompt=True,
+        enable_thinking=template.enable_thinking,
+    )
+    return tuple(tokenizer.encode(text, add_special_tokens=False))
+
+
+def response_text(ids: list[int], eos: int, tokenizer: PreTrainedTokenizerBase) -> str:
+    """The text of a response without its closing EOS."""
+    return tokenizer.decode([i for i in ids if i != eos], skip_special_tokens=False)

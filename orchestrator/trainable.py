@@ -1,0 +1,92 @@
+"""A unit as a Ray Tune trainable. Tune schedules and restarts; the run directory resumes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ray import tune
+
+from orchestrator.errors import UserError
+from orchestrator.lease import LeaseHeld
+from orchestrator.provenance import provenance
+from orchestrator.rundir import RunWriter
+from orchestrator.trial import Progress, run_unit
+from orchestrator.workers.actors import start_roles
+from orchestrator.workers.roles import Roles
+from orchestrator.workers.spec import WorkerSpec
+
+LEASE_PATIENCE_S = 45.0  # how long a killed predecessor's processes may still hold the unit
+
+
+class UnitTrainable(tune.Trainable):
+    """Each Tune step runs the unit to its next checkpoint; the process is reused for the next unit."""
+
+    _specs: dict[str, WorkerSpec]
+    _runs: Path
+    _run: RunWriter | None = None
+    _roles: Roles | None = None
+    _progress: Iterator[Progress] | None = None
+
+    def setup(self, config: dict[str, Any], specs: dict[str, WorkerSpec], runs: str) -> None:
+        self._specs, self._runs = specs, Path(runs)
+        self._unit = config["unit"]
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        self.cleanup()
+        self._unit = new_config["unit"]
+        return True
+
+    def step(self) -> dict[str, Any]:
+        try:
+            self._progress = self._progress or self._begin()
+            point = next(self._progress, None)
+        except (UserError, LeaseHeld) as error:
+            self._end(str(error))
+            return {"done": True, "failed": True}
+        except BaseException as error:
+            self._end(f"{type(error).__name__}: {str(error).strip().splitlines()[-1] if str(error) else ''}")
+            raise
+        if point is None:
+            self._end(None)
+            return {"done": True}
+        return {"unit_step": point.step, "score": point.score}
+
+    def cleanup(self) -> None:
+        self._end(None)
+
+    def _begin(self) -> Iterator[Progress]:
+        spec = self._specs[self._unit]
+        self._run = _open(self._runs, spec.unit.id)
+        self._run.describe(resolved(spec), provenance)
+        self._roles = start_roles(spec)
+        return run_unit(spec, self._run, self._roles)
+
+    def _end(self, error: str | None) -> None:
+        if self._roles is not None:
+            self._roles.close()
+        if self._run is not None:
+            if error is not None:
+                self._run.fail(error)
+            self._run.close()
+        self._roles = self._run = self._progress = None
+
+
+def resolved(spec: WorkerSpec) -> dict[str, Any]:
+    """What `config.json` holds: the unit with everything it was started with."""
+    unit = asdict(spec.unit)
+    return {"unit": unit, "setup": asdict(spec.setup), "runtime": asdict(spec.runtime)}
+
+
+def _open(runs: Path, unit_id: str) -> RunWriter:
+    deadline = time.monotonic() + LEASE_PATIENCE_S
+    while True:
+        try:
+            return RunWriter(runs, unit_id)
+        except LeaseHeld:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.5)

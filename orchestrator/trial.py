@@ -1,0 +1,112 @@
+"""The loop of one unit, from wherever its run directory stands to its end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator import grid
+from orchestrator.records import merge
+from orchestrator.rundir import RunWriter
+from orchestrator.selection import best_step, mean_score
+from orchestrator.tasks.grader import Grader
+from orchestrator.tasks.training_data import load_training_set
+from orchestrator.training_step import TrainingStep
+from orchestrator.workers.models import open_tokenizer
+from orchestrator.workers.roles import Roles
+from orchestrator.workers.spec import WorkerSpec
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a unit stands after a checkpoint; `score` is the mean pass@1 over its benchmarks, if evaluated."""
+
+    step: int
+    score: float | None
+
+
+def run_unit(spec: WorkerSpec, run: RunWriter, roles: Roles) -> Iterator[Progress]:
+    """Evaluate what is missing, train what is missing; yields at every checkpoint."""
+    trial = Trial(spec, run, roles)
+    yield from trial.catch_up()
+    if run.trained:
+        return
+    yield from trial.train()
+    run.finish()
+
+
+def checkpoint_steps(spec: WorkerSpec) -> set[int]:
+    """After how many steps a checkpoint is made."""
+    unit, training = spec.unit, spec.setup.training
+    if unit.kind == "sft":
+        return set(training.sft.checkpoints) | {unit.steps}
+    return {*range(training.checkpoint_every, unit.steps + 1, training.checkpoint_every), unit.steps} - {0}
+
+
+class Trial:
+    """One unit being run."""
+
+    def __init__(self, spec: WorkerSpec, run: RunWriter, roles: Roles):
+        self.spec, self.unit, self.setup = spec, spec.unit, spec.setup
+        self.run, self.roles = run, roles
+
+    def catch_up(self) -> Iterator[Progress]:
+        """Evaluate the checkpoints that are there: after a kill, or when benchmarks or samples were added."""
+        if self.unit.kind == "base_eval":
+            yield from self.evaluate(0, None)
+        elif self.unit.kind == "trial":
+            for step, folder in self.run.checkpoints().items():
+                yield from self.evaluate(step, folder)
+            self.prune()
+
+    def train(self) -> Iterator[Progress]:
+        """Steps `run.next_step` … `unit.steps` − 1."""
+        if self.run.next_step >= self.unit.steps:
+            return
+        tokenizer = open_tokenizer(self.spec)
+        data = load_training_set(self.setup, self.spec.data_dir, tokenizer)
+        if self.run.next_step:
+            self.roles.learner.restore(str(self.run.checkpoints()[self.run.next_step]))
+        with Grader(deadline_s=self.spec.runtime.grader_deadline_s) as grader:
+            training_step = TrainingStep(self.spec, self.run, self.roles, data, tokenizer, grader)
+            for k in range(self.run.next_step, self.unit.steps):
+                training_step.take(k)
+                if k + 1 in checkpoint_steps(self.spec):
+                    self.run.new_checkpoint(k + 1, lambda folder: self.roles.learner.save(str(folder)))
+                    self.run.commit(k + 1)
+                    yield from self.catch_up_at(k + 1)
+
+    def catch_up_at(self, step: int) -> Iterator[Progress]:
+        """Evaluate the checkpoint just made and drop those that are not kept."""
+        if self.unit.kind == "trial":
+            yield from self.evaluate(step, self.run.checkpoints()[step])
+            self.prune()
+        else:
+            yield Progress(step, None)
+
+    def evaluate(self, step: int, checkpoint: Path | None) -> Iterator[Progress]:
+        """Fill the gaps of one checkpoint, benchmark by benchmark; yields if anything was missing."""
+        ids = grid.evaluation_ids(self.setup)
+        missing = False
+        for benchmark, evaluation_id in ids.items():
+            records = self.run.evaluation(evaluation_id, step)
+            have, wanted = records[0].n if records else 0, grid.samples_wanted(self.setup.evaluation, benchmark)
+            if have >= wanted:
+                continue
+            missing, started = True, time.monotonic()
+            folder = str(checkpoint) if checkpoint else None
+            fresh = self.roles.evaluator.evaluate(folder, benchmark, have, wanted, step)
+            self.run.write_evaluation(evaluation_id, step, merge(records, fresh) if records else fresh)
+            seconds = round(time.monotonic() - started, 3)
+            self.run.append_timing({"step": step, "phase": "evaluate", "benchmark": benchmark, "seconds": seconds})
+        if missing:
+            yield Progress(step, mean_score(self.run, list(ids.values()), step))
+
+    def prune(self) -> None:
+        """Keep the best checkpoint and the last, unless all are wanted."""
+        if self.spec.runtime.keep == "best" and self.unit.kind == "trial":
+            best = best_step(self.run, list(grid.evaluation_ids(self.setup).values()))
+            last = set() if self.run.next_step == self.unit.steps and best is not None else {self.run.next_step}
+            self.run.drop_checkpoints(last | ({best} if best is not None else set()))

@@ -1,0 +1,162 @@
+"""Ranges and agreements that types cannot express; each failure is one line."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from orchestrator.config import Experiment, Model, Placement, Setup, Training
+from orchestrator.errors import UserError, did_you_mean, refuse, unknown
+from orchestrator.methods import METHODS
+from orchestrator.tasks.benchmarks import BENCHMARKS
+
+OBJECTIVES = ("renormalized", "surrogate", "tail", "truncated", "full")
+VETO_OBJECTIVES = ("renormalized", "surrogate", "truncated", "full")
+
+
+def check_experiment(experiment: Experiment) -> None:
+    """Raise UserError on the first thing in `experiment` that cannot be run as written."""
+    if not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", experiment.name):
+        raise refuse("name", experiment.name, "lower-case letters, digits, '.', '_' and '-'")
+    if not experiment.methods:
+        raise refuse("methods", {}, f"at least one of {', '.join(METHODS)}")
+    _check_seeds(experiment.seeds)
+    _check_runtime(experiment)
+    for name, setup in experiment.setups.items():
+        check_setup(name, setup)
+        _check_methods_fit(experiment, name, setup)
+
+
+def check_setup(name: str, setup: Setup) -> None:
+    """Raise UserError on the first thing in `setup` that contradicts itself."""
+    _check_model(f"{name}.student", setup.student, setup)
+    _check_model(f"{name}.teacher", setup.teacher, setup)
+    _check_vocabulary(name, setup)
+    _one_of("prompt.kind", setup.prompt.kind, ("chat", "plain"))
+    _one_of("data.source", setup.data.source, ("arithmetic", "jsonl", "openthoughts"))
+    _one_of("engine.rollout", setup.engine.rollout, ("torch",))
+    _one_of("engine.learner", setup.engine.learner, ("torch",))
+    _one_of("engine.dtype", setup.engine.dtype, ("float32", "bfloat16"))
+    _check_training(setup.training)
+    _check_evaluation(setup)
+    if setup.training.top_k > setup.vocabulary.valid:
+        raise refuse("training.top_k", setup.training.top_k, f"≤ the vocabulary of {setup.vocabulary.valid} ids")
+
+
+def _check_seeds(seeds: list[int]) -> None:
+    if not seeds or any(seed < 0 for seed in seeds):
+        raise refuse("seeds", seeds, "one or several whole numbers ≥ 0")
+    if len(set(seeds)) != len(seeds):
+        raise refuse("seeds", seeds, "every seed once")
+
+
+def _check_runtime(experiment: Experiment) -> None:
+    runtime = experiment.runtime
+    _at_least("runtime.rollout_batch", runtime.rollout_batch, 1)
+    _at_least("runtime.micro_batch_tokens", runtime.micro_batch_tokens, 1)
+    _at_least("runtime.rollout_texts", runtime.rollout_texts, 0)
+    _positive("runtime.worker_timeout_s", runtime.worker_timeout_s)
+    _positive("runtime.grader_deadline_s", runtime.grader_deadline_s)
+    _one_of("runtime.keep", runtime.keep, ("best", "all"))
+    _one_of("runtime.wandb", runtime.wandb, ("auto", "online", "offline", "off"))
+    for key, placement in [("runtime.placement", runtime.placement), *_method_placements(experiment)]:
+        _check_placement(key, placement)
+
+
+def _method_placements(experiment: Experiment) -> list[tuple[str, Placement]]:
+    return [(f"methods.{name}.placement", value) for name, value in experiment.placements.items()]
+
+
+def _check_placement(key: str, placement: Placement) -> None:
+    _one_of(f"{key}.mode", placement.mode, ("inline", "colocated", "split"))
+    if placement.gpus not in (0, 1):
+        raise refuse(f"{key}.gpus", placement.gpus, "0 or 1: a trial of the torch engines runs on one GPU")
+    _positive(f"{key}.cpus", placement.cpus)
+    if placement.mode == "split" and placement.gpus:
+        raise refuse(f"{key}.mode", "split", "inline or colocated: with one GPU the roles share it")
+
+
+def _check_methods_fit(experiment: Experiment, name: str, setup: Setup) -> None:
+    grids = experiment.methods
+    for k in grids.get("sft_warmup", {}).get("K", []):
+        if k not in setup.training.sft.checkpoints:
+            raise refuse("methods.sft_warmup.K", k, f"one of training.sft.checkpoints {setup.training.sft.checkpoints}")
+    for k in grids.get("skd", {}).get("K", []):
+        if k > setup.vocabulary.valid:
+            raise refuse("methods.skd.K", k, f"≤ the {setup.vocabulary.valid} ids of {name}'s vocabulary")
+    if "veto" in grids:
+        _one_of("training.objective (with method veto)", setup.training.objective, VETO_OBJECTIVES)
+
+
+def _check_model(key: str, model: Model, setup: Setup) -> None:
+    if (model.path is None) == (model.recipe is None):
+        raise UserError(f"{key}: exactly one of path (with revision) and recipe")
+    if model.path is not None and not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", model.revision or ""):
+        raise refuse(f"{key}.revision", model.revision, "a commit (40 hex digits) or a sha256 of the files (64)")
+    if model.recipe is not None:
+        _one_of(f"{key.rsplit('.', 1)[0]}.tokenizer", setup.tokenizer, ("characters", "bytes"))
+        _at_least(f"{key}.recipe.updates", model.recipe.updates, 0)
+        _at_least(f"{key}.recipe.batch", model.recipe.batch, 1)
+    for field in ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn"):
+        _at_least(f"{key}.shape.{field}", getattr(model.shape, field), 1)
+
+
+def _check_vocabulary(name: str, setup: Setup) -> None:
+    vocabulary = setup.vocabulary
+    _at_least(f"{name}.vocabulary.size", vocabulary.size, 2)
+    if not 1 <= vocabulary.valid <= vocabulary.size:
+        raise refuse(f"{name}.vocabulary.valid", vocabulary.valid, f"between 1 and size {vocabulary.size}")
+    for role in ("student", "teacher"):
+        eos = getattr(setup, role).eos
+        if not 0 <= eos < vocabulary.valid:
+            raise refuse(f"{name}.{role}.eos", eos, f"an id between 0 and {vocabulary.valid - 1}")
+
+
+def _check_training(training: Training) -> None:
+    _one_of("training.objective", training.objective, OBJECTIVES)
+    for field in ("steps", "prompts_per_step", "samples_per_prompt", "max_prompt_tokens", "max_response_tokens",
+                  "top_k", "checkpoint_every"):  # fmt: skip
+        _at_least(f"training.{field}", getattr(training, field), 1)
+    optimizer, sft = training.optimizer, training.sft
+    for field in ("lr", "eps", "clip"):
+        _positive(f"training.optimizer.{field}", getattr(optimizer, field))
+    for field in ("beta1", "beta2"):
+        value = getattr(optimizer, field)
+        if not 0 <= value < 1:
+            raise refuse(f"training.optimizer.{field}", value, "≥ 0 and < 1")
+    _at_least("training.optimizer.weight_decay", optimizer.weight_decay, 0)
+    _at_least("training.optimizer.warmup_steps", optimizer.warmup_steps, 0)
+    _at_least("training.sft.updates", sft.updates, 1)
+    _one_of("training.sft.after", sft.after, ("restart", "continue"))
+    if not sft.checkpoints or any(not 1 <= k <= sft.updates for k in sft.checkpoints):
+        raise refuse("training.sft.checkpoints", sft.checkpoints, f"updates between 1 and {sft.updates}")
+
+
+def _check_evaluation(setup: Setup) -> None:
+    evaluation = setup.evaluation
+    _at_least("evaluation.max_response_tokens", evaluation.max_response_tokens, 1)
+    _positive("evaluation.temperature", evaluation.temperature)
+    if not evaluation.benchmarks:
+        raise refuse("evaluation.benchmarks", {}, "at least one benchmark")
+    for key, run in evaluation.benchmarks.items():
+        if key not in BENCHMARKS:
+            raise unknown(f"evaluation.benchmarks.{key}", "benchmark", key, BENCHMARKS)
+        if run is not None:
+            _at_least(f"evaluation.benchmarks.{key}.n", run.n, 1)
+            if run.limit is not None:
+                _at_least(f"evaluation.benchmarks.{key}.limit", run.limit, 1)
+
+
+def _one_of(key: str, value: Any, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise refuse(key, value, f"one of {', '.join(allowed)}{did_you_mean(str(value), allowed)}")
+
+
+def _at_least(key: str, value: float, low: float) -> None:
+    if not value >= low:
+        raise refuse(key, value, f"≥ {low:g}")
+
+
+def _positive(key: str, value: float) -> None:
+    if not 0 < value < float("inf"):
+        raise refuse(key, value, "> 0 and finite")

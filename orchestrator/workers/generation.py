@@ -1,0 +1,65 @@
+"""The roles that generate and score: rollout and teacher. Plain classes; their calls are pure in
+(weights, requests, behavior), so a lost call may simply be made again.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from orchestrator.batch import Request, Rollouts, TeacherScores, concatenate
+from orchestrator.engines.causal import CausalModel
+from orchestrator.engines.torch_rollout import Decoding, generate
+from orchestrator.engines.torch_scoring import score
+from orchestrator.policy.behavior import Behavior, Student
+from orchestrator.workers.models import ModelStore
+
+
+class RolloutWorker:
+    """Samples training rollouts from a behavior policy of student and teacher."""
+
+    def __init__(self, store: ModelStore):
+        self._store = store
+
+    def load(self, weights: dict[str, Tensor]) -> None:
+        """Weights of the student to sample from, by Hugging Face name."""
+        self._store.load_student(weights)
+
+    def sample(self, requests: list[Request], behavior: Behavior) -> Rollouts:
+        """One response to each request; teacher scores included if the behavior needed the teacher."""
+        training = self._store.spec.setup.training
+        teacher = self._store.teacher if behavior.needs_teacher else None
+        decoding = Decoding(training.max_response_tokens, training.top_k)
+        return in_batches(self._store, self._store.student, teacher, requests, behavior, decoding)
+
+
+class TeacherWorker:
+    """Scores finished rollouts; answers prompts itself for the supervised stage."""
+
+    def __init__(self, store: ModelStore):
+        self._store = store
+
+    def score(self, rollouts: Rollouts) -> TeacherScores:
+        """The teacher's statistics at every visited prefix."""
+        return score(self._store.teacher, rollouts, self._store.spec.runtime.micro_batch_tokens)
+
+    def sample(self, requests: list[Request]) -> Rollouts:
+        """Teacher responses at T = 1; its stop event is emitted as the student's EOS."""
+        decoding = Decoding(self._store.spec.setup.training.max_response_tokens)
+        return in_batches(self._store, self._store.teacher, None, requests, Student(), decoding)
+
+
+def in_batches(
+    store: ModelStore,
+    sampler: CausalModel,
+    teacher: CausalModel | None,
+    requests: list[Request],
+    behavior: Behavior,
+    decoding: Decoding,
+) -> Rollouts:
+    """`generate` over at most `runtime.rollout_batch` sequences at once."""
+    size = store.spec.runtime.rollout_batch
+    parts = [
+        generate(sampler, teacher, requests[start : start + size], behavior, decoding)
+        for start in range(0, len(requests), size)
+    ]
+    return concatenate(parts)

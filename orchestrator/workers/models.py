@@ -1,0 +1,76 @@
+"""The models one process holds, loaded when first needed and shared by the roles that live in it."""
+
+from __future__ import annotations
+
+import gc
+
+import torch
+from torch import Tensor
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from orchestrator.engines.causal import CausalModel, Owner, best_device, load_model
+from orchestrator.errors import UserError
+from orchestrator.policy.vocabulary import TokenSpace
+from orchestrator.workers.spec import Checkpoint, WorkerSpec
+
+
+class ModelStore:
+    """Student (in the weights of the last `load_student`) and teacher of one process."""
+
+    def __init__(self, spec: WorkerSpec):
+        torch.set_num_threads(1)
+        self.spec = spec
+        self.device = best_device()
+        self.dtype = torch.float32 if spec.setup.engine.dtype == "float32" else torch.bfloat16
+        self._student: CausalModel | None = None
+        self._teacher: CausalModel | None = None
+
+    @property
+    def student(self) -> CausalModel:
+        """The student that generates; untrained until weights are loaded."""
+        if self._student is None:
+            self._student = self.open(self.spec.initial, "student", self.dtype)
+        return self._student
+
+    @property
+    def teacher(self) -> CausalModel:
+        if self._teacher is None:
+            self._teacher = self.open(self.spec.teacher, "teacher", self.dtype)
+        return self._teacher
+
+    def open(self, checkpoint: Checkpoint, owner: Owner, dtype: torch.dtype) -> CausalModel:
+        """A fresh copy of a model, checked against the setup's vocabulary."""
+        setup = self.spec.setup
+        model = load_model(checkpoint.path, checkpoint.revision, dtype, self.device)
+        if model.config.vocab_size != setup.vocabulary.size:
+            raise UserError(
+                f"{owner} {checkpoint.path}: {model.config.vocab_size} vocabulary rows — "
+                f"the setup declares {setup.vocabulary.size}; student and teacher must share one vocabulary"
+            )
+        return CausalModel(model, token_space(self.spec), owner)
+
+    def load_student(self, weights: dict[str, Tensor]) -> None:
+        """Put new weights into the generating student."""
+        own = dict(self.student.model.named_parameters())
+        with torch.no_grad():
+            for name, tensor in weights.items():
+                own[name].copy_(tensor)
+
+    def release_teacher(self) -> None:
+        """Free the teacher once no behavior needs it while decoding."""
+        self._teacher = None
+        gc.collect()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def token_space(spec: WorkerSpec) -> TokenSpace:
+    """The token space both models of a setup share."""
+    setup = spec.setup
+    return TokenSpace(setup.vocabulary.valid, setup.student.eos, setup.teacher.eos)
+
+
+def open_tokenizer(spec: WorkerSpec) -> PreTrainedTokenizerBase:
+    """The one tokenizer of a setup: the teacher's."""
+    hub = {"revision": spec.teacher.revision} if spec.teacher.revision else {}
+    return AutoTokenizer.from_pretrained(spec.teacher.path, trust_remote_code=False, **hub)
