@@ -83,7 +83,9 @@ def notes(experiment: Experiment, units: list[Unit], runs: Path, chosen: list[Se
         for s in chosen:
             if s.best.spread is not None:
                 spread = f"{s.best.spread * PERCENT:.1f}"
-                lines.append(f"{s.best.method} ({s.setup}): standard deviation of Avg over {s.best.seeds} seeds {spread}")
+                lines.append(
+                    f"{s.best.method} ({s.setup}): standard deviation of Avg over {s.best.seeds} seeds {spread}"
+                )
     return lines
 
 

@@ -15,7 +15,9 @@ def to_rich(table: Table) -> Any:
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    shown = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, caption="\n".join(table.notes) or None, caption_justify="left")
+    shown = RichTable(
+        box=box.SIMPLE_HEAD, pad_edge=False, caption="\n".join(table.notes) or None, caption_justify="left"
+    )
     shown.add_column("Method")
     setups = {column.setup for column in table.columns}
     for column in table.columns:

@@ -49,7 +49,9 @@ def _parser() -> argparse.ArgumentParser:
     evaluate = commands.add_parser("eval", help="pass@1 of any checkpoint with the sweep's evaluator")
     evaluate.set_defaults(run=_eval)
     evaluate.add_argument("model", help="model folder, or hub id with --revision")
-    evaluate.add_argument("--benchmarks", required=True, help="comma-separated, each KEY or KEY:n, e.g. math500:64,aime24:512")
+    evaluate.add_argument(
+        "--benchmarks", required=True, help="comma-separated, each KEY or KEY:n, e.g. math500:64,aime24:512"
+    )
     evaluate.add_argument("--setup", required=True, help="setup that gives prompt, vocabulary and decoding")
     evaluate.add_argument("--revision")
     evaluate.add_argument("--limit", type=int, help="only the first problems of each benchmark")
@@ -167,7 +169,9 @@ def _grade(options: argparse.Namespace) -> int:
         counts = grade_file(options.file, options.out)
     except ValueError as error:
         raise UserError(str(error)) from None
-    print(f"{counts.n} graded: {counts.correct} correct, {counts.no_answer} without an answer, {counts.timed_out} timed out")
+    print(
+        f"{counts.n} graded: {counts.correct} correct, {counts.no_answer} without an answer, {counts.timed_out} timed out"
+    )
     return 0
 
 

@@ -182,7 +182,7 @@ class Runtime:
     keep: str = "best"  # checkpoints kept: best | all
     worker_timeout_s: float = 7200.0
     grader_deadline_s: float = 5.0
-    wandb: str = "auto"  # auto: online when logged in, else offline | online | offline | off
+    wandb: str = "auto"  # auto: online when logged in, else offline | online | offline | disabled
     wandb_project: str = "trb"
     rollout_texts: int = 4  # training rollouts whose text is written, per step
 

@@ -162,7 +162,17 @@ def _trial(name: str, setup: Setup, method: str, knobs: dict[str, Any], seed: in
             steps, first_batch = training.steps - knobs["K"], knobs["K"]
     slug = "-".join([name, method, *(f"{k}{v:g}" for k, v in knobs.items()), f"s{seed}"])
     return Unit(
-        f"{slug}-{digest(identity)}", "trial", name, method, knobs, seed, depends_on, steps, first_batch, identity, placement
+        f"{slug}-{digest(identity)}",
+        "trial",
+        name,
+        method,
+        knobs,
+        seed,
+        depends_on,
+        steps,
+        first_batch,
+        identity,
+        placement,
     )
 
 

@@ -107,4 +107,3 @@ def _placement(method: str, raw: Any, default: Placement) -> Placement:
         if name not in hints:
             raise unknown(f"{key}.{name}", "key", name, hints)
     return Placement(**{"mode": default.mode, "gpus": default.gpus, "cpus": default.cpus, **values})
-

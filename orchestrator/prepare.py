@@ -45,9 +45,7 @@ def prepare(experiment: Experiment, runs: Path, report: Report) -> dict[str, tup
     return pairs
 
 
-def worker_spec(
-    unit: Unit, experiment: Experiment, runs: Path, pair: tuple[Checkpoint, Checkpoint]
-) -> WorkerSpec:
+def worker_spec(unit: Unit, experiment: Experiment, runs: Path, pair: tuple[Checkpoint, Checkpoint]) -> WorkerSpec:
     """What the roles of `unit` need; an sft_warmup trial starts from its stage's checkpoint."""
     student, teacher = pair
     initial = student
@@ -100,10 +98,14 @@ def _download(path: str, revision: str) -> str:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        return snapshot_download(path, revision=revision, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.jinja"])
+        return snapshot_download(
+            path, revision=revision, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.jinja"]
+        )
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = " ".join(str(error).split())[:160]
-        raise UserError(f"{path}@{revision[:12]}: not a local folder and not to be had from the hub ({reason})") from None
+        raise UserError(
+            f"{path}@{revision[:12]}: not a local folder and not to be had from the hub ({reason})"
+        ) from None
 
 
 def _must_build(model: Model, setup: Setup, runs: Path) -> bool:

@@ -36,4 +36,6 @@ def merge(old: list[ProblemRecord], new: list[ProblemRecord]) -> list[ProblemRec
 def _merge_one(a: ProblemRecord, b: ProblemRecord) -> ProblemRecord:
     assert a.problem == b.problem
     counts = {name: getattr(a, name) + getattr(b, name) for name in ("n", "correct", "truncated", "no_answer", "timed_out", "tokens")}  # fmt: skip
-    return ProblemRecord(problem=a.problem, answers=dict(sorted((Counter(a.answers) + Counter(b.answers)).items())), **counts)
+    return ProblemRecord(
+        problem=a.problem, answers=dict(sorted((Counter(a.answers) + Counter(b.answers)).items())), **counts
+    )

@@ -110,7 +110,7 @@ def _mirror(job: Submission) -> None:
     from orchestrator.wandb_mode import chosen_mode, stale_units
 
     mode = chosen_mode(job.experiment.runtime.wandb)
-    stale = stale_units(job.experiment, job.units, job.runs, mode) if mode != "off" else []
+    stale = stale_units(job.experiment, job.units, job.runs, mode) if mode != "disabled" else []
     if not stale:
         return
     from orchestrator import wandb_mirror  # wandb takes a second to import

@@ -129,7 +129,9 @@ def _probe(runs: Path) -> None:
                 strategy = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
                 seen = ray.remote(_reads).options(scheduling_strategy=strategy, num_cpus=0).remote(str(file), token)
                 if not ray.get(seen, timeout=60):
-                    raise UserError(f"--runs: {runs} is not visible on node {node['NodeManagerHostname']} — a shared folder")
+                    raise UserError(
+                        f"--runs: {runs} is not visible on node {node['NodeManagerHostname']} — a shared folder"
+                    )
     finally:
         file.unlink()
 

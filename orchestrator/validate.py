@@ -58,7 +58,7 @@ def _check_runtime(experiment: Experiment) -> None:
     _positive("runtime.worker_timeout_s", runtime.worker_timeout_s)
     _positive("runtime.grader_deadline_s", runtime.grader_deadline_s)
     _one_of("runtime.keep", runtime.keep, ("best", "all"))
-    _one_of("runtime.wandb", runtime.wandb, ("auto", "online", "offline", "off"))
+    _one_of("runtime.wandb", runtime.wandb, ("auto", "online", "offline", "disabled"))
     for key, placement in [("runtime.placement", runtime.placement), *_method_placements(experiment)]:
         _check_placement(key, placement)
 

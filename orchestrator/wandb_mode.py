@@ -17,14 +17,14 @@ API_HOST = "api.wandb.ai"
 
 
 def chosen_mode(wish: str) -> str:
-    """`online`, `offline` or `off` for the config value `wish`; `auto` is online only when the user is logged in."""
+    """`online`, `offline` or `disabled` for the config value `wish`; `auto` is online only when the user is logged in."""
     if wish != "auto":
         return wish
     match os.environ.get("WANDB_MODE"):
         case "online" | "offline" as forced:
             return forced
         case "disabled" | "dryrun":
-            return "off"
+            return "disabled"
     return "online" if os.environ.get("WANDB_API_KEY") or _in_netrc() else "offline"
 
 

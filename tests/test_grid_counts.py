@@ -112,7 +112,7 @@ def test_ids_are_stable() -> None:
         "runtime.keep=all",
         "runtime.placement.mode=colocated",
         "runtime.placement.cpus=9",
-        "runtime.wandb=off",
+        "runtime.wandb=disabled",
         "runtime.rollout_texts=0",
         "methods.trust_region.placement=colocated",
         "methods.sft_warmup.placement=colocated",

@@ -90,7 +90,9 @@ def _measure(choice: _Choice, log_p: Tensor, log_q: Tensor | None, top_k: int) -
         support = log_p.topk(top_k, dim=-1).indices
         kept["support_ids"] = support
         if log_q is not None:
-            kept |= {f"teacher.{name}": value for name, value in teacher_statistics(log_q, choice.tokens, support).items()}
+            kept |= {
+                f"teacher.{name}": value for name, value in teacher_statistics(log_q, choice.tokens, support).items()
+            }
     return kept
 
 

@@ -46,10 +46,13 @@ def tilt(log_p: Tensor, log_q: Tensor, beta: Tensor) -> Tilt:
     ratio = torch.where(log_p == NEG_INF, 0.0, log_q - log_p)
     power = torch.where((beta == 0)[:, None], 0.0, beta[:, None] * ratio)
     log_weight = log_p + power
-    log_mu = log_weight - log_weight.logsumexp(-1, keepdim=True)
+    log_mass = log_weight.logsumexp(-1, keepdim=True)
+    empty = log_mass == NEG_INF  # the teacher has no mass where the student has: no such policy exists
+    log_mu = torch.where(empty, log_p, log_weight - torch.where(empty, 0.0, log_mass))
     mu = log_mu.exp()
     inside = mu > 0
     kl = torch.where(inside, mu * (log_mu - log_p), 0.0).sum(-1).clamp_min(0.0)
+    kl = torch.where(empty[:, 0], float("inf"), kl)
     r = torch.where(inside & (ratio > NEG_INF), ratio, 0.0)
     mean = (mu * r).sum(-1, keepdim=True)
     variance = (mu * (r - mean).square()).sum(-1)
@@ -102,4 +105,5 @@ def _inside(low: Tensor, high: Tensor, guess: Tensor) -> Tensor:
 def _at(log_p: Tensor, log_q: Tensor, beta: Tensor, feasible: Tensor) -> Solution:
     point = tilt(log_p, log_q, beta)
     log_mu = torch.where(feasible[:, None], log_q, point.log_mu)
-    return Solution(log_mu, beta, point.kl, feasible)
+    untouched = (beta == 0)[:, None]  # exactly p, not p up to the rounding of its normaliser
+    return Solution(torch.where(untouched, log_p, log_mu), beta, point.kl, feasible)

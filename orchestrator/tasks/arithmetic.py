@@ -78,9 +78,7 @@ def benchmark_problems(lengths: tuple[int, int]) -> list[Problem]:
     while len(drawn) < BENCHMARK_PROBLEMS:
         terms = [rng.randint(1, 9) for _ in range(rng.randint(*lengths))]
         drawn.setdefault(question(terms), sum(terms))
-    return [
-        Problem(f"arithmetic/{name}/{i}", text, Gold(str(total))) for i, (text, total) in enumerate(drawn.items())
-    ]
+    return [Problem(f"arithmetic/{name}/{i}", text, Gold(str(total))) for i, (text, total) in enumerate(drawn.items())]
 
 
 @functools.cache

@@ -39,9 +39,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "gsm8k": Benchmark(
         1319, "eval/gsm8k_test.jsonl", "ad3b7e9107f117e55b2908fe97fd93271bd198bab200b900da62235e8afddb36"
     ),
-    "math500": Benchmark(
-        500, "eval/math500.jsonl", "3e0b9940311eadc524188210609bc444b5b6a9c64f281944abd35a11d188887a"
-    ),
+    "math500": Benchmark(500, "eval/math500.jsonl", "3e0b9940311eadc524188210609bc444b5b6a9c64f281944abd35a11d188887a"),
     "olympiadbench_674": Benchmark(
         674, "eval/olympiadbench_674.jsonl", "223a7cd166d3f4bb718350e495b94ece6e12b9167aa2e46b7f0be8ee110f3979"
     ),

@@ -82,9 +82,7 @@ def _unique(problems: list[Problem]) -> list[Problem]:
     return list({problem.text: problem for problem in reversed(problems)}.values())[::-1]
 
 
-def _select(
-    problems: Iterable[Problem], setup: Setup, tokenizer: PreTrainedTokenizerBase, wanted: int
-) -> TrainingSet:
+def _select(problems: Iterable[Problem], setup: Setup, tokenizer: PreTrainedTokenizerBase, wanted: int) -> TrainingSet:
     """The first `wanted` problems whose prompts are short enough."""
     kept: list[TrainingPrompt] = []
     too_long = 0

@@ -18,9 +18,7 @@ class LearnerWorker:
     def __init__(self, store: ModelStore):
         spec = store.spec
         master = store.open(spec.initial, "student", torch.float32)
-        self._engine = TorchLearner(
-            master, spec.setup.training.optimizer, spec.runtime.micro_batch_tokens, store.dtype
-        )
+        self._engine = TorchLearner(master, spec.setup.training.optimizer, spec.runtime.micro_batch_tokens, store.dtype)
 
     def step(self, rollouts: Rollouts, scores: TeacherScores | None, goal: Objective, step: int) -> dict[str, float]:
         """One update; see `TorchLearner.step`."""
