@@ -90,26 +90,32 @@ def notes(experiment: Experiment, units: list[Unit], runs: Path, chosen: list[Se
 
 
 def trajectories(experiment: Experiment, units: list[Unit], runs: Path) -> dict[str, dict[int, list[float]]]:
-    """label → step → mean pass@1 in [0, 1], one value per seed; step 0 is the untrained student."""
+    """label → step → mean pass@1 in [0, 1], one value per seed.
+
+    Step 0 is the untrained student, but not for runs that start from the supervised stage.
+    """
+    base = base_scores(experiment, units, runs)
     curves: dict[str, dict[int, list[float]]] = {}
     for group in _settings([unit for unit in units if unit.kind == "trial"]):
-        setup = experiment.setups[group[0].setup]
-        ids = list(grid.evaluation_ids(setup).values())
-        prefix = f"{group[0].setup} " if len(experiment.setups) > 1 else ""
+        unit = group[0]
+        ids = list(grid.evaluation_ids(experiment.setups[unit.setup]).values())
         curve: dict[int, list[float]] = defaultdict(list)
-        for unit in group:
-            for step, score in selection.trajectory(RunReader(runs, unit.id), ids).items():
+        for member in group:
+            for step, score in selection.trajectory(RunReader(runs, member.id), ids).items():
                 curve[step].append(float(score))
-        curves[prefix + group[0].label] = dict(sorted(curve.items()))
+        if curve and unit.setup in base and not unit.depends_on:
+            curve[0] = [base[unit.setup]]
+        label = f"{unit.setup} {unit.label}" if len(experiment.setups) > 1 else unit.label
+        curves[label] = dict(sorted(curve.items()))
     return curves
 
 
 def base_scores(experiment: Experiment, units: list[Unit], runs: Path) -> dict[str, float]:
     """Mean pass@1 of each setup's untrained student."""
     found = {}
-    for unit in units:
+    for unit in (unit for unit in units if unit.kind == "base_eval"):
         ids = list(grid.evaluation_ids(experiment.setups[unit.setup]).values())
-        score = selection.mean_score(RunReader(runs, unit.id), ids, 0) if unit.kind == "base_eval" else None
+        score = selection.mean_score(RunReader(runs, unit.id), ids, 0)
         if score is not None:
             found[unit.setup] = score
     return found

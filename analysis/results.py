@@ -26,11 +26,11 @@ def write_trajectories(experiment: Experiment, units: list[Unit], runs: Path, fo
     from analysis import figures  # matplotlib takes a second to import
 
     folder.mkdir(parents=True, exist_ok=True)
-    bases, written = load.base_scores(experiment, units, runs), []
+    written = []
     for name, setup in experiment.setups.items():
         curves = load.trajectories(experiment, [unit for unit in units if unit.setup == name], runs)
         if any(curves.values()):
-            figure = figures.draw_trajectories(curves, bases.get(name), setup.title)
+            figure = figures.draw_trajectories(curves, setup.title)
             written += figures.save(figure, folder, f"trajectories-{name}")
     return written
 

@@ -169,9 +169,8 @@ def _grade(options: argparse.Namespace) -> int:
         counts = grade_file(options.file, options.out)
     except ValueError as error:
         raise UserError(str(error)) from None
-    print(
-        f"{counts.n} graded: {counts.correct} correct, {counts.no_answer} without an answer, {counts.timed_out} timed out"
-    )
+    rest = f"{counts.no_answer} without an answer, {counts.timed_out} timed out"
+    print(f"{counts.n} graded: {counts.correct} correct, {rest}")
     return 0
 
 

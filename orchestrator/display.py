@@ -25,17 +25,23 @@ def status_table(statuses: list[UnitStatus]) -> Table:
     if len(statuses) > MOST_ROWS:
         shown = [s for s in statuses if s.state in ("running", "failed", "interrupted")][:MOST_ROWS]
     table = Table(caption=summary(statuses), caption_justify="left", box=None, pad_edge=False)
-    for heading, justify in (("unit", "left"), ("state", "left"), ("step", "right"), ("loss", "right"),
-                             ("score", "right"), ("left", "right")):  # fmt: skip
-        table.add_column(heading, justify=justify, no_wrap=True)
-    several = len({s.setup for s in statuses}) > 1
-    seeds = len({s.seed for s in statuses}) > 1
-    for s in shown:
-        name = " ".join([*([s.setup] if several else []), s.label, *([f"s{s.seed}"] if seeds else [])])
-        style = STYLES.get(s.state, "dim")
-        table.add_row(name, f"[{style}]{s.state}[/]", f"{s.step}/{s.steps}", _number(s.loss, ".4f"),
-                      percent(s.score), duration(s.seconds_left))  # fmt: skip
+    for heading in ("unit", "state"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("step", "loss", "score", "left"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, s in zip(_names(shown), shown, strict=True):
+        state = f"[{STYLES.get(s.state, 'dim')}]{s.state}[/]"
+        loss = "" if s.loss is None else f"{s.loss:.4f}"
+        table.add_row(name, state, f"{s.step}/{s.steps}", loss, percent(s.score), duration(s.seconds_left))
     return table
+
+
+def _names(statuses: list[UnitStatus]) -> list[str]:
+    """Labels, with setup and seed where they differ among the units."""
+    setups, seeds = {s.setup for s in statuses}, {s.seed for s in statuses}
+    return [
+        " ".join([s.setup] * (len(setups) > 1) + [s.label] + [f"seed {s.seed}"] * (len(seeds) > 1)) for s in statuses
+    ]
 
 
 def summary(statuses: list[UnitStatus]) -> str:
@@ -113,7 +119,3 @@ def duration(seconds: float | None) -> str:
     if whole < 3600:
         return f"{whole // 60}m{whole % 60:02d}s"
     return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
-
-
-def _number(value: float | None, form: str) -> str:
-    return "" if value is None else format(value, form)

@@ -12,7 +12,8 @@ Activations of scoring and learning (`runtime.micro_batch_tokens`) are not in it
 
 Seconds, for sequences decoded in batches by the torch engine (lower bounds: no prefill, sampling, grading, loading):
 
-    decode steps D   batches × longest response         (a batch runs until its longest response ends)
+    decode steps D   batches × longest response         (batches of `runtime.rollout_batch`, whether or not they
+                                                         fit; each runs until its longest response ends)
     decoding         max(D × kernel launches of a step, (D × weights + cache traffic) ÷ bandwidth)
     cache traffic    passes × KV per token × tokens × (prompt + mean response ÷ 2), in bytes
     blending         student's decoding + teacher's decoding, in lockstep; the teacher's scores come with it
@@ -43,7 +44,8 @@ GPU_GIB = 80.0
 WORKSPACE_GIB = 6.0
 HBM_BYTES_PER_S = 3.35e12  # H100 SXM data sheet
 PEAK_FLOPS = 990e12  # H100 SXM data sheet, dense bfloat16
-LAUNCH_LAYERS = 28  # depth for which `launch_ms` is stated
+LAUNCH_LAYERS = 28
+CACHE_PASSES = 3  # of a decode step: copied to append (read, written), read by attention
 MASTER_BYTES = 4 + 8 + 4  # of a parameter in training, float32: weight, two AdamW moments, gradient
 PHASES = ("rollout", "score", "learn", "evaluate")
 
@@ -55,14 +57,14 @@ class Scenario:
     mean_response: float
     longest_response: float
     prompt: float
-    launch_ms: float
-    bandwidth: float
-    repeats_heads: bool
-    utilisation: float
+    launch_ms: float  # kernel launches of a decode step of `LAUNCH_LAYERS` layers
+    bandwidth: float  # share of `HBM_BYTES_PER_S`
+    head_passes: int  # cache passes for each query head that shares a key–value head
+    utilisation: float  # share of `PEAK_FLOPS`
 
 
-LOW = Scenario(0.15, 0.7, 0.1, 25.0, 0.8, False, 0.40)
-HIGH = Scenario(0.40, 1.0, 0.5, 40.0, 0.5, True, 0.15)
+LOW = Scenario(0.15, 0.7, 0.1, 25.0, 0.8, 0, 0.40)
+HIGH = Scenario(0.40, 1.0, 0.5, 40.0, 0.5, 2, 0.15)
 
 
 @dataclass(frozen=True)
@@ -82,10 +84,6 @@ class Range:
 
     low: float
     high: float
-
-    @staticmethod
-    def of(estimate: Callable[[Scenario], float]) -> Range:
-        return Range(estimate(LOW), estimate(HIGH))
 
     @staticmethod
     def total(ranges: Iterable[Range]) -> Range:
@@ -319,11 +317,8 @@ def decode_seconds(
 
 
 def cache_passes(model: Decoder, scenario: Scenario) -> int:
-    """How often a decode step moves the KV cache: copied to append (read, written), read by attention.
-
-    With a padding mask the keys and values are also written and read once for each query head.
-    """
-    return 3 + (2 * model.head_groups if scenario.repeats_heads else 0)
+    """How often a decode step moves the KV cache; under a padding mask each query head gets its own copy."""
+    return CACHE_PASSES + scenario.head_passes * model.head_groups
 
 
 def decode_rate(setup: Setup, blending: bool, rollout_batch: int, scenario: Scenario) -> float:
@@ -331,21 +326,23 @@ def decode_rate(setup: Setup, blending: bool, rollout_batch: int, scenario: Scen
     training = setup.training
     sequences, limit = sequences_per_step(training), training.max_response_tokens
     models = [setup.student, setup.teacher] if blending else [setup.student]
-    seconds = sum(
-        decode_seconds(decoder(m, setup), sequences, rollout_batch, limit, training, scenario) for m in models
-    )
+    decoders = [decoder(model, setup) for model in models]
+    seconds = sum(decode_seconds(d, sequences, rollout_batch, limit, training, scenario) for d in decoders)
     return sequences * scenario.mean_response * limit / seconds
 
 
 def assumptions(experiment: Experiment) -> tuple[Assumption, ...]:
-    """What is assumed: everywhere the lengths; where GPUs are used also the hardware, and the rates that follow."""
-    lengths = (
+    """What is assumed of lengths and hardware, and the rates that follow; nothing where no GPU is used."""
+    uses_gpus = any(p.gpus for p in (experiment.runtime.placement, *experiment.placements.values()))
+    return (*_lengths(), *_hardware(), *_rates(experiment)) if uses_gpus else ()
+
+
+def _lengths() -> tuple[Assumption, ...]:
+    return (
         _varied("mean response", "of the limit", "mean_response", "training and evaluation"),
-        _varied("longest response of a batch", "of the limit", "longest_response", "a batch decodes until it ends"),
+        _varied("longest response of a batch", "of the limit", "longest_response", "the batch decodes until it ends"),
         _varied("prompt", "of the limit", "prompt", "with its padding"),
     )
-    uses_gpus = any(p.gpus for p in (experiment.runtime.placement, *experiment.placements.values()))
-    return (*lengths, *_hardware(), *_rates(experiment)) if uses_gpus else lengths
 
 
 def _varied(name: str, unit: str, field: str, why: str) -> Assumption:
@@ -358,16 +355,16 @@ def _fixed(name: str, unit: str, value: float, why: str) -> Assumption:
 
 def _hardware() -> tuple[Assumption, ...]:
     return (
-        _varied("kernel launches of a decode step", f"ms for {LAUNCH_LAYERS} layers", "launch_ms", "eager, ∝ layers"),
+        _varied("kernel launches of a step", f"ms at {LAUNCH_LAYERS} layers", "launch_ms", "eager decoding, ∝ layers"),
         _fixed("memory bandwidth", "TB/s", HBM_BYTES_PER_S / 1e12, "H100 SXM"),
         _varied("bandwidth reached", "of it", "bandwidth", "decoding"),
-        Assumption("KV cache passes of a decode step", "+ 2 × heads ÷ KV heads in the high estimate", 3, 3,
-                   "copied to append, read; heads repeated"),
+        _fixed("KV cache passes of a step", "× cache", CACHE_PASSES, "copied to append, then read"),
+        _varied("and for each head of a KV head", "× cache", "head_passes", "repeated under a padding mask"),
         _fixed("peak arithmetic", "TFLOP/s", PEAK_FLOPS / 1e12, "H100 SXM, dense bfloat16"),
         _varied("arithmetic reached", "of it", "utilisation", "scoring and learning, padding included"),
-        _fixed("GPU memory", "GiB", GPU_GIB, "sequences at once"),
-        _fixed("workspace", "GiB", WORKSPACE_GIB, "CUDA context, a layer's cache copy, vocabulary rows"),
-    )  # fmt: skip
+        _fixed("GPU memory", "GiB", GPU_GIB, "for sequences at once"),
+        _fixed("workspace", "GiB", WORKSPACE_GIB, "CUDA, a layer's cache copy, vocabulary rows"),
+    )
 
 
 def _rates(experiment: Experiment) -> list[Assumption]:
@@ -376,7 +373,7 @@ def _rates(experiment: Experiment) -> list[Assumption]:
     for name, setup in experiment.setups.items():
         for blending, who in ((False, "student alone"), (True, "blending")):
             low, high = (decode_rate(setup, blending, batch, scenario) for scenario in (LOW, HIGH))
-            rates.append(Assumption(f"{name}, {who}", "tokens/s per GPU", low, high, "derived from the above"))
+            rates.append(Assumption(f"{name}, {who}", "tokens/s", low, high, "derived: rollouts of one GPU"))
     return rates
 
 
@@ -394,7 +391,15 @@ def totals(plan: Plan) -> dict[str, Any]:
         "training": _generated(plan, "training"),
         "evaluation": _generated(plan, "evaluation"),
         "gpu_hours": _rounded(total_gpu_hours(plan)),
+        "longest_unit_hours": _rounded_range(longest_unit_hours(plan)),
     }
+
+
+def longest_unit_hours(plan: Plan) -> Range | None:
+    """Hours on the clock of the unit that takes longest; None if no unit uses a GPU."""
+    hours = [(Range.total(u.resources.gpu_hours.values()), u) for u in plan.units if u.resources.gpu_hours]
+    return max((Range(h.low / u.resources.gpus, h.high / u.resources.gpus) for h, u in hours),
+               key=lambda h: h.high, default=None)  # fmt: skip
 
 
 def total_gpu_hours(plan: Plan) -> dict[str, Range] | None:
@@ -410,10 +415,15 @@ def _with_total(parts: list[dict[str, Range]]) -> dict[str, Range] | None:
 
 
 def _generated(plan: Plan, what: str) -> dict[str, Any]:
-    """Generations and tokens of training or of evaluation; expected tokens from the assumed mean response."""
+    """Generations and tokens of training or of evaluation.
+
+    Expected tokens follow from the assumed mean response; None where nothing is assumed.
+    """
     generations = sum(getattr(planned.resources, f"{what}_generations") for planned in plan.units)
     most = sum(getattr(planned.resources, f"{what}_tokens") for planned in plan.units)
-    expected = {"low": round(most * LOW.mean_response), "high": round(most * HIGH.mean_response)}
+    expected = None
+    if plan.assumptions:
+        expected = {"low": round(most * LOW.mean_response), "high": round(most * HIGH.mean_response)}
     return {"generations": generations, "tokens": {"most": most, "expected": expected}}
 
 
@@ -457,34 +467,37 @@ def _memory_json(of_trial: Memory | None) -> dict[str, float] | None:
     return None if of_trial is None else {name: round(value, 3) for name, value in asdict(of_trial).items()}
 
 
-def _rounded(hours: dict[str, Range] | None) -> dict[str, dict[str, float]] | None:
-    if hours is None:
-        return None
-    return {phase: {"low": round(value.low, 3), "high": round(value.high, 3)} for phase, value in hours.items()}
+def _rounded(hours: dict[str, Range] | None) -> dict[str, Any] | None:
+    return None if hours is None else {phase: _rounded_range(value) for phase, value in hours.items()}
+
+
+def _rounded_range(value: Range | None) -> dict[str, float] | None:
+    return None if value is None else {"low": round(value.low, 3), "high": round(value.high, 3)}
 
 
 def render(plan: Plan) -> Group:
     """The plan for a terminal of 80 columns or more."""
     from rich.console import Group
 
-    total = totals(plan)
+    total, hours, memories = totals(plan), total_gpu_hours(plan), _memories(plan)
     parts: list[Any] = [_heading(plan, total), "", _methods_table(plan), "", *_order(plan, total)]
-    memories = _memories(plan)
     if memories:
         parts += ["", _memory_table(memories), *_memory_notes(memories)]
-    parts += ["", _tokens_table(total), _ratio(total)]
-    hours = total_gpu_hours(plan)
+    parts += ["", _tokens_table(total), *_ratio(total), ""]
     if hours is None:
-        return Group(*parts, "", "GPU-hours: — (no GPU is used)", "", _assumptions_table(plan))
-    return Group(*parts, "", _hours_table(plan, hours), "", _assumptions_table(plan))
+        return Group(*parts, "GPU-hours: — (no GPU is used)")
+    return Group(*parts, _hours_table(plan, hours), *_longest(plan), "", _assumptions_table(plan))
 
 
 def _heading(plan: Plan, total: dict[str, Any]) -> str:
+    from rich.markup import escape
+
     names = {"trial": "trial", "base_eval": "base evaluation", "sft": "supervised stage"}
-    kinds = ", ".join(_count(total["by_kind"].get(kind, 0), name) for kind, name in names.items())
-    lines = [f"[bold]{plan.experiment.name}[/] · {_count(total['units'], 'unit')}: {kinds}"]
+    kinds = ", ".join(_count(total["by_kind"][kind], name) for kind, name in names.items() if kind in total["by_kind"])
+    lines = [f"[bold]{escape(plan.experiment.name)}[/] · {_count(total['units'], 'unit')}: {kinds}"]
     for key, setup in plan.experiment.setups.items():
-        lines.append(f"  {key}: {setup.title} · {_count(total['by_setup'][key].get('trial', 0), 'trial')}")
+        trials = _count(total["by_setup"][key].get("trial", 0), "trial")
+        lines.append(f"  {escape(key)}: {escape(setup.title)} · {trials}")
     return "\n".join(lines)
 
 
@@ -520,7 +533,6 @@ def _memories(plan: Plan) -> dict[str, Memory]:
 
 
 def _memory_table(memories: dict[str, Memory]) -> Table:
-    decoded = next(iter(memories.values())).sequences_decoded
     rows = {
         "student weights W_S": "student_weights",
         "teacher weights W_Q": "teacher_weights",
@@ -528,12 +540,13 @@ def _memory_table(memories: dict[str, Memory]) -> Table:
         "workspace": "workspace",
         "KV_S of a sequence of full length": "kv_student",
         "KV_Q of a sequence of full length": "kv_teacher",
-        f"generation W_S + {decoded} KV_S": "generation_vanilla",
-        f"generation W_S + W_Q + {decoded} (KV_S + KV_Q)": "generation_blending",
-        "peak, student alone": "peak_vanilla",
-        "peak, blending": "peak_blending",
-        f"sequences at once in {GPU_GIB:g} GiB, student alone": "sequences_at_once_vanilla",
-        f"sequences at once in {GPU_GIB:g} GiB, blending": "sequences_at_once_blending",
+        "sequences decoded at once, n": "sequences_decoded",
+        "generation W_S + n·KV_S": "generation_vanilla",
+        "generation W_S + W_Q + n·(KV_S + KV_Q)": "generation_blending",
+        "peak, all on the GPU, student alone": "peak_vanilla",
+        "peak, all on the GPU, blending": "peak_blending",
+        f"sequences that fit in {GPU_GIB:g} GiB, student alone": "sequences_at_once_vanilla",
+        f"sequences that fit in {GPU_GIB:g} GiB, blending": "sequences_at_once_blending",
     }
     table = _table("memory of a trial on its GPU, GiB", *memories, right_from=1)
     for label, field in rows.items():
@@ -543,15 +556,15 @@ def _memory_table(memories: dict[str, Memory]) -> Table:
 
 
 def _memory_notes(memories: dict[str, Memory]) -> list[str]:
-    notes = ["[dim]Activations of scoring and learning (runtime.micro_batch_tokens) come when the caches are gone.[/]"]
+    notes = ["[dim]Not counted: activations of scoring and learning, which hold no cache (micro_batch_tokens).[/]"]
     surely = min(min(m.sequences_at_once_vanilla, m.sequences_at_once_blending) for m in memories.values())
     decoded = max(m.sequences_decoded for m in memories.values())
     if surely == 0:
         notes.append(f"[yellow]Not even one sequence of full length fits in {GPU_GIB:g} GiB while blending.[/]")
     elif decoded > surely:
         notes.append(
-            f"[yellow]{decoded} sequences at once (runtime.rollout_batch) fit in {GPU_GIB:g} GiB only while responses "
-            f"stay short; {surely} fit at any length.[/]"
+            f"[yellow]runtime.rollout_batch: {decoded} sequences fit in {GPU_GIB:g} GiB only while they are short; "
+            f"{surely} fit at full length, blending included.[/]"
         )
     return notes
 
@@ -559,21 +572,17 @@ def _memory_notes(memories: dict[str, Memory]) -> list[str]:
 def _tokens_table(total: dict[str, Any]) -> Table:
     table = _table("generated", "generations", "tokens at most", "tokens expected", right_from=1)
     for what in ("training", "evaluation"):
-        tokens, expected = total[what]["tokens"], total[what]["tokens"]["expected"]
-        row = (
-            f"{total[what]['generations']:,}",
-            _short(tokens["most"]),
-            _span(expected["low"], expected["high"], _short),
-        )
-        table.add_row(what, *row)
+        most, expected = total[what]["tokens"]["most"], total[what]["tokens"]["expected"]
+        span = _span(expected["low"], expected["high"], _short) if expected else "—"
+        table.add_row(what, f"{total[what]['generations']:,}", _short(most), span)
     return table
 
 
-def _ratio(total: dict[str, Any]) -> str:
+def _ratio(total: dict[str, Any]) -> list[str]:
     training, evaluation = total["training"]["generations"], total["evaluation"]["generations"]
-    if not training or not evaluation:
-        return ""
-    return f"Evaluation generates {evaluation / training:.1f} responses for each one of training."
+    if not training:
+        return []
+    return [f"Evaluation generates {evaluation / training:.1f} responses for each one of training."]
 
 
 def _hours_table(plan: Plan, hours: dict[str, Range]) -> Table:
@@ -590,11 +599,19 @@ def _hours_table(plan: Plan, hours: dict[str, Range]) -> Table:
     return table
 
 
+def _longest(plan: Plan) -> list[str]:
+    hours = longest_unit_hours(plan)
+    if hours is None:
+        return []
+    days = _span(hours.low / 24, hours.high / 24, _short_hours)
+    return [f"The longest unit takes {_span(hours.low, hours.high, _short_hours)} hours ({days} days) on the clock."]
+
+
 def _assumptions_table(plan: Plan) -> Table:
-    table = _table("assumed", "low", "high", "unit", "")
+    """One row each: the values of the low and of the high estimate, and why."""
+    table = _table("assumed", "low", "high", "unit", "why")
     for column in table.columns[1:3]:
         column.justify = "right"
-    table.columns[3].no_wrap = False
     table.columns[4].no_wrap = False
     for a in plan.assumptions:
         table.add_row(a.name, _plain(a.low), "" if a.low == a.high else _plain(a.high), a.unit, a.why, style="dim")

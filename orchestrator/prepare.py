@@ -41,7 +41,7 @@ def prepare(experiment: Experiment, runs: Path, report: Report) -> dict[str, tup
         _build(setup, missing, runs, report)
         pairs[name] = (checkpoint_of(setup.student, setup, runs), checkpoint_of(setup.teacher, setup, runs))
         for role, checkpoint in zip(("student", "teacher"), pairs[name], strict=True):
-            _check_config(f"{name}.{role}", getattr(setup, role), checkpoint, setup)
+            check_config(f"{name}.{role}", getattr(setup, role), checkpoint, setup)
     return pairs
 
 
@@ -153,7 +153,12 @@ def _follow(processes: dict[str, Any], report: Report) -> None:
                 raise UserError(f"making the {role} model failed: {reason[-1] if reason else process.returncode}")
 
 
-def _check_config(key: str, model: Model, checkpoint: Checkpoint, setup: Setup) -> None:
+def are_there(setup: Setup, runs: Path) -> bool:
+    """Whether neither model of the setup has to be made first."""
+    return not any(_must_build(model, setup, runs) for model in (setup.student, setup.teacher))
+
+
+def check_config(key: str, model: Model, checkpoint: Checkpoint, setup: Setup) -> None:
     """The model's own config agrees with the vocabulary and shape that the setup declares."""
     file = Path(checkpoint.path) / "config.json"
     try:

@@ -7,9 +7,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 
+COUNTS = ("n", "correct", "truncated", "no_answer", "timed_out", "tokens")
+
+
 @dataclass(frozen=True)
 class ProblemRecord:
-    """Counts over n sampled generations; `answers` keeps every extracted answer, so that a corrected grader recounts."""
+    """Counts over n generations; `answers` keeps every extracted answer, so that a corrected grader recounts."""
 
     problem: str
     n: int
@@ -35,7 +38,6 @@ def merge(old: list[ProblemRecord], new: list[ProblemRecord]) -> list[ProblemRec
 
 def _merge_one(a: ProblemRecord, b: ProblemRecord) -> ProblemRecord:
     assert a.problem == b.problem
-    counts = {name: getattr(a, name) + getattr(b, name) for name in ("n", "correct", "truncated", "no_answer", "timed_out", "tokens")}  # fmt: skip
-    return ProblemRecord(
-        problem=a.problem, answers=dict(sorted((Counter(a.answers) + Counter(b.answers)).items())), **counts
-    )
+    answers = Counter(a.answers) + Counter(b.answers)
+    counts = {name: getattr(a, name) + getattr(b, name) for name in COUNTS}
+    return ProblemRecord(problem=a.problem, answers=dict(sorted(answers.items())), **counts)

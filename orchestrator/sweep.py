@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import tempfile
@@ -48,7 +49,7 @@ def cluster(address: str | None, runs: Path) -> Iterator[None]:
             "_node_ip_address": "127.0.0.1",
         }
     try:
-        ray.init(address=address or "local", log_to_driver=False, logging_level="ERROR", **options)
+        ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **options)
     except ConnectionError as error:
         raise UserError(f"--address: {address!r} — no Ray cluster answers there ({error})") from None
     try:

@@ -31,7 +31,10 @@ class UnitTrainable(tune.Trainable):
     _roles: Roles | None = None
     _progress: Iterator[Progress] | None = None
 
-    def setup(self, config: dict[str, Any], specs: dict[str, WorkerSpec], runs: str) -> None:
+    def setup(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, config: dict[str, Any], specs: dict[str, WorkerSpec], runs: str
+    ) -> None:
+        """Tune's hook; `specs` and `runs` come through `tune.with_parameters`."""
         self._specs, self._runs = specs, Path(runs)
         self._unit = config["unit"]
 

@@ -17,7 +17,7 @@ API_HOST = "api.wandb.ai"
 
 
 def chosen_mode(wish: str) -> str:
-    """`online`, `offline` or `disabled` for the config value `wish`; `auto` is online only when the user is logged in."""
+    """`online`, `offline` or `disabled`; the wish `auto` is online only when the user is logged in."""
     if wish != "auto":
         return wish
     match os.environ.get("WANDB_MODE"):

@@ -81,7 +81,6 @@ def _new_model(shape: Shape, vocabulary: int, eos: int) -> Qwen3ForCausalLM:
         max_position_embeddings=32768,
         eos_token_id=eos,
         pad_token_id=eos,
-        attn_implementation="sdpa",
     )
     return Qwen3ForCausalLM(config)
 

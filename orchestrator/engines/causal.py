@@ -89,7 +89,7 @@ def load_model(path: str, revision: str | None, dtype: torch.dtype, device: torc
     model = AutoModelForCausalLM.from_pretrained(
         path, dtype=dtype, use_safetensors=True, trust_remote_code=False, attn_implementation="sdpa", **hub
     )
-    return model.to(device).eval()
+    return model.eval().to(device)  # pyright: ignore[reportArgumentType]
 
 
 def best_device() -> torch.device:

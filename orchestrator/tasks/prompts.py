@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from transformers import PreTrainedTokenizerBase
 
 from orchestrator.config import PromptTemplate
@@ -22,9 +24,9 @@ def render(problem: str, template: PromptTemplate, tokenizer: PreTrainedTokenize
         add_generation_prompt=True,
         enable_thinking=template.enable_thinking,
     )
-    return tuple(tokenizer.encode(text, add_special_tokens=False))
+    return tuple(tokenizer.encode(cast(str, text), add_special_tokens=False))
 
 
 def response_text(ids: list[int], eos: int, tokenizer: PreTrainedTokenizerBase) -> str:
     """The text of a response without its closing EOS."""
-    return tokenizer.decode([i for i in ids if i != eos], skip_special_tokens=False)
+    return cast(str, tokenizer.decode([i for i in ids if i != eos], skip_special_tokens=False))

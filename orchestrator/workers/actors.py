@@ -54,7 +54,9 @@ def start_roles(spec: WorkerSpec) -> Roles:
 
 def _actor(spec: WorkerSpec, bundle: int, sharing: int) -> Any:
     resources = bundles(spec.unit.placement)[bundle]
-    strategy = PlacementGroupSchedulingStrategy(get_current_placement_group(), placement_group_bundle_index=bundle)
+    group = get_current_placement_group()
+    assert group is not None, "a trial always runs inside its placement group"
+    strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundle)
     options: dict[str, Any] = {
         "num_cpus": resources["CPU"] / sharing,
         "num_gpus": resources.get("GPU", 0) / sharing,

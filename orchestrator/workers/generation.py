@@ -7,6 +7,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from orchestrator.batch import Request, Rollouts, TeacherScores, concatenate
+from orchestrator.config import Setup
 from orchestrator.engines.causal import CausalModel
 from orchestrator.engines.torch_rollout import Decoding, generate
 from orchestrator.engines.torch_scoring import score
@@ -28,7 +29,7 @@ class RolloutWorker:
         """One response to each request; teacher scores included if the behavior needed the teacher."""
         training = self._store.spec.setup.training
         teacher = self._store.teacher if behavior.needs_teacher else None
-        decoding = Decoding(training.max_response_tokens, training.top_k)
+        decoding = Decoding(training.max_response_tokens, support_size(self._store.spec.setup))
         return in_batches(self._store, self._store.student, teacher, requests, behavior, decoding)
 
 
@@ -46,6 +47,11 @@ class TeacherWorker:
         """Teacher responses at T = 1; its stop event is emitted as the student's EOS."""
         decoding = Decoding(self._store.spec.setup.training.max_response_tokens)
         return in_batches(self._store, self._store.teacher, None, requests, Student(), decoding)
+
+
+def support_size(setup: Setup) -> int:
+    """k of the top-k support; the objective `full` is on the whole vocabulary."""
+    return setup.vocabulary.valid if setup.training.objective == "full" else setup.training.top_k
 
 
 def in_batches(
