@@ -91,13 +91,13 @@ def _load(options: argparse.Namespace):
 
 
 def _plan(options: argparse.Namespace) -> int:
-    from orchestrator import plan
+    from orchestrator import plan, plan_view
 
     made = plan.make_plan(_load(options)[0])
     if options.json:
         print(json.dumps(plan.to_json(made), indent=2))
     else:
-        _console().print(plan.render(made))
+        _console().print(plan_view.render(made))
     return 0
 
 

@@ -177,7 +177,8 @@ class Runtime:
     """Settings that change speed or memory, never a unit's identity."""
 
     placement: Placement = field(default_factory=Placement)
-    rollout_batch: int = 512  # sequences decoded at once
+    # Sequences decoded at once; null: what fits on the GPU at full length, 512 on CPUs.
+    rollout_batch: int | None = None
     micro_batch_tokens: int = 16384  # padded tokens in one forward pass of scoring or learning
     keep: str = "best"  # checkpoints kept: best | all
     worker_timeout_s: float = 7200.0

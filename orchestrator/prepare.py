@@ -31,17 +31,23 @@ _SHAPE_KEYS = {
 }
 
 
-def prepare(experiment: Experiment, runs: Path, report: Report) -> dict[str, tuple[Checkpoint, Checkpoint]]:
-    """Student and teacher of each setup, verified; `report(model, progress)` is called while models are made."""
+def check(experiment: Experiment, runs: Path) -> None:
+    """UserError on data or models that cannot be used; quick, and makes nothing."""
     for name, setup in experiment.setups.items():
         check_data(name, setup, experiment.data_dir)
+        for role in ("student", "teacher"):
+            model: Model = getattr(setup, role)
+            if not _must_build(model, setup, runs):
+                check_config(f"{name}.{role}", model, checkpoint_of(model, setup, runs), setup)
+
+
+def prepare(experiment: Experiment, runs: Path, report: Report) -> dict[str, tuple[Checkpoint, Checkpoint]]:
+    """Student and teacher of each setup; `report(model, progress)` is called while missing ones are made."""
     pairs = {}
     for name, setup in experiment.setups.items():
         missing = [role for role in ("student", "teacher") if _must_build(getattr(setup, role), setup, runs)]
         _build(setup, missing, runs, report)
         pairs[name] = (checkpoint_of(setup.student, setup, runs), checkpoint_of(setup.teacher, setup, runs))
-        for role, checkpoint in zip(("student", "teacher"), pairs[name], strict=True):
-            check_config(f"{name}.{role}", getattr(setup, role), checkpoint, setup)
     return pairs
 
 

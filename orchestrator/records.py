@@ -6,7 +6,6 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
-
 COUNTS = ("n", "correct", "truncated", "no_answer", "timed_out", "tokens")
 
 

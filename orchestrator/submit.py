@@ -50,12 +50,13 @@ def _run(job: Submission, missing: list[Unit]) -> bool:
     job.runs.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
     try:
-        with display.building(job.console) as report:
-            pairs = prepare.prepare(job.experiment, job.runs, report)
+        prepare.check(job.experiment, job.runs)
         from orchestrator import sweep  # Ray takes seconds to import
 
         with sweep.cluster(job.address, job.runs):
             sweep.check_placement(missing)
+            with display.building(job.console) as report:
+                pairs = prepare.prepare(job.experiment, job.runs, report)
             with _mirroring(job), display.watching(job.collect, job.console):
                 sweep.run_waves(job.experiment, job.units, job.runs, pairs)
     except KeyboardInterrupt:

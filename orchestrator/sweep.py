@@ -26,9 +26,9 @@ from orchestrator import grid, status
 from orchestrator.config import Experiment
 from orchestrator.errors import UserError
 from orchestrator.grid import Unit
+from orchestrator.placement import bundles
 from orchestrator.prepare import worker_spec
 from orchestrator.trainable import UnitTrainable
-from orchestrator.workers.actors import bundles
 from orchestrator.workers.spec import Checkpoint
 
 OBJECT_STORE_BYTES = 512 * 2**20
@@ -39,7 +39,8 @@ WORKER_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false",
 @contextmanager
 def cluster(address: str | None, runs: Path) -> Iterator[None]:
     """A Ray cluster for the sweep: a private local one, or the one at `address`."""
-    session = tempfile.mkdtemp(prefix="trb-") if address is None else None
+    _remove_stale_sessions()
+    session = tempfile.mkdtemp(prefix=f"trb-{os.getpid()}-") if address is None else None
     options: dict[str, Any] = {"runtime_env": {"env_vars": WORKER_ENVIRONMENT}}
     if session:
         options |= {
@@ -101,7 +102,7 @@ def _run_wave(
         tune.with_parameters(UnitTrainable, specs=specs, runs=str(runs)),
         lambda config: tune.PlacementGroupFactory(bundles(placements[config["unit"]])),
     )
-    storage = Path(tempfile.mkdtemp(prefix="trb-tune-"))
+    storage = Path(tempfile.mkdtemp(prefix=f"trb-{os.getpid()}-tune-"))
     try:
         tune.Tuner(
             trainable,
@@ -117,6 +118,14 @@ def _run_wave(
         ).fit()
     finally:
         shutil.rmtree(storage, ignore_errors=True)
+
+
+def _remove_stale_sessions() -> None:
+    """Delete session folders of drivers that were killed: a kill cannot clean up after itself."""
+    for folder in Path(tempfile.gettempdir()).glob("trb-*-*"):
+        pid = folder.name.split("-")[1]
+        if pid.isdigit() and not Path(f"/proc/{pid}").exists() and Path("/proc/self").exists():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _probe(runs: Path) -> None:

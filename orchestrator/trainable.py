@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ray import tune
 
@@ -14,10 +14,11 @@ from orchestrator.errors import UserError
 from orchestrator.lease import LeaseHeld
 from orchestrator.provenance import provenance
 from orchestrator.rundir import RunWriter
-from orchestrator.trial import Progress, run_unit
-from orchestrator.workers.actors import start_roles
-from orchestrator.workers.roles import Roles
 from orchestrator.workers.spec import WorkerSpec
+
+if TYPE_CHECKING:
+    from orchestrator.trial import Progress
+    from orchestrator.workers.roles import Roles
 
 LEASE_PATIENCE_S = 45.0  # how long a killed predecessor's processes may still hold the unit
 
@@ -62,6 +63,10 @@ class UnitTrainable(tune.Trainable):
         self._end(None)
 
     def _begin(self) -> Iterator[Progress]:
+        # Here and not above: the driver imports this file too, and needs neither torch nor transformers.
+        from orchestrator.trial import run_unit
+        from orchestrator.workers.actors import start_roles
+
         spec = self._specs[self._unit]
         self._run = _open(self._runs, spec.unit.id)
         self._run.describe(resolved(spec), provenance)

@@ -13,13 +13,16 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from orchestrator import plan
+from orchestrator import plan, plan_view
+from orchestrator.errors import UserError
 from orchestrator.load import load_experiment
+from orchestrator.memory import Decoder
 from orchestrator.policy.behavior import behavior_at
 
 EXPERIMENTS = Path(__file__).resolve().parent.parent / "experiments"
+ONLY_VANILLA = tuple(f"methods.{m}=null" for m in (
+    "trust_region", "fixed_epsilon", "veto", "skd", "temperature_warmup", "sft_warmup"))  # fmt: skip
 SETUPS = ("qwen3-1.7b", "qwen3-0.6b")
-GIB = 2**30
 COUNTS = {
     "vanilla": 1,
     "trust_region": 15,
@@ -28,13 +31,6 @@ COUNTS = {
     "skd": 9,
     "temperature_warmup": 6,
     "sft_warmup": 3,
-}
-# Parameters as the model cards and checkpoints have them.
-PARAMETERS = {
-    ("qwen3-0.6b", "student"): 596_049_920,
-    ("qwen3-1.7b", "student"): 1_720_574_976,
-    ("qwen3-0.6b", "teacher"): 4_022_468_096,
-    ("qwen3-1.7b", "teacher"): 8_190_735_360,
 }
 # Generations of one checkpoint: problems × n.
 SETUP_A = 500 * 64 + 674 * 64 + 40 * 512 + 30 * 512 + 30 * 512
@@ -56,7 +52,7 @@ def vanilla(made: plan.Plan, setup: str = "qwen3-1.7b") -> plan.Resources:
 def shown(made: plan.Plan, width: int = 100) -> str:
     console = Console(width=width, color_system=None)
     with console.capture() as capture:
-        console.print(plan.render(made))
+        console.print(plan_view.render(made))
     return capture.get()
 
 
@@ -80,54 +76,29 @@ def test_waves_follow_the_dependencies() -> None:
     assert all(wave[needed] < u.wave for u in made.units for needed in u.unit.depends_on)
 
 
-@pytest.mark.parametrize(("setup", "role"), PARAMETERS)
-def test_parameter_counts_are_those_of_the_checkpoints(setup: str, role: str) -> None:
-    whole = load_experiment(EXPERIMENTS / "paper.yaml").setups[setup]
-    counted = plan.parameters(getattr(whole, role).shape, whole.vocabulary.size)
-    assert counted == PARAMETERS[setup, role]
-
-
-def test_memory_of_a_trial() -> None:
-    found = vanilla(planned("paper", "runtime.rollout_batch=8")).memory
+def test_batches_are_derived_from_the_gpu_planned_for() -> None:
+    found = vanilla(planned()).memory
     assert found is not None
-    student, teacher = PARAMETERS["qwen3-1.7b", "student"], PARAMETERS["qwen3-1.7b", "teacher"]
-    kv_student = 2 * 28 * 8 * 128 * 2 * (1024 + 7168) / GIB
-    kv_teacher = 2 * 36 * 8 * 128 * 2 * (1024 + 7168) / GIB
-    assert (kv_student, kv_teacher) == (0.875, 1.125)
-    w_s, w_q, learner = 2 * student / GIB, 2 * teacher / GIB, (4 + 4 + 4 + 4 + 2) * student / GIB
-    resident = w_s + w_q + learner + plan.WORKSPACE_GIB
-    assert found.student_weights == pytest.approx(w_s)
-    assert found.teacher_weights == pytest.approx(w_q)
-    assert found.learner_state == pytest.approx(learner)
-    assert (found.kv_student, found.kv_teacher, found.sequences_decoded) == (kv_student, kv_teacher, 8)
-    assert found.generation_vanilla == pytest.approx(w_s + 8 * 0.875)
-    assert found.generation_blending == pytest.approx(w_s + w_q + 8 * 2.0)
-    assert found.peak_vanilla == pytest.approx(resident + 8 * 0.875)
-    assert found.peak_blending == pytest.approx(resident + 8 * 2.0)
-    assert found.sequences_at_once_vanilla == int((80 - resident) / 0.875) == 30
-    assert found.sequences_at_once_blending == int((80 - resident) / 2.0) == 13
+    assert (found.sequences_decoded_vanilla, found.sequences_decoded_blending) == (30, 13)
+    assert found.sequences_decoded_evaluation == 27
 
 
-def test_what_blending_adds_to_generation_is_the_teacher() -> None:
-    """The paper's overhead W_Q + KV_Q."""
-    for setup in SETUPS:
-        found = vanilla(planned(), setup).memory
-        assert found is not None
-        added = found.teacher_weights + found.sequences_decoded * found.kv_teacher
-        assert found.generation_blending - found.generation_vanilla == pytest.approx(added)
+def test_a_model_too_large_for_the_gpu_is_refused_unless_its_batch_is_configured() -> None:
+    with pytest.raises(UserError, match=r"GPU memory: 80.0 GiB — at least .* while blending \(Qwen3-1.7B"):
+        planned("paper", "training.max_response_tokens=150000")
+    text = shown(planned("paper", "training.max_response_tokens=150000", "runtime.rollout_batch=4"))
+    assert "Not even one sequence" in text
 
 
-def test_a_model_too_large_for_the_gpu_fits_no_sequence() -> None:
-    found = vanilla(planned("paper", "engine.dtype=float32", "training.max_response_tokens=200000")).memory
+def test_without_blending_no_room_for_it_is_needed() -> None:
+    made = planned("paper", "training.max_response_tokens=150000", *ONLY_VANILLA)
+    found = vanilla(made).memory
     assert found is not None
-    assert (found.sequences_at_once_vanilla, found.sequences_at_once_blending) == (0, 0)
-    assert "Not even one sequence" in shown(planned("paper", "training.max_response_tokens=2000000"))
-
-
-def test_no_more_sequences_are_decoded_than_a_step_has() -> None:
-    found = vanilla(planned("paper", "runtime.rollout_batch=100000")).memory
-    assert found is not None
-    assert found.sequences_decoded == 64 * 4
+    assert (found.sequences_decoded_vanilla, found.sequences_decoded_blending) == (1, 0)
+    assert [a.name for a in made.assumptions if a.unit == "tokens/s"][:2] == [
+        "qwen3-1.7b, student alone",
+        "qwen3-0.6b, student alone",
+    ]
 
 
 def test_training_tokens() -> None:
@@ -177,16 +148,31 @@ def test_gpu_hours_of_vanilla_by_hand() -> None:
     """Low scenario: kernel launches bound decoding, arithmetic bounds the rest."""
     hours = vanilla(planned()).gpu_hours
     assert hours is not None
-    assert hours["rollout"].low == pytest.approx(400 * 2 * 0.7 * 7168 * 0.025 / 3600)
+    batches = 9  # 256 sequences, 30 at once
+    assert hours["rollout"].low == pytest.approx(400 * batches * 0.7 * 7168 * 0.025 / 3600)
     tokens = 256 * (0.1 * 1024 + 0.15 * 7168)
     assert hours["score"].low == pytest.approx(400 * 2 * 8_190_735_360 * tokens / (0.4 * 990e12) / 3600)
     assert hours["learn"].low == pytest.approx(400 * 6 * 1_720_574_976 * tokens / (0.4 * 990e12) / 3600)
-    batches = 250 + 337 + 160 + 120 + 120  # of 128 sequences, benchmark after benchmark
+    batches = 1186 + 1598 + 759 + 569 + 569  # of 27 sequences, benchmark after benchmark
     assert hours["evaluate"].low == pytest.approx(20 * batches * 0.7 * 8192 * 0.025 / 3600)
 
 
+def test_a_base_evaluation_shares_its_gpu_with_nothing() -> None:
+    [base] = units(planned(), "qwen3-1.7b", None, "base_eval")
+    assert base.resources.gpu_hours is not None
+    # (80 − 3.20 − 6) ÷ 0.984: 71 at once
+    batches = 451 + 608 + 289 + 217 + 217
+    assert base.resources.gpu_hours["evaluate"].low == pytest.approx(batches * 0.7 * 8192 * 0.025 / 3600)
+
+
+def test_the_supervised_stage_decodes_with_the_teacher_in_the_batches_of_blending() -> None:
+    [stage] = units(planned(), "qwen3-1.7b", None, "sft")
+    assert stage.resources.gpu_hours is not None
+    assert stage.resources.gpu_hours["rollout"].low == pytest.approx(50 * 20 * 0.7 * 7168 * 0.025 * 36 / 28 / 3600)
+
+
 def test_long_caches_bound_decoding_by_bandwidth() -> None:
-    student = plan.Decoder(layers=28, parameters=10**9, value_bytes=2, kv_bytes=114_688, head_groups=2)
+    student = Decoder(layers=28, parameters=10**9, value_bytes=2, kv_bytes=114_688, head_groups=2)
     training = load_experiment(EXPERIMENTS / "paper.yaml").setups["qwen3-1.7b"].training
     seconds = plan.decode_seconds(student, 128, 128, 7168, training, plan.HIGH)
     mean = 0.4 * 7168
@@ -201,13 +187,23 @@ def test_blending_adds_the_teachers_decoding_and_saves_its_scoring() -> None:
     skd = units(made, "qwen3-1.7b", "skd")[0].resources.gpu_hours
     assert plain is not None
     assert skd is not None
-    assert skd["rollout"].low == pytest.approx(plain["rollout"].low * (1 + 36 / 28))  # launches ∝ layers
+    step = 0.7 * 7168 * 0.025 / 3600  # of one batch of the student's
+    both = 20 * step * (1 + 36 / 28)  # 256 sequences, 13 at once; launches ∝ layers
+    assert skd["rollout"].low == pytest.approx(400 * both)
     assert (skd["score"].low, skd["score"].high) == (0, 0)
     assert (skd["learn"], skd["evaluate"]) == (plain["learn"], plain["evaluate"])
     warm = next(u for u in units(made, "qwen3-1.7b", "trust_region") if u.unit.knobs["K"] == 50).resources.gpu_hours
     assert warm is not None
     assert warm["score"].low == pytest.approx(plain["score"].low * 350 / 400)
-    assert warm["rollout"].low == pytest.approx(plain["rollout"].low * (1 + 50 / 400 * 36 / 28))
+    assert warm["rollout"].low == pytest.approx(350 * 9 * step + 50 * both)
+
+
+def test_a_configured_batch_is_the_batch_of_everything() -> None:
+    hours = vanilla(planned("paper", "runtime.rollout_batch=128")).gpu_hours
+    assert hours is not None
+    assert hours["rollout"].low == pytest.approx(400 * 2 * 0.7 * 7168 * 0.025 / 3600)
+    batches = 250 + 337 + 160 + 120 + 120
+    assert hours["evaluate"].low == pytest.approx(20 * batches * 0.7 * 8192 * 0.025 / 3600)
 
 
 def test_the_low_estimate_is_the_lower_one_and_phases_add_up() -> None:
@@ -258,7 +254,12 @@ def test_the_terminal_shows_what_matters() -> None:
     text = shown(planned())
     for part in ("86 trials", "43 trials", "→ 3 trials", "8,832,000", "25.8 responses", "GPU-hours", "assumed"):
         assert part in text
+
+
+def test_only_a_configured_batch_that_does_not_fit_is_warned_of() -> None:
+    text = shown(planned("paper", "runtime.rollout_batch=128"))
     assert "runtime.rollout_batch: 128 sequences fit in 80 GiB only while they are short" in text
+    assert "runtime.rollout_batch" not in shown(planned())
     assert "runtime.rollout_batch" not in shown(planned("paper", "runtime.rollout_batch=13"))
 
 

@@ -1,8 +1,4 @@
-"""Roles as Ray actors inside the trial's placement group. The only file that makes actors.
-
-Bundle 0 is the trial itself; the others carry the roles: `colocated` puts rollout, teacher and evaluator in one actor
-and the learner in another on the same bundle; `split` gives each role its own bundle.
-"""
+"""Roles as Ray actors inside the trial's placement group. The only file that makes actors."""
 
 from __future__ import annotations
 
@@ -13,26 +9,9 @@ import ray
 from ray.util.placement_group import get_current_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from orchestrator.config import Placement
+from orchestrator.placement import COLOCATED, SPLIT, bundles
 from orchestrator.workers.roles import WORKERS, Host, Roles, inline_roles, roles_of
 from orchestrator.workers.spec import WorkerSpec
-
-COLOCATED = (("rollout", "teacher", "evaluator"), ("learner",))
-SPLIT = (("rollout",), ("teacher",), ("evaluator",), ("learner",))
-
-
-def bundles(placement: Placement) -> list[dict[str, float]]:
-    """Resources of a trial's placement group; bundle 0 is the trial."""
-    match placement.mode:
-        case "inline":
-            whole = {"CPU": placement.cpus}
-            return [whole | {"GPU": placement.gpus} if placement.gpus else whole]
-        case "colocated":
-            half = {"CPU": placement.cpus / 2}
-            return [half, half | {"GPU": placement.gpus} if placement.gpus else half]
-        case _:
-            share = {"CPU": placement.cpus / (len(SPLIT) + 1)}
-            return [share] * (len(SPLIT) + 1)
 
 
 def start_roles(spec: WorkerSpec) -> Roles:

@@ -62,8 +62,9 @@ def in_batches(
     behavior: Behavior,
     decoding: Decoding,
 ) -> Rollouts:
-    """`generate` over at most `runtime.rollout_batch` sequences at once."""
-    size = store.spec.runtime.rollout_batch
+    """`generate` over as many sequences at once as the store says fit."""
+    teacher_decodes = teacher is not None or sampler.owner == "teacher"
+    size = store.decode_batch(teacher_decodes, decoding.max_tokens)
     parts = [
         generate(sampler, teacher, requests[start : start + size], behavior, decoding)
         for start in range(0, len(requests), size)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from orchestrator import memory
 from orchestrator.engines.causal import CausalModel, Owner, best_device, load_model
 from orchestrator.errors import UserError
 from orchestrator.policy.vocabulary import TokenSpace
@@ -56,12 +57,23 @@ class ModelStore:
             for name, tensor in weights.items():
                 own[name].copy_(tensor)
 
+    def decode_batch(self, blending: bool, max_tokens: int) -> int:
+        """Sequences decoded at once on this process's device; see `memory.decode_batch`."""
+        spec = self.spec
+        trains = spec.unit.kind != "base_eval"
+        return memory.decode_batch(spec.setup, spec.runtime, memory_gib(self.device), blending, max_tokens, trains)
+
     def release_teacher(self) -> None:
         """Free the teacher once no behavior needs it while decoding."""
         self._teacher = None
         gc.collect()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
+
+
+def memory_gib(device: torch.device) -> float | None:
+    """Memory of a GPU in GiB; None on CPUs."""
+    return torch.cuda.get_device_properties(device).total_memory / memory.GIB if device.type == "cuda" else None
 
 
 def token_space(spec: WorkerSpec) -> TokenSpace:

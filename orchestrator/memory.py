@@ -1,0 +1,181 @@
+"""What a trial holds on its GPU, and how many sequences can be decoded at once. Pure arithmetic on a setup.
+
+GiB (2³⁰ bytes), for n sequences of full length (longest prompt + longest response):
+
+    generation, student alone   W_S + n·KV_S                     (paper, Appendix "Efficiency Analysis")
+    generation, blending        W_S + W_Q + n·(KV_S + KV_Q)      (same)
+    resident                    W_S + W_Q + learner state + workspace: everything stays on the GPU, since a trial of
+                                one GPU scores every step with the teacher; a base evaluation: W_S + workspace
+    peak                        resident + the KV caches of generation
+    sequences at once           ⌊(GPU − resident) ÷ KV of a sequence⌋
+
+Activations of scoring and learning (`runtime.micro_batch_tokens`) are not in it: they come when KV caches are gone.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from orchestrator.config import Model, Runtime, Setup, Shape, Training
+from orchestrator.errors import UserError
+
+GIB = 2**30
+BYTES = {"bfloat16": 2, "float32": 4}  # of a value in `engine.dtype`
+MASTER_BYTES = 4 + 8 + 4  # of a parameter in training, float32: weight, two AdamW moments, gradient
+WORKSPACE_GIB = 6.0  # CUDA, a layer's cache copy, vocabulary rows
+CPU_BATCH = 512  # sequences at once without a GPU, where the embedded models' caches are small
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """A Qwen3 model as memory and arithmetic."""
+
+    layers: int
+    parameters: int
+    value_bytes: int
+    kv_bytes: int  # per token, keys and values of all layers
+    head_groups: int  # query heads that share one key–value head
+
+    @property
+    def weight_bytes(self) -> int:
+        return self.parameters * self.value_bytes
+
+
+@dataclass(frozen=True)
+class Memory:
+    """GiB on the GPU of a trial (its other units need less); `sequences_…` are counts. See the module's formulas."""
+
+    student_weights: float
+    teacher_weights: float
+    learner_state: float
+    workspace: float
+    kv_student: float  # per sequence of full length
+    kv_teacher: float
+    sequences_decoded_vanilla: int  # n of training: what is decoded at once, or all of a step if fewer
+    sequences_decoded_blending: int
+    sequences_decoded_evaluation: int  # at the evaluation's length
+    generation_vanilla: float
+    generation_blending: float
+    peak_vanilla: float
+    peak_blending: float
+    sequences_at_once_vanilla: int  # on the GPU of this size; 0: does not fit
+    sequences_at_once_blending: int
+
+
+def parameters(shape: Shape, vocabulary_size: int) -> int:
+    """Parameters of a Qwen3 decoder; tied embeddings are counted once."""
+    embeddings = vocabulary_size * shape.hidden * (1 if shape.tied else 2)
+    attention = shape.hidden * shape.head_dim * 2 * (shape.heads + shape.kv_heads)  # q, o and k, v; no biases
+    norms = 2 * shape.hidden + 2 * shape.head_dim  # before attention and MLP; of queries and keys
+    mlp = 3 * shape.hidden * shape.ffn
+    return embeddings + shape.layers * (attention + norms + mlp) + shape.hidden
+
+
+def decoder(model: Model, setup: Setup) -> Decoder:
+    """`model` in the setup's vocabulary and dtype."""
+    shape, value_bytes = model.shape, BYTES[setup.engine.dtype]
+    return Decoder(
+        layers=shape.layers,
+        parameters=parameters(shape, setup.vocabulary.size),
+        value_bytes=value_bytes,
+        kv_bytes=2 * shape.layers * shape.kv_heads * shape.head_dim * value_bytes,
+        head_groups=shape.heads // shape.kv_heads,
+    )
+
+
+def sequences_per_step(training: Training) -> int:
+    """Rollouts of one optimizer step."""
+    return training.prompts_per_step * training.samples_per_prompt
+
+
+def decode_batch(
+    setup: Setup,
+    runtime: Runtime,
+    gpu_gib: float | None,
+    blending: bool,
+    max_tokens: int | None = None,
+    trains: bool = True,
+) -> int:
+    """How many sequences are decoded at once: the configured number, else what surely fits.
+
+    `gpu_gib` is None on CPUs. `blending`: the teacher decodes too. `max_tokens` limits responses (training's limit
+    when None). Not `trains`: a base evaluation, which holds neither teacher nor learner.
+    Raises UserError if not even one sequence fits.
+    """
+    if runtime.rollout_batch is not None:
+        return runtime.rollout_batch
+    if gpu_gib is None:
+        return CPU_BATCH
+    fitting = sequences_that_fit(setup, gpu_gib, blending, max_tokens, trains)
+    if fitting == 0:
+        raise _too_small(setup, gpu_gib, blending, max_tokens, trains)
+    return fitting
+
+
+def sequences_that_fit(
+    setup: Setup, gpu_gib: float, blending: bool, max_tokens: int | None = None, trains: bool = True
+) -> int:
+    """Sequences of full length whose KV caches fit beside what is resident; arguments as for `decode_batch`."""
+    free = max(0.0, gpu_gib - resident_gib(setup, trains))
+    return math.floor(free / kv_gib(setup, blending, max_tokens))
+
+
+def resident_gib(setup: Setup, trains: bool = True) -> float:
+    """GiB that stay on the GPU while decoding; see the module's formulas."""
+    student = decoder(setup.student, setup).weight_bytes / GIB
+    if not trains:
+        return student + WORKSPACE_GIB
+    return student + decoder(setup.teacher, setup).weight_bytes / GIB + learner_gib(setup) + WORKSPACE_GIB
+
+
+def learner_gib(setup: Setup) -> float:
+    """GiB of the student in training: float32 master, AdamW moments, gradient, and the copy that computes."""
+    student = decoder(setup.student, setup)
+    # The forward pass works on a copy in `engine.dtype`, except where that is the master's own.
+    copy_bytes = 0 if setup.engine.dtype == "float32" else student.value_bytes
+    return student.parameters * (MASTER_BYTES + copy_bytes) / GIB
+
+
+def kv_gib(setup: Setup, blending: bool, max_tokens: int | None = None) -> float:
+    """GiB of the KV cache of one sequence of full length: the student's, and the teacher's if `blending`."""
+    training = setup.training
+    length = training.max_prompt_tokens + (training.max_response_tokens if max_tokens is None else max_tokens)
+    models = (setup.student, setup.teacher) if blending else (setup.student,)
+    return sum(length * decoder(model, setup).kv_bytes for model in models) / GIB
+
+
+def _too_small(setup: Setup, gpu_gib: float, blending: bool, max_tokens: int | None, trains: bool) -> UserError:
+    needed = resident_gib(setup, trains) + kv_gib(setup, blending, max_tokens)
+    return UserError(
+        f"GPU memory: {gpu_gib:.1f} GiB — at least {needed:.1f} GiB for one sequence of full length"
+        f"{' while blending' if blending else ''} ({setup.title}): a larger GPU, fewer prompt or response tokens, "
+        "or a runtime.rollout_batch of your own"
+    )
+
+
+def memory(setup: Setup, runtime: Runtime, gpu_gib: float) -> Memory:
+    """Memory of a trial with all its roles on one GPU."""
+    w_s, w_q = (decoder(model, setup).weight_bytes / GIB for model in (setup.student, setup.teacher))
+    kv_s, kv_both, resident = kv_gib(setup, False), kv_gib(setup, True), resident_gib(setup)
+    limit, most = setup.evaluation.max_response_tokens, sequences_per_step(setup.training)
+    fits_alone, fits_blending = (sequences_that_fit(setup, gpu_gib, blending) for blending in (False, True))
+    wanted = runtime.rollout_batch  # not `decode_batch`: an experiment without blending may have no room for it
+    alone, blending = (min(most, fits if wanted is None else wanted) for fits in (fits_alone, fits_blending))
+    return Memory(
+        student_weights=w_s,
+        teacher_weights=w_q,
+        learner_state=learner_gib(setup),
+        workspace=WORKSPACE_GIB,
+        kv_student=kv_s,
+        kv_teacher=kv_both - kv_s,
+        sequences_decoded_vanilla=alone,
+        sequences_decoded_blending=blending,
+        sequences_decoded_evaluation=sequences_that_fit(setup, gpu_gib, False, limit) if wanted is None else wanted,
+        generation_vanilla=w_s + alone * kv_s,
+        generation_blending=w_s + w_q + blending * kv_both,
+        peak_vanilla=resident + alone * kv_s,
+        peak_blending=resident + blending * kv_both,
+        sequences_at_once_vanilla=fits_alone,
+        sequences_at_once_blending=fits_blending,
+    )

@@ -1,0 +1,21 @@
+"""Resources of a trial: one placement group, whose bundle 0 is the trial itself.
+
+`colocated` puts rollout, teacher and evaluator in one actor and the learner in another on the same bundle; `split`
+gives each role a bundle of its own.
+"""
+
+from __future__ import annotations
+
+from orchestrator.config import Placement
+
+COLOCATED = (("rollout", "teacher", "evaluator"), ("learner",))
+SPLIT = (("rollout",), ("teacher",), ("evaluator",), ("learner",))
+
+
+def bundles(placement: Placement) -> list[dict[str, float]]:
+    """CPUs and GPUs of each bundle; the trial's cores are shared out evenly."""
+    count = {"inline": 1, "colocated": 2, "split": 1 + len(SPLIT)}[placement.mode]
+    shares = [{"CPU": placement.cpus / count} for _ in range(count)]
+    if placement.gpus:
+        shares[-1]["GPU"] = placement.gpus  # validation allows GPUs only inline and colocated
+    return shares

@@ -1,0 +1,59 @@
+"""Run directories made up through `RunWriter`, for experiments/quickstart.yaml's units: no model, no training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+
+from orchestrator.config import Experiment
+from orchestrator.grid import Unit, evaluation_ids, expand
+from orchestrator.load import load_experiment
+from orchestrator.records import ProblemRecord
+from orchestrator.rundir import RunWriter
+
+QUICKSTART = Path(__file__).resolve().parents[1] / "experiments" / "quickstart.yaml"
+SAMPLES = 4  # as quickstart asks for
+
+Scores = Mapping[int, Sequence[int | None]]  # step → correct out of SAMPLES for each benchmark; None: not evaluated
+
+
+def quickstart(*overrides: str) -> tuple[Experiment, list[Unit]]:
+    """The quickstart experiment and its units."""
+    experiment = load_experiment(QUICKSTART, overrides)
+    return experiment, expand(experiment)
+
+
+def units_of(units: list[Unit], name: str) -> list[Unit]:
+    """Units by method, or by kind where they have none."""
+    return [unit for unit in units if (unit.method or unit.kind) == name]
+
+
+def record(correct: int, n: int = SAMPLES, problem: str = "p") -> ProblemRecord:
+    """One problem with `correct` right answers out of n."""
+    answers = {"right": correct, "wrong": n - correct}
+    return ProblemRecord(problem, n, correct, 0, 0, 0, 10 * n, {key: count for key, count in answers.items() if count})
+
+
+def write_run(
+    runs: Path, experiment: Experiment, unit: Unit, scores: Scores, steps: int = 0, done: bool = True
+) -> None:
+    """A run with `steps` committed rows and the given scores, one problem for each benchmark."""
+    ids = list(evaluation_ids(experiment.setups[unit.setup]).values())
+    with closing(RunWriter(runs, unit.id)) as run:
+        run.describe({}, dict)
+        run.append("metrics.jsonl", [metrics(step) for step in range(run.next_step, steps)])
+        for step in scores:
+            run.new_checkpoint(step, lambda folder: (folder / "model.safetensors").touch())
+        run.commit(max([steps, run.next_step, *scores]))
+        for step, row in scores.items():
+            for evaluation_id, correct in zip(ids, row, strict=True):
+                if correct is not None:
+                    run.write_evaluation(evaluation_id, step, [record(correct)])
+        if done:
+            run.finish()
+
+
+def metrics(step: int) -> dict[str, float | int]:
+    """The made-up row of one step."""
+    return {"step": step, "loss": 1 / (step + 1), "tokens": 100 + step}

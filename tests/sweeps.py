@@ -1,0 +1,95 @@
+"""Tiny sweeps as a user types them: an experiment file with a setup of its own, and `trb` in a process."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+TRB = [sys.executable, "-c", "from orchestrator.cli import main; main()"]
+NOT_COMPARED = {"timing.jsonl"}  # wall-clock
+
+TINY_SHAPE = {"layers": 1, "hidden": 16, "heads": 2, "kv_heads": 1, "head_dim": 8, "ffn": 32, "tied": True}
+TINY_SETUP = {
+    "title": "Tiny",
+    "tokenizer": "characters",
+    "vocabulary": {"size": 56, "valid": 47},
+    "student": {"eos": 45, "shape": TINY_SHAPE, "recipe": {"updates": 2, "batch": 4, "wrong_step": 0.3}},
+    "teacher": {"eos": 46, "shape": TINY_SHAPE, "recipe": {"updates": 4, "batch": 4, "seed": 1}},
+    "prompt": {"kind": "plain"},
+    "data": {"source": "arithmetic"},
+    "engine": {"dtype": "float32"},
+    "training": {
+        "steps": 10,
+        "prompts_per_step": 4,
+        "samples_per_prompt": 2,
+        "max_prompt_tokens": 16,
+        "max_response_tokens": 24,
+        "checkpoint_every": 2,
+        "optimizer": {"lr": 1e-3},
+        "sft": {"updates": 4, "checkpoints": [4]},
+    },
+    "evaluation": {"max_response_tokens": 24, "benchmarks": {"arithmetic_short": {"n": 1, "limit": 6}}},
+}
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A finished sweep: its file, its runs folder and what the terminal showed."""
+
+    experiment: Path
+    runs: Path
+    shown: str
+
+
+def run_sweep(folder: Path, methods: dict, **keys: object) -> Sweep:
+    """Write and submit an experiment; it must succeed."""
+    experiment = write_experiment(folder, methods, **keys)
+    done = trb("submit", experiment, "--runs", folder / "runs")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return Sweep(experiment, folder / "runs", done.stdout)
+
+
+def write_experiment(folder: Path, methods: dict, **keys: object) -> Path:
+    """`folder/sweep.yaml` with the tiny setup beside it."""
+    (folder / "setups").mkdir(parents=True, exist_ok=True)
+    (folder / "setups" / "tiny.yaml").write_text(yaml.safe_dump(TINY_SETUP))
+    path = folder / "sweep.yaml"
+    path.write_text(yaml.safe_dump({"setups": ["tiny"], "methods": methods, "runtime": {"keep": "all"}, **keys}))
+    return path
+
+
+def environment() -> dict[str, str]:
+    """A user's environment with threads kept at one and no W&B login."""
+    hidden = ("WANDB_", "TRB_", "RAY_")
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
+    return kept | {"OMP_NUM_THREADS": "1", "RAY_AUTH_MODE": "disabled", "WANDB_MODE": "offline"}
+
+
+def start(*arguments: str | Path, cwd: Path = ROOT) -> subprocess.Popen[str]:
+    """`trb …` running."""
+    command = [*TRB, *map(str, arguments)]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=cwd, env=environment(), stdout=pipe, stderr=pipe, text=True)
+
+
+def trb(*arguments: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    """`trb …` to its end."""
+    process = start(*arguments, cwd=cwd)
+    out, err = process.communicate(timeout=280)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def contents(runs: Path) -> dict[str, str]:
+    """Path → sha256 of every file of every unit that must not depend on what happened on the way."""
+    found = {}
+    for unit in sorted(path for path in runs.iterdir() if (path / "config.json").exists()):
+        for file in sorted(path for path in unit.rglob("*") if path.is_file() and path.name not in NOT_COMPARED):
+            found[str(file.relative_to(runs))] = hashlib.sha256(file.read_bytes()).hexdigest()
+    return found
