@@ -53,7 +53,8 @@ def _parser() -> argparse.ArgumentParser:
         "--benchmarks", required=True, help="comma-separated, each KEY or KEY:n, e.g. math500:64,aime24:512"
     )
     evaluate.add_argument("--setup", required=True, help="setup that gives prompt, vocabulary and decoding")
-    evaluate.add_argument("--revision")
+    evaluate.add_argument("--revision", help="commit of a hub model")
+    evaluate.add_argument("--stops-as", choices=("student", "teacher"), default="student", help="whose EOS it emits")
     evaluate.add_argument("--limit", type=int, help="only the first problems of each benchmark")
     evaluate.add_argument("--data-dir", default=None)
     evaluate.add_argument("--runs", type=Path, default=Path("runs"))
@@ -87,7 +88,10 @@ def _load(options: argparse.Namespace):
     experiment = load_experiment(options.experiment, options.overrides)
     data_dir = experiment.data_dir or os.environ.get("TRB_DATA_DIR")
     experiment = replace(experiment, data_dir=str(Path(data_dir).resolve()) if data_dir else None)
-    return experiment, expand(experiment), options.runs.resolve()
+    runs = options.runs.resolve()
+    if runs.exists() and not runs.is_dir():
+        raise UserError(f"--runs: {options.runs} is a file — a folder")
+    return experiment, expand(experiment), runs
 
 
 def _plan(options: argparse.Namespace) -> int:
@@ -149,6 +153,8 @@ def _figures(options: argparse.Namespace) -> int:
     from analysis.results import write_trajectories
 
     experiment, units, runs = _load(options)
+    if options.out.exists() and not options.out.is_dir():
+        raise UserError(f"--out: {options.out} is a file — a folder")
     written = write_trajectories(experiment, units, runs, options.out)
     if not written:
         raise UserError(f"{runs}: no scores of {experiment.name} yet — trb submit {options.experiment}")
@@ -165,6 +171,8 @@ def _eval(options: argparse.Namespace) -> int:
 def _grade(options: argparse.Namespace) -> int:
     from orchestrator.tasks.grader import grade_file
 
+    if options.out is not None and options.out.is_dir():
+        raise UserError(f"--out: {options.out} is a folder — a file")
     try:
         counts = grade_file(options.file, options.out)
     except ValueError as error:

@@ -21,5 +21,5 @@ def unknown(where: str, noun: str, word: str, known: Iterable[str]) -> UserError
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """` (did you mean x?)` where a known word is close, else nothing."""
-    close = difflib.get_close_matches(word, list(known), n=1)
+    close = difflib.get_close_matches(str(word), list(known), n=1)
     return f" (did you mean {close[0]}?)" if close else ""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import typing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from orchestrator import strict
 from orchestrator.config import Placement
 from orchestrator.errors import UserError, refuse, unknown
 
@@ -99,11 +99,7 @@ def _values(key: str, knob: Knob, raw: Any) -> list[Any]:
 
 def _placement(method: str, raw: Any, default: Placement) -> Placement:
     values = {"mode": raw} if isinstance(raw, str) else raw
-    hints = typing.get_type_hints(Placement)
     key = f"methods.{method}.{PLACEMENT_KEY}"
     if not isinstance(values, dict):
         raise refuse(key, raw, "inline, colocated, split, or a mapping with mode, gpus, cpus")
-    for name in values:
-        if name not in hints:
-            raise unknown(f"{key}.{name}", "key", name, hints)
-    return Placement(**{"mode": default.mode, "gpus": default.gpus, "cpus": default.cpus, **values})
+    return strict.build(Placement, asdict(default) | values, key)

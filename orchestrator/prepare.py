@@ -14,10 +14,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from orchestrator.config import Experiment, Model, Setup
+from orchestrator.config import Data, Experiment, Model, Setup
 from orchestrator.errors import UserError
 from orchestrator.grid import Unit, digest, model_identity
-from orchestrator.tasks.benchmarks import BENCHMARKS, data_file, load_benchmark
+from orchestrator.tasks.benchmarks import BENCHMARKS, load_benchmark
+from orchestrator.tasks.openthoughts import openthoughts_problems
+from orchestrator.tasks.problem_files import read_problems
 from orchestrator.workers.spec import Checkpoint, WorkerSpec
 
 Report = Callable[[str, dict[str, Any]], None]
@@ -63,14 +65,23 @@ def worker_spec(unit: Unit, experiment: Experiment, runs: Path, pair: tuple[Chec
 
 def check_data(name: str, setup: Setup, data_dir: str | None) -> None:
     """UserError unless every file the setup reads is there and is the declared one."""
-    if setup.data.source == "jsonl":
-        for entry in setup.data.files:
-            data_file(entry.file, data_dir)
-        if not setup.data.files:
-            raise UserError(f"{name}.data.files: empty — at least one {{file, sha256}}")
+    check_training_data(name, setup.data, data_dir)
     for benchmark in setup.evaluation.benchmarks:
         if BENCHMARKS[benchmark].file is not None:
             load_benchmark(benchmark, data_dir)
+
+
+def check_training_data(name: str, data: Data, data_dir: str | None) -> None:
+    """UserError unless the training prompts can be read; what lies on a hub is left to the loading."""
+    if data.source == "jsonl":
+        if not data.files:
+            raise UserError(f"{name}.data.files: empty — at least one {{file, sha256}}")
+        read_problems(data, data_dir)
+    elif data.source == "openthoughts":
+        if not data.path:
+            raise UserError(f"{name}.data.path: not set — a hub id, or a local parquet or JSON Lines file")
+        if Path(data.path).is_file():
+            openthoughts_problems(data)
 
 
 def checkpoint_of(model: Model, setup: Setup, runs: Path) -> Checkpoint:
@@ -86,7 +97,7 @@ def checkpoint_of(model: Model, setup: Setup, runs: Path) -> Checkpoint:
         return Checkpoint(model.path)
     if model.path.startswith((".", "/")):
         raise UserError(f"{model.path}: no such model folder")
-    return Checkpoint(_download(model.path, model.revision))
+    return Checkpoint(download(model.path, model.revision))
 
 
 def folder_sha256(folder: Path) -> str:
@@ -99,7 +110,8 @@ def folder_sha256(folder: Path) -> str:
     return total.hexdigest()
 
 
-def _download(path: str, revision: str) -> str:
+def download(path: str, revision: str) -> str:
+    """Folder of a hub model at `revision`, fetched if need be. UserError if it cannot be had."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
@@ -169,14 +181,15 @@ def check_config(key: str, model: Model, checkpoint: Checkpoint, setup: Setup) -
     file = Path(checkpoint.path) / "config.json"
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        shown = {name: config.get(name) for name in ("vocab_size", "tie_word_embeddings", *_SHAPE_KEYS.values())}
+    except (OSError, ValueError, AttributeError):
         raise UserError(f"{key}: {file} is missing or broken — a Hugging Face model folder") from None
-    if config.get("vocab_size") != setup.vocabulary.size:
+    if shown["vocab_size"] != setup.vocabulary.size:
         raise UserError(
-            f"{key}: vocabulary of {config.get('vocab_size')} rows — the setup declares {setup.vocabulary.size} "
+            f"{key}: vocabulary of {shown['vocab_size']} rows — the setup declares {setup.vocabulary.size} "
             "for student and teacher alike"
         )
     for name, value in asdict(model.shape).items():
-        actual = config.get(_SHAPE_KEYS.get(name, "tie_word_embeddings"))
+        actual = shown[_SHAPE_KEYS.get(name, "tie_word_embeddings")]
         if actual != value:
             raise UserError(f"{key}.shape.{name}: {value} — the model has {actual}")

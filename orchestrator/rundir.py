@@ -181,7 +181,7 @@ class RunWriter(RunReader):
         self._lease.release()
 
     def _discard_uncommitted(self) -> None:
-        """Truncate the logs to the committed offsets and remove half-made checkpoints and later evaluations."""
+        """Truncate the logs to the committed offsets and remove half-made and later checkpoints."""
         state = self._state()
         next_step = state.get("next_step", 0)
         for name in LOGS:

@@ -7,6 +7,7 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
@@ -21,13 +22,16 @@ from orchestrator.records import ProblemRecord
 from orchestrator.selection import exact_mean, pass_at_1
 from orchestrator.workers.spec import Checkpoint, WorkerSpec
 
+if TYPE_CHECKING:
+    from orchestrator.engines.causal import Owner
+
 
 def evaluate_model(options: argparse.Namespace) -> int:
     """Evaluate `options.model` and print a row for each benchmark."""
     data_dir = options.data_dir or os.environ.get("TRB_DATA_DIR")
     setup = _setup(options, data_dir)
     spec = _spec(options, setup, data_dir)
-    records = _evaluate(spec)
+    records = _evaluate(spec, options.stops_as)
     means = {key: pass_at_1(rows) for key, rows in records.items()}
     if options.json:
         rows = {key: {"pass_at_1": float(means[key])} | _counts(records[key]) for key in records}
@@ -52,27 +56,35 @@ def _benchmark(item: str, setup: Setup, limit: int | None) -> tuple[str, Benchma
     """`math500:64` → n = 64; without a number, the setup's n or 1."""
     key, _, count = item.partition(":")
     declared = setup.evaluation.benchmarks.get(key)
-    if count and not count.isdigit():
+    if count and not (count.isascii() and count.isdigit()):
         raise refuse("--benchmarks", item, "KEY or KEY:n with a whole number n ≥ 1")
     return key, BenchmarkRun(int(count) if count else (declared.n if declared else 1), limit)
 
 
 def _spec(options: argparse.Namespace, setup: Setup, data_dir: str | None) -> WorkerSpec:
     runs = options.runs.resolve()
-    model = Checkpoint(options.model, options.revision)
-    if not Path(options.model).is_dir() and options.revision is None:
-        raise UserError(f"{options.model}: no such folder — a model folder, or a hub id with --revision COMMIT")
+    model = Checkpoint(_folder(options.model, options.revision))
     unit = Unit("eval", "base_eval", options.setup, None, {}, 0, (), 0, 0, {})
-    tokenizer = model if (Path(options.model) / "tokenizer.json").exists() else None
-    tokenizer = tokenizer or prepare.checkpoint_of(setup.teacher, setup, runs)
+    own = (Path(model.path) / "tokenizer.json").exists()
+    tokenizer = model if own else prepare.checkpoint_of(setup.teacher, setup, runs)
     return WorkerSpec(unit, setup, Runtime(), model, tokenizer, model, data_dir)
 
 
-def _evaluate(spec: WorkerSpec) -> dict[str, list[ProblemRecord]]:
+def _folder(model: str, revision: str | None) -> str:
+    if Path(model).is_dir():
+        if not (Path(model) / "config.json").is_file():
+            raise UserError(f"{model}: no config.json — a Hugging Face model folder")
+        return str(Path(model).resolve())
+    if revision is None:
+        raise UserError(f"{model}: no such folder — a model folder, or a hub id with --revision COMMIT")
+    return prepare.download(model, revision)
+
+
+def _evaluate(spec: WorkerSpec, stops_as: Owner) -> dict[str, list[ProblemRecord]]:
     from orchestrator.workers.evaluator import EvaluatorWorker
     from orchestrator.workers.models import ModelStore
 
-    evaluator = EvaluatorWorker(ModelStore(spec))
+    evaluator = EvaluatorWorker(ModelStore(spec, stops_as))
     try:
         benchmarks = spec.setup.evaluation.benchmarks
         return {key: evaluator.evaluate(None, key, 0, run.n, 0) for key, run in benchmarks.items() if run is not None}

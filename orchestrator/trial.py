@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from transformers import PreTrainedTokenizerBase
 
 from orchestrator import grid
 from orchestrator.records import merge
@@ -52,6 +55,11 @@ class Trial:
         self.spec, self.unit, self.setup = spec, spec.unit, spec.setup
         self.run, self.roles = run, roles
 
+    @functools.cached_property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The setup's one tokenizer."""
+        return open_tokenizer(self.spec)
+
     def catch_up(self) -> Iterator[Progress]:
         """Evaluate the checkpoints that are there: after a kill, or when benchmarks or samples were added."""
         if self.unit.kind == "base_eval":
@@ -65,18 +73,22 @@ class Trial:
         """Steps `run.next_step` … `unit.steps` − 1."""
         if self.run.next_step >= self.unit.steps:
             return
-        tokenizer = open_tokenizer(self.spec)
-        data = load_training_set(self.setup, self.spec.data_dir, tokenizer)
+        data = load_training_set(self.setup, self.spec.data_dir, self.tokenizer)
         if self.run.next_step:
             self.roles.learner.restore(str(self.run.checkpoints()[self.run.next_step]))
         with Grader(deadline_s=self.spec.runtime.grader_deadline_s) as grader:
-            training_step = TrainingStep(self.spec, self.run, self.roles, data, tokenizer, grader)
+            training_step = TrainingStep(self.spec, self.run, self.roles, data, self.tokenizer, grader)
             for k in range(self.run.next_step, self.unit.steps):
                 training_step.take(k)
                 if k + 1 in checkpoint_steps(self.spec):
-                    self.run.new_checkpoint(k + 1, lambda folder: self.roles.learner.save(str(folder)))
+                    self.run.new_checkpoint(k + 1, self.save)
                     self.run.commit(k + 1)
                     yield from self.catch_up_at(k + 1)
+
+    def save(self, folder: Path) -> None:
+        """A complete model folder: weights, configuration, tokenizer and the learner's state."""
+        self.roles.learner.save(str(folder))
+        self.tokenizer.save_pretrained(folder)
 
     def catch_up_at(self, step: int) -> Iterator[Progress]:
         """Evaluate the checkpoint just made and drop those that are not kept."""

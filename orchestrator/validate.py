@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from orchestrator.config import Experiment, Model, Placement, Setup, Training
+from orchestrator.config import Experiment, Model, Placement, Recipe, Setup, Training
 from orchestrator.errors import UserError, did_you_mean, refuse, unknown
 from orchestrator.methods import METHODS
 from orchestrator.tasks.benchmarks import BENCHMARKS
@@ -96,10 +96,18 @@ def _check_model(key: str, model: Model, setup: Setup) -> None:
         raise refuse(f"{key}.revision", model.revision, "a commit (40 hex digits) or a sha256 of the files (64)")
     if model.recipe is not None:
         _one_of(f"{key.rsplit('.', 1)[0]}.tokenizer", setup.tokenizer, ("characters", "bytes"))
-        _at_least(f"{key}.recipe.updates", model.recipe.updates, 0)
-        _at_least(f"{key}.recipe.batch", model.recipe.batch, 1)
+        _check_recipe(f"{key}.recipe", model.recipe)
     for field in ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn"):
         _at_least(f"{key}.shape.{field}", getattr(model.shape, field), 1)
+
+
+def _check_recipe(key: str, recipe: Recipe) -> None:
+    _at_least(f"{key}.updates", recipe.updates, 0)
+    _at_least(f"{key}.batch", recipe.batch, 1)
+    _positive(f"{key}.lr", recipe.lr)
+    for field in ("wrong_step", "off_task", "no_reasoning"):
+        if not 0 <= getattr(recipe, field) <= 1:
+            raise refuse(f"{key}.{field}", getattr(recipe, field), "a share between 0 and 1")
 
 
 def _check_vocabulary(name: str, setup: Setup) -> None:

@@ -31,7 +31,7 @@ def mirror(experiment: Experiment, units: list[Unit], runs: Path, mode: str) -> 
         reader = RunReader(runs, unit.id)
         rows = projected_rows(unit, experiment.setups[unit.setup], reader)
         if mode == "offline":
-            for fragment in (mirror_folder(runs) / "wandb").glob(f"offline-run-*-{unit.id}"):
+            for fragment in (mirror_folder(runs) / "wandb").glob(f"offline-run-????????_??????-{unit.id}"):
                 shutil.rmtree(fragment)
         _write(_open(experiment, unit, runs, mode), rows, _summary(experiment, unit, reader), mode)
         remember(unit, rows, runs, mode)

@@ -23,7 +23,9 @@ def chosen_mode(wish: str) -> str:
     match os.environ.get("WANDB_MODE"):
         case "online" | "offline" as forced:
             return forced
-        case "disabled" | "dryrun":
+        case "dryrun":
+            return "offline"
+        case "disabled":
             return "disabled"
     return "online" if os.environ.get("WANDB_API_KEY") or _in_netrc() else "offline"
 
@@ -58,13 +60,23 @@ def mirror_folder(runs: Path) -> Path:
 
 def remember(unit: Unit, rows: dict[int, dict[str, Any]], runs: Path, mode: str) -> None:
     """Note what W&B was given."""
-    _marker(unit, runs).write_text(json.dumps(_state(rows, mode)))
+    marker = _marker(unit, runs)
+    scratch = marker.with_suffix(".tmp")
+    scratch.write_text(json.dumps(_state(rows, mode)))
+    os.replace(scratch, marker)
 
 
 def _is_current(unit: Unit, setup: Setup, runs: Path, mode: str) -> bool:
     rows = projected_rows(unit, setup, RunReader(runs, unit.id))
-    marker = _marker(unit, runs)
-    return not rows or (marker.exists() and json.loads(marker.read_text()) == _state(rows, mode))
+    return not rows or _given(unit, runs) == _state(rows, mode)
+
+
+def _given(unit: Unit, runs: Path) -> dict[str, str] | None:
+    """What the marker says; None where it is absent or torn."""
+    try:
+        return json.loads(_marker(unit, runs).read_text())
+    except (FileNotFoundError, ValueError):
+        return None
 
 
 def _marker(unit: Unit, runs: Path) -> Path:

@@ -56,7 +56,8 @@ def token_mean(values: Tensor) -> float:
 
 def brute_force(values: list[float], rewards: list[float | None]) -> float | None:
     """Share of (correct, incorrect) pairs in the right order, ties half."""
-    pairs = [(a, b) for a, r in zip(values, rewards, strict=True) if r == 1 for b, s in zip(values, rewards, strict=True) if s == 0]  # fmt: skip
+    rated = list(zip(values, rewards, strict=True))
+    pairs = [(a, b) for a, right in rated if right == 1 for b, wrong in rated if wrong == 0]
     wins = sum(1.0 if a > b else 0.5 if a == b else 0.0 for a, b in pairs)
     return wins / len(pairs) if pairs else None
 

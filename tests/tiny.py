@@ -6,7 +6,6 @@ Shapes: L positions of one sequence, V vocabulary rows, T response positions.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import torch
@@ -43,15 +42,15 @@ BEHAVIORS = (
 
 def student(dtype: torch.dtype = torch.float32, tied: bool = True) -> CausalModel:
     """Two layers; always the same weights."""
-    return CausalModel(_model(seed=1, hidden=16, layers=2, tied=tied).to(dtype), SPACE, "student")
+    return CausalModel(_model(dtype, seed=1, hidden=16, layers=2, tied=tied), SPACE, "student")
 
 
 def teacher(dtype: torch.dtype = torch.float32) -> CausalModel:
     """Another shape and other weights: about one nat away from the student."""
-    return CausalModel(_model(seed=2, hidden=24, layers=1, tied=False).to(dtype), SPACE, "teacher")
+    return CausalModel(_model(dtype, seed=2, hidden=24, layers=1, tied=False), SPACE, "teacher")
 
 
-def _model(seed: int, hidden: int, layers: int, tied: bool) -> Qwen3ForCausalLM:
+def _model(dtype: torch.dtype, seed: int, hidden: int, layers: int, tied: bool) -> Qwen3ForCausalLM:
     config = Qwen3Config(
         vocab_size=SIZE,
         hidden_size=hidden,
@@ -63,12 +62,12 @@ def _model(seed: int, hidden: int, layers: int, tied: bool) -> Qwen3ForCausalLM:
         tie_word_embeddings=tied,
         initializer_range=0.25,
         max_position_embeddings=64,
-        attn_implementation="sdpa",
     )
     torch.set_num_threads(1)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        return cast(Qwen3ForCausalLM, Qwen3ForCausalLM(config).eval())
+        model = Qwen3ForCausalLM(config).eval()
+    return model.double() if dtype == torch.float64 else model
 
 
 def requests(samples: int, prompts: tuple[tuple[int, ...], ...] = PROMPTS, seed: int = 0) -> list[Request]:

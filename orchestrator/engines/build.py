@@ -23,6 +23,8 @@ from orchestrator.tasks import arithmetic
 
 STUDENT_EOS, TEACHER_EOS = "<|endoftext|>", "<|im_end|>"
 REPORT_EVERY = 20
+WARMUP_UPDATES = 20
+IGNORED = -100  # cross_entropy's label of what is not learned
 CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
@@ -30,7 +32,7 @@ CHATML = (
 
 
 def build(spec: dict[str, Any], folder: Path) -> None:
-    """Make the model and tokenizer that `spec` describes (see `models.build_spec`) in `folder`."""
+    """Make the model and tokenizer that `spec` describes (see `grid.model_identity`) in `folder`."""
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     recipe = Recipe(**spec["recipe"])
@@ -86,36 +88,50 @@ def _new_model(shape: Shape, vocabulary: int, eos: int) -> Qwen3ForCausalLM:
 
 
 def _train(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, recipe: Recipe, eos: int) -> None:
-    """Supervised steps on arithmetic solutions, loss on the response alone, cosine decay to zero."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.lr, weight_decay=0.01)
+    """Supervised steps on arithmetic solutions, loss on the response alone, cosine decay to zero after a warmup."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.lr, betas=(0.9, 0.95), weight_decay=0.01)
     rng = random.Random(f"arithmetic-recipe-{recipe.seed}")
     model.train()
     for update in range(recipe.updates):
         for group in optimizer.param_groups:
-            group["lr"] = recipe.lr * 0.5 * (1 + math.cos(math.pi * update / recipe.updates))
-        ids, labels = _supervised_batch(tokenizer, recipe, rng, eos)
-        logits = model(input_ids=ids[:, :-1]).logits
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=-100)
+            warmup = min(1.0, (update + 1) / WARMUP_UPDATES)
+            group["lr"] = recipe.lr * warmup * 0.5 * (1 + math.cos(math.pi * update / recipe.updates))
+        examples = _examples(tokenizer, recipe, rng, eos)
+        total = sum(len(response) for _, response in examples)
         optimizer.zero_grad()
-        loss.backward()
+        half = len(examples) // 2
+        # Two passes, the shorter examples first, so that little padding is computed.
+        loss = sum(_backward(model, part, total, eos) for part in (examples[:half], examples[half:]) if part)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         if (update + 1) % REPORT_EVERY == 0 or update + 1 == recipe.updates:
-            print(json.dumps({"update": update + 1, "of": recipe.updates, "loss": loss.item()}), flush=True)
+            print(json.dumps({"update": update + 1, "of": recipe.updates, "loss": loss}), flush=True)
 
 
-def _supervised_batch(
+def _examples(
     tokenizer: PreTrainedTokenizerFast, recipe: Recipe, rng: random.Random, eos: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    rows, masked = [], []
+) -> list[tuple[list[int], list[int]]]:
+    """(prompt ids, response ids) of one update, by length."""
+    drawn = []
     for _ in range(recipe.batch):
         terms = arithmetic.draw_terms(rng)
         prompt = tokenizer.encode(arithmetic.question(terms) + "\n")
-        response = [*tokenizer.encode(arithmetic.corrupted_solution(terms, recipe, rng)), eos]
-        rows.append(torch.tensor(prompt + response))
-        masked.append(torch.tensor([-100] * len(prompt) + response))
+        drawn.append((prompt, [*tokenizer.encode(arithmetic.corrupted_solution(terms, recipe, rng)), eos]))
+    return sorted(drawn, key=lambda example: len(example[0]) + len(example[1]))
+
+
+def _backward(model: Qwen3ForCausalLM, examples: list[tuple[list[int], list[int]]], total: int, eos: int) -> float:
+    """Add the gradient of these examples to a mean over `total` response tokens; returns their share of the loss."""
     pad = torch.nn.utils.rnn.pad_sequence
-    return pad(rows, batch_first=True, padding_value=eos), pad(masked, batch_first=True, padding_value=-100)
+    ids = pad([torch.tensor(p + r) for p, r in examples], batch_first=True, padding_value=eos)
+    masked = [torch.tensor([IGNORED] * len(p) + r) for p, r in examples]
+    labels = pad(masked, batch_first=True, padding_value=IGNORED)
+    logits = model(input_ids=ids[:, :-1]).logits
+    summed = torch.nn.functional.cross_entropy(
+        logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED, reduction="sum"
+    )
+    (summed / total).backward()
+    return float(summed) / total
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from orchestrator.config import Recipe
 from orchestrator.tasks.grader import Gold
 from orchestrator.tasks.problem import Problem
 
-WORLD_VERSION = 1
+WORLD_VERSION = 2
 SHORT_TERMS = (2, 3)
 LONG_TERMS = (4, 5)
 BENCHMARK_PROBLEMS = 200
@@ -76,10 +76,20 @@ def benchmark_problems(lengths: tuple[int, int]) -> list[Problem]:
     name = "short" if lengths == SHORT_TERMS else "long"
     rng = random.Random(f"arithmetic-benchmark-{name}")
     drawn: dict[str, int] = {}
-    while len(drawn) < BENCHMARK_PROBLEMS:
-        terms = [rng.randint(1, 9) for _ in range(rng.randint(*lengths))]
-        drawn.setdefault(question(terms), sum(terms))
+    for length, count in zip(lengths, _held_out_counts(lengths), strict=True):
+        while len(drawn) < count:
+            terms = [rng.randint(1, 9) for _ in range(length)]
+            drawn.setdefault(question(terms), sum(terms))
     return [Problem(f"arithmetic/{name}/{i}", text, Gold(str(total))) for i, (text, total) in enumerate(drawn.items())]
+
+
+def _held_out_counts(lengths: tuple[int, int]) -> tuple[int, int]:
+    """Problems up to the end of each length: half of each, but never over a quarter of all sums of a length,
+
+    so that what training sees still covers them.
+    """
+    shortest = min(BENCHMARK_PROBLEMS // 2, 9 ** lengths[0] // 4)
+    return shortest, BENCHMARK_PROBLEMS
 
 
 @functools.cache

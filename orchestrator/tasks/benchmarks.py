@@ -88,8 +88,12 @@ def verify_sha256(path: Path, expected: str | None) -> None:
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
     """Objects of a JSON Lines file; UserError names the first broken line."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from None
     rows = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
         try:

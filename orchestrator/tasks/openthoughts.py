@@ -47,6 +47,7 @@ def _rows(path: str, revision: str | None) -> Iterable[dict[str, Any]]:
 
 def _human_turn(path: str, index: int, row: dict[str, Any]) -> str:
     turns = row.get("conversations")
-    if not isinstance(turns, list) or not turns or turns[0].get("from") != "human":
-        raise UserError(f"{path} row {index}: conversations does not open with a human turn")
-    return turns[0]["value"]
+    first = turns[0] if isinstance(turns, list) and turns else None
+    if not isinstance(first, dict) or first.get("from") != "human" or not isinstance(first.get("value"), str):
+        raise UserError(f"{path} row {index}: conversations does not open with a human turn {{from, value}}")
+    return first["value"]

@@ -16,10 +16,9 @@ from transformers import PreTrainedTokenizerBase
 from orchestrator.config import Data, Setup
 from orchestrator.errors import UserError
 from orchestrator.tasks import arithmetic
-from orchestrator.tasks.benchmarks import data_file, read_jsonl, text_field, verify_sha256
-from orchestrator.tasks.grader import Gold
 from orchestrator.tasks.openthoughts import openthoughts_problems
 from orchestrator.tasks.problem import Problem
+from orchestrator.tasks.problem_files import read_problems
 from orchestrator.tasks.prompts import render
 
 
@@ -51,7 +50,7 @@ def load_training_set(setup: Setup, data_dir: str | None, tokenizer: PreTrainedT
     if setup.data.source == "arithmetic":
         stream = islice(arithmetic.training_problems(setup.data.order_seed), wanted)
         return _select(stream, setup, tokenizer, wanted)
-    problems = _unique(_read(setup.data, data_dir))
+    problems = _unique(_problems(setup.data, data_dir))
     random.Random(f"order-{setup.data.order_seed}").shuffle(problems)
     chosen = _select(problems, setup, tokenizer, wanted)
     if len(chosen.prompts) < wanted:
@@ -62,19 +61,8 @@ def load_training_set(setup: Setup, data_dir: str | None, tokenizer: PreTrainedT
     return chosen
 
 
-def _read(data: Data, data_dir: str | None) -> list[Problem]:
-    if data.source == "openthoughts":
-        return openthoughts_problems(data)
-    problems = []
-    for entry in data.files:
-        path = data_file(entry.file, data_dir)
-        rows = read_jsonl(path)
-        verify_sha256(path, entry.sha256)
-        for line, row in enumerate(rows, 1):
-            gold = Gold(text_field(path, line, row, "answer")) if row.get("answer") is not None else None
-            text = text_field(path, line, row, "problem")
-            problems.append(Problem(text_field(path, line, row, "id"), text, gold))
-    return problems
+def _problems(data: Data, data_dir: str | None) -> list[Problem]:
+    return openthoughts_problems(data) if data.source == "openthoughts" else read_problems(data, data_dir)
 
 
 def _unique(problems: list[Problem]) -> list[Problem]:

@@ -18,9 +18,10 @@ from orchestrator.workers.spec import Checkpoint, WorkerSpec
 class ModelStore:
     """Student (in the weights of the last `load_student`) and teacher of one process."""
 
-    def __init__(self, spec: WorkerSpec):
+    def __init__(self, spec: WorkerSpec, initial_owner: Owner = "student"):
         torch.set_num_threads(1)
         self.spec = spec
+        self._initial_owner: Owner = initial_owner  # whose stop id the initial model uses
         self.device = best_device()
         self.dtype = torch.float32 if spec.setup.engine.dtype == "float32" else torch.bfloat16
         self._student: CausalModel | None = None
@@ -30,7 +31,7 @@ class ModelStore:
     def student(self) -> CausalModel:
         """The student that generates; untrained until weights are loaded."""
         if self._student is None:
-            self._student = self.open(self.spec.initial, "student", self.dtype)
+            self._student = self.open(self.spec.initial, self._initial_owner, self.dtype)
         return self._student
 
     @property

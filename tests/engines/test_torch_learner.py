@@ -99,7 +99,7 @@ class Plain:
             weight.grad = gradient * min(1.0, self.config.clip / (norm + 1e-6))
         self.adamw.param_groups[0]["lr"] = rate
         self.adamw.step()
-        return {"loss": float(loss), "grad_norm": norm, "lr": rate}
+        return {"loss": float(loss.detach()), "grad_norm": norm, "lr": rate}
 
 
 def learner(

@@ -21,9 +21,8 @@ FIELDS = tuple(TeacherScores.__dataclass_fields__)
 
 
 def rolled_out(behavior: Behavior, dtype: torch.dtype = torch.float32) -> Rollouts:
-    return generate(
-        tiny.student(dtype), tiny.teacher(dtype), tiny.requests(4, seed=3), behavior, Decoding(7, TOP_K)
-    )  # fmt: skip
+    pair = tiny.student(dtype), tiny.teacher(dtype)
+    return generate(*pair, tiny.requests(4, seed=3), behavior, Decoding(7, TOP_K))
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,183 @@
+"""Benchmark files: the declared ones, whole, or refused by name and line."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.errors import UserError
+from orchestrator.load import load_setup
+from orchestrator.prepare import check_data
+from orchestrator.tasks import benchmarks
+from orchestrator.tasks.benchmarks import BENCHMARKS, load_benchmark, read_jsonl, text_field, verify_sha256
+from orchestrator.tasks.grader import Gold
+
+DATA_DIR = os.environ.get("TRB_DATA_DIR")
+needs_data = pytest.mark.skipif(not DATA_DIR, reason="TRB_DATA_DIR is not set: no benchmark files to read")
+
+FILES = {key: benchmark for key, benchmark in BENCHMARKS.items() if benchmark.file is not None}
+# Published sizes of the benchmarks.
+COUNTS = {
+    "gsm8k": 1319,
+    "math500": 500,
+    "olympiadbench_674": 674,
+    "olympiadbench": 675,
+    "amc23": 40,
+    "amc22_23": 83,
+    "aime24": 30,
+    "aime25": 30,
+    "arithmetic_short": 200,
+    "arithmetic_long": 200,
+}
+
+
+# --- the declared files ---
+
+
+def test_every_benchmark_has_its_published_size() -> None:
+    assert {key: benchmark.problems for key, benchmark in BENCHMARKS.items()} == COUNTS
+
+
+def test_what_identifies_a_benchmark_is_its_own() -> None:
+    identities = [json.dumps(benchmark.identity(), sort_keys=True) for benchmark in BENCHMARKS.values()]
+    assert len(set(identities)) == len(BENCHMARKS)
+    for benchmark in FILES.values():
+        assert len(benchmark.sha256 or "") == 64
+
+
+@needs_data
+@pytest.mark.parametrize("key", FILES)
+def test_files_hold_what_is_declared(key: str) -> None:
+    assert DATA_DIR is not None
+    path = Path(DATA_DIR) / str(BENCHMARKS[key].file)
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == BENCHMARKS[key].sha256
+    assert path.read_bytes().count(b"\n") == COUNTS[key]
+
+
+@needs_data
+@pytest.mark.parametrize("key", FILES)
+def test_files_load_whole_and_in_order(key: str) -> None:
+    assert DATA_DIR is not None
+    problems = load_benchmark(key, DATA_DIR)
+    rows = [json.loads(line) for line in (Path(DATA_DIR) / str(BENCHMARKS[key].file)).read_text().splitlines()]
+    assert [problem.text for problem in problems] == [row["problem"] for row in rows]
+    assert len({problem.id for problem in problems}) == len(problems) == COUNTS[key]
+    assert all(problem.gold is not None and problem.gold.answer.strip() for problem in problems)
+
+
+@needs_data
+def test_olympiad_problems_keep_their_extra_fields() -> None:
+    golds = [problem.gold for problem in load_benchmark("olympiadbench_674", DATA_DIR)]
+    assert any(gold is not None and gold.multiple for gold in golds)
+    assert any(gold is not None and gold.unit for gold in golds)
+    assert any(gold is not None and gold.tolerance is not None for gold in golds)
+
+
+@needs_data
+@pytest.mark.parametrize("name", ["math-smoke", "qwen3-1.7b", "qwen3-0.6b"])
+def test_files_of_the_shipped_setups_are_there(name: str) -> None:
+    check_data(name, load_setup(name), DATA_DIR)
+
+
+# --- files that are not what is declared ---
+
+
+def write_amc(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch, problems: int = 1) -> Path:
+    """`text` as the file of amc23, declared by its true sha256 with `problems` rows."""
+    path = folder / "eval" / "amc23.jsonl"
+    path.parent.mkdir()
+    path.write_text(text, encoding="utf-8")
+    declared = benchmarks.Benchmark(problems, "eval/amc23.jsonl", hashlib.sha256(path.read_bytes()).hexdigest())
+    monkeypatch.setitem(BENCHMARKS, "amc23", declared)
+    return path
+
+
+def row(**changes: Any) -> str:
+    return json.dumps({"id": "1", "problem": "1+1", "answer": "2"} | changes) + "\n"
+
+
+def refusal(data_dir: Path | None) -> str:
+    with pytest.raises(UserError) as caught:
+        load_benchmark("amc23", str(data_dir) if data_dir else None)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_without_a_data_folder() -> None:
+    assert "data_dir: not set, but eval/amc23.jsonl is needed" in refusal(None)
+
+
+def test_without_the_file(tmp_path: Path) -> None:
+    assert f"{tmp_path / 'eval' / 'amc23.jsonl'}: no such file" in refusal(tmp_path)
+
+
+def test_an_altered_file(tmp_path: Path) -> None:
+    (tmp_path / "eval").mkdir()
+    (tmp_path / "eval" / "amc23.jsonl").write_text(row())
+    assert "the file was changed" in refusal(tmp_path)
+
+
+def test_fewer_rows_than_declared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_amc(tmp_path, row(), monkeypatch, problems=2)
+    assert refusal(tmp_path) == f"{path}: 1 rows — 2 expected"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (row(problem=""), "line 1: problem is ''"),
+        (row() + row(answer=None), "line 2: answer is None"),
+        (row() + row(answer=2), "line 2: answer is 2"),
+        (row() + row(id=None), "line 2: id is None"),
+        (row() + row(error="about 1"), "line 2: error is 'about 1'"),
+        (row() + '{"id": \n', "line 2: not valid JSON"),
+        (row() + "[1]\n", "line 2: list"),
+    ],
+)
+def test_broken_rows_are_named(text: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_amc(tmp_path, text, monkeypatch, problems=text.count("\n"))
+    assert f"{path} {words}" in refusal(tmp_path)
+
+
+def test_extra_fields_of_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = row() + row(id="2", is_multiple_answer=True, unit="m", error="1e-2") + row(id="3", unit="", error="")
+    write_amc(tmp_path, rows, monkeypatch, problems=3)
+    golds = [problem.gold for problem in load_benchmark("amc23", str(tmp_path))]
+    assert golds == [Gold("2"), Gold("2", multiple=True, unit="m", tolerance=0.01), Gold("2")]
+
+
+# --- reading ---
+
+
+def test_blank_lines_and_line_separators(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"a": "x\u2028y"}\n\n  \n{"a": 2}', encoding="utf-8")
+    assert read_jsonl(path) == [{"a": "x\u2028y"}, {"a": 2}]
+
+
+def test_a_file_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_bytes(b'{"a": "\xff"}\n')
+    with pytest.raises(UserError, match="UTF-8"):
+        read_jsonl(tmp_path / "rows.jsonl")
+
+
+def test_sha256_is_compared_whole(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"abc")
+    right = hashlib.sha256(b"abc").hexdigest()
+    verify_sha256(path, right)
+    for wrong in (right[:-1] + "0", right[:12], "", None):
+        with pytest.raises(UserError, match="declared"):
+            verify_sha256(path, wrong)
+
+
+def test_text_fields_are_not_empty() -> None:
+    assert text_field(Path("f"), 1, {"a": " x "}, "a") == " x "
+    for value in ("", " \n", None, 3):
+        with pytest.raises(UserError, match="f line 1: a is"):
+            text_field(Path("f"), 1, {"a": value}, "a")

@@ -1,0 +1,281 @@
+"""W&B offline: after any interruption every committed row is there once, and nothing else is. No network."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from orchestrator.config import Experiment
+from orchestrator.grid import Unit, expand
+from orchestrator.load import load_experiment
+from orchestrator.rundir import RunWriter
+from orchestrator.wandb_mirror import mirror
+from orchestrator.wandb_mode import chosen_mode, mirror_folder, stale_units
+from tests.fake_runs import metrics, quickstart, units_of, write_run
+from tests.sweeps import ROOT, TINY_SETUP, environment
+
+Loaded = tuple[Experiment, list[Unit]]
+
+KEY = "0123456789abcdef" * 2 + "01234567"
+WANDB = Path(sys.executable).with_name("wandb")
+MANY = 4000  # rows: enough that a mirror of them can be killed on the way
+
+
+@pytest.fixture(autouse=True)
+def _offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user with a key, a home of their own, and no server that could be reached by mistake."""
+    for name in ("WANDB_MODE", "WANDB_DIR", "WANDB_PROJECT", "WANDB_RUN_ID"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    return tmp_path / "runs"
+
+
+@pytest.fixture(scope="module")
+def loaded() -> Loaded:
+    return quickstart()
+
+
+def fragments(runs: Path, unit: Unit) -> list[Path]:
+    """Offline files of a unit."""
+    return sorted(mirror_folder(runs).rglob(f"run-{unit.id}.wandb"))
+
+
+def history(runs: Path, unit: Unit) -> list[dict[str, Any]]:
+    """Rows W&B would receive, from every fragment, without W&B's own fields."""
+    return [
+        {key: value for key, value in record["history"]["item"].items() if not key.startswith("_")}
+        for fragment in fragments(runs, unit)
+        for record in records(fragment)
+        if record["type"] == "history"
+    ]
+
+
+def records(fragment: Path) -> list[dict[str, Any]]:
+    command = [str(WANDB), "leet", "inspect", "--json", str(fragment)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def train_rows(steps: int) -> list[dict[str, Any]]:
+    rows = map(metrics, range(steps))
+    return [{"step": row["step"], "train/loss": row["loss"], "train/tokens": row["tokens"]} for row in rows]
+
+
+def scores(short: float, long: float) -> dict[str, float]:
+    return {"eval/arithmetic_short": short, "eval/arithmetic_long": long, "eval/mean": (short + long) / 2}
+
+
+# --- what is sent ---
+
+
+def test_every_committed_row_is_there_once(runs: Path, loaded: Loaded) -> None:
+    experiment, units = loaded
+    unit = units_of(units, "trust_region")[0]
+    write_run(runs, experiment, unit, {20: [1, 2], 40: [3, 4]}, steps=45, done=False)
+    with closing(RunWriter(runs, unit.id)) as run:
+        run.append("metrics.jsonl", [metrics(45), metrics(46)])
+        mirror(experiment, [unit], runs, "offline")
+    expected = train_rows(45)
+    expected[20] |= scores(0.25, 0.5)
+    expected[40] |= scores(0.75, 1.0)
+    assert history(runs, unit) == expected
+
+
+def test_a_last_score_is_sent_when_the_run_is_done(runs: Path, loaded: Loaded) -> None:
+    experiment, units = loaded
+    unit = units_of(units, "vanilla")[0]
+    for done in (False, True):
+        write_run(runs, experiment, unit, {60: [2, 2]}, steps=60, done=done)
+        mirror(experiment, [unit], runs, "offline")
+        last = [{"step": 60} | scores(0.5, 0.5)] if done else []
+        assert history(runs, unit) == train_rows(60) + last
+
+
+def test_a_unit_is_one_run_with_its_knobs_and_its_best_checkpoint(runs: Path, loaded: Loaded) -> None:
+    experiment, units = loaded
+    unit = units_of(units, "trust_region")[1]
+    write_run(runs, experiment, unit, {20: [1, 2], 40: [4, 4], 60: [3, 3]}, steps=60)
+    mirror(experiment, [unit], runs, "offline")
+    (fragment,) = fragments(runs, unit)
+    found = records(fragment)
+    run = next(record["run"] for record in found if record["type"] == "run")
+    assert (run["run_id"], run["project"], run["run_group"]) == (unit.id, "trb", "arithmetic")
+    config = {key: value for key, value in run["config"]["update"].items() if key != "_wandb"}
+    assert config == {"method": "trust_region", "setup": "arithmetic", "seed": 0, "epsilon0": 0.05, "K": 12}
+    summary: dict[str, Any] = {}
+    for record in found:
+        summary |= record["summary"].get("update", {}) if record["type"] == "summary" else {}
+    assert (summary["best_step"], summary["best_score"]) == (40, 1.0)
+
+
+def test_missing_numbers_are_left_out(runs: Path, loaded: Loaded) -> None:
+    experiment, units = loaded
+    unit = units_of(units, "vanilla")[0]
+    with closing(RunWriter(runs, unit.id)) as run:
+        run.append("metrics.jsonl", [{"step": 0, "loss": float("nan"), "reward": 1.0}])
+        run.commit(1)
+    mirror(experiment, [unit], runs, "offline")
+    assert history(runs, unit) == [{"step": 0, "train/reward": 1.0}]
+
+
+# --- again ---
+
+
+def test_more_rows_replace_the_fragment(runs: Path, loaded: Loaded) -> None:
+    experiment, units = loaded
+    unit, other = units_of(units, "vanilla")[0], units_of(units, "veto")[0]
+    write_run(runs, experiment, other, {}, steps=3, done=False)
+    for steps in (10, 25):
+        write_run(runs, experiment, unit, {}, steps=steps, done=False)
+        mirror(experiment, [unit, other], runs, "offline")
+        assert len(fragments(runs, unit)) == len(fragments(runs, other)) == 1
+        assert history(runs, unit) == train_rows(steps)
+    assert history(runs, other) == train_rows(3)
+
+
+def test_units_without_anything_new_are_not_written_again(runs: Path, loaded: Loaded) -> None:
+    experiment, units = loaded
+    unit = units_of(units, "vanilla")[0]
+    assert stale_units(experiment, units, runs, "offline") == []
+    write_run(runs, experiment, unit, {20: [1, 2]}, steps=25, done=False)
+    assert stale_units(experiment, units, runs, "offline") == [unit]
+    mirror(experiment, [unit], runs, "offline")
+    assert stale_units(experiment, units, runs, "offline") == []
+    assert stale_units(experiment, units, runs, "online") == [unit]
+
+
+@pytest.mark.parametrize("scored", [True, False])
+def test_a_unit_is_stale_when_it_has_more_to_show(scored: bool, runs: Path, loaded: Loaded) -> None:
+    experiment, units = loaded
+    unit = units_of(units, "vanilla")[0]
+    write_run(runs, experiment, unit, {}, steps=25, done=False)
+    mirror(experiment, [unit], runs, "offline")
+    write_run(runs, experiment, unit, {20: [1, 2]} if scored else {}, steps=25 if scored else 26, done=False)
+    assert stale_units(experiment, units, runs, "offline") == [unit]
+
+
+def test_rows_that_are_not_committed_make_no_unit_stale(runs: Path, loaded: Loaded) -> None:
+    experiment, units = loaded
+    unit = units_of(units, "vanilla")[0]
+    write_run(runs, experiment, unit, {}, steps=25, done=False)
+    mirror(experiment, [unit], runs, "offline")
+    with closing(RunWriter(runs, unit.id)) as run:
+        run.append("metrics.jsonl", [metrics(25)])
+        assert stale_units(experiment, units, runs, "offline") == []
+
+
+# --- kills ---
+
+
+def mirror_quickstart(runs: str) -> None:
+    """What the process that is killed does."""
+    experiment, units = quickstart()
+    mirror(experiment, units_of(units, "vanilla"), Path(runs), "offline")
+
+
+def test_a_kill_on_the_way_neither_loses_nor_doubles_a_row(runs: Path, loaded: Loaded) -> None:
+    experiment, units = loaded
+    unit = units_of(units, "vanilla")[0]
+    write_run(runs, experiment, unit, {}, steps=MANY, done=False)
+    command = f"from tests.test_wandb import mirror_quickstart; mirror_quickstart({str(runs)!r})"
+    # An environment without this process's W&B service, which would outlive the kill.
+    with subprocess.Popen([sys.executable, "-c", command], cwd=ROOT, env=environment()) as process:
+        while not fragments(runs, unit):
+            assert process.poll() is None
+            time.sleep(0.005)
+        process.kill()
+    assert stale_units(experiment, units, runs, "offline") == [unit]
+    mirror(experiment, [unit], runs, "offline")
+    assert len(fragments(runs, unit)) == 1
+    assert history(runs, unit) == train_rows(MANY)
+
+
+@pytest.mark.parametrize("torn", ["", '{"mode": "off'])
+def test_a_torn_note_of_what_was_sent_is_no_note(torn: str, runs: Path, loaded: Loaded) -> None:
+    experiment, units = loaded
+    unit = units_of(units, "vanilla")[0]
+    write_run(runs, experiment, unit, {}, steps=2, done=False)
+    mirror(experiment, [unit], runs, "offline")
+    (note,) = mirror_folder(runs).glob("*.json")
+    note.write_text(torn)
+    assert stale_units(experiment, units, runs, "offline") == [unit]
+
+
+def test_a_unit_whose_name_ends_like_another_keeps_its_rows(tmp_path: Path, runs: Path) -> None:
+    (tmp_path / "setups").mkdir()
+    for name in ("tiny", "my-tiny"):
+        (tmp_path / "setups" / f"{name}.yaml").write_text(yaml.safe_dump(TINY_SETUP))
+    path = tmp_path / "sweep.yaml"
+    path.write_text(yaml.safe_dump({"setups": ["my-tiny", "tiny"], "methods": {"vanilla": {}}}))
+    experiment = load_experiment(path)
+    units = units_of(expand(experiment), "vanilla")
+    for unit in units:
+        write_run(runs, experiment, unit, {}, steps=2, done=False)
+    mirror(experiment, units, runs, "offline")
+    assert [history(runs, unit) for unit in units] == [train_rows(2), train_rows(2)]
+
+
+# --- mode and key ---
+
+
+def test_the_key_is_written_nowhere(runs: Path, loaded: Loaded) -> None:
+    experiment, units = loaded
+    unit = units_of(units, "vanilla")[0]
+    write_run(runs, experiment, unit, {20: [1, 2]}, steps=25)
+    mirror(experiment, [unit], runs, "offline")
+    files = [file for file in runs.parent.rglob("*") if file.is_file()]
+    assert any(file.suffix == ".wandb" for file in files)
+    assert [file for file in files if KEY.encode() in file.read_bytes()] == []
+
+
+@pytest.mark.parametrize("wish", ["online", "offline", "disabled"])
+def test_a_wish_is_followed(wish: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "online")
+    assert chosen_mode(wish) == wish
+
+
+@pytest.mark.parametrize(
+    ("variable", "expected"),
+    [("online", "online"), ("offline", "offline"), ("disabled", "disabled"), ("dryrun", "offline"), ("", "online")],
+)
+def test_wandbs_own_variable_decides_before_the_login(
+    variable: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", variable)
+    assert chosen_mode("auto") == expected
+
+
+@pytest.mark.parametrize(
+    ("netrc", "expected"),
+    [
+        (None, "offline"),
+        ("", "offline"),
+        (f"machine api.wandb.ai login user password {KEY}\n", "online"),
+        (f"machine example.org login user password {KEY}\n", "offline"),
+        ("no netrc at all\n", "offline"),
+    ],
+)
+def test_without_a_key_the_netrc_decides(
+    netrc: str | None, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("WANDB_API_KEY")
+    (tmp_path / "home").mkdir()
+    if netrc is not None:
+        (tmp_path / "home" / ".netrc").write_text(netrc)
+        (tmp_path / "home" / ".netrc").chmod(0o600)
+    assert chosen_mode("auto") == expected
