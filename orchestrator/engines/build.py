@@ -131,7 +131,7 @@ def _backward(model: Qwen3ForCausalLM, examples: list[tuple[list[int], list[int]
         logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED, reduction="sum"
     )
     (summed / total).backward()
-    return float(summed) / total
+    return float(summed.detach()) / total
 
 
 def main() -> None:
