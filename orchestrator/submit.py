@@ -14,6 +14,7 @@ from rich.console import Console
 from orchestrator import display, prepare, status
 from orchestrator.config import Experiment
 from orchestrator.grid import Unit
+from orchestrator.ray_environment import prepare_environment
 from orchestrator.status import UnitStatus
 
 MIRROR_EVERY_S = 30.0
@@ -51,6 +52,7 @@ def _run(job: Submission, missing: list[Unit]) -> bool:
     started = time.monotonic()
     try:
         prepare.check(job.experiment, job.runs)
+        prepare_environment(private=job.address is None)
         from orchestrator import sweep  # Ray takes seconds to import
 
         with sweep.cluster(job.address, job.runs):

@@ -1,4 +1,7 @@
-"""The Tune layer: waves of missing units over a laptop or a cluster."""
+"""The Tune layer: waves of missing units over a laptop or a cluster.
+
+`ray_environment.prepare_environment` must have been called before this module is imported.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-# Read by Tune when it is imported: no reporter of its own, no loggers, Ctrl-C reaches us.
-os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
-os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
-os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")
-os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
 import ray
 from ray import tune
@@ -47,7 +44,6 @@ def cluster(address: str | None, runs: Path) -> Iterator[None]:
             "include_dashboard": False,
             "object_store_memory": OBJECT_STORE_BYTES,
             "_temp_dir": session,
-            "_node_ip_address": "127.0.0.1",
         }
     try:
         ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **options)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.rundir import RunReader
+from tests.sockets import listening_addresses
 from tests.sweeps import Sweep, contents, start, trb, write_experiment
 
 pytestmark = [pytest.mark.ray, pytest.mark.xdist_group("ray")]
@@ -110,6 +111,7 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tmp_path: Path) -> None:
     while not list(runs.glob("tiny-vanilla-*/state.json")):
         assert process.poll() is None, process.communicate()
         time.sleep(0.1)
+    assert_loopback_only(process.pid)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 130
@@ -117,6 +119,14 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tmp_path: Path) -> None:
     assert "Traceback" not in out + err
     states = {unit["kind"]: unit["state"] for unit in units_with(experiment, runs, "training.steps=2000")}
     assert states["trial"] == "interrupted"
+
+
+def assert_loopback_only(pid: int) -> None:
+    """Nothing of a private sweep can be reached from elsewhere."""
+    addresses = listening_addresses(pid)
+    assert addresses
+    loopback = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
+    assert addresses <= loopback
 
 
 def units_with(experiment: Path, runs: Path, override: str) -> list[dict]:

@@ -1,0 +1,20 @@
+"""Variables that Ray and Tune read when they are imported; set them before the first import."""
+
+from __future__ import annotations
+
+import os
+
+QUIET = {
+    "RAY_AIR_NEW_OUTPUT": "0",  # no reporter of Tune's own
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C reaches the command, which says how to go on
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+# Ray's switch for machines that are never part of a cluster: all its servers then bind to 127.0.0.1.
+LOOPBACK_ONLY = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+
+
+def prepare_environment(private: bool) -> None:
+    """`private`: the cluster is this command's own and nobody else's business."""
+    for name, value in (QUIET | (LOOPBACK_ONLY if private else {})).items():
+        os.environ.setdefault(name, value)
