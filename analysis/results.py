@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from analysis import load, table
+from analysis import load, table_formats
 from orchestrator.config import Experiment
 from orchestrator.grid import Unit
 
@@ -15,8 +15,8 @@ def write_results(experiment: Experiment, units: list[Unit], runs: Path) -> Path
     folder = runs / "results" / experiment.name
     folder.mkdir(parents=True, exist_ok=True)
     results = load.results_table(experiment, units, runs)
-    for suffix, render in (("md", table.to_markdown), ("tex", table.to_latex), ("csv", table.to_csv)):
-        _replace(folder / f"table.{suffix}", render(results))
+    for suffix in ("md", "tex", "csv"):
+        _replace(folder / f"table.{suffix}", table_formats.FORMATS[suffix](results))
     write_trajectories(experiment, units, runs, folder)
     return folder
 

@@ -133,7 +133,7 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _table(options: argparse.Namespace) -> int:
-    from analysis import load, table
+    from analysis import load, table, table_formats
 
     if (options.experiment is None) == (options.results is None):
         raise UserError("table: either EXP.yaml or --results FILE.csv")
@@ -144,8 +144,7 @@ def _table(options: argparse.Namespace) -> int:
             raise UserError(str(error)) from None
     else:
         made = load.results_table(*_load(options))
-    renderers = {"md": table.to_markdown, "tex": table.to_latex, "csv": table.to_csv, "json": table.to_json}
-    print(renderers[options.format](made), end="")
+    print(table_formats.FORMATS[options.format](made), end="")
     return 0
 
 
@@ -169,7 +168,7 @@ def _eval(options: argparse.Namespace) -> int:
 
 
 def _grade(options: argparse.Namespace) -> int:
-    from orchestrator.tasks.grader import grade_file
+    from orchestrator.tasks.grade_file import grade_file
 
     if options.out is not None and options.out.is_dir():
         raise UserError(f"--out: {options.out} is a folder — a file")

@@ -10,17 +10,8 @@ from pathlib import Path
 import pytest
 
 from analysis.labels import BENCHMARKS, METHODS, SETUPS, benchmark_label
-from analysis.table import (
-    Score,
-    Table,
-    make_table,
-    read_results,
-    round_to_tenths,
-    to_csv,
-    to_json,
-    to_latex,
-    to_markdown,
-)
+from analysis.table import Score, Table, make_table, read_results, round_to_tenths
+from analysis.table_formats import to_csv, to_json, to_latex, to_markdown
 
 PAPER_CSV = Path(__file__).parent / "fixtures" / "paper_results.csv"
 HEADER = "method,setup,benchmark,pass_at_1"

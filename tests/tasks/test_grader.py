@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.tasks.grader import Counts, Gold, Grade, Grader, decide_plain, grade_file, last_boxed, plain_number
+from orchestrator.tasks.grade_file import Counts, grade_file
+from orchestrator.tasks.grader import Gold, Grade, Grader, decide_plain, last_boxed, plain_number
 
 RIGHT: list[tuple[Gold | str, str]] = [
     ("025", "25"),
