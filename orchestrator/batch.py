@@ -45,6 +45,7 @@ class Rollouts:
     support_ids_BTK: Tensor  # the student's top-k ids, canonicalised and untempered
     teacher: TeacherScores | None = None
     measured: dict[str, Tensor] = field(default_factory=dict)  # each (B, T): what the behavior measured
+    speculation: dict[str, Tensor] = field(default_factory=dict)  # each (B,): rounds, drafted, accepted; if blended
 
     @property
     def mask_BT(self) -> Tensor:
@@ -87,5 +88,6 @@ def concatenate(parts: list[Rollouts]) -> Rollouts:
         truncated_B=torch.cat([part.truncated_B for part in parts]),
         teacher=teacher,
         measured={name: pad_rows([part.measured[name] for part in parts]) for name in parts[0].measured},
+        speculation={name: torch.cat([part.speculation[name] for part in parts]) for name in parts[0].speculation},
         **{name: pad_rows([getattr(part, name) for part in parts]) for name in padded},
     )

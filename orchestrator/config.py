@@ -179,6 +179,7 @@ class Runtime:
     placement: Placement = field(default_factory=Placement)
     # Sequences decoded at once; null: what fits on the GPU at full length, 512 on CPUs.
     rollout_batch: int | None = None
+    draft_length: int | None = None  # γ while blending; null: from ε and the sizes of the two models
     micro_batch_tokens: int = 16384  # padded tokens in one forward pass of scoring or learning
     keep: str = "best"  # checkpoints kept: best | all
     worker_timeout_s: float = 7200.0

@@ -35,7 +35,24 @@ def step_metrics(rollouts: Rollouts, scores: TeacherScores | None, rewards: list
     if "behavior_kl" in rollouts.measured:
         kl = torch.where(mask, rollouts.measured["behavior_kl"].double(), 0.0)
         metrics["sequence_kl"] = float(kl.sum(-1).mean())
-    return metrics
+    return metrics | speculation_metrics(rollouts)
+
+
+def speculation_metrics(rollouts: Rollouts) -> dict[str, Any]:
+    """What the drafts of a blended rollout came to; empty where the teacher was not asked while decoding.
+
+    `rounds_per_token` is the mean over sequences of teacher passes ÷ tokens; `draft_acceptance` is accepted ÷
+    judged drafts, lower than `acceptance` because what follows a rejected draft is lost with it.
+    """
+    if not rollouts.speculation:
+        return {}
+    rounds, drafted, accepted = (rollouts.speculation[name] for name in ("rounds", "drafted", "accepted"))
+    return {
+        "rounds_per_token": float((rounds.double() / rollouts.lengths_B).mean()),
+        "teacher_positions": int(drafted.sum()),
+        "draft_acceptance": float(accepted.sum() / drafted.sum()),
+        "draft_length": float(drafted.sum() / rounds.sum()),
+    }
 
 
 def rollout_rows(

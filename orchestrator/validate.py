@@ -54,6 +54,8 @@ def _check_runtime(experiment: Experiment) -> None:
     runtime = experiment.runtime
     if runtime.rollout_batch is not None:
         _at_least("runtime.rollout_batch", runtime.rollout_batch, 1)
+    if runtime.draft_length is not None:
+        _at_least("runtime.draft_length", runtime.draft_length, 1)
     _at_least("runtime.micro_batch_tokens", runtime.micro_batch_tokens, 1)
     _at_least("runtime.rollout_texts", runtime.rollout_texts, 0)
     _positive("runtime.worker_timeout_s", runtime.worker_timeout_s)

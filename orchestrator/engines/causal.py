@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 import transformers
 from torch import Tensor
-from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from orchestrator.policy.vocabulary import TokenSpace
 
@@ -43,43 +43,6 @@ class CausalModel:
     def head(self, hidden: Tensor) -> Tensor:
         """Logits (N, V) of hidden states (N, H)."""
         return self.model.lm_head(hidden)
-
-
-class Stream:
-    """A batch of sequences being decoded: KV cache, and log-probabilities of the next token of each row."""
-
-    def __init__(self, causal: CausalModel, prompts: list[tuple[int, ...]]):
-        self._causal = causal
-        self._cache = DynamicCache(config=causal.model.config)
-        longest = max(map(len, prompts))
-        ids = torch.zeros(len(prompts), longest, dtype=torch.long)
-        attention = torch.zeros_like(ids)
-        for row, prompt in enumerate(prompts):
-            ids[row, longest - len(prompt) :] = torch.tensor(prompt)
-            attention[row, longest - len(prompt) :] = 1
-        self._attention = attention.to(causal.device)
-        self.log_prob = self._forward(ids.to(causal.device), (self._attention.cumsum(-1) - 1).clamp_min(0))
-
-    def advance(self, tokens: Tensor) -> None:
-        """Append one token (B,) to every row and compute the next log-probabilities."""
-        self._attention = torch.cat([self._attention, self._attention.new_ones(len(tokens), 1)], -1)
-        self.log_prob = self._forward(tokens[:, None], self._attention.sum(-1, keepdim=True) - 1)
-
-    def keep(self, rows: Tensor) -> None:
-        """Drop all rows but `rows` (int64 indices)."""
-        self._cache.batch_select_indices(rows)
-        self._attention = self._attention[rows]
-
-    def _forward(self, ids: Tensor, positions: Tensor) -> Tensor:
-        out = self._causal.model(
-            input_ids=ids,
-            attention_mask=self._attention,
-            position_ids=positions,
-            past_key_values=self._cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
-        return self._causal.log_prob(out.logits[:, -1])
 
 
 def load_model(path: str, revision: str | None, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:

@@ -1,8 +1,12 @@
-"""Batched decoding on transformers models: the student alone, or student and teacher in lockstep.
+"""Batched decoding on transformers models: the student alone, or drafts of the student judged by the teacher.
 
-Lockstep: at every position both models read the same prefix, the student drafts a token and the draft is
-verified against the behavior's μ (`policy.speculation`). The teacher's targets for the loss come out of the
-same pass.
+A blended round: the student drafts γ tokens, one teacher pass over the γ prefixes gives all of its distributions, and
+each draft is accepted or redrawn so that what is emitted has the behavior's law exactly (`policy.speculation`); what
+follows a rejected draft is forgotten. γ = 1 is lockstep decoding: the reference. The token after γ accepted drafts is
+left to the next round, which needs no further student distribution. Rows advance at their own pace and leave the
+batch as they finish; the teacher's targets for the loss come out of the same passes.
+
+Shapes: B active rows, γ drafts, V vocabulary rows, N emitted positions of a round.
 """
 
 from __future__ import annotations
@@ -12,8 +16,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from orchestrator.batch import Request, Rollouts, TeacherScores
-from orchestrator.engines.causal import CausalModel, Stream
+from orchestrator.batch import Request, Rollouts
+from orchestrator.engines.causal import CausalModel
+from orchestrator.engines.record import Record
+from orchestrator.engines.stream import Stream
 from orchestrator.policy import speculation
 from orchestrator.policy.behavior import Behavior
 from orchestrator.policy.randomness import Role, uniforms
@@ -25,74 +31,140 @@ class Decoding:
 
     max_tokens: int
     top_k: int = 0  # support size; 0 records no support (evaluation)
+    draft_length: int = 1  # γ of behaviors that need the teacher
 
 
 @torch.no_grad()
 def generate(
     student: CausalModel, teacher: CausalModel | None, requests: list[Request], behavior: Behavior, decoding: Decoding
 ) -> Rollouts:
-    """One response to every request, sampled from `behavior`; rows leave the batch as they finish."""
-    prompts = [request.prompt_ids for request in requests]
-    draws = torch.stack([uniforms([r.key for r in requests], role, decoding.max_tokens) for role in Role])
-    draws = draws.to(student.device)
-    mine = Stream(student, prompts)
-    theirs = Stream(teacher, prompts) if behavior.needs_teacher and teacher is not None else None
-    record = _Record(len(requests), student.device)
-    active = torch.arange(len(requests), device=student.device)
-    for position in range(decoding.max_tokens):
-        chosen = _choose(behavior, mine.log_prob, theirs.log_prob if theirs else None, draws[:, active, position])
-        record.add(active, _measure(chosen, mine.log_prob, theirs.log_prob if theirs else None, decoding.top_k))
-        alive = (chosen.tokens != student.space.student_eos).nonzero()[:, 0]
-        if len(alive) == 0 or position == decoding.max_tokens - 1:
-            break
-        if len(alive) < len(active):
-            active = active[alive]
-            for stream in (mine, theirs):
-                if stream is not None:
-                    stream.keep(alive)
-        for stream in (mine, theirs):
-            if stream is not None:
-                stream.advance(chosen.tokens[alive])
-    return record.finish(requests, student.space.student_eos)
+    """One response to every request, sampled from `behavior`."""
+    batch = _Batch(student, teacher if behavior.needs_teacher else None, requests, decoding)
+    while len(batch.rows):
+        batch.advance(batch.blended_round(behavior) if behavior.needs_teacher else batch.student_round(behavior))
+    return batch.record.finish(requests, student.space.student_eos, blended=behavior.needs_teacher)
 
 
 @dataclass(frozen=True)
-class _Choice:
-    tokens: Tensor  # (B,)
-    log_mu: Tensor  # (B, V)
-    measured: dict[str, Tensor]
+class _Round:
+    """What one round proposes for each active row: `tokens` (B, γ), of which the first `count` (B,) are emitted."""
+
+    tokens: Tensor
+    count: Tensor
+    log_p: Tensor  # (B, γ, V)
+    log_mu: Tensor  # (B, γ, V)
+    log_q: Tensor | None  # (B, γ, V)
+    measured: dict[str, Tensor]  # each (B, γ)
 
 
-def _choose(behavior: Behavior, log_p: Tensor, log_q: Tensor | None, draws: Tensor) -> _Choice:
-    """The next token of each row; `draws` (roles, B)."""
-    law = behavior.law(log_p, log_q)
-    if log_q is None:
-        return _Choice(speculation.sample(law.log_mu, draws[Role.DRAFT]), law.log_mu, {})
-    draft = speculation.sample(log_p, draws[Role.DRAFT])
-    verified = speculation.verify(log_p, law.log_mu, draft, draws[Role.ACCEPT], draws[Role.RESIDUAL])
-    measured = law.measured | {
-        "behavior_kl": speculation.kl_divergence(law.log_mu, log_p),
-        "acceptance": speculation.acceptance(log_p, law.log_mu),
-    }
-    return _Choice(verified.tokens, law.log_mu, measured)
+class _Batch:
+    """The rows that are still being decoded."""
+
+    def __init__(self, student: CausalModel, teacher: CausalModel | None, requests: list[Request], decoding: Decoding):
+        self._eos, self._decoding = student.space.student_eos, decoding
+        prompts = [request.prompt_ids for request in requests]
+        keys = [request.key for request in requests]
+        device = student.device
+        self._draws = torch.stack([uniforms(keys, role, decoding.max_tokens) for role in Role]).to(device)
+        self._student = Stream(student, prompts)
+        self._teacher = Stream(teacher, prompts) if teacher is not None else None
+        self._pending = torch.tensor([prompt[-1] for prompt in prompts], device=device)
+        self.rows = torch.arange(len(requests), device=device)
+        self.record = Record(len(requests), decoding.max_tokens, device)
+
+    def student_round(self, behavior: Behavior) -> _Round:
+        """One token of each row, straight from the behavior's law."""
+        log_p = self._student.feed(self._pending[:, None])
+        law = behavior.law(log_p[:, 0], None)
+        tokens = speculation.sample(law.log_mu, self._uniforms(Role.DRAFT, 1)[:, 0])
+        return _Round(tokens[:, None], torch.ones_like(tokens), log_p, law.log_mu[:, None], None, {})
+
+    def blended_round(self, behavior: Behavior) -> _Round:
+        """Up to γ tokens of each row: student drafts, one teacher pass, one verification."""
+        assert self._teacher is not None
+        left = self._decoding.max_tokens - int(self._positions().min())
+        length = min(self._decoding.draft_length, left)
+        drafts, log_p = self._draft(length)
+        log_q = self._teacher.feed(torch.cat([self._pending[:, None], drafts[:, :-1]], 1))
+        flat_p, flat_q = log_p.flatten(0, 1), log_q.flatten(0, 1)
+        law = behavior.law(flat_p, flat_q)
+        accept, residual = (self._uniforms(role, length).flatten() for role in (Role.ACCEPT, Role.RESIDUAL))
+        verified = speculation.verify(flat_p, law.log_mu, drafts.flatten(), accept, residual)
+        accepted = verified.accepted.view_as(drafts)
+        survivors = accepted.long().cumprod(-1).sum(-1)
+        self.record.count(self.rows, rounds=1, drafted=length, accepted=survivors)
+        measured = law.measured | {
+            "behavior_kl": speculation.kl_divergence(law.log_mu, flat_p),
+            "acceptance": speculation.acceptance(flat_p, law.log_mu),
+        }
+        return _Round(
+            tokens=verified.tokens.view_as(drafts),
+            count=(survivors + 1).clamp_max(length),
+            log_p=log_p,
+            log_mu=law.log_mu.view_as(log_p),
+            log_q=log_q,
+            measured={name: value.float().view_as(drafts) for name, value in measured.items()},
+        )
+
+    def advance(self, done: _Round) -> None:
+        """Record what a round emits, take back what it does not, and drop the rows that are finished."""
+        fed = done.tokens.shape[1]
+        offsets = torch.arange(fed, device=self.rows.device)
+        count = torch.minimum(done.count, self._decoding.max_tokens - self._positions())
+        stops = (done.tokens == self._eos) & (offsets < count[:, None])
+        ended = stops.any(-1)
+        count = torch.where(ended, stops.long().argmax(-1) + 1, count)
+        emitted = offsets < count[:, None]
+        row, offset = emitted.nonzero(as_tuple=True)
+        values = _measure(done, row, offset, self._decoding.top_k)
+        self.record.add(self.rows[row], self._positions()[row] + offset, values)
+        self.record.lengths[self.rows] += count
+        alive = (~ended & (self._positions() < self._decoding.max_tokens)).nonzero()[:, 0]
+        self._continue(alive, fed, count, done.tokens.gather(1, count[:, None] - 1)[:, 0])
+
+    def _continue(self, alive: Tensor, fed: int, count: Tensor, last: Tensor) -> None:
+        finished = len(alive) < len(self.rows)
+        self.rows, self._pending = self.rows[alive], last[alive]
+        for stream in (self._student, self._teacher):
+            if stream is not None and len(alive):
+                if finished:
+                    stream.keep(alive)
+                stream.take_back(fed, count[alive])
+
+    def _draft(self, length: int) -> tuple[Tensor, Tensor]:
+        """γ student samples in a row (B, γ) and the distributions (B, γ, V) they were drawn from."""
+        uniform = self._uniforms(Role.DRAFT, length)
+        token, drafts, log_p = self._pending, [], []
+        for index in range(length):
+            log_p.append(self._student.feed(token[:, None])[:, 0])
+            token = speculation.sample(log_p[-1], uniform[:, index])
+            drafts.append(token)
+        return torch.stack(drafts, 1), torch.stack(log_p, 1)
+
+    def _positions(self) -> Tensor:
+        """Response position (B,) of the next token."""
+        return self.record.lengths[self.rows]
+
+    def _uniforms(self, role: Role, length: int) -> Tensor:
+        """Uniforms (B, γ) of the next positions; beyond the length limit they repeat and are never used."""
+        positions = self._positions()[:, None] + torch.arange(length, device=self.rows.device)
+        return self._draws[role][self.rows].gather(1, positions.clamp_max(self._decoding.max_tokens - 1))
 
 
-def _measure(choice: _Choice, log_p: Tensor, log_q: Tensor | None, top_k: int) -> dict[str, Tensor]:
-    """What is kept of one position, by the names of `Rollouts` and `TeacherScores`."""
-    ids = choice.tokens[:, None]
+def _measure(done: _Round, row: Tensor, offset: Tensor, top_k: int) -> dict[str, Tensor]:
+    """What is kept of N emitted positions, by the names of `Rollouts` and `TeacherScores`."""
+    tokens, log_p = done.tokens[row, offset], done.log_p[row, offset]
     kept = {
-        "tokens": choice.tokens,
-        "student": log_p.gather(-1, ids)[:, 0],
-        "behavior": choice.log_mu.gather(-1, ids)[:, 0],
-        **{f"measured.{name}": value.float() for name, value in choice.measured.items()},
+        "tokens": tokens,
+        "student": _at(log_p, tokens),
+        "behavior": _at(done.log_mu[row, offset], tokens),
+        **{f"measured.{name}": value[row, offset] for name, value in done.measured.items()},
     }
     if top_k:
-        support = log_p.topk(top_k, dim=-1).indices
-        kept["support_ids"] = support
-        if log_q is not None:
-            kept |= {
-                f"teacher.{name}": value for name, value in teacher_statistics(log_q, choice.tokens, support).items()
-            }
+        kept["support_ids"] = log_p.topk(top_k, dim=-1).indices
+        if done.log_q is not None:
+            statistics = teacher_statistics(done.log_q[row, offset], tokens, kept["support_ids"])
+            kept |= {f"teacher.{name}": value for name, value in statistics.items()}
     return kept
 
 
@@ -102,49 +174,11 @@ def teacher_statistics(log_q: Tensor, tokens: Tensor, support: Tensor) -> dict[s
     q = log_q.exp()
     return {
         "support_BTK": log_q.gather(-1, support),
-        "token_BT": log_q.gather(-1, tokens[:, None])[:, 0],
+        "token_BT": _at(log_q, tokens),
         "entropy_BT": -torch.where(q > 0, q * log_q, 0.0).sum(-1),
         "overlap_BT": (support[:, :, None] == own[:, None, :]).any(-1).float().mean(-1),
     }
 
 
-class _Record:
-    """Per-position values of the rows that were active, assembled into (B, T, …) at the end."""
-
-    def __init__(self, rows: int, device: torch.device):
-        self._rows, self._device = rows, device
-        self._columns: list[tuple[Tensor, dict[str, Tensor]]] = []
-
-    def add(self, active: Tensor, values: dict[str, Tensor]) -> None:
-        self._columns.append((active, values))
-
-    def finish(self, requests: list[Request], eos: int) -> Rollouts:
-        fields = {name: self._assemble(name) for name in self._columns[0][1]}
-        lengths = torch.zeros(self._rows, dtype=torch.long, device=self._device)
-        for active, _ in self._columns:
-            lengths[active] += 1
-        last = fields["tokens"].gather(1, lengths[:, None] - 1)[:, 0]
-        teacher = _part(fields, "teacher.")
-        support = fields.get("support_ids", fields["tokens"].new_zeros(self._rows, len(self._columns), 0))
-        return Rollouts(
-            requests=requests,
-            tokens_BT=fields["tokens"],
-            lengths_B=lengths.cpu(),
-            truncated_B=(last != eos).cpu(),
-            student_BT=fields["student"],
-            behavior_BT=fields["behavior"],
-            support_ids_BTK=support,
-            teacher=TeacherScores(**teacher) if teacher else None,
-            measured=_part(fields, "measured."),
-        )
-
-    def _assemble(self, name: str) -> Tensor:
-        first = self._columns[0][1][name]
-        out = first.new_zeros((self._rows, len(self._columns), *first.shape[1:]))
-        for position, (active, values) in enumerate(self._columns):
-            out[active, position] = values[name]
-        return out.cpu()
-
-
-def _part(fields: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): value for name, value in fields.items() if name.startswith(prefix)}
+def _at(log_prob: Tensor, ids: Tensor) -> Tensor:
+    return log_prob.gather(-1, ids[:, None])[:, 0]

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from orchestrator.policy import trust_region
+from orchestrator.policy import speculation, trust_region
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,11 @@ class Behavior(Protocol):
     @property
     def needs_teacher(self) -> bool: ...
 
+    @property
+    def acceptance_guess(self) -> float:
+        """How often a student draft is expected to survive: decides the draft length, never the result."""
+        ...
+
     def law(self, log_p: Tensor, log_q: Tensor | None) -> Law:
         """log μ from log p (B, V) and, where needed, log q (B, V)."""
         ...
@@ -41,6 +46,7 @@ class Student:
     """μ = p."""
 
     needs_teacher = False
+    acceptance_guess = 1.0
 
     def law(self, log_p: Tensor, log_q: Tensor | None) -> Law:
         return Law(log_p)
@@ -52,6 +58,7 @@ class Tempered:
 
     tau: float
     needs_teacher = False
+    acceptance_guess = 1.0
 
     def law(self, log_p: Tensor, log_q: Tensor | None) -> Law:
         return Law((log_p / self.tau).log_softmax(-1))
@@ -63,6 +70,10 @@ class TrustRegion:
 
     epsilon: float
     needs_teacher = True
+
+    @property
+    def acceptance_guess(self) -> float:
+        return speculation.least_acceptance(self.epsilon)
 
     def law(self, log_p: Tensor, log_q: Tensor | None) -> Law:
         assert log_q is not None
@@ -81,6 +92,7 @@ class TeacherInjection:
     top_k: int
     tau: float
     needs_teacher = True
+    acceptance_guess = 0.95  # not bounded; replaced tokens are few (the paper reports 0.0093 at the first step)
 
     def law(self, log_p: Tensor, log_q: Tensor | None) -> Law:
         assert log_q is not None

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+LONGEST_DRAFT = 32
+
 
 @dataclass(frozen=True)
 class Verified:
@@ -61,3 +63,21 @@ def kl_divergence(log_a: Tensor, log_b: Tensor) -> Tensor:
 
 def _at(log_prob: Tensor, ids: Tensor) -> Tensor:
     return log_prob.gather(-1, ids[:, None])[:, 0]
+
+
+def draft_length(acceptance_rate: float, cost_ratio: float) -> int:
+    """γ that emits the most tokens for the time it takes, when each draft survives with `acceptance_rate` in [0, 1].
+
+    A round of γ student steps and one teacher pass, worth `cost_ratio` student steps, emits on average
+    1 + a + … + a^(γ−1) tokens.
+    """
+    speeds = {
+        length: sum(acceptance_rate**i for i in range(length)) / (length + cost_ratio)
+        for length in range(1, LONGEST_DRAFT + 1)
+    }
+    return max(speeds, key=lambda length: (speeds[length], -length))
+
+
+def least_acceptance(epsilon: float) -> float:
+    """1 − √(ε/2): what Pinsker's inequality guarantees inside a KL ball of radius ε."""
+    return max(0.0, 1 - (epsilon / 2) ** 0.5)

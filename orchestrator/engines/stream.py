@@ -1,0 +1,85 @@
+"""A batch of sequences being decoded by one model: its KV cache, with slots that may be taken back.
+
+A stream holds all tokens of a row but its last, the pending one. Feeding the pending token and drafts after it gives
+the distributions at those prefixes; the slots of drafts that are then rejected are masked, and the cache is compacted
+when too much of it is dead.
+
+Shapes: B rows, n fed tokens, L cache slots, V vocabulary rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+from orchestrator.engines.causal import CausalModel
+
+DEAD_SHARE = 0.25  # of the slots; beyond it a compaction costs less than attending over them
+
+
+class Stream:
+    """One model's view of the batch. Positions are explicit, so masked slots do not shift what follows."""
+
+    def __init__(self, causal: CausalModel, prompts: list[tuple[int, ...]]):
+        self._causal = causal
+        self._cache = DynamicCache(config=causal.model.config)
+        width = max(map(len, prompts)) - 1
+        ids = torch.zeros(len(prompts), width, dtype=torch.long)
+        live = torch.zeros_like(ids)
+        for row, prompt in enumerate(prompts):
+            held = prompt[:-1]
+            ids[row, width - len(held) :] = torch.tensor(held, dtype=torch.long)
+            live[row, width - len(held) :] = 1
+        self._live = live.to(causal.device)
+        if width:
+            self._forward(ids.to(causal.device), (self._live.cumsum(-1) - 1).clamp_min(0), logits=1)
+
+    def feed(self, tokens: Tensor) -> Tensor:
+        """Append n tokens (B, n) to every row; log-probabilities (B, n, V) of what follows each of them."""
+        rows, count = tokens.shape
+        start = self._live.sum(-1, keepdim=True)
+        positions = start + torch.arange(count, device=tokens.device)
+        self._live = torch.cat([self._live, self._live.new_ones(rows, count)], -1)
+        return self._causal.log_prob(self._forward(tokens, positions, logits=count))
+
+    def take_back(self, fed: int, kept: Tensor) -> None:
+        """Of the last `fed` tokens of each row, keep the first `kept` (B,), at least one."""
+        unused = fed - int(kept.max())
+        if unused:
+            self._cache.crop(-unused)
+            self._live = self._live[:, :-unused]
+        columns = torch.arange(fed - unused, device=kept.device)
+        self._live[:, self._live.shape[1] - (fed - unused) :] = (columns < kept[:, None]).long()
+        if float((self._live == 0).float().mean()) > DEAD_SHARE:
+            self._compact()
+
+    def keep(self, rows: Tensor) -> None:
+        """Drop all rows but `rows` (int64 indices)."""
+        self._cache.batch_select_indices(rows)
+        self._live = self._live[rows]
+
+    def _compact(self) -> None:
+        """Move each row's live slots to the right, in order, and drop the columns that no row uses."""
+        width = int(self._live.sum(-1).max())
+        order = self._live.argsort(dim=-1, stable=True)[:, -width:]
+        if width == self._live.shape[1]:
+            return
+        self._live = self._live.gather(1, order)
+        layers: Any = self._cache.layers  # all of one kind: plain key and value tensors
+        for layer in layers:
+            index = order[:, None, :, None].expand(-1, layer.keys.shape[1], -1, layer.keys.shape[3])
+            layer.keys, layer.values = layer.keys.gather(2, index), layer.values.gather(2, index)
+
+    def _forward(self, ids: Tensor, positions: Tensor, logits: int) -> Tensor:
+        """Logits (B, `logits`, V) of the last positions."""
+        return self._causal.model(
+            input_ids=ids,
+            attention_mask=self._live,
+            position_ids=positions,
+            past_key_values=self._cache,
+            use_cache=True,
+            logits_to_keep=logits,
+        ).logits
