@@ -179,9 +179,3 @@ def memory(setup: Setup, runtime: Runtime, gpu_gib: float) -> Memory:
         sequences_at_once_vanilla=fits_alone,
         sequences_at_once_blending=fits_blending,
     )
-
-
-def cost_ratio(setup: Setup) -> float:
-    """What a teacher pass costs in student passes: the ratio of their parameters, since decoding reads all of them."""
-    student, teacher = decoder(setup.student, setup), decoder(setup.teacher, setup)
-    return teacher.parameters / student.parameters

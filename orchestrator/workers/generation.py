@@ -6,14 +6,12 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from orchestrator import memory
 from orchestrator.batch import Request, Rollouts, TeacherScores, concatenate
 from orchestrator.config import Setup
 from orchestrator.engines.causal import CausalModel
 from orchestrator.engines.torch_rollout import Decoding, generate
 from orchestrator.engines.torch_scoring import score
 from orchestrator.policy.behavior import Behavior, Student
-from orchestrator.policy.speculation import draft_length
 from orchestrator.workers.models import ModelStore
 
 
@@ -31,9 +29,8 @@ class RolloutWorker:
         """One response to each request; teacher scores included if the behavior needed the teacher."""
         training = self._store.spec.setup.training
         teacher = self._store.teacher if behavior.needs_teacher else None
-        spec = self._store.spec
-        length = spec.runtime.draft_length or draft_length(behavior.acceptance_guess, memory.cost_ratio(spec.setup))
-        decoding = Decoding(training.max_response_tokens, support_size(spec.setup), length)
+        length = self._store.draft_length(behavior) if behavior.needs_teacher else 1
+        decoding = Decoding(training.max_response_tokens, support_size(self._store.spec.setup), length)
         return in_batches(self._store, self._store.student, teacher, requests, behavior, decoding)
 
 

@@ -11,6 +11,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from orchestrator import memory
 from orchestrator.engines.causal import CausalModel, Owner, best_device, load_model
 from orchestrator.errors import UserError
+from orchestrator.policy import speculation
+from orchestrator.policy.behavior import Behavior
 from orchestrator.policy.vocabulary import TokenSpace
 from orchestrator.workers.spec import Checkpoint, WorkerSpec
 
@@ -63,6 +65,15 @@ class ModelStore:
         spec = self.spec
         trains = spec.unit.kind != "base_eval"
         return memory.decode_batch(spec.setup, spec.runtime, memory_gib(self.device), blending, max_tokens, trains)
+
+    def draft_length(self, behavior: Behavior) -> int:
+        """γ: the configured one, or what the behavior's expected acceptance and the models' sizes suggest.
+
+        Decoding reads all parameters, so their ratio is what a teacher pass costs in student passes.
+        """
+        sizes = [sum(p.numel() for p in causal.model.parameters()) for causal in (self.teacher, self.student)]
+        suggested = speculation.draft_length(behavior.acceptance_guess, sizes[0] / sizes[1])
+        return self.spec.runtime.draft_length or suggested
 
     def release_teacher(self) -> None:
         """Free the teacher once no behavior needs it while decoding."""
