@@ -79,13 +79,13 @@ def requests(samples: int, prompts: tuple[tuple[int, ...], ...] = PROMPTS, seed:
     ]
 
 
-def canonical(logits: Tensor, owner: Owner) -> Tensor:
+def canonical(logits: Tensor, owner: Owner, space: TokenSpace = SPACE) -> Tensor:
     """log-probabilities (…, V) over the shared events, float64, differentiable: the stop event is the student's EOS."""
     weight = (logits.double() - logits.detach().double().amax(-1, keepdim=True)).exp()
-    weight = weight * (torch.arange(SIZE) < VALID)
+    weight = weight * (torch.arange(SIZE) < space.valid)
     if owner == "teacher":
-        weight = weight + weight[..., TEACHER_EOS, None] * (torch.arange(SIZE) == STUDENT_EOS)
-    weight = weight * (torch.arange(SIZE) != TEACHER_EOS)
+        weight = weight + weight[..., space.teacher_eos, None] * (torch.arange(SIZE) == space.student_eos)
+    weight = weight * (torch.arange(SIZE) != space.teacher_eos)
     probability = weight / weight.sum(-1, keepdim=True)
     live = probability > 0
     return torch.where(live, torch.where(live, probability, 1.0).log(), -torch.inf)
@@ -94,7 +94,7 @@ def canonical(logits: Tensor, owner: Owner) -> Tensor:
 def visited(causal: CausalModel, prompt: tuple[int, ...], response: list[int]) -> Tensor:
     """log-probabilities (T, V) at the prefixes of one response, from one plain forward pass."""
     logits = causal.model(input_ids=torch.tensor([[*prompt, *response]]), use_cache=False).logits[0]
-    return canonical(logits[len(prompt) - 1 : -1], causal.owner)
+    return canonical(logits[len(prompt) - 1 : -1], causal.owner, causal.space)
 
 
 def visited_rows(causal: CausalModel, rollouts: Rollouts) -> list[Array]:

@@ -16,9 +16,11 @@ from torch import Tensor
 from orchestrator import objective
 from orchestrator.batch import Rollouts, TeacherScores
 from orchestrator.config import Optimizer
-from orchestrator.engines.causal import CausalModel, Packed, micro_batches, pack
+from orchestrator.engines.causal import CausalModel, micro_batches, pack
+from orchestrator.engines.head_loss import summed_loss
 
 MASTER_STATE = "learner.safetensors"
+MASS_SAMPLE = 512  # tokens of a micro-batch on which M is measured
 
 
 @dataclass(frozen=True)
@@ -78,22 +80,44 @@ class TorchLearner:
         rows = torch.tensor(group, device=device)[packed.rows].cpu()
         positions = packed.positions.cpu()
         with torch.autocast(device.type, self._dtype, enabled=self._dtype != torch.float32):
-            log_p = self._log_prob(packed)
-        if goal.name == "nll":
-            tokens = rollouts.tokens_BT[rows, positions].to(device)
-            losses = -log_p.gather(-1, tokens[:, None])[:, 0]
-            extra: dict[str, Tensor] = {}
-        else:
-            assert scores is not None
-            support = rollouts.support_ids_BTK[rows, positions].to(device)
-            log_q = scores.support_BTK[rows, positions].to(device)
-            losses, extra = distillation_losses(log_p, log_q, support, goal)
-        (losses.sum() / total).backward()
-        return {"loss": float(losses.detach().sum()), **{name: float(value.sum()) for name, value in extra.items()}}
+            hidden = self._student.hidden(packed.ids, packed.attention)[packed.rows, packed.columns]
+        targets = _Targets.gather(rollouts, scores, rows, positions, device)
+        loss = self._summed_loss(hidden, targets, goal)
+        (loss / total).backward()
+        masses = self._masses(hidden.detach(), targets) if targets.log_q is not None else {}
+        return {"loss": float(loss.detach()), **masses}
 
-    def _log_prob(self, packed: Packed) -> Tensor:
-        hidden = self._student.hidden(packed.ids, packed.attention)[packed.rows, packed.columns]
-        return self._student.log_prob(self._student.head(hidden))
+    def _summed_loss(self, hidden: Tensor, targets: _Targets, goal: Objective) -> Tensor:
+        """Σ of the objective over the N tokens of a micro-batch."""
+        head = self._student.model.lm_head.weight
+        if goal.name == "renormalized":
+            # p̄ is the softmax of the support's logits: the rest of the vocabulary need not be computed.
+            masked = self._student.space.is_masked(targets.support)
+
+            def on_support(logits: Tensor, part: slice) -> Tensor:
+                log_p = logits.masked_fill(masked[part], objective.NEG_INF)
+                return support_losses(log_p, targets.part(part).log_q, goal)
+
+            return summed_loss(hidden, head, targets.support, on_support)
+
+        def on_vocabulary(logits: Tensor, part: slice) -> Tensor:
+            return full_losses(self._student.log_prob(logits), targets.part(part), goal)
+
+        return summed_loss(hidden, head, None, on_vocabulary)
+
+    @torch.no_grad()
+    def _masses(self, hidden: Tensor, targets: _Targets) -> dict[str, float]:
+        """Σ over tokens of M and Q; M from an even subsample, since it alone needs the full vocabulary."""
+        assert targets.log_q is not None
+        stride = -(-len(hidden) // MASS_SAMPLE)
+        some = hidden[::stride]
+        head = self._student.model.lm_head.weight.to(hidden.dtype)
+        log_p = self._student.log_prob(some @ head.T).gather(-1, targets.support[::stride])
+        share = float(objective.support_mass(log_p).mean())
+        return {
+            "support_mass_student": share * len(hidden),
+            "support_mass_teacher": float(objective.support_mass(targets.log_q).sum()),
+        }
 
     def weights(self) -> dict[str, Tensor]:
         """Detached weights by Hugging Face name, in the forward pass's dtype, on the CPU."""
@@ -124,18 +148,38 @@ class TorchLearner:
         return tensor if key == "step" else tensor.to(self._student.device)
 
 
-def distillation_losses(
-    log_p: Tensor, log_q: Tensor, support: Tensor, goal: Objective
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """Losses (N,) from the student's full log p (N, V) and log q on the support (N, K), and masses M and Q (N,).
+@dataclass(frozen=True)
+class _Targets:
+    """What the N tokens of a micro-batch are trained towards; no teacher for `nll`."""
 
-    For `full`, `support` holds the whole vocabulary.
-    """
-    log_p_support = log_p.gather(-1, support)
-    target = objective.veto_target(log_p_support, log_q, goal.veto_beta) if goal.veto_beta else log_q
-    losses = objective.token_loss(goal.name, log_p_support, target)
-    masses = {
-        "support_mass_student": objective.support_mass(log_p_support.detach()),
-        "support_mass_teacher": objective.support_mass(log_q),
-    }
-    return losses, masses
+    tokens: Tensor  # (N,)
+    support: Tensor  # (N, K)
+    log_q: Tensor | None  # (N, K)
+
+    @staticmethod
+    def gather(
+        rollouts: Rollouts, scores: TeacherScores | None, rows: Tensor, positions: Tensor, device: torch.device
+    ) -> _Targets:
+        return _Targets(
+            rollouts.tokens_BT[rows, positions].to(device),
+            rollouts.support_ids_BTK[rows, positions].to(device),
+            None if scores is None else scores.support_BTK[rows, positions].to(device),
+        )
+
+    def part(self, part: slice) -> _Targets:
+        return _Targets(self.tokens[part], self.support[part], None if self.log_q is None else self.log_q[part])
+
+
+def full_losses(log_p: Tensor, targets: _Targets, goal: Objective) -> Tensor:
+    """Losses (N,) from the student's log p over the whole vocabulary (N, V)."""
+    if goal.name == "nll":
+        return -log_p.gather(-1, targets.tokens[:, None])[:, 0]
+    assert targets.log_q is not None
+    return support_losses(log_p.gather(-1, targets.support), targets.log_q, goal)
+
+
+def support_losses(log_p: Tensor, log_q: Tensor | None, goal: Objective) -> Tensor:
+    """Losses (N,) from log p on the support (N, K), which `renormalized` takes up to a constant of each token."""
+    assert log_q is not None
+    target = objective.veto_target(log_p, log_q, goal.veto_beta) if goal.veto_beta else log_q
+    return objective.token_loss(goal.name, log_p, target)

@@ -44,6 +44,11 @@ class TokenSpace:
             log_q[..., self.teacher_eos] = NEG_INF
         return log_q
 
+    def is_masked(self, ids: Tensor) -> Tensor:
+        """True for ids that no canonicalised distribution gives mass."""
+        duplicate = (ids == self.teacher_eos) & (self.teacher_eos != self.student_eos)
+        return (ids >= self.valid) | duplicate
+
     def _mask_padding(self, logits: Tensor) -> Tensor:
         masked = logits.clone()
         masked[..., self.valid :] = NEG_INF

@@ -1,0 +1,89 @@
+"""Losses on logits that never exist all at once: a function of hidden states and the LM head, chunk by chunk.
+
+Gradients with respect to hidden states and head are computed in the forward pass, while a chunk's logits are there, so
+memory is a chunk's and not tokens × vocabulary. Where a loss depends on a few logits of each token alone, only those
+rows of the head are gathered.
+
+Shapes: N tokens, H hidden, V vocabulary rows, K gathered ids of each token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+CHUNK_ELEMENTS = 2**24  # logits, or gathered head values, of one chunk
+
+# Losses (n,) from a chunk's logits, (n, V) or (n, K), and the slice of tokens it holds.
+LossOfLogits = Callable[[Tensor, slice], Tensor]
+
+
+def summed_loss(hidden: Tensor, head: Tensor, support: Tensor | None, loss: LossOfLogits) -> Tensor:
+    """Σ over N tokens of `loss`, differentiable in hidden (N, H) and head (V, H).
+
+    With `support` (N, K) the loss sees the logits of those ids alone. Logits are float32 or better.
+    """
+    return _SummedLoss.apply(hidden, head, support, loss)  # pyright: ignore[reportReturnType]
+
+
+class _SummedLoss(torch.autograd.Function):
+    """The backward pass only scales what the forward pass has computed."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, head: Tensor, support: Tensor | None, loss: LossOfLogits) -> Tensor:
+        head_gradient = torch.zeros_like(head)
+        hidden_gradient = torch.empty_like(hidden)
+        total = torch.zeros((), dtype=_precise(hidden.dtype), device=hidden.device)
+        width = head.shape[0] if support is None else support.shape[1] * head.shape[1]
+        size = max(1, CHUNK_ELEMENTS // width)
+        cast = head.to(hidden.dtype)
+        for start in range(0, len(hidden), size):
+            part = slice(start, min(start + size, len(hidden)))
+            ids = None if support is None else support[part]
+            total += _chunk(hidden[part], cast, ids, part, loss, hidden_gradient[part], head_gradient)
+        ctx.save_for_backward(hidden_gradient, head_gradient)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Any) -> Any:
+        hidden_gradient, head_gradient = ctx.saved_tensors
+        scale = upstream[0]
+        return (
+            hidden_gradient * scale.to(hidden_gradient.dtype),
+            head_gradient * scale.to(head_gradient.dtype),
+            None,
+            None,
+        )
+
+
+def _chunk(
+    hidden: Tensor,
+    head: Tensor,
+    ids: Tensor | None,
+    part: slice,
+    loss: LossOfLogits,
+    to_hidden: Tensor,
+    to_head: Tensor,
+) -> Tensor:
+    """Loss of one chunk; its gradients are written to `to_hidden` and added to `to_head`."""
+    rows = head if ids is None else head[ids]
+    logits = hidden @ rows.T if ids is None else (rows @ hidden[:, :, None])[:, :, 0]
+    leaf = logits.detach().to(_precise(logits.dtype)).requires_grad_()
+    with torch.enable_grad():
+        value = loss(leaf, part).sum()
+        gradient = torch.autograd.grad(value, leaf)[0].to(hidden.dtype)
+    if ids is None:
+        to_hidden.copy_(gradient @ head)
+        to_head.addmm_(gradient.T.to(to_head.dtype), hidden.to(to_head.dtype))
+    else:
+        to_hidden.copy_((gradient[:, None, :] @ rows)[:, 0])
+        outer = gradient[:, :, None] * hidden[:, None, :]
+        to_head.index_add_(0, ids.flatten(), outer.flatten(0, 1).to(to_head.dtype))
+    return value.detach()
+
+
+def _precise(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32
