@@ -20,15 +20,6 @@ _SLACK = {torch.float32: 1e-4, torch.float64: 1e-9}
 
 
 @dataclass(frozen=True)
-class Tilt:
-    """μ_β of each row with its first two moments of r and its divergence from the student."""
-
-    log_mu: Tensor  # (B, V)
-    kl: Tensor  # (B,) KL(μ_β‖p) in nats
-    variance: Tensor  # (B,) Var_{μ_β}[r]
-
-
-@dataclass(frozen=True)
 class Solution:
     """The trust-region policy of each row."""
 
@@ -38,63 +29,107 @@ class Solution:
     teacher_feasible: Tensor  # (B,) bool: KL(q‖p) ≤ ε
 
 
-def tilt(log_p: Tensor, log_q: Tensor, beta: Tensor) -> Tilt:
-    """μ_β for β of shape (B,) in [0, 1].
-
-    On p's support only; β = 0 is p itself, also where the teacher has no mass.
-    """
-    ratio = torch.where(log_p == NEG_INF, 0.0, log_q - log_p)
-    power = torch.where((beta == 0)[:, None], 0.0, beta[:, None] * ratio)
-    log_weight = log_p + power
-    log_mass = log_weight.logsumexp(-1, keepdim=True)
-    empty = log_mass == NEG_INF  # the teacher has no mass where the student has: no such policy exists
-    log_mu = torch.where(empty, log_p, log_weight - torch.where(empty, 0.0, log_mass))
-    mu = log_mu.exp()
-    inside = mu > 0
-    kl = torch.where(inside, mu * (log_mu - log_p), 0.0).sum(-1).clamp_min(0.0)
-    kl = torch.where(empty[:, 0], float("inf"), kl)
-    r = torch.where(inside & (ratio > NEG_INF), ratio, 0.0)
-    mean = (mu * r).sum(-1, keepdim=True)
-    variance = (mu * (r - mean).square()).sum(-1)
-    return Tilt(log_mu, kl, variance)
-
-
 def solve(log_p: Tensor, log_q: Tensor, epsilon: float) -> Solution:
     """β* and μ* of every row for the budget ε ≥ 0, in the precision of the inputs.
 
     Newton's method on √(2·KL), which is nearly linear in β, kept inside a bracket by bisection. The result
     always lies in the ball: KL(μ‖p) ≤ ε up to rounding.
     """
-    ones = torch.ones(log_p.shape[:-1], dtype=log_p.dtype, device=log_p.device)
+    zeros = torch.zeros(log_p.shape[:-1], dtype=log_p.dtype, device=log_p.device)
     if epsilon == 0:
-        return _at(log_p, log_q, torch.zeros_like(ones), torch.zeros_like(ones, dtype=torch.bool))
-    at_teacher = tilt(log_p, log_q, ones)
-    log_outside = torch.where(log_p == NEG_INF, log_q, NEG_INF).logsumexp(-1)
-    feasible = (at_teacher.kl <= epsilon) & (log_outside == NEG_INF)
+        return Solution(log_p, zeros, zeros, torch.zeros_like(zeros, dtype=torch.bool))
+    path = _Path.between(log_p, log_q)
+    at_teacher = path.moments(torch.ones_like(zeros))
     inner = at_teacher.kl <= epsilon  # the teacher restricted to p's support is in the ball: the end of the path
-    beta = torch.where(inner, ones, _search(log_p, log_q, epsilon, inner))
-    return _at(log_p, log_q, beta, feasible)
+    log_outside = torch.where(log_p == NEG_INF, log_q, NEG_INF).amax(-1)
+    feasible = inner & (log_outside == NEG_INF)
+    beta, kl = torch.ones_like(zeros), at_teacher.kl.clone()
+    searched = (~inner).nonzero()[:, 0]
+    if len(searched):
+        beta[searched], kl[searched] = _search(path.rows(searched), epsilon)
+    log_mu = path.log_mu(beta)
+    log_mu = torch.where((beta == 0)[:, None], log_p, log_mu)  # exactly p, not p up to rounding
+    return Solution(torch.where(feasible[:, None], log_q, log_mu), beta, kl, feasible)
 
 
-def _search(log_p: Tensor, log_q: Tensor, epsilon: float, done: Tensor) -> Tensor:
-    """Largest β found feasible for the rows that are not `done`; the bracket [low, high] always holds β*."""
-    low = torch.zeros_like(done, dtype=log_p.dtype)
-    high = torch.ones_like(low)
-    slack, tiny = _SLACK[log_p.dtype], 4 * torch.finfo(log_p.dtype).eps
+@dataclass(frozen=True)
+class _Moments:
+    """At one β of each row, (B,): KL(μ_β‖p), Var_{μ_β}[r] and the log-normaliser A(β)."""
+
+    kl: Tensor
+    variance: Tensor
+    log_mass: Tensor
+
+
+@dataclass(frozen=True)
+class _Path:
+    """The family μ_β, β > 0, of each row: p's log-probabilities where both policies have mass, and r there.
+
+    r is centred by its mean under p, which changes neither μ nor KL but leaves both terms of KL small.
+    """
+
+    log_p: Tensor  # (B, V), −inf where either policy has no mass
+    ratio: Tensor  # (B, V), 0 where either policy has no mass
+
+    @staticmethod
+    def between(log_p: Tensor, log_q: Tensor) -> _Path:
+        common = (log_p > NEG_INF) & (log_q > NEG_INF)
+        base = torch.where(common, log_p, NEG_INF)
+        ratio = torch.where(common, log_q - log_p, 0.0)
+        mass = base.exp()
+        mean = _dot(mass, ratio) / mass.sum(-1).clamp_min(torch.finfo(mass.dtype).tiny)
+        return _Path(base, torch.where(common, ratio - mean[:, None], 0.0))
+
+    def rows(self, index: Tensor) -> _Path:
+        """The path of some rows."""
+        return self if len(index) == len(self.log_p) else _Path(self.log_p[index], self.ratio[index])
+
+    def moments(self, beta: Tensor) -> _Moments:
+        """Moments at β (B,) in (0, 1], or just above 0 where β = 0; KL is infinite where the policies share nothing."""
+        weight = torch.addcmul(self.log_p, self.ratio, beta[:, None])
+        top = weight.amax(-1, keepdim=True)
+        empty = top[:, 0] == NEG_INF
+        weight.sub_(top.masked_fill(empty[:, None], 0.0)).exp_()
+        # In float64: over 150,000 ids a float32 sum is off by what a KL budget of 1e-3 would notice.
+        total = weight.sum(-1, dtype=torch.float64)
+        log_mass = (top[:, 0].double() + total.log()).to(beta.dtype)
+        total = total.to(beta.dtype)
+        tilted = weight.mul_(self.ratio)
+        mean = tilted.sum(-1) / total
+        variance = (_dot(tilted, self.ratio) / total - mean.square()).clamp_min(0.0)
+        kl = torch.where(empty, float("inf"), (beta * mean - log_mass).clamp_min(0.0))
+        return _Moments(kl, variance, log_mass)
+
+    def log_mu(self, beta: Tensor) -> Tensor:
+        """log μ_β (B, V)."""
+        weight = torch.addcmul(self.log_p, self.ratio, beta[:, None])
+        return weight.sub_(weight.logsumexp(-1, keepdim=True))
+
+
+def _search(path: _Path, epsilon: float) -> tuple[Tensor, Tensor]:
+    """Largest feasible β found and its KL, for rows in which β = 1 is not feasible."""
+    slack, tiny = _SLACK[path.log_p.dtype], 4 * torch.finfo(path.log_p.dtype).eps
     target = (2 * epsilon * (1 - slack / 2)) ** 0.5
-    at_student = tilt(log_p, log_q, low)
-    beta = _inside(low, high, target / at_student.variance.sqrt())
+    low = torch.zeros(len(path.log_p), dtype=path.log_p.dtype, device=path.log_p.device)
+    high, kl = torch.ones_like(low), torch.zeros_like(low)
+    open_rows = torch.arange(len(low), device=low.device)
+    beta = _inside(low, high, target / path.moments(low).variance.sqrt())
     for _ in range(_ITERATIONS):
-        if bool(done.all()):
-            break
-        point = tilt(log_p, log_q, beta)
+        point = path.moments(beta)
         fits = point.kl <= epsilon
-        low, high = torch.where(fits, beta, low), torch.where(fits, high, beta)
-        done = done | (fits & (point.kl >= epsilon * (1 - slack))) | (high - low <= tiny * high)
+        low[open_rows] = torch.where(fits, beta, low[open_rows])
+        kl[open_rows] = torch.where(fits, point.kl, kl[open_rows])
+        high[open_rows] = torch.where(fits, high[open_rows], beta)
+        narrow = high[open_rows] - low[open_rows] <= tiny * high[open_rows]
+        left = ~((fits & (point.kl >= epsilon * (1 - slack))) | narrow)
+        if not bool(left.any()):
+            break
         root = (2 * point.kl).sqrt()
-        slope = beta * point.variance / root
-        beta = torch.where(done, low, _inside(low, high, beta + (target - root) / slope))
-    return low
+        guess = beta + (target - root) * root / (beta * point.variance)
+        keep = left.nonzero()[:, 0]
+        path, open_rows, guess = path.rows(keep), open_rows[keep], guess[keep]
+        beta = _inside(low[open_rows], high[open_rows], guess)
+    return low, kl
 
 
 def _inside(low: Tensor, high: Tensor, guess: Tensor) -> Tensor:
@@ -102,8 +137,6 @@ def _inside(low: Tensor, high: Tensor, guess: Tensor) -> Tensor:
     return torch.where((guess > low) & (guess < high), guess, (low + high) / 2)
 
 
-def _at(log_p: Tensor, log_q: Tensor, beta: Tensor, feasible: Tensor) -> Solution:
-    point = tilt(log_p, log_q, beta)
-    log_mu = torch.where(feasible[:, None], log_q, point.log_mu)
-    untouched = (beta == 0)[:, None]  # exactly p, not p up to the rounding of its normaliser
-    return Solution(torch.where(untouched, log_p, log_mu), beta, point.kl, feasible)
+def _dot(a: Tensor, b: Tensor) -> Tensor:
+    """Row-wise inner products without a temporary: (B, V), (B, V) → (B,)."""
+    return torch.bmm(a[:, None, :], b[:, :, None])[:, 0, 0]
