@@ -44,19 +44,17 @@ class _SummedLoss(torch.autograd.Function):
             part = slice(start, min(start + size, len(hidden)))
             ids = None if support is None else support[part]
             total += _chunk(hidden[part], cast, ids, part, loss, hidden_gradient[part], head_gradient)
-        ctx.save_for_backward(hidden_gradient, head_gradient)
+        ctx.gradients = hidden_gradient, head_gradient
         return total
 
     @staticmethod
     def backward(ctx: Any, *upstream: Any) -> Any:
-        hidden_gradient, head_gradient = ctx.saved_tensors
-        scale = upstream[0]
-        return (
-            hidden_gradient * scale.to(hidden_gradient.dtype),
-            head_gradient * scale.to(head_gradient.dtype),
-            None,
-            None,
-        )
+        # Scaled in place and handed over: the head's gradient is as large as the head. So once only.
+        hidden_gradient, head_gradient = ctx.gradients
+        ctx.gradients = None
+        for gradient in (hidden_gradient, head_gradient):
+            gradient.mul_(upstream[0].to(gradient.dtype))
+        return hidden_gradient, head_gradient, None, None
 
 
 def _chunk(

@@ -38,7 +38,7 @@ Prompt = tuple[int, ...]
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 TOP_K = 4
 LENGTHS = (1, 2, 3, 5)
-BLENDED = (TrustRegion(0.05), TrustRegion(0.3), TrustRegion(2.0), TeacherInjection(3, 0.6), TeacherInjection(1, 1.0))
+BLENDED = (TrustRegion(0.05), TrustRegion(2.0), TeacherInjection(3, 0.6), TeacherInjection(1, 1.0))
 STUBBORN = (TrustRegion(2.0), TeacherInjection(1, 1.0))  # less than half of their drafts survive
 
 
@@ -88,7 +88,7 @@ def responses(rollouts: Rollouts) -> list[list[int]]:
 # The law of whole sequences, by enumeration.
 
 LETTERS = TokenSpace(valid=6, student_eos=4, teacher_eos=5)  # four tokens and EOS
-LETTER_PROMPTS = ((3,), (0, 1, 2, 3, 3, 1), (2, 0, 4))
+LETTER_PROMPTS = ((3,), (0, 1, 2, 3, 3, 1))
 WORD = 4
 
 
@@ -142,12 +142,12 @@ def assert_law_of_words(behavior: Behavior, length: int, samples: int) -> None:
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("behavior", [TrustRegion(0.05), TrustRegion(0.3), TeacherInjection(2, 0.6)])
 def test_whole_sequences_have_the_law_of_a_blend(behavior: Behavior, length: int) -> None:
-    assert_law_of_words(behavior, length, samples=7000)
+    assert_law_of_words(behavior, length, samples=10_000)
 
 
 @pytest.mark.parametrize("behavior", [Student(), Tempered(0.8)])
 def test_whole_sequences_have_the_law_of_a_student_alone(behavior: Behavior) -> None:
-    assert_law_of_words(behavior, length=5, samples=7000)
+    assert_law_of_words(behavior, length=5, samples=10_000)
 
 
 # The same keys give the same tokens.
@@ -155,14 +155,14 @@ def test_whole_sequences_have_the_law_of_a_student_alone(behavior: Behavior) -> 
 
 @functools.cache
 def lockstep(behavior: Behavior, dtype: torch.dtype) -> Rollouts:
-    return pair(dtype).run(tiny.requests(30), behavior, Decoding(24, TOP_K))
+    return pair(dtype).run(tiny.requests(20), behavior, Decoding(24, TOP_K))
 
 
-@pytest.mark.parametrize("length", [2, 3, 5, LONGEST_DRAFT])
+@pytest.mark.parametrize("length", [3, 5, LONGEST_DRAFT])
 @pytest.mark.parametrize("behavior", BLENDED)
 def test_draft_lengths_change_no_token(behavior: Behavior, length: int) -> None:
     for dtype, share in ((torch.float64, 0.0), (torch.float32, 0.01)):
-        drafted = pair(dtype).run(tiny.requests(30), behavior, Decoding(24, TOP_K, length))
+        drafted = pair(dtype).run(tiny.requests(20), behavior, Decoding(24, TOP_K, length))
         whole = responses(lockstep(behavior, dtype))
         differing = sum(a != b for a, b in zip(responses(drafted), whole, strict=True))
         assert differing <= share * len(whole)
@@ -182,7 +182,7 @@ def models_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("length", [2, 5])
-@pytest.mark.parametrize("behavior", BLENDED)
+@pytest.mark.parametrize("behavior", [TrustRegion(0.3), *STUBBORN])
 def test_batches_of_any_size_give_the_same_tokens(models_folder: Path, behavior: Behavior, length: int) -> None:
     requests, runs = tiny.requests(3), []
     for size in (1, 4, 1000):
@@ -241,7 +241,7 @@ LIMIT = 9
 
 @functools.cache
 def decoded(behavior: Behavior, length: int) -> Rollouts:
-    return pair(torch.float64).run(tiny.requests(8), behavior, Decoding(LIMIT, TOP_K, length))
+    return pair(torch.float64).run(tiny.requests(7), behavior, Decoding(LIMIT, TOP_K, length))
 
 
 @functools.cache
@@ -487,7 +487,7 @@ def test_nothing_is_recorded_beyond_an_end_inside_a_draft(behavior: Behavior) ->
 @pytest.mark.parametrize("behavior", BLENDED)
 def test_no_more_is_drafted_than_the_limit_allows(behavior: Behavior, limit: int, watched: list[Watched]) -> None:
     decoding = Decoding(limit, TOP_K, LONGEST_DRAFT)
-    rollouts = pair(torch.float64).run(tiny.requests(8), behavior, decoding)
+    rollouts = pair(torch.float64).run(tiny.requests(7), behavior, decoding)
     assert responses(rollouts) == [row.tokens[:limit] for row in by_hand(behavior)]
     assert bool((rollouts.speculation["drafted"] <= limit * rollouts.speculation["rounds"]).all())
     longest_prompt = max(map(len, tiny.PROMPTS))
@@ -602,12 +602,12 @@ class Walk:
 
     def take_back(self, fed: int) -> None:
         most = int(self.random.integers(1, fed + 1))
-        kept = self.random.integers(1, most + 1, len(self.rows)).tolist()
+        kept = self.random.choice([1, (most + 1) // 2, most], len(self.rows)).tolist()
         self.stream.take_back(fed, torch.tensor(kept))
         self.rows = [row[: len(row) - fed + count] for row, count in zip(self.rows, kept, strict=True)]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("owner", ["student", "teacher"])
 @torch.no_grad()
 def test_a_stream_forgets_what_was_taken_back(owner: str, seed: int) -> None:
