@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 export OMP_NUM_THREADS = 1
 export TOKENIZERS_PARALLELISM = false
 
-.PHONY: setup quickstart test lint types check clean
+.PHONY: setup quickstart test lint types check bench clean
 
 setup: .venv/.runtime
 
@@ -24,6 +24,9 @@ types: .venv/.dev
 	$(BIN)/pyright
 
 check: lint types test
+
+bench: .venv/.dev
+	$(BIN)/python -m tests.benchmarks.bench
 
 clean:
 	rm -rf .venv build *.egg-info

@@ -79,14 +79,17 @@ def notes(experiment: Experiment, units: list[Unit], runs: Path, chosen: list[Se
     """What a reader of the table must know."""
     done = sum(s.state == "done" for s in status.collect(experiment, units, runs))
     lines = [] if done == len(units) else [f"partial: {done} of {len(units)} units done"]
-    if len(experiment.seeds) > 1:
-        for s in chosen:
-            if s.best.spread is not None:
-                spread = f"{s.best.spread * PERCENT:.1f}"
-                lines.append(
-                    f"{s.best.method} ({s.setup}): standard deviation of Avg over {s.best.seeds} seeds {spread}"
-                )
-    return lines
+    return lines + [_selection_note(s) for s in chosen if s.best.method != BASE]
+
+
+def _selection_note(selected: Selected) -> str:
+    """Which checkpoint a row comes from, out of how many; it was chosen on the very problems it is reported on."""
+    best = selected.best
+    words = [f"{selected.setup} {best.method}:", *(f"{name}={value:g}" for name, value in best.knobs.items())]
+    words.append(f"step {best.step}, best of {selected.candidates} checkpoints")
+    if best.spread is not None:
+        words.append(f"over {best.seeds} seeds, standard deviation of Avg {best.spread * PERCENT:.1f}")
+    return " ".join(words)
 
 
 def trajectories(experiment: Experiment, units: list[Unit], runs: Path) -> dict[str, dict[int, list[float]]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -26,9 +27,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         print("trb: interrupted", file=sys.stderr)
         code = 130
-    except BrokenPipeError:
+    except BrokenPipeError:  # the reader of a pipe is gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
+    except OSError as error:
+        print(f"trb: {error.filename or 'file system'}: {error.strerror or error}", file=sys.stderr)
+        code = 2
     sys.exit(code)
 
 
@@ -55,6 +59,8 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--setup", required=True, help="setup that gives prompt, vocabulary and decoding")
     evaluate.add_argument("--revision", help="commit of a hub model")
     evaluate.add_argument("--stops-as", choices=("student", "teacher"), default="student", help="whose EOS it emits")
+    evaluate.add_argument("--seed", type=int, default=0, help="of the samples; a sweep uses the unit's seed")
+    evaluate.add_argument("--step", type=int, default=0, help="of the samples; a sweep uses the checkpoint's step")
     evaluate.add_argument("--limit", type=int, help="only the first problems of each benchmark")
     evaluate.add_argument("--data-dir", default=None)
     evaluate.add_argument("--runs", type=Path, default=Path("runs"))
@@ -82,12 +88,14 @@ def _experiment(
 
 def _load(options: argparse.Namespace):
     """Experiment with its data folder settled, its units, and the runs folder."""
-    from orchestrator.grid import expand
+    from orchestrator.grid import digest, expand
     from orchestrator.load import load_experiment
 
     experiment = load_experiment(options.experiment, options.overrides)
     data_dir = experiment.data_dir or os.environ.get("TRB_DATA_DIR")
     experiment = replace(experiment, data_dir=str(Path(data_dir).resolve()) if data_dir else None)
+    if options.overrides:  # other numbers belong in another results folder
+        experiment = replace(experiment, name=f"{experiment.name}-{digest(sorted(options.overrides))}")
     runs = options.runs.resolve()
     if runs.exists() and not runs.is_dir():
         raise UserError(f"--runs: {options.runs} is a file — a folder")
@@ -114,7 +122,9 @@ def _submit(options: argparse.Namespace) -> int:
 
 def _again(options: argparse.Namespace) -> str:
     words = ["trb", "submit", str(options.experiment), *options.overrides]
-    return " ".join([*words, *(["--runs", str(options.runs)] if options.runs != Path("runs") else [])])
+    for flag, value, default in (("--runs", options.runs, Path("runs")), ("--address", options.address, None)):
+        words += [flag, str(value)] if value != default else []
+    return shlex.join(words)
 
 
 def _status(options: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from decimal import ROUND_HALF_UP, Decimal
 
 from rich.console import Console
 from rich.live import Live
@@ -106,7 +107,8 @@ def building(console: Console) -> Iterator[Callable[[str, dict[str, float]], Non
 
 
 def percent(score: float | None) -> str:
-    return "" if score is None else f"{100 * score:.1f}"
+    """A score in [0, 1] in per cent, rounded half up like the results table."""
+    return "" if score is None else str(Decimal(str(round(100 * score, 9))).quantize(Decimal("0.1"), ROUND_HALF_UP))
 
 
 def duration(seconds: float | None) -> str:

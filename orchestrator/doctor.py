@@ -12,7 +12,6 @@ from rich.console import Console
 
 from orchestrator import prepare
 from orchestrator.config import Experiment, Setup
-from orchestrator.errors import UserError
 from orchestrator.grid import Unit
 from orchestrator.tasks.grader import Grader
 from orchestrator.wandb_mode import chosen_mode
@@ -58,7 +57,7 @@ def _run(name: str, check: Callable[[], Finding]) -> Finding:
     """A check that breaks is a finding too."""
     try:
         return check()
-    except (UserError, OSError, RuntimeError, ImportError, ValueError) as error:
+    except Exception as error:
         return Finding(name, "fail", " ".join(str(error).split())[:300])
 
 
@@ -67,7 +66,9 @@ def _devices() -> Finding:
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    return Finding("devices", "ok", f"{cores} CPU cores, {len(gpus)} GPUs {' '.join(gpus)}; torch {torch.__version__}")
+    return Finding(
+        "devices", "ok", f"{cores} CPU cores, {' '.join([f'{len(gpus)} GPUs', *gpus])}; torch {torch.__version__}"
+    )
 
 
 def _memory() -> Finding:

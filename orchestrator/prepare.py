@@ -94,7 +94,7 @@ def checkpoint_of(model: Model, setup: Setup, runs: Path) -> Checkpoint:
         actual = folder_sha256(Path(model.path))
         if actual != model.revision:
             raise UserError(f"{model.path}: sha256 of its files is {actual} — the setup declares {model.revision}")
-        return Checkpoint(model.path)
+        return Checkpoint(str(Path(model.path).resolve()))
     if model.path.startswith((".", "/")):
         raise UserError(f"{model.path}: no such model folder")
     return Checkpoint(download(model.path, model.revision))
@@ -112,6 +112,7 @@ def folder_sha256(folder: Path) -> str:
 
 def download(path: str, revision: str) -> str:
     """Folder of a hub model at `revision`, fetched if need be. UserError if it cannot be had."""
+    import httpx
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
@@ -119,7 +120,7 @@ def download(path: str, revision: str) -> str:
         return snapshot_download(
             path, revision=revision, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.jinja"]
         )
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError, httpx.HTTPError) as error:
         reason = " ".join(str(error).split())[:160]
         raise UserError(
             f"{path}@{revision[:12]}: not a local folder and not to be had from the hub ({reason})"

@@ -108,7 +108,8 @@ class RunWriter(RunReader):
         super().__init__(runs, unit_id)
         self._lease = Lease(self._lock)
         self.path.mkdir(parents=True, exist_ok=True)
-        (self.path / "error.txt").unlink(missing_ok=True)
+        for note in ("error.txt", "traceback.txt"):
+            (self.path / note).unlink(missing_ok=True)
         self._discard_uncommitted()
         self._logs = {name: (self.path / name).open("a", encoding="utf-8") for name in LOGS}
 
@@ -135,10 +136,11 @@ class RunWriter(RunReader):
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir(parents=True)
         save(scratch)
-        for file in scratch.iterdir():
-            _sync(file)
+        for path in scratch.rglob("*"):
+            _sync(path)
         shutil.rmtree(target, ignore_errors=True)
         os.replace(scratch, target)
+        _sync(target.parent)
 
     def commit(self, next_step: int) -> None:
         """Everything written so far is valid and training goes on at `next_step`."""
@@ -170,8 +172,9 @@ class RunWriter(RunReader):
             (folder / LEARNER_STATE).unlink(missing_ok=True)
         _write_atomically(self.path / "DONE", "")
 
-    def fail(self, reason: str) -> None:
-        """Leave a note for `status`; the next attempt removes it."""
+    def fail(self, reason: str, traceback: str) -> None:
+        """Leave a line for `status`, and the whole story beside it; the next attempt removes both."""
+        _write_atomically(self.path / "traceback.txt", traceback)
         _write_atomically(self.path / "error.txt", reason)
 
     def close(self) -> None:
@@ -187,6 +190,7 @@ class RunWriter(RunReader):
         for name in LOGS:
             with (self.path / name).open("ab") as file:
                 file.truncate(state.get("offsets", {}).get(name, 0))
+        _drop_torn_line(self.path / "timing.jsonl")
         for scratch in (self.path / "checkpoints").glob("*.tmp"):
             shutil.rmtree(scratch)
         for step, folder in self.checkpoints().items():
@@ -205,6 +209,13 @@ def _rows(path: Path, size: int | None = None) -> Iterator[dict[str, Any]]:
         data = file.read() if size is None else file.read(size)
     for line in data.split(b"\n")[:-1]:
         yield json.loads(line)
+
+
+def _drop_torn_line(path: Path) -> None:
+    """Cut off what a kill left of a last line, so that the next row starts on its own."""
+    if path.exists():
+        with path.open("rb+") as file:
+            file.truncate(file.read().rfind(b"\n") + 1)
 
 
 def _line(row: dict[str, Any]) -> str:
@@ -238,8 +249,13 @@ def _write_atomically(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(scratch, path)
+    _sync(path.parent)
 
 
 def _sync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
+    """Flush a file, or a folder's entries, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

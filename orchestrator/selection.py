@@ -40,5 +40,9 @@ def trajectory(run: RunReader, evaluation_ids: list[str]) -> dict[int, Fraction]
 
 def best_step(run: RunReader, evaluation_ids: list[str]) -> int | None:
     """The checkpoint with the highest mean, ties to the earliest; None before the first evaluation."""
-    means = trajectory(run, evaluation_ids)
+    return highest(trajectory(run, evaluation_ids))
+
+
+def highest(means: dict[int, Fraction]) -> int | None:
+    """The step with the highest mean, ties to the earliest."""
     return max(means, key=lambda step: (means[step], -step)) if means else None

@@ -31,7 +31,7 @@ def evaluate_model(options: argparse.Namespace) -> int:
     data_dir = options.data_dir or os.environ.get("TRB_DATA_DIR")
     setup = _setup(options, data_dir)
     spec = _spec(options, setup, data_dir)
-    records = _evaluate(spec, options.stops_as)
+    records = _evaluate(spec, options.stops_as, options.step)
     means = {key: pass_at_1(rows) for key, rows in records.items()}
     if options.json:
         rows = {key: {"pass_at_1": float(means[key])} | _counts(records[key]) for key in records}
@@ -44,7 +44,10 @@ def evaluate_model(options: argparse.Namespace) -> int:
 
 def _setup(options: argparse.Namespace, data_dir: str | None) -> Setup:
     setup = load_setup(options.setup)
-    runs = dict(_benchmark(item, setup, options.limit) for item in options.benchmarks.split(","))
+    items = [_benchmark(item, setup, options.limit) for item in options.benchmarks.split(",")]
+    runs = dict(items)
+    if len(runs) < len(items):
+        raise refuse("--benchmarks", options.benchmarks, "every benchmark once")
     setup = replace(setup, evaluation=replace(setup.evaluation, benchmarks=runs))
     validate.check_setup(options.setup, setup)
     no_training_data = replace(setup, data=replace(setup.data, source="arithmetic"))
@@ -64,7 +67,7 @@ def _benchmark(item: str, setup: Setup, limit: int | None) -> tuple[str, Benchma
 def _spec(options: argparse.Namespace, setup: Setup, data_dir: str | None) -> WorkerSpec:
     runs = options.runs.resolve()
     model = Checkpoint(_folder(options.model, options.revision))
-    unit = Unit("eval", "base_eval", options.setup, None, {}, 0, (), 0, 0, {})
+    unit = Unit("eval", "base_eval", options.setup, None, {}, options.seed, (), 0, 0, {})
     own = (Path(model.path) / "tokenizer.json").exists()
     tokenizer = model if own else prepare.checkpoint_of(setup.teacher, setup, runs)
     return WorkerSpec(unit, setup, Runtime(), model, tokenizer, model, data_dir)
@@ -80,14 +83,16 @@ def _folder(model: str, revision: str | None) -> str:
     return prepare.download(model, revision)
 
 
-def _evaluate(spec: WorkerSpec, stops_as: Owner) -> dict[str, list[ProblemRecord]]:
+def _evaluate(spec: WorkerSpec, stops_as: Owner, step: int) -> dict[str, list[ProblemRecord]]:
     from orchestrator.workers.evaluator import EvaluatorWorker
     from orchestrator.workers.models import ModelStore
 
     evaluator = EvaluatorWorker(ModelStore(spec, stops_as))
     try:
         benchmarks = spec.setup.evaluation.benchmarks
-        return {key: evaluator.evaluate(None, key, 0, run.n, 0) for key, run in benchmarks.items() if run is not None}
+        return {
+            key: evaluator.evaluate(None, key, 0, run.n, step) for key, run in benchmarks.items() if run is not None
+        }
     finally:
         evaluator.close()
 

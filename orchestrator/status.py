@@ -47,7 +47,7 @@ def unit_status(unit: Unit, setup: Setup, runs: Path) -> UnitStatus:
     metrics = run.metrics()
     ids = list(grid.evaluation_ids(setup).values())
     means = {} if unit.kind == "sft" else selection.trajectory(run, ids)
-    best = max(means, key=lambda step: (means[step], -step)) if means else None
+    best = selection.highest(means)
     state = _state(unit, setup, run, runs)
     return UnitStatus(
         id=unit.id,
@@ -56,7 +56,7 @@ def unit_status(unit: Unit, setup: Setup, runs: Path) -> UnitStatus:
         kind=unit.kind,
         seed=unit.seed,
         state=state,
-        step=len(metrics) if metrics else run.next_step,
+        step=len(metrics) if state == "running" else run.next_step,
         steps=unit.steps,
         loss=metrics[-1].get("loss") if metrics else None,
         score=float(means[best]) if best is not None else None,

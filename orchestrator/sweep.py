@@ -6,9 +6,8 @@
 from __future__ import annotations
 
 import logging
-import os
-import shutil
-import tempfile
+import signal
+import socket
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,38 +24,60 @@ from orchestrator.errors import UserError
 from orchestrator.grid import Unit
 from orchestrator.placement import bundles
 from orchestrator.prepare import worker_spec
+from orchestrator.rundir import RunReader
+from orchestrator.sessions import scratch_folder
 from orchestrator.trainable import UnitTrainable
 from orchestrator.workers.spec import Checkpoint
 
 OBJECT_STORE_BYTES = 512 * 2**20
+CONNECT_TIMEOUT_S = 5.0
 ATTEMPTS = 3  # of a unit whose processes die
 WORKER_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "RAY_AIR_NEW_OUTPUT": "0"}
 
 
 @contextmanager
 def cluster(address: str | None, runs: Path) -> Iterator[None]:
-    """A Ray cluster for the sweep: a private local one, or the one at `address`."""
-    _remove_stale_sessions()
-    session = tempfile.mkdtemp(prefix=f"trb-{os.getpid()}-") if address is None else None
+    """A Ray cluster for the sweep: a private local one, or the one at `address`. SIGTERM ends it like Ctrl-C."""
     options: dict[str, Any] = {"runtime_env": {"env_vars": WORKER_ENVIRONMENT}}
-    if session:
-        options |= {
-            "include_dashboard": False,
-            "object_store_memory": OBJECT_STORE_BYTES,
-            "_temp_dir": session,
-        }
+    with scratch_folder() as scratch:
+        if address is None:
+            options |= {
+                "include_dashboard": False,
+                "object_store_memory": OBJECT_STORE_BYTES,
+                "_temp_dir": str(scratch),
+            }
+        else:
+            _check_answers(address)
+        try:
+            ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **options)
+        except (ConnectionError, RuntimeError) as error:
+            raise UserError(
+                f"--address: {address!r} — Ray could not be reached ({str(error).splitlines()[0]})"
+            ) from None
+        signal.signal(signal.SIGTERM, _interrupt)
+        try:
+            if address:
+                _probe(runs)
+            yield
+        finally:
+            ray.shutdown()
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _check_answers(address: str) -> None:
+    """UserError at once where no Ray can be: Ray itself would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if address == "auto":
+        return
+    if not (host and port.isdigit()):
+        raise UserError(f"--address: {address!r} — auto, or HOST:PORT")
     try:
-        ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **options)
-    except ConnectionError as error:
-        raise UserError(f"--address: {address!r} — no Ray cluster answers there ({error})") from None
-    try:
-        if address:
-            _probe(runs)
-        yield
-    finally:
-        ray.shutdown()
-        if session:
-            shutil.rmtree(session, ignore_errors=True)
+        socket.create_connection((host, int(port)), timeout=CONNECT_TIMEOUT_S).close()
+    except OSError as error:
+        raise UserError(f"--address: {address!r} — nothing answers there ({error.strerror or error})") from None
 
 
 def run_waves(
@@ -65,7 +86,7 @@ def run_waves(
     """Run the missing units, wave by wave; a unit whose dependency failed is left out."""
     for wave in grid.waves(units):
         missing = status.missing_units(experiment, wave, runs)
-        ready = [u for u in missing if all(status.RunReader(runs, needed).trained for needed in u.depends_on)]
+        ready = [u for u in missing if all(RunReader(runs, needed).trained for needed in u.depends_on)]
         if ready:
             _run_wave(experiment, ready, runs, pairs)
 
@@ -92,14 +113,15 @@ def _impossible(unit: Unit, wanted: dict[str, float], nodes: list[dict[str, floa
 def _run_wave(
     experiment: Experiment, units: list[Unit], runs: Path, pairs: dict[str, tuple[Checkpoint, Checkpoint]]
 ) -> None:
+    # Failures are told from the run directories; Tune's own reports of them would bury that.
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     specs = {unit.id: worker_spec(unit, experiment, runs, pairs[unit.setup]) for unit in units}
     placements = {unit.id: unit.placement for unit in units}
     trainable = tune.with_resources(
         tune.with_parameters(UnitTrainable, specs=specs, runs=str(runs)),
         lambda config: tune.PlacementGroupFactory(bundles(placements[config["unit"]])),
     )
-    storage = Path(tempfile.mkdtemp(prefix=f"trb-{os.getpid()}-tune-"))
-    try:
+    with scratch_folder() as storage:
         tune.Tuner(
             trainable,
             param_space={"unit": tune.grid_search(list(specs))},
@@ -112,16 +134,6 @@ def _run_wave(
                 checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
             ),
         ).fit()
-    finally:
-        shutil.rmtree(storage, ignore_errors=True)
-
-
-def _remove_stale_sessions() -> None:
-    """Delete session folders of drivers that were killed: a kill cannot clean up after itself."""
-    for folder in Path(tempfile.gettempdir()).glob("trb-*-*"):
-        pid = folder.name.split("-")[1]
-        if pid.isdigit() and not Path(f"/proc/{pid}").exists() and Path("/proc/self").exists():
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _probe(runs: Path) -> None:

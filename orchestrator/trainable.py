@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ray import tune
 
 from orchestrator.errors import UserError
-from orchestrator.lease import LeaseHeld
+from orchestrator.lease import HEARTBEAT_S, STALE_AFTER_S, LeaseHeld
 from orchestrator.provenance import provenance
 from orchestrator.rundir import RunWriter
 from orchestrator.workers.spec import WorkerSpec
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from orchestrator.trial import Progress
     from orchestrator.workers.roles import Roles
 
-LEASE_PATIENCE_S = 45.0  # how long a killed predecessor's processes may still hold the unit
+# A killed predecessor's processes may still hold the unit, and a dead host's heartbeat looks alive for a while.
+LEASE_PATIENCE_S = STALE_AFTER_S + 2 * HEARTBEAT_S
 
 
 class UnitTrainable(tune.Trainable):
@@ -52,7 +54,8 @@ class UnitTrainable(tune.Trainable):
             self._end(str(error))
             return {"done": True, "failed": True}
         except BaseException as error:
-            self._end(f"{type(error).__name__}: {str(error).strip().splitlines()[-1] if str(error) else ''}")
+            lines = str(error).strip().splitlines()
+            self._end(f"{type(error).__name__}: {lines[-1] if lines else ''}")
             raise
         if point is None:
             self._end(None)
@@ -74,13 +77,16 @@ class UnitTrainable(tune.Trainable):
         return run_unit(spec, self._run, self._roles)
 
     def _end(self, error: str | None) -> None:
-        if self._roles is not None:
-            self._roles.close()
-        if self._run is not None:
-            if error is not None:
-                self._run.fail(error)
-            self._run.close()
+        roles, run = self._roles, self._run
         self._roles = self._run = self._progress = None
+        try:
+            if roles is not None:
+                roles.close()
+        finally:
+            if run is not None:
+                if error is not None:
+                    run.fail(error, traceback.format_exc())
+                run.close()
 
 
 def resolved(spec: WorkerSpec) -> dict[str, Any]:

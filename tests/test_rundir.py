@@ -246,7 +246,7 @@ def test_done_is_said_last_and_stays(tmp_path: Path) -> None:
 
 def test_the_next_attempt_forgets_why_the_last_one_failed(tmp_path: Path) -> None:
     with opened(tmp_path) as run:
-        run.fail("no memory")
+        run.fail("no memory", "")
     assert RunReader(tmp_path, UNIT).error == "no memory"
     RunWriter(tmp_path, UNIT).close()
     assert RunReader(tmp_path, UNIT).error is None

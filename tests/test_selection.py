@@ -181,7 +181,7 @@ def test_the_note_on_the_spread_over_seeds(tmp_path: Path, two_seeds: Loaded) ->
         write_run(tmp_path, two_seeds[0], unit, {20: scores})
     assert load.results_table(*two_seeds, tmp_path).notes == (
         f"partial: 2 of {len(two_seeds[1])} units done",
-        "vanilla (arithmetic): standard deviation of Avg over 2 seeds 17.7",
+        "arithmetic vanilla: step 20, best of 1 checkpoints over 2 seeds, standard deviation of Avg 17.7",
     )
 
 
@@ -212,11 +212,14 @@ def test_what_is_missing_is_empty_and_noted(tmp_path: Path, one_seed: Loaded) ->
     assert found["base"] == ["12.5", "0.0", "25.0"]
     assert found["vanilla"] == ["50.0", "75.0", "25.0"]
     assert found["skd"] == found["veto"] == ["", "", ""]
-    assert table.notes == (f"partial: 1 of {len(one_seed[1])} units done",)
+    assert table.notes == (
+        f"partial: 1 of {len(one_seed[1])} units done",
+        "arithmetic vanilla: step 20, best of 1 checkpoints",
+    )
     assert marks(next(row for row in table.rows if row.method == "veto")) == [None, None, None]
 
 
-def test_a_complete_sweep_has_no_notes(tmp_path: Path, one_seed: Loaded) -> None:
+def test_a_complete_sweep_notes_what_was_selected(tmp_path: Path, one_seed: Loaded) -> None:
     experiment, units = one_seed
     for unit in units:
         step = 0 if unit.kind == "base_eval" else unit.steps
@@ -224,7 +227,8 @@ def test_a_complete_sweep_has_no_notes(tmp_path: Path, one_seed: Loaded) -> None
     assert {found.state for found in status.collect(experiment, units, tmp_path)} == {"done"}
     assert status.missing_units(experiment, units, tmp_path) == []
     table = load.results_table(experiment, units, tmp_path)
-    assert table.notes == ()
+    assert len(table.notes) == len(experiment.methods)
+    assert "arithmetic trust_region: epsilon0=0.01 K=12 step 60, best of 2 checkpoints" in table.notes
     assert set(map(tuple, texts(table).values())) == {("37.5", "25.0", "50.0")}
 
 

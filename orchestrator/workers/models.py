@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-
 import torch
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
@@ -74,13 +72,6 @@ class ModelStore:
         sizes = [sum(p.numel() for p in causal.model.parameters()) for causal in (self.teacher, self.student)]
         suggested = speculation.draft_length(behavior.acceptance_guess, sizes[0] / sizes[1])
         return self.spec.runtime.draft_length or suggested
-
-    def release_teacher(self) -> None:
-        """Free the teacher once no behavior needs it while decoding."""
-        self._teacher = None
-        gc.collect()
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
 
 
 def memory_gib(device: torch.device) -> float | None:
