@@ -25,7 +25,7 @@ from orchestrator.grid import Unit
 from orchestrator.placement import bundles
 from orchestrator.prepare import worker_spec
 from orchestrator.rundir import RunReader
-from orchestrator.sessions import scratch_folder
+from orchestrator.scratch import scratch_folder
 from orchestrator.trainable import UnitTrainable
 from orchestrator.workers.spec import Checkpoint
 
