@@ -84,9 +84,9 @@ def benchmark_problems(lengths: tuple[int, int]) -> list[Problem]:
 
 
 def _held_out_counts(lengths: tuple[int, int]) -> tuple[int, int]:
-    """Problems up to the end of each length: half of each, but never over a quarter of all sums of a length,
+    """How many problems there are up to the end of each length.
 
-    so that what training sees still covers them.
+    Half of the benchmark each, but never over a quarter of all sums of a length, so that training still covers them.
     """
     shortest = min(BENCHMARK_PROBLEMS // 2, 9 ** lengths[0] // 4)
     return shortest, BENCHMARK_PROBLEMS
