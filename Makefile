@@ -6,12 +6,14 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 export OMP_NUM_THREADS = 1
 export TOKENIZERS_PARALLELISM = false
 
-.PHONY: setup quickstart test lint types check bench clean
+.PHONY: setup quickstart test lint types check bench bench-quickstart bench-gpu clean
 
 setup: .venv/.runtime
 
 quickstart: setup
 	$(BIN)/trb submit experiments/quickstart.yaml
+	$(BIN)/trb probe continuation experiments/quickstart.yaml
+	$(BIN)/trb report experiments/quickstart.yaml
 
 test: .venv/.dev
 	$(BIN)/python -m pytest
@@ -27,6 +29,12 @@ check: lint types test
 
 bench: .venv/.dev
 	$(BIN)/python -m tests.benchmarks.bench
+
+bench-quickstart: .venv/.dev
+	$(BIN)/python -m tests.benchmarks.bench --quickstart
+
+bench-gpu: .venv/.dev
+	$(BIN)/python -m tests.benchmarks.gpu
 
 clean:
 	rm -rf .venv build *.egg-info

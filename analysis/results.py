@@ -1,13 +1,22 @@
-"""The results folder of an experiment: table in three formats and the trajectory plot of each setup."""
+"""The results folder of an experiment: table in three formats and the figures."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 from analysis import load, table_formats
 from orchestrator.config import Experiment
 from orchestrator.grid import Unit
+
+
+@dataclass(frozen=True)
+class Written:
+    """Files of figures, and a line for each figure that could not be drawn."""
+
+    paths: list[Path]
+    missing: list[str]
 
 
 def write_results(experiment: Experiment, units: list[Unit], runs: Path) -> Path:
@@ -17,21 +26,22 @@ def write_results(experiment: Experiment, units: list[Unit], runs: Path) -> Path
     results = load.results_table(experiment, units, runs)
     for suffix in ("md", "tex", "csv"):
         _replace(folder / f"table.{suffix}", table_formats.FORMATS[suffix](results))
-    write_trajectories(experiment, units, runs, folder)
+    write_figures(experiment, units, runs, folder)
     return folder
 
 
-def write_trajectories(experiment: Experiment, units: list[Unit], runs: Path, folder: Path) -> list[Path]:
-    """`trajectories-<setup>.png` and `.pdf` for each setup that has scores."""
-    from analysis import figures  # matplotlib takes a second to import
+def write_figures(experiment: Experiment, units: list[Unit], runs: Path, folder: Path) -> Written:
+    """`<figure>-<setup>.png` and `.pdf` of all figures that the run directories can fill."""
+    from analysis.figures import output  # matplotlib takes a second to import
+    from analysis.pictures import pictures
 
-    folder.mkdir(parents=True, exist_ok=True)
-    written = []
-    for name, setup in experiment.setups.items():
-        curves = load.trajectories(experiment, [unit for unit in units if unit.setup == name], runs)
-        if any(curves.values()):
-            figure = figures.draw_trajectories(curves, setup.title)
-            written += figures.save(figure, folder, f"trajectories-{name}")
+    written = Written([], [])
+    for picture in pictures(experiment, units, runs):
+        if picture.figure is None:
+            written.missing.append(f"{picture.name}: {picture.missing}")
+        else:
+            folder.mkdir(parents=True, exist_ok=True)
+            written.paths.extend(output.save(picture.figure, folder, picture.name))
     return written
 
 

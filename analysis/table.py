@@ -13,6 +13,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Literal, NoReturn
 
+from analysis.evidence import Evidence
 from analysis.labels import (
     AVERAGE,
     AVERAGE_LABEL,
@@ -26,6 +27,12 @@ from analysis.labels import (
 )
 
 CSV_COLUMNS = ("method", "setup", "benchmark", "pass_at_1")
+# What `table_formats.to_csv` adds where the table knows what stands behind it; of no use to `read_results`.
+EVIDENCE_COLUMNS = (
+    *("ci_low", "ci_high", "split_half", "fresh", "fresh_low", "fresh_high"),
+    *("minus_vanilla", "minus_vanilla_low", "minus_vanilla_high", "p_value"),
+    *("candidates", "step", "setting", "seeds", "problems", "samples", "n"),
+)
 
 Mark = Literal["best", "second"]
 
@@ -77,17 +84,21 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """Columns grouped by setup, the average first in each group; rows in the paper's order."""
+    """Columns grouped by setup, the average first in each group; rows in the paper's order.
+
+    `evidence` is known where the scores come from run directories.
+    """
 
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
+    evidence: Evidence | None = None
 
 
 # --- from scores to a table ---
 
 
-def make_table(scores: Iterable[Score], notes: Iterable[str] = ()) -> Table:
+def make_table(scores: Iterable[Score], notes: Iterable[str] = (), evidence: Evidence | None = None) -> Table:
     """Averages, rounds and ranks scores.
 
     Setups and benchmarks come in the order of their first score. The average is the unweighted mean over all
@@ -102,12 +113,18 @@ def make_table(scores: Iterable[Score], notes: Iterable[str] = ()) -> Table:
         Row(method, method_label(method), tuple(cells[position] for cells in by_column))
         for position, method in enumerate(methods)
     )
-    return Table(columns, tuple(rows), tuple(notes))
+    return Table(columns, tuple(rows), tuple(notes), evidence)
 
 
 def round_to_tenths(value: Fraction) -> int:
     """Tenths of a non-negative value, the exact half rounded up: 0.05 gives 1."""
     return int(value * 10 + Fraction(1, 2))
+
+
+def tenths_text(value: Fraction | float) -> str:
+    """A value with one decimal, the exact half rounded away from zero; `-0.0` is `0.0`."""
+    tenths = round_to_tenths(abs(Fraction(value)))
+    return f"{'-' if value < 0 and tenths else ''}{tenths // 10}.{tenths % 10}"
 
 
 def _index_scores(scores: Iterable[Score]) -> _Values:
@@ -162,13 +179,9 @@ def _make_cells(methods: Sequence[str], values: Sequence[Fraction | None]) -> li
     podium: tuple[Mark, Mark] = ("best", "second")
     marks = dict(zip(sorted(ranked, reverse=True), podium, strict=False))
     return [
-        Cell(value, _tenths_text(n), None if n is None or method == BASE else marks.get(n))
+        Cell(value, "" if value is None else tenths_text(value), None if n is None or method == BASE else marks.get(n))
         for method, value, n in zip(methods, values, tenths, strict=True)
     ]
-
-
-def _tenths_text(tenths: int | None) -> str:
-    return "" if tenths is None else f"{tenths // 10}.{tenths % 10}"
 
 
 # --- from a CSV file to scores ---
@@ -178,8 +191,9 @@ def read_results(path: str | Path) -> list[Score]:
     """Scores of a UTF-8 CSV file with the columns method, setup, benchmark, pass_at_1, in any order.
 
     Names are keys or labels. An empty value is a missing score. If any value exceeds 1 the whole file is in
-    percent, else in fractions; either way the scores are returned in percent. Raises ValueError, one line that
-    names the file, the line, the column, the value and what would be right.
+    percent, else in fractions; either way the scores are returned in percent. The columns that `trb table --format
+    csv` adds are passed over. Raises ValueError, one line that names the file, the line, the column, the value and
+    what would be right.
     """
     (line, header), *records = _read_records(path)
     _check_header(f"{path}:{line}", header)
@@ -223,7 +237,7 @@ def _check_header(where: str, header: Sequence[str]) -> None:
         if column not in header:
             _fail(where, f"column {column} is missing from {','.join(header)!r}; {wanted}")
     for column in header:
-        if column not in CSV_COLUMNS:
+        if column not in CSV_COLUMNS + EVIDENCE_COLUMNS:
             _fail(where, f"column {column!r} is unknown; {wanted}")
         if header.count(column) > 1:
             _fail(where, f"column {column} appears {header.count(column)} times; {wanted}")

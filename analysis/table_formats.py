@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from io import StringIO
 from itertools import groupby
 
+from analysis import evidence_formats
+from analysis.evidence import Evidence
 from analysis.labels import AVERAGE, BASE, TRUST_REGION, setup_title
-from analysis.table import CSV_COLUMNS, Cell, Column, Mark, Row, Table, round_to_tenths
+from analysis.table import CSV_COLUMNS, EVIDENCE_COLUMNS, Cell, Column, Mark, Row, Table, round_to_tenths
 
 _LATEX_MARKS: Mapping[Mark, str] = {"best": r"\textbf{%s}", "second": r"\underline{%s}"}
 _MARKDOWN_MARKS: Mapping[Mark, str] = {"best": "**%s**", "second": "<u>%s</u>"}
@@ -30,7 +32,9 @@ _MARKDOWN_ESCAPES = str.maketrans({char: "\\" + char for char in "\\|*<`"})
 
 
 def to_markdown(table: Table) -> str:
-    """A GitHub table: setup titles over column names, best bold, second underlined, notes below."""
+    """A GitHub table: setup titles over column names, best bold, second underlined; then what the averages rest on, a
+    table for each setup; notes below.
+    """
     # Markdown has a single heading row; it takes the titles, and the column names become the first row.
     titles = [
         name for setup, width in _setup_widths(table) for name in (_markdown(setup_title(setup)), *[""] * (width - 1))
@@ -42,15 +46,17 @@ def to_markdown(table: Table) -> str:
         _markdown_line(["**Method**", *labels]),
         *(_markdown_row(row) for row in table.rows),
     ]
+    lines += evidence_formats.markdown_blocks(table.evidence) if table.evidence else []
     return "\n".join(lines) + "\n" + "".join(f"\n{_markdown(note)}\n" for note in table.notes)
 
 
 def to_latex(table: Table) -> str:
-    """A booktabs tabular laid out as in the paper, after the notes as comments; needs the package booktabs."""
+    """A booktabs tabular laid out as in the paper, after notes and evidence as comments; needs the package booktabs."""
     groups = [[row for row in table.rows if _latex_group(row) == group] for group in range(3)]
     labels = [_bold_average(column, _latex(column.label), r"\textbf{%s}") for column in table.columns]
+    evidence = evidence_formats.comment_lines(table.evidence) if table.evidence else ()
     lines = [
-        *(f"% {_one_line(note)}" for note in table.notes),
+        *(f"% {_one_line(note)}" for note in (*table.notes, *evidence)),
         rf"\begin{{tabular}}{{l{'|'.join('c' * width for _, width in _setup_widths(table))}}}",
         r"\toprule",
         *_latex_titles(table),
@@ -66,31 +72,40 @@ def to_csv(table: Table) -> str:
     """The long form that `read_results` takes: every cell, averages too, in percent with one decimal.
 
     Where no cell exceeds 1 percent the values are fractions with three decimals, since the reader would take
-    such percentages for fractions. Notes have no place in this form.
+    such percentages for fractions. Where the evidence is known its columns follow, in the same unit with one decimal
+    more. Notes have no place in this form.
     """
     cells = [(row.method, column, cell) for row in table.rows for column, cell in _pair_cells(table, row)]
     highest = max((round_to_tenths(cell.value) for _, _, cell in cells if cell.value is not None), default=0)
     out = StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(CSV_COLUMNS)
+    writer.writerow(CSV_COLUMNS + EVIDENCE_COLUMNS if table.evidence else CSV_COLUMNS)
+    fractions = 0 < highest <= 10
     for method, column, cell in cells:
-        text = _fraction_text(cell) if 0 < highest <= 10 else cell.text
-        writer.writerow((method, column.setup, column.benchmark, text))
+        text = _fraction_text(cell) if fractions else cell.text
+        known = _evidence_fields(table.evidence, method, column, 0.01 if fractions else 1) if table.evidence else ()
+        writer.writerow((method, column.setup, column.benchmark, text, *known))
     return out.getvalue()
 
 
 def to_json(table: Table) -> str:
-    """Columns, rows and notes with sorted keys.
+    """Columns, rows, notes and evidence with sorted keys.
 
     A cell has `value` (percent before rounding, null if missing), `text` (one decimal, empty if missing) and
-    `mark` ("best", "second" or null).
+    `mark` ("best", "second" or null). `evidence` has an entry for each selected checkpoint, `benchmarks` one for each
+    benchmark of a setup, `bootstrap` says how the intervals were made; empty and null for a table from a CSV file.
     """
     columns = [{"setup": c.setup, "benchmark": c.benchmark, "label": c.label} for c in table.columns]
     rows = [
         {"method": row.method, "label": row.label, "cells": [_cell_object(cell) for cell in row.cells]}
         for row in table.rows
     ]
-    document = {"columns": columns, "rows": rows, "notes": list(table.notes)}
+    document = {
+        "columns": columns,
+        "rows": rows,
+        "notes": list(table.notes),
+        **evidence_formats.to_object(table.evidence),
+    }
     return json.dumps(document, ensure_ascii=False, indent=2, sort_keys=True) + "\n"
 
 
@@ -156,6 +171,10 @@ def _latex_row(row: Row) -> str:
     label = _latex(row.label)
     cells = [_mark_text(cell, _LATEX_MARKS) for cell in row.cells]
     return _latex_line([rf"\textbf{{{label}}}" if row.method == TRUST_REGION else rf"\quad {label}", *cells])
+
+
+def _evidence_fields(evidence: Evidence, method: str, column: Column, scale: float) -> list[str]:
+    return evidence_formats.csv_fields(evidence.find(column.setup, method), column.benchmark, scale)
 
 
 def _fraction_text(cell: Cell) -> str:

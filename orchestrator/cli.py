@@ -18,7 +18,7 @@ OVERRIDES = "OmegaConf dotlist, for example training.steps=20 methods.skd=null"
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command; exits 0 when it did all it was asked, 2 with one line on a user's mistake."""
-    options = _parser().parse_args(arguments)
+    options = _parse(arguments)
     try:
         code = options.run(options)
     except UserError as error:
@@ -36,20 +36,66 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(code)
 
 
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Options, with overrides wherever they stand: argparse alone wants them before the first flag."""
+    parser = _parser()
+    options, late = parser.parse_known_args(arguments)
+    overrides = [word for word in late if "=" in word and not word.startswith("-")]
+    if len(overrides) < len(late) or (late and not hasattr(options, "overrides")):
+        parser.error(f"unrecognized arguments: {' '.join(late)}")
+    if late:
+        options.overrides += overrides
+    return options
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="trb", description="On-policy distillation sweeps: plan, run, judge.")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    _add_sweep_commands(commands)
+    _add_result_commands(commands)
+    _add_model_commands(commands)
+    return parser
+
+
+def _add_sweep_commands(commands: argparse._SubParsersAction) -> None:
     plan = _experiment(commands, "plan", _plan, "units, dependencies, memory, tokens, GPU-hours; runs nothing")
     plan.add_argument("--json", action="store_true")
     submit = _experiment(commands, "submit", _submit, "run what is missing, then print the results table")
     submit.add_argument("--address", help="Ray cluster to join; without it a private one on this machine")
     status = _experiment(commands, "status", _status, "where every unit stands, also while it runs")
     status.add_argument("--json", action="store_true")
+    probes = commands.add_parser("probe", help="measurements of the untrained student").add_subparsers(
+        dest="probe", metavar="PROBE", required=True
+    )
+    text = "success of vanilla and trust-region prefixes when student and teacher continue them"
+    continuation = _experiment(probes, "continuation", _probe_continuation, text)
+    continuation.add_argument("--json", action="store_true")
+    doctor = _experiment(commands, "doctor", _doctor, "preflight of this machine and an experiment", optional=True)
+    doctor.add_argument("--json", action="store_true")
+
+
+def _add_result_commands(commands: argparse._SubParsersAction) -> None:
     table = _experiment(commands, "table", _table, "the results table", optional=True)
     table.add_argument("--format", choices=("md", "tex", "csv", "json"), default="md")
     table.add_argument("--results", type=Path, help="CSV method,setup,benchmark,pass_at_1 instead of an experiment")
+    table.add_argument("--compare", metavar="FIRST,SECOND", help="two methods on the same problems, not the table")
     figures = _experiment(commands, "figures", _figures, "the figures, as PNG and PDF")
     figures.add_argument("--out", type=Path, required=True)
+    report = _experiment(commands, "report", _report, "one HTML page: table, figures, rollouts, cost, provenance")
+    report.add_argument("--out", type=Path, metavar="FILE.html", help="default: report.html in the results folder")
+    regrade = _experiment(commands, "regrade", _regrade, "recount all scores with the present grader; no generation")
+    regrade.description = (
+        "Count again what was right, from the extracted answers that evaluations keep, with the present grader. "
+        "Scores of an older grader's version are carried over to the present one, their files stay. What was "
+        "extracted stays as it was, and so do the rewards of training, which are history."
+    )
+    dashboard = _experiment(commands, "dashboard", _dashboard, "a W&B workspace over the runs of an experiment")
+    dashboard.add_argument("--entity", help="W&B user or team (default: your own)")
+    dashboard.add_argument("--project", help="W&B project (default: runtime.wandb_project)")
+    dashboard.add_argument("--dry-run", action="store_true", help="print the specification as JSON; no network")
+
+
+def _add_model_commands(commands: argparse._SubParsersAction) -> None:
     evaluate = commands.add_parser("eval", help="pass@1 of any checkpoint with the sweep's evaluator")
     evaluate.set_defaults(run=_eval)
     evaluate.add_argument("model", help="model folder, or hub id with --revision")
@@ -69,9 +115,6 @@ def _parser() -> argparse.ArgumentParser:
     grade.set_defaults(run=_grade)
     grade.add_argument("file", type=Path)
     grade.add_argument("--out", type=Path)
-    doctor = _experiment(commands, "doctor", _doctor, "preflight of this machine and an experiment", optional=True)
-    doctor.add_argument("--json", action="store_true")
-    return parser
 
 
 def _experiment(
@@ -143,10 +186,16 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _table(options: argparse.Namespace) -> int:
-    from analysis import load, table, table_formats
+    from analysis import compare, load, table, table_formats
 
     if (options.experiment is None) == (options.results is None):
         raise UserError("table: either EXP.yaml or --results FILE.csv")
+    if options.compare is not None:
+        if options.results is not None:
+            raise UserError(f"--compare: {options.compare!r} — EXP.yaml, since --results has no records per problem")
+        write = compare.format_of(options.format)
+        print(write(compare.compare(*_load(options), options.compare)), end="")
+        return 0
     if options.results is not None:
         try:
             made = table.make_table(table.read_results(options.results))
@@ -159,15 +208,43 @@ def _table(options: argparse.Namespace) -> int:
 
 
 def _figures(options: argparse.Namespace) -> int:
-    from analysis.results import write_trajectories
+    from analysis.results import write_figures
 
     experiment, units, runs = _load(options)
     if options.out.exists() and not options.out.is_dir():
         raise UserError(f"--out: {options.out} is a file — a folder")
-    written = write_trajectories(experiment, units, runs, options.out)
-    if not written:
-        raise UserError(f"{runs}: no scores of {experiment.name} yet — trb submit {options.experiment}")
-    print("\n".join(map(str, written)))
+    written = write_figures(experiment, units, runs, options.out)
+    if not written.paths:
+        raise UserError(f"{runs}: nothing to draw of {experiment.name} yet — trb submit {options.experiment}")
+    print("\n".join(map(str, written.paths)))
+    for line in written.missing:
+        print(f"not drawn: {line}", file=sys.stderr)
+    return 0
+
+
+def _report(options: argparse.Namespace) -> int:
+    from analysis.report.page import default_path, write_report
+
+    experiment, units, runs = _load(options)
+    path = (options.out or default_path(experiment, runs)).resolve()
+    if path.is_dir():
+        raise UserError(f"--out: {options.out} is a folder — a file")
+    write_report(experiment, units, runs, path)
+    print(path)
+    return 0
+
+
+def _probe_continuation(options: argparse.Namespace) -> int:
+    from analysis import probe_view
+    from orchestrator.probe import run_probes
+
+    experiment, _, runs = _load(options)
+    run_probes(experiment, runs, _console(stderr=options.json))
+    if options.json:
+        print(json.dumps(probe_view.to_json(runs, experiment), indent=2))
+    else:
+        for setup in experiment.setups:
+            _console().print(probe_view.to_rich(runs, experiment, setup))
     return 0
 
 
@@ -191,13 +268,27 @@ def _grade(options: argparse.Namespace) -> int:
     return 0
 
 
+def _regrade(options: argparse.Namespace) -> int:
+    from orchestrator.regrade import regrade
+
+    return regrade(*_load(options))
+
+
+def _dashboard(options: argparse.Namespace) -> int:
+    from orchestrator.wandb_dashboard import dashboard  # wandb takes a second to import
+
+    experiment, units, runs = _load(options)
+    print(dashboard(experiment, units, runs, options.entity, options.project, options.dry_run))
+    return 0
+
+
 def _doctor(options: argparse.Namespace) -> int:
     from orchestrator.doctor import examine
 
     return examine(_load(options) if options.experiment else None, options.json)
 
 
-def _console():
+def _console(stderr: bool = False):
     from rich.console import Console
 
-    return Console()
+    return Console(stderr=stderr)

@@ -122,20 +122,41 @@ class Training:
 
 @dataclass(frozen=True)
 class BenchmarkRun:
-    """How one benchmark is evaluated: n samples for each of its first `limit` problems (all when null)."""
+    """How one benchmark is evaluated: n samples for each of its first `limit` problems (all when null).
+
+    Its problems come from the declared file below `data_dir`, or from `path` where that is set.
+    """
 
     n: int = 1
     limit: int | None = None
+    path: str | None = None  # hub id, or a local JSON Lines or parquet file
+    revision: str | None = None  # hub: commit of 40 hex digits; file: its sha256
+    subset: str | None = None  # hub: name of the configuration, for data sets that have several
+    split: str = "test"  # hub
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """pass@1 of checkpoints by sampling."""
+    """pass@1 of checkpoints by sampling. How many samples which checkpoint gets is in no id: records are extended."""
 
     max_response_tokens: int = 8192
     temperature: float = 1.0
     seed: int = 0
+    budget: str = "full"  # full: all n samples of every checkpoint | adaptive: of those still in their family's race
+    error: float = 0.05  # bound on the probability that a race drops the checkpoint that `full` would select
+    rescore: bool = True  # the selected checkpoints again on fresh samples
     benchmarks: dict[str, BenchmarkRun | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """The continuation probe of the untrained student (paper, Figure "continuation gain")."""
+
+    prompts: int = 64  # the first training prompts whose gold is known
+    prefixes: int = 4  # rollouts of each behavior for a prompt
+    continuations: int = 4  # of each truncated rollout, by the student and by the teacher
+    lengths: list[float] = field(default_factory=lambda: [0.25, 0.5, 0.75])  # tokens; below 1: of the response limit
+    epsilon: float | None = None  # budget of the trust region; null: the largest ε₀ of the experiment
 
 
 @dataclass(frozen=True)
@@ -161,6 +182,7 @@ class Setup:
     engine: Engine = field(default_factory=Engine)
     training: Training = field(default_factory=Training)
     evaluation: Evaluation = field(default_factory=Evaluation)
+    probe: Probe = field(default_factory=Probe)
 
 
 @dataclass(frozen=True)
@@ -181,7 +203,7 @@ class Runtime:
     rollout_batch: int | None = None
     draft_length: int | None = None  # γ while blending; null: from ε and the sizes of the two models
     micro_batch_tokens: int = 16384  # padded tokens in one forward pass of scoring or learning
-    keep: str = "best"  # checkpoints kept: best | all
+    keep: str = "best"  # checkpoints kept: best (all until it is known which that is) | all
     worker_timeout_s: float = 7200.0
     grader_deadline_s: float = 5.0
     wandb: str = "auto"  # auto: online when logged in, else offline | online | offline | disabled
@@ -201,6 +223,7 @@ class ExperimentFile:
     engine: dict[str, Any] = field(default_factory=dict)
     training: dict[str, Any] = field(default_factory=dict)
     evaluation: dict[str, Any] = field(default_factory=dict)
+    probe: dict[str, Any] = field(default_factory=dict)
     runtime: Runtime = field(default_factory=Runtime)
 
 

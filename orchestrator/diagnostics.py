@@ -41,8 +41,10 @@ def step_metrics(rollouts: Rollouts, scores: TeacherScores | None, rewards: list
 def speculation_metrics(rollouts: Rollouts) -> dict[str, Any]:
     """What the drafts of a blended rollout came to; empty where the teacher was not asked while decoding.
 
-    `rounds_per_token` is the mean over sequences of teacher passes ÷ tokens; `draft_acceptance` is accepted ÷
-    judged drafts, lower than `acceptance` because what follows a rejected draft is lost with it.
+    `rounds_per_token` is the mean over sequences of teacher passes ÷ tokens; `teacher_positions` are the drafts that
+    teacher passes judged, `accepted_drafts` those that survived, up to the first rejection of each round and with those
+    beyond a row's end. Their ratio `draft_acceptance` is lower than `acceptance`, because what follows a rejected draft
+    is lost with it; `draft_length` is γ as it came out, shorter at the end of a batch.
     """
     if not rollouts.speculation:
         return {}
@@ -50,6 +52,7 @@ def speculation_metrics(rollouts: Rollouts) -> dict[str, Any]:
     return {
         "rounds_per_token": float((rounds.double() / rollouts.lengths_B).mean()),
         "teacher_positions": int(drafted.sum()),
+        "accepted_drafts": int(accepted.sum()),
         "draft_acceptance": float(accepted.sum() / drafted.sum()),
         "draft_length": float(drafted.sum() / rounds.sum()),
     }

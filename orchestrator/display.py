@@ -16,6 +16,7 @@ from rich.table import Table
 from orchestrator.status import STATES, UnitStatus
 
 REFRESH_S = 1.0
+LAST_LOOK_S = 10.0  # run directories that cannot be read any more hold nothing up
 MOST_ROWS = 40
 STYLES = {"done": "green", "running": "cyan", "failed": "red", "interrupted": "yellow"}
 
@@ -63,7 +64,7 @@ def watching(collect: Callable[[], list[UnitStatus]], console: Console) -> Itera
         yield
     finally:
         ended.set()
-        thread.join()
+        thread.join(LAST_LOOK_S)
 
 
 def _follow_live(collect: Callable[[], list[UnitStatus]], console: Console, ended: threading.Event) -> None:

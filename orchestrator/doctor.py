@@ -1,27 +1,35 @@
-"""`trb doctor`: is this machine ready, and does an experiment's setup hold together? Each check is one line."""
+"""`trb doctor`: is this machine ready, and does an experiment's setup hold together?"""
 
 from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.markup import escape
 
 from orchestrator import prepare
-from orchestrator.config import Experiment, Setup
+from orchestrator.config import Experiment, Model, Setup
 from orchestrator.grid import Unit
+from orchestrator.tasks.benchmarks import load_benchmark
 from orchestrator.tasks.grader import Grader
 from orchestrator.wandb_mode import chosen_mode
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
 SIGNS = {"ok": "[green]ok[/]  ", "warn": "[yellow]warn[/]", "fail": "[red]fail[/]"}
+MOST_IDS, LAST_IDS = 64, 8  # token ids shown of a prompt
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One check: `verdict` is ok, warn or fail."""
+    """One check: `verdict` is ok, warn or fail; `detail` is one line, or several of which the first stands alone."""
 
     name: str
     verdict: str
@@ -42,15 +50,21 @@ def examine(loaded: tuple[Experiment, list[Unit], Path] | None, as_json: bool) -
         checks.append(("placement", lambda: _placement(experiment)))
         for name, setup in experiment.setups.items():
             checks += _setup_checks(name, setup, experiment, runs)
-    findings = [_run(name, check) for name, check in checks]
+    findings = []
+    for name, check in checks:
+        findings.append(_run(name, check))
+        if not as_json:
+            _show(findings[-1])
     if as_json:
         print(json.dumps({"checks": [asdict(finding) for finding in findings]}, indent=2))
-    else:
-        for finding in findings:
-            Console().print(
-                f"{SIGNS[finding.verdict]} {finding.name}: {finding.detail}", highlight=False, soft_wrap=True
-            )
     return int(any(finding.verdict == "fail" for finding in findings))
+
+
+def _show(finding: Finding) -> None:
+    """A line with the verdict; further lines of the detail below it."""
+    first, *rest = escape(finding.detail).split("\n")
+    lines = [f"{SIGNS[finding.verdict]} {finding.name}: {first}", *(f"     {line}" for line in rest)]
+    Console().print("\n".join(lines), highlight=False, soft_wrap=True)
 
 
 def _run(name: str, check: Callable[[], Finding]) -> Finding:
@@ -125,15 +139,18 @@ def _setup_checks(
     name: str, setup: Setup, experiment: Experiment, runs: Path
 ) -> list[tuple[str, Callable[[], Finding]]]:
     return [
-        (f"{name} data", lambda: _data(name, setup, experiment)),
+        (f"{name} benchmarks", lambda: _benchmarks(name, setup, experiment)),
         (f"{name} models", lambda: _models(name, setup, runs)),
+        (f"{name} training data", lambda: _training_data(name, setup, experiment, runs)),
         (f"{name} prompt", lambda: _prompt(name, setup, experiment, runs)),
     ]
 
 
-def _data(name: str, setup: Setup, experiment: Experiment) -> Finding:
-    prepare.check_data(name, setup, experiment.data_dir)
-    return Finding(f"{name} data", "ok", f"benchmarks {', '.join(setup.evaluation.benchmarks)}; as declared")
+def _benchmarks(name: str, setup: Setup, experiment: Experiment) -> Finding:
+    benchmarks = setup.evaluation.benchmarks
+    sizes = {key: len(load_benchmark(key, experiment.data_dir, run)) for key, run in benchmarks.items()}
+    shown = ", ".join(f"{key} ({size:,} problems)" for key, size in sizes.items())
+    return Finding(f"{name} benchmarks", "ok", f"{shown}; as declared")
 
 
 def _models(name: str, setup: Setup, runs: Path) -> Finding:
@@ -147,21 +164,53 @@ def _models(name: str, setup: Setup, runs: Path) -> Finding:
     return Finding(f"{name} models", "ok", f"{setup.vocabulary.size} shared vocabulary rows; {eos}")
 
 
-def _prompt(name: str, setup: Setup, experiment: Experiment, runs: Path) -> Finding:
-    """One rendered prompt of a benchmark with its token ids; the student's tokenizer must agree where it has one."""
-    if not prepare.are_there(setup, runs):
-        return Finding(f"{name} prompt", "warn", "not checked: the models are not made yet")
-    from transformers import AutoTokenizer
+def _training_data(name: str, setup: Setup, experiment: Experiment, runs: Path) -> Finding:
+    """The prompts of all steps are selected, as every trial will; what the data hold and what was left out."""
+    from orchestrator.tasks.openthoughts import needs_scan
+    from orchestrator.tasks.training_data import load_training_set
 
-    from orchestrator.tasks.benchmarks import load_benchmark
+    if setup.data.source == "openthoughts" and needs_scan(setup.data):
+        print(f"trb: reading all rows of {setup.data.path} once; this takes minutes", file=sys.stderr)
+    chosen = load_training_set(setup, experiment.data_dir, _tokenizer(setup.teacher, setup, runs))
+    total = len(chosen.prompts)
+    left_out = [f"{count:,} {what.replace('_', ' ')}" for what, count in chosen.rows.items()]
+    golds = [f"{what.replace('_', ' ')} {count:,} ({count / total:.1%})" for what, count in chosen.golds.items()]
+    lines = [
+        f"{total:,} prompts in one order for all methods; {chosen.too_long:,} too long were passed over",
+        *([f"the source: {', '.join(left_out)}"] if left_out else []),
+        f"golds: {', '.join(golds)}",
+    ]
+    return Finding(f"{name} training data", "ok", "\n".join(lines))
+
+
+def _prompt(name: str, setup: Setup, experiment: Experiment, runs: Path) -> Finding:
+    """One rendered prompt of a benchmark with its token ids; student and teacher must read it alike."""
     from orchestrator.tasks.prompts import render
 
-    student, teacher = (
-        AutoTokenizer.from_pretrained(prepare.checkpoint_of(model, setup, runs).path)
-        for model in (setup.student, setup.teacher)
-    )
-    problem = load_benchmark(next(iter(setup.evaluation.benchmarks)), experiment.data_dir)[0]
+    benchmark, run = next(iter(setup.evaluation.benchmarks.items()))
+    problem = load_benchmark(benchmark, experiment.data_dir, run)[0]
+    student, teacher = (_tokenizer(model, setup, runs) for model in (setup.student, setup.teacher))
     ids = render(problem.text, setup.prompt, teacher)
     if student.encode(problem.text) != teacher.encode(problem.text):
         return Finding(f"{name} prompt", "fail", f"the tokenizers of student and teacher disagree on {problem.text!r}")
-    return Finding(f"{name} prompt", "ok", f"{teacher.decode(list(ids))!r} = {len(ids)} ids {list(ids)[:40]}")
+    text = "\n".join(f"│ {line}" for line in str(teacher.decode(list(ids))).split("\n"))
+    return Finding(f"{name} prompt", "ok", f"{benchmark} {problem.id}, {len(ids)} tokens\n{text}\n{_shown_ids(ids)}")
+
+
+def _tokenizer(model: Model, setup: Setup, runs: Path) -> PreTrainedTokenizerBase:
+    """The tokenizer of one model; an embedded one is known before its model is made."""
+    if model.recipe is not None:
+        from orchestrator.engines.build import make_tokenizer
+
+        return make_tokenizer(setup.tokenizer or "")
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(prepare.checkpoint_of(model, setup, runs).path)
+
+
+def _shown_ids(ids: tuple[int, ...]) -> str:
+    """All ids, or both ends of many."""
+    if len(ids) <= MOST_IDS:
+        return " ".join(map(str, ids))
+    ends = [" ".join(map(str, part)) for part in (ids[: MOST_IDS - LAST_IDS], ids[-LAST_IDS:])]
+    return f"{ends[0]} … {len(ids) - MOST_IDS} more … {ends[1]}"

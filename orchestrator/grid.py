@@ -8,14 +8,16 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from orchestrator import race
 from orchestrator.config import Evaluation, Experiment, Model, Placement, Setup, Training
 from orchestrator.tasks.benchmarks import BENCHMARKS
 from orchestrator.tasks.grader import GRADER_VERSION
 
 SCHEMA = 1
+FRESH = 1  # draw of the samples that take no part in selection
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class Unit:
     """One run directory. `identity` holds everything that can change what training produces."""
 
     id: str
-    kind: str  # base_eval | sft | trial
+    kind: str  # base_eval | sft | trial | probe
     setup: str
     method: str | None
     knobs: dict[str, Any]
@@ -62,7 +64,7 @@ def waves(units: list[Unit]) -> list[list[Unit]]:
     return [wave for wave in (first, [unit for unit in units if unit.depends_on]) if wave]
 
 
-def evaluation_id(setup: Setup, benchmark: str) -> str:
+def evaluation_id(setup: Setup, benchmark: str, grader: str = GRADER_VERSION) -> str:
     """`<benchmark>-<8 hex>`: a hash of the benchmark's content, prompt, decoding and grader.
 
     The number of samples is not in it: more samples extend a record, they do not replace it.
@@ -70,20 +72,32 @@ def evaluation_id(setup: Setup, benchmark: str) -> str:
     run = setup.evaluation.benchmarks[benchmark]
     assert run is not None
     decoding = asdict(setup.evaluation)
-    del decoding["benchmarks"]
+    for policy in ("benchmarks", "budget", "error", "rescore"):  # what is evaluated how often, not how
+        del decoding[policy]
     parts = {
-        "benchmark": BENCHMARKS[benchmark].identity() | {"limit": run.limit},
+        "benchmark": BENCHMARKS[benchmark].identity(run) | {"limit": run.limit},
         "prompt": asdict(setup.prompt),
         "decoding": decoding,
-        "grader": GRADER_VERSION,
+        "grader": grader,
         "schema": SCHEMA,
     }
     return f"{benchmark}-{digest(parts)}"
 
 
-def evaluation_ids(setup: Setup) -> dict[str, str]:
+def evaluation_ids(setup: Setup, grader: str = GRADER_VERSION) -> dict[str, str]:
     """Benchmark key → evaluation id, in the order of the table's columns."""
-    return {key: evaluation_id(setup, key) for key in setup.evaluation.benchmarks}
+    return {key: evaluation_id(setup, key, grader) for key in setup.evaluation.benchmarks}
+
+
+def fresh_evaluation_ids(setup: Setup) -> dict[str, str]:
+    """Benchmark key → id of the same evaluation on samples that take no part in selection."""
+    return drawn_evaluation_ids(setup, FRESH)
+
+
+def drawn_evaluation_ids(setup: Setup, draw: int, grader: str = GRADER_VERSION) -> dict[str, str]:
+    """Benchmark key → id of an independent repetition: draw d has the samples of the evaluation with seed + d."""
+    drawn = replace(setup.evaluation, seed=setup.evaluation.seed + draw)
+    return evaluation_ids(replace(setup, evaluation=drawn), grader)
 
 
 def samples_wanted(evaluation: Evaluation, benchmark: str) -> int:
@@ -91,6 +105,19 @@ def samples_wanted(evaluation: Evaluation, benchmark: str) -> int:
     run = evaluation.benchmarks[benchmark]
     assert run is not None
     return run.n
+
+
+def rungs(evaluation: Evaluation) -> list[dict[str, int]]:
+    """Benchmark → samples for each problem, rung by rung; the last is n. A single one under `budget: full`."""
+    full = {benchmark: samples_wanted(evaluation, benchmark) for benchmark in evaluation.benchmarks}
+    if evaluation.budget == "full":
+        return [full]
+    return [dict(zip(full, sizes, strict=True)) for sizes in race.rungs(list(full.values()))]
+
+
+def samples_at_once(evaluation: Evaluation, kind: str) -> dict[str, int]:
+    """Benchmark → samples a checkpoint gets as soon as it is there; the untrained student has no rivals."""
+    return rungs(evaluation)[-1 if kind == "base_eval" else 0]
 
 
 def problems_wanted(evaluation: Evaluation, benchmark: str) -> int:

@@ -16,7 +16,7 @@ from orchestrator.errors import UserError, did_you_mean, refuse
 from orchestrator.methods import parse_methods
 
 SHIPPED_SETUPS = Path(__file__).resolve().parent.parent / "experiments" / "setups"
-SHARED_PARTS = ("engine", "training", "evaluation")  # an experiment's differences to each of its setups
+SHARED_PARTS = ("engine", "training", "evaluation", "probe")  # an experiment's differences to each of its setups
 
 
 def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> config.Experiment:

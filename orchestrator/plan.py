@@ -23,7 +23,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from orchestrator.config import Experiment, Runtime, Setup, Training
-from orchestrator.grid import Unit, expand, problems_wanted, samples_wanted, waves
+from orchestrator.evaluation_budget import Cost, budgets, checkpoints_evaluated, disk_gib, evaluation_generations
+from orchestrator.grid import Unit, expand, waves
 from orchestrator.memory import WORKSPACE_GIB, Decoder, Memory, decode_batch, decoder, memory, sequences_per_step
 
 GPU_GIB = 80.0  # of the GPU planned for
@@ -77,7 +78,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Resources:
-    """What one unit needs. Memory and GPU-hours are None where no GPU is used."""
+    """What one unit needs, evaluated in full. Memory and GPU-hours are None where no GPU is used."""
 
     placement: str
     gpus: int
@@ -120,7 +121,7 @@ def make_plan(experiment: Experiment) -> Plan:
 def resources(experiment: Experiment, unit: Unit) -> Resources:
     """What `unit` needs."""
     setup, placement = experiment.setups[unit.setup], unit.placement
-    training, evaluated = setup.training, checkpoints_evaluated(unit, setup.training)
+    training, evaluated = setup.training, checkpoints_evaluated(unit, setup)
     generations = unit.steps * sequences_per_step(training)
     evaluations = evaluated * sum(evaluation_generations(setup).values())
     runtime = experiment.runtime
@@ -136,17 +137,6 @@ def resources(experiment: Experiment, unit: Unit) -> Resources:
         memory=memory(setup, runtime, GPU_GIB) if placement.gpus else None,
         gpu_hours=gpu_hours(setup, unit, runtime) if placement.gpus else None,
     )
-
-
-def checkpoints_evaluated(unit: Unit, training: Training) -> int:
-    """A trial's are those of every `checkpoint_every` steps and the last; the supervised stage has none."""
-    return {"base_eval": 1, "sft": 0}.get(unit.kind, math.ceil(unit.steps / training.checkpoint_every))
-
-
-def evaluation_generations(setup: Setup) -> dict[str, int]:
-    """Generations of one checkpoint by benchmark: problems × n."""
-    evaluation = setup.evaluation
-    return {key: problems_wanted(evaluation, key) * samples_wanted(evaluation, key) for key in evaluation.benchmarks}
 
 
 def teacher_online_steps(unit: Unit) -> int:
@@ -205,7 +195,7 @@ def step_seconds(setup: Setup, runtime: Runtime, scenario: Scenario, *roles: str
 
 def evaluation_seconds(setup: Setup, unit: Unit, runtime: Runtime, scenario: Scenario) -> float:
     """Seconds to generate the answers of a unit's checkpoints, benchmark after benchmark."""
-    evaluated, limit = checkpoints_evaluated(unit, setup.training), setup.evaluation.max_response_tokens
+    evaluated, limit = checkpoints_evaluated(unit, setup), setup.evaluation.max_response_tokens
     if not evaluated:
         return 0.0
     student = decoder(setup.student, setup)
@@ -295,6 +285,7 @@ def totals(plan: Plan) -> dict[str, Any]:
     """Sums over the units, as plain values."""
     units = [planned.unit for planned in plan.units]
     trials = [unit for unit in units if unit.kind == "trial"]
+    hours = chosen_gpu_hours(plan)
     return {
         "units": len(units),
         "by_kind": dict(Counter(unit.kind for unit in units)),
@@ -304,9 +295,55 @@ def totals(plan: Plan) -> dict[str, Any]:
         "gpus_per_trial": max((unit.placement.gpus for unit in trials), default=0),
         "training": _generated(plan, "training"),
         "evaluation": _generated(plan, "evaluation"),
+        "evaluation_budgets": {name: _cost_json(cost) for name, cost in evaluation_budgets(plan).items()},
+        "evaluation_chosen": _chosen(plan.experiment),
+        "chosen_gpu_hours": None if hours is None else _rounded_range(Range(*hours)),
+        "checkpoints_gib": dict(zip(("kept", "most"), _rounded_span(checkpoints_gib(plan)), strict=True)),
         "gpu_hours": _rounded(total_gpu_hours(plan)),
         "longest_unit_hours": _rounded_range(longest_unit_hours(plan)),
     }
+
+
+def evaluation_budgets(plan: Plan, setup: str | None = None) -> dict[str, Cost]:
+    """Cost of evaluation under each budget and of rescoring, of one setup or all; see `evaluation_budget`."""
+    spans = {u.unit.id: u.resources.gpu_hours["evaluate"] for u in plan.units if u.resources.gpu_hours}
+    hours = {unit_id: (span.low, span.high) for unit_id, span in spans.items()}
+    return budgets(plan.experiment, [u.unit for u in plan.units if setup in (None, u.unit.setup)], hours)
+
+
+def chosen_gpu_hours(plan: Plan) -> tuple[float, float] | None:
+    """GPU-hours of everything as chosen: training, evaluation under each setup's budget, rescoring if asked for."""
+    whole = total_gpu_hours(plan)
+    if whole is None:
+        return None
+    trained = Range.total(whole[phase] for phase in PHASES if phase != "evaluate")
+    low, high = trained.low, trained.high
+    for name, setup in plan.experiment.setups.items():
+        costs = evaluation_budgets(plan, name)
+        for cost in [costs[setup.evaluation.budget], *([costs["rescore"]] if setup.evaluation.rescore else [])]:
+            if cost.gpu_hours:
+                low, high = low + cost.gpu_hours[0], high + cost.gpu_hours[1]
+    return low, high
+
+
+def checkpoints_gib(plan: Plan) -> tuple[float, float]:
+    """GiB of checkpoints kept in the end, and the most before."""
+    return disk_gib(plan.experiment, [u.unit for u in plan.units])
+
+
+def _chosen(experiment: Experiment) -> dict[str, dict[str, Any]]:
+    names = ("budget", "error", "rescore")
+    return {key: {name: getattr(s.evaluation, name) for name in names} for key, s in experiment.setups.items()}
+
+
+def _cost_json(cost: Cost) -> dict[str, Any]:
+    low, high = cost.generations
+    hours = None if cost.gpu_hours is None else _rounded_range(Range(*cost.gpu_hours))
+    return {"generations": {"low": round(low), "high": round(high)}, "gpu_hours": hours}
+
+
+def _rounded_span(span: tuple[float, float]) -> tuple[float, float]:
+    return round(span[0], 3), round(span[1], 3)
 
 
 def longest_unit_hours(plan: Plan) -> Range | None:

@@ -11,7 +11,19 @@ from rich.markup import escape
 from rich.table import Table
 
 from orchestrator.memory import Memory
-from orchestrator.plan import GPU_GIB, PHASES, Plan, Range, longest_unit_hours, total_gpu_hours, totals, with_total
+from orchestrator.plan import (
+    GPU_GIB,
+    PHASES,
+    Plan,
+    Range,
+    checkpoints_gib,
+    chosen_gpu_hours,
+    evaluation_budgets,
+    longest_unit_hours,
+    total_gpu_hours,
+    totals,
+    with_total,
+)
 
 
 def render(plan: Plan) -> Group:
@@ -20,10 +32,20 @@ def render(plan: Plan) -> Group:
     parts: list[Any] = [_heading(plan, total), "", _methods_table(plan), "", *_order(plan, total)]
     if memories:
         parts += ["", _memory_table(memories), *_memory_notes(memories)]
-    parts += ["", _tokens_table(total), *_ratio(total), ""]
+    parts += ["", _tokens_table(total), *_ratio(total), "", _budget_table(plan), *_budget_notes(plan), _disk(plan), ""]
     if hours is None:
         return Group(*parts, "GPU-hours: — (no GPU is used)")
     return Group(*parts, _hours_table(plan, hours), *_longest(plan), "", _assumptions_table(plan))
+
+
+def _disk(plan: Plan) -> str:
+    kept, most = checkpoints_gib(plan)
+    until = "" if kept == most else f", {_gib(most)} at most before"
+    return f"Checkpoints take {_gib(kept)} in the end{until} (keep: {plan.experiment.runtime.keep})."
+
+
+def _gib(size: float) -> str:
+    return f"{_three_digits(size / 1024)} TiB" if size >= 1024 else f"{_three_digits(size)} GiB"
 
 
 def _heading(plan: Plan, total: dict[str, Any]) -> str:
@@ -128,6 +150,30 @@ def _ratio(total: dict[str, Any]) -> list[str]:
     return [f"Evaluation generates {evaluation / training:.1f} responses for each one of training."]
 
 
+def _budget_table(plan: Plan) -> Table:
+    """What evaluation costs in full and in races, and the selected checkpoints' fresh samples."""
+    names = {"full": "full", "adaptive": "adaptive, expected", "rescore": "rescore"}
+    costs = evaluation_budgets(plan)
+    whole = costs["full"].generations[0]
+    table = _table("evaluation", "generations", "of full", "GPU-hours", right_from=1)
+    for key, name in names.items():
+        low, high = costs[key].generations
+        shares = _span(low / whole, high / whole, lambda share: f"{100 * share:.2g} %" if share < 1 else "100 %")
+        hours = costs[key].gpu_hours
+        table.add_row(name, _span(low, high, _short), shares, _span(*hours, _short_hours) if hours else "—")
+    return table
+
+
+def _budget_notes(plan: Plan) -> list[str]:
+    """What is chosen and what it comes to, and what the expectation rests on."""
+    evaluations = [setup.evaluation for setup in plan.experiment.setups.values()]
+    chosen = " and ".join(dict.fromkeys(f"{e.budget} with rescore {str(e.rescore).lower()}" for e in evaluations))
+    hours = chosen_gpu_hours(plan)
+    in_all = f": {_span(*hours, _short_hours)} GPU-hours in all" if hours else ""
+    basis = "Expected: shares that simulated races took (tests/benchmarks/race.py); no bound."
+    return [f"Chosen: {chosen}{in_all}.", f"[dim]{basis}[/]"]
+
+
 def _hours_table(plan: Plan, hours: dict[str, Range]) -> Table:
     """GPU-hours by phase for each setup and all of them."""
     by_setup = {
@@ -138,7 +184,8 @@ def _hours_table(plan: Plan, hours: dict[str, Range]) -> Table:
     table = _table("GPU-hours, H100", *columns, right_from=1)
     for phase in (*PHASES, "total"):
         row = [_span(part[phase].low, part[phase].high, _short_hours) for part in columns.values()]
-        table.add_row(phase, *row, style="bold" if phase == "total" else None)
+        label = "evaluate, full" if phase == "evaluate" else phase
+        table.add_row(label, *row, style="bold" if phase == "total" else None)
     return table
 
 

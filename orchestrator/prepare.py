@@ -5,11 +5,10 @@ Loads no weights, so that mistakes are named within a second. Embedded models ar
 
 from __future__ import annotations
 
-import hashlib
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,13 @@ from typing import Any
 from orchestrator.config import Data, Experiment, Model, Setup
 from orchestrator.errors import UserError
 from orchestrator.grid import Unit, digest, model_identity
+from orchestrator.selection import decided_by_family
 from orchestrator.tasks.benchmarks import BENCHMARKS, load_benchmark
-from orchestrator.tasks.openthoughts import openthoughts_problems
+from orchestrator.tasks.data_files import folder_sha256
+from orchestrator.tasks.hub import check_hub_id
+from orchestrator.tasks.openthoughts import load_thoughts
 from orchestrator.tasks.problem_files import read_problems
+from orchestrator.wants import Sampling
 from orchestrator.workers.spec import Checkpoint, WorkerSpec
 
 Report = Callable[[str, dict[str, Any]], None]
@@ -53,22 +56,30 @@ def prepare(experiment: Experiment, runs: Path, report: Report) -> dict[str, tup
     return pairs
 
 
-def worker_spec(unit: Unit, experiment: Experiment, runs: Path, pair: tuple[Checkpoint, Checkpoint]) -> WorkerSpec:
+def worker_spec(
+    unit: Unit,
+    experiment: Experiment,
+    runs: Path,
+    pair: tuple[Checkpoint, Checkpoint],
+    wanted: Mapping[Sampling, int] | None = None,
+) -> WorkerSpec:
     """What the roles of `unit` need; an sft_warmup trial starts from its stage's checkpoint."""
     student, teacher = pair
     initial = student
     if unit.depends_on:
         initial = Checkpoint(str(runs / unit.depends_on[0] / "checkpoints" / f"step_{unit.knobs['K']:06d}"))
     setup = experiment.setups[unit.setup]
-    return WorkerSpec(unit, setup, experiment.runtime, student, teacher, initial, experiment.data_dir)
+    prunes = not decided_by_family(experiment, setup)
+    runtime, data_dir = experiment.runtime, experiment.data_dir
+    return WorkerSpec(unit, setup, runtime, student, teacher, initial, data_dir, wanted or {}, prunes)
 
 
 def check_data(name: str, setup: Setup, data_dir: str | None) -> None:
     """UserError unless every file the setup reads is there and is the declared one."""
     check_training_data(name, setup.data, data_dir)
-    for benchmark in setup.evaluation.benchmarks:
+    for benchmark, run in setup.evaluation.benchmarks.items():
         if BENCHMARKS[benchmark].file is not None:
-            load_benchmark(benchmark, data_dir)
+            load_benchmark(benchmark, data_dir, run)
 
 
 def check_training_data(name: str, data: Data, data_dir: str | None) -> None:
@@ -80,8 +91,10 @@ def check_training_data(name: str, data: Data, data_dir: str | None) -> None:
     elif data.source == "openthoughts":
         if not data.path:
             raise UserError(f"{name}.data.path: not set — a hub id, or a local parquet or JSON Lines file")
-        if Path(data.path).is_file():
-            openthoughts_problems(data)
+        if Path(data.path).exists():
+            load_thoughts(data)
+        else:
+            check_hub_id(f"{name}.data", data.path, data.revision)
 
 
 def checkpoint_of(model: Model, setup: Setup, runs: Path) -> Checkpoint:
@@ -98,16 +111,6 @@ def checkpoint_of(model: Model, setup: Setup, runs: Path) -> Checkpoint:
     if model.path.startswith((".", "/")):
         raise UserError(f"{model.path}: no such model folder")
     return Checkpoint(download(model.path, model.revision))
-
-
-def folder_sha256(folder: Path) -> str:
-    """One hash over names and contents of a model folder's files: the `revision` of a local model."""
-    total = hashlib.sha256()
-    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
-        with file.open("rb") as stream:
-            content = hashlib.file_digest(stream, "sha256").hexdigest()
-        total.update(f"{file.relative_to(folder).as_posix()}\0{content}\n".encode())
-    return total.hexdigest()
 
 
 def download(path: str, revision: str) -> str:

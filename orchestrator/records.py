@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 COUNTS = ("n", "correct", "truncated", "no_answer", "timed_out", "tokens")
@@ -11,7 +13,11 @@ COUNTS = ("n", "correct", "truncated", "no_answer", "timed_out", "tokens")
 
 @dataclass(frozen=True)
 class ProblemRecord:
-    """Counts over n generations; `answers` keeps every extracted answer, so that a corrected grader recounts."""
+    """Counts over n generations; `answers` keeps every extracted answer, so that a corrected grader recounts.
+
+    `lengths` counts responses by length in tokens, in bins that grow by 2^(1/8): {lower edge: responses}. It is
+    empty where lengths were not kept, as in records of older versions.
+    """
 
     problem: str
     n: int
@@ -21,13 +27,19 @@ class ProblemRecord:
     timed_out: int
     tokens: int
     answers: dict[str, int]
+    lengths: dict[int, int] = field(default_factory=dict)
+
+    def length_quantile(self, q: float) -> int | None:
+        """See `length_quantile`, for this problem alone."""
+        return length_quantile([self], q)
 
     def to_row(self) -> dict[str, Any]:
-        return asdict(self)
+        return asdict(self) | {"lengths": {str(edge): count for edge, count in sorted(self.lengths.items())}}
 
     @staticmethod
     def from_row(row: dict[str, Any]) -> ProblemRecord:
-        return ProblemRecord(**row)
+        lengths = {int(edge): count for edge, count in row.get("lengths", {}).items()}
+        return ProblemRecord(**{**row, "lengths": lengths})
 
 
 def merge(old: list[ProblemRecord], new: list[ProblemRecord]) -> list[ProblemRecord]:
@@ -35,8 +47,50 @@ def merge(old: list[ProblemRecord], new: list[ProblemRecord]) -> list[ProblemRec
     return [_merge_one(a, b) for a, b in zip(old, new, strict=True)]
 
 
+def length_histogram(lengths: Iterable[int]) -> dict[int, int]:
+    """{lower edge: how many} of response lengths in tokens, by edge. Lengths up to 16 are exact."""
+    return dict(sorted(Counter(_lower_edge(length) for length in lengths).items()))
+
+
+def length_quantile(records: Iterable[ProblemRecord], q: float) -> int | None:
+    """The shortest length, in tokens, that at least a share q of the responses do not exceed.
+
+    Told as the lower edge of its bin: the true length is less than 2^(1/8), 9.1 %, above it. None without
+    responses, or where the lengths of some were not kept. Raises ValueError unless 0 ≤ q ≤ 1.
+    """
+    if not 0 <= q <= 1:
+        raise ValueError(f"q is {q!r}; expected a share between 0 and 1")
+    total = _sum_lengths([(record.n, record.lengths) for record in records])
+    wanted, seen = max(1, math.ceil(q * sum(total.values()))), 0
+    for edge, count in total.items():
+        seen += count
+        if seen >= wanted:
+            return edge
+    return None
+
+
 def _merge_one(a: ProblemRecord, b: ProblemRecord) -> ProblemRecord:
     assert a.problem == b.problem
     answers = Counter(a.answers) + Counter(b.answers)
     counts = {name: getattr(a, name) + getattr(b, name) for name in COUNTS}
-    return ProblemRecord(problem=a.problem, answers=dict(sorted(answers.items())), **counts)
+    lengths = _sum_lengths([(a.n, a.lengths), (b.n, b.lengths)])
+    return ProblemRecord(problem=a.problem, answers=dict(sorted(answers.items())), lengths=lengths, **counts)
+
+
+def _sum_lengths(parts: list[tuple[int, Mapping[int, int]]]) -> dict[int, int]:
+    """The histogram of all parts (n, histogram); empty if one lacks its own, for a part of it would mislead."""
+    if any(sum(lengths.values()) != n for n, lengths in parts):
+        return {}
+    total: Counter[int] = Counter()
+    for _, lengths in parts:
+        total.update(lengths)
+    return dict(sorted(total.items()))
+
+
+def _lower_edge(length: int) -> int:
+    """The smallest whole length in the bin of `length`: bins start at 2^(j/8), compared exactly as 2^j ≤ length^8."""
+    if length < 1:
+        return 0
+    j = (length**8).bit_length() - 1
+    # ⌈2^(j/8)⌉ in whole numbers: the eighth root is a square root three times over.
+    return math.isqrt(math.isqrt(math.isqrt(2**j - 1))) + 1

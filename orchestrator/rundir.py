@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from orchestrator.records import ProblemRecord
 
 LOGS = ("metrics.jsonl", "rollouts.jsonl")
 LEARNER_STATE = "learner.safetensors"
+# How a line of `ProblemRecord.to_row` begins.
+_COUNTS = re.compile(rb'^\{"problem": "([^"\\]*)", "n": ([0-9]+), "correct": ([0-9]+), .*\n', re.MULTILINE)
 
 
 class RunReader:
@@ -68,11 +71,20 @@ class RunReader:
 
     def committed_metrics(self) -> list[dict[str, Any]]:
         """Rows that no later truncation can take back."""
-        return list(_rows(self.path / "metrics.jsonl", self._state().get("offsets", {}).get("metrics.jsonl", 0)))
+        return self.committed("metrics.jsonl")
 
     def rollouts(self) -> Iterator[dict[str, Any]]:
         """A row for each training rollout."""
         return _rows(self.path / "rollouts.jsonl")
+
+    def committed(self, log: str) -> list[dict[str, Any]]:
+        """Rows of a log that no later truncation can take back."""
+        return list(_rows(self.path / log, self._state().get("offsets", {}).get(log, 0)))
+
+    def document(self, name: str) -> Any:
+        """What a JSON file of its own holds; None if it was not written."""
+        text = _read_text(self.path / name)
+        return None if text is None else json.loads(text)
 
     def timing(self) -> list[dict[str, Any]]:
         """Wall-clock rows: a log in which steps that were repeated after a kill appear again."""
@@ -88,6 +100,29 @@ class RunReader:
         path = self._evaluation_path(evaluation_id, step)
         return [ProblemRecord.from_row(row) for row in _rows(path)] if path.exists() else None
 
+    def counts(self, evaluation_id: str, step: int) -> list[tuple[str, int, int]] | None:
+        """(problem, n, correct) of each record: `evaluation` at a tenth of its time, for tables over many runs."""
+        path = self._evaluation_path(evaluation_id, step)
+        if not path.exists():
+            return None
+        data = path.read_bytes()
+        found = _COUNTS.findall(data)
+        if len(found) != data.count(b"\n"):  # rows of another layout, or names with escapes
+            return [(r.problem, r.n, r.correct) for r in self.evaluation(evaluation_id, step) or []]
+        return [(problem.decode(), int(n), int(correct)) for problem, n, correct in found]
+
+    def evaluation_stamp(self, evaluation_id: str, step: int) -> tuple[int, int] | None:
+        """What changes whenever a checkpoint's records are written again; None if it was not evaluated."""
+        try:
+            found = self._evaluation_path(evaluation_id, step).stat()
+        except FileNotFoundError:
+            return None
+        return found.st_ino, found.st_mtime_ns
+
+    def rungs(self, evaluation_id: str, step: int) -> list[tuple[int, list[int]]]:
+        """(n, correct of each problem) as they were whenever a race took more samples, fewest first."""
+        return [(row["n"], row["correct"]) for row in _rows(self._rungs_path(evaluation_id, step))]
+
     def evaluated_steps(self, evaluation_id: str) -> list[int]:
         """Steps with records of this evaluation."""
         files = (self.path / "evals" / evaluation_id).glob("step_??????.jsonl")
@@ -96,22 +131,42 @@ class RunReader:
     def _evaluation_path(self, evaluation_id: str, step: int) -> Path:
         return self.path / "evals" / evaluation_id / f"step_{step:06d}.jsonl"
 
+    def _rungs_path(self, evaluation_id: str, step: int) -> Path:
+        return self._evaluation_path(evaluation_id, step).with_suffix(".rungs")
+
     def _state(self) -> dict[str, Any]:
         text = _read_text(self.path / "state.json")
         return json.loads(text) if text else {}
 
 
-class RunWriter(RunReader):
-    """The one writer of a unit's directory; holds its lease until `close`."""
+class RecordWriter(RunReader):
+    """Writes evaluations and nothing else; holds the unit's lease until `close`. Raises LeaseHeld."""
 
     def __init__(self, runs: Path, unit_id: str):
         super().__init__(runs, unit_id)
         self._lease = Lease(self._lock)
+
+    def write_evaluation(self, evaluation_id: str, step: int, records: list[ProblemRecord]) -> None:
+        """Records of a checkpoint, replacing what was there: fewer samples of the same, or older grades."""
+        path = self._evaluation_path(evaluation_id, step)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _write_atomically(path, "".join(_line(record.to_row()) for record in records))
+
+    def close(self) -> None:
+        """Let go of the lease."""
+        self._lease.release()
+
+
+class RunWriter(RecordWriter):
+    """The one writer of a unit's directory with its `logs`; holds its lease until `close`."""
+
+    def __init__(self, runs: Path, unit_id: str, logs: Sequence[str] = LOGS):
+        super().__init__(runs, unit_id)
         self.path.mkdir(parents=True, exist_ok=True)
         for note in ("error.txt", "traceback.txt"):
             (self.path / note).unlink(missing_ok=True)
-        self._discard_uncommitted()
-        self._logs = {name: (self.path / name).open("a", encoding="utf-8") for name in LOGS}
+        self._discard_uncommitted(logs)
+        self._logs = {name: (self.path / name).open("a", encoding="utf-8") for name in logs}
 
     def describe(self, config: dict[str, Any], provenance: Callable[[], dict[str, Any]]) -> None:
         """Write `config.json` and `provenance.json` once, when the unit starts."""
@@ -119,10 +174,19 @@ class RunWriter(RunReader):
             _write_atomically(self.path / "provenance.json", _pretty(provenance()))
             _write_atomically(self.path / "config.json", _pretty(config))
 
+    def describe_data(self, counts: dict[str, Any]) -> None:
+        """Write `data.json` once: what the training data hold, what was left out, where the golds come from."""
+        if not (self.path / "data.json").exists():
+            _write_atomically(self.path / "data.json", _pretty(counts))
+
     def append(self, log: str, rows: Iterable[dict[str, Any]]) -> None:
-        """Append rows to `metrics.jsonl` or `rollouts.jsonl`; numbers that are not finite become null."""
+        """Append rows to one of the logs; numbers that are not finite become null."""
         self._logs[log].writelines(_line(row) for row in rows)
         self._logs[log].flush()
+
+    def write_document(self, name: str, value: Any) -> None:
+        """Write `name`, a JSON file of its own, replacing what was there."""
+        _write_atomically(self.path / name, _pretty(_finite(value)))
 
     def append_timing(self, row: dict[str, Any]) -> None:
         """Append to the wall-clock log."""
@@ -154,11 +218,14 @@ class RunWriter(RunReader):
             if step != next_step:
                 (folder / LEARNER_STATE).unlink(missing_ok=True)
 
-    def write_evaluation(self, evaluation_id: str, step: int, records: list[ProblemRecord]) -> None:
-        """Records of a checkpoint, replacing fewer samples of the same."""
-        path = self._evaluation_path(evaluation_id, step)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _write_atomically(path, "".join(_line(record.to_row()) for record in records))
+    def note_rung(self, evaluation_id: str, step: int) -> None:
+        """Keep the counts that a race rests on before its next rung adds to them; noting them again changes nothing."""
+        counts = self.counts(evaluation_id, step)
+        assert counts, "only what was evaluated is extended"
+        now = (counts[0][1], [correct for _, _, correct in counts])
+        rungs = [*(rung for rung in self.rungs(evaluation_id, step) if rung != now), now]
+        lines = [_line({"n": n, "correct": correct}) for n, correct in rungs]
+        _write_atomically(self._rungs_path(evaluation_id, step), "".join(lines))
 
     def drop_checkpoints(self, keep: set[int]) -> None:
         """Remove all checkpoints but those of the steps in `keep`."""
@@ -181,13 +248,13 @@ class RunWriter(RunReader):
         """Let go of the files and the lease."""
         for file in self._logs.values():
             file.close()
-        self._lease.release()
+        super().close()
 
-    def _discard_uncommitted(self) -> None:
+    def _discard_uncommitted(self, logs: Sequence[str]) -> None:
         """Truncate the logs to the committed offsets and remove half-made and later checkpoints."""
         state = self._state()
         next_step = state.get("next_step", 0)
-        for name in LOGS:
+        for name in logs:
             with (self.path / name).open("ab") as file:
                 file.truncate(state.get("offsets", {}).get(name, 0))
         _drop_torn_line(self.path / "timing.jsonl")

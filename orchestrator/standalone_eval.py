@@ -58,10 +58,10 @@ def _setup(options: argparse.Namespace, data_dir: str | None) -> Setup:
 def _benchmark(item: str, setup: Setup, limit: int | None) -> tuple[str, BenchmarkRun]:
     """`math500:64` → n = 64; without a number, the setup's n or 1."""
     key, _, count = item.partition(":")
-    declared = setup.evaluation.benchmarks.get(key)
+    declared = setup.evaluation.benchmarks.get(key) or BenchmarkRun()
     if count and not (count.isascii() and count.isdigit()):
         raise refuse("--benchmarks", item, "KEY or KEY:n with a whole number n ≥ 1")
-    return key, BenchmarkRun(int(count) if count else (declared.n if declared else 1), limit)
+    return key, replace(declared, n=int(count) if count else declared.n, limit=limit)
 
 
 def _spec(options: argparse.Namespace, setup: Setup, data_dir: str | None) -> WorkerSpec:

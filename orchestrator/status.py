@@ -10,6 +10,7 @@ from orchestrator import grid, selection
 from orchestrator.config import Experiment, Setup
 from orchestrator.grid import Unit
 from orchestrator.rundir import RunReader
+from orchestrator.wants import wants
 
 STATES = ("done", "running", "failed", "interrupted", "queued", "waiting")
 
@@ -38,17 +39,17 @@ class UnitStatus:
 
 def collect(experiment: Experiment, units: list[Unit], runs: Path) -> list[UnitStatus]:
     """Status of each unit, in the order of `units`."""
-    return [unit_status(unit, experiment.setups[unit.setup], runs) for unit in units]
+    wanted = wants(experiment, units, runs)
+    return [unit_status(unit, experiment.setups[unit.setup], runs, unit.id in wanted) for unit in units]
 
 
-def unit_status(unit: Unit, setup: Setup, runs: Path) -> UnitStatus:
-    """Status of one unit; safe while it runs."""
+def unit_status(unit: Unit, setup: Setup, runs: Path, wanted: bool) -> UnitStatus:
+    """Status of one unit, of which samples are `wanted` or not; safe while it runs."""
     run = RunReader(runs, unit.id)
     metrics = run.metrics()
     ids = list(grid.evaluation_ids(setup).values())
-    means = {} if unit.kind == "sft" else selection.trajectory(run, ids)
-    best = selection.highest(means)
-    state = _state(unit, setup, run, runs)
+    best = None if unit.kind == "sft" else selection.best_step(run, ids)
+    state = _state(unit, run, runs, wanted)
     return UnitStatus(
         id=unit.id,
         setup=unit.setup,
@@ -59,44 +60,31 @@ def unit_status(unit: Unit, setup: Setup, runs: Path) -> UnitStatus:
         step=len(metrics) if state == "running" else run.next_step,
         steps=unit.steps,
         loss=metrics[-1].get("loss") if metrics else None,
-        score=float(means[best]) if best is not None else None,
+        score=selection.mean_score(run, ids, best) if best is not None else None,
         best_step=best,
         seconds_left=_seconds_left(unit, run, len(metrics)) if state == "running" else None,
         error=run.error,
     )
 
 
-def is_complete(unit: Unit, setup: Setup, run: RunReader) -> bool:
-    """Trained, and every kept checkpoint has the wanted samples on every benchmark."""
-    if not run.trained:
-        return False
-    if unit.kind == "sft":
-        return True
-    steps = [0] if unit.kind == "base_eval" else list(run.checkpoints())
-    wanted = {eid: grid.samples_wanted(setup.evaluation, key) for key, eid in grid.evaluation_ids(setup).items()}
-    return all(_samples(run, evaluation_id, step) >= n for evaluation_id, n in wanted.items() for step in steps)
-
-
 def missing_units(experiment: Experiment, units: list[Unit], runs: Path) -> list[Unit]:
-    """Units that still need work."""
-    return [u for u in units if not is_complete(u, experiment.setups[u.setup], RunReader(runs, u.id))]
+    """Units that still need work: training, or samples that are wanted now."""
+    wanted = wants(experiment, units, runs)
+    return [unit for unit in units if unit.id in wanted or not RunReader(runs, unit.id).trained]
 
 
-def _state(unit: Unit, setup: Setup, run: RunReader, runs: Path) -> str:
+def _state(unit: Unit, run: RunReader, runs: Path, wanted: bool) -> str:
     if run.running:
         return "running"
-    if is_complete(unit, setup, run):
+    if run.trained and not wanted:
         return "done"
     if run.error is not None:
         return "failed"
+    if run.trained:
+        return "queued"
     if run.started:
         return "interrupted"
     return "queued" if all(RunReader(runs, needed).trained for needed in unit.depends_on) else "waiting"
-
-
-def _samples(run: RunReader, evaluation_id: str, step: int) -> int:
-    records = run.evaluation(evaluation_id, step)
-    return records[0].n if records else 0
 
 
 def _seconds_left(unit: Unit, run: RunReader, steps_done: int) -> float | None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
+import json
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from rich.console import Console
@@ -14,10 +13,11 @@ from rich.console import Console
 from orchestrator import display, prepare, status
 from orchestrator.config import Experiment
 from orchestrator.grid import Unit
+from orchestrator.mirroring import Mirror
 from orchestrator.ray_environment import prepare_environment
+from orchestrator.retention import prune
 from orchestrator.status import UnitStatus
-
-MIRROR_EVERY_S = 30.0
+from orchestrator.wandb_mode import result_tables
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,15 @@ class Submission:
     again: str
     console: Console
 
+    @cached_property
+    def mirror(self) -> Mirror:
+        return Mirror(self.experiment, self.units, self.runs, self.again, self.say)
+
     def collect(self) -> list[UnitStatus]:
         return status.collect(self.experiment, self.units, self.runs)
+
+    def say(self, line: str) -> None:
+        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def submit(experiment: Experiment, units: list[Unit], runs: Path, address: str | None, again: str) -> int:
@@ -40,6 +47,7 @@ def submit(experiment: Experiment, units: list[Unit], runs: Path, address: str |
     job = Submission(experiment, units, runs, address, again, Console())
     missing = status.missing_units(experiment, units, runs)
     if not missing:
+        prune(experiment, units, runs)
         job.console.print(f"everything is done: {len(units)} units", highlight=False)
         return _conclude(job, interrupted=False)
     interrupted = _run(job, missing)
@@ -59,7 +67,7 @@ def _run(job: Submission, missing: list[Unit]) -> bool:
             sweep.check_placement(missing)
             with display.building(job.console) as report:
                 pairs = prepare.prepare(job.experiment, job.runs, report)
-            with _mirroring(job), display.watching(job.collect, job.console):
+            with job.mirror.following(), display.watching(job.collect, job.console):
                 sweep.run_waves(job.experiment, job.units, job.runs, pairs)
     except KeyboardInterrupt:
         return True
@@ -69,13 +77,15 @@ def _run(job: Submission, missing: list[Unit]) -> bool:
 
 def _conclude(job: Submission, interrupted: bool) -> int:
     """Print and write the results so far, and what is left."""
-    from analysis import load, results, terminal
+    from analysis import load, results, table_formats, terminal
 
     statuses = job.collect()
-    _mirror(job)
-    job.console.print(terminal.to_rich(load.results_table(job.experiment, job.units, job.runs)))
+    table = load.results_table(job.experiment, job.units, job.runs)
+    job.console.print(terminal.to_rich(table))
     folder = results.write_results(job.experiment, job.units, job.runs)
     job.console.print(f"written to {folder}", highlight=False, soft_wrap=True)
+    document, scores = (table_formats.FORMATS[form](table) for form in ("json", "csv"))
+    job.mirror.catch_up(result_tables(json.loads(document), scores), list(table.notes))
     for unit in statuses:
         if unit.state == "failed":
             job.console.print(f"failed: {unit.id}: {unit.error}", highlight=False, soft_wrap=True)
@@ -83,42 +93,3 @@ def _conclude(job: Submission, interrupted: bool) -> int:
         return 0
     job.console.print(f"{display.summary(statuses)}; go on with: {job.again}", highlight=False, soft_wrap=True)
     return 130 if interrupted else 1
-
-
-@contextmanager
-def _mirroring(job: Submission) -> Iterator[None]:
-    """While units run, keep W&B up to date if it is online; offline, one projection at the end is enough."""
-    from orchestrator.wandb_mode import chosen_mode
-
-    if chosen_mode(job.experiment.runtime.wandb) != "online":
-        yield
-        return
-    ended = threading.Event()
-
-    def follow() -> None:
-        while not ended.wait(MIRROR_EVERY_S):
-            _mirror(job)
-
-    thread = threading.Thread(target=follow, daemon=True, name="mirror")
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-
-
-def _mirror(job: Submission) -> None:
-    """A failing mirror never fails a sweep: the run directories hold everything and the next call tries again."""
-    from orchestrator.wandb_mode import chosen_mode, stale_units
-
-    mode = chosen_mode(job.experiment.runtime.wandb)
-    stale = stale_units(job.experiment, job.units, job.runs, mode) if mode != "disabled" else []
-    if not stale:
-        return
-    from orchestrator import wandb_mirror  # wandb takes a second to import
-
-    try:
-        wandb_mirror.mirror(job.experiment, stale, job.runs, mode)
-    except (wandb_mirror.MirrorError, OSError) as error:
-        job.console.print(f"W&B is behind ({error}); it catches up at the next submit", highlight=False, soft_wrap=True)

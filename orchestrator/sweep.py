@@ -18,15 +18,16 @@ import ray
 from ray import tune
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from orchestrator import grid, status
 from orchestrator.config import Experiment
 from orchestrator.errors import UserError
 from orchestrator.grid import Unit
 from orchestrator.placement import bundles
 from orchestrator.prepare import worker_spec
+from orchestrator.retention import prune
 from orchestrator.rundir import RunReader
 from orchestrator.scratch import scratch_folder
 from orchestrator.trainable import UnitTrainable
+from orchestrator.wants import Wants, wants
 from orchestrator.workers.spec import Checkpoint
 
 OBJECT_STORE_BYTES = 512 * 2**20
@@ -83,12 +84,31 @@ def _check_answers(address: str) -> None:
 def run_waves(
     experiment: Experiment, units: list[Unit], runs: Path, pairs: dict[str, tuple[Checkpoint, Checkpoint]]
 ) -> None:
-    """Run the missing units, wave by wave; a unit whose dependency failed is left out."""
-    for wave in grid.waves(units):
-        missing = status.missing_units(experiment, wave, runs)
-        ready = [u for u in missing if all(RunReader(runs, needed).trained for needed in u.depends_on)]
-        if ready:
-            _run_wave(experiment, ready, runs, pairs)
+    """Run what is missing, wave by wave: training, then the samples that each wave's results make wanted.
+
+    A unit that did not come to what its wave asked of it is left out of the next ones, and so is what needs it.
+    """
+    failed: set[str] = set()
+    while True:
+        prune(experiment, units, runs)
+        asked = wants(experiment, units, runs)
+        ready = [unit for unit in units if unit.id not in failed and _is_ready(unit, asked, runs)]
+        if not ready:
+            return
+        _run_wave(experiment, ready, runs, pairs, asked)
+        left = wants(experiment, units, runs)
+        failed |= {unit.id for unit in ready if not _did(unit, asked, left, runs)}
+
+
+def _is_ready(unit: Unit, asked: Wants, runs: Path) -> bool:
+    """Whether a unit has something to do and everything it needs."""
+    missing = unit.id in asked or not RunReader(runs, unit.id).trained
+    return missing and all(RunReader(runs, needed).trained for needed in unit.depends_on)
+
+
+def _did(unit: Unit, asked: Wants, left: Wants, runs: Path) -> bool:
+    still = left.get(unit.id, {}).items() & asked.get(unit.id, {}).items()
+    return RunReader(runs, unit.id).trained and not still
 
 
 def check_placement(units: list[Unit]) -> None:
@@ -111,11 +131,15 @@ def _impossible(unit: Unit, wanted: dict[str, float], nodes: list[dict[str, floa
 
 
 def _run_wave(
-    experiment: Experiment, units: list[Unit], runs: Path, pairs: dict[str, tuple[Checkpoint, Checkpoint]]
+    experiment: Experiment,
+    units: list[Unit],
+    runs: Path,
+    pairs: dict[str, tuple[Checkpoint, Checkpoint]],
+    asked: Wants,
 ) -> None:
     # Failures are told from the run directories; Tune's own reports of them would bury that.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
-    specs = {unit.id: worker_spec(unit, experiment, runs, pairs[unit.setup]) for unit in units}
+    specs = {unit.id: worker_spec(unit, experiment, runs, pairs[unit.setup], asked.get(unit.id, {})) for unit in units}
     placements = {unit.id: unit.placement for unit in units}
     trainable = tune.with_resources(
         tune.with_parameters(UnitTrainable, specs=specs, runs=str(runs)),

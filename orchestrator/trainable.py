@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ from orchestrator.errors import UserError
 from orchestrator.lease import HEARTBEAT_S, STALE_AFTER_S, LeaseHeld
 from orchestrator.provenance import provenance
 from orchestrator.rundir import RunWriter
-from orchestrator.workers.spec import WorkerSpec
+from orchestrator.workers.spec import WorkerSpec, resolved
 
 if TYPE_CHECKING:
     from orchestrator.trial import Progress
@@ -87,12 +86,6 @@ class UnitTrainable(tune.Trainable):
                 if error is not None:
                     run.fail(error, traceback.format_exc())
                 run.close()
-
-
-def resolved(spec: WorkerSpec) -> dict[str, Any]:
-    """What `config.json` holds: the unit with everything it was started with."""
-    unit = asdict(spec.unit)
-    return {"unit": unit, "setup": asdict(spec.setup), "runtime": asdict(spec.runtime)}
 
 
 def _open(runs: Path, unit_id: str) -> RunWriter:

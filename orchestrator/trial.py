@@ -17,6 +17,7 @@ from orchestrator.selection import best_step, mean_score
 from orchestrator.tasks.grader import Grader
 from orchestrator.tasks.training_data import load_training_set
 from orchestrator.training_step import TrainingStep
+from orchestrator.wants import Sampling
 from orchestrator.workers.models import open_tokenizer
 from orchestrator.workers.roles import Roles
 from orchestrator.workers.spec import WorkerSpec
@@ -74,6 +75,7 @@ class Trial:
         if self.run.next_step >= self.unit.steps:
             return
         data = load_training_set(self.setup, self.spec.data_dir, self.tokenizer)
+        self.run.describe_data(data.counts())
         if self.run.next_step:
             self.roles.learner.restore(str(self.run.checkpoints()[self.run.next_step]))
         with Grader(deadline_s=self.spec.runtime.grader_deadline_s) as grader:
@@ -99,26 +101,39 @@ class Trial:
             yield Progress(step, None)
 
     def evaluate(self, step: int, checkpoint: Path | None) -> Iterator[Progress]:
-        """Fill the gaps of one checkpoint, benchmark by benchmark; yields if anything was missing."""
-        ids = grid.evaluation_ids(self.setup)
-        missing = False
-        for benchmark, evaluation_id in ids.items():
-            records = self.run.evaluation(evaluation_id, step)
-            have, wanted = records[0].n if records else 0, grid.samples_wanted(self.setup.evaluation, benchmark)
-            if have >= wanted:
-                continue
-            missing, started = True, time.monotonic()
-            folder = str(checkpoint) if checkpoint else None
-            fresh = self.roles.evaluator.evaluate(folder, benchmark, have, wanted, step)
-            self.run.write_evaluation(evaluation_id, step, merge(records, fresh) if records else fresh)
-            seconds = round(time.monotonic() - started, 3)
-            self.run.append_timing({"step": step, "phase": "evaluate", "benchmark": benchmark, "seconds": seconds})
-        if missing:
+        """Fill the gaps of one checkpoint, benchmark by benchmark; yields if there were any."""
+        missing = [self.extend(wanted, n, checkpoint) for wanted, n in self.samples_wanted(step).items()]
+        if any(missing):
+            ids = grid.evaluation_ids(self.setup)
             yield Progress(step, mean_score(self.run, list(ids.values()), step))
 
+    def samples_wanted(self, step: int) -> dict[Sampling, int]:
+        """Samples that a checkpoint gets: at once, or because its family asks for more."""
+        at_once = grid.samples_at_once(self.setup.evaluation, self.unit.kind)
+        wanted = {Sampling(benchmark, step, 0): n for benchmark, n in at_once.items()}
+        asked = {sampling: n for sampling, n in self.spec.wanted.items() if sampling.step == step}
+        return wanted | {sampling: max(n, wanted.get(sampling, 0)) for sampling, n in asked.items()}
+
+    def extend(self, sampling: Sampling, wanted: int, checkpoint: Path | None) -> bool:
+        """Take the samples that one evaluation of a checkpoint lacks; False if it lacks none."""
+        benchmark, step, draw = sampling
+        evaluation_id = grid.drawn_evaluation_ids(self.setup, draw)[benchmark]
+        records = self.run.evaluation(evaluation_id, step)
+        have = records[0].n if records else 0
+        if have >= wanted:
+            return False
+        started, folder = time.monotonic(), str(checkpoint) if checkpoint else None
+        fresh = self.roles.evaluator.evaluate(folder, benchmark, have, wanted, step, draw)
+        if records and draw == 0 and self.setup.evaluation.budget == "adaptive":
+            self.run.note_rung(evaluation_id, step)
+        self.run.write_evaluation(evaluation_id, step, merge(records, fresh) if records else fresh)
+        seconds = round(time.monotonic() - started, 3)
+        self.run.append_timing({"step": step, "phase": "evaluate", "benchmark": benchmark, "seconds": seconds})
+        return True
+
     def prune(self) -> None:
-        """Keep the best checkpoint and the last, unless all are wanted."""
-        if self.spec.runtime.keep == "best" and self.unit.kind == "trial":
+        """Keep the best checkpoint and the last, unless more are wanted."""
+        if self.spec.runtime.keep == "best" and self.spec.prunes and self.unit.kind == "trial":
             best = best_step(self.run, list(grid.evaluation_ids(self.setup).values()))
             last = set() if self.run.next_step == self.unit.steps and best is not None else {self.run.next_step}
             self.run.drop_checkpoints(last | ({best} if best is not None else set()))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from orchestrator.config import Experiment, Model, Placement, Recipe, Setup, Training
+from orchestrator.config import Experiment, Model, Placement, Probe, Recipe, Setup, Training
 from orchestrator.errors import UserError, did_you_mean, refuse, unknown
 from orchestrator.methods import METHODS
-from orchestrator.tasks.benchmarks import BENCHMARKS
+from orchestrator.tasks.benchmarks import BENCHMARKS, check_source
 
 OBJECTIVES = ("renormalized", "surrogate", "tail", "truncated", "full")
 VETO_OBJECTIVES = ("renormalized", "surrogate", "truncated", "full")
@@ -39,6 +39,7 @@ def check_setup(name: str, setup: Setup) -> None:
     _one_of("engine.dtype", setup.engine.dtype, ("float32", "bfloat16"))
     _check_training(setup.training)
     _check_evaluation(setup)
+    _check_probe(setup.probe)
     if setup.training.top_k > setup.vocabulary.valid:
         raise refuse("training.top_k", setup.training.top_k, f"≤ the vocabulary of {setup.vocabulary.valid} ids")
 
@@ -147,6 +148,9 @@ def _check_evaluation(setup: Setup) -> None:
     evaluation = setup.evaluation
     _at_least("evaluation.max_response_tokens", evaluation.max_response_tokens, 1)
     _positive("evaluation.temperature", evaluation.temperature)
+    _one_of("evaluation.budget", evaluation.budget, ("full", "adaptive"))
+    if not 0 < evaluation.error < 1:
+        raise refuse("evaluation.error", evaluation.error, "a probability > 0 and < 1")
     if not evaluation.benchmarks:
         raise refuse("evaluation.benchmarks", {}, "at least one benchmark")
     for key, run in evaluation.benchmarks.items():
@@ -156,6 +160,16 @@ def _check_evaluation(setup: Setup) -> None:
             _at_least(f"evaluation.benchmarks.{key}.n", run.n, 1)
             if run.limit is not None:
                 _at_least(f"evaluation.benchmarks.{key}.limit", run.limit, 1)
+            check_source(key, run)
+
+
+def _check_probe(probe: Probe) -> None:
+    for field in ("prompts", "prefixes", "continuations"):
+        _at_least(f"probe.{field}", getattr(probe, field), 1)
+    if not probe.lengths or any(not (0 < t < 1 or (t >= 1 and t % 1 == 0)) for t in probe.lengths):
+        raise refuse("probe.lengths", probe.lengths, "whole numbers of tokens, or shares between 0 and 1")
+    if probe.epsilon is not None:
+        _positive("probe.epsilon", probe.epsilon)
 
 
 def _one_of(key: str, value: Any, allowed: tuple[str, ...]) -> None:

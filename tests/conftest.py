@@ -11,7 +11,7 @@ from tests.sweeps import Sweep, run_sweep
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
     """Roles inline, and one trial whose roles are actors of their own; one sample for each problem."""
     methods = {"vanilla": {}, "sft_warmup": {"K": [4]}, "skd": {"K": [5], "tau_T": [0.6], "placement": "split"}}
-    return run_sweep(tmp_path_factory.mktemp("finished"), methods)
+    return run_sweep(tmp_path_factory.mktemp("finished"), methods, evaluation={"rescore": False})
 
 
 @pytest.fixture(scope="session")

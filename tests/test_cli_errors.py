@@ -116,6 +116,9 @@ def test_wrong_types(override: str, words: tuple[str, ...], capsys: pytest.Captu
         ("training.optimizer.lr=0", ("training.optimizer.lr: 0.0", "> 0")),
         ("training.optimizer.beta2=1", ("training.optimizer.beta2: 1.0", "< 1")),
         ("evaluation.temperature=0", ("evaluation.temperature: 0.0", "> 0")),
+        ("evaluation.budget=adaptiv", ("evaluation.budget: 'adaptiv'", "full, adaptive", "did you mean adaptive?")),
+        ("evaluation.error=0", ("evaluation.error: 0.0", "> 0 and < 1")),
+        ("evaluation.error=1", ("evaluation.error: 1.0", "> 0 and < 1")),
         ("evaluation.benchmarks.arithmetic_short.n=0", ("evaluation.benchmarks.arithmetic_short.n: 0", "≥ 1")),
         ("evaluation.benchmarks.arithmetic_long.limit=0", ("evaluation.benchmarks.arithmetic_long.limit: 0", "≥ 1")),
         ("seeds=[]", ("seeds: []", "one or several whole numbers ≥ 0")),
@@ -410,10 +413,10 @@ def test_table_of_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.Captur
     assert_names(line, tmp_path / "results.csv", "method,setup,benchmark,pass_at_1")
 
 
-def test_figures_without_scores(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_figures_of_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = tmp_path / "runs"
     line = complaint(capsys, "figures", QUICKSTART, "--runs", runs, "--out", tmp_path / "figures")
-    assert_names(line, runs, "no scores of quickstart yet", "trb submit")
+    assert_names(line, runs, "nothing to draw of quickstart yet", "trb submit")
 
 
 def test_figures_into_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from rich.console import Console
 
 from orchestrator import plan, plan_view
 from orchestrator.errors import UserError
+from orchestrator.evaluation_budget import expected_share
 from orchestrator.load import load_experiment
 from orchestrator.memory import Decoder
 from orchestrator.policy.behavior import behavior_at
@@ -124,6 +126,75 @@ def test_evaluation_generations(setup: str, once: int) -> None:
     assert (base.resources.evaluation_generations, base.resources.training_generations) == (once, 0)
     whole = plan.totals(made)["evaluation"]["generations"]
     assert whole == (43 * 20 + 1) * (SETUP_A + SETUP_B)
+
+
+def test_evaluation_under_either_budget() -> None:
+    """Full is what the units add up to; a race takes an expected share; rescoring is one checkpoint of a family."""
+    total = plan.totals(planned())
+    found = total["evaluation_budgets"]
+    assert found["full"]["generations"]["low"] == found["full"]["generations"]["high"] == 861 * (SETUP_A + SETUP_B)
+    assert found["full"]["gpu_hours"] == pytest.approx(total["gpu_hours"]["evaluate"])
+    assert found["rescore"]["generations"]["low"] == 8 * (SETUP_A + SETUP_B)
+    hours, whole = found["adaptive"]["generations"], found["full"]["generations"]["low"]
+    assert 1 / 32 < hours["low"] / whole < hours["high"] / whole < 1 / 3
+    assert total["evaluation_chosen"]["qwen3-1.7b"] == {"budget": "full", "error": 0.05, "rescore": True}
+
+
+def test_the_base_evaluation_is_no_race() -> None:
+    only_base = 20 * SETUP_A * Fraction(expected_share(20, planned().experiment.setups["qwen3-1.7b"])[1]) + SETUP_A
+    made = planned("paper", "setups=[qwen3-1.7b]", *ONLY_VANILLA)
+    found = plan.totals(made)["evaluation_budgets"]["adaptive"]["generations"]
+    assert found["high"] == round(only_base)
+
+
+def test_seeds_multiply_a_race_and_do_not_widen_it() -> None:
+    once, twice = (
+        plan.totals(planned("paper", "setups=[qwen3-1.7b]", f"seeds={seeds}"))["evaluation_budgets"]
+        for seeds in ("[0]", "[0,1]")
+    )
+    base = SETUP_A  # of the untrained student there is one
+    for name in ("adaptive", "rescore"):
+        low, doubled = once[name]["generations"]["low"], twice[name]["generations"]["low"]
+        assert doubled - base == pytest.approx(2 * (low - base), abs=2)
+
+
+def test_fewer_candidates_and_smaller_n_leave_less_to_save() -> None:
+    setup = planned().experiment.setups["qwen3-1.7b"]
+    shares = [expected_share(candidates, setup) for candidates in (1, 2, 20, 100, 300, 900)]
+    assert shares[0] == (1, 1)
+    assert shares == sorted(shares, reverse=True)
+    assert shares[-1] == shares[-2]
+    small = planned("quickstart").experiment.setups["arithmetic"]
+    assert expected_share(20, small)[0] > shares[2][0]
+    assert expected_share(20, small)[1] == 1
+
+
+@pytest.mark.parametrize(
+    ("overrides", "most"),
+    [
+        ((), 2),
+        (("runtime.keep=all",), 20),
+        (("evaluation.budget=adaptive",), 20),
+        (("seeds=[0,1]",), 40),
+    ],
+)
+def test_checkpoints_on_disk(overrides: tuple[str, ...], most: int) -> None:
+    found = plan.totals(planned("paper", "setups=[qwen3-1.7b]", *ONLY_VANILLA, *overrides))["checkpoints_gib"]
+    one = 1_720_574_976 * 2 / 2**30
+    assert found["most"] == pytest.approx(most * one, abs=0.001)
+    kept = {(): 1, ("runtime.keep=all",): 20, ("seeds=[0,1]",): 2}.get(overrides, 1)
+    assert found["kept"] == pytest.approx(kept * one, abs=0.001)
+
+
+def test_the_chosen_hours_are_those_of_the_chosen_budget() -> None:
+    full, races = (planned("paper", f"evaluation.budget={budget}") for budget in ("full", "adaptive"))
+    alone = planned("paper", "evaluation.rescore=false")
+    most = [plan.totals(made)["chosen_gpu_hours"]["high"] for made in (races, alone, full)]
+    assert most == sorted(set(most))
+    total = plan.totals(alone)
+    assert total["chosen_gpu_hours"] == pytest.approx(total["gpu_hours"]["total"])
+    assert plan.chosen_gpu_hours(planned("quickstart")) is None
+    assert "Chosen: adaptive with rescore true: 45,800" in shown(races, 80)
 
 
 def test_the_last_step_is_a_checkpoint_too() -> None:

@@ -224,6 +224,34 @@ def test_what_a_kill_left_of_an_evaluation_is_not_read(tmp_path: Path) -> None:
         assert run.evaluation("bench", 4) is None
 
 
+@pytest.mark.parametrize("names", [["p0", "p1"], ['quoted "p"', "back\\slash"], ["x²", '{"n": 9}'], []])
+def test_counts_are_those_of_the_records(names: list[str], tmp_path: Path) -> None:
+    records = [record(correct, 4, name) for correct, name in enumerate(names)]
+    with opened(tmp_path) as run:
+        run.write_evaluation("math500-0", 20, records)
+    assert run.counts("math500-0", 20) == [(r.problem, r.n, r.correct) for r in records]
+    assert run.counts("math500-0", 40) is None
+
+
+def test_counts_of_rows_in_another_layout_are_read_all_the_same(tmp_path: Path) -> None:
+    with opened(tmp_path) as run:
+        run.write_evaluation("math500-0", 20, [record(1, 4, "p0"), record(2, 4, "p1")])
+    path = tmp_path / run.unit_id / "evals" / "math500-0" / "step_000020.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(dict(sorted(row.items()))) + "\n" for row in rows))
+    assert run.counts("math500-0", 20) == [("p0", 4, 1), ("p1", 4, 2)]
+
+
+def test_the_stamp_of_an_evaluation_changes_when_it_is_written_again(tmp_path: Path) -> None:
+    with opened(tmp_path) as run:
+        assert run.evaluation_stamp("math500-0", 20) is None
+        run.write_evaluation("math500-0", 20, [record(1, 4)])
+        first = run.evaluation_stamp("math500-0", 20)
+        assert first == run.evaluation_stamp("math500-0", 20)
+        run.write_evaluation("math500-0", 20, [record(1, 4)])
+        assert run.evaluation_stamp("math500-0", 20) != first
+
+
 def test_a_unit_is_described_once(tmp_path: Path) -> None:
     for attempt in (0, 1):
         with opened(tmp_path) as run:

@@ -25,21 +25,27 @@ HEAVY = {"torch", "ray", "transformers", "pandas", "wandb", "matplotlib", "datas
 LAYERS = (
     {"errors", "config", "records", "lease", "provenance", "ray_environment", "scratch"},
     {"strict"},
-    {"policy", "objective", "methods", "placement", "memory", "rundir"},
-    {"batch", "tasks", "selection"},
+    {"policy", "objective", "methods", "placement", "memory", "rundir", "race"},
+    {"batch", "tasks"},
     {"diagnostics", "engines", "grid", "validate"},
-    {"workers", "load", "status", "plan", "wandb_mode"},
-    {"prepare", "training_step", "display", "plan_view", "wandb_mirror"},
-    {"trial"},
+    {"selection", "probe_unit", "probe_documents"},
+    {"wants", "evaluation_budget"},
+    {"workers", "load", "retention", "status", "plan", "wandb_mode"},
+    {"prepare", "training_step", "continuation", "display", "plan_view", "wandb_mirror", "wandb_dashboard"},
+    {"trial", "mirroring"},
     {"trainable"},
     {"sweep"},
-    {"submit", "doctor", "standalone_eval"},
+    {"submit", "doctor", "regrade", "standalone_eval", "probe"},
     {"cli"},
 )
-FOR_ANALYSIS = {"config", "grid", "rundir", "selection", "status", "load", "records", "errors"}
+FOR_ANALYSIS = {
+    *("config", "grid", "rundir", "selection", "status", "load", "records", "errors", "probe_unit"),
+    "tasks.benchmarks",
+}
 USING_ANALYSIS = {"orchestrator.submit", "orchestrator.cli"}
 CONFINED = {
-    "wandb": {"orchestrator.wandb_mirror"},
+    "wandb": {"orchestrator.wandb_mirror", "orchestrator.wandb_dashboard"},
+    "wandb_workspaces": {"orchestrator.wandb_dashboard"},
     "ray": {"orchestrator.sweep", "orchestrator.trainable", "orchestrator.workers.actors"},
 }
 

@@ -12,6 +12,7 @@ import pytest
 from analysis.labels import BENCHMARKS, METHODS, SETUPS, benchmark_label
 from analysis.table import Score, Table, make_table, read_results, round_to_tenths
 from analysis.table_formats import to_csv, to_json, to_latex, to_markdown
+from orchestrator.cli import main
 
 PAPER_CSV = Path(__file__).parent / "fixtures" / "paper_results.csv"
 HEADER = "method,setup,benchmark,pass_at_1"
@@ -83,6 +84,13 @@ def read_table(folder: Path, rows: Sequence[str]) -> Table:
 
 def test_the_papers_latex_comes_out_verbatim() -> None:
     assert to_latex(make_table(read_results(PAPER_CSV))) == PAPER_LATEX.lstrip()
+
+
+def test_the_command_prints_the_papers_latex(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["table", "--results", str(PAPER_CSV), "--format", "tex"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == PAPER_LATEX.lstrip()
 
 
 def test_every_cell_of_the_paper_has_its_number_and_mark() -> None:
@@ -328,6 +336,9 @@ def test_json_holds_values_before_rounding_with_text_and_mark() -> None:
         ],
         "rows": [{"method": "skd", "label": METHODS["skd"], "cells": [cell, cell]}],
         "notes": ["partial: 3 of 10"],
+        "evidence": [],
+        "benchmarks": [],
+        "bootstrap": None,
     }
 
 
@@ -358,7 +369,8 @@ def test_a_table_without_scores_still_renders() -> None:
     assert to_csv(table) == f"{HEADER}\n"
     assert "multicolumn" not in to_latex(table)
     assert "cmidrule" not in to_latex(table)
-    assert json.loads(to_json(table)) == {"columns": [], "rows": [], "notes": []}
+    nothing = {"columns": [], "rows": [], "notes": [], "evidence": [], "benchmarks": [], "bootstrap": None}
+    assert json.loads(to_json(table)) == nothing
 
 
 def test_latex_without_the_trust_region_row_has_one_rule_above_the_rivals() -> None:

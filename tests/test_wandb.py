@@ -13,12 +13,21 @@ from typing import Any
 import pytest
 import yaml
 
+from analysis import load, table_formats
 from orchestrator.config import Experiment
 from orchestrator.grid import Unit, expand
 from orchestrator.load import load_experiment
 from orchestrator.rundir import RunWriter
-from orchestrator.wandb_mirror import mirror
-from orchestrator.wandb_mode import chosen_mode, mirror_folder, stale_units
+from orchestrator.wandb_mirror import mirror, mirror_results
+from orchestrator.wandb_mode import (
+    chosen_mode,
+    logged_in,
+    mirror_folder,
+    result_tables,
+    results_id,
+    server_url,
+    stale_units,
+)
 from tests.fake_runs import metrics, quickstart, units_of, write_run
 from tests.sweeps import ROOT, TINY_SETUP, environment
 
@@ -120,7 +129,12 @@ def test_a_unit_is_one_run_with_its_knobs_and_its_best_checkpoint(runs: Path, lo
     summary: dict[str, Any] = {}
     for record in found:
         summary |= record["summary"].get("update", {}) if record["type"] == "summary" else {}
-    assert (summary["best_step"], summary["best_score"]) == (40, 1.0)
+    assert {key: summary[key] for key in ("best_step", "best_score", "candidates")} == {
+        "best_step": 40,
+        "best_score": 1.0,
+        "candidates": 3,
+    }
+    assert {"best/arithmetic_short": 1.0, "best/arithmetic_long": 1.0}.items() <= summary.items()
 
 
 def test_missing_numbers_are_left_out(runs: Path, loaded: Loaded) -> None:
@@ -131,6 +145,67 @@ def test_missing_numbers_are_left_out(runs: Path, loaded: Loaded) -> None:
         run.commit(1)
     mirror(experiment, [unit], runs, "offline")
     assert history(runs, unit) == [{"step": 0, "train/reward": 1.0}]
+
+
+def test_seconds_of_a_step_are_those_of_its_last_time(runs: Path, loaded: Loaded) -> None:
+    experiment, units = loaded
+    unit = units_of(units, "vanilla")[0]
+    write_run(runs, experiment, unit, {}, steps=2, done=False)
+    with closing(RunWriter(runs, unit.id)) as run:
+        for step, seconds in ((0, 1.5), (1, 9.0), (1, 2.5), (2, 3.5)):  # step 2 is not committed
+            run.append_timing({"step": step, "phase": "train", "rollout": seconds, "learn": 0.5})
+        run.append_timing({"step": 1, "phase": "evaluate", "benchmark": "arithmetic_short", "seconds": 7.0})
+    mirror(experiment, [unit], runs, "offline")
+    timed = [{"time/rollout": 1.5, "time/learn": 0.5}, {"time/rollout": 2.5, "time/learn": 0.5}]
+    assert history(runs, unit) == [row | seconds for row, seconds in zip(train_rows(2), timed, strict=True)]
+
+
+# --- results ---
+
+
+def table_files(runs: Path, experiment: Experiment) -> dict[str, Any]:
+    """Name → content of every table in the offline fragments of the results run."""
+    folders = mirror_folder(runs).rglob(f"offline-run-*-{results_id(experiment)}")
+    files = [file for folder in folders for file in folder.rglob("*.table.json")]
+    return {file.name.split("_summary_")[0]: json.loads(file.read_text()) for file in files}
+
+
+def test_the_results_table_is_a_run_of_its_own(runs: Path, loaded: Loaded) -> None:
+    experiment, units = loaded
+    for name, correct in (("vanilla", [1, 2]), ("veto", [4, 3])):
+        write_run(runs, experiment, units_of(units, name)[0], {20: correct}, steps=60)
+    made = load.results_table(experiment, units, runs)
+    tables = result_tables(json.loads(table_formats.to_json(made)), table_formats.to_csv(made))
+    for _ in range(2):
+        mirror_results(experiment, tables, list(made.notes), runs, "offline")
+        assert len(list(mirror_folder(runs).rglob("*.wandb"))) == 1
+        shown = table_files(runs, experiment)
+        assert set(shown) == {"results", "scores"}
+        assert shown["results"]["columns"] == ["Method", "Avg", "Short sums", "Long sums"]
+        rows = {row[0]: row[1:] for row in shown["results"]["data"]}
+        assert (rows["Vanilla OPD"], rows["Veto"]) == ([37.5, 25.0, 50.0], [87.5, 100.0, 75.0])
+        assert rows["Untrained student"] == [None, None, None]
+        scored = [dict(zip(shown["scores"]["columns"], row, strict=True)) for row in shown["scores"]["data"]]
+        (cell,) = [row for row in scored if (row["method"], row["benchmark"]) == ("veto", "arithmetic_long")]
+        assert (cell["setup"], cell["pass_at_1"]) == ("arithmetic", 75.0)
+
+
+def test_no_results_no_tables(runs: Path, loaded: Loaded) -> None:
+    made = load.results_table(*loaded, runs)
+    assert result_tables(json.loads(table_formats.to_json(made)), table_formats.to_csv(made)) == {}
+
+
+def test_columns_of_several_setups_name_theirs() -> None:
+    columns = [{"setup": name, "benchmark": "avg", "label": "Avg"} for name in ("a", "b")]
+    row = {"method": "veto", "label": "Veto", "cells": [{"value": 1.5}, {"value": None}]}
+    text = "method,setup,pass_at_1,setting,n\nveto,a,1.5,K=2,4\nveto,b,,,\n"
+    assert result_tables({"columns": columns, "rows": [row]}, text) == {
+        "results": (["Method", "a Avg", "b Avg"], [["Veto", 1.5, None]]),
+        "scores": (
+            ["method", "setup", "pass_at_1", "setting", "n"],
+            [["veto", "a", 1.5, "K=2", 4.0], ["veto", "b", None, None, None]],
+        ),
+    }
 
 
 # --- again ---
@@ -266,6 +341,7 @@ def test_wandbs_own_variable_decides_before_the_login(
         (None, "offline"),
         ("", "offline"),
         (f"machine api.wandb.ai login user password {KEY}\n", "online"),
+        (f"machine api.forge.coreweave.com login user password {KEY}\n", "online"),
         (f"machine example.org login user password {KEY}\n", "offline"),
         ("no netrc at all\n", "offline"),
     ],
@@ -274,8 +350,29 @@ def test_without_a_key_the_netrc_decides(
     netrc: str | None, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("WANDB_API_KEY")
-    (tmp_path / "home").mkdir()
-    if netrc is not None:
-        (tmp_path / "home" / ".netrc").write_text(netrc)
-        (tmp_path / "home" / ".netrc").chmod(0o600)
+    monkeypatch.delenv("WANDB_BASE_URL")
+    write_netrc(tmp_path / "home", netrc)
     assert chosen_mode("auto") == expected
+
+
+@pytest.mark.parametrize(("machine", "expected"), [("wandb.firm:8080", True), ("api.wandb.ai", False)])
+@pytest.mark.parametrize("noted", [True, False])
+def test_a_server_of_ones_own_needs_its_own_login(
+    noted: bool, machine: str, expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("WANDB_API_KEY")
+    monkeypatch.setenv("WANDB_BASE_URL", "" if noted else "http://wandb.firm:8080/")
+    if noted:  # as `wandb login --host` leaves it
+        (tmp_path / "home" / ".config" / "wandb").mkdir(parents=True)
+        settings = "[default]\nbase_url = http://wandb.firm:8080\n"
+        (tmp_path / "home" / ".config" / "wandb" / "settings").write_text(settings)
+    write_netrc(tmp_path / "home", f"machine {machine} login user password {KEY}\n")
+    assert server_url() == "http://wandb.firm:8080"
+    assert logged_in() is expected
+
+
+def write_netrc(home: Path, text: str | None) -> None:
+    home.mkdir(exist_ok=True)
+    if text is not None:
+        (home / ".netrc").write_text(text)
+        (home / ".netrc").chmod(0o600)

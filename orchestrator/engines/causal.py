@@ -14,6 +14,7 @@ import transformers
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from orchestrator.engines.attention import attention_for
 from orchestrator.policy.vocabulary import TokenSpace
 
 Owner = Literal["student", "teacher"]
@@ -49,8 +50,9 @@ def load_model(path: str, revision: str | None, dtype: torch.dtype, device: torc
     """A model from a local directory or the hub, in eval mode; safetensors only, no remote code."""
     transformers.logging.disable_progress_bar()
     hub = {"revision": revision} if revision else {}
+    attention = attention_for(device)
     model = AutoModelForCausalLM.from_pretrained(
-        path, dtype=dtype, use_safetensors=True, trust_remote_code=False, attn_implementation="sdpa", **hub
+        path, dtype=dtype, use_safetensors=True, trust_remote_code=False, attn_implementation=attention, **hub
     )
     return model.eval().to(device)  # pyright: ignore[reportArgumentType]
 
@@ -89,14 +91,15 @@ def pack(prompts: list[tuple[int, ...]], responses: list[list[int]], device: tor
 
 
 def micro_batches(lengths: Iterable[int], max_tokens: int) -> Iterator[list[int]]:
-    """Row indices in order, grouped so that rows × longest row ≤ max_tokens (a single row may exceed it)."""
+    """Row indices, shortest rows first, grouped so that rows × longest row ≤ max_tokens (a single row may exceed it).
+
+    Rows of like length share a group, so that little of it is padding.
+    """
     group: list[int] = []
-    longest = 0
-    for row, length in enumerate(lengths):
-        if group and max(longest, length) * (len(group) + 1) > max_tokens:
+    for length, row in sorted((length, row) for row, length in enumerate(lengths)):
+        if group and length * (len(group) + 1) > max_tokens:
             yield group
-            group, longest = [], 0
+            group = []
         group.append(row)
-        longest = max(longest, length)
     if group:
         yield group

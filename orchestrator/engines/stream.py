@@ -9,13 +9,11 @@ Shapes: B rows, n fed tokens, L cache slots, V vocabulary rows.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
-from transformers import DynamicCache
 
 from orchestrator.engines.causal import CausalModel
+from orchestrator.engines.slots import SlotCache
 
 DEAD_SHARE = 0.25  # of the slots; beyond it a compaction costs less than attending over them
 
@@ -25,7 +23,7 @@ class Stream:
 
     def __init__(self, causal: CausalModel, prompts: list[tuple[int, ...]]):
         self._causal = causal
-        self._cache = DynamicCache(config=causal.model.config)
+        self._cache = SlotCache(causal.model.config)
         width = max(map(len, prompts)) - 1
         ids = torch.zeros(len(prompts), width, dtype=torch.long)
         live = torch.zeros_like(ids)
@@ -58,7 +56,7 @@ class Stream:
 
     def keep(self, rows: Tensor) -> None:
         """Drop all rows but `rows` (int64 indices)."""
-        self._cache.batch_select_indices(rows)
+        self._cache.keep(rows)
         self._live = self._live[rows]
 
     def _compact(self) -> None:
@@ -68,18 +66,27 @@ class Stream:
         if width == self._live.shape[1]:
             return
         self._live = self._live.gather(1, order)
-        layers: Any = self._cache.layers  # all of one kind: plain key and value tensors
-        for layer in layers:
-            index = order[:, None, :, None].expand(-1, layer.keys.shape[1], -1, layer.keys.shape[3])
-            layer.keys, layer.values = layer.keys.gather(2, index), layer.values.gather(2, index)
+        self._cache.reorder(order)
 
     def _forward(self, ids: Tensor, positions: Tensor, logits: int) -> Tensor:
         """Logits (B, `logits`, V) of the last positions."""
         return self._causal.model(
             input_ids=ids,
-            attention_mask=self._live,
+            attention_mask=self._visible(ids.shape[1]),
             position_ids=positions,
             past_key_values=self._cache,
             use_cache=True,
             logits_to_keep=logits,
         ).logits
+
+    def _visible(self, fed: int) -> Tensor:
+        """Slots that the last `fed` tokens attend to, (B, 1, fed, L) bool: live ones up to their own.
+
+        A token always sees itself: padding that saw nothing would turn its keys and values into NaN.
+        """
+        live = self._live.bool()[:, None, None, :]
+        if fed == 1:
+            return live
+        slots = torch.arange(self._live.shape[1], device=self._live.device)
+        own = slots[-fed:, None]
+        return (live & (slots <= own)) | (slots == own)

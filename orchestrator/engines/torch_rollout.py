@@ -93,17 +93,13 @@ class _Batch:
         accepted = verified.accepted.view_as(drafts)
         survivors = accepted.long().cumprod(-1).sum(-1)
         self.record.count(self.rows, rounds=1, drafted=length, accepted=survivors)
-        measured = law.measured | {
-            "behavior_kl": speculation.kl_divergence(law.log_mu, flat_p),
-            "acceptance": speculation.acceptance(flat_p, law.log_mu),
-        }
         return _Round(
             tokens=verified.tokens.view_as(drafts),
             count=(survivors + 1).clamp_max(length),
             log_p=log_p,
             log_mu=law.log_mu.view_as(log_p),
             log_q=log_q,
-            measured={name: value.float().view_as(drafts) for name, value in measured.items()},
+            measured={name: value.float().view_as(drafts) for name, value in law.measured.items()},
         )
 
     def advance(self, done: _Round) -> None:
@@ -153,12 +149,17 @@ class _Batch:
 
 def _measure(done: _Round, row: Tensor, offset: Tensor, top_k: int) -> dict[str, Tensor]:
     """What is kept of N emitted positions, by the names of `Rollouts` and `TeacherScores`."""
-    tokens, log_p = done.tokens[row, offset], done.log_p[row, offset]
+    tokens, log_p, log_mu = (each[row, offset] for each in (done.tokens, done.log_p, done.log_mu))
+    measured = {name: value[row, offset] for name, value in done.measured.items()}
+    if done.log_q is not None:
+        measured["acceptance"] = speculation.acceptance(log_p, log_mu).float()
+        if "behavior_kl" not in measured:
+            measured["behavior_kl"] = speculation.kl_divergence(log_mu, log_p).float()
     kept = {
         "tokens": tokens,
         "student": _at(log_p, tokens),
-        "behavior": _at(done.log_mu[row, offset], tokens),
-        **{f"measured.{name}": value[row, offset] for name, value in done.measured.items()},
+        "behavior": _at(log_mu, tokens),
+        **{f"measured.{name}": value for name, value in measured.items()},
     }
     if top_k:
         kept["support_ids"] = log_p.topk(top_k, dim=-1).indices

@@ -10,7 +10,8 @@ from orchestrator.batch import Rollouts, TeacherScores
 from orchestrator.engines.causal import CausalModel, Packed, micro_batches, pack
 from orchestrator.engines.torch_rollout import teacher_statistics
 
-HEAD_CHUNK = 4096  # response tokens whose full-vocabulary row is held at once
+# Tokens × vocabulary of the rows held at once: on CPUs what the caches keep, on GPUs what fills one (1 GiB of float32).
+HEAD_CHUNK = {"cpu": 2**21, "cuda": 2**28}
 
 
 @torch.no_grad()
@@ -32,8 +33,9 @@ def _score_group(
 ) -> None:
     hidden = teacher.hidden(packed.ids, packed.attention)[packed.rows, packed.columns]
     rows, positions = group[packed.rows.cpu()], packed.positions.cpu()
-    for start in range(0, len(hidden), HEAD_CHUNK):
-        part = slice(start, start + HEAD_CHUNK)
+    chunk = max(1, HEAD_CHUNK[hidden.device.type] // teacher.model.config.vocab_size)
+    for start in range(0, len(hidden), chunk):
+        part = slice(start, start + chunk)
         tokens = rollouts.tokens_BT[rows[part], positions[part]].to(hidden.device)
         support = rollouts.support_ids_BTK[rows[part], positions[part]].to(hidden.device)
         statistics = teacher_statistics(teacher.log_prob(teacher.head(hidden[part])), tokens, support)

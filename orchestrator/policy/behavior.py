@@ -79,7 +79,7 @@ class TrustRegion:
         assert log_q is not None
         solved = trust_region.solve(log_p, log_q, self.epsilon)
         feasible = solved.teacher_feasible.to(log_p.dtype)
-        return Law(solved.log_mu, {"beta": solved.beta, "teacher_feasible": feasible})
+        return Law(solved.log_mu, {"beta": solved.beta, "teacher_feasible": feasible, "behavior_kl": solved.kl})
 
 
 @dataclass(frozen=True)

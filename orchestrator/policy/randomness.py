@@ -21,6 +21,7 @@ class Purpose(enum.IntEnum):
     TRAINING = 0
     SFT = 1
     EVALUATION = 2
+    CONTINUATION = 3  # of a truncated rollout; the key's `step` is the length it was cut at
 
 
 class Role(enum.IntEnum):

@@ -29,25 +29,27 @@ def sample(log_prob: Tensor, uniform: Tensor) -> Tensor:
 
     Sums in float64, so that a token without mass is never drawn.
     """
-    mass = (log_prob - log_prob.amax(-1, keepdim=True)).double().exp()
-    cumulative = mass.cumsum(-1)
-    point = uniform[:, None] * cumulative[:, -1:]
-    token = torch.searchsorted(cumulative, point, right=True)[:, 0]
-    last = mass.shape[-1] - 1 - (mass.flip(-1) > 0).int().argmax(-1)
-    return torch.minimum(token, last)
+    mass = (log_prob - log_prob.amax(-1, keepdim=True)).exp_()
+    cumulative = mass.cumsum(-1, dtype=torch.float64)
+    total = cumulative[:, -1:]
+    # Strictly below the total, the first sum above the point is that of a token with mass.
+    point = torch.minimum(uniform[:, None] * total, total.nextafter(torch.zeros_like(total)))
+    return torch.searchsorted(cumulative, point, right=True)[:, 0]
 
 
 def verify(log_p: Tensor, log_mu: Tensor, draft: Tensor, u_accept: Tensor, u_residual: Tensor) -> Verified:
     """Accept each draft (B,) drawn from p, or replace it, so that the outcome has law μ."""
     log_ratio = _at(log_mu, draft) - _at(log_p, draft)
     accepted = u_accept < log_ratio.double().exp()
-    if bool(accepted.all()):
+    rejected = (~accepted).nonzero()[:, 0]
+    if not len(rejected):
         return Verified(draft, accepted)
-    residual = (log_mu.double().exp() - log_p.double().exp()).clamp_min(0.0)
+    target = log_mu[rejected].double()
+    residual = (target.exp() - log_p[rejected].double().exp()).clamp_min(0.0)
     # Where rounding leaves no residual, μ = p up to rounding and a sample of μ is right.
     empty = residual.sum(-1, keepdim=True) <= 0
-    replacement = sample(torch.where(empty, log_mu.double(), residual.log()), u_residual)
-    return Verified(torch.where(accepted, draft, replacement), accepted)
+    replacement = sample(torch.where(empty, target, residual.log()), u_residual[rejected])
+    return Verified(draft.index_copy(0, rejected, replacement), accepted)
 
 
 def acceptance(log_p: Tensor, log_mu: Tensor) -> Tensor:
@@ -65,14 +67,16 @@ def _at(log_prob: Tensor, ids: Tensor) -> Tensor:
     return log_prob.gather(-1, ids[:, None])[:, 0]
 
 
-def draft_length(acceptance_rate: float, cost_ratio: float) -> int:
+def draft_length(acceptance_rate: float, cost_ratio: float, arithmetic: float = 0.0) -> int:
     """γ that emits the most tokens for the time it takes, when each draft survives with `acceptance_rate` in [0, 1].
 
-    A round of γ student steps and one teacher pass, worth `cost_ratio` student steps, emits on average
-    1 + a + … + a^(γ−1) tokens.
+    A round of γ student steps and one teacher pass over γ positions emits on average 1 + a + … + a^(γ−1) tokens. A
+    pass costs what reading its model's weights costs, the teacher's `cost_ratio` times the student's, and for each
+    position of all rows `arithmetic` times that.
     """
     speeds = {
-        length: sum(acceptance_rate**i for i in range(length)) / (length + cost_ratio)
+        length: sum(acceptance_rate**i for i in range(length))
+        / (length * (1 + arithmetic) + cost_ratio * (1 + length * arithmetic))
         for length in range(1, LONGEST_DRAFT + 1)
     }
     return max(speeds, key=lambda length: (speeds[length], -length))

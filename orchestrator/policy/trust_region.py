@@ -33,23 +33,22 @@ def solve(log_p: Tensor, log_q: Tensor, epsilon: float) -> Solution:
     """β* and μ* of every row for the budget ε ≥ 0, in the precision of the inputs.
 
     Newton's method on √(2·KL), which is nearly linear in β, kept inside a bracket by bisection. The result
-    always lies in the ball: KL(μ‖p) ≤ ε up to rounding.
+    always lies in the ball: KL(μ‖p) ≤ ε up to rounding. Temporaries: four times the input.
     """
-    zeros = torch.zeros(log_p.shape[:-1], dtype=log_p.dtype, device=log_p.device)
     if epsilon == 0:
+        zeros = torch.zeros(log_p.shape[:-1], dtype=log_p.dtype, device=log_p.device)
         return Solution(log_p, zeros, zeros, torch.zeros_like(zeros, dtype=torch.bool))
     path = _Path.between(log_p, log_q)
-    at_teacher = path.moments(torch.ones_like(zeros))
-    inner = at_teacher.kl <= epsilon  # the teacher restricted to p's support is in the ball: the end of the path
-    log_outside = torch.where(log_p == NEG_INF, log_q, NEG_INF).amax(-1)
-    feasible = inner & (log_outside == NEG_INF)
-    beta, kl = torch.ones_like(zeros), at_teacher.kl.clone()
-    searched = (~inner).nonzero()[:, 0]
-    if len(searched):
-        beta[searched], kl[searched] = _search(path.rows(searched), epsilon)
-    log_mu = path.log_mu(beta)
-    log_mu = torch.where((beta == 0)[:, None], log_p, log_mu)  # exactly p, not p up to rounding
-    return Solution(torch.where(feasible[:, None], log_q, log_mu), beta, kl, feasible)
+    found = _search(path, epsilon)
+    _try_teacher(path, found, epsilon)
+    log_mu = torch.addcmul(path.log_p, path.ratio, found.beta[:, None]).sub_(found.log_mass[:, None])
+    stays = found.beta == 0
+    if bool(stays.any()):  # exactly p, not p up to rounding
+        log_mu[stays] = log_p[stays]
+    feasible = (found.beta == 1) & ~path.outside
+    if bool(feasible.any()):
+        log_mu[feasible] = log_q[feasible]
+    return Solution(log_mu, found.beta, found.kl, feasible)
 
 
 @dataclass(frozen=True)
@@ -63,80 +62,120 @@ class _Moments:
 
 @dataclass(frozen=True)
 class _Path:
-    """The family μ_β, β > 0, of each row: p's log-probabilities where both policies have mass, and r there.
+    """The family μ_β, β > 0, of each row, where both policies have mass.
 
     r is centred by its mean under p, which changes neither μ nor KL but leaves both terms of KL small.
     """
 
     log_p: Tensor  # (B, V), −inf where either policy has no mass
-    ratio: Tensor  # (B, V), 0 where either policy has no mass
+    ratio: Tensor  # (B, V), finite
+    mean: Tensor  # (B,) E_p[r] before centring
+    variance: Tensor  # (B,) and third central moment of r under p
+    skew: Tensor
+    jump: Tensor  # (B,) KL for β → 0⁺: −log of p's mass where q has some
+    outside: Tensor  # (B,) bool: the teacher has mass where the student has none
 
     @staticmethod
     def between(log_p: Tensor, log_q: Tensor) -> _Path:
-        common = (log_p > NEG_INF) & (log_q > NEG_INF)
-        base = torch.where(common, log_p, NEG_INF)
-        ratio = torch.where(common, log_q - log_p, 0.0)
-        mass = base.exp()
-        mean = _dot(mass, ratio) / mass.sum(-1).clamp_min(torch.finfo(mass.dtype).tiny)
-        return _Path(base, torch.where(common, ratio - mean[:, None], 0.0))
+        ratio = (log_q - log_p).nan_to_num_(nan=0.0, posinf=float("inf"), neginf=NEG_INF)
+        lost, outside = ratio.amin(-1) == NEG_INF, ratio.amax(-1) == float("inf")
+        if bool(lost.any()):
+            log_p = log_p.masked_fill(ratio == NEG_INF, NEG_INF)
+        if bool((lost | outside).any()):
+            ratio.nan_to_num_(posinf=0.0, neginf=0.0)
+        weight = log_p.exp()
+        shared = weight.sum(-1)
+        total = shared.clamp_min(torch.finfo(weight.dtype).tiny)
+        mean = (weight * ratio).sum(-1) / total
+        ratio.sub_(mean[:, None])
+        variance = (weight.mul_(ratio) * ratio).sum(-1) / total
+        skew = (weight.mul_(ratio) * ratio).sum(-1) / total
+        jump = torch.where(lost, -shared.log(), 0.0).clamp_min(0.0)
+        return _Path(log_p, ratio, mean, variance, skew, jump, outside)
 
-    def rows(self, index: Tensor) -> _Path:
-        """The path of some rows."""
-        return self if len(index) == len(self.log_p) else _Path(self.log_p[index], self.ratio[index])
-
-    def moments(self, beta: Tensor) -> _Moments:
-        """Moments at β (B,) in (0, 1], or just above 0 where β = 0; KL is infinite where the policies share nothing."""
-        weight = torch.addcmul(self.log_p, self.ratio, beta[:, None])
+    def moments(self, beta: Tensor, rows: Tensor | None = None) -> _Moments:
+        """Moments at β in (0, 1] of some rows, all by default."""
+        log_p, ratio = (self.log_p, self.ratio) if rows is None else (self.log_p[rows], self.ratio[rows])
+        weight = torch.addcmul(log_p, ratio, beta[:, None])
         top = weight.amax(-1, keepdim=True)
-        empty = top[:, 0] == NEG_INF
-        weight.sub_(top.masked_fill(empty[:, None], 0.0)).exp_()
+        weight.sub_(top).exp_()
         # In float64: over 150,000 ids a float32 sum is off by what a KL budget of 1e-3 would notice.
         total = weight.sum(-1, dtype=torch.float64)
         log_mass = (top[:, 0].double() + total.log()).to(beta.dtype)
         total = total.to(beta.dtype)
-        tilted = weight.mul_(self.ratio)
+        tilted = weight.mul_(ratio)
         mean = tilted.sum(-1) / total
-        variance = (_dot(tilted, self.ratio) / total - mean.square()).clamp_min(0.0)
-        kl = torch.where(empty, float("inf"), (beta * mean - log_mass).clamp_min(0.0))
-        return _Moments(kl, variance, log_mass)
-
-    def log_mu(self, beta: Tensor) -> Tensor:
-        """log μ_β (B, V)."""
-        weight = torch.addcmul(self.log_p, self.ratio, beta[:, None])
-        return weight.sub_(weight.logsumexp(-1, keepdim=True))
+        variance = ((tilted * ratio).sum(-1) / total - mean.square()).clamp_min(0.0)
+        return _Moments((beta * mean - log_mass).clamp_min(0.0), variance, log_mass)
 
 
-def _search(path: _Path, epsilon: float) -> tuple[Tensor, Tensor]:
-    """Largest feasible β found and its KL, for rows in which β = 1 is not feasible."""
-    slack, tiny = _SLACK[path.log_p.dtype], 4 * torch.finfo(path.log_p.dtype).eps
-    target = (2 * epsilon * (1 - slack / 2)) ** 0.5
-    low = torch.zeros(len(path.log_p), dtype=path.log_p.dtype, device=path.log_p.device)
-    high, kl = torch.ones_like(low), torch.zeros_like(low)
-    open_rows = torch.arange(len(low), device=low.device)
-    beta = _inside(low, high, target / path.moments(low).variance.sqrt())
+@dataclass(frozen=True)
+class _Found:
+    """The largest feasible β known for each row, with KL and A there; `high` is infeasible, +inf while unknown."""
+
+    beta: Tensor
+    kl: Tensor
+    log_mass: Tensor
+    high: Tensor
+
+    @staticmethod
+    def at_student(path: _Path) -> _Found:
+        zeros = torch.zeros_like(path.mean)
+        return _Found(zeros, zeros.clone(), zeros.clone(), torch.full_like(zeros, float("inf")))
+
+    def learn(self, rows: Tensor, beta: Tensor, point: _Moments, fits: Tensor) -> None:
+        """Take in the moments at one β of some rows."""
+        self.beta[rows] = torch.where(fits, beta, self.beta[rows])
+        self.kl[rows] = torch.where(fits, point.kl, self.kl[rows])
+        self.log_mass[rows] = torch.where(fits, point.log_mass, self.log_mass[rows])
+        self.high[rows] = torch.where(fits, self.high[rows], beta)
+
+
+def _search(path: _Path, epsilon: float) -> _Found:
+    """Close in on the root of KL = ε in every row; rows that are done leave."""
+    slack, tiny = _SLACK[path.ratio.dtype], 4 * torch.finfo(path.ratio.dtype).eps
+    found = _Found.at_student(path)
+    target = (2 * (epsilon * (1 - slack / 2) - path.jump)).clamp_min(0.0).sqrt()
+    rows = (path.jump <= epsilon).nonzero()[:, 0]
+    beta = _inside(found, rows, _first_guess(path, target)[rows])
     for _ in range(_ITERATIONS):
-        point = path.moments(beta)
-        fits = point.kl <= epsilon
-        low[open_rows] = torch.where(fits, beta, low[open_rows])
-        kl[open_rows] = torch.where(fits, point.kl, kl[open_rows])
-        high[open_rows] = torch.where(fits, high[open_rows], beta)
-        narrow = high[open_rows] - low[open_rows] <= tiny * high[open_rows]
-        left = ~((fits & (point.kl >= epsilon * (1 - slack))) | narrow)
-        if not bool(left.any()):
+        if not len(rows):
             break
-        root = (2 * point.kl).sqrt()
-        guess = beta + (target - root) * root / (beta * point.variance)
-        keep = left.nonzero()[:, 0]
-        path, open_rows, guess = path.rows(keep), open_rows[keep], guess[keep]
-        beta = _inside(low[open_rows], high[open_rows], guess)
-    return low, kl
+        point = path.moments(beta, rows if len(rows) < len(target) else None)
+        fits = point.kl <= epsilon
+        found.learn(rows, beta, point, fits)
+        narrow = found.high[rows] - found.beta[rows] <= tiny * found.high[rows].clamp_max(1.0)
+        left = ~((fits & ((point.kl >= epsilon * (1 - slack)) | (beta == 1))) | narrow)
+        root = (2 * (point.kl - path.jump[rows])).clamp_min(0.0).sqrt()
+        guess = beta + (target[rows] - root) * root / (beta * point.variance)
+        rows, guess = rows[left], guess[left]
+        beta = _inside(found, rows, guess)
+    return found
 
 
-def _inside(low: Tensor, high: Tensor, guess: Tensor) -> Tensor:
-    """`guess` where it falls strictly inside the bracket, else its middle (NaN too)."""
-    return torch.where((guess > low) & (guess < high), guess, (low + high) / 2)
+def _first_guess(path: _Path, target: Tensor) -> Tensor:
+    """β where the third-order expansion 2·(KL − jump) ≈ β²·Var_p[r] + ⅔β³·E_p[(r − E r)³] reaches target²."""
+    first = target / path.variance.sqrt()
+    return first / (1 + first * path.skew / (3 * path.variance)).clamp(0.5, 4.0)
 
 
-def _dot(a: Tensor, b: Tensor) -> Tensor:
-    """Row-wise inner products without a temporary: (B, V), (B, V) → (B,)."""
-    return torch.bmm(a[:, None, :], b[:, :, None])[:, 0, 0]
+def _try_teacher(path: _Path, found: _Found, epsilon: float) -> None:
+    """β = 1 where nothing excludes it: KL may be flat from the root on, when μ has settled on a token.
+
+    A is convex, so KL(μ_1‖p) = A'(1) − A(1) ≥ (β·A(1) − A(β))/(1 − β), and A(1) = −E_p[r] on the teacher's support.
+    """
+    beta = found.beta
+    bound = (-beta * path.mean - found.log_mass) / (1 - beta)
+    excluded = (found.high <= 1) | (beta == 1) | (path.jump > epsilon) | (~path.outside & (bound > epsilon))
+    rows = (~excluded).nonzero()[:, 0]
+    if len(rows):
+        ones = torch.ones_like(beta[rows])
+        point = path.moments(ones, rows)
+        found.learn(rows, ones, point, point.kl <= epsilon)
+
+
+def _inside(found: _Found, rows: Tensor, guess: Tensor) -> Tensor:
+    """`guess` where it falls strictly inside the bracket, at most 1; else the bracket's middle (NaN too)."""
+    low, high = found.beta[rows], found.high[rows]
+    middle = (low + high.clamp_max(1.0)) / 2
+    return torch.where((guess > low) & (guess < high), guess.clamp_max(1.0), middle)

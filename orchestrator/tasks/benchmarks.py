@@ -1,19 +1,22 @@
-"""The benchmarks by name: which file, how many problems, which content.
+"""The benchmarks by name: how many problems, and which content.
 
-Every score names the file it was measured on; a file with other content than declared is refused.
+Every score names the content it was measured on (`Benchmark.identity` is part of an evaluation's id); a file with
+other content than declared is refused.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator.config import BenchmarkRun
 from orchestrator.errors import UserError
 from orchestrator.tasks import arithmetic
-from orchestrator.tasks.grader import Gold
+from orchestrator.tasks.benchmark_rows import benchmark_problem
+from orchestrator.tasks.data_files import data_file, iterate_rows, verify_sha256
+from orchestrator.tasks.hub import check_hub_id, iterate_hub
 from orchestrator.tasks.problem import Problem
 
 
@@ -26,11 +29,15 @@ class Benchmark:
     sha256: str | None = None
     terms: tuple[int, int] | None = None
 
-    def identity(self) -> dict[str, Any]:
-        """What fixes the content: part of an evaluation's id."""
+    def identity(self, run: BenchmarkRun | None = None) -> dict[str, Any]:
+        """What fixes the content, never where it lies: part of an evaluation's id."""
         if self.terms is not None:
             return {"world": arithmetic.WORLD_VERSION, "terms": list(self.terms)}
-        return {"file": self.file, "sha256": self.sha256}
+        if run is None or run.path is None or run.revision == self.sha256:
+            return {"file": self.file, "sha256": self.sha256}
+        if _is_sha256(run.revision):
+            return {"sha256": run.revision}
+        return {"hub": run.path, "revision": run.revision, "subset": run.subset, "split": run.split}
 
 
 BENCHMARKS: dict[str, Benchmark] = {
@@ -55,79 +62,58 @@ BENCHMARKS: dict[str, Benchmark] = {
 }
 
 
-def load_benchmark(key: str, data_dir: str | None) -> list[Problem]:
-    """All problems of a benchmark, in file order. UserError if its file is absent, altered or broken."""
+def load_benchmark(key: str, data_dir: str | None, run: BenchmarkRun | None = None) -> list[Problem]:
+    """All problems of a benchmark, in order: from `run.path` if it is set, else from its file below `data_dir`.
+
+    UserError if they cannot be had, are not as many or not the ones declared, or are broken.
+    """
     benchmark = BENCHMARKS[key]
     if benchmark.terms is not None:
         return arithmetic.benchmark_problems(benchmark.terms)
-    assert benchmark.file is not None
-    path = data_file(benchmark.file, data_dir)
-    rows = read_jsonl(path)
-    verify_sha256(path, benchmark.sha256)
+    where, rows = _rows(key, data_dir, run or BenchmarkRun())
     if len(rows) != benchmark.problems:
-        raise UserError(f"{path}: {len(rows)} rows — {benchmark.problems} expected")
-    return [_problem(path, line, row) for line, row in enumerate(rows, 1)]
+        raise UserError(f"{where}: {len(rows)} rows — {benchmark.problems} expected")
+    return _problems(where, rows)
 
 
-def data_file(file: str, data_dir: str | None) -> Path:
-    """The path of `file` below `data_dir`; UserError if either is missing."""
-    if not data_dir:
-        raise UserError(f"data_dir: not set, but {file} is needed — data_dir=FOLDER or TRB_DATA_DIR=FOLDER")
-    path = Path(data_dir) / file
-    if not path.is_file():
-        raise UserError(f"{path}: no such file — data_dir={data_dir} should hold {file}")
-    return path
+def check_source(key: str, run: BenchmarkRun) -> None:
+    """UserError unless `evaluation.benchmarks.<key>` says where problems come from in a way that pins them."""
+    where = f"evaluation.benchmarks.{key}"
+    if run.path is None and (run.revision or run.subset):
+        raise UserError(f"{where}.path: not set, but revision or subset is — a hub id or a local file")
+    if run.path is None:
+        return
+    if BENCHMARKS[key].terms is not None:
+        raise UserError(f"{where}.path: {run.path!r} — null: these problems are generated")
+    if not _is_sha256(run.revision):
+        check_hub_id(where, run.path, run.revision)
 
 
-def verify_sha256(path: Path, expected: str | None) -> None:
-    """UserError unless the file's content is the declared one."""
-    actual = hashlib.sha256(path.read_bytes()).hexdigest()
-    if actual != expected:
-        raise UserError(f"{path}: sha256 {actual[:12]}… — {(expected or 'none')[:12]}… declared; the file was changed")
+def _is_sha256(revision: str | None) -> bool:
+    return len(revision or "") == 64
 
 
-def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """Objects of a JSON Lines file; UserError names the first broken line."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from None
-    rows = []
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise UserError(f"{path} line {number}: not valid JSON ({error})") from None
-        if not isinstance(row, dict):
-            raise UserError(f"{path} line {number}: {type(row).__name__} — a JSON object")
-        rows.append(row)
-    return rows
+def _rows(key: str, data_dir: str | None, run: BenchmarkRun) -> tuple[str, list[dict[str, Any]]]:
+    """Where the problems come from, in words, and their rows."""
+    if run.path is None:
+        declared = BENCHMARKS[key]
+        assert declared.file is not None
+        path, sha256 = data_file(declared.file, data_dir), declared.sha256
+    elif Path(run.path).exists():
+        path, sha256 = Path(run.path), run.revision
+    else:
+        rows = iterate_hub(f"evaluation.benchmarks.{key}", run.path, run.revision, None, run.split, run.subset)
+        return f"{run.path}@{run.revision}", list(rows)
+    rows = list(iterate_rows(path))
+    verify_sha256(path, sha256)
+    return str(path), rows
 
 
-def _problem(path: Path, line: int, row: dict[str, Any]) -> Problem:
-    return Problem(text_field(path, line, row, "id"), text_field(path, line, row, "problem"), _gold(path, line, row))
-
-
-def text_field(path: Path, line: int, row: dict[str, Any], key: str) -> str:
-    """`row[key]` if it is a non-empty string, else UserError."""
-    value = row.get(key)
-    if not isinstance(value, str) or not value.strip():
-        raise UserError(f"{path} line {line}: {key} is {value!r} — a non-empty string")
-    return value
-
-
-def _gold(path: Path, line: int, row: dict[str, Any]) -> Gold:
-    """The published answer with OlympiadBench's extra fields where a row has them."""
-    tolerance = str(row.get("error") or "").strip()
-    try:
-        absolute = float(tolerance) if tolerance else None
-    except ValueError:
-        raise UserError(f"{path} line {line}: error is {tolerance!r} — a number") from None
-    return Gold(
-        answer=text_field(path, line, row, "answer"),
-        multiple=bool(row.get("is_multiple_answer", False)),
-        unit=row.get("unit") or None,
-        tolerance=absolute,
-    )
+def _problems(where: str, rows: Iterable[dict[str, Any]]) -> list[Problem]:
+    problems = [benchmark_problem(where, line, row) for line, row in enumerate(rows, 1)]
+    lines: dict[str, int] = {}
+    for line, problem in enumerate(problems, 1):
+        first = lines.setdefault(problem.id, line)
+        if first != line:
+            raise UserError(f"{where} line {line}: id {problem.id!r} stands in line {first} too — every id once")
+    return problems

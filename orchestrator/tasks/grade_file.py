@@ -9,7 +9,11 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, cast
 
-from orchestrator.tasks.grader import Gold, Grade, Grader
+from orchestrator.tasks.gold import Gold
+from orchestrator.tasks.grader import Grade, Grader
+
+# Each takes about 100 MB.
+_MOST_WORKERS = 16
 
 
 @dataclass(frozen=True)
@@ -25,14 +29,14 @@ class Counts:
 def grade_file(path: Path, out: Path | None) -> Counts:
     """Grade a JSON Lines file of ``{gold, generation}`` rows; write the rows with their grades to ``out`` if given.
 
-    ``gold`` is a string or an object with Gold's fields. Rows keep their other fields and gain ``correct``,
+    ``gold`` is a string, a number or an object with Gold's fields. Rows keep their other fields and gain ``correct``,
     ``extracted``, and ``timed_out`` where true. ``out`` appears whole or not at all, and may be ``path`` itself.
     Raises ValueError (one line: file, line, key, value, what is right) on unusable input.
     """
     rows = list(_read_rows(path))
     if out is not None and not out.parent.is_dir():
         raise ValueError(f"{out}: the folder {out.parent} does not exist; create it or choose another --out")
-    with Grader() as grader:
+    with Grader(workers=min(len(os.sched_getaffinity(0)), _MOST_WORKERS)) as grader:
         grades = grader.grade_many((gold, row["generation"]) for row, gold in rows)
     if out is not None:
         _write_rows(out, [_graded(row, grade) for (row, _), grade in zip(rows, grades, strict=True)])
@@ -84,10 +88,12 @@ def _parse_row(line: str, where: str) -> dict[str, Any]:
 def _parse_gold(value: object, where: str) -> Gold:
     """A Gold from a row's value. Raises ValueError starting with ``where``."""
     known = [field.name for field in fields(Gold)]
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        value = str(value)
     if isinstance(value, str):
         value = {"answer": value}
     if not isinstance(value, dict):
-        raise ValueError(f"{where}: key 'gold' is {_shown(value)}; expected a string or an object with {known}")
+        raise ValueError(f"{where}: key 'gold' is {_shown(value)}; expected a string, a number or an object with {known}")
     entries = cast(dict[str, Any], value)
     unknown = sorted(set(entries) - set(known))
     if unknown or "answer" not in entries:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.config import Data
-from orchestrator.tasks.benchmarks import data_file, read_jsonl, text_field, verify_sha256
+from orchestrator.tasks.data_files import data_file, read_jsonl, text_field, verify_sha256
 from orchestrator.tasks.grader import Gold
 from orchestrator.tasks.problem import Problem
 

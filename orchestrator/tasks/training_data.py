@@ -7,16 +7,20 @@ the same whatever the method and however many steps are run.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
 from orchestrator.config import Data, Setup
 from orchestrator.errors import UserError
 from orchestrator.tasks import arithmetic
-from orchestrator.tasks.openthoughts import openthoughts_problems
+from orchestrator.tasks.grader import Gold
+from orchestrator.tasks.majority import OUTCOMES, majorities
+from orchestrator.tasks.openthoughts import Thought, load_thoughts
 from orchestrator.tasks.problem import Problem
 from orchestrator.tasks.problem_files import read_problems
 from orchestrator.tasks.prompts import render
@@ -32,14 +36,33 @@ class TrainingPrompt:
 
 @dataclass(frozen=True)
 class TrainingSet:
-    """Prompts in training order, and what was left out on the way."""
+    """Prompts in training order, and what was left out on the way.
+
+    `rows` counts what the source holds and what fell away before the order was drawn; `golds` counts the prompts by
+    where their gold comes from: given, or the majority of the answers, or why there is none.
+    """
 
     prompts: list[TrainingPrompt]
     too_long: int  # prompts passed over on the way
+    rows: dict[str, int]
+    golds: dict[str, int]
 
     def batch(self, index: int, size: int) -> list[tuple[int, TrainingPrompt]]:
         """The prompts of batch `index` with their positions in the order."""
         return list(enumerate(self.prompts[index * size : (index + 1) * size], index * size))
+
+    def counts(self) -> dict[str, Any]:
+        """What `data.json` and the preflight tell of the data."""
+        return {**self.rows, "too_long": self.too_long, "prompts": len(self.prompts), "golds": self.golds}
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Distinct problems in the source's order; `answers` by problem id where golds are a majority."""
+
+    problems: list[Problem]
+    rows: dict[str, int]
+    answers: dict[str, Mapping[str, int]] | None = None
 
 
 def load_training_set(setup: Setup, data_dir: str | None, tokenizer: PreTrainedTokenizerBase) -> TrainingSet:
@@ -49,29 +72,40 @@ def load_training_set(setup: Setup, data_dir: str | None, tokenizer: PreTrainedT
     wanted = max(training.steps, training.sft.updates) * training.prompts_per_step
     if setup.data.source == "arithmetic":
         stream = islice(arithmetic.training_problems(setup.data.order_seed), wanted)
-        return _select(stream, setup, tokenizer, wanted)
-    problems = _unique(_problems(setup.data, data_dir))
-    random.Random(f"order-{setup.data.order_seed}").shuffle(problems)
-    chosen = _select(problems, setup, tokenizer, wanted)
-    if len(chosen.prompts) < wanted:
+        return _with_golds(*_select(stream, setup, tokenizer, wanted), _Source([], {}))
+    source = _openthoughts(setup.data) if setup.data.source == "openthoughts" else _files(setup.data, data_dir)
+    order = list(source.problems)
+    random.Random(f"order-{setup.data.order_seed}").shuffle(order)
+    kept, too_long = _select(order, setup, tokenizer, wanted)
+    if len(kept) < wanted:
         raise UserError(
-            f"data: {len(chosen.prompts)} usable prompts ({chosen.too_long} too long) — "
+            f"data: {len(kept)} usable prompts ({too_long} too long) — "
             f"{wanted} needed for {wanted // training.prompts_per_step} steps of {training.prompts_per_step}"
         )
-    return chosen
+    return _with_golds(kept, too_long, source)
 
 
-def _problems(data: Data, data_dir: str | None) -> list[Problem]:
-    return openthoughts_problems(data) if data.source == "openthoughts" else read_problems(data, data_dir)
+def _openthoughts(data: Data) -> _Source:
+    thoughts = load_thoughts(data)
+    problems = [Problem(_thought_id(thought), thought.text, None) for thought in thoughts.problems]
+    return _Source(problems, thoughts.counts, {_thought_id(thought): thought.answers for thought in thoughts.problems})
 
 
-def _unique(problems: list[Problem]) -> list[Problem]:
-    """The first problem of each text."""
-    return list({problem.text: problem for problem in reversed(problems)}.values())[::-1]
+def _thought_id(thought: Thought) -> str:
+    return f"openthoughts/{thought.row}"
 
 
-def _select(problems: Iterable[Problem], setup: Setup, tokenizer: PreTrainedTokenizerBase, wanted: int) -> TrainingSet:
-    """The first `wanted` problems whose prompts are short enough."""
+def _files(data: Data, data_dir: str | None) -> _Source:
+    problems = read_problems(data, data_dir)
+    # The first problem of each text.
+    unique = list({problem.text: problem for problem in reversed(problems)}.values())[::-1]
+    return _Source(unique, {"rows": len(problems), "repeats": len(problems) - len(unique)})
+
+
+def _select(
+    problems: Iterable[Problem], setup: Setup, tokenizer: PreTrainedTokenizerBase, wanted: int
+) -> tuple[list[TrainingPrompt], int]:
+    """The first `wanted` problems whose prompts are short enough, and how many were not."""
     kept: list[TrainingPrompt] = []
     too_long = 0
     for problem in problems:
@@ -82,4 +116,18 @@ def _select(problems: Iterable[Problem], setup: Setup, tokenizer: PreTrainedToke
             too_long += 1
         else:
             kept.append(TrainingPrompt(problem, ids))
-    return TrainingSet(kept, too_long)
+    return kept, too_long
+
+
+def _with_golds(kept: Sequence[TrainingPrompt], too_long: int, source: _Source) -> TrainingSet:
+    """The prompts that were selected with their golds: a majority costs comparisons, so only these are looked at."""
+    if source.answers is None:
+        given = sum(prompt.problem.gold is not None for prompt in kept)
+        return TrainingSet(list(kept), too_long, source.rows, {"given": given, "none": len(kept) - given})
+    found = majorities([source.answers[prompt.problem.id] for prompt in kept])
+    prompts = [
+        replace(prompt, problem=replace(prompt.problem, gold=Gold(each.answer) if each.answer else None))
+        for prompt, each in zip(kept, found, strict=True)
+    ]
+    outcomes = Counter(each.outcome for each in found)
+    return TrainingSet(prompts, too_long, source.rows, {outcome: outcomes[outcome] for outcome in OUTCOMES})

@@ -13,7 +13,7 @@ from orchestrator.batch import Request, Rollouts
 from orchestrator.engines.torch_rollout import Decoding
 from orchestrator.policy.behavior import Student, Tempered
 from orchestrator.policy.randomness import Purpose, SequenceKey
-from orchestrator.records import ProblemRecord
+from orchestrator.records import ProblemRecord, length_histogram
 from orchestrator.tasks.benchmarks import load_benchmark
 from orchestrator.tasks.grader import Grader
 from orchestrator.tasks.problem import Problem
@@ -23,7 +23,7 @@ from orchestrator.workers.models import ModelStore, open_tokenizer
 
 
 class EvaluatorWorker:
-    """Evaluates checkpoints; a call is pure in (checkpoint, benchmark, samples, step)."""
+    """Evaluates checkpoints; a call is pure in (checkpoint, benchmark, samples, step, draw)."""
 
     def __init__(self, store: ModelStore):
         self._store = store
@@ -33,20 +33,25 @@ class EvaluatorWorker:
     def _tokenizer(self) -> PreTrainedTokenizerBase:
         return open_tokenizer(self._store.spec)
 
-    def evaluate(self, checkpoint: str | None, benchmark: str, first: int, last: int, step: int) -> list[ProblemRecord]:
-        """Records of samples first … last−1 of every problem; `checkpoint` None is the initial model."""
+    def evaluate(
+        self, checkpoint: str | None, benchmark: str, first: int, last: int, step: int, draw: int = 0
+    ) -> list[ProblemRecord]:
+        """Records of samples first … last−1 of every problem; `checkpoint` None is the initial model.
+
+        Another `draw` has other samples, independent of these.
+        """
         if checkpoint is not None:
             self._store.load_student(load_file(Path(checkpoint) / "model.safetensors"))
         spec = self._store.spec
         run = spec.setup.evaluation.benchmarks[benchmark]
         assert run is not None
-        problems = load_benchmark(benchmark, spec.data_dir)[: run.limit]
+        problems = load_benchmark(benchmark, spec.data_dir, run)[: run.limit]
         evaluation = spec.setup.evaluation
         requests = []
         for index, problem in enumerate(problems):
             ids = render(problem.text, spec.setup.prompt, self._tokenizer)
             for sample in range(first, last):
-                key = SequenceKey(Purpose.EVALUATION, spec.unit.seed, step, index, sample, draw=evaluation.seed)
+                key = SequenceKey(Purpose.EVALUATION, spec.unit.seed, step, index, sample, draw=evaluation.seed + draw)
                 requests.append(Request(ids, key))
         behavior = Student() if evaluation.temperature == 1 else Tempered(evaluation.temperature)
         decoding = Decoding(evaluation.max_response_tokens)
@@ -66,6 +71,7 @@ class EvaluatorWorker:
         texts = [response_text(rollouts.response(row), eos, self._tokenizer) for row in rows]
         grades = self._grader.grade_many([(gold, text) for text in texts])
         answers = Counter(grade.extracted for grade in grades if grade.extracted is not None)
+        lengths = rollouts.lengths_B[rows.start : rows.stop].tolist()
         return ProblemRecord(
             problem=problem.id,
             n=len(rows),
@@ -73,8 +79,9 @@ class EvaluatorWorker:
             truncated=int(rollouts.truncated_B[rows.start : rows.stop].sum()),
             no_answer=sum(grade.extracted is None for grade in grades),
             timed_out=sum(grade.timed_out for grade in grades),
-            tokens=int(rollouts.lengths_B[rows.start : rows.stop].sum()),
+            tokens=sum(lengths),
             answers=dict(sorted(answers.items())),
+            lengths=length_histogram(lengths),
         )
 
     def close(self) -> None:

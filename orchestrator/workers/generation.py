@@ -29,7 +29,10 @@ class RolloutWorker:
         """One response to each request; teacher scores included if the behavior needed the teacher."""
         training = self._store.spec.setup.training
         teacher = self._store.teacher if behavior.needs_teacher else None
-        length = self._store.draft_length(behavior) if behavior.needs_teacher else 1
+        length = 1
+        if behavior.needs_teacher:
+            rows = min(len(requests), self._store.decode_batch(True, training.max_response_tokens))
+            length = self._store.draft_length(behavior, rows)
         decoding = Decoding(training.max_response_tokens, support_size(self._store.spec.setup), length)
         return in_batches(self._store, self._store.student, teacher, requests, behavior, decoding)
 

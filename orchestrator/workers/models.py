@@ -14,6 +14,9 @@ from orchestrator.policy.behavior import Behavior
 from orchestrator.policy.vocabulary import TokenSpace
 from orchestrator.workers.spec import Checkpoint, WorkerSpec
 
+# Positions whose arithmetic takes as long as reading the weights, in bfloat16: FLOP/s ÷ bytes/s of an H100.
+BALANCED_ROWS = 300
+
 
 class ModelStore:
     """Student (in the weights of the last `load_student`) and teacher of one process."""
@@ -64,13 +67,15 @@ class ModelStore:
         trains = spec.unit.kind != "base_eval"
         return memory.decode_batch(spec.setup, spec.runtime, memory_gib(self.device), blending, max_tokens, trains)
 
-    def draft_length(self, behavior: Behavior) -> int:
-        """γ: the configured one, or what the behavior's expected acceptance and the models' sizes suggest.
+    def draft_length(self, behavior: Behavior, rows: int) -> int:
+        """γ for `rows` decoded at once: the configured one, or what suits the behavior, the models and the device.
 
-        Decoding reads all parameters, so their ratio is what a teacher pass costs in student passes.
+        Decoding reads all parameters, so their ratio is what a teacher pass costs in student passes. On CPUs it is
+        calls and not arithmetic that small models spend their time on.
         """
         sizes = [sum(p.numel() for p in causal.model.parameters()) for causal in (self.teacher, self.student)]
-        suggested = speculation.draft_length(behavior.acceptance_guess, sizes[0] / sizes[1])
+        arithmetic = rows / BALANCED_ROWS if self.device.type == "cuda" else 0.0
+        suggested = speculation.draft_length(behavior.acceptance_guess, sizes[0] / sizes[1], arithmetic)
         return self.spec.runtime.draft_length or suggested
 
 

@@ -48,7 +48,7 @@ class Evaluator(Protocol):
     """See `evaluator.EvaluatorWorker`."""
 
     def evaluate(
-        self, checkpoint: str | None, benchmark: str, first: int, last: int, step: int
+        self, checkpoint: str | None, benchmark: str, first: int, last: int, step: int, draw: int = 0
     ) -> list[ProblemRecord]: ...
 
 

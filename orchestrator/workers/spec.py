@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from orchestrator.config import Runtime, Setup
 from orchestrator.grid import Unit
+from orchestrator.wants import Sampling
 
 
 @dataclass(frozen=True)
@@ -21,6 +24,8 @@ class WorkerSpec:
     """One trial's roles: its unit and setup, and where the models lie.
 
     `tokenizer` is the teacher's unless the setup embeds its own; `initial` is what training starts from.
+    `wanted` are samples that checkpoints lack beyond those they get at once; under `keep: best`, `prunes` says whether
+    the unit itself may drop checkpoints.
     """
 
     unit: Unit
@@ -30,3 +35,10 @@ class WorkerSpec:
     teacher: Checkpoint
     initial: Checkpoint
     data_dir: str | None
+    wanted: Mapping[Sampling, int] = field(default_factory=dict)
+    prunes: bool = True
+
+
+def resolved(spec: WorkerSpec) -> dict[str, Any]:
+    """What `config.json` holds: the unit with everything it was started with."""
+    return {"unit": asdict(spec.unit), "setup": asdict(spec.setup), "runtime": asdict(spec.runtime)}

@@ -550,6 +550,15 @@ def test_the_draft_length_grows_with_acceptance_and_with_the_cost_of_the_teacher
     assert len(np.unique(table)) > 8
 
 
+@pytest.mark.parametrize("rate", RATES)
+def test_the_draft_length_shrinks_where_positions_cost_arithmetic(rate: float) -> None:
+    lengths = [draft_length(rate, 5.0, arithmetic) for arithmetic in (0.0, 0.1, 0.5, 2.0, 100.0)]
+    assert lengths == sorted(lengths, reverse=True)
+    assert lengths[0] == draft_length(rate, 5.0)
+    # Where reading the weights is nothing, a round of one wastes nothing.
+    assert draft_length(rate, 5.0, 1e9) == (1 if rate < 1 else LONGEST_DRAFT)
+
+
 def test_least_acceptance() -> None:
     published = (0.978, 0.950, 0.929, 0.900, 0.842)
     assert [round(least_acceptance(epsilon), 3) for epsilon in PAPER_BUDGETS] == list(published)

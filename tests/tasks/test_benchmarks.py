@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -10,11 +11,12 @@ from typing import Any
 
 import pytest
 
+from orchestrator.config import BenchmarkRun
 from orchestrator.errors import UserError
 from orchestrator.load import load_setup
 from orchestrator.prepare import check_data
 from orchestrator.tasks import benchmarks
-from orchestrator.tasks.benchmarks import BENCHMARKS, load_benchmark, read_jsonl, text_field, verify_sha256
+from orchestrator.tasks.benchmarks import BENCHMARKS, check_source, load_benchmark
 from orchestrator.tasks.grader import Gold
 
 DATA_DIR = os.environ.get("TRB_DATA_DIR")
@@ -132,7 +134,7 @@ def test_fewer_rows_than_declared(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     [
         (row(problem=""), "line 1: problem is ''"),
         (row() + row(answer=None), "line 2: answer is None"),
-        (row() + row(answer=2), "line 2: answer is 2"),
+        (row() + row(answer=[2]), "line 2: answer is [2]"),
         (row() + row(id=None), "line 2: id is None"),
         (row() + row(error="about 1"), "line 2: error is 'about 1'"),
         (row() + '{"id": \n', "line 2: not valid JSON"),
@@ -151,33 +153,95 @@ def test_extra_fields_of_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert golds == [Gold("2"), Gold("2", multiple=True, unit="m", tolerance=0.01), Gold("2")]
 
 
-# --- reading ---
+def test_every_id_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_amc(tmp_path, row() + row(id="2") + row(), monkeypatch, problems=3)
+    assert refusal(tmp_path) == f"{path} line 3: id '1' stands in line 1 too — every id once"
 
 
-def test_blank_lines_and_line_separators(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    path.write_text('{"a": "x\u2028y"}\n\n  \n{"a": 2}', encoding="utf-8")
-    assert read_jsonl(path) == [{"a": "x\u2028y"}, {"a": 2}]
+# --- other field names and answers ---
 
 
-def test_a_file_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").write_bytes(b'{"a": "\xff"}\n')
-    with pytest.raises(UserError, match="UTF-8"):
-        read_jsonl(tmp_path / "rows.jsonl")
+@pytest.mark.parametrize(
+    ("fields", "gold"),
+    [
+        ({"ID": "I-1", "Problem": "1+1", "Answer": 2}, "2"),
+        ({"unique_id": "test/1", "question": "1+1", "answer": "They have 1+1=<<1+1=2>>2.\n#### 2"}, "2"),
+        ({"id": 7, "question": "1+1", "final_answer": ["2", "3"], "is_multiple_answer": True}, "2,3"),
+        ({"id": 7, "problem": "1+1", "solution": r"It is $1$ and then \boxed{2}."}, "2"),
+        ({"id": 7, "problem": "1+1", "answer": 142.0}, "142.0"),
+    ],
+)
+def test_files_in_use_elsewhere(
+    fields: dict[str, Any], gold: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_amc(tmp_path, json.dumps(fields) + "\n", monkeypatch)
+    (problem,) = load_benchmark("amc23", str(tmp_path))
+    assert (problem.text, problem.gold and problem.gold.answer) == ("1+1", gold)
+    assert problem.id == str(fields.get("ID", fields.get("unique_id", fields.get("id"))))
 
 
-def test_sha256_is_compared_whole(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(b"abc")
-    right = hashlib.sha256(b"abc").hexdigest()
-    verify_sha256(path, right)
-    for wrong in (right[:-1] + "0", right[:12], "", None):
-        with pytest.raises(UserError, match="declared"):
-            verify_sha256(path, wrong)
+def test_rows_without_an_id_are_numbered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [json.dumps({"question": f"{i}+1", "answer": "2"}) + "\n" for i in range(3)]
+    write_amc(tmp_path, "".join(lines), monkeypatch, problems=3)
+    assert [problem.id for problem in load_benchmark("amc23", str(tmp_path))] == ["1", "2", "3"]
 
 
-def test_text_fields_are_not_empty() -> None:
-    assert text_field(Path("f"), 1, {"a": " x "}, "a") == " x "
-    for value in ("", " \n", None, 3):
-        with pytest.raises(UserError, match="f line 1: a is"):
-            text_field(Path("f"), 1, {"a": value}, "a")
+def test_a_solution_without_a_box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_amc(tmp_path, json.dumps({"problem": "1+1", "solution": "2"}) + "\n", monkeypatch)
+    assert refusal(tmp_path) == f"{path} line 1: answer is None — a non-empty string"
+
+
+# --- a file named in the experiment ---
+
+AMC = "".join(row(id=str(i), problem=f"{i}+1", answer=str(i + 1)) for i in range(40))
+
+
+def local(folder: Path, suffix: str = ".jsonl") -> BenchmarkRun:
+    path = folder / f"amc{suffix}"
+    if suffix == ".parquet":
+        pyarrow = pytest.importorskip("pyarrow")
+        table = pyarrow.Table.from_pylist([json.loads(line) for line in AMC.splitlines()])
+        pytest.importorskip("pyarrow.parquet").write_table(table, path)
+    else:
+        path.write_text(AMC)
+    return BenchmarkRun(path=str(path), revision=hashlib.sha256(path.read_bytes()).hexdigest())
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_a_local_file_in_place_of_the_declared_one(suffix: str, tmp_path: Path) -> None:
+    run = local(tmp_path, suffix)
+    problems = load_benchmark("amc23", None, run)
+    assert [(p.text, p.gold) for p in problems] == [(f"{i}+1", Gold(str(i + 1))) for i in range(40)]
+    with pytest.raises(UserError, match=r"amc\..*: 40 rows — 30 expected"):
+        load_benchmark("aime24", None, run)
+    with pytest.raises(UserError, match=r"amc\..*: sha256 .* the file was changed"):
+        load_benchmark("amc23", None, dataclasses.replace(run, revision="0" * 64))
+
+
+def test_scores_are_told_by_content_not_by_place(tmp_path: Path) -> None:
+    run, declared = local(tmp_path), BENCHMARKS["amc23"]
+    assert declared.identity(run) == declared.identity(dataclasses.replace(run, path="elsewhere.jsonl"))
+    assert declared.identity(run) != declared.identity()
+    assert declared.identity(dataclasses.replace(run, revision=declared.sha256)) == declared.identity()
+
+
+@pytest.mark.parametrize(
+    ("key", "run", "words"),
+    [
+        ("amc23", BenchmarkRun(path="math-ai/amc23"), "amc23.revision: None — the commit (40 hex digits)"),
+        ("amc23", BenchmarkRun(path="math-ai/amc23", revision="main"), "amc23.revision: 'main' — the commit"),
+        ("amc23", BenchmarkRun(path="./amc.jsonl", revision="0" * 40), "amc23.path: './amc.jsonl' — a file or folder"),
+        ("amc23", BenchmarkRun(revision="0" * 40), "amc23.path: not set, but revision or subset is"),
+        ("arithmetic_short", BenchmarkRun(path="a/b"), "arithmetic_short.path: 'a/b' — null: these problems are gen"),
+    ],
+)
+def test_sources_that_pin_nothing(key: str, run: BenchmarkRun, words: str) -> None:
+    with pytest.raises(UserError) as caught:
+        check_source(key, run)
+    assert str(caught.value).startswith(f"evaluation.benchmarks.{words}")
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    run = BenchmarkRun(path=str(tmp_path / "amc.jsonl"), revision="0" * 64)
+    with pytest.raises(UserError, match=r"evaluation\.benchmarks\.amc23\.path: '/.*amc\.jsonl' — a file or folder"):
+        load_benchmark("amc23", None, run)

@@ -18,7 +18,6 @@ from orchestrator.engines.build import make_tokenizer
 from orchestrator.errors import UserError
 from orchestrator.load import load_setup
 from orchestrator.tasks.grader import Gold
-from orchestrator.tasks.openthoughts import MATH_SOURCE, openthoughts_problems
 from orchestrator.tasks.training_data import TrainingSet, load_training_set
 
 DATA_DIR = os.environ.get("TRB_DATA_DIR")
@@ -198,66 +197,21 @@ def test_the_shipped_training_files(utf8: PreTrainedTokenizerBase) -> None:
     assert all(len(prompt.ids) <= setup.training.max_prompt_tokens for prompt in longer.prompts)
 
 
-# --- OpenThoughts ---
+# --- what is told of the data ---
 
 
-def thought(text: str, domain: str = "math", source: str = MATH_SOURCE) -> dict[str, Any]:
-    turns = [{"from": "human", "value": text}, {"from": "gpt", "value": "<think>…</think>"}]
-    return {"difficulty": 7, "source": source, "domain": domain, "conversations": turns}
+def test_counts_of_files(tmp_path: Path, load: Loader) -> None:
+    long = [f"{text}{'0' * 12}" for text in TEXTS[:6]]
+    chosen = load(local(tmp_path, [*TEXTS[:6], *TEXTS[:2], *long], max_prompt_tokens=10))
+    assert chosen.counts() == {
+        "rows": 14,
+        "repeats": 2,
+        "too_long": chosen.too_long,
+        "prompts": 6,
+        "golds": {"given": 6, "none": 0},
+    }
 
 
-THOUGHTS = [
-    thought("1+1=?"),
-    thought("Write a loop.", "code", "stackexchange_codegolf"),
-    thought("1+2=?"),
-    thought("Name an acid.", "science", "organic-chemistry-questions"),
-    thought("1+1=?"),
-    thought("1+3=?"),
-]
-
-
-def write_thoughts(folder: Path, rows: list[dict[str, Any]], suffix: str) -> Data:
-    path = folder / f"thoughts{suffix}"
-    if suffix == ".parquet":
-        pyarrow = pytest.importorskip("pyarrow")
-        pytest.importorskip("pyarrow.parquet").write_table(pyarrow.Table.from_pylist(rows), path)
-    else:
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return Data(source="openthoughts", path=str(path), revision=sha256(path))
-
-
-@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
-def test_only_math_rows_without_golds(suffix: str, tmp_path: Path) -> None:
-    problems = openthoughts_problems(write_thoughts(tmp_path, THOUGHTS, suffix))
-    assert [problem.text for problem in problems] == ["1+1=?", "1+2=?", "1+1=?", "1+3=?"]
-    assert [problem.id for problem in problems] == [f"openthoughts/{index}" for index in (0, 2, 4, 5)]
-    assert {problem.gold for problem in problems} == {None}
-
-
-def test_thoughts_become_training_prompts_once(tmp_path: Path, load: Loader) -> None:
-    setup = sized(load_setup("arithmetic"), steps=1, prompts=3)
-    chosen = load(dataclasses.replace(setup, data=write_thoughts(tmp_path, THOUGHTS, ".jsonl")))
-    assert sorted(texts(chosen)) == ["1+1=?", "1+2=?", "1+3=?"]
-    assert {prompt.problem.gold for prompt in chosen.prompts} == {None}
-
-
-def test_thoughts_are_pinned_by_content(tmp_path: Path) -> None:
-    data = write_thoughts(tmp_path, THOUGHTS, ".jsonl")
-    write_thoughts(tmp_path, THOUGHTS[:-1], ".jsonl")
-    with pytest.raises(UserError, match=r"thoughts\.jsonl: sha256"):
-        openthoughts_problems(data)
-
-
-@pytest.mark.parametrize(
-    "conversations",
-    [None, [], [{"from": "gpt", "value": "1+1=?"}], [{"from": "human"}], ["1+1=?"]],
-)
-def test_a_row_that_does_not_open_with_a_question(conversations: Any, tmp_path: Path) -> None:
-    data = write_thoughts(tmp_path, [THOUGHTS[0], thought("") | {"conversations": conversations}], ".jsonl")
-    with pytest.raises(UserError, match=r"thoughts\.jsonl row 1: conversations"):
-        openthoughts_problems(data)
-
-
-def test_thoughts_need_a_path(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"data\.path: not set"):
-        openthoughts_problems(Data(source="openthoughts"))
+def test_counts_of_the_embedded_stream(load: Loader) -> None:
+    chosen = load(sized(load_setup("arithmetic"), 2, 8))
+    assert chosen.counts() == {"too_long": 0, "prompts": 16, "golds": {"given": 16, "none": 0}}

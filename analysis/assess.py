@@ -1,0 +1,166 @@
+"""Selected checkpoints → the evidence behind the table: intervals, differences to vanilla, the bias of selecting."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+
+from analysis import uncertainty
+from analysis.candidates import Candidate, Selected, read_counts
+from analysis.counts import score_matrix
+from analysis.evidence import BenchmarkSource, ColumnEvidence, Difference, Estimate, Evidence, RowEvidence
+from analysis.labels import AVERAGE
+from analysis.split_half import split_half_scores
+from analysis.uncertainty import Array
+from orchestrator import grid
+from orchestrator.config import Experiment, Setup
+from orchestrator.selection import Tally
+from orchestrator.tasks.benchmarks import BENCHMARKS
+
+REFERENCE = "vanilla"
+PERCENT = 100
+
+Columns = dict[str, Array]  # benchmark or `avg` → replicates (B,) in percent
+
+
+def assess(experiment: Experiment, chosen: Sequence[Selected], runs: Path) -> Evidence:
+    """The evidence for all that was selected. UserError where checkpoints of a setup rest on different problems."""
+    rows: list[RowEvidence] = []
+    for name, setup in experiment.setups.items():
+        rows += _assess_setup(setup, [selected for selected in chosen if selected.setup == name], runs)
+    sources = [
+        BenchmarkSource(name, key, evaluation_id, BENCHMARKS[key].identity(setup.evaluation.benchmarks[key]))
+        for name, setup in experiment.setups.items()
+        for key, evaluation_id in grid.evaluation_ids(setup).items()
+    ]
+    return Evidence(tuple(rows), tuple(sources))
+
+
+def replicate_scores(checkpoints: Mapping[str, Candidate]) -> dict[str, Columns]:
+    """Name → column → bootstrap replicates of checkpoints of one setup, all on the same draws; the average first.
+
+    UserError where they rest on different problems.
+    """
+    columns: dict[str, Columns] = {name: {} for name in checkpoints}
+    for key in next(iter(checkpoints.values())).counts if checkpoints else ():
+        ends = np.cumsum([checkpoint.seeds for checkpoint in checkpoints.values()])
+        matrix = score_matrix(_rows(checkpoints, key))
+        scores = dict(zip(checkpoints, np.split(matrix, ends[:-1]), strict=True))
+        for name, replicates in uncertainty.resample(scores, key).items():
+            columns[name][key] = PERCENT * replicates
+    return {name: {AVERAGE: uncertainty.average(list(row.values())), **row} for name, row in columns.items()}
+
+
+def exact_scores(checkpoint: Candidate) -> dict[str, Fraction]:
+    """Column → exact score in percent; the average first."""
+    return {AVERAGE: PERCENT * checkpoint.mean, **{k: PERCENT * v for k, v in checkpoint.benchmarks.items()}}
+
+
+def estimates(checkpoint: Candidate, replicates: Columns) -> dict[str, Estimate]:
+    """Column → score with its interval."""
+    return {
+        key: Estimate(value, uncertainty.interval(float(value), replicates[key]))
+        for key, value in exact_scores(checkpoint).items()
+    }
+
+
+def differences(first: Candidate, second: Candidate, replicates: Sequence[Columns]) -> dict[str, Difference]:
+    """Column → first minus second, from the replicates of both on the same draws."""
+    one, other = (exact_scores(checkpoint) for checkpoint in (first, second))
+    found = {}
+    for key in one:
+        value, drawn = one[key] - other[key], replicates[0][key] - replicates[1][key]
+        estimate = Estimate(value, uncertainty.interval(float(value), drawn))
+        found[key] = Difference(estimate, uncertainty.p_value(drawn))
+    return found
+
+
+def on_fresh_samples(checkpoint: Candidate, fresh_ids: Mapping[str, str], runs: Path) -> Candidate | None:
+    """The checkpoint with counts of samples that took no part in selecting it; None unless all benchmarks have them."""
+    found = {key: read_counts(runs, checkpoint.units, fresh, checkpoint.step) for key, fresh in fresh_ids.items()}
+    present = {key: seeds for key, seeds in found.items() if seeds is not None}
+    return replace(checkpoint, counts=present) if len(present) == len(found) else None
+
+
+def split_half(pool: Sequence[Candidate]) -> dict[str, float] | None:
+    """Column → score in percent of what is selected on half of the problems, on the other half; the average first."""
+    named, seeds = {candidate.title: candidate for candidate in pool}, pool[0].seeds
+    matrices = {key: score_matrix(_rows(named, key)) for key in pool[0].counts}
+    scores = split_half_scores({key: m.reshape(len(pool), seeds, -1).mean(axis=1) for key, m in matrices.items()})
+    if scores is None:
+        return None
+    percent = {key: PERCENT * score for key, score in scores.items()}
+    return {AVERAGE: sum(percent.values()) / len(percent), **percent}
+
+
+def _assess_setup(setup: Setup, chosen: Sequence[Selected], runs: Path) -> list[RowEvidence]:
+    best = {selected.best.method: selected.best for selected in chosen}
+    fresh_ids = grid.fresh_evaluation_ids(setup)
+    rescored = {method: on_fresh_samples(checkpoint, fresh_ids, runs) for method, checkpoint in best.items()}
+    fresh = {_fresh(method): checkpoint for method, checkpoint in rescored.items() if checkpoint is not None}
+    drawn = replicate_scores({**best, **fresh})
+    rows = []
+    for selected in chosen:
+        method = selected.best.method
+        gaps = None
+        if REFERENCE in best and method != REFERENCE:
+            gaps = differences(selected.best, best[REFERENCE], [drawn[method], drawn[REFERENCE]])
+        name = _fresh(method)
+        again = estimates(fresh[name], drawn[name]) if name in fresh else None
+        rows.append(_row(selected, estimates(selected.best, drawn[method]), again, gaps))
+    return rows
+
+
+def _row(
+    selected: Selected,
+    scores: dict[str, Estimate],
+    fresh: dict[str, Estimate] | None,
+    gaps: dict[str, Difference] | None,
+) -> RowEvidence:
+    best, halves = selected.best, split_half(selected.pool)
+    columns = {
+        key: ColumnEvidence(
+            score=score,
+            split_half=halves[key] if halves else None,
+            fresh=fresh[key] if fresh else None,
+            difference=gaps[key] if gaps else None,
+            problems=sum(len(best.counts[name][0].problems) for name in _benchmarks(best, key)),
+            samples=sum(int(c.n.sum()) for name in _benchmarks(best, key) for c in best.counts[name]),
+            n=min(c.samples for c in best.counts[key]) if key != AVERAGE else None,
+        )
+        for key, score in scores.items()
+    }
+    return RowEvidence(
+        setup=selected.setup,
+        method=best.method,
+        knobs=best.knobs,
+        step=best.step,
+        units=best.units,
+        spread=None if best.spread is None else PERCENT * best.spread,
+        candidates=selected.candidates,
+        eligible=len(selected.pool),
+        complete=best.complete,
+        columns=columns,
+    )
+
+
+def _rows(checkpoints: Mapping[str, Candidate], benchmark: str) -> dict[str, Tally]:
+    """Counts of every seed of every checkpoint, in their order, under names for a message."""
+    return {
+        f"{name} {unit} {benchmark}": counts
+        for name, checkpoint in checkpoints.items()
+        for unit, counts in zip(checkpoint.units, checkpoint.counts[benchmark], strict=True)
+    }
+
+
+def _fresh(method: str) -> str:
+    return f"{method} on fresh samples"
+
+
+def _benchmarks(checkpoint: Candidate, column: str) -> list[str]:
+    """The benchmarks that a column is made of."""
+    return list(checkpoint.counts) if column == AVERAGE else [column]

@@ -1,0 +1,186 @@
+"""Two methods on the same problems: `trb table EXP.yaml --compare FIRST,SECOND`."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from analysis.assess import differences, exact_scores, replicate_scores
+from analysis.candidates import Candidate, select
+from analysis.evidence import Difference
+from analysis.evidence_formats import difference_object, with_interval
+from analysis.labels import AVERAGE, BASE, benchmark_label, method_key, setup_title
+from analysis.table import tenths_text
+from analysis.uncertainty import CONFIDENCE, REPLICATES
+from orchestrator.config import Experiment
+from orchestrator.errors import refuse, unknown
+from orchestrator.grid import Unit
+
+CSV_COLUMNS = (
+    *("setup", "benchmark", "first", "second", "first_score", "second_score"),
+    *("difference", "ci_low", "ci_high", "p_value", "problems"),
+)
+EXPLANATION = (
+    f"[ ]: {100 * CONFIDENCE:g} % paired bootstrap over problems and seeds, for the checkpoints as selected. p: "
+    f"two-sided, twice the smaller share of {REPLICATES} replicates on either side of zero; for this comparison alone."
+)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The selected checkpoints of two methods in one setup, None before their first scores.
+
+    `columns` by benchmark, the average as `avg`; None while one of the two has no scores.
+    """
+
+    setup: str
+    methods: tuple[str, str]
+    first: Candidate | None
+    second: Candidate | None
+    columns: dict[str, Difference | None]
+
+
+def compare(experiment: Experiment, units: list[Unit], runs: Path, pair: str) -> list[Comparison]:
+    """The comparison in each setup. `pair` is `FIRST,SECOND`, keys or labels of methods or of the untrained student.
+
+    UserError if they are not two different methods of the experiment, or rest on different problems.
+    """
+    methods = _parse_pair(pair, [*experiment.methods, BASE])
+    best = {(found.setup, found.best.method): found.best for found in select(experiment, units, runs)}
+    return [
+        _compare(name, [AVERAGE, *setup.evaluation.benchmarks], methods, *(best.get((name, m)) for m in methods))
+        for name, setup in experiment.setups.items()
+    ]
+
+
+def to_markdown(comparisons: Sequence[Comparison]) -> str:
+    """A table for each setup under a line that names the two checkpoints."""
+    lines: list[str] = []
+    for comparison in comparisons:
+        first, second = (
+            found.title if found else f"{method} (no scores yet)"
+            for method, found in zip(comparison.methods, (comparison.first, comparison.second), strict=True)
+        )
+        headings = ("Benchmark", *comparison.methods, "Difference", "p")
+        lines += [f"**{setup_title(comparison.setup)}**: {first} − {second}", ""]
+        lines += [*_aligned(headings, _text_rows(comparison)), ""]
+    return "\n".join([*lines, EXPLANATION]) + "\n"
+
+
+def to_csv(comparisons: Sequence[Comparison]) -> str:
+    """A row for each setup and benchmark, percent with two decimals; numbers that are missing are empty."""
+    out = StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(CSV_COLUMNS)
+    for comparison in comparisons:
+        for row in _objects(comparison):
+            gap = row["difference"] or dict.fromkeys(("value", "low", "high", "p_value"))
+            numbers = [row["first"], row["second"], gap["value"], gap["low"], gap["high"]]
+            texts = ["" if number is None else f"{number:.2f}" for number in numbers]
+            p_value = "" if gap["p_value"] is None else f"{gap['p_value']:.4f}"
+            named = (comparison.setup, row["benchmark"], *comparison.methods)
+            writer.writerow((*named, *texts, p_value, "" if row["problems"] is None else row["problems"]))
+    return out.getvalue()
+
+
+def to_json(comparisons: Sequence[Comparison]) -> str:
+    """Scores in percent, missing numbers null; `units` are the runs of the checkpoints."""
+    found = [
+        {
+            "setup": comparison.setup,
+            "first": _checkpoint_object(comparison.methods[0], comparison.first),
+            "second": _checkpoint_object(comparison.methods[1], comparison.second),
+            "columns": _objects(comparison),
+        }
+        for comparison in comparisons
+    ]
+    document = {"comparisons": found, "bootstrap": {"confidence": CONFIDENCE, "replicates": REPLICATES}}
+    return json.dumps(document, ensure_ascii=False, indent=2, sort_keys=True) + "\n"
+
+
+FORMATS: Mapping[str, Callable[[Sequence[Comparison]], str]] = {"md": to_markdown, "csv": to_csv, "json": to_json}
+
+
+def format_of(name: str) -> Callable[[Sequence[Comparison]], str]:
+    """How to write a comparison; UserError for a format that it does not have."""
+    if name not in FORMATS:
+        raise refuse("--format", name, f"one of {', '.join(FORMATS)} with --compare")
+    return FORMATS[name]
+
+
+def _parse_pair(text: str, known: Sequence[str]) -> tuple[str, str]:
+    names = [method_key(name.strip()) for name in text.split(",")]
+    if len(names) != 2 or names[0] == names[1]:
+        raise refuse("--compare", text, "two different methods, FIRST,SECOND")
+    for name in names:
+        if name not in known:
+            raise unknown(f"--compare {name}", "method", name, known)
+    return names[0], names[1]
+
+
+def _compare(
+    setup: str, keys: Sequence[str], methods: tuple[str, str], first: Candidate | None, second: Candidate | None
+) -> Comparison:
+    columns: dict[str, Difference | None] = dict.fromkeys(keys)
+    if first is not None and second is not None:
+        drawn = replicate_scores(dict(zip(methods, (first, second), strict=True)))
+        columns |= differences(first, second, [drawn[name] for name in methods])
+    return Comparison(setup, methods, first, second, columns)
+
+
+def _objects(comparison: Comparison) -> list[dict[str, Any]]:
+    """A row for each column: both scores, their difference and the number of problems; None where missing."""
+    first, second = (exact_scores(found) if found else {} for found in (comparison.first, comparison.second))
+    known = comparison.first or comparison.second
+    sizes = {key: len(counts[0].problems) for key, counts in known.counts.items()} if known else {}
+    sizes |= {AVERAGE: sum(sizes.values())} if known else {}
+    return [
+        {
+            "benchmark": key,
+            "first": float(first[key]) if first else None,
+            "second": float(second[key]) if second else None,
+            "difference": difference_object(found),
+            "problems": sizes.get(key),
+        }
+        for key, found in comparison.columns.items()
+    ]
+
+
+def _text_rows(comparison: Comparison) -> list[list[str]]:
+    first, second = (exact_scores(found) if found else {} for found in (comparison.first, comparison.second))
+    return [
+        [
+            benchmark_label(key),
+            tenths_text(first[key]) if first else "",
+            tenths_text(second[key]) if second else "",
+            with_interval(found.estimate) if found else "",
+            _p_text(found.p_value) if found else "",
+        ]
+        for key, found in comparison.columns.items()
+    ]
+
+
+def _aligned(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a Markdown table, the first column set left and the others right."""
+    widths = [max(3, *map(len, column)) for column in zip(headings, *rows, strict=True)]
+    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+    lines = []
+    for first, *others in (headings, rule, *rows):
+        padded = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
+        lines.append(f"| {' | '.join([first.ljust(widths[0]), *padded])} |")
+    return lines
+
+
+def _p_text(p_value: float) -> str:
+    return "<0.001" if p_value < 0.001 else f"{p_value:.3f}"
+
+
+def _checkpoint_object(method: str, found: Candidate | None) -> dict[str, Any]:
+    if found is None:
+        return {"method": method, "knobs": None, "step": None, "units": []}
+    return {"method": method, "knobs": found.knobs, "step": found.step, "units": list(found.units)}

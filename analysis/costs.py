@@ -1,0 +1,108 @@
+"""What units cost: wall-clock by phase, tokens, and positions that the teacher judged. From run directories alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator import grid
+from orchestrator.config import Experiment, Setup
+from orchestrator.grid import Unit
+from orchestrator.rundir import RunReader
+
+TRAINING = ("rollout", "score", "reward", "learn")
+EVALUATE = "evaluate"
+PHASES = (*TRAINING, EVALUATE)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Sums over units; None where nothing was logged.
+
+    `seconds` of a phase count all the time it took, also that of the `repeated` steps which ran again after a kill;
+    `timed_steps` counts those too. Tokens and positions are of what was kept: the tokens of training rollouts and of
+    the evaluations' responses, and the positions at which the teacher's distribution was computed.
+    """
+
+    units: int
+    seconds: dict[str, float]
+    timed_steps: int
+    repeated: int
+    training_tokens: int | None
+    teacher_positions: int | None
+    evaluation_tokens: int | None
+
+    @property
+    def total_seconds(self) -> float | None:
+        return sum(self.seconds.values()) if self.seconds else None
+
+    @property
+    def seconds_per_step(self) -> float | None:
+        """Mean wall-clock of a training step, evaluation apart."""
+        spent = [self.seconds[phase] for phase in TRAINING if phase in self.seconds]
+        return sum(spent) / self.timed_steps if self.timed_steps else None
+
+
+def family_costs(experiment: Experiment, units: Sequence[Unit], runs: Path, setup: str) -> dict[str, Cost]:
+    """Method, or kind of the units that have none, → sum over its units that were started, in the grid's order."""
+    found: dict[str, list[Cost]] = {}
+    for unit in (unit for unit in units if unit.setup == setup):
+        own = found.setdefault(unit.method or unit.kind, [])
+        if RunReader(runs, unit.id).started:
+            own.append(unit_cost(experiment.setups[setup], unit, runs))
+    return {family: total(costs) for family, costs in found.items()}
+
+
+def total(costs: Iterable[Cost]) -> Cost:
+    """Sums of the numbers that are there."""
+    rows = list(costs)
+    seconds: Counter[str] = Counter()
+    for row in rows:
+        seconds.update(row.seconds)
+    return Cost(
+        units=sum(row.units for row in rows),
+        seconds=dict(seconds),
+        timed_steps=sum(row.timed_steps for row in rows),
+        repeated=sum(row.repeated for row in rows),
+        training_tokens=_sum(row.training_tokens for row in rows),
+        teacher_positions=_sum(row.teacher_positions for row in rows),
+        evaluation_tokens=_sum(row.evaluation_tokens for row in rows),
+    )
+
+
+def unit_cost(setup: Setup, unit: Unit, runs: Path) -> Cost:
+    """The cost of one unit so far."""
+    run = RunReader(runs, unit.id)
+    timing, metrics = run.timing(), run.metrics()
+    seconds: Counter[str] = Counter()
+    for row in timing:
+        spent = {EVALUATE: row["seconds"]} if row["phase"] == EVALUATE else {p: row[p] for p in TRAINING if p in row}
+        seconds.update(spent)
+    steps = [row["step"] for row in timing if row["phase"] == "train"]
+    # The teacher judges every token of a finished rollout, unless it judged the drafts while decoding.
+    judged = (row.get("teacher_positions", row.get("response_tokens")) for row in metrics)
+    return Cost(
+        units=1,
+        seconds=dict(seconds),
+        timed_steps=len(steps),
+        repeated=len(steps) - len(set(steps)),
+        training_tokens=_sum(row.get("response_tokens") for row in metrics),
+        teacher_positions=_sum(judged) if unit.kind == "trial" else None,
+        evaluation_tokens=_evaluation_tokens(setup, run),
+    )
+
+
+def _evaluation_tokens(setup: Setup, run: RunReader) -> int | None:
+    """Of all checkpoints, with the fresh samples of the selected one."""
+    ids = [*grid.evaluation_ids(setup).values(), *grid.fresh_evaluation_ids(setup).values()]
+    files = (
+        run.evaluation(evaluation_id, step) for evaluation_id in ids for step in run.evaluated_steps(evaluation_id)
+    )
+    return _sum(record.tokens for records in files for record in records or [])
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    present = [value for value in values if value is not None]
+    return sum(present) if present else None

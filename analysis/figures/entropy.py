@@ -1,0 +1,50 @@
+"""Teacher entropy on the visited prefixes beside pass@1 (paper, "Early-Training Comparisons")."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis.curves import Series
+from analysis.figures.style import (
+    BLUE,
+    WIDTH,
+    new_figure,
+    plot_series,
+    set_title,
+    setting_label,
+    shared_legend,
+    step_label,
+    styled,
+    whole_steps,
+)
+
+
+@styled()
+def draw(entropy: Sequence[Series], scores: Sequence[Series], warmup: int | None, title: str) -> Figure:
+    """Two panels over the same steps: token-mean teacher entropy (nats) and mean pass@1 ([0, 1], shown in per cent).
+
+    The `warmup` steps in which the behavior is blended are shaded.
+    """
+    figure = new_figure(WIDTH, 4.6)
+    upper, lower = figure.subplots(2, 1, sharex=True)
+    for axes, lines, scale in ((upper, entropy, 1), (lower, scores, 100)):
+        if warmup is not None:
+            shade_warmup(axes, warmup)
+        for index, line in enumerate(lines):
+            plot_series(axes, line, setting_label(line), scale, index)
+    set_title(upper, title)
+    upper.set_ylabel("teacher entropy (nats)")
+    upper.set_ylim(bottom=0)
+    lower.set_ylabel("mean pass@1 (%)")
+    lower.set_xlabel(step_label(entropy))
+    whole_steps(lower)
+    shared_legend(figure, (upper, lower))
+    return figure
+
+
+def shade_warmup(axes: Axes, warmup: int) -> None:
+    """Shade the steps whose rollouts are blended."""
+    axes.axvspan(0, warmup, color=BLUE, alpha=0.08, linewidth=0, label=f"warmup, $K$={warmup}")

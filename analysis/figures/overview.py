@@ -1,0 +1,99 @@
+"""The trust region at one real prefix (paper, Figure 1): the path from student to teacher, ended by the budget."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis.figures.style import GRAY, KNOBS, VERMILLION, new_figure, set_title, styled
+
+SHOWN_SOLUTIONS = 3
+TOKEN_LETTERS = 10
+PREFIX_LETTERS = 32
+LOWEST = 0.01  # nats; stands for the lowest budget where none is positive
+VISIBLE = {" ": "␣", "\n": "↵", "\t": "⇥"}
+KL = r"KL($\mu_\beta\,\Vert\,\pi_S$) (nats)"
+
+
+@styled()
+def draw(example: Mapping[str, Any], title: str) -> Figure:
+    """Left: KL(μ_β‖p) along the path p^(1−β) q^β, with each budget ε and its β*. Right: p, μ and q of the top tokens.
+
+    `example` has `tokens` (texts), `p` and `q` (probabilities of those tokens), `solutions` (`epsilon`, `beta`, `kl`
+    in nats, `mu`) and `path` (pairs of β and KL in nats); its `prefix`, a text, may be there. Of many budgets the right
+    panel shows three.
+    """
+    figure = new_figure(7.2, 3.4)
+    left, right = figure.subplots(1, 2, width_ratios=(1, 1.5))
+    solutions = sorted(example["solutions"], key=lambda solution: solution["epsilon"])
+    colors = [colormaps["Blues"](0.35 + 0.6 * (i + 1) / len(solutions)) for i in range(len(solutions))]
+    _draw_path(left, example["path"], solutions, colors)
+    _draw_tokens(right, example, [(solutions[i], colors[i]) for i in _spread(len(solutions))])
+    set_title(figure, title)
+    return figure
+
+
+def _draw_path(axes: Axes, path: Sequence[Sequence[float]], solutions: Sequence[Any], colors: Sequence[Any]) -> None:
+    """Budgets span decades, so the axis is logarithmic; the student itself, β = 0, lies at minus infinity."""
+    floor = min([s["epsilon"] for s in solutions if s["epsilon"] > 0], default=LOWEST) / 5
+    found = sorted((beta, kl) for beta, kl in [*path, *((s["beta"], s["kl"]) for s in solutions)] if kl > 0)
+    axes.plot([beta for beta, _ in found], [kl for _, kl in found], color=GRAY, zorder=2)
+    for solution, color in zip(solutions, colors, strict=True):
+        epsilon, beta, kl = (solution[name] for name in ("epsilon", "beta", "kl"))
+        if epsilon > 0 and kl > 0:
+            axes.axhspan(floor, epsilon, color=color, alpha=0.10, linewidth=0)
+            axes.axhline(epsilon, color=color, linewidth=0.8, linestyle="--")
+            label = rf"{KNOBS['epsilon']}={epsilon:g}: $\beta^*$={beta:.2g}"
+            axes.plot([beta], [kl], color=color, marker="o", markersize=6, linestyle="none", label=label, zorder=3)
+    axes.set(xlabel=r"$\beta$   (0: student, 1: teacher)", ylabel=KL, xlim=(0, 1.02), yscale="log")
+    axes.set_ylim(bottom=floor)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2, columnspacing=0.8, handletextpad=0.2)
+
+
+def _draw_tokens(axes: Axes, example: Mapping[str, Any], solutions: Sequence[tuple[Any, Any]]) -> None:
+    laws = [
+        (r"student $\pi_S$", example["p"], "#BBBBBB"),
+        *((rf"$\mu^*$ at {KNOBS['epsilon']}={s['epsilon']:g}", s["mu"], color) for s, color in solutions),
+        (r"teacher $\pi_T$", example["q"], VERMILLION),
+    ]
+    width = 0.84 / len(laws)
+    for index, (label, values, color) in enumerate(laws):
+        places = [place + width * (index - (len(laws) - 1) / 2) for place in range(len(values))]
+        axes.bar(places, values, width, color=color, label=label)
+    axes.set_xticks(range(len(example["tokens"])))
+    shown = [token_text(token) for token in example["tokens"]]
+    slanted = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if max(map(len, shown)) > 3 else {}
+    for text in axes.set_xticklabels(shown, family="monospace", **slanted):
+        text.set_parse_math(False)
+    axes.grid(visible=False, axis="x")
+    axes.set_xlabel(_after(example["prefix"]) if "prefix" in example else "next token", parse_math=False)
+    axes.set_ylabel("probability")
+    axes.legend(loc="upper right")
+
+
+def token_text(token: str) -> str:
+    """A token on one line with its white space visible; letters that the figures' font may lack as escapes."""
+    shown = "".join(VISIBLE.get(char, char if _has_glyph(char) else f"\\u{ord(char):04x}") for char in token)
+    return shown if len(shown) <= TOKEN_LETTERS else shown[: TOKEN_LETTERS - 1] + "…"
+
+
+def _after(prefix: str) -> str:
+    """Names the axis of next tokens by the last letters of the prefix, on one line."""
+    text = "".join(char if _has_glyph(char) else "·" for char in " ".join(prefix.split()))
+    return f"next token after “{text if len(text) <= PREFIX_LETTERS else '…' + text[1 - PREFIX_LETTERS :]}”"
+
+
+def _has_glyph(char: str) -> bool:
+    """Latin, Greek and Cyrillic letters and mathematical signs are in DejaVu, the font that matplotlib ships."""
+    return char.isprintable() and (ord(char) < 0x530 or 0x2190 <= ord(char) < 0x22A0)
+
+
+def _spread(count: int) -> list[int]:
+    """Indices of at most SHOWN_SOLUTIONS of `count`, from first to last."""
+    if count <= SHOWN_SOLUTIONS:
+        return list(range(count))
+    return [round(i * (count - 1) / (SHOWN_SOLUTIONS - 1)) for i in range(SHOWN_SOLUTIONS)]

@@ -1,0 +1,186 @@
+"""What all figures share: fonts, colours, names of settings, lines with their spread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import isnan, nan
+from statistics import fmean, stdev
+from typing import Any
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from analysis.curves import Curve, Series
+
+WIDTH = 6.4  # inches
+DPI = 160
+# Okabe–Ito: distinguishable with any kind of colour vision.
+BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILLION, PURPLE = (
+    "#000000", "#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7",
+)  # fmt: skip
+GRAY = "#767676"
+ORDERED = ((BLUE, "o"), (VERMILLION, "s"), (GREEN, "^"), (PURPLE, "D"), (ORANGE, "v"), (SKY, "p"), (BLACK, "X"))
+LOOKS = {
+    "vanilla": (BLACK, "X"),
+    "trust_region": (BLUE, "o"),
+    "fixed_epsilon": (SKY, "p"),
+    "veto": (PURPLE, "D"),
+    "skd": (GREEN, "^"),
+    "temperature_warmup": (ORANGE, "v"),
+    "sft_warmup": (VERMILLION, "s"),
+}
+METHODS = {
+    "vanilla": "Vanilla OPD",
+    "trust_region": "TRB",
+    "fixed_epsilon": "Fixed",
+    "veto": "Veto",
+    "skd": "SKD",
+    "temperature_warmup": "Temperature warmup",
+    "sft_warmup": "SFT warmup",
+}
+KNOBS = {
+    "epsilon0": r"$\varepsilon_0$",
+    "epsilon": r"$\varepsilon$",
+    "tau_T": r"$\tau_T$",
+    "tau0": r"$\tau_0$",
+    "beta_start": r"$\beta_0$",
+    "K": "$K$",
+    "E": "$E$",
+}
+MARKED_POINTS = 25  # lines with more points than this show no marker at each
+LONG = 100  # lines with more points than this are too jagged to compare
+SPREAD = "±1 s.d. over seeds"
+WINDOW = 11  # steps of their centred running mean
+
+_SETTINGS: Any = {
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "axes.labelsize": 9,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "legend.fontsize": 8,
+    "legend.frameon": False,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#D8E2EC",
+    "grid.linewidth": 0.6,
+    "lines.linewidth": 1.5,
+    "lines.markersize": 5.5,
+    "lines.markeredgecolor": "white",
+    "lines.markeredgewidth": 0.6,
+    "mathtext.fontset": "dejavusans",
+    "pdf.fonttype": 42,
+    "svg.hashsalt": "trb",
+}
+
+
+def styled() -> Any:
+    """The settings that hold while a figure is drawn or written; a context and a decorator."""
+    return rc_context(_SETTINGS)
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """A figure of its own, in inches, that no global state keeps."""
+    return Figure(figsize=(width, height), dpi=DPI, layout="constrained")
+
+
+def knob_text(name: str, value: float) -> str:
+    """`ε₀=0.01` as mathtext."""
+    return f"{KNOBS.get(name, name)}={value:g}"
+
+
+def setting_label(series: Series) -> str:
+    """Method and knobs for a legend: `TRB ε₀=0.05, K=12`."""
+    knobs = ", ".join(knob_text(name, value) for name, value in series.knobs.items())
+    return f"{METHODS.get(series.method, series.method)} {knobs}".rstrip()
+
+
+def look(method: str, index: int = 0) -> tuple[str, str]:
+    """Colour and marker of a method, the same in every figure; those of unknown methods follow `index`."""
+    return LOOKS.get(method, ORDERED[index % len(ORDERED)])
+
+
+def set_title(target: Axes | Figure, text: str) -> None:
+    """A title taken literally: setups are named by users, and a dollar sign is no formula."""
+    title = target.suptitle(text, fontsize=10) if isinstance(target, Figure) else target.set_title(text)
+    title.set_parse_math(False)
+
+
+def step_label(series: Iterable[Series]) -> str:
+    """Says so where lines are running means."""
+    smoothed = any(is_long(line) for line in series)
+    return f"optimizer step (thick: {WINDOW}-step mean)" if smoothed else "optimizer step"
+
+
+def whole_steps(axes: Axes) -> None:
+    """No ticks between steps."""
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, steps=[1, 2, 4, 5, 10]))
+
+
+def plot_series(axes: Axes, series: Series, label: str, scale: float = 1.0, index: int = 0) -> None:
+    """The mean over seeds as a line that breaks where there is no value, ±1 standard deviation as a band.
+
+    A line of many points is drawn thin, under its running mean.
+    """
+    color, marker = look(series.method, index)
+    steps, values = list(series.curve), list(series.curve.values())
+    means = [scale * fmean(v) if v else nan for v in values]
+    if is_long(series):
+        axes.plot(steps, means, color=color, linewidth=0.6, alpha=0.35)
+        means = running_mean(means)
+    marked = _alone(values) if sum(map(bool, values)) > MARKED_POINTS else [True] * len(values)
+    axes.plot(steps, means, label=label, color=color, marker=marker, markevery=marked)
+    if any(len(v) > 1 for v in values):
+        low, high = _band(series.curve, scale)
+        axes.fill_between(steps, low, high, color=color, alpha=0.15, linewidth=0, label=SPREAD)
+
+
+def is_long(series: Series) -> bool:
+    """Whether a line is drawn with its running mean."""
+    return sum(map(bool, series.curve.values())) > LONG
+
+
+def running_mean(values: Sequence[float]) -> list[float]:
+    """Mean of the values present within half a window on either side; nan stays nan."""
+    half = WINDOW // 2
+    windows = (values[max(0, place - half) : place + half + 1] for place in range(len(values)))
+    return [
+        nan if isnan(value) else fmean(v for v in window if not isnan(v))
+        for value, window in zip(values, windows, strict=True)
+    ]
+
+
+def shared_legend(figure: Figure, axes: Iterable[Axes]) -> None:
+    """One legend below all panels, each label once, in as many columns as the width takes."""
+    entries: dict[str, Any] = {}
+    for part in axes:
+        handles, labels = part.get_legend_handles_labels()
+        entries |= {label: handle for label, handle in zip(labels, handles, strict=True) if label not in entries}
+    if entries:
+        columns = legend_columns(list(entries), figure.get_figwidth())
+        figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=columns)
+
+
+def legend_columns(labels: Sequence[str], width: float) -> int:
+    """How many columns of the longest label fit into `width` inches."""
+    longest = max(len(label.replace("$", "").replace("\\varepsilon", "e").replace("\\tau", "t")) for label in labels)
+    return max(1, min(len(labels), int(width / (0.5 + 0.068 * longest))))
+
+
+def _alone(values: Sequence[list[float]]) -> list[bool]:
+    """Points without a neighbour, which a line alone would not show."""
+    present = [False, *map(bool, values), False]  # values[i] stands at i + 1
+    return [not (present[i] or present[i + 2]) for i in range(len(values))]
+
+
+def _band(curve: Curve, scale: float) -> tuple[list[float], list[float]]:
+    """Mean ± standard deviation where several seeds have a value."""
+    ends = [
+        (scale * (fmean(v) - stdev(v)), scale * (fmean(v) + stdev(v))) if len(v) > 1 else (nan, nan)
+        for v in curve.values()
+    ]
+    return [low for low, _ in ends], [high for _, high in ends]

@@ -1,0 +1,1 @@
+"""An experiment on one HTML page, from its run directories alone."""

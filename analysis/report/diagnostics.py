@@ -1,0 +1,94 @@
+"""Logged quantities of the selected runs in two tables: the mean over the warmup, and the last step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+
+from analysis import curves
+from analysis.candidates import Selected
+from analysis.curves import Series, Setting
+from analysis.labels import method_label, order_methods, setup_title
+from analysis.report.html import Html, element, join, paragraph, section, table
+from analysis.report.texts import decimal
+from orchestrator.config import Experiment
+from orchestrator.grid import Unit
+
+# Column of metrics.jsonl → heading, factor to its unit, decimals.
+QUANTITIES: Mapping[str, tuple[str, float, int]] = {
+    "beta": ("β*", 1, 3),
+    "teacher_feasible": ("Teacher inside (%)", 100, 1),
+    "behavior_kl": ("KL (nats)", 1, 4),
+    "acceptance": ("Acceptance (%)", 100, 1),
+    "rounds_per_token": ("Passes per token", 1, 3),
+    "replaced": ("Replaced (%)", 100, 2),
+    "support_mass_student": ("M (%)", 100, 2),
+    "support_mass_teacher": ("Q (%)", 100, 2),
+    "support_overlap": ("Overlap (%)", 100, 1),
+    "response_length": ("Length (tokens)", 1, 1),
+    "truncated": ("Truncated (%)", 100, 1),
+    "reward": ("Correct (%)", 100, 1),
+}
+WARMUPS = (("trust_region", "K"), ("temperature_warmup", "E"))
+LEGEND = (
+    "Means over seeds. β*: blending weight at the budget; Teacher inside: prefixes where the teacher itself lies "
+    "within the budget; KL: realised divergence from the student, per token; Acceptance: expected share of the "
+    "student's drafts that stand; Passes: teacher passes while decoding; M, Q: probability of student and teacher on "
+    "the student's top-k support; Overlap: share of that support in the teacher's own top k. – where a method does not "
+    "have the quantity: all up to Replaced need a teacher that takes part in decoding, which ends with a warmup."
+)
+
+
+def diagnostics_section(experiment: Experiment, units: list[Unit], runs: Path, chosen: Sequence[Selected]) -> Html:
+    """Two tables for each setup."""
+    parts = [_setup(experiment, units, runs, chosen, name) for name in experiment.setups]
+    return section("Diagnostics of the selected runs", "diagnostics", *parts, paragraph(LEGEND, class_="note"))
+
+
+def _setup(experiment: Experiment, units: list[Unit], runs: Path, chosen: Sequence[Selected], name: str) -> Html:
+    settings = curves.read_settings(experiment, units, runs, name)
+    best = curves.best_settings(settings, [selected for selected in chosen if selected.setup == name])
+    logged = {method: curves.metric_series(setting, runs, list(QUANTITIES)) for method, setting in best.items()}
+    logged = {method: logged[method] for method in order_methods(logged) if logged[method]}
+    heading = element("h3", setup_title(name))
+    if not logged:
+        return join([heading, paragraph("No step of a chosen run has been logged yet.")])
+    tables = [_table("Last step", {method: last_step(series) for method, series in logged.items()})]
+    steps = warmup(best)
+    if steps is not None:
+        early = {method: early_mean(series, steps) for method, series in logged.items()}
+        tables.insert(0, _table(f"Mean over the first {steps} steps", early))
+    return join([heading, *tables])
+
+
+def warmup(best: Mapping[str, Setting]) -> int | None:
+    """The steps that all runs are averaged over: the warmup of the chosen trust region, else that of temperature."""
+    return next((int(best[method].knobs[knob]) for method, knob in WARMUPS if method in best), None)
+
+
+def early_mean(logged: Mapping[str, Series], steps: int) -> dict[str, float]:
+    """Mean of each quantity over the values that a run's first steps have."""
+    found = {}
+    for key, series in logged.items():
+        first = min(series.curve)
+        values = [v for step, row in series.curve.items() if step < first + steps for v in row]
+        found |= {key: fmean(values)} if values else {}
+    return found
+
+
+def last_step(logged: Mapping[str, Series]) -> dict[str, float]:
+    """The quantities that a run's last logged step has."""
+    rows = {key: series.curve[max(series.curve)] for key, series in logged.items()}
+    return {key: fmean(row) for key, row in rows.items() if row}
+
+
+def _table(caption: str, rows: Mapping[str, Mapping[str, float]]) -> Html:
+    headings = ["Method", *(title for title, _, _ in QUANTITIES.values())]
+    return table(caption, headings, [[method_label(method), *_cells(values)] for method, values in rows.items()])
+
+
+def _cells(values: Mapping[str, float]) -> list[str]:
+    return [
+        decimal(scale * values[key], places) if key in values else "" for key, (_, scale, places) in QUANTITIES.items()
+    ]

@@ -1,0 +1,62 @@
+"""Rollouts of the same prompt side by side, as the continuation probe kept them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from analysis import probe
+from analysis.labels import setup_title
+from analysis.report.html import Html, element, join, paragraph, section
+from analysis.report.texts import signed_decimal
+from orchestrator.config import Experiment
+
+SIDES = {"vanilla": "Vanilla", "trust_region": "TRB"}
+LONG = 1200  # letters from which on a text scrolls, so that the keyboard must reach it
+WHAT = (
+    "Rollouts of the untrained student before any training: sampled from the student alone, and inside the trust "
+    "region with the probe's budget. The prompts are the first of the probe's, not a choice of telling ones."
+)
+
+
+def excerpts_section(experiment: Experiment, runs: Path) -> Html:
+    """The excerpts of each setup, or how to get them."""
+    parts = [_setup(experiment, setup, runs) for setup in experiment.setups]
+    return section("Rollouts side by side", "rollouts", paragraph(WHAT), *parts)
+
+
+def _setup(experiment: Experiment, setup: str, runs: Path) -> Html:
+    found = probe.excerpts(runs, experiment, setup)
+    if not found:
+        command = element("code", "trb probe continuation EXP.yaml")
+        shown = paragraph("There are none yet: no continuation probe has been completed. ", command, " runs it.")
+    else:
+        shown = join(_pair(index, excerpt) for index, excerpt in enumerate(found, 1))
+    return join([element("h3", setup_title(setup)), shown])
+
+
+def _pair(index: int, excerpt: Mapping[str, Any]) -> Html:
+    sides = [_side(title, excerpt[behavior]) for behavior, title in SIDES.items()]
+    return element(
+        "article",
+        element("h4", f"Prompt {index}"),
+        _text(excerpt["prompt"], f"Prompt {index}"),
+        paragraph("Right answer: ", element("code", str(excerpt["gold"]))),
+        element("div", *sides, class_="pair"),
+    )
+
+
+def _side(title: str, rollout: Mapping[str, Any]) -> Html:
+    right = rollout["correct"]
+    mark = element("span", "✓ correct" if right else "✗ incorrect", class_="right" if right else "wrong")
+    cut = ", cut off at the limit" if rollout["truncated"] else ""
+    log_prob = rollout["mean_teacher_log_prob"]
+    support = "" if log_prob is None else f", mean teacher log-prob {signed_decimal(log_prob)} nats"
+    facts = element("span", f" · {rollout['length']} tokens{cut}{support}", class_="note")
+    return element("div", element("h5", title), paragraph(mark, facts), _text(rollout["text"], title))
+
+
+def _text(text: str, label: str) -> Html:
+    reach = {"tabindex": "0", "role": "region", "aria_label": label} if len(text) > LONG else {}
+    return element("pre", text, **reach)

@@ -1,0 +1,129 @@
+"""What the numbers were made with: code, versions, machines, problems, data, and where each unit lies."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from analysis.evidence import Evidence
+from analysis.labels import benchmark_label, setup_title
+from analysis.report.html import Html, element, join, paragraph, section, table
+from analysis.report.texts import whole
+from orchestrator.config import Experiment
+from orchestrator.rundir import RunReader
+from orchestrator.status import UnitStatus
+
+Origin = dict[str, Any]
+
+
+def provenance_section(
+    experiment: Experiment, statuses: Sequence[UnitStatus], runs: Path, evidence: Evidence | None, page: Path
+) -> Html:
+    """`page` is where the page will lie, which the links to the units' directories start from."""
+    origins = read_origins(statuses, runs)
+    distinct = list({json.dumps(origin, sort_keys=True): origin for origin in origins.values()}.values())
+    numbers = {unit: distinct.index(origin) + 1 for unit, origin in origins.items()}
+    return section(
+        "Provenance",
+        "provenance",
+        *(_origin(number, origin, len(distinct)) for number, origin in enumerate(distinct, 1)),
+        _benchmarks(experiment, evidence) if evidence else Html(),
+        _data(experiment, statuses, runs),
+        _units(statuses, runs, numbers, page),
+    )
+
+
+def read_origins(statuses: Sequence[UnitStatus], runs: Path) -> dict[str, Origin]:
+    """Unit id → its provenance, for the units that were started."""
+    readers = [RunReader(runs, status.id) for status in statuses]
+    return {run.unit_id: run.provenance() for run in readers if run.started}
+
+
+def commit_text(origin: Origin) -> str:
+    """`1a2b3c… (uncommitted changes)`."""
+    if origin.get("commit") is None:
+        return "unknown: the source was no checkout"
+    if origin.get("dirty_diff") is None:
+        return f"{origin['commit']} (whether anything was changed is unknown)"
+    return f"{origin['commit']}{' with uncommitted changes' if origin['dirty_diff'] else ''}"
+
+
+def _origin(number: int, origin: Origin, count: int) -> Html:
+    host = origin.get("host", {})
+    versions = [f"{name} {value or 'missing'}" for name, value in sorted(origin.get("versions", {}).items())]
+    facts = {
+        "Commit": element("code", commit_text(origin)),
+        "Machine": ", ".join(str(host[key]) for key in ("name", "system", "machine") if host.get(key)),
+        "Versions": ", ".join(versions),
+    }
+    rows = [element("dt", name) + element("dd", value or "not recorded") for name, value in facts.items()]
+    title = f"Made with {number}" if count > 1 else "Made with"
+    return join([element("h3", title), element("dl", *map(Html, rows))])
+
+
+def _benchmarks(experiment: Experiment, evidence: Evidence) -> Html:
+    rows = []
+    for source in evidence.benchmarks:
+        run = experiment.setups[source.setup].evaluation.benchmarks[source.benchmark]
+        content = ", ".join(f"{key} {_plain(value)}" for key, value in source.content.items())
+        known = next((row for row in evidence.rows if row.setup == source.setup), None)
+        problems = "" if known is None else f" × {known.columns[source.benchmark].problems:,}"
+        asked = f"{run.n}{problems}" if run else ""
+        name = f"{benchmark_label(source.benchmark)}, {setup_title(source.setup)}"
+        rows.append([name, asked, element("code", content), element("code", source.evaluation_id)])
+    headings = ["Benchmark", "Samples × problems", "Content", "Evaluation"]
+    return join([element("h3", "Benchmarks"), table("Problems by content", headings, rows, texts=headings)])
+
+
+def _data(experiment: Experiment, statuses: Sequence[UnitStatus], runs: Path) -> Html:
+    rows = []
+    for setup in experiment.setups:
+        found = [RunReader(runs, s.id).document("data.json") for s in statuses if s.setup == setup]
+        documents = {json.dumps(document, sort_keys=True): document for document in found if document is not None}
+        for document in documents.values():
+            rows += [[setup_title(setup), key, value] for key, value in _flat(document)]
+    heading = element("h3", "Training data")
+    if not rows:
+        return join([heading, paragraph("No unit recorded what its training data hold.")])
+    headings = ["Setup", "Counted", "Number"]
+    return join([heading, table("Training data", headings, rows, texts=["Counted"])])
+
+
+def _flat(document: Mapping[str, Any], within: str = "") -> list[tuple[str, str]]:
+    rows: list[tuple[str, str]] = []
+    for key, value in document.items():
+        name = f"{within}{key}".replace("_", " ")
+        rows += _flat(value, f"{name}: ") if isinstance(value, dict) else [(name, _plain(value))]
+    return rows
+
+
+def _units(statuses: Sequence[UnitStatus], runs: Path, numbers: Mapping[str, int], page: Path) -> Html:
+    several = len(set(numbers.values())) > 1
+    headings = ["Unit", "Seed", "State", "Step", *(["Made with"] if several else [])]
+    rows = [
+        [
+            _link(status.id, runs, page),
+            str(status.seed),
+            status.state,
+            f"{status.step} of {status.steps}",
+            *([str(numbers[status.id]) if status.id in numbers else ""] if several else []),
+        ]
+        for status in statuses
+    ]
+    return join([element("h3", "Units"), table("Run directories", headings, rows, texts=["State"])])
+
+
+def _link(unit_id: str, runs: Path, page: Path) -> str:
+    if not (runs / unit_id).is_dir():
+        return unit_id
+    return element("a", unit_id, href=quote(Path(os.path.relpath(runs / unit_id, page.parent)).as_posix()) + "/")
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(_plain, value))
+    return whole(value) if type(value) is int else str(value)

@@ -1,0 +1,71 @@
+"""The head of the page: what was run, and how much of it is there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from analysis.labels import method_label, setup_title
+from analysis.report.html import Html, bullets, element, join, paragraph, table
+from analysis.report.provenance import commit_text, read_origins
+from orchestrator.config import Experiment, Model, Setup
+from orchestrator.status import UnitStatus
+
+SETUP_HEADINGS = ("Setup", "Student", "Teacher", "Training", "Evaluation")
+
+
+def summary(experiment: Experiment, statuses: Sequence[UnitStatus], runs: Path) -> Html:
+    """Name, state, code and setups."""
+    seeds = f"{len(experiment.seeds)} seed{'s' if len(experiment.seeds) > 1 else ''}"
+    methods = ", ".join(map(method_label, experiment.methods))
+    commits = sorted({commit_text(origin) for origin in read_origins(statuses, runs).values()})
+    rows = [[_name(name, setup), *_facts(setup)] for name, setup in experiment.setups.items()]
+    return element(
+        "header",
+        element("h1", experiment.name),
+        paragraph(
+            f"On-policy distillation: a student learns from a teacher on what it samples. Compared: {methods}; {seeds}."
+        ),
+        _progress(statuses),
+        paragraph("Made with commit ", join([element("code", commit) for commit in commits], ", "), "."),
+        table("Setups", SETUP_HEADINGS, rows, texts=SETUP_HEADINGS),
+    )
+
+
+def _progress(statuses: Sequence[UnitStatus]) -> Html:
+    states = Counter(status.state for status in statuses)
+    text = f"{states['done']} of {len(statuses)} units are done."
+    if states["done"] == len(statuses):
+        return paragraph(text)
+    rest = ", ".join(f"{count} {state}" for state, count in states.items() if state != "done")
+    partial = paragraph(
+        element("strong", "This report is partial. "),
+        f"{text} The others: {rest}. What is below rests on what has been evaluated so far, and may change.",
+        class_="partial",
+    )
+    return join([partial, bullets(f"Failed: {s.id}: {s.error}" for s in statuses if s.state == "failed")])
+
+
+def _name(name: str, setup: Setup) -> str:
+    """As the other parts of the page call it, and its own title where that is another."""
+    known = setup_title(name)
+    return known if setup.title in ("", known) else f"{known}: {setup.title}"
+
+
+def _facts(setup: Setup) -> list[str]:
+    training, evaluation = setup.training, setup.evaluation
+    batch = f"{training.steps} steps of {training.prompts_per_step} × {training.samples_per_prompt} rollouts"
+    samples = ", ".join(f"{name} n = {run.n}" for name, run in evaluation.benchmarks.items() if run)
+    return [
+        _model(setup.student),
+        _model(setup.teacher),
+        f"{batch}, at most {training.max_response_tokens} tokens, objective {training.objective}",
+        f"{samples}; at most {evaluation.max_response_tokens} tokens",
+    ]
+
+
+def _model(model: Model) -> str:
+    if model.recipe is not None:
+        return f"made here: {model.shape.layers} layers of {model.shape.hidden}, {model.recipe.updates} updates"
+    return f"{model.path} at {(model.revision or '')[:12]}"

@@ -1,0 +1,74 @@
+"""The support–reward trade-off of early rollouts, from `rollouts.jsonl`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from analysis.curves import Setting
+from orchestrator.grid import Unit
+from orchestrator.rundir import RunReader
+
+POOLED_STEPS = 25  # paper, "Additional Warmup Diagnostics"
+BUDGETS = {"vanilla": None, "trust_region": "epsilon0", "fixed_epsilon": "epsilon"}
+
+
+@dataclass(frozen=True)
+class SupportPoint:
+    """Rollouts of a run's first steps, pooled.
+
+    `log_prob` is the mean teacher log-prob of a sampled token (nats); `auroc` the probability that a correct rollout
+    has a higher mean_t(log q − log p) than an incorrect one; `reward` the share of correct rollouts.
+    """
+
+    method: str
+    epsilon: float | None  # None: pure student rollouts
+    warmup: int | None  # K; None: no annealing
+    seed: int
+    log_prob: float
+    auroc: float
+    reward: float
+
+
+def support_points(settings: Iterable[Setting], runs: Path) -> list[SupportPoint]:
+    """A point for each run of vanilla, trust region and fixed ε whose first steps are complete."""
+    wanted = [setting for setting in settings if setting.method in BUDGETS]
+    points = (_point(setting, unit, runs) for setting in wanted for unit in setting.units)
+    return [point for point in points if point is not None]
+
+
+def auroc(correct: Sequence[float], wrong: Sequence[float]) -> float | None:
+    """Probability that a correct rollout scores above a wrong one, ties counted half; None without both."""
+    if not correct or not wrong:
+        return None
+    ranked = np.sort(wrong)
+    below, up_to = (np.searchsorted(ranked, correct, side=side) for side in ("left", "right"))
+    return float((below + up_to).mean() / (2 * len(ranked)))
+
+
+def _point(setting: Setting, unit: Unit, runs: Path) -> SupportPoint | None:
+    run = RunReader(runs, unit.id)
+    if run.next_step < min(POOLED_STEPS, unit.steps):
+        return None
+    rows = [row for row in takewhile(lambda row: row["step"] < POOLED_STEPS, run.rollouts()) if _is_scored(row)]
+    right, wrong = ([row["log_ratio"] for row in rows if row["reward"] == reward] for reward in (1.0, 0.0))
+    separability = auroc(right, wrong)
+    if separability is None:
+        return None
+    tokens = sum(row["length"] for row in rows)
+    log_prob = sum(row["length"] * row["teacher_log_prob"] for row in rows) / tokens
+    budget = BUDGETS[setting.method]
+    epsilon = setting.knobs[budget] if budget else None
+    reward = len(right) / len(rows)
+    return SupportPoint(
+        setting.method, epsilon, setting.knobs.get("K"), unit.seed, log_prob, separability, reward
+    )  # fmt: skip
+
+
+def _is_scored(row: dict[str, Any]) -> bool:
+    return None not in (row["reward"], row["log_ratio"], row["teacher_log_prob"])

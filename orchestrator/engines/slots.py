@@ -1,0 +1,88 @@
+"""Keys and values of a model's layers in buffers that grow by blocks: appending copies only what is new.
+
+Shapes: B rows, G key-value heads, L slots in use, D head dimension.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from torch import Tensor
+from transformers import Cache, PretrainedConfig
+from transformers.cache_utils import DynamicLayer
+
+BLOCK = 256  # slots; a buffer grows by one block, or by a quarter where that is more
+
+
+class SlotLayer(DynamicLayer):
+    """One layer: `keys` and `values` (B, G, L, D) are views of the slots in use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._buffers: list[Tensor] = []
+        self._width = 0
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
+        """Append keys and values (B, G, n, D); all of them so far."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        width = self._width + key_states.shape[2]
+        fresh = (key_states, value_states)
+        if not self._buffers or width > self._buffers[0].shape[2]:
+            self._grow(fresh, width)
+        for buffer, states in zip(self._buffers, fresh, strict=True):
+            buffer[:, :, self._width : width] = states
+        self._use(width)
+        return cast(Tensor, self.keys), cast(Tensor, self.values)
+
+    def crop(self, max_length: int) -> None:
+        """Forget the last −`max_length` slots."""
+        assert max_length < 0
+        self._use(self._width + max_length)
+
+    def keep(self, rows: Tensor) -> None:
+        """Drop all rows but `rows` (int64 indices)."""
+        self._buffers = [buffer[rows] for buffer in self._buffers]
+        self._use(self._width)
+
+    def reorder(self, order: Tensor) -> None:
+        """Keep the slots `order` (B, n) of each row, in that order."""
+        index = order[:, None, :, None]
+        for buffer in self._buffers:
+            moved = buffer.gather(2, index.expand(-1, buffer.shape[1], -1, buffer.shape[3]))
+            buffer[:, :, : order.shape[1]] = moved
+        self._use(order.shape[1])
+
+    def _grow(self, fresh: tuple[Tensor, Tensor], width: int) -> None:
+        capacity = width + max(BLOCK, width // 4)
+        grown = [states.new_empty(*states.shape[:2], capacity, states.shape[3]) for states in fresh]
+        for new, old in zip(grown, self._buffers, strict=False):
+            new[:, :, : self._width] = old[:, :, : self._width]
+        self._buffers = grown
+
+    def _use(self, width: int) -> None:
+        self._width = width
+        self.keys, self.values = (buffer[:, :, :width] for buffer in self._buffers)
+
+
+class SlotCache(Cache):
+    """A transformers cache of such layers. All layers attend to everything: sliding windows are refused."""
+
+    def __init__(self, config: PretrainedConfig):
+        kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+        if kinds != {"full_attention"}:
+            raise ValueError(f"layer_types {sorted(kinds)} — only full_attention can be decoded in drafts")
+        self._slots = [SlotLayer() for _ in range(config.num_hidden_layers)]
+        super().__init__(layers=list(self._slots))
+
+    def keep(self, rows: Tensor) -> None:
+        """Drop all rows but `rows` (int64 indices)."""
+        for layer in self._slots:
+            layer.keep(rows)
+
+    def reorder(self, order: Tensor) -> None:
+        """Keep the slots `order` (B, n) of each row, in that order."""
+        for layer in self._slots:
+            layer.reorder(order)

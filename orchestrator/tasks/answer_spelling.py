@@ -1,0 +1,134 @@
+r"""One spelling for the many ways to write the same answer: changes how it is written, never its value."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+_UNICODE = {
+    "−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": r"\div ", "°": r"^\circ ",
+    "º": r"^\circ ", "π": r"\pi ", "θ": r"\theta ", "∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ",
+    "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "±": r"\pm ", "≈": r"\approx ", "ℝ": r"\mathbb{R}", "ℤ": r"\mathbb{Z}",
+    "∅": r"\emptyset ", "√": r"\sqrt ", "，": ",", "；": ";", "（": "(", "）": ")", "％": "%", "\u00a0": " ",
+    "\u2009": " ", "\u202f": " ", "½": r"\frac{1}{2}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}", "²": "^{2}",
+    "³": "^{3}", "⁄": "/", "’": "'", "“": '"', "”": '"',
+}  # fmt: skip
+TEXT = (
+    r"\\(?:text|textbf|textit|textrm|textnormal|textsf|texttt|textup|mbox|hbox|mathrm|mathbf|mathit|mathsf|"
+    r"boldsymbol|operatorname)"
+)
+# Of two digit groups joined by one of these, the mark separates thousands and never list elements.
+_THOUSANDS_MARK = re.compile(r"(?<=\d)(?:,\\!\s*|\{,\}\s*|\\,|\\;|\\ |\\!|~)(?=\d{3}(?!\d))")
+_THOUSANDS_SPACE = re.compile(r"[+-]?\d{1,3}(?: \d{3})+(?:\.\d+)?")
+_SPACING = re.compile(
+    r"\\(?:left|right|bigl|bigr|Bigl|Bigr|biggl|biggr|Biggl|Biggr|big|Big|bigg|Bigg|displaystyle|textstyle|quad|qquad|"
+    r"limits|hspace\*?\{[^{}]*\})(?![A-Za-z])\.?|(?<!\\)\\[,;:!> ]|(?<!\\)\\$|~|"
+    r"\\h?phantom\s*(?:\{[^{}]*\}|.)|\{\}(?=\^)"
+)
+_DEGREES = re.compile(
+    rf"\s*(?:\^\s*\{{?\s*\\circ\s*\}}?|\\degrees?(?![A-Za-z])|(?<=\d)\s*\^\s*(?:\{{\s*)?(?:o(?![A-Za-z])|{TEXT}\s*\{{\s*o\s*\}})"
+    r"(?:\s*\})?)"
+)
+_DEGREES_AS_TEXT = re.compile(TEXT + r"\s*\{\s*(\^\s*\{?\s*\\circ\s*\}?)\s*\}")
+_TRIG = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])")
+_PERCENT = re.compile(rf"\s*(?:\\?%|{TEXT}\s*\{{\s*(?:percent|\\?%)\s*\}}|(?<![A-Za-z\\])percent(?![A-Za-z]))")
+CURRENCY = re.compile(
+    rf"{TEXT}\s*\{{\s*(?:US)?\\?\$\s*\}}|(?:US)?\\?\$|[£€¥]|\\(?:pounds|euro|textdollar|mathdollar)(?![A-Za-z])"
+)
+_MATRIX = re.compile(
+    r"\\(begin|end)\s*\{(?:[bBpvV]|small|psmall|bsmall)?matrix\}|\\(begin|end)\s*\{array\}(?:\s*\{[^{}]*\})?"
+)
+_IN_BRACKETS = re.compile(r"[(\[]\s*(\\begin\{pmatrix\}(?:(?!\\begin).)*?\\end\{pmatrix\})\s*[)\]]", re.DOTALL)
+_SYNONYMS = tuple(
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
+        (r"\\[dt]binom(?![A-Za-z])", r"\\binom"),
+        (r"\\frac\s*(\\pi)\s*([A-Za-z0-9])", r"\\frac{\1}{\2}"),
+        (r"\\frac\s*([A-Za-z0-9])\s*(\\pi)(?![A-Za-z])", r"\\frac{\1}{\2}"),
+        (r"\\frac\s*(\{[^{}]*\})\s*(\\pi)(?![A-Za-z])", r"\\frac\1{\2}"),
+        (r"\\frac\s*(\d)\s+(\d)(?![\d.])", r"\\frac{\1}{\2}"),
+        (r"([_^])(\d)\s+(?=\d)", r"\1{\2} "),
+        (r"\\sqrt\s*\(([^()]*)\)", r"\\sqrt{\1}"),
+        (r"\\sqrt\s+(\d+)", r"\\sqrt{\1}"),
+        (r"\\(?:leqslant|leq)(?![A-Za-z])|<=|=<|≦", r"\\le "),
+        (r"\\(?:geqslant|geq)(?![A-Za-z])|>=|≧", r"\\ge "),
+        (r"\\lt(?![A-Za-z])", "<"),
+        (r"\\gt(?![A-Za-z])", ">"),
+        (r"\\neq(?![A-Za-z])|!=", r"\\ne "),
+        (r"\\(?:thickapprox|simeq|doteq)(?![A-Za-z])|\\approxeq", r"\\approx "),
+        (r"\\lbrace(?![A-Za-z])", r"\\{"),
+        (r"\\rbrace(?![A-Za-z])", r"\\}"),
+        (r"\\langle(?![A-Za-z])", "("),
+        (r"\\rangle(?![A-Za-z])", ")"),
+        (r"\\lbrack(?![A-Za-z])", "["),
+        (r"\\rbrack(?![A-Za-z])", "]"),
+        (r"\\(?:R|reals)(?![A-Za-z])|\\mathbb\s+R|\\mathbf\s*\{R\}", r"\\mathbb{R}"),
+        (r"\+\s*\\infty", r"\\infty"),
+        (r"\{:\}|\\colon(?![A-Za-z])", ":"),
+        (r"(?<=\d)[eE]([+-]?\d{1,4})(?![\d.])", r"\\times 10^{\1}"),
+        (r"([A-Za-z0-9]|\([^()]*\))!\s*\^", r"(\1!)^"),
+        (rf"(?<=\d)\s*{TEXT}\s*\{{\s*to\s*\}}\s*(?=\d)", ":"),
+        (rf"^{TEXT}\s*\{{\s*(\d[\d.,]*)\s+([A-Za-z][^{{}}]*)\}}$", r"\1 \\text{\2}"),
+        # A mixed number as typed: without this only its whole part would be read.
+        (r"(?<![\d.^_/}])(\d+) +(\d+)/(\d+)(?![\d.])", r"\1\\frac{\2}{\3}"),
+        (r"\\mathrm\s*\{\s*([ied])\s*\}", r"\1"),
+    )
+)
+_REPEATING = (
+    re.compile(r"(\d*)\.(\d*)\\(?:overline|bar|dot)\s*(?:\{\s*(\d{1,50})\s*\}|(\d))"),
+    re.compile(r"(\d*)\.(\d{0,9}?)(\d{1,6}?)\3{2,9}(?:\\[lc]?dots|\.\.\.|…)"),
+)
+# What is only decoration around an answer, or after it.
+_DECORATION = re.compile(r"\\(?:color|textcolor)\s*\{[^{}]*\}|\\underline(?=\s*\{)|(?:\\\\\s*)+$")
+_ORDINAL = re.compile(
+    rf"(?<=\d)\s*(?:\^\s*\{{?\s*)?(?:{TEXT}\s*\{{\s*(?:st|nd|rd|th)\s*\}}\s*\}}?|(?<!\^)(?:st|nd|rd|th)(?=\s*\}}?$))(?=\s*\}}?$)"
+)
+# Bold or text around something without words is mathematics in another font.
+_FONT = re.compile(TEXT + r"\s*\{([^{}A-Za-z]*[\d∞][^{}A-Za-z]*)\}")
+_MATH_DELIMITERS = ((r"\(", r"\)"), (r"\[", r"\]"))
+_AND_OR = re.compile(TEXT + r"\s*\{\s*,?\s*(?:and|or)\s*\}|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])|\\(?:lor|land|vee)\b")
+# `where n is an integer` after a family of solutions.
+_CLAUSE = re.compile(
+    rf",?\s*\(?(?:{TEXT}\s*\{{[^{{}}]*\b(?:where|for|with)\b[^{{}}]{{0,20}}\}}|\b(?:where|for)\b).{{0,30}}"
+    rf"(?:\bintegers?\b|\\mathbb\s*\{{Z\}}|[a-z]\s*(?:[<>]|\\(?:le|ge|ne)(?![a-z]))\s*\d+).{{0,3}}$"
+)
+_TEXT_LIST = re.compile(TEXT + r"\s*\{(?P<inner>[^{}]*,[^{}]*)\}")
+
+
+def spelled(text: str) -> str:
+    """The answer without currency, math delimiters, spacing commands, degree signs and spelling variants."""
+    for symbol, command in _UNICODE.items():
+        text = text.replace(symbol, command)
+    text = CURRENCY.sub("", text).strip()
+    for opening, closing in _MATH_DELIMITERS:
+        if text.startswith(opening) and text.endswith(closing):
+            text = text[len(opening) : -len(closing)].strip()
+    text = _ORDINAL.sub("", _DECORATION.sub("", text))
+    text = _SPACING.sub(" ", _THOUSANDS_MARK.sub("", re.sub(r"\\\\\s*\[[^\[\]]*\]", r"\\\\", text)))
+    # Inside a sine the sign is a factor; elsewhere it's a unit.
+    text = _DEGREES_AS_TEXT.sub(r"\1", text)
+    text = _DEGREES.sub(r"\\cdot\\frac{\\pi}{180}" if _TRIG.search(text) else "", text)
+    text = _FONT.sub(r"\1", _PERCENT.sub(r"\\%", text))
+    text = _MATRIX.sub(lambda found: rf"\{found[1] or found[2]}{{pmatrix}}", text)
+    for pattern in _REPEATING:
+        text = pattern.sub(_repeating_fraction, text)
+    text = re.sub(r"\s+", " ", _IN_BRACKETS.sub(r"\1", text)).strip().rstrip(".,;").strip()
+    for pattern, replacement in _SYNONYMS:
+        text = pattern.sub(replacement, text)
+    text = re.sub(r"\s+", " ", _CLAUSE.sub("", text)).strip()
+    return text.replace(" ", "") if _THOUSANDS_SPACE.fullmatch(text) else text
+
+
+def listed(text: str) -> str:
+    r"""A spelled answer with its "and" and "or" as commas, and ``\text{A, B}`` as a list of texts."""
+    text = re.sub(r"\s+", " ", _AND_OR.sub(",", text)).strip().strip(",;").strip()
+    return _TEXT_LIST.sub(lambda found: ",".join(rf"\text{{{part}}}" for part in found["inner"].split(",")), text)
+
+
+def _repeating_fraction(found: re.Match[str]) -> str:
+    r"""``1.2\overline{3}`` as an exact fraction."""
+    whole, fixed, period = (*found.groups()[:2], found[3] or found[4])
+    shift = 10 ** len(fixed)
+    value = Fraction(int((whole or "0") + fixed), shift) + Fraction(int(period), shift * (10 ** len(period) - 1))
+    return rf"\frac{{{value.numerator}}}{{{value.denominator}}}"

@@ -1,0 +1,61 @@
+"""What is right: a benchmark's gold answer, and the exact comparison of plain numerals."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+
+_NUMERAL = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)", re.ASCII)
+_MAX_NUMERAL_CHARS = 1000
+
+
+@dataclass(frozen=True)
+class Gold:
+    """What is right, as the benchmark publishes it.
+
+    ``multiple``: ``answer`` holds several answers, comma-separated, in free order. ``unit``: a unit the benchmark
+    states apart from the answer; a prediction may carry it. ``tolerance``: allowed absolute difference.
+    Raises ValueError on a field of the wrong type or a tolerance that is not a finite number >= 0.
+    """
+
+    answer: str
+    multiple: bool = False
+    unit: str | None = None
+    tolerance: float | None = None
+
+    def __post_init__(self) -> None:
+        """Check the types, since golds are read from files."""
+        if not isinstance(self.answer, str) or not self.answer.strip():
+            raise ValueError(f"gold field 'answer' is {self.answer!r}; expected a non-empty string")
+        if not isinstance(self.multiple, bool):
+            raise ValueError(f"gold field 'multiple' is {self.multiple!r}; expected true or false")
+        if self.unit is not None and not isinstance(self.unit, str):
+            raise ValueError(f"gold field 'unit' is {self.unit!r}; expected a string or null")
+        if self.tolerance is not None and not _is_tolerance(self.tolerance):
+            raise ValueError(f"gold field 'tolerance' is {self.tolerance!r}; expected a finite number >= 0 or null")
+
+
+def _is_tolerance(value: object) -> bool:
+    """Whether the value is a finite non-negative number (bool is not a number here)."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+
+
+def plain_number(text: str) -> Fraction | None:
+    """Exact value of a plain decimal numeral (``025``, ``27.0``, ``-.5``), None for anything else."""
+    text = text.strip()
+    if len(text) > _MAX_NUMERAL_CHARS or not _NUMERAL.fullmatch(text):
+        return None
+    return Fraction(text)
+
+
+def within(gold: Fraction, answer: Fraction, tolerance: float | None) -> bool:
+    """Whether two exact numbers agree; the tolerance is absolute and inclusive (0.1 means one tenth exactly)."""
+    return abs(gold - answer) <= (Fraction(repr(tolerance)) if tolerance else 0)
+
+
+def decide_plain(gold: Gold, answer: str) -> bool | None:
+    """Verdict when both sides are plain numerals, else None. The worker's first rule is this same function."""
+    right, said = plain_number(gold.answer), plain_number(answer)
+    return None if right is None or said is None else within(right, said, gold.tolerance)

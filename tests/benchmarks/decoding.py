@@ -1,0 +1,159 @@
+"""Blended rollouts against vanilla ones and against lockstep, on any pair of random weights and any device."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from transformers import AutoModelForCausalLM, Qwen3Config
+
+from orchestrator.batch import Request, Rollouts
+from orchestrator.config import Shape
+from orchestrator.engines.attention import attention_for
+from orchestrator.engines.causal import CausalModel, Owner
+from orchestrator.engines.torch_rollout import Decoding, generate
+from orchestrator.engines.torch_scoring import score
+from orchestrator.policy import speculation, trust_region
+from orchestrator.policy.behavior import Student, TrustRegion
+from orchestrator.policy.randomness import SequenceKey
+from orchestrator.policy.vocabulary import TokenSpace
+
+EPSILON, TOP_K = 0.01, 16
+MICRO_BATCH_TOKENS = 16_384
+PASSES = 20
+PROBED_POSITIONS = 8
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A pair of models and what they decode."""
+
+    student: CausalModel
+    teacher: CausalModel
+    rows: int
+    prompt: int
+    new_tokens: int
+    repeats: int
+
+    @property
+    def requests(self) -> list[Request]:
+        ids = tuple(range(1, self.prompt + 1))
+        return [Request(ids, SequenceKey(0, 0, 0, row, 0)) for row in range(self.rows)]
+
+    def blended(self, length: int) -> Rollouts:
+        """Trust-region rollouts in rounds of `length` drafts, teacher targets included."""
+        decoding = Decoding(self.new_tokens, TOP_K, length)
+        return generate(self.student, self.teacher, self.requests, TrustRegion(EPSILON), decoding)
+
+    def vanilla(self) -> Rollouts:
+        """Rollouts of the student alone, then scored by the teacher in batches."""
+        rollouts = generate(self.student, None, self.requests, Student(), Decoding(self.new_tokens, TOP_K))
+        score(self.teacher, rollouts, MICRO_BATCH_TOKENS)
+        return rollouts
+
+
+def random_model(shape: Shape, vocabulary: int, owner: Owner, seed: int, spread: float = 0.06) -> CausalModel:
+    """A Qwen3 decoder of random weights on the default device and in the default dtype."""
+    torch.manual_seed(seed)
+    config = Qwen3Config(
+        vocab_size=vocabulary,
+        hidden_size=shape.hidden,
+        intermediate_size=shape.ffn,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        head_dim=shape.head_dim,
+        initializer_range=spread,
+        tie_word_embeddings=shape.tied,
+        max_position_embeddings=40_960,
+    )
+    attention = attention_for(torch.get_default_device())
+    model = AutoModelForCausalLM.from_config(config, attn_implementation=attention).eval()
+    return CausalModel(model, TokenSpace(vocabulary, vocabulary - 2, vocabulary - 1), owner)
+
+
+def seconds(run: Callable[[], object], repeats: int) -> float:
+    """Median of a few runs after one to warm up."""
+    run()
+    return statistics.median(once(run) for _ in range(repeats))
+
+
+def once(run: Callable[[], object]) -> float:
+    """Seconds of one run, the device's queue included."""
+    synchronize()
+    started = time.perf_counter()
+    run()
+    synchronize()
+    return time.perf_counter() - started
+
+
+def synchronize() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def ratios(load: Workload) -> dict[str, float]:
+    """The prices of blending, and what they follow from."""
+    cost, arithmetic = pass_costs(load)
+    gamma = speculation.draft_length(speculation.least_acceptance(EPSILON), cost, arithmetic)
+    rollouts = load.blended(gamma)
+    blended, lockstep, vanilla = interleaved(load, gamma)
+    return {
+        "teacher_pass_in_student_passes": cost,
+        "draft_length": float(gamma),
+        "acceptance": float(rollouts.measured["acceptance"][rollouts.mask_BT].mean()),
+        "blend_vs_vanilla": blended / vanilla,
+        "blend_vs_lockstep": blended / lockstep,
+        "rounds_per_token": float((rollouts.speculation["rounds"] / rollouts.lengths_B).mean()),
+        "solver_share": solver_seconds(lambda: load.blended(gamma)) / blended,
+        "vanilla_tokens_per_s": load.rows * load.new_tokens / vanilla,
+        "lockstep_tokens_per_s": load.rows * load.new_tokens / lockstep,
+        "blended_tokens_per_s": load.rows * load.new_tokens / blended,
+    }
+
+
+def interleaved(load: Workload, gamma: int) -> list[float]:
+    """Median seconds of blended, lockstep and vanilla rollouts, in turns: whatever slows one slows all."""
+    runs: list[Callable[[], object]] = [lambda: load.blended(gamma), lambda: load.blended(1), load.vanilla]
+    for run in runs:
+        run()
+    taken = [[once(run) for run in runs] for _ in range(load.repeats)]
+    return [statistics.median(column) for column in zip(*taken, strict=True)]
+
+
+@torch.no_grad()
+def pass_costs(load: Workload) -> tuple[float, float]:
+    """A teacher pass in student passes, and what each further position adds to a pass as a share of it."""
+
+    def cost(causal: CausalModel, positions: int) -> float:
+        """Seconds of the fastest pass: what disturbs a pass only ever slows it."""
+        ids = torch.ones(load.rows, positions, dtype=torch.long, device=causal.device)
+        return min(once(lambda: causal.model(input_ids=ids)) for _ in range(PASSES))
+
+    teacher, longer = (cost(load.teacher, positions) for positions in (1, PROBED_POSITIONS))
+    slope = max(0.0, longer - teacher) / (PROBED_POSITIONS - 1)
+    return teacher / cost(load.student, 1), slope / max(teacher - slope, slope)
+
+
+def solver_seconds(run: Callable[[], object]) -> float:
+    """Time inside the solver during one run."""
+    spent, solve = 0.0, trust_region.solve
+
+    def timed(log_p: torch.Tensor, log_q: torch.Tensor, epsilon: float) -> trust_region.Solution:
+        nonlocal spent
+        synchronize()
+        started = time.perf_counter()
+        result = solve(log_p, log_q, epsilon)
+        synchronize()
+        spent += time.perf_counter() - started
+        return result
+
+    trust_region.solve = timed
+    try:
+        run()
+    finally:
+        trust_region.solve = solve
+    return spent

@@ -1,0 +1,257 @@
+"""`make bench-gpu`: everything that needs a GPU, on random weights in the shapes of Qwen3-1.7B and Qwen3-8B.
+
+Parts run in processes of their own, so that one that fails or runs out of memory leaves the others their numbers; what
+is missing in `bench-gpu.json` is missing in the table, with its reason. `--small` runs the same code on small models on
+whatever device there is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from orchestrator.batch import Request, Rollouts, TeacherScores
+from orchestrator.config import Optimizer, Setup, Shape
+from orchestrator.engines.causal import CausalModel, Owner
+from orchestrator.engines.torch_learner import Objective, TorchLearner
+from orchestrator.load import load_experiment
+from orchestrator.memory import GIB, decoder
+from orchestrator.policy import trust_region
+from orchestrator.policy.randomness import SequenceKey
+from tests.benchmarks.bench import bisection
+from tests.benchmarks.decoding import EPSILON, TOP_K, Workload, once, random_model, ratios, synchronize
+
+TARGETS = {"blend_vs_vanilla": 1.3, "blend_vs_lockstep": 0.6}
+SMALL = Shape(layers=2, hidden=64, heads=4, kv_heads=2, head_dim=16, ffn=128)
+SMALL_VOCABULARY = 512
+RESULTS = Path("bench-gpu.json")
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """How large everything is."""
+
+    setup: Setup
+    student: Shape
+    teacher: Shape
+    vocabulary: int
+    rows: int
+    new_tokens: int
+    sequence: int
+    repeats: int
+
+    def workload(self) -> Workload:
+        student = random_model(self.student, self.vocabulary, "student", 0, spread=0.02)
+        teacher = random_model(self.teacher, self.vocabulary, "teacher", 1, spread=0.02)
+        return Workload(student, teacher, self.rows, 64, self.new_tokens, self.repeats)
+
+
+def scale(small: bool) -> Scale:
+    setup = load_experiment(Path("experiments/paper.yaml"), []).setups["qwen3-1.7b"]
+    if small:
+        teacher = dataclasses.replace(SMALL, layers=4, hidden=128)
+        return Scale(setup, SMALL, teacher, SMALL_VOCABULARY, 4, 12, 32, 1)
+    return Scale(setup, setup.student.shape, setup.teacher.shape, setup.vocabulary.size, 32, 1024, 8192, 2)
+
+
+def decoding(size: Scale) -> dict[str, float]:
+    """Prices and throughput of blending, without compilation."""
+    return ratios(size.workload())
+
+
+def decoding_compiled(size: Scale) -> dict[str, float]:
+    """The same with both models compiled for any batch and length."""
+    load = size.workload()
+    for causal in (load.student, load.teacher):
+        causal.model.model.forward = torch.compile(causal.model.model.forward, dynamic=True)
+    return {f"compiled_{name}": value for name, value in ratios(load).items()}
+
+
+def memory_profile(size: Scale) -> dict[str, float]:
+    """Peak GiB of generation, blended and alone, ÷ weights + n·KV of the paper ("Efficiency Analysis")."""
+    load = size.workload()
+    tokens = size.rows * (load.prompt + size.new_tokens)
+    w_s, w_q = (_gib_of_weights(causal) for causal in (load.student, load.teacher))
+    models = (size.setup.student, size.setup.teacher)
+    kv_s, kv_q = (tokens * decoder(model, size.setup).kv_bytes / GIB for model in models)
+    alone, blended = _peak_gib(load.vanilla), _peak_gib(lambda: load.blended(8))
+    return {
+        "peak_gib_vanilla_with_scoring": alone,
+        "peak_gib_blended": blended,
+        "formula_gib_vanilla": w_s + w_q + kv_s,
+        "formula_gib_blended": w_s + w_q + kv_s + kv_q,
+    }
+
+
+def learner(size: Scale) -> dict[str, float]:
+    """Tokens/s and peak memory of an update on full-length sequences, gathered and with all logits."""
+    measured = {}
+    for name, step in (("ours", _learner_step), ("plain", _plain_step)):
+        student = random_model(size.student, size.vocabulary, "student", 0, spread=0.02)
+        run = step(student, size)
+        run()
+        peak = _peak_gib(run)
+        measured |= {f"learner_{name}_tokens_per_s": size.sequence / once(run), f"learner_{name}_peak_gib": peak}
+        del student, run
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+    return measured
+
+
+def agreement(size: Scale) -> dict[str, float]:
+    """GPU against CPU in float32: tokens of the same keys, and the solver's law and log-probabilities."""
+    torch.set_default_dtype(torch.float32)
+    device = torch.get_default_device()
+    tokens = []
+    for place in (device, torch.device("cpu")):
+        torch.set_default_device("cpu")
+        student, teacher = (random_model(SMALL, SMALL_VOCABULARY, owner, seed) for owner, seed in OWNERS)
+        for causal in (student, teacher):
+            causal.model.to(place)
+        load = Workload(student, teacher, 64, 8, 64, 1)
+        tokens.append(load.blended(5).tokens_BT)
+    generator = torch.Generator().manual_seed(0)
+    log_p = (3 * torch.randn(8, size.vocabulary, generator=generator)).log_softmax(-1)
+    log_q = (log_p + torch.randn(8, size.vocabulary, generator=generator)).log_softmax(-1)
+    there = trust_region.solve(log_p.to(device), log_q.to(device), EPSILON)
+    here = trust_region.solve(log_p, log_q, EPSILON)
+    width = min(each.shape[1] for each in tokens)
+    same = (tokens[0][:, :width] == tokens[1][:, :width]).all(-1)
+    newton = once(lambda: trust_region.solve(log_p.to(device), log_q.to(device), EPSILON))
+    return {
+        "agreeing_rows": float(same.double().mean()),
+        "solver_log_mu_difference": float((there.log_mu.cpu() - here.log_mu).abs().max()),
+        "solver_beta_difference": float((there.beta.cpu() - here.beta).abs().max()),
+        "solver_vs_bisection": newton / once(lambda: bisection(log_p.to(device), log_q.to(device), 40)),
+    }
+
+
+OWNERS: tuple[tuple[Owner, int], ...] = (("student", 0), ("teacher", 1))
+PARTS: dict[str, Callable[[Scale], dict[str, float]]] = {
+    part.__name__: part for part in (decoding, decoding_compiled, memory_profile, learner, agreement)
+}
+
+
+def _gib_of_weights(causal: CausalModel) -> float:
+    return sum(parameter.nbytes for parameter in causal.model.parameters()) / GIB
+
+
+def _peak_gib(run: Callable[[], object]) -> float:
+    """Peak GiB that tensors held on the GPU; NaN, dropped from the results, without one."""
+    if not torch.cuda.is_available():
+        return float("nan")
+    torch.cuda.reset_peak_memory_stats()
+    run()
+    synchronize()
+    return torch.cuda.max_memory_allocated() / GIB
+
+
+def _batch(size: Scale) -> tuple[Rollouts, TeacherScores]:
+    """One finished rollout of full length with made-up teacher scores."""
+    prompt = size.sequence // 8
+    count = size.sequence - prompt
+    shape = (1, count)
+    support = torch.randint(0, size.vocabulary - 2, (*shape, TOP_K), device="cpu")
+    rollouts = Rollouts(
+        requests=[Request(tuple(range(prompt)), SequenceKey(0, 0, 0, 0, 0))],
+        tokens_BT=support[..., 0],
+        lengths_B=torch.tensor([count], device="cpu"),
+        truncated_B=torch.tensor([True], device="cpu"),
+        student_BT=torch.zeros(shape, device="cpu"),
+        behavior_BT=torch.zeros(shape, device="cpu"),
+        support_ids_BTK=support,
+        teacher=None,
+        measured={},
+        speculation={},
+    )
+    log_q = torch.randn(*shape, TOP_K, device="cpu", dtype=torch.float32).log_softmax(-1) - 0.01
+    nothing = torch.zeros(shape, device="cpu")
+    return rollouts, TeacherScores(support_BTK=log_q, token_BT=nothing, entropy_BT=nothing, overlap_BT=nothing)
+
+
+def _learner_step(student: CausalModel, size: Scale) -> Callable[[], object]:
+    rollouts, scores = _batch(size)
+    student.model.float()
+    updating = TorchLearner(student, Optimizer(), size.sequence, torch.bfloat16)
+    return lambda: updating.step(rollouts, scores, Objective("renormalized"), 0)
+
+
+def _plain_step(student: CausalModel, size: Scale) -> Callable[[], object]:
+    """All logits at once, the update the same."""
+    rollouts, scores = _batch(size)
+    student.model.float().train()
+    device = student.device
+    ids = torch.tensor([[*rollouts.requests[0].prompt_ids, *rollouts.response(0)]], device=device)
+    support, log_q = rollouts.support_ids_BTK[0].to(device), scores.support_BTK[0].to(device)
+    adamw = torch.optim.AdamW(student.model.parameters(), lr=1e-5)
+
+    def step() -> None:
+        adamw.zero_grad(set_to_none=True)
+        with torch.autocast(device.type, torch.bfloat16):
+            logits = student.model(input_ids=ids, use_cache=False).logits[0, -len(support) - 1 : -1]
+        log_p = logits.float().log_softmax(-1).gather(-1, support)
+        log_p, target = (each - each.logsumexp(-1, keepdim=True) for each in (log_p, log_q))
+        (log_p.exp() * (log_p - target)).sum(-1).mean().backward()
+        torch.nn.utils.clip_grad_norm_(student.model.parameters(), 1.0)
+        adamw.step()
+
+    return step
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--small", action="store_true", help="small models on the device that is there")
+    parser.add_argument("--part", choices=PARTS, help="one part, in this process")
+    options = parser.parse_args()
+    if not (options.small or torch.cuda.is_available()):
+        print("bench-gpu: no CUDA device here — run it on a machine with a GPU, or with --small", file=sys.stderr)
+        return 2
+    if options.part:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        torch.set_default_device(device)
+        torch.set_default_dtype(torch.bfloat16 if device == "cuda" else torch.float32)
+        measured = PARTS[options.part](scale(options.small))
+        print(json.dumps({name: value for name, value in measured.items() if not math.isnan(value)}))
+        return 0
+    return _all(options.small)
+
+
+def _all(small: bool) -> int:
+    results: dict[str, float] = {}
+    failures: dict[str, str] = {}
+    for part in PARTS:
+        started = time.perf_counter()
+        command = [sys.executable, "-m", "tests.benchmarks.gpu", "--part", part, *(["--small"] if small else [])]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            results |= json.loads(done.stdout.splitlines()[-1]) | {f"{part}_s": time.perf_counter() - started}
+        else:
+            failures[part] = (done.stderr.strip().splitlines() or ["no message"])[-1]
+    _show(results, failures)
+    RESULTS.write_text(json.dumps({"results": results, "failures": failures}, indent=2) + "\n", encoding="utf-8")
+    return 1 if failures else 0
+
+
+def _show(results: dict[str, float], failures: dict[str, str]) -> None:
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+    table = Table("name", "measured", "target", title=f"{device}, torch {torch.__version__}")
+    for name, value in results.items():
+        table.add_row(name, f"{value:.4g}", f"≤ {TARGETS[name]:g}" if name in TARGETS else "")
+    for part, reason in failures.items():
+        table.add_row(part, "failed", reason)
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,96 @@
+"""What the preflight tells of an experiment: the data with their counts, a prompt with its ids, and what is wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from orchestrator.cli import main
+from tests.sweeps import TINY_SETUP, write_experiment
+
+
+@pytest.fixture(autouse=True)
+def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.delenv("TRB_DATA_DIR", raising=False)
+
+
+def experiment(folder: Path, **changes: Any) -> Path:
+    path = write_experiment(folder, {"vanilla": {}})
+    (folder / "setups" / "tiny.yaml").write_text(yaml.safe_dump(TINY_SETUP | changes))
+    return path
+
+
+def doctor(capsys: pytest.CaptureFixture[str], path: Path, *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor", str(path), "--runs", str(path.parent / "runs"), *arguments])
+    captured = capsys.readouterr()
+    assert isinstance(ended.value.code, int)
+    return ended.value.code, captured.out, captured.err
+
+
+def write_thoughts(folder: Path) -> dict[str, Any]:
+    """40 problems of three rows, every fourth of them undecided, and a row of another domain."""
+    rows = [{"domain": "code", "source": "x", "conversations": []}]
+    for turn in range(3):
+        for i in range(40):
+            answer = f"\\boxed{{{turn if i % 4 == 0 else 7}}}"
+            turns = [{"from": "human", "value": f"{i}+1=?"}, {"from": "gpt", "value": answer}]
+            rows.append({"domain": "math", "source": "x", "conversations": turns})
+    path = folder / "thoughts.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return {"path": str(path), "revision": hashlib.sha256(path.read_bytes()).hexdigest(), "source": "openthoughts"}
+
+
+def test_the_embedded_world_needs_no_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = doctor(capsys, experiment(tmp_path))
+    lines = out.splitlines()
+    assert (code, err) == (0, "")
+    assert "ok   tiny benchmarks: arithmetic_short (200 problems); as declared" in lines
+    assert "warn tiny models: not made yet; the first submit makes them" in lines
+    assert "ok   tiny training data: 40 prompts in one order for all methods; 0 too long were passed over" in lines
+    assert "     golds: given 40 (100.0%), none 0 (0.0%)" in lines
+    shown = lines.index("ok   tiny prompt: arithmetic_short arithmetic/short/0, 6 tokens")
+    assert lines[shown + 1 :] == ["     │ 8+2=?", "     │ ", "     8 10 2 11 12 18"]
+
+
+def test_counts_of_openthoughts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = write_thoughts(tmp_path)
+    path = experiment(tmp_path, data=data)
+    first, again = (doctor(capsys, path) for _ in range(2))
+    assert first[0] == again[0] == 0
+    assert first[2] == f"trb: reading all rows of {data['path']} once; this takes minutes\n"
+    assert again[2] == ""
+    for _, out, _ in (first, again):
+        lines = out.splitlines()
+        assert "     the source: 121 rows, 1 not math, 0 malformed, 80 repeats" in lines
+        assert "     golds: majority 30 (75.0%), tied 10 (25.0%), no box 0 (0.0%)" in lines
+
+
+def test_data_that_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = write_thoughts(tmp_path) | {"revision": "0" * 64}
+    benchmarks = {"max_response_tokens": 24, "benchmarks": {"amc23": {"n": 1}}}
+    code, out, _ = doctor(capsys, experiment(tmp_path, data=data, evaluation=benchmarks))
+    assert code == 1
+    failed = [line for line in out.splitlines() if line.startswith("fail")]
+    assert [line.split(": ")[0] for line in failed] == [
+        "fail tiny benchmarks",
+        "fail tiny training data",
+        "fail tiny prompt",
+    ]
+    assert "data_dir: not set, but eval/amc23.jsonl is needed" in failed[0]
+    assert f"{data['path']}: sha256" in failed[1]
+
+
+def test_findings_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = doctor(capsys, experiment(tmp_path), "--json")
+    checks = {check["name"]: check for check in json.loads(out)["checks"]}
+    assert code == 0
+    assert {"devices", "memory", "grader", "gradient", "tiny benchmarks", "tiny training data"} <= set(checks)
+    assert checks["tiny prompt"]["detail"].splitlines()[-1] == "8 10 2 11 12 18"

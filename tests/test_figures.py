@@ -1,0 +1,410 @@
+"""What the figures show: lines, labels and values from plain numbers; gaps where numbers are missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import combinations, product
+from math import isnan, nan
+from pathlib import Path
+from typing import Any, cast
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection, PathCollection, PolyCollection
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+
+from analysis.curves import Curve, SeedMean, Series
+from analysis.figures import (
+    continuation,
+    diagnostics,
+    entropy,
+    output,
+    overview,
+    style,
+    sweep,
+    tradeoff,
+    trajectories,
+)
+from analysis.support import SupportPoint
+
+TITLE = "Costs $5 ← $8"
+BUDGETS = (0.001, 0.005, 0.01, 0.02, 0.05)
+TRB = {"epsilon0": 0.05, "K": 12}
+
+
+def series(curve: Curve, method: str = "vanilla", knobs: dict[str, Any] | None = None, sft: bool = False) -> Series:
+    return Series(method, knobs or {}, curve, sft)
+
+
+def long_curve(steps: int = 400) -> Curve:
+    return {step: [0.5 + (step % 7) / 20] for step in range(steps)}
+
+
+def line(axes: Axes, label: str) -> Line2D:
+    return next(found for found in axes.get_lines() if found.get_label() == label)
+
+
+def labels(figure: Figure) -> list[str]:
+    return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+
+
+def values(found: Line2D) -> list[float | None]:
+    """Heights, None where the line breaks."""
+    return [None if isnan(y) else round(float(y), 6) for y in np.asarray(found.get_ydata(), float)]
+
+
+def only(figure: Figure) -> Axes:
+    (axes,) = figure.axes
+    return axes
+
+
+# --- trajectories ---
+
+
+def test_trajectories_are_lines_in_per_cent() -> None:
+    runs = [series({0: [0.1], 20: [0.25]}), series({20: [0.5]}, "sft_warmup", {"K": 15}, sft=True), series({}, "veto")]
+    figure = trajectories.draw(runs, TITLE)
+    axes = only(figure)
+    assert labels(figure) == ["Vanilla OPD", "SFT warmup $K$=15 (after SFT: no step 0)"]
+    assert values(line(axes, "Vanilla OPD")) == [10.0, 25.0]
+    assert list(np.asarray(line(axes, "Vanilla OPD").get_xdata())) == [0, 20]
+    assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_title()) == ("optimizer step", "mean pass@1 (%)", TITLE)
+
+
+def test_steps_are_whole() -> None:
+    axes = only(trajectories.draw([series({0: [0.1], 1: [0.2], 2: [0.3]})], TITLE))
+    assert all(float(tick).is_integer() for tick in axes.get_xticks())
+
+
+def test_seeds_are_a_mean_and_a_band() -> None:
+    figure = trajectories.draw([series({0: [0.1], 20: [0.2, 0.4], 40: [0.3, 0.3]})], TITLE)
+    axes = only(figure)
+    assert labels(figure) == ["Vanilla OPD", "±1 s.d. over seeds"]
+    assert values(axes.get_lines()[0]) == [10.0, 30.0, 30.0]
+    (band,) = (part for part in axes.collections if isinstance(part, PolyCollection))
+    heights = np.concatenate([path.vertices for path in band.get_paths()])[:, 1]  # pyright: ignore[reportArgumentType, reportCallIssue]
+    assert (heights.min(), heights.max()) == pytest.approx((30 - 200**0.5, 30 + 200**0.5))
+    assert not only(trajectories.draw([series({0: [0.1], 20: [0.2]})], TITLE)).collections
+
+
+def test_a_single_point_is_visible() -> None:
+    (drawn,) = only(trajectories.draw([series({20: [0.2]})], TITLE)).get_lines()
+    assert (values(drawn), drawn.get_marker(), drawn.get_markevery()) == ([20.0], "X", [True])
+
+
+# --- long and broken lines ---
+
+
+def test_a_line_breaks_where_a_step_has_no_value() -> None:
+    curve = {step: [] if step in (1, 30, 32) else [0.5] for step in range(40)}
+    figure = entropy.draw([series(curve)], [], None, TITLE)
+    (drawn,) = figure.axes[0].get_lines()
+    assert [step for step, value in enumerate(values(drawn)) if value is None] == [1, 30, 32]
+    assert [step for step, marked in enumerate(cast(list[bool], drawn.get_markevery())) if marked] == [0, 31]
+
+
+def test_long_lines_lie_under_their_running_mean() -> None:
+    figure = entropy.draw([series(long_curve())], [], None, TITLE)
+    thin, thick = figure.axes[0].get_lines()
+    assert values(thin)[:3] == [0.5, 0.55, 0.6]
+    assert values(thick)[200] == pytest.approx(sum(0.5 + (s % 7) / 20 for s in range(195, 206)) / 11)
+    assert thin.get_linewidth() < thick.get_linewidth()
+    assert figure.axes[1].get_xlabel() == "optimizer step (thick: 11-step mean)"
+    assert labels(figure) == ["Vanilla OPD"]
+
+
+def test_running_means_take_what_is_there() -> None:
+    found = style.running_mean([1.0, nan, 3.0])
+    assert (found[0], found[2]) == (2.0, 2.0)
+    assert isnan(found[1])
+
+
+# --- entropy ---
+
+
+def test_entropy_stands_over_scores_with_the_warmup_shaded() -> None:
+    trust = series({0: [0.1], 1: [0.05]}, "trust_region", TRB)
+    figure = entropy.draw([series({0: [0.2], 1: [0.1]}), trust], [series({0: [0.2]})], 12, TITLE)
+    upper, lower = figure.axes
+    assert values(line(upper, "Vanilla OPD")) == [0.2, 0.1]
+    assert values(line(lower, "Vanilla OPD")) == [20.0]
+    spans = [cast(Rectangle, axes.patches[0]) for axes in (upper, lower)]
+    assert [(span.get_x(), span.get_width()) for span in spans] == [(0, 12)] * 2
+    assert upper.get_ylim()[0] == 0
+    assert labels(figure) == ["warmup, $K$=12", "Vanilla OPD", r"TRB $\varepsilon_0$=0.05, $K$=12"]
+    assert not entropy.draw([trust], [], None, TITLE).axes[0].patches
+
+
+# --- sweeps ---
+
+
+def panels(spread: float | None = None) -> list[sweep.Panel]:
+    trust: Mapping[float | None, Mapping[float, SeedMean | None]] = {
+        budget: {k: SeedMean(0.4 + budget + k / 1000, spread) for k in (50, 15, 25)} for budget in BUDGETS
+    }
+    skd: Mapping[float | None, Mapping[float, SeedMean | None]] = {
+        0.2: {15: SeedMean(0.4), 25: None, 50: SeedMean(0.41)},
+        1.0: {15: SeedMean(0.42), 25: SeedMean(0.39), 50: SeedMean(0.38)},
+    }
+    fixed: Mapping[float | None, Mapping[float, SeedMean | None]] = {
+        None: {budget: SeedMean(0.4 - budget) for budget in BUDGETS}
+    }
+    return [
+        sweep.Panel("trust_region", "TRB", "K", "epsilon0", trust),
+        sweep.Panel("skd", "SKD", "K", "tau_T", skd),
+        sweep.Panel("fixed_epsilon", "Fixed ε", "epsilon", None, fixed),
+    ]
+
+
+def test_a_panel_for_each_grid_and_vanilla_across() -> None:
+    figure = sweep.draw(panels(), SeedMean(0.39), TITLE)
+    first, second, third = figure.axes
+    assert values(line(first, r"TRB $\varepsilon_0$=0.001")) == [41.6, 42.6, 45.1]
+    assert [tick.get_text() for tick in first.get_xticklabels()] == ["15", "25", "50"]
+    assert values(line(second, r"SKD $\tau_T$=0.2")) == [40.0, None, 41.0]
+    assert values(line(third, "Fixed ε")) == [39.9, 39.5, 39.0, 38.0, 35.0]
+    assert [values(line(axes, "vanilla OPD")) for axes in figure.axes] == [[39.0, 39.0]] * 3
+    assert line(first, "vanilla OPD").get_linestyle() == "--"
+    assert not any(axes.collections for axes in figure.axes)
+    assert len(labels(figure)) == 5 + 2 + 1 + 1
+
+
+def test_bars_where_seeds_give_a_spread() -> None:
+    first, *others = sweep.draw(panels(0.01), None, TITLE).axes
+    bars = [part for part in first.collections if isinstance(part, LineCollection)]
+    assert len(bars) == 15
+    assert np.asarray(bars[0].get_segments())[0, :, 1] == pytest.approx([40.6, 42.6])
+    assert not any(axes.collections for axes in others)
+
+
+def test_a_sweep_of_one_point() -> None:
+    panel = sweep.Panel("skd", "SKD", "K", "tau_T", {0.6: {15: SeedMean(0.5)}})
+    axes = only(sweep.draw([panel], None, TITLE))
+    assert values(line(axes, r"SKD $\tau_T$=0.6")) == [50.0]
+
+
+# --- support and reward ---
+
+
+def cloud() -> list[SupportPoint]:
+    schedules = [("trust_region", 15), ("trust_region", 25), ("trust_region", 50), ("fixed_epsilon", None)]
+    blended = [
+        SupportPoint(method, budget, warmup, 0, -0.6 + budget * 4, 0.75 - budget, 0.3 + budget)
+        for (method, warmup), budget in product(schedules, BUDGETS)
+    ]
+    return [SupportPoint("vanilla", None, None, 0, -0.65, 0.78, 0.25), *blended]
+
+
+def test_a_point_for_each_run() -> None:
+    figure = tradeoff.draw(cloud(), TITLE)
+    groups = [part for part in figure.axes[0].collections if isinstance(part, PathCollection)]
+    drawn = {tuple(np.round(xy, 6)) for group in groups for xy in np.asarray(group.get_offsets())}
+    assert drawn == {(round(p.log_prob, 6), round(p.auroc, 6)) for p in cloud()}
+    assert labels(figure) == [
+        *("TRB $K$=15", "TRB $K$=25", "TRB $K$=50", r"fixed $\varepsilon$", "vanilla OPD"),
+        *(rf"$\varepsilon$={budget:g}" for budget in BUDGETS),
+    ]
+    paths = [list(np.asarray(found.get_xdata(), float)) for found in figure.axes[0].get_lines()]
+    assert [path for path in paths if path != sorted(path)] == []
+    assert sorted(map(len, paths)) == [1, 5, 5, 5, 5]
+
+
+def test_color_is_reward_and_size_is_budget() -> None:
+    figure = tradeoff.draw(cloud(), TITLE)
+    group = next(part for part in figure.axes[0].collections if isinstance(part, PathCollection))
+    light = [sum(color[:3]) for color in np.asarray(group.get_facecolor())]
+    sizes = list(group.get_sizes())
+    assert light == sorted(light)
+    assert sizes == sorted(sizes)
+    assert len(set(sizes)) == len(set(light)) == len(BUDGETS)
+    assert figure.axes[1].get_ylabel() == "correct rollouts (%)"
+    assert figure.axes[1].get_ylim() == pytest.approx((25, 35))
+
+
+def test_one_run_is_a_figure() -> None:
+    figure = tradeoff.draw(cloud()[:1], TITLE)
+    assert labels(figure) == ["vanilla OPD"]
+    assert output.to_bytes(figure, "png")
+
+
+# --- continuation gains ---
+
+GAINS: dict[str, dict[int, continuation.Gain | None]] = {
+    "student": {64: (0.25, 0.1, 0.4), 128: None, 32: (-0.125, -0.2, None)},
+    "teacher": {32: (0.0, -0.1, 0.1), 64: (0.5, 0.25, 0.75)},
+}
+
+
+def test_bars_of_gains_with_their_intervals() -> None:
+    figure = continuation.draw(GAINS, TITLE)
+    axes = only(figure)
+    bars = {round(bar.get_x() + bar.get_width() / 2, 6): bar.get_height() for bar in axes.patches}  # pyright: ignore[reportAttributeAccessIssue]
+    assert bars == {-0.2: -12.5, 0.8: 25.0, 0.2: 0.0, 1.2: 50.0}
+    intervals = [np.asarray(part.get_segments())[0] for part in axes.collections if isinstance(part, LineCollection)]
+    assert [list(ends[:, 1].round(6)) for ends in intervals] == [[10, 40], [-10, 10], [25, 75]]
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["32", "64", "128"]
+    assert labels(figure) == ["95 % interval", "continued by the student", "continued by the teacher"]
+
+
+def test_a_gain_that_is_not_there_has_words_and_no_bar() -> None:
+    axes = only(continuation.draw(GAINS, TITLE))
+    marks = [(text.get_text(), tuple(np.round(text.get_position(), 6))) for text in axes.texts]
+    assert marks == [("no data", (1.8, 0)), ("no data", (2.2, 0))]
+
+
+# --- the overview ---
+
+
+def example(budgets: Sequence[float] = BUDGETS) -> dict[str, Any]:
+    tokens = ["3", " the", "\n", "$x$", "因此", "a long token indeed"]
+    p, q = [0.5, 0.2, 0.1, 0.1, 0.05, 0.05], [0.02, 0.08, 0.6, 0.1, 0.1, 0.1]
+    solutions = [{"epsilon": e, "beta": e**0.5, "kl": e, "mu": [(a + b) / 2 for a, b in zip(p, q)]} for e in budgets]  # noqa: B905
+    path = [[i / 50, (i / 50) ** 2] for i in range(51)]
+    return {"tokens": tokens, "p": p, "q": q, "solutions": solutions, "path": path, "prefix": "so\n $1 + 2$ 因"}
+
+
+def test_the_path_with_each_budget_and_its_beta() -> None:
+    left, _ = overview.draw(example(), TITLE).axes
+    path = left.get_lines()[0]
+    xs, ys = np.asarray(path.get_xdata(), float), np.asarray(path.get_ydata(), float)
+    assert (xs[0], xs[-1], ys[-1]) == (1 / 50, 1.0, 1.0)
+    assert set(BUDGETS) < set(ys)
+    assert list(xs) == sorted(xs)
+    solved = line(left, r"$\varepsilon$=0.01: $\beta^*$=0.1")
+    assert (list(np.asarray(solved.get_xdata())), values(solved)) == ([0.1], [0.01])
+    assert [values(found)[0] for found in left.get_lines() if found.get_linestyle() == "--"] == list(BUDGETS)
+    legend = left.get_legend()
+    assert legend is not None
+    assert len(legend.get_texts()) == len(BUDGETS)
+
+
+def test_bars_of_student_solutions_and_teacher() -> None:
+    _, right = overview.draw(example(), TITLE).axes
+    heights = [bar.get_height() for bar in right.patches]  # pyright: ignore[reportAttributeAccessIssue]
+    assert (heights[:6], heights[-6:]) == (example()["p"], example()["q"])
+    legend = right.get_legend()
+    assert legend is not None
+    budgets = [rf"$\mu^*$ at $\varepsilon$={budget}" for budget in (0.001, 0.01, 0.05)]
+    assert [text.get_text() for text in legend.get_texts()] == [r"student $\pi_S$", *budgets, r"teacher $\pi_T$"]
+    assert [tick.get_text() for tick in right.get_xticklabels()] == [
+        *("3", "␣the", "↵", "$x$", r"\u56e0\u6b64"[:9] + "…", "a␣long␣to…"),
+    ]
+    assert right.get_xlabel() == "next token after “so $1 + 2$ ·”"
+
+
+def test_a_budget_of_nothing_is_the_student() -> None:
+    left, right = overview.draw(example([0.0, 0.01]), TITLE).axes
+    assert [values(found)[0] for found in left.get_lines() if found.get_linestyle() == "--"] == [0.01]
+    assert len(right.patches) == 4 * 6
+
+
+# --- diagnostics ---
+
+
+def columns() -> dict[str, list[Series]]:
+    trust, skd = ({step: [0.01 * step] for step in range(n)} for n in (50, 400))
+    both = [series(long_curve()), series(long_curve(), "trust_region", TRB)]
+    blended = [series(trust, "trust_region", TRB)]
+    own = ("beta", "teacher_feasible", "behavior_kl", "acceptance", "rounds_per_token")
+    rows: dict[str, list[Series]] = {key: blended if key in own else both for key in diagnostics.PANELS}
+    return rows | {"replaced": [series(skd, "skd", {"K": 15, "tau_T": 0.2})]}
+
+
+def test_a_panel_for_each_column_that_is_there() -> None:
+    some = {key: lines for key, lines in columns().items() if key in ("beta", "reward", "replaced", "truncated")}
+    figure = diagnostics.draw(some | {"acceptance": [series({0: [], 1: []})]}, TITLE)
+    shown = [axes for axes in figure.axes if axes.axison]
+    assert [axes.get_title() for axes in shown] == [
+        *(r"mean $\beta^*$", "tokens replaced (%)", "truncated responses (%)", "correct rollouts (%)"),
+    ]
+    assert values(shown[0].get_lines()[0])[:3] == [0.0, 0.01, 0.02]
+    assert values(shown[1].get_lines()[0])[:3] == [0.0, 1.0, 2.0]
+    assert shown[0].get_xlim()[1] < 60 < shown[1].get_xlim()[1]
+    assert [bool(axes.get_xlabel()) for axes in shown] == [False, True, True, True]
+
+
+def test_a_method_has_one_color_in_all_panels() -> None:
+    figure = diagnostics.draw(columns(), TITLE)
+    named = [drawn for axes in figure.axes for drawn in axes.get_lines() if str(drawn.get_label()).startswith("TRB")]
+    assert {drawn.get_color() for drawn in named} == {style.BLUE}
+    assert len(named) == len(diagnostics.PANELS) - 1
+
+
+# --- all of them, at the size of the paper's sweep ---
+
+SETTINGS: list[tuple[str, dict[str, Any]]] = [
+    ("vanilla", {}),
+    ("trust_region", {"epsilon0": 0.001, "K": 50}),
+    ("fixed_epsilon", {"epsilon": 0.001}),
+    ("veto", {"beta_start": 0.2}),
+    ("skd", {"K": 15, "tau_T": 0.2}),
+    ("temperature_warmup", {"tau0": 0.95, "E": 25}),
+    ("sft_warmup", {"K": 50}),
+    ("a_new_one", {"gamma": 3.0}),
+]
+SCORES = [series({s: [0.2 + s / 2000] for s in range(0, 401, 20)}, method, knobs) for method, knobs in SETTINGS]
+FIGURES: dict[str, Callable[[], Figure]] = {
+    "trajectories": lambda: trajectories.draw(SCORES, TITLE),
+    "entropy": lambda: entropy.draw([series(long_curve())], SCORES[:2], 50, TITLE),
+    "sweep": lambda: sweep.draw(panels(0.01), SeedMean(0.39, 0.01), TITLE),
+    "tradeoff": lambda: tradeoff.draw(cloud(), TITLE),
+    "continuation": lambda: continuation.draw(GAINS, TITLE),
+    "overview": lambda: overview.draw(example(), TITLE),
+    "diagnostics": lambda: diagnostics.draw(columns(), TITLE),
+}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_no_text_lies_on_another(name: str) -> None:
+    figure = FIGURES[name]()
+    output.to_bytes(figure, "png")
+    boxes = [
+        (text.get_text(), text.get_window_extent()) for text in outer_texts(figure) if text.get_rotation() % 90 == 0
+    ]
+    width, height = figure.get_size_inches() * figure.dpi
+    outside = [t for t, b in boxes if b.x0 < -1 or b.y0 < -1 or b.x1 > width + 1 or b.y1 > height + 1]
+    assert [(a, b) for (a, box), (b, other) in combinations(boxes, 2) if box.overlaps(other)] == []
+    assert outside == []
+
+
+def outer_texts(figure: Figure) -> Iterator[Any]:
+    """Titles, names and numbers of axes, legends."""
+    yield from figure.texts
+    for legend in [*figure.legends, *filter(None, (axes.get_legend() for axes in figure.axes))]:
+        yield from legend.get_texts()
+    for axes in (axes for axes in figure.axes if axes.axison):
+        yield from (text for text in (axes.title, axes.xaxis.label, axes.yaxis.label) if text.get_text())
+        for axis, (low, high) in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
+            shown = (tick.label1 for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high)
+            yield from (text for text in shown if text.get_text() and text.get_visible())
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_the_same_numbers_give_the_same_bytes_in_any_order(name: str) -> None:
+    kinds: tuple[output.Format, ...] = ("png", "svg")
+    figure, again = FIGURES[name](), FIGURES[name]()
+    first = {kind: output.to_bytes(figure, kind) for kind in kinds}
+    assert [kind for kind in reversed(kinds) if output.to_bytes(again, kind) != first[kind]] == []
+    assert not any(mark in data for data in first.values() for mark in (b"dc:date", b"Software"))
+    assert max(map(len, first.values())) < 400_000
+
+
+def test_saving_writes_both_formats_and_nothing_else(tmp_path: Path) -> None:
+    paths = output.save(FIGURES["sweep"](), tmp_path, "sweep")
+    assert [path.name for path in paths] == ["sweep.png", "sweep.pdf"]
+    assert sorted(tmp_path.iterdir()) == sorted(paths)
+    assert paths[0].read_bytes().startswith(b"\x89PNG")
+    pdf = paths[1].read_bytes()
+    assert pdf.startswith(b"%PDF")
+    assert b"CreationDate" not in pdf
+    assert pdf == output.to_bytes(FIGURES["sweep"](), "pdf")
+
+
+def test_drawing_leaves_no_trace_in_the_settings() -> None:
+    before = dict(mpl.rcParams)
+    output.to_bytes(trajectories.draw([series({0: [0.1]})], TITLE), "svg")
+    assert dict(mpl.rcParams) == before

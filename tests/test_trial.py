@@ -1,0 +1,96 @@
+"""A whole trial in this process, on data in which some problems have no known answer."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import yaml
+
+from orchestrator import grid
+from orchestrator.engines.build import build
+from orchestrator.grid import expand, model_identity
+from orchestrator.load import load_experiment
+from orchestrator.records import length_histogram
+from orchestrator.rundir import RunReader, RunWriter
+from orchestrator.trial import run_unit
+from orchestrator.workers.roles import inline_roles
+from orchestrator.workers.spec import Checkpoint, WorkerSpec
+from tests.sweeps import TINY_SETUP, write_experiment
+
+# Some problems with a gold, some without; 8 prompts are what two steps take.
+ROWS = [{"id": f"{i}", "problem": f"{i}+1=?"} | ({"answer": f"{i + 1}"} if i % 2 else {}) for i in range(1, 9)]
+
+
+def worker_spec(folder: Path, rows: list[dict[str, str]]) -> WorkerSpec:
+    """The vanilla trial of the tiny setup on `rows`, with models that learned next to nothing."""
+    data = folder / "train.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    files = [{"file": data.name, "sha256": hashlib.sha256(data.read_bytes()).hexdigest()}]
+    training = TINY_SETUP["training"] | {"steps": 2, "sft": {"updates": 1, "checkpoints": [1]}}
+    path = write_experiment(folder, {"vanilla": {}})
+    changed = TINY_SETUP | {"data": {"source": "jsonl", "files": files}, "training": training}
+    (folder / "setups" / "tiny.yaml").write_text(yaml.safe_dump(changed))
+    experiment = load_experiment(path)
+    setup = experiment.setups["tiny"]
+    models = {role: Checkpoint(str(folder / role)) for role in ("student", "teacher")}
+    for role, model in (("student", setup.student), ("teacher", setup.teacher)):
+        build(model_identity(model, setup), folder / role)
+    unit = next(unit for unit in expand(experiment) if unit.kind == "trial")
+    start, teacher = models["student"], models["teacher"]
+    return WorkerSpec(unit, setup, experiment.runtime, start, teacher, start, str(folder))
+
+
+def run_trial(folder: Path, rows: list[dict[str, str]]) -> tuple[RunReader, WorkerSpec]:
+    spec = worker_spec(folder, rows)
+    roles = inline_roles(spec)
+    with closing(RunWriter(folder / "runs", spec.unit.id)) as run:
+        try:
+            assert [progress.step for progress in run_unit(spec, run, roles)] == [2]
+        finally:
+            roles.close()
+    return RunReader(folder / "runs", spec.unit.id), spec
+
+
+@pytest.fixture(scope="module")
+def trial(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunReader, WorkerSpec]:
+    return run_trial(tmp_path_factory.mktemp("trial"), ROWS)
+
+
+def test_prompts_without_a_gold_have_no_reward(trial: tuple[RunReader, WorkerSpec]) -> None:
+    run, _ = trial
+    rewards = [row["reward"] for row in run.rollouts()]
+    assert rewards.count(None) == 8
+    assert set(rewards) - {None} <= {0.0, 1.0}
+    for metrics in run.metrics():
+        present = [
+            row["reward"] for row in run.rollouts() if row["step"] == metrics["step"] and row["reward"] is not None
+        ]
+        assert metrics["reward"] == (sum(present) / len(present) if present else None)
+
+
+def test_a_step_without_any_gold_has_no_reward(tmp_path: Path) -> None:
+    run, _ = run_trial(tmp_path, [{"id": row["id"], "problem": row["problem"]} for row in ROWS])
+    assert {row["reward"] for row in run.rollouts()} == {None}
+    assert [(row["reward"], row["support_auroc"]) for row in run.metrics()] == [(None, None)] * 2
+    assert all(row["loss"] is not None for row in run.metrics())
+
+
+def test_the_run_says_what_its_data_were(trial: tuple[RunReader, WorkerSpec]) -> None:
+    run, _ = trial
+    told = json.loads((run.path / "data.json").read_text())
+    assert told == {"rows": 8, "repeats": 0, "too_long": 0, "prompts": 8, "golds": {"given": 4, "none": 4}}
+
+
+def test_evaluations_keep_the_lengths_of_their_responses(trial: tuple[RunReader, WorkerSpec]) -> None:
+    run, spec = trial
+    ((benchmark, evaluation_id),) = grid.evaluation_ids(spec.setup).items()
+    records = run.evaluation(evaluation_id, 2)
+    assert records is not None
+    assert len(records) == grid.problems_wanted(spec.setup.evaluation, benchmark)
+    for record in records:
+        assert sum(record.lengths.values()) == record.n == 1
+        assert record.lengths == length_histogram([record.tokens])
