@@ -53,6 +53,9 @@ _SYNONYMS = tuple(
         (r"\\sqrt\s+(\d+)", r"\\sqrt{\1}"),
         (r"\\(?:leqslant|leq)(?![A-Za-z])|<=|=<|≦", r"\\le "),
         (r"\\(?:geqslant|geq)(?![A-Za-z])|>=|≧", r"\\ge "),
+        (r"\\equiv(?![A-Za-z])", "="),
+        (rf"\s*(?:\\pmod\s*\{{[^{{}}]*\}}|\(\s*(?:\\b?mod|{TEXT}\s*\{{\s*mod\s*\}})[^()]*\))$", ""),
+        (rf"\s*{TEXT}\s*\{{\s*\(mod [^{{}}]*\)\s*\}}$", ""),
         (r"\\lt(?![A-Za-z])", "<"),
         (r"\\gt(?![A-Za-z])", ">"),
         (r"\\neq(?![A-Za-z])|!=", r"\\ne "),
@@ -88,6 +91,13 @@ _ORDINAL = re.compile(
 _FONT = re.compile(TEXT + r"\s*\{([^{}A-Za-z]*[\d∞][^{}A-Za-z]*)\}")
 _MATH_DELIMITERS = ((r"\(", r"\)"), (r"\[", r"\]"))
 _AND_OR = re.compile(TEXT + r"\s*\{\s*,?\s*(?:and|or)\s*\}|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])|\\(?:lor|land|vee)\b")
+# Equations below each other.
+_LINES = re.compile(r"\\begin\s*\{(aligned|cases|gathered|align\*?)\}(.*?)\\end\s*\{\1\}", re.DOTALL)
+# `for all real x` after a function.
+_FOR_ALL = re.compile(
+    rf"(?:,|\s)*\(?(?:{TEXT}\s*\{{\s*,?\s*for (?:all|every|any|each)\b[^{{}}]*\}}|\bfor (?:all|every|any|each)\b|"
+    r"\\forall).{0,40}$"
+)
 # `where n is an integer` after a family of solutions.
 _CLAUSE = re.compile(
     rf",?\s*\(?(?:{TEXT}\s*\{{[^{{}}]*\b(?:where|for|with)\b[^{{}}]{{0,20}}\}}|\b(?:where|for)\b).{{0,30}}"
@@ -104,6 +114,7 @@ def spelled(text: str) -> str:
     for opening, closing in _MATH_DELIMITERS:
         if text.startswith(opening) and text.endswith(closing):
             text = text[len(opening) : -len(closing)].strip()
+    text = _LINES.sub(lambda found: re.sub(r"\\\\", ", ", found[2].replace("&", "")), text)
     text = _ORDINAL.sub("", _DECORATION.sub("", text))
     text = _SPACING.sub(" ", _THOUSANDS_MARK.sub("", re.sub(r"\\\\\s*\[[^\[\]]*\]", r"\\\\", text)))
     # Inside a sine the sign is a factor; elsewhere it's a unit.
@@ -116,7 +127,7 @@ def spelled(text: str) -> str:
     text = re.sub(r"\s+", " ", _IN_BRACKETS.sub(r"\1", text)).strip().rstrip(".,;").strip()
     for pattern, replacement in _SYNONYMS:
         text = pattern.sub(replacement, text)
-    text = re.sub(r"\s+", " ", _CLAUSE.sub("", text)).strip()
+    text = re.sub(r"\s+", " ", _CLAUSE.sub("", _FOR_ALL.sub("", text))).strip()
     return text.replace(" ", "") if _THOUSANDS_SPACE.fullmatch(text) else text
 
 

@@ -44,7 +44,8 @@ def same_letters(gold: str, said: str, _: float | None) -> bool | None:
 
 def same_words(gold: str, said: str, _: float | None) -> bool | None:
     r"""A gold that is words (``\text{Evelyn}``, ``\text{(C)}``) compares as text, never as a product of letters."""
-    right, answer = unwrapped(gold), unwrapped(said)
+    # What words are called is no part of them: `\text{winner} = \text{Evelyn}`.
+    right, answer = unwrapped(gold), unwrapped(said.rpartition("=")[2])
     if right.casefold() in _NUMBERS:
         return answer.casefold() in (right.casefold(), str(_NUMBERS.index(right.casefold())))
     if answer.casefold() in _NUMBERS and right.isdigit():

@@ -93,7 +93,9 @@ def _parse_gold(value: object, where: str) -> Gold:
     if isinstance(value, str):
         value = {"answer": value}
     if not isinstance(value, dict):
-        raise ValueError(f"{where}: key 'gold' is {_shown(value)}; expected a string, a number or an object with {known}")
+        raise ValueError(
+            f"{where}: key 'gold' is {_shown(value)}; expected a string, a number or an object with {known}"
+        )
     entries = cast(dict[str, Any], value)
     unknown = sorted(set(entries) - set(known))
     if unknown or "answer" not in entries:
