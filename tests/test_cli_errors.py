@@ -380,7 +380,7 @@ def test_no_training_data_named(source: str, tmp_path: Path, capsys: pytest.Capt
         ('["1", "1"]\n', (":1", "expected an object with 'gold' and 'generation'")),
         ('{"gold": "1"}\n', (":1", "'generation' is missing", "'gold'")),
         ('{"gold": "1", "generation": 1}\n', (":1", "'generation' is 1", "a string")),
-        ('{"gold": 1, "generation": "1"}\n', (":1", "gold")),
+        ('{"gold": [1], "generation": "1"}\n', (":1", "gold")),
     ],
 )
 def test_grading_broken_rows(

@@ -43,9 +43,10 @@ class SlotLayer(DynamicLayer):
         self._use(self._width + max_length)
 
     def keep(self, rows: Tensor) -> None:
-        """Drop all rows but `rows` (int64 indices)."""
+        """Keep `rows` (int64 indices), which may repeat."""
         self._buffers = [buffer[rows] for buffer in self._buffers]
-        self._use(self._width)
+        if self._buffers:
+            self._use(self._width)
 
     def reorder(self, order: Tensor) -> None:
         """Keep the slots `order` (B, n) of each row, in that order."""
@@ -78,7 +79,7 @@ class SlotCache(Cache):
         super().__init__(layers=list(self._slots))
 
     def keep(self, rows: Tensor) -> None:
-        """Drop all rows but `rows` (int64 indices)."""
+        """Keep `rows` (int64 indices), which may repeat."""
         for layer in self._slots:
             layer.keep(rows)
 

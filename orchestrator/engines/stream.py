@@ -24,16 +24,20 @@ class Stream:
     def __init__(self, causal: CausalModel, prompts: list[tuple[int, ...]]):
         self._causal = causal
         self._cache = SlotCache(causal.model.config)
-        width = max(map(len, prompts)) - 1
-        ids = torch.zeros(len(prompts), width, dtype=torch.long)
+        held = [prompt[:-1] for prompt in prompts]
+        distinct = list(dict.fromkeys(held))
+        width = max(map(len, held))
+        ids = torch.zeros(len(distinct), width, dtype=torch.long)
         live = torch.zeros_like(ids)
-        for row, prompt in enumerate(prompts):
-            held = prompt[:-1]
-            ids[row, width - len(held) :] = torch.tensor(held, dtype=torch.long)
-            live[row, width - len(held) :] = 1
+        for row, tokens in enumerate(distinct):
+            ids[row, width - len(tokens) :] = torch.tensor(tokens, dtype=torch.long)
+            live[row, width - len(tokens) :] = 1
         self._live = live.to(causal.device)
         if width:
             self._forward(ids.to(causal.device), (self._live.cumsum(-1) - 1).clamp_min(0), logits=1)
+        # Samples of one prompt share its pass.
+        rows = {tokens: row for row, tokens in enumerate(distinct)}
+        self.keep(torch.tensor([rows[tokens] for tokens in held], device=causal.device))
 
     def feed(self, tokens: Tensor) -> Tensor:
         """Append n tokens (B, n) to every row; log-probabilities (B, n, V) of what follows each of them."""
@@ -55,7 +59,7 @@ class Stream:
             self._compact()
 
     def keep(self, rows: Tensor) -> None:
-        """Drop all rows but `rows` (int64 indices)."""
+        """Keep `rows` (int64 indices), which may repeat."""
         self._cache.keep(rows)
         self._live = self._live[rows]
 

@@ -25,6 +25,7 @@ from tests.benchmarks.decoding import EPSILON, Workload, random_model, ratios, s
 from tests.benchmarks.objective_variants import VARIANTS
 
 BATCH, REPEATS = 16, 3
+ROLLOUTS = 7  # repetitions of a rollout: they are short
 VOCABULARY, QWEN_VOCABULARY = 4096, 151_936
 STUDENT = Shape(layers=4, hidden=256, heads=4, kv_heads=2, head_dim=64, ffn=768)
 TEACHER = Shape(layers=12, hidden=512, heads=8, kv_heads=4, head_dim=64, ffn=1536)
@@ -64,7 +65,7 @@ def show(results: dict[str, float], title: str) -> None:
 def pair() -> Workload:
     """Two decoders of which a teacher pass costs at least four student passes."""
     student = random_model(STUDENT, VOCABULARY, "student", 0)
-    return Workload(student, random_model(TEACHER, VOCABULARY, "teacher", 1), BATCH, 32, 128, REPEATS)
+    return Workload(student, random_model(TEACHER, VOCABULARY, "teacher", 1), BATCH, 32, 128, ROLLOUTS)
 
 
 def solver_ratio() -> dict[str, float]:

@@ -23,6 +23,7 @@ from orchestrator.policy.vocabulary import TokenSpace
 
 EPSILON, TOP_K = 0.01, 16
 MICRO_BATCH_TOKENS = 16_384
+SAMPLES = 4  # of each prompt
 PASSES = 20
 PROBED_POSITIONS = 8
 
@@ -40,8 +41,9 @@ class Workload:
 
     @property
     def requests(self) -> list[Request]:
-        ids = tuple(range(1, self.prompt + 1))
-        return [Request(ids, SequenceKey(0, 0, 0, row, 0)) for row in range(self.rows)]
+        """As in training: several samples of each prompt."""
+        keys = [SequenceKey(0, 0, 0, *divmod(row, SAMPLES)) for row in range(self.rows)]
+        return [Request(tuple(range(1 + key.prompt, self.prompt + 1 + key.prompt)), key) for key in keys]
 
     def blended(self, length: int) -> Rollouts:
         """Trust-region rollouts in rounds of `length` drafts, teacher targets included."""
