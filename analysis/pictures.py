@@ -59,16 +59,25 @@ class SetupRuns:
 
 def pictures(experiment: Experiment, units: list[Unit], runs: Path) -> Iterator[Picture]:
     """The figures of each setup, drawn one by one."""
+    for data in _setups(experiment, units, runs):
+        for draw in (draw_trajectories, draw_entropy, draw_sweep, draw_tradeoff, draw_diagnostics):
+            yield draw(data)
+        yield from draw_probe(experiment, data.name, runs)
+
+
+def trajectory_pictures(experiment: Experiment, units: list[Unit], runs: Path) -> Iterator[Picture]:
+    """The trajectories of each setup alone, which take a second and not several."""
+    return map(draw_trajectories, _setups(experiment, units, runs))
+
+
+def _setups(experiment: Experiment, units: list[Unit], runs: Path) -> Iterator[SetupRuns]:
     chosen = load.select(experiment, units, runs)
     untrained = load.base_scores(experiment, units, runs)
     for name, setup in experiment.setups.items():
         settings = curves.read_settings(experiment, units, runs, name)
         own = [selected for selected in chosen if selected.setup == name]
         best = curves.best_settings(settings, own)
-        data = SetupRuns(name, setup.title, runs, settings, own, best, untrained.get(name))
-        for draw in (draw_trajectories, draw_entropy, draw_sweep, draw_tradeoff, draw_diagnostics):
-            yield draw(data)
-        yield from draw_probe(experiment, name, runs)
+        yield SetupRuns(name, setup.title, runs, settings, own, best, untrained.get(name))
 
 
 def draw_trajectories(data: SetupRuns) -> Picture:

@@ -1,14 +1,20 @@
-"""The results folder of an experiment: table in three formats and the figures."""
+"""The results folder of an experiment: the table in all formats, the trajectories, and all figures when asked for."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from analysis import load, table_formats
+from analysis import table_formats
+from analysis.table import Table
 from orchestrator.config import Experiment
 from orchestrator.grid import Unit
+
+if TYPE_CHECKING:
+    from analysis.pictures import Picture
 
 
 @dataclass(frozen=True)
@@ -19,24 +25,30 @@ class Written:
     missing: list[str]
 
 
-def write_results(experiment: Experiment, units: list[Unit], runs: Path) -> Path:
-    """Write everything to `runs/results/<experiment>/` and return that folder."""
+def write_results(experiment: Experiment, units: list[Unit], runs: Path, table: Table) -> Path:
+    """Write table and trajectories to `runs/results/<experiment>/` and return that folder."""
+    from analysis.pictures import trajectory_pictures  # matplotlib takes a second to import
+
     folder = runs / "results" / experiment.name
     folder.mkdir(parents=True, exist_ok=True)
-    results = load.results_table(experiment, units, runs)
-    for suffix in ("md", "tex", "csv"):
-        _replace(folder / f"table.{suffix}", table_formats.FORMATS[suffix](results))
-    write_figures(experiment, units, runs, folder)
+    for suffix, text in table_formats.FORMATS.items():
+        _replace(folder / f"table.{suffix}", text(table))
+    _save(trajectory_pictures(experiment, units, runs), folder)
     return folder
 
 
 def write_figures(experiment: Experiment, units: list[Unit], runs: Path, folder: Path) -> Written:
     """`<figure>-<setup>.png` and `.pdf` of all figures that the run directories can fill."""
-    from analysis.figures import output  # matplotlib takes a second to import
     from analysis.pictures import pictures
 
+    return _save(pictures(experiment, units, runs), folder)
+
+
+def _save(drawn: Iterable[Picture], folder: Path) -> Written:
+    from analysis.figures import output
+
     written = Written([], [])
-    for picture in pictures(experiment, units, runs):
+    for picture in drawn:
         if picture.figure is None:
             written.missing.append(f"{picture.name}: {picture.missing}")
         else:

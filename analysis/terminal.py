@@ -13,6 +13,7 @@ from analysis.table import Cell, Column, Row, Table, tenths_text
 STYLES = {"best": "bold", "second": "underline", None: ""}
 WIDTH = 100
 GAP = 2
+LEAST_WIDTH = {"Method": 12, "Setting": 9}
 LONGEST_LABEL = 30  # longer labels of methods take a second line where space is short
 SPREAD_CELL = "44.4 ±1.2"
 
@@ -53,7 +54,10 @@ def _evidence(rows: Sequence[RowEvidence]) -> Any:
     shown = _new_table()
     for heading in HEADINGS:
         broken = heading.replace("-", "-\n")
-        shown.add_column(broken, justify="left" if heading in LEFT else "right", no_wrap=heading != "Setting")
+        if heading in LEFT:  # on narrow terminals names and knobs take several lines
+            shown.add_column(broken, overflow="fold", min_width=LEAST_WIDTH[heading])
+        else:
+            shown.add_column(broken, justify="right", no_wrap=True)
     for row in rows:
         shown.add_row(*text_cells(row))
     return shown

@@ -18,7 +18,7 @@ from orchestrator.config import Experiment, Model, Setup
 from orchestrator.grid import Unit
 from orchestrator.tasks.benchmarks import load_benchmark
 from orchestrator.tasks.grader import Grader
-from orchestrator.wandb_mode import chosen_mode
+from orchestrator.wandb_mode import chosen_mode, server_url
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -118,7 +118,7 @@ def _wandb(wish: str) -> Finding:
         return Finding("wandb", "ok", f"{mode}; {hint}")
     import requests
 
-    url = os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")
+    url = server_url()
     try:
         requests.get(f"{url}/healthz", timeout=5)
     except requests.RequestException as error:

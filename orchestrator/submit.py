@@ -82,7 +82,7 @@ def _conclude(job: Submission, interrupted: bool) -> int:
     statuses = job.collect()
     table = load.results_table(job.experiment, job.units, job.runs)
     job.console.print(terminal.to_rich(table))
-    folder = results.write_results(job.experiment, job.units, job.runs)
+    folder = results.write_results(job.experiment, job.units, job.runs, table)
     job.console.print(f"written to {folder}", highlight=False, soft_wrap=True)
     document, scores = (table_formats.FORMATS[form](table) for form in ("json", "csv"))
     job.mirror.catch_up(result_tables(json.loads(document), scores), list(table.notes))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis import results
+from analysis import load, results
 from analysis.pictures import Picture, pictures
 from orchestrator.cli import main
 from orchestrator.config import Experiment
@@ -95,9 +95,9 @@ def test_vanilla_trust_region_and_skd_side_by_side(tmp_path: Path, one_seed: Loa
 
 def test_the_results_folder_holds_tables_and_figures(tmp_path: Path, one_seed: Loaded) -> None:
     write_run(tmp_path, one_seed[0], units_of(one_seed[1], "vanilla")[0], {20: [1, 2]})
-    folder = results.write_results(*one_seed, tmp_path)
+    folder = results.write_results(*one_seed, tmp_path, load.results_table(*one_seed, tmp_path))
     names = {path.name for path in folder.iterdir()}
-    assert names == {f"table.{kind}" for kind in ("md", "tex", "csv")} | {
+    assert names == {f"table.{kind}" for kind in ("md", "tex", "csv", "json")} | {
         f"trajectories-arithmetic.{kind}" for kind in ("png", "pdf")
     }
 
