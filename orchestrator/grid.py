@@ -205,20 +205,26 @@ def _trial(name: str, setup: Setup, method: str, knobs: dict[str, Any], seed: in
 
 def _training_identity(kind: str, setup: Setup, seed: int) -> dict[str, Any]:
     """What every kind of training depends on."""
+    return pair_identity(setup) | {
+        "kind": kind,
+        "seed": seed,
+        "training": _shared_training(setup.training),
+        "engine": asdict(setup.engine),
+        "schema": SCHEMA,
+    }
+
+
+def pair_identity(setup: Setup) -> dict[str, Any]:
+    """What fixes both models, how they read a problem, and the problems."""
     data = asdict(setup.data)
     del data["path"]  # where the data lies is not what it is: `revision` and the files' sha256 are
     return {
-        "kind": kind,
-        "seed": seed,
         "student": model_identity(setup.student, setup),
         "teacher": model_identity(setup.teacher, setup),
         "eos": [setup.student.eos, setup.teacher.eos],
         "vocabulary": asdict(setup.vocabulary),
         "prompt": asdict(setup.prompt),
         "data": data,
-        "training": _shared_training(setup.training),
-        "engine": asdict(setup.engine),
-        "schema": SCHEMA,
     }
 
 

@@ -6,12 +6,11 @@ first budget are cut at t tokens and continued by the student and by the teacher
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 from orchestrator.config import Experiment, Setup
 from orchestrator.errors import UserError, refuse
-from orchestrator.grid import SCHEMA, Unit, digest, model_identity
+from orchestrator.grid import SCHEMA, Unit, digest, pair_identity
 from orchestrator.tasks.grader import GRADER_VERSION
 
 BEHAVIORS = ("vanilla", "trust_region")
@@ -57,18 +56,10 @@ def _budgets(experiment: Experiment, setup: Setup) -> tuple[float, list[float]]:
 
 def _identity(setup: Setup, seed: int, epsilon: float, budgets: list[float]) -> dict[str, Any]:
     """Everything that can change what the probe finds."""
-    data = asdict(setup.data)
-    del data["path"]  # where the data lies is not what it is
     probe = setup.probe
-    return {
+    return pair_identity(setup) | {
         "kind": "probe",
         "seed": seed,
-        "student": model_identity(setup.student, setup),
-        "teacher": model_identity(setup.teacher, setup),
-        "eos": [setup.student.eos, setup.teacher.eos],
-        "vocabulary": asdict(setup.vocabulary),
-        "prompt": asdict(setup.prompt),
-        "data": data,
         "max_prompt_tokens": setup.training.max_prompt_tokens,
         "max_response_tokens": setup.training.max_response_tokens,
         "engine": setup.engine.rollout,

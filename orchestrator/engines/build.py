@@ -38,7 +38,7 @@ def build(spec: dict[str, Any], folder: Path) -> None:
     recipe = Recipe(**spec["recipe"])
     torch.manual_seed(recipe.seed)
     tokenizer = make_tokenizer(spec["tokenizer"])
-    model = _new_model(Shape(**spec["shape"]), spec["vocabulary"]["size"], spec["eos"])
+    model = Qwen3ForCausalLM(qwen3_config(Shape(**spec["shape"]), spec["vocabulary"]["size"], spec["eos"]))
     if recipe.updates:
         _train(model, tokenizer, recipe, spec["eos"])
     model.save_pretrained(folder)
@@ -70,8 +70,9 @@ def make_tokenizer(kind: str) -> PreTrainedTokenizerFast:
     )
 
 
-def _new_model(shape: Shape, vocabulary: int, eos: int) -> Qwen3ForCausalLM:
-    config = Qwen3Config(
+def qwen3_config(shape: Shape, vocabulary: int, eos: int) -> Qwen3Config:
+    """The configuration of a Qwen3 decoder."""
+    return Qwen3Config(
         vocab_size=vocabulary,
         hidden_size=shape.hidden,
         intermediate_size=shape.ffn,
@@ -84,7 +85,6 @@ def _new_model(shape: Shape, vocabulary: int, eos: int) -> Qwen3ForCausalLM:
         eos_token_id=eos,
         pad_token_id=eos,
     )
-    return Qwen3ForCausalLM(config)
 
 
 def _train(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, recipe: Recipe, eos: int) -> None:

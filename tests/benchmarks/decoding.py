@@ -8,11 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from transformers import AutoModelForCausalLM, Qwen3Config
+from transformers import AutoModelForCausalLM
 
 from orchestrator.batch import Request, Rollouts
 from orchestrator.config import Shape
 from orchestrator.engines.attention import attention_for
+from orchestrator.engines.build import qwen3_config
 from orchestrator.engines.causal import CausalModel, Owner
 from orchestrator.engines.torch_rollout import Decoding, generate
 from orchestrator.engines.torch_scoring import score
@@ -22,6 +23,7 @@ from orchestrator.policy.randomness import SequenceKey
 from orchestrator.policy.vocabulary import TokenSpace
 
 EPSILON, TOP_K = 0.01, 16
+CPU = torch.device("cpu")
 MICRO_BATCH_TOKENS = 16_384
 SAMPLES = 4  # of each prompt
 PASSES = 20
@@ -57,23 +59,22 @@ class Workload:
         return rollouts
 
 
-def random_model(shape: Shape, vocabulary: int, owner: Owner, seed: int, spread: float = 0.06) -> CausalModel:
-    """A Qwen3 decoder of random weights on the default device and in the default dtype."""
+def random_model(
+    shape: Shape,
+    vocabulary: int,
+    owner: Owner,
+    seed: int,
+    spread: float = 0.06,
+    device: torch.device = CPU,
+    dtype: torch.dtype = torch.float32,
+) -> CausalModel:
+    """A Qwen3 decoder of random weights, made where and as it is used."""
     torch.manual_seed(seed)
-    config = Qwen3Config(
-        vocab_size=vocabulary,
-        hidden_size=shape.hidden,
-        intermediate_size=shape.ffn,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        num_key_value_heads=shape.kv_heads,
-        head_dim=shape.head_dim,
-        initializer_range=spread,
-        tie_word_embeddings=shape.tied,
-        max_position_embeddings=40_960,
-    )
-    attention = attention_for(torch.get_default_device())
-    model = AutoModelForCausalLM.from_config(config, attn_implementation=attention).eval()
+    config = qwen3_config(shape, vocabulary, eos=vocabulary - 2)
+    config.initializer_range = spread
+    with device:
+        attention = attention_for(device)
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attention).eval()
     return CausalModel(model, TokenSpace(vocabulary, vocabulary - 2, vocabulary - 1), owner)
 
 

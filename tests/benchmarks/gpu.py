@@ -22,15 +22,16 @@ from rich.console import Console
 from rich.table import Table
 
 from orchestrator.batch import Request, Rollouts, TeacherScores
-from orchestrator.config import Optimizer, Setup, Shape
-from orchestrator.engines.causal import CausalModel, Owner
+from orchestrator.config import Optimizer, Shape
+from orchestrator.engines.attention import attention_for
+from orchestrator.engines.causal import CausalModel, Owner, best_device
 from orchestrator.engines.torch_learner import Objective, TorchLearner
 from orchestrator.load import load_experiment
-from orchestrator.memory import GIB, decoder
+from orchestrator.memory import GIB
 from orchestrator.policy import trust_region
 from orchestrator.policy.randomness import SequenceKey
 from tests.benchmarks.bench import bisection
-from tests.benchmarks.decoding import EPSILON, TOP_K, Workload, once, random_model, ratios, synchronize
+from tests.benchmarks.decoding import CPU, EPSILON, TOP_K, Workload, once, random_model, ratios, synchronize
 
 TARGETS = {"blend_vs_vanilla": 1.3, "blend_vs_lockstep": 0.6}
 SMALL = Shape(layers=2, hidden=64, heads=4, kv_heads=2, head_dim=16, ffn=128)
@@ -42,7 +43,6 @@ RESULTS = Path("bench-gpu.json")
 class Scale:
     """How large everything is."""
 
-    setup: Setup
     student: Shape
     teacher: Shape
     vocabulary: int
@@ -52,17 +52,22 @@ class Scale:
     repeats: int
 
     def workload(self) -> Workload:
-        student = random_model(self.student, self.vocabulary, "student", 0, spread=0.02)
-        teacher = random_model(self.teacher, self.vocabulary, "teacher", 1, spread=0.02)
-        return Workload(student, teacher, self.rows, 64, self.new_tokens, self.repeats)
+        return Workload(self.model("student"), self.model("teacher"), self.rows, 64, self.new_tokens, self.repeats)
+
+    def model(self, owner: Owner) -> CausalModel:
+        """On the GPU in bfloat16, or on the CPU in float32 where there is none."""
+        shape, seed = (self.student, 0) if owner == "student" else (self.teacher, 1)
+        device = best_device()
+        dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+        return random_model(shape, self.vocabulary, owner, seed, 0.02, device, dtype)
 
 
 def scale(small: bool) -> Scale:
-    setup = load_experiment(Path("experiments/paper.yaml"), []).setups["qwen3-1.7b"]
     if small:
         teacher = dataclasses.replace(SMALL, layers=4, hidden=128)
-        return Scale(setup, SMALL, teacher, SMALL_VOCABULARY, 4, 12, 32, 1)
-    return Scale(setup, setup.student.shape, setup.teacher.shape, setup.vocabulary.size, 32, 1024, 8192, 2)
+        return Scale(SMALL, teacher, SMALL_VOCABULARY, 4, 12, 32, 1)
+    setup = load_experiment(Path("experiments/paper.yaml"), []).setups["qwen3-1.7b"]
+    return Scale(setup.student.shape, setup.teacher.shape, setup.vocabulary.size, 32, 1024, 8192, 2)
 
 
 def decoding(size: Scale) -> dict[str, float]:
@@ -79,18 +84,16 @@ def decoding_compiled(size: Scale) -> dict[str, float]:
 
 
 def memory_profile(size: Scale) -> dict[str, float]:
-    """Peak GiB of generation, blended and alone, ÷ weights + n·KV of the paper ("Efficiency Analysis")."""
+    """Peak GiB of generation, alone and blended, beside weights + n·KV of the paper ("Efficiency Analysis")."""
     load = size.workload()
     tokens = size.rows * (load.prompt + size.new_tokens)
-    w_s, w_q = (_gib_of_weights(causal) for causal in (load.student, load.teacher))
-    models = (size.setup.student, size.setup.teacher)
-    kv_s, kv_q = (tokens * decoder(model, size.setup).kv_bytes / GIB for model in models)
-    alone, blended = _peak_gib(load.vanilla), _peak_gib(lambda: load.blended(8))
+    weights = _gib_of_weights(load.student) + _gib_of_weights(load.teacher)  # both stay: the teacher scores
+    kv_s, kv_q = (tokens * _kv_bytes(causal) / GIB for causal in (load.student, load.teacher))
     return {
-        "peak_gib_vanilla_with_scoring": alone,
-        "peak_gib_blended": blended,
-        "formula_gib_vanilla": w_s + w_q + kv_s,
-        "formula_gib_blended": w_s + w_q + kv_s + kv_q,
+        "peak_gib_vanilla_with_scoring": _peak_gib(load.vanilla),
+        "peak_gib_blended": _peak_gib(lambda: load.blended(8)),
+        "formula_gib_vanilla": weights + kv_s,
+        "formula_gib_blended": weights + kv_s + kv_q,
     }
 
 
@@ -98,7 +101,7 @@ def learner(size: Scale) -> dict[str, float]:
     """Tokens/s and peak memory of an update on full-length sequences, gathered and with all logits."""
     measured = {}
     for name, step in (("ours", _learner_step), ("plain", _plain_step)):
-        student = random_model(size.student, size.vocabulary, "student", 0, spread=0.02)
+        student = size.model("student")
         run = step(student, size)
         run()
         peak = _peak_gib(run)
@@ -111,16 +114,8 @@ def learner(size: Scale) -> dict[str, float]:
 
 def agreement(size: Scale) -> dict[str, float]:
     """GPU against CPU in float32: tokens of the same keys, and the solver's law and log-probabilities."""
-    torch.set_default_dtype(torch.float32)
-    device = torch.get_default_device()
-    tokens = []
-    for place in (device, torch.device("cpu")):
-        torch.set_default_device("cpu")
-        student, teacher = (random_model(SMALL, SMALL_VOCABULARY, owner, seed) for owner, seed in OWNERS)
-        for causal in (student, teacher):
-            causal.model.to(place)
-        load = Workload(student, teacher, 64, 8, 64, 1)
-        tokens.append(load.blended(5).tokens_BT)
+    device = best_device()
+    tokens = [_small_pair(place).blended(5).tokens_BT for place in (device, CPU)]
     generator = torch.Generator().manual_seed(0)
     log_p = (3 * torch.randn(8, size.vocabulary, generator=generator)).log_softmax(-1)
     log_q = (log_p + torch.randn(8, size.vocabulary, generator=generator)).log_softmax(-1)
@@ -137,14 +132,29 @@ def agreement(size: Scale) -> dict[str, float]:
     }
 
 
-OWNERS: tuple[tuple[Owner, int], ...] = (("student", 0), ("teacher", 1))
 PARTS: dict[str, Callable[[Scale], dict[str, float]]] = {
     part.__name__: part for part in (decoding, decoding_compiled, memory_profile, learner, agreement)
 }
 
 
+def _small_pair(device: torch.device) -> Workload:
+    """The same float32 weights on any device."""
+    student = random_model(SMALL, SMALL_VOCABULARY, "student", 0)
+    teacher = random_model(SMALL, SMALL_VOCABULARY, "teacher", 1)
+    for causal in (student, teacher):
+        causal.model.set_attn_implementation(attention_for(device))
+        causal.model.to(device)
+    return Workload(student, teacher, 64, 8, 64, 1)
+
+
 def _gib_of_weights(causal: CausalModel) -> float:
     return sum(parameter.nbytes for parameter in causal.model.parameters()) / GIB
+
+
+def _kv_bytes(causal: CausalModel) -> int:
+    """Keys and values of one token in all layers."""
+    config = causal.model.config
+    return 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * causal.model.dtype.itemsize
 
 
 def _peak_gib(run: Callable[[], object]) -> float:
@@ -162,21 +172,21 @@ def _batch(size: Scale) -> tuple[Rollouts, TeacherScores]:
     prompt = size.sequence // 8
     count = size.sequence - prompt
     shape = (1, count)
-    support = torch.randint(0, size.vocabulary - 2, (*shape, TOP_K), device="cpu")
+    support = torch.randint(0, size.vocabulary - 2, (*shape, TOP_K))
     rollouts = Rollouts(
         requests=[Request(tuple(range(prompt)), SequenceKey(0, 0, 0, 0, 0))],
         tokens_BT=support[..., 0],
-        lengths_B=torch.tensor([count], device="cpu"),
-        truncated_B=torch.tensor([True], device="cpu"),
-        student_BT=torch.zeros(shape, device="cpu"),
-        behavior_BT=torch.zeros(shape, device="cpu"),
+        lengths_B=torch.tensor([count]),
+        truncated_B=torch.tensor([True]),
+        student_BT=torch.zeros(shape),
+        behavior_BT=torch.zeros(shape),
         support_ids_BTK=support,
         teacher=None,
         measured={},
         speculation={},
     )
-    log_q = torch.randn(*shape, TOP_K, device="cpu", dtype=torch.float32).log_softmax(-1) - 0.01
-    nothing = torch.zeros(shape, device="cpu")
+    log_q = torch.randn(*shape, TOP_K, dtype=torch.float32).log_softmax(-1) - 0.01
+    nothing = torch.zeros(shape)
     return rollouts, TeacherScores(support_BTK=log_q, token_BT=nothing, entropy_BT=nothing, overlap_BT=nothing)
 
 
@@ -218,9 +228,6 @@ def main() -> int:
         print("bench-gpu: no CUDA device here — run it on a machine with a GPU, or with --small", file=sys.stderr)
         return 2
     if options.part:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        torch.set_default_device(device)
-        torch.set_default_dtype(torch.bfloat16 if device == "cuda" else torch.float32)
         measured = PARTS[options.part](scale(options.small))
         print(json.dumps({name: value for name, value in measured.items() if not math.isnan(value)}))
         return 0
