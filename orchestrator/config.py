@@ -238,3 +238,8 @@ class Experiment:
     seeds: list[int]
     data_dir: str | None
     runtime: Runtime
+    method_seeds: dict[str, list[int]] = field(default_factory=dict)  # methods that do not use `seeds`
+
+    def seeds_of(self, method: str | None) -> list[int]:
+        """The seeds of a method's trials; None, for units without a method, gives the experiment's own."""
+        return self.seeds if method is None else self.method_seeds.get(method, self.seeds)

@@ -108,7 +108,7 @@ def disk_gib(experiment: Experiment, units: Iterable[Unit]) -> Span:
         if unit.kind == "trial":
             made, of_one = checkpoints_evaluated(unit, setup), decoder(setup.student, setup).weight_bytes / GIB
             kept += of_one * (1 if best else made)
-            most += of_one * (min(made, 2) if best and not decided_by_family(experiment, setup) else made)
+            most += of_one * (min(made, 2) if best and not decided_by_family(experiment, unit) else made)
     return kept, most
 
 

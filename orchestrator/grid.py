@@ -49,10 +49,10 @@ def expand(experiment: Experiment) -> list[Unit]:
         base_placement = experiment.runtime.placement
         units.append(_base_eval(name, setup, base_placement))
         if "sft_warmup" in experiment.methods:
-            units += [_sft(name, setup, seed, base_placement) for seed in experiment.seeds]
+            units += [_sft(name, setup, seed, base_placement) for seed in experiment.seeds_of("sft_warmup")]
         for method, grid in experiment.methods.items():
             placement = experiment.placements.get(method, base_placement)
-            for values, seed in itertools.product(itertools.product(*grid.values()), experiment.seeds):
+            for values, seed in itertools.product(itertools.product(*grid.values()), experiment.seeds_of(method)):
                 knobs = dict(zip(grid, values, strict=True))
                 units.append(_trial(name, setup, method, knobs, seed, placement))
     return units

@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from orchestrator import config, strict, validate
 from orchestrator.errors import UserError, did_you_mean, refuse
-from orchestrator.methods import parse_methods
+from orchestrator.methods import parse_methods, without_own_seeds
 
 SHIPPED_SETUPS = Path(__file__).resolve().parent.parent / "experiments" / "setups"
 SHARED_PARTS = ("engine", "training", "evaluation", "probe")  # an experiment's differences to each of its setups
@@ -22,22 +22,27 @@ SHARED_PARTS = ("engine", "training", "evaluation", "probe")  # an experiment's 
 def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> config.Experiment:
     """The experiment in `path` with OmegaConf dotlist `overrides` applied.
 
+    An override `seeds=…` holds for all methods, also for those to which the file gives seeds of their own.
     Raises UserError naming the key, its value and what would be right.
     """
     path = Path(path)
-    raw = {"name": path.stem} | _merge(_read_yaml(path), _dotlist(overrides))
+    written, over = _read_yaml(path), _dotlist(overrides)
+    if "seeds" in over and isinstance(written.get("methods"), dict):
+        written["methods"] = without_own_seeds(written["methods"])
+    raw = {"name": path.stem} | _merge(written, over)
     file: config.ExperimentFile = strict.build(config.ExperimentFile, raw)
     if not file.setups:
         raise refuse("setups", file.setups, f"at least one of {', '.join(known_setups(path))}")
     if len(set(file.setups)) != len(file.setups):
         raise refuse("setups", file.setups, "every setup once")
-    grids, placements = parse_methods(file.methods, file.runtime.placement)
+    asked = parse_methods(file.methods, file.runtime.placement)
     experiment = config.Experiment(
         name=file.name,
         setups={name: _setup_in_experiment(name, path, file) for name in file.setups},
-        methods=grids,
-        placements=placements,
+        methods=asked.grids,
+        placements=asked.placements,
         seeds=file.seeds,
+        method_seeds=asked.seeds,
         data_dir=file.data_dir,
         runtime=file.runtime,
     )

@@ -1,4 +1,4 @@
-"""The seven methods, their knobs and the allowed values (Appendix A.2), as a table."""
+"""The seven methods, their knobs and the allowed values (Appendix A.2), as a table, and what a file asks of them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from orchestrator.config import Placement
 from orchestrator.errors import UserError, refuse, unknown
 
 PLACEMENT_KEY = "placement"
+SEEDS_KEY = "seeds"
+RESERVED = (PLACEMENT_KEY, SEEDS_KEY)  # what a method's block may hold beside its knobs
 
 
 @dataclass(frozen=True)
@@ -52,16 +54,22 @@ METHODS: dict[str, dict[str, Knob]] = {
 }
 
 
-def parse_methods(
-    raw: dict[str, Any], default: Placement
-) -> tuple[dict[str, dict[str, list[Any]]], dict[str, Placement]]:
-    """Grids (method → knob → list of values) and placements of the methods that ask for their own.
+@dataclass(frozen=True)
+class Asked:
+    """The `methods` of an experiment file: method → knob → list of values, and what some have of their own."""
+
+    grids: dict[str, dict[str, list[Any]]]
+    placements: dict[str, Placement]
+    seeds: dict[str, list[int]]
+
+
+def parse_methods(raw: dict[str, Any], default: Placement) -> Asked:
+    """The grids of the methods, with the placements and seeds of those that give their own.
 
     A method set to null is left out. Raises UserError on an unknown method or knob, a value of the wrong
     type or out of range, a missing knob or a repeated value.
     """
-    grids: dict[str, dict[str, list[Any]]] = {}
-    placements: dict[str, Placement] = {}
+    asked = Asked({}, {}, {})
     for method, body in raw.items():
         if method not in METHODS:
             raise unknown(f"methods.{method}", "method", method, METHODS)
@@ -69,17 +77,37 @@ def parse_methods(
             continue
         if not isinstance(body, dict):
             raise refuse(f"methods.{method}", body, "a mapping of knobs to lists of values, {} for none")
-        grids[method] = _grid(method, {k: v for k, v in body.items() if k != PLACEMENT_KEY})
+        asked.grids[method] = _grid(method, {k: v for k, v in body.items() if k not in RESERVED})
         if PLACEMENT_KEY in body:
-            placements[method] = _placement(method, body[PLACEMENT_KEY], default)
-    return grids, placements
+            asked.placements[method] = _placement(method, body[PLACEMENT_KEY], default)
+        if SEEDS_KEY in body:
+            asked.seeds[method] = check_seeds(f"methods.{method}.{SEEDS_KEY}", body[SEEDS_KEY])
+    return asked
+
+
+def check_seeds(key: str, seeds: Any) -> list[int]:
+    """`seeds` as they are; UserError unless they are one or several distinct whole numbers ≥ 0."""
+    whole = isinstance(seeds, list) and all(type(seed) is int and seed >= 0 for seed in seeds)
+    if not whole or not seeds:
+        raise refuse(key, seeds, "one or several whole numbers ≥ 0, for example [0, 1, 2]")
+    if len(set(seeds)) != len(seeds):
+        raise refuse(key, seeds, "every seed once")
+    return seeds
+
+
+def without_own_seeds(raw: dict[str, Any]) -> dict[str, Any]:
+    """`methods` of an experiment file without the seeds that methods give for themselves; anything else as it is."""
+    return {
+        method: {k: v for k, v in body.items() if k != SEEDS_KEY} if isinstance(body, dict) else body
+        for method, body in raw.items()
+    }
 
 
 def _grid(method: str, body: dict[str, Any]) -> dict[str, list[Any]]:
     knobs = METHODS[method]
     for name in body:
         if name not in knobs:
-            raise unknown(f"methods.{method}.{name}", "key", name, [*knobs, PLACEMENT_KEY])
+            raise unknown(f"methods.{method}.{name}", "key", name, [*knobs, *RESERVED])
     return {name: _values(f"methods.{method}.{name}", knob, body.get(name)) for name, knob in knobs.items()}
 
 

@@ -10,6 +10,7 @@ from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
 
+from orchestrator.config import Experiment
 from orchestrator.memory import Memory
 from orchestrator.plan import (
     GPU_GIB,
@@ -67,9 +68,20 @@ def _methods_table(plan: Plan) -> Table:
     for method, grid in plan.experiment.methods.items():
         sweep = " × ".join(f"{knob} {', '.join(f'{v:g}' for v in values)}" for knob, values in grid.items())
         table.add_row(method, sweep, *(str(counts[method, name]) for name in setups))
-    if len(plan.experiment.seeds) > 1:
-        table.add_row("", f"each with seeds {', '.join(map(str, plan.experiment.seeds))}", *[""] * len(setups))
+    if any(len(plan.experiment.seeds_of(method)) > 1 for method in plan.experiment.methods):
+        table.add_row("", _seeds(plan.experiment), *[""] * len(setups))
     return table
+
+
+def _seeds(experiment: Experiment) -> str:
+    """`each with seeds 0, 1`, or which methods have which."""
+    methods_of: dict[tuple[int, ...], list[str]] = {}
+    for method in experiment.methods:
+        methods_of.setdefault(tuple(experiment.seeds_of(method)), []).append(method)
+    listed = {", ".join(map(str, seeds)): methods for seeds, methods in methods_of.items()}
+    if len(listed) == 1:
+        return f"each with seeds {next(iter(listed))}"
+    return "; ".join(f"{', '.join(methods)} with seeds {seeds}" for seeds, methods in listed.items())
 
 
 def _order(plan: Plan, total: dict[str, Any]) -> list[str]:

@@ -69,7 +69,7 @@ def worker_spec(
     if unit.depends_on:
         initial = Checkpoint(str(runs / unit.depends_on[0] / "checkpoints" / f"step_{unit.knobs['K']:06d}"))
     setup = experiment.setups[unit.setup]
-    prunes = not decided_by_family(experiment, setup)
+    prunes = not decided_by_family(experiment, unit)
     runtime, data_dir = experiment.runtime, experiment.data_dir
     return WorkerSpec(unit, setup, runtime, student, teacher, initial, data_dir, wanted or {}, prunes)
 

@@ -24,7 +24,7 @@ def prune(experiment: Experiment, units: list[Unit], runs: Path) -> None:
         return
     for family in selection.families(units):
         setup = experiment.setups[family[0][0].setup]
-        if family[0][0].kind != "trial" or not selection.decided_by_family(experiment, setup):
+        if family[0][0].kind != "trial" or not selection.decided_by_family(experiment, family[0][0]):
             continue
         stands = standing(setup, family, runs)
         if stands.settled and not stands.wants:

@@ -122,9 +122,10 @@ def families(units: Iterable[Unit]) -> list[list[Setting]]:
     return [list(settings.values()) for settings in found.values()]
 
 
-def decided_by_family(experiment: Experiment, setup: Setup) -> bool:
+def decided_by_family(experiment: Experiment, unit: Unit) -> bool:
     """Whether a trial alone cannot tell which of its checkpoints may be selected: in a race, or averaged over seeds."""
-    return setup.evaluation.budget == "adaptive" or len(experiment.seeds) > 1
+    budget = experiment.setups[unit.setup].evaluation.budget
+    return budget == "adaptive" or len(experiment.seeds_of(unit.method)) > 1
 
 
 def candidates(setup: Setup, family: list[Setting], runs: Path) -> list[Candidate]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from orchestrator.config import Experiment, Model, Placement, Probe, Recipe, Setup, Training
 from orchestrator.errors import UserError, did_you_mean, refuse, unknown
-from orchestrator.methods import METHODS
+from orchestrator.methods import METHODS, check_seeds
 from orchestrator.tasks.benchmarks import BENCHMARKS, check_source
 
 OBJECTIVES = ("renormalized", "surrogate", "tail", "truncated", "full")
@@ -20,7 +20,7 @@ def check_experiment(experiment: Experiment) -> None:
         raise refuse("name", experiment.name, "lower-case letters, digits, '.', '_' and '-'")
     if not experiment.methods:
         raise refuse("methods", {}, f"at least one of {', '.join(METHODS)}")
-    _check_seeds(experiment.seeds)
+    check_seeds("seeds", experiment.seeds)
     _check_runtime(experiment)
     for name, setup in experiment.setups.items():
         check_setup(name, setup)
@@ -42,13 +42,6 @@ def check_setup(name: str, setup: Setup) -> None:
     _check_probe(setup.probe)
     if setup.training.top_k > setup.vocabulary.valid:
         raise refuse("training.top_k", setup.training.top_k, f"≤ the vocabulary of {setup.vocabulary.valid} ids")
-
-
-def _check_seeds(seeds: list[int]) -> None:
-    if not seeds or any(seed < 0 for seed in seeds):
-        raise refuse("seeds", seeds, "one or several whole numbers ≥ 0")
-    if len(set(seeds)) != len(seeds):
-        raise refuse("seeds", seeds, "every seed once")
 
 
 def _check_runtime(experiment: Experiment) -> None:

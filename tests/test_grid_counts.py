@@ -13,6 +13,7 @@ import pytest
 from orchestrator.config import Experiment, Model, Setup
 from orchestrator.grid import Unit, expand, waves
 from orchestrator.load import load_experiment
+from orchestrator.selection import decided_by_family
 
 PAPER = Path(__file__).resolve().parent.parent / "experiments" / "paper.yaml"
 SETUPS = ("qwen3-1.7b", "qwen3-0.6b")
@@ -215,3 +216,46 @@ def test_a_mirror_of_a_model_is_the_same_model() -> None:
 def test_a_method_can_be_left_out() -> None:
     units = paper_units("methods.sft_warmup=null")
     assert Counter(unit.kind for unit in units) == {"trial": 80, "base_eval": 2}
+
+
+OWN_SEEDS = """
+setups: [arithmetic]
+methods:
+  vanilla: {seeds: [3, 1, 2]}
+  veto: {beta_start: [0.2, 0.4]}
+  sft_warmup: {K: [15], seeds: [1, 4]}
+seeds: [0]
+"""
+
+
+def seeds_of(path: Path, *overrides: str) -> dict[str, list[int]]:
+    """Method, or kind of the units that have none, → the seeds of its units."""
+    found: dict[str, list[int]] = {}
+    for unit in expand(load_experiment(path, overrides)):
+        found.setdefault(unit.method or unit.kind, []).append(unit.seed)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("overrides", "vanilla", "veto", "sft"),
+    [
+        ((), [3, 1, 2], [0, 0], [1, 4]),
+        (("seeds=[5,6]",), [5, 6], [5, 6, 5, 6], [5, 6]),
+        (("methods.vanilla.seeds=[7]",), [7], [0, 0], [1, 4]),
+        (("seeds=[5,6]", "methods.vanilla.seeds=[7]"), [7], [5, 6, 5, 6], [5, 6]),
+    ],
+)
+def test_seeds_of_one_method(
+    tmp_path: Path, overrides: tuple[str, ...], vanilla: list[int], veto: list[int], sft: list[int]
+) -> None:
+    """A file's seeds for a method win over the file's seeds for all; typed on the command line, these win over both."""
+    (tmp_path / "own.yaml").write_text(OWN_SEEDS)
+    expected = {"base_eval": [0], "sft": sft, "vanilla": vanilla, "veto": veto, "sft_warmup": sft}
+    assert seeds_of(tmp_path / "own.yaml", *overrides) == expected
+
+
+def test_a_method_with_one_seed_may_drop_checkpoints_while_another_averages_over_seeds(tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text(OWN_SEEDS)
+    experiment = load_experiment(tmp_path / "own.yaml")
+    decided = {unit.method: decided_by_family(experiment, unit) for unit in expand(experiment) if unit.method}
+    assert decided == {"vanilla": True, "veto": False, "sft_warmup": True}

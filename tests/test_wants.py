@@ -69,7 +69,7 @@ class World:
 
     def spec(self, unit: Unit, asked: Mapping[Sampling, int]) -> WorkerSpec:
         setup = self.experiment.setups[unit.setup]
-        prunes = not selection.decided_by_family(self.experiment, setup)
+        prunes = not selection.decided_by_family(self.experiment, unit)
         runtime = self.experiment.runtime
         return WorkerSpec(unit, setup, runtime, NOWHERE, NOWHERE, NOWHERE, None, asked, prunes)
 

@@ -17,7 +17,7 @@ SETUP_HEADINGS = ("Setup", "Student", "Teacher", "Training", "Evaluation")
 
 def summary(experiment: Experiment, statuses: Sequence[UnitStatus], runs: Path) -> Html:
     """Name, state, code and setups."""
-    seeds = f"{len(experiment.seeds)} seed{'s' if len(experiment.seeds) > 1 else ''}"
+    seeds = _seeds(experiment)
     methods = ", ".join(map(method_label, experiment.methods))
     commits = sorted({commit_text(origin) for origin in read_origins(statuses, runs).values()})
     rows = [[_name(name, setup), *_facts(setup)] for name, setup in experiment.setups.items()]
@@ -31,6 +31,14 @@ def summary(experiment: Experiment, statuses: Sequence[UnitStatus], runs: Path) 
         paragraph("Made with commit ", join([element("code", commit) for commit in commits], ", "), "."),
         table("Setups", SETUP_HEADINGS, rows, texts=SETUP_HEADINGS),
     )
+
+
+def _seeds(experiment: Experiment) -> str:
+    """`1 seed`, `5 seeds` or `1 to 3 seeds a method`."""
+    counts = {len(experiment.seeds_of(method)) for method in experiment.methods}
+    if len(counts) > 1:
+        return f"{min(counts)} to {max(counts)} seeds a method"
+    return f"{max(counts)} seed{'s' if max(counts) > 1 else ''}"
 
 
 def _progress(statuses: Sequence[UnitStatus]) -> Html:
