@@ -131,7 +131,8 @@ def _experiment(
 
 def _load(options: argparse.Namespace):
     """Experiment with its data folder settled, its units, and the runs folder."""
-    from orchestrator.grid import digest, expand
+    from orchestrator.grid import expand
+    from orchestrator.identity import digest
     from orchestrator.load import load_experiment
 
     experiment = load_experiment(options.experiment, options.overrides)

@@ -5,18 +5,16 @@ Same id ⇒ same training, so units are shared between experiments and only what
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from orchestrator import race
-from orchestrator.config import Evaluation, Experiment, Model, Placement, Setup, Training
+from orchestrator.config import Evaluation, Experiment, Placement, Setup
+from orchestrator.identity import base_identity, digest, evaluation_identity, sft_identity, trial_identity
 from orchestrator.tasks.benchmarks import BENCHMARKS
 from orchestrator.tasks.grader import GRADER_VERSION
 
-SCHEMA = 1
 FRESH = 1  # draw of the samples that take no part in selection
 
 
@@ -65,23 +63,8 @@ def waves(units: list[Unit]) -> list[list[Unit]]:
 
 
 def evaluation_id(setup: Setup, benchmark: str, grader: str = GRADER_VERSION) -> str:
-    """`<benchmark>-<8 hex>`: a hash of the benchmark's content, prompt, decoding and grader.
-
-    The number of samples is not in it: more samples extend a record, they do not replace it.
-    """
-    run = setup.evaluation.benchmarks[benchmark]
-    assert run is not None
-    decoding = asdict(setup.evaluation)
-    for policy in ("benchmarks", "budget", "error", "rescore"):  # what is evaluated how often, not how
-        del decoding[policy]
-    parts = {
-        "benchmark": BENCHMARKS[benchmark].identity(run) | {"limit": run.limit},
-        "prompt": asdict(setup.prompt),
-        "decoding": decoding,
-        "grader": grader,
-        "schema": SCHEMA,
-    }
-    return f"{benchmark}-{digest(parts)}"
+    """`<benchmark>-<8 hex>`: see `identity.evaluation_identity`."""
+    return f"{benchmark}-{digest(evaluation_identity(setup, benchmark, grader))}"
 
 
 def evaluation_ids(setup: Setup, grader: str = GRADER_VERSION) -> dict[str, str]:
@@ -128,65 +111,26 @@ def problems_wanted(evaluation: Evaluation, benchmark: str) -> int:
     return total if run.limit is None else min(run.limit, total)
 
 
-def digest(value: Any) -> str:
-    """8 hex digits of the sha256 of `value` as canonical JSON."""
-    canonical = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(canonical.encode()).hexdigest()[:8]
-
-
-def model_identity(model: Model, setup: Setup) -> dict[str, Any]:
-    """What fixes a model's weights: its revision, or its recipe with shape and tokenizer."""
-    if model.recipe is None:
-        return {"revision": model.revision}
-    return {
-        "recipe": asdict(model.recipe),
-        "shape": asdict(model.shape),
-        "eos": model.eos,
-        "tokenizer": setup.tokenizer,
-        "vocabulary": asdict(setup.vocabulary),
-        "world": BENCHMARKS["arithmetic_short"].identity()["world"],
-    }
-
-
 def _base_eval(name: str, setup: Setup, placement: Placement) -> Unit:
-    identity = {
-        "kind": "base_eval",
-        "student": model_identity(setup.student, setup),
-        "eos": [setup.student.eos, setup.teacher.eos],
-        "vocabulary": asdict(setup.vocabulary),
-        "engine": setup.engine.rollout,
-        "dtype": setup.engine.dtype,
-        "schema": SCHEMA,
-    }
+    identity = base_identity(setup)
     unit_id = f"{name}-base_eval-{digest(identity)}"
     return Unit(unit_id, "base_eval", name, None, {}, 0, (), 0, 0, identity, placement)
 
 
 def _sft(name: str, setup: Setup, seed: int, placement: Placement) -> Unit:
-    sft = asdict(setup.training.sft)
-    del sft["after"]
-    identity = _training_identity("sft", setup, seed) | {"sft": sft}
+    identity = sft_identity(setup, seed)
     unit_id = f"{name}-sft-s{seed}-{digest(identity)}"
     return Unit(unit_id, "sft", name, None, {}, seed, (), setup.training.sft.updates, 0, identity, placement)
 
 
 def _trial(name: str, setup: Setup, method: str, knobs: dict[str, Any], seed: int, placement: Placement) -> Unit:
-    training = setup.training
-    identity = _training_identity("trial", setup, seed) | {
-        "method": method,
-        "knobs": knobs,
-        "objective": training.objective,
-        "top_k": training.top_k,
-        "steps": training.steps,
-        "checkpoint_every": training.checkpoint_every,
-    }
     depends_on: tuple[str, ...] = ()
-    steps, first_batch = training.steps, 0
+    steps, first_batch = setup.training.steps, 0
     if method == "sft_warmup":
         depends_on = (_sft(name, setup, seed, placement).id,)
-        identity |= {"sft": depends_on[0], "after_sft": training.sft.after}
-        if training.sft.after == "continue":
-            steps, first_batch = training.steps - knobs["K"], knobs["K"]
+        if setup.training.sft.after == "continue":
+            steps, first_batch = steps - knobs["K"], knobs["K"]
+    identity = trial_identity(setup, method, knobs, seed, depends_on[0] if depends_on else None)
     slug = "-".join([name, method, *(f"{k}{v:g}" for k, v in knobs.items()), f"s{seed}"])
     return Unit(
         f"{slug}-{digest(identity)}",
@@ -201,34 +145,3 @@ def _trial(name: str, setup: Setup, method: str, knobs: dict[str, Any], seed: in
         identity,
         placement,
     )
-
-
-def _training_identity(kind: str, setup: Setup, seed: int) -> dict[str, Any]:
-    """What every kind of training depends on."""
-    return pair_identity(setup) | {
-        "kind": kind,
-        "seed": seed,
-        "training": _shared_training(setup.training),
-        "engine": asdict(setup.engine),
-        "schema": SCHEMA,
-    }
-
-
-def pair_identity(setup: Setup) -> dict[str, Any]:
-    """What fixes both models, how they read a problem, and the problems."""
-    data = asdict(setup.data)
-    del data["path"]  # where the data lies is not what it is: `revision` and the files' sha256 are
-    return {
-        "student": model_identity(setup.student, setup),
-        "teacher": model_identity(setup.teacher, setup),
-        "eos": [setup.student.eos, setup.teacher.eos],
-        "vocabulary": asdict(setup.vocabulary),
-        "prompt": asdict(setup.prompt),
-        "data": data,
-    }
-
-
-def _shared_training(training: Training) -> dict[str, Any]:
-    names = ("prompts_per_step", "samples_per_prompt", "max_prompt_tokens", "max_response_tokens", "optimizer")
-    whole = asdict(training)
-    return {name: whole[name] for name in names}

@@ -15,7 +15,8 @@ from typing import Any
 
 from orchestrator.config import Data, Experiment, Model, Setup
 from orchestrator.errors import UserError
-from orchestrator.grid import Unit, digest, model_identity
+from orchestrator.grid import Unit
+from orchestrator.identity import digest, model_identity
 from orchestrator.selection import decided_by_family
 from orchestrator.tasks.benchmarks import BENCHMARKS, load_benchmark
 from orchestrator.tasks.data_files import folder_sha256

@@ -10,7 +10,8 @@ from typing import Any
 
 from orchestrator.config import Experiment, Setup
 from orchestrator.errors import UserError, refuse
-from orchestrator.grid import SCHEMA, Unit, digest, pair_identity
+from orchestrator.grid import Unit
+from orchestrator.identity import PROBE, SCHEMA, digest, pair_identity, part
 from orchestrator.tasks.grader import GRADER_VERSION
 
 BEHAVIORS = ("vanilla", "trust_region")
@@ -56,7 +57,6 @@ def _budgets(experiment: Experiment, setup: Setup) -> tuple[float, list[float]]:
 
 def _identity(setup: Setup, seed: int, epsilon: float, budgets: list[float]) -> dict[str, Any]:
     """Everything that can change what the probe finds."""
-    probe = setup.probe
     return pair_identity(setup) | {
         "kind": "probe",
         "seed": seed,
@@ -67,9 +67,7 @@ def _identity(setup: Setup, seed: int, epsilon: float, budgets: list[float]) -> 
         "epsilon": epsilon,
         "budgets": budgets,
         "lengths": truncation_lengths(setup),
-        "prompts": probe.prompts,
-        "prefixes": probe.prefixes,
-        "continuations": probe.continuations,
+        **part(setup.probe, PROBE),
         "prompts_at_once": PROMPTS_AT_ONCE,
         "grader": GRADER_VERSION,
         "schema": SCHEMA,

@@ -27,6 +27,7 @@ LAYERS = (
     {"strict"},
     {"policy", "objective", "methods", "placement", "memory", "rundir", "race"},
     {"batch", "tasks"},
+    {"identity"},
     {"diagnostics", "engines", "grid", "validate"},
     {"selection", "probe_unit", "probe_documents"},
     {"wants", "evaluation_budget"},

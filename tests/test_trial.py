@@ -12,7 +12,8 @@ import yaml
 
 from orchestrator import grid
 from orchestrator.engines.build import build
-from orchestrator.grid import expand, model_identity
+from orchestrator.grid import expand
+from orchestrator.identity import model_identity
 from orchestrator.load import load_experiment
 from orchestrator.records import length_histogram
 from orchestrator.rundir import RunReader, RunWriter

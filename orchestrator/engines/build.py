@@ -32,7 +32,7 @@ CHATML = (
 
 
 def build(spec: dict[str, Any], folder: Path) -> None:
-    """Make the model and tokenizer that `spec` describes (see `grid.model_identity`) in `folder`."""
+    """Make the model and tokenizer that `spec` describes (see `identity.model_identity`) in `folder`."""
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     recipe = Recipe(**spec["recipe"])
