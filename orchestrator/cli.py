@@ -54,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_sweep_commands(commands)
     _add_result_commands(commands)
     _add_model_commands(commands)
+    _add_reference_commands(commands)
     return parser
 
 
@@ -115,6 +116,15 @@ def _add_model_commands(commands: argparse._SubParsersAction) -> None:
     grade.set_defaults(run=_grade)
     grade.add_argument("file", type=Path)
     grade.add_argument("--out", type=Path)
+
+
+def _add_reference_commands(commands: argparse._SubParsersAction) -> None:
+    text = "every key with its type, default and meaning; of an experiment, its values and where they come from"
+    reference = commands.add_parser("config", help=text, description=text)
+    reference.set_defaults(run=_config)
+    reference.add_argument("what", nargs="?", metavar="KEY | EXP.yaml", help="a key, the beginning of one, or a file")
+    reference.add_argument("overrides", nargs="*", metavar="key=value", help=OVERRIDES)
+    reference.add_argument("--json", action="store_true", help="print JSON instead of text")
 
 
 def _experiment(
@@ -287,6 +297,15 @@ def _doctor(options: argparse.Namespace) -> int:
     from orchestrator.doctor import examine
 
     return examine(_load(options) if options.experiment else None, options.json)
+
+
+def _config(options: argparse.Namespace) -> int:
+    from shutil import get_terminal_size
+
+    from orchestrator.config_reference import show
+
+    print(show(options.what, options.overrides, options.json, get_terminal_size().columns))
+    return 0
 
 
 def _console(stderr: bool = False):

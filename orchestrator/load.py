@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -55,6 +56,27 @@ def load_setup(name: str, beside: Path | None = None, overrides: Sequence[str] =
     setup = _build_setup(_merge(_read_yaml(_setup_path(name, beside)), _dotlist(overrides)))
     validate.check_setup(name, setup)
     return setup
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Values as one place gives them, and the name of that place."""
+
+    origin: str
+    values: dict[str, Any]
+
+
+def layers(path: Path, overrides: Sequence[str]) -> tuple[list[Layer], dict[str, Layer]]:
+    """Where the values of an experiment come from, the last word first: overrides, its file; and its setups' files."""
+    own, dotlist = _read_yaml(path), _dotlist(overrides)
+    names = _merge(own, dotlist).get("setups", [])
+    files = {name: _setup_path(name, path) for name in names}
+    setups = {name: Layer(_from_here(file), _read_yaml(file)) for name, file in files.items()}
+    return [Layer("override", dotlist), Layer(str(path), own)], setups
+
+
+def _from_here(path: Path) -> str:
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def known_setups(beside: Path | None = None) -> list[str]:

@@ -18,6 +18,7 @@ RESERVED = (PLACEMENT_KEY, SEEDS_KEY)  # what a method's block may hold beside i
 class Knob:
     """One hyperparameter of a method and the interval it lives in."""
 
+    meaning: str
     kind: type
     low: float
     high: float
@@ -39,19 +40,41 @@ class Knob:
 
 
 _INF = float("inf")
-_BUDGET = Knob(float, 0, _INF)
-_STEPS = Knob(int, 1, _INF)
-_TEMPERATURE = Knob(float, 0, _INF, low_open=True, high_open=True)
+
+
+def _budget(meaning: str) -> Knob:
+    return Knob(meaning, float, 0, _INF)
+
+
+def _steps(meaning: str) -> Knob:
+    return Knob(meaning, int, 1, _INF)
+
+
+def _temperature(meaning: str) -> Knob:
+    return Knob(meaning, float, 0, _INF, low_open=True, high_open=True)
+
 
 METHODS: dict[str, dict[str, Knob]] = {
     "vanilla": {},
-    "trust_region": {"epsilon0": _BUDGET, "K": _STEPS},
-    "fixed_epsilon": {"epsilon": _BUDGET},
-    "veto": {"beta_start": Knob(float, 0, 1, high_open=True)},
-    "skd": {"K": _STEPS, "tau_T": _TEMPERATURE},
-    "temperature_warmup": {"tau0": _TEMPERATURE, "E": _STEPS},
-    "sft_warmup": {"K": _STEPS},
-}
+    "trust_region": {
+        "epsilon0": _budget("KL budget of the first step, in nats."),
+        "K": _steps("Steps over which the budget falls linearly to zero."),
+    },
+    "fixed_epsilon": {"epsilon": _budget("KL budget of every step, in nats.")},
+    "veto": {
+        "beta_start": Knob("Weight of log p in Veto's target at the first step; it falls to zero over the run.",
+                           float, 0, 1, high_open=True),
+    },
+    "skd": {
+        "K": _steps("A drafted token outside the teacher's top K is replaced."),
+        "tau_T": _temperature("Temperature at which the teacher samples the replacement."),
+    },
+    "temperature_warmup": {
+        "tau0": _temperature("Sampling temperature of the first step."),
+        "E": _steps("Steps over which the temperature goes to 1."),
+    },
+    "sft_warmup": {"K": _steps("Supervised updates before distillation, one of training.sft.checkpoints.")},
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Any
 
+from orchestrator import config
 from orchestrator.config import Experiment, Model, Placement, Probe, Recipe, Setup, Training
 from orchestrator.errors import UserError, did_you_mean, refuse, unknown
 from orchestrator.methods import METHODS, check_seeds
 from orchestrator.tasks.benchmarks import BENCHMARKS, check_source
 
-OBJECTIVES = ("renormalized", "surrogate", "tail", "truncated", "full")
 VETO_OBJECTIVES = ("renormalized", "surrogate", "truncated", "full")
 
 
@@ -32,11 +33,11 @@ def check_setup(name: str, setup: Setup) -> None:
     _check_model(f"{name}.student", setup.student, setup)
     _check_model(f"{name}.teacher", setup.teacher, setup)
     _check_vocabulary(name, setup)
-    _one_of("prompt.kind", setup.prompt.kind, ("chat", "plain"))
-    _one_of("data.source", setup.data.source, ("arithmetic", "jsonl", "openthoughts"))
-    _one_of("engine.rollout", setup.engine.rollout, ("torch",))
-    _one_of("engine.learner", setup.engine.learner, ("torch",))
-    _one_of("engine.dtype", setup.engine.dtype, ("float32", "bfloat16"))
+    _one_of("prompt.kind", setup.prompt.kind, config.PROMPT_KINDS)
+    _one_of("data.source", setup.data.source, config.DATA_SOURCES)
+    _one_of("engine.rollout", setup.engine.rollout, config.ENGINES)
+    _one_of("engine.learner", setup.engine.learner, config.ENGINES)
+    _one_of("engine.dtype", setup.engine.dtype, config.DTYPES)
     _check_training(setup.training)
     _check_evaluation(setup)
     _check_probe(setup.probe)
@@ -54,8 +55,8 @@ def _check_runtime(experiment: Experiment) -> None:
     _at_least("runtime.rollout_texts", runtime.rollout_texts, 0)
     _positive("runtime.worker_timeout_s", runtime.worker_timeout_s)
     _positive("runtime.grader_deadline_s", runtime.grader_deadline_s)
-    _one_of("runtime.keep", runtime.keep, ("best", "all"))
-    _one_of("runtime.wandb", runtime.wandb, ("auto", "online", "offline", "disabled"))
+    _one_of("runtime.keep", runtime.keep, config.KEPT)
+    _one_of("runtime.wandb", runtime.wandb, config.WANDB_MODES)
     for key, placement in [("runtime.placement", runtime.placement), *_method_placements(experiment)]:
         _check_placement(key, placement)
 
@@ -65,7 +66,7 @@ def _method_placements(experiment: Experiment) -> list[tuple[str, Placement]]:
 
 
 def _check_placement(key: str, placement: Placement) -> None:
-    _one_of(f"{key}.mode", placement.mode, ("inline", "colocated", "split"))
+    _one_of(f"{key}.mode", placement.mode, config.PLACEMENTS)
     if placement.gpus not in (0, 1):
         raise refuse(f"{key}.gpus", placement.gpus, "0 or 1: a trial of the torch engines runs on one GPU")
     _positive(f"{key}.cpus", placement.cpus)
@@ -91,7 +92,7 @@ def _check_model(key: str, model: Model, setup: Setup) -> None:
     if model.path is not None and not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", model.revision or ""):
         raise refuse(f"{key}.revision", model.revision, "a commit (40 hex digits) or a sha256 of the files (64)")
     if model.recipe is not None:
-        _one_of(f"{key.rsplit('.', 1)[0]}.tokenizer", setup.tokenizer, ("characters", "bytes"))
+        _one_of(f"{key.rsplit('.', 1)[0]}.tokenizer", setup.tokenizer, config.TOKENIZERS)
         _check_recipe(f"{key}.recipe", model.recipe)
     for field in ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn"):
         _at_least(f"{key}.shape.{field}", getattr(model.shape, field), 1)
@@ -118,7 +119,7 @@ def _check_vocabulary(name: str, setup: Setup) -> None:
 
 
 def _check_training(training: Training) -> None:
-    _one_of("training.objective", training.objective, OBJECTIVES)
+    _one_of("training.objective", training.objective, config.OBJECTIVES)
     for field in ("steps", "prompts_per_step", "samples_per_prompt", "max_prompt_tokens", "max_response_tokens",
                   "top_k", "checkpoint_every"):  # fmt: skip
         _at_least(f"training.{field}", getattr(training, field), 1)
@@ -132,7 +133,7 @@ def _check_training(training: Training) -> None:
     _at_least("training.optimizer.weight_decay", optimizer.weight_decay, 0)
     _at_least("training.optimizer.warmup_steps", optimizer.warmup_steps, 0)
     _at_least("training.sft.updates", sft.updates, 1)
-    _one_of("training.sft.after", sft.after, ("restart", "continue"))
+    _one_of("training.sft.after", sft.after, config.SFT_AFTER)
     if not sft.checkpoints or any(not 1 <= k <= sft.updates for k in sft.checkpoints):
         raise refuse("training.sft.checkpoints", sft.checkpoints, f"updates between 1 and {sft.updates}")
 
@@ -141,7 +142,7 @@ def _check_evaluation(setup: Setup) -> None:
     evaluation = setup.evaluation
     _at_least("evaluation.max_response_tokens", evaluation.max_response_tokens, 1)
     _positive("evaluation.temperature", evaluation.temperature)
-    _one_of("evaluation.budget", evaluation.budget, ("full", "adaptive"))
+    _one_of("evaluation.budget", evaluation.budget, config.BUDGETS)
     if not 0 < evaluation.error < 1:
         raise refuse("evaluation.error", evaluation.error, "a probability > 0 and < 1")
     if not evaluation.benchmarks:
@@ -165,7 +166,7 @@ def _check_probe(probe: Probe) -> None:
         _positive("probe.epsilon", probe.epsilon)
 
 
-def _one_of(key: str, value: Any, allowed: tuple[str, ...]) -> None:
+def _one_of(key: str, value: Any, allowed: Collection[str]) -> None:
     if value not in allowed:
         raise refuse(key, value, f"one of {', '.join(allowed)}{did_you_mean(str(value), allowed)}")
 
