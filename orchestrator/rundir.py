@@ -2,7 +2,7 @@
 
 Rows are appended freely; `commit` records how far the files are valid together with the next step, atomically.
 Opening for writing truncates to what was committed, so after any kill the files continue as if nothing happened.
-Wall-clock measurements live in `timing.jsonl`, which is a log and not part of that promise.
+Clocks live in `attempts.jsonl` and `timing.jsonl`, which are logs and not part of that promise.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import math
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from orchestrator.lease import Lease, is_held
 from orchestrator.records import ProblemRecord
 
 LOGS = ("metrics.jsonl", "rollouts.jsonl")
+CLOCKS = ("attempts.jsonl", "timing.jsonl")
 LEARNER_STATE = "learner.safetensors"
 # How a line of `ProblemRecord.to_row` begins.
 _COUNTS = re.compile(rb'^\{"problem": "([^"\\]*)", "n": ([0-9]+), "correct": ([0-9]+), .*\n', re.MULTILINE)
@@ -62,8 +65,12 @@ class RunReader:
         return json.loads((self.path / "config.json").read_text())
 
     def provenance(self) -> dict[str, Any]:
-        """Commit, dirty diff, versions and host."""
+        """Commit, dirty diff, versions and host of the first attempt."""
         return json.loads((self.path / "provenance.json").read_text())
+
+    def attempts(self) -> list[dict[str, Any]]:
+        """A row for each attempt at the unit: when it `started`, with what code, versions and machine."""
+        return list(_rows(self.path / "attempts.jsonl"))
 
     def metrics(self) -> list[dict[str, Any]]:
         """A row for each step, the not yet committed ones included."""
@@ -87,7 +94,10 @@ class RunReader:
         return None if text is None else json.loads(text)
 
     def timing(self) -> list[dict[str, Any]]:
-        """Wall-clock rows: a log in which steps that were repeated after a kill appear again."""
+        """Wall-clock rows, each with the time `at` which it was written (UTC, seconds since 1970).
+
+        It is a log in which steps that were repeated after a kill appear again.
+        """
         return list(_rows(self.path / "timing.jsonl"))
 
     def checkpoints(self) -> dict[int, Path]:
@@ -169,10 +179,13 @@ class RunWriter(RecordWriter):
         self._logs = {name: (self.path / name).open("a", encoding="utf-8") for name in logs}
 
     def describe(self, config: dict[str, Any], provenance: Callable[[], dict[str, Any]]) -> None:
-        """Write `config.json` and `provenance.json` once, when the unit starts."""
+        """Write `config.json` and `provenance.json` once, when the unit starts, and a row of `attempts.jsonl`."""
+        now = provenance()
         if not self.started:
-            _write_atomically(self.path / "provenance.json", _pretty(provenance()))
+            _write_atomically(self.path / "provenance.json", _pretty(now))
             _write_atomically(self.path / "config.json", _pretty(config))
+        started = datetime.now(UTC).isoformat(timespec="seconds")
+        self._append_log("attempts.jsonl", {"started": started} | now)
 
     def describe_data(self, counts: dict[str, Any]) -> None:
         """Write `data.json` once: what the training data hold, what was left out, where the golds come from."""
@@ -189,9 +202,8 @@ class RunWriter(RecordWriter):
         _write_atomically(self.path / name, _pretty(_finite(value)))
 
     def append_timing(self, row: dict[str, Any]) -> None:
-        """Append to the wall-clock log."""
-        with (self.path / "timing.jsonl").open("a", encoding="utf-8") as file:
-            file.write(_line(row))
+        """Append to the wall-clock log, with the time."""
+        self._append_log("timing.jsonl", row | {"at": round(time.time(), 1)})
 
     def new_checkpoint(self, step: int, save: Callable[[Path], None]) -> None:
         """Make a checkpoint complete or not at all: `save` fills a scratch folder that is then renamed."""
@@ -250,6 +262,10 @@ class RunWriter(RecordWriter):
             file.close()
         super().close()
 
+    def _append_log(self, name: str, row: dict[str, Any]) -> None:
+        with (self.path / name).open("a", encoding="utf-8") as file:
+            file.write(_line(row))
+
     def _discard_uncommitted(self, logs: Sequence[str]) -> None:
         """Truncate the logs to the committed offsets and remove half-made and later checkpoints."""
         state = self._state()
@@ -257,7 +273,8 @@ class RunWriter(RecordWriter):
         for name in logs:
             with (self.path / name).open("ab") as file:
                 file.truncate(state.get("offsets", {}).get(name, 0))
-        _drop_torn_line(self.path / "timing.jsonl")
+        for name in CLOCKS:
+            _drop_torn_line(self.path / name)
         for scratch in (self.path / "checkpoints").glob("*.tmp"):
             shutil.rmtree(scratch)
         for step, folder in self.checkpoints().items():

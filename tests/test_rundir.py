@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,7 @@ def test_the_wall_clock_log_is_left_alone(tmp_path: Path) -> None:
     for attempt in (0, 1):
         with opened(tmp_path) as run:
             run.append_timing({"attempt": attempt})
-    assert RunReader(tmp_path, UNIT).timing() == [{"attempt": 0}, {"attempt": 1}]
+    assert [row["attempt"] for row in RunReader(tmp_path, UNIT).timing()] == [0, 1]
 
 
 # --- checkpoints ---
@@ -259,6 +260,19 @@ def test_a_unit_is_described_once(tmp_path: Path) -> None:
             run.describe({"attempt": attempt}, lambda: {"commit": "abc"})
     reader = RunReader(tmp_path, UNIT)
     assert (reader.config(), reader.provenance()) == ({"attempt": 0}, {"commit": "abc"})
+
+
+def test_each_attempt_leaves_a_row_that_no_torn_line_spoils(tmp_path: Path) -> None:
+    for commit in ("abc", "def"):
+        with opened(tmp_path) as run:
+            run.describe({}, lambda: {"commit": commit})  # noqa: B023
+            run.append_timing({"phase": "train"})
+        with (run.path / "attempts.jsonl").open("a") as file:
+            file.write('{"started": ')  # a kill
+    reader = RunReader(tmp_path, UNIT)
+    assert [row["commit"] for row in reader.attempts()] == ["abc", "def"]
+    started = [datetime.fromisoformat(row["started"]).timestamp() for row in reader.attempts()]
+    assert started[0] <= started[1] <= reader.timing()[-1]["at"] + 1
 
 
 def test_done_is_said_last_and_stays(tmp_path: Path) -> None:
