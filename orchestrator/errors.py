@@ -1,4 +1,4 @@
-"""The one exception that reaches a user as a single line, and the wording of its usual causes."""
+"""The exception that reaches a user as a single line, the wording of its usual causes, and that of diverged runs."""
 
 import difflib
 from collections.abc import Iterable
@@ -6,6 +6,10 @@ from collections.abc import Iterable
 
 class UserError(ValueError):
     """Something the user can mend; the message names the key or file, the value and what would be right."""
+
+
+class NotFinite(ArithmeticError):
+    """A run's numbers have become NaN or infinite; the message says which. Trying again would give the same."""
 
 
 def refuse(key: str, value: object, expected: str) -> UserError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from orchestrator import diagnostics
 from orchestrator.batch import Request, Rollouts, TeacherScores
 from orchestrator.engines.torch_learner import Objective
+from orchestrator.errors import NotFinite
 from orchestrator.policy.behavior import annealed_veto, behavior_at
 from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.rundir import RunWriter
@@ -32,7 +34,14 @@ class TrainingStep:
     grader: Grader
 
     def take(self, step: int) -> None:
-        """Sample, score, learn and log step `step`."""
+        """Sample, score, learn and log step `step`; NotFinite names the step at which training diverged."""
+        try:
+            self._take(step)
+        except NotFinite as error:
+            rate = self.spec.setup.training.optimizer.lr
+            raise NotFinite(f"step {step}: {error} (training.optimizer.lr={rate:g}?)") from error
+
+    def _take(self, step: int) -> None:
         unit, training, roles = self.spec.unit, self.spec.setup.training, self.roles
         clock = Clock()
         prompts = self.data.batch(unit.first_batch + step, training.prompts_per_step)
@@ -50,6 +59,7 @@ class TrainingStep:
         texts, rewards = self.rewards(rollouts, prompts)
         clock.lap("reward")
         learned = roles.learner.step(rollouts, scores, self.objective(step), step)
+        _check_finite(learned)
         clock.lap("learn")
         self.log(step, rollouts, scores, rewards, texts, learned)
         self.run.append_timing({"step": step, "phase": "train", **clock.laps})
@@ -101,6 +111,12 @@ class TrainingStep:
         metrics = diagnostics.step_metrics(rollouts, scores, rewards)
         self.run.append("metrics.jsonl", [{"step": step, **learned, **metrics}])
         self.run.append("rollouts.jsonl", diagnostics.rollout_rows(step, rollouts, scores, rewards, texts[:kept]))
+
+
+def _check_finite(learned: dict[str, float]) -> None:
+    for name, value in learned.items():
+        if not math.isfinite(value):
+            raise NotFinite(f"{name} is not finite")
 
 
 class Clock:

@@ -11,6 +11,7 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerBase
 
 from orchestrator import grid
+from orchestrator.errors import NotFinite
 from orchestrator.records import merge
 from orchestrator.rundir import RunWriter
 from orchestrator.selection import best_step, mean_score
@@ -123,7 +124,10 @@ class Trial:
         if have >= wanted:
             return False
         started, folder = time.monotonic(), str(checkpoint) if checkpoint else None
-        fresh = self.roles.evaluator.evaluate(folder, benchmark, have, wanted, step, draw)
+        try:
+            fresh = self.roles.evaluator.evaluate(folder, benchmark, have, wanted, step, draw)
+        except NotFinite as error:
+            raise NotFinite(f"evaluating the checkpoint of step {step}: {error}") from error
         if records and draw == 0 and self.setup.evaluation.budget == "adaptive":
             self.run.note_rung(evaluation_id, step)
         self.run.write_evaluation(evaluation_id, step, merge(records, fresh) if records else fresh)

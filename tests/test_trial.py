@@ -5,20 +5,23 @@ from __future__ import annotations
 import hashlib
 import json
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from orchestrator import grid
 from orchestrator.engines.build import build
+from orchestrator.errors import NotFinite
 from orchestrator.grid import expand
 from orchestrator.identity import model_identity
 from orchestrator.load import load_experiment
 from orchestrator.records import length_histogram
 from orchestrator.rundir import RunReader, RunWriter
 from orchestrator.trial import run_unit
-from orchestrator.workers.roles import inline_roles
+from orchestrator.workers.roles import RoleProxy, inline_roles
 from orchestrator.workers.spec import Checkpoint, WorkerSpec
 from tests.sweeps import TINY_SETUP, write_experiment
 
@@ -26,12 +29,16 @@ from tests.sweeps import TINY_SETUP, write_experiment
 ROWS = [{"id": f"{i}", "problem": f"{i}+1=?"} | ({"answer": f"{i + 1}"} if i % 2 else {}) for i in range(1, 9)]
 
 
-def worker_spec(folder: Path, rows: list[dict[str, str]]) -> WorkerSpec:
+def worker_spec(folder: Path, rows: list[dict[str, str]], optimizer: dict[str, float] | None = None) -> WorkerSpec:
     """The vanilla trial of the tiny setup on `rows`, with models that learned next to nothing."""
     data = folder / "train.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     files = [{"file": data.name, "sha256": hashlib.sha256(data.read_bytes()).hexdigest()}]
-    training = TINY_SETUP["training"] | {"steps": 2, "sft": {"updates": 1, "checkpoints": [1]}}
+    training = (
+        TINY_SETUP["training"]
+        | {"steps": 2, "sft": {"updates": 1, "checkpoints": [1]}}
+        | ({"optimizer": optimizer} if optimizer is not None else {})
+    )
     path = write_experiment(folder, {"vanilla": {}})
     changed = TINY_SETUP | {"data": {"source": "jsonl", "files": files}, "training": training}
     (folder / "setups" / "tiny.yaml").write_text(yaml.safe_dump(changed))
@@ -43,6 +50,38 @@ def worker_spec(folder: Path, rows: list[dict[str, str]]) -> WorkerSpec:
     unit = next(unit for unit in expand(experiment) if unit.kind == "trial")
     start, teacher = models["student"], models["teacher"]
     return WorkerSpec(unit, setup, experiment.runtime, start, teacher, start, str(folder))
+
+
+def test_a_diverged_run_names_its_step(tmp_path: Path) -> None:
+    """With this rate the first update leaves weights from which nothing can be sampled."""
+    spec = worker_spec(tmp_path, ROWS, {"lr": 1e30, "warmup_steps": 0})
+    roles = inline_roles(spec)
+    with closing(RunWriter(tmp_path / "runs", spec.unit.id)) as run:
+        try:
+            with pytest.raises(NotFinite, match=r"^step 1: .* not finite \(training.optimizer.lr=1e\+30\?\)$"):
+                list(run_unit(spec, run, roles))
+        finally:
+            roles.close()
+    assert [row["step"] for row in run.metrics()] == [0]
+
+
+def test_a_loss_that_is_not_finite_is_never_logged(tmp_path: Path) -> None:
+    """Weights that overflow only in training's passes: a learner's numbers are looked at before they are logged."""
+    spec = worker_spec(tmp_path, ROWS, {})
+    roles = inline_roles(spec)
+
+    def call(role: str, method: str, *arguments: Any) -> Any:
+        answer = getattr(roles.learner, method)(*arguments)
+        return answer | {"loss": float("inf")} if method == "step" else answer
+
+    learner: Any = RoleProxy(call, "learner")
+    with closing(RunWriter(tmp_path / "runs", spec.unit.id)) as run:
+        try:
+            with pytest.raises(NotFinite, match=r"^step 0: loss is not finite"):
+                list(run_unit(spec, run, replace(roles, learner=learner)))
+        finally:
+            roles.close()
+    assert run.metrics() == []
 
 
 def run_trial(folder: Path, rows: list[dict[str, str]]) -> tuple[RunReader, WorkerSpec]:

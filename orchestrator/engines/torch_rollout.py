@@ -20,6 +20,7 @@ from orchestrator.batch import Request, Rollouts
 from orchestrator.engines.causal import CausalModel
 from orchestrator.engines.record import Record
 from orchestrator.engines.stream import Stream
+from orchestrator.errors import NotFinite
 from orchestrator.policy import speculation
 from orchestrator.policy.behavior import Behavior
 from orchestrator.policy.randomness import Role, uniforms
@@ -66,6 +67,7 @@ class _Batch:
         keys = [request.key for request in requests]
         device = student.device
         self._draws = torch.stack([uniforms(keys, role, decoding.max_tokens) for role in Role]).to(device)
+        self._sampler = student.owner  # the teacher, where it answers prompts itself
         self._student = Stream(student, prompts)
         self._teacher = Stream(teacher, prompts) if teacher is not None else None
         self._pending = torch.tensor([prompt[-1] for prompt in prompts], device=device)
@@ -75,6 +77,7 @@ class _Batch:
     def student_round(self, behavior: Behavior) -> _Round:
         """One token of each row, straight from the behavior's law."""
         log_p = self._student.feed(self._pending[:, None])
+        self._check(log_p, self._sampler)
         law = behavior.law(log_p[:, 0], None)
         tokens = speculation.sample(law.log_mu, self._uniforms(Role.DRAFT, 1)[:, 0])
         return _Round(tokens[:, None], torch.ones_like(tokens), log_p, law.log_mu[:, None], None, {})
@@ -85,7 +88,9 @@ class _Batch:
         left = self._decoding.max_tokens - int(self._positions().min())
         length = min(self._decoding.draft_length, left)
         drafts, log_p = self._draft(length)
+        self._check(log_p, self._sampler)
         log_q = self._teacher.feed(torch.cat([self._pending[:, None], drafts[:, :-1]], 1))
+        self._check(log_q, "teacher")
         flat_p, flat_q = log_p.flatten(0, 1), log_q.flatten(0, 1)
         law = behavior.law(flat_p, flat_q)
         accept, residual = (self._uniforms(role, length).flatten() for role in (Role.ACCEPT, Role.RESIDUAL))
@@ -136,6 +141,11 @@ class _Batch:
             token = speculation.sample(log_p[-1], uniform[:, index])
             drafts.append(token)
         return torch.stack(drafts, 1), torch.stack(log_p, 1)
+
+    def _check(self, log_prob: Tensor, owner: str) -> None:
+        """NotFinite if a distribution (B, γ, V) is NaN: where one entry is, the entry of EOS is too."""
+        if bool(log_prob[..., self._eos].isnan().any()):
+            raise NotFinite(f"the {owner}'s logits are not finite")
 
     def _positions(self) -> Tensor:
         """Response position (B,) of the next token."""

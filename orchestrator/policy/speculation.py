@@ -27,14 +27,15 @@ class Verified:
 def sample(log_prob: Tensor, uniform: Tensor) -> Tensor:
     """Inverse-CDF sample per row: (B, V) log-probabilities (unnormalised allowed), (B,) uniforms → (B,) ids.
 
-    Sums in float64, so that a token without mass is never drawn.
+    Sums in float64, so that a token without mass is never drawn. A row of NaNs gives the last id instead of one that
+    does not exist; decoding looks for such rows once a round.
     """
     mass = (log_prob - log_prob.amax(-1, keepdim=True)).exp_()
     cumulative = mass.cumsum(-1, dtype=torch.float64)
     total = cumulative[:, -1:]
     # Strictly below the total, the first sum above the point is that of a token with mass.
     point = torch.minimum(uniform[:, None] * total, total.nextafter(torch.zeros_like(total)))
-    return torch.searchsorted(cumulative, point, right=True)[:, 0]
+    return torch.searchsorted(cumulative, point, right=True)[:, 0].clamp_max_(log_prob.shape[-1] - 1)
 
 
 def verify(log_p: Tensor, log_mu: Tensor, draft: Tensor, u_accept: Tensor, u_residual: Tensor) -> Verified:

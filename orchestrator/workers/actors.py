@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import ray
+from ray.exceptions import RayTaskError
 from ray.util.placement_group import get_current_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -47,7 +48,10 @@ def _actor(spec: WorkerSpec, bundle: int, sharing: int) -> Any:
 
 def _remote_call(actor: Any, timeout_s: float) -> Callable[..., Any]:
     def call(role: str, method: str, *arguments: Any) -> Any:
-        return ray.get(actor.call.remote(role, method, *arguments), timeout=timeout_s)
+        try:
+            return ray.get(actor.call.remote(role, method, *arguments), timeout=timeout_s)
+        except RayTaskError as error:  # what the role raised, as if it had been called here
+            raise (error.cause if isinstance(error.cause, Exception) else error) from error
 
     return call
 

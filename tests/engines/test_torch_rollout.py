@@ -11,6 +11,7 @@ import torch
 from orchestrator.batch import Request, Rollouts, concatenate
 from orchestrator.engines.causal import CausalModel
 from orchestrator.engines.torch_rollout import Decoding, generate
+from orchestrator.errors import NotFinite
 from orchestrator.policy.behavior import Behavior, Student, TeacherInjection, TrustRegion
 from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.workers.generation import in_batches
@@ -294,3 +295,27 @@ def test_concatenation_pads_shorter_parts_with_zeros() -> None:
     assert both.teacher is not None
     assert both.teacher.support_BTK.shape == both.support_ids_BTK.shape
     assert concatenate([long]) is long
+
+
+# --- diverged models ---
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("owner", ["student", "teacher"])
+def test_a_diverged_model_is_named(owner: str, value: float) -> None:
+    pair = {"student": tiny.student(), "teacher": tiny.teacher()}
+    with torch.no_grad():
+        for parameter in pair[owner].model.parameters():
+            parameter.fill_(value)
+    behaviors = [TrustRegion(0.3), TeacherInjection(3, 0.6)] + [Student()] * (owner == "student")
+    for behavior in behaviors:
+        with pytest.raises(NotFinite, match=f"^the {owner}'s logits are not finite$"):
+            generate(pair["student"], pair["teacher"], tiny.requests(2), behavior, Decoding(MAX_TOKENS, TOP_K, 3))
+
+
+def test_a_diverged_teacher_that_answers_itself_is_named() -> None:
+    teacher = tiny.teacher()
+    with torch.no_grad():
+        teacher.model.lm_head.weight.fill_(float("nan"))
+    with pytest.raises(NotFinite, match="the teacher's logits"):
+        generate(teacher, None, tiny.requests(2), Student(), Decoding(MAX_TOKENS))
