@@ -25,6 +25,10 @@ OBJECTIVES = {
     "truncated": "Σ p·log(p/q) over the top k ids, not renormalised",
     "full": "KL(p‖q) over the whole vocabulary",
 }
+DECAYS = {
+    "constant": "stay at `lr`",
+    "linear": "fall linearly, to zero at the last step",
+}
 SFT_AFTER = {
     "restart": "an ordinary run of all steps",
     "continue": "from prompt batch K on",
@@ -134,7 +138,7 @@ class Data:
 
 @dataclass(frozen=True)
 class Optimizer:
-    """AdamW with a cosine warmup to a constant rate."""
+    """AdamW with a cosine warmup to `lr`; from there it is constant, or falls linearly to zero at the last step."""
 
     lr: Annotated[float, "Learning rate after the warmup."] = 1e-5
     beta1: Annotated[float, "AdamW's β₁."] = 0.9
@@ -143,6 +147,7 @@ class Optimizer:
     weight_decay: Annotated[float, "AdamW's decoupled weight decay."] = 0.01
     clip: Annotated[float, "Largest norm of the gradient; larger ones are scaled down."] = 1.0
     warmup_steps: Annotated[int, "Steps over which the rate rises to `lr`."] = 15
+    decay: Annotated[str, "How the rate goes on after the warmup.", DECAYS] = "constant"
 
 
 @dataclass(frozen=True)

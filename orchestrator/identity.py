@@ -33,7 +33,7 @@ SFT = ("updates", "checkpoints")
 DECODING = ("max_response_tokens", "temperature", "seed")
 PROBE = ("prompts", "prefixes", "continuations")
 # Keys that came after ids were given out: they count only where they differ from their default.
-LATER: dict[type, tuple[str, ...]] = {Optimizer: ()}
+LATER: dict[type, tuple[str, ...]] = {Optimizer: ("decay",)}
 
 
 def digest(value: Any) -> str:

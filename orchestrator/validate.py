@@ -132,6 +132,7 @@ def _check_training(training: Training) -> None:
             raise refuse(f"training.optimizer.{field}", value, "≥ 0 and < 1")
     _at_least("training.optimizer.weight_decay", optimizer.weight_decay, 0)
     _at_least("training.optimizer.warmup_steps", optimizer.warmup_steps, 0)
+    _one_of("training.optimizer.decay", optimizer.decay, config.DECAYS)
     _at_least("training.sft.updates", sft.updates, 1)
     _one_of("training.sft.after", sft.after, config.SFT_AFTER)
     if not sft.checkpoints or any(not 1 <= k <= sft.updates for k in sft.checkpoints):

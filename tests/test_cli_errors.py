@@ -114,6 +114,7 @@ def test_wrong_types(override: str, words: tuple[str, ...], capsys: pytest.Captu
         ("training.top_k=48", ("training.top_k: 48", "≤ the vocabulary of 47 ids")),
         ("training.steps=0", ("training.steps: 0", "≥ 1")),
         ("training.optimizer.lr=0", ("training.optimizer.lr: 0.0", "> 0")),
+        ("training.optimizer.decay=cosine", ("training.optimizer.decay: 'cosine'", "constant, linear")),
         ("training.optimizer.beta2=1", ("training.optimizer.beta2: 1.0", "< 1")),
         ("evaluation.temperature=0", ("evaluation.temperature: 0.0", "> 0")),
         ("evaluation.budget=adaptiv", ("evaluation.budget: 'adaptiv'", "full, adaptive", "did you mean adaptive?")),

@@ -135,6 +135,7 @@ def test_ids_do_not_depend_on_how_or_where_it_runs(override: str) -> None:
         "seeds=[1]",
         "training.optimizer.lr=2e-5",
         "training.optimizer.weight_decay=0",
+        "training.optimizer.decay=linear",
         "training.prompts_per_step=32",
         "training.samples_per_prompt=8",
         "training.max_response_tokens=1024",

@@ -1,4 +1,4 @@
-"""One optimizer update on a batch of rollouts: AdamW, cosine warmup, one global mean over response tokens.
+"""One optimizer update on a batch of rollouts: AdamW, a rate schedule, one global mean over response tokens.
 
 Shapes as in `batch.py`; N are the response tokens of a micro-batch, flattened.
 """
@@ -31,18 +31,28 @@ class Objective:
     veto_beta: float = 0.0
 
 
-def warmup_rate(optimizer: Optimizer, step: int) -> float:
-    """lr_k = lr·½(1 − cos(π(k+1)/W)) for k < W, then lr."""
-    if step >= optimizer.warmup_steps:
-        return optimizer.lr
-    return optimizer.lr * 0.5 * (1 - math.cos(math.pi * (step + 1) / optimizer.warmup_steps))
+def learning_rate(optimizer: Optimizer, step: int, steps: int) -> float:
+    """The rate of update k = `step` of N = `steps`, with a warmup of W updates.
+
+    lr·½(1 − cos(π(k+1)/W)) for k < W; then lr, or lr·(N − k)/(N − W) under `decay: linear`, which would be zero at N.
+    """
+    warmup = optimizer.warmup_steps
+    if step < warmup:
+        return optimizer.lr * 0.5 * (1 - math.cos(math.pi * (step + 1) / warmup))
+    if optimizer.decay == "linear":
+        return optimizer.lr * (steps - step) / (steps - warmup)
+    return optimizer.lr
 
 
 class TorchLearner:
-    """A student in training. Its weights are master weights in float32; `dtype` is that of the forward pass."""
+    """A student in training for `steps` updates. Its weights are master weights in float32; `dtype` is that of the
+    forward pass.
+    """
 
-    def __init__(self, student: CausalModel, optimizer: Optimizer, micro_batch_tokens: int, dtype: torch.dtype):
-        self._student, self._config = student, optimizer
+    def __init__(
+        self, student: CausalModel, optimizer: Optimizer, micro_batch_tokens: int, dtype: torch.dtype, steps: int
+    ):
+        self._student, self._config, self._steps = student, optimizer, steps
         self._micro_batch_tokens, self._dtype = micro_batch_tokens, dtype
         self._parameters = dict(student.model.named_parameters())
         self._adamw = torch.optim.AdamW(
@@ -56,7 +66,7 @@ class TorchLearner:
     def step(self, rollouts: Rollouts, scores: TeacherScores | None, goal: Objective, step: int) -> dict[str, float]:
         """Update number `step` (from 0); returns loss, gradient norm before clipping, lr, and masses M and Q."""
         self._student.model.train()
-        rate = warmup_rate(self._config, step)
+        rate = learning_rate(self._config, step, self._steps)
         for group in self._adamw.param_groups:
             group["lr"] = rate
         self._adamw.zero_grad(set_to_none=True)

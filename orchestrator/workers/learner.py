@@ -18,7 +18,8 @@ class LearnerWorker:
     def __init__(self, store: ModelStore):
         spec = store.spec
         master = store.open(spec.initial, "student", torch.float32)
-        self._engine = TorchLearner(master, spec.setup.training.optimizer, spec.runtime.micro_batch_tokens, store.dtype)
+        optimizer, micro_batch_tokens = spec.setup.training.optimizer, spec.runtime.micro_batch_tokens
+        self._engine = TorchLearner(master, optimizer, micro_batch_tokens, store.dtype, spec.unit.steps)
 
     def step(self, rollouts: Rollouts, scores: TeacherScores | None, goal: Objective, step: int) -> dict[str, float]:
         """One update; see `TorchLearner.step`."""

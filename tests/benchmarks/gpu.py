@@ -193,7 +193,7 @@ def _batch(size: Scale) -> tuple[Rollouts, TeacherScores]:
 def _learner_step(student: CausalModel, size: Scale) -> Callable[[], object]:
     rollouts, scores = _batch(size)
     student.model.float()
-    updating = TorchLearner(student, Optimizer(), size.sequence, torch.bfloat16)
+    updating = TorchLearner(student, Optimizer(), size.sequence, torch.bfloat16, steps=400)
     return lambda: updating.step(rollouts, scores, Objective("renormalized"), 0)
 
 

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 from orchestrator.batch import Rollouts, TeacherScores
 from orchestrator.config import Optimizer
 from orchestrator.engines.causal import CausalModel, load_model
-from orchestrator.engines.torch_learner import MASTER_STATE, Objective, TorchLearner, warmup_rate
+from orchestrator.engines.torch_learner import MASTER_STATE, Objective, TorchLearner, learning_rate
 from orchestrator.engines.torch_rollout import Decoding, generate
 from orchestrator.engines.torch_scoring import score
 from orchestrator.policy.behavior import Student, TrustRegion
@@ -110,7 +110,7 @@ def learner(
 ) -> tuple[TorchLearner, CausalModel]:
     """A learner of float64 weights, or of float32 weights with forward passes in `dtype`; and its student."""
     student = tiny.student(torch.float32 if dtype else torch.float64, tied)
-    return TorchLearner(student, optimizer, micro_batch_tokens, dtype or torch.float32), student
+    return TorchLearner(student, optimizer, micro_batch_tokens, dtype or torch.float32, STEPS), student
 
 
 def weights_of(student: CausalModel) -> dict[str, Tensor]:
@@ -226,13 +226,35 @@ def test_nll_needs_no_scores_and_veto_at_zero_is_the_plain_objective(rollouts: R
 def test_warmup_rises_as_a_cosine_to_a_constant() -> None:
     paper = Optimizer()
     for k in range(15):
-        assert warmup_rate(paper, k) == pytest.approx(1e-5 * (1 - math.cos(math.pi * (k + 1) / 15)) / 2, rel=1e-12)
-    assert warmup_rate(paper, 0) == pytest.approx(1.0926199633097157e-7, rel=1e-9)
-    assert [warmup_rate(paper, k) for k in (14, 15, 16, 399)] == pytest.approx([1e-5] * 4, rel=1e-12)
-    rates = [warmup_rate(paper, k) for k in range(15)]
+        assert learning_rate(paper, k, 400) == pytest.approx(
+            1e-5 * (1 - math.cos(math.pi * (k + 1) / 15)) / 2, rel=1e-12
+        )
+    assert learning_rate(paper, 0, 400) == pytest.approx(1.0926199633097157e-7, rel=1e-9)
+    assert [learning_rate(paper, k, 400) for k in (14, 15, 16, 399)] == pytest.approx([1e-5] * 4, rel=1e-12)
+    rates = [learning_rate(paper, k, 400) for k in range(15)]
     assert rates == sorted(rates)
-    assert warmup_rate(Optimizer(warmup_steps=0), 0) == 1e-5
-    assert warmup_rate(Optimizer(warmup_steps=1), 0) == pytest.approx(1e-5, rel=1e-12)
+    assert learning_rate(Optimizer(warmup_steps=0), 0, 400) == 1e-5
+    assert learning_rate(Optimizer(warmup_steps=1), 0, 400) == pytest.approx(1e-5, rel=1e-12)
+
+
+def test_linear_decay_falls_from_the_end_of_the_warmup_to_zero_after_the_last_step() -> None:
+    decayed, constant = (Optimizer(lr=6e-4, warmup_steps=5, decay=decay) for decay in ("linear", "constant"))
+    assert [learning_rate(decayed, k, 60) for k in range(5)] == [learning_rate(constant, k, 60) for k in range(5)]
+    expected = [6e-4 * (1 - (k - 5) / 55) for k in range(5, 60)]
+    assert [learning_rate(decayed, k, 60) for k in range(5, 60)] == pytest.approx(expected, rel=1e-12)
+    assert learning_rate(decayed, 5, 60) == pytest.approx(6e-4, rel=1e-12)
+    assert learning_rate(decayed, 59, 60) == pytest.approx(6e-4 / 55, rel=1e-12)
+    assert learning_rate(Optimizer(lr=1.0, warmup_steps=0, decay="linear"), 1, 2) == 0.5
+    short = [learning_rate(Optimizer(lr=1.0, warmup_steps=9, decay="linear"), k, 4) for k in range(4)]
+    assert short == [learning_rate(Optimizer(lr=1.0, warmup_steps=9), k, 4) for k in range(4)]
+
+
+def test_a_learner_takes_the_rates_of_its_schedule(rollouts: Rollouts) -> None:
+    optimizer = replace(OPTIMIZER, warmup_steps=1, decay="linear")
+    engine, _ = learner(optimizer=optimizer)
+    rates = [engine.step(rollouts, rollouts.teacher, Objective("nll"), step)["lr"] for step in range(STEPS)]
+    assert rates == [learning_rate(optimizer, step, STEPS) for step in range(STEPS)]
+    assert rates == pytest.approx([1e-2, 1e-2, 0.5e-2])
 
 
 @pytest.mark.parametrize("dtype", [None, torch.float32, torch.bfloat16])
