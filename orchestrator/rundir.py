@@ -20,6 +20,7 @@ from typing import Any
 
 from orchestrator.lease import Lease, is_held
 from orchestrator.records import ProblemRecord
+from orchestrator.runlog import Phase, RunLog, read_log, read_phase
 
 LOGS = ("metrics.jsonl", "rollouts.jsonl")
 CLOCKS = ("attempts.jsonl", "timing.jsonl")
@@ -100,6 +101,14 @@ class RunReader:
         """
         return list(_rows(self.path / "timing.jsonl"))
 
+    def log_text(self) -> str | None:
+        """The log for people; None if the unit has not started."""
+        return read_log(self.path)
+
+    def phase(self) -> Phase | None:
+        """What the unit noted last of what it does; None where it noted nothing."""
+        return read_phase(self.path)
+
     def checkpoints(self) -> dict[int, Path]:
         """Kept checkpoints by step."""
         folders = (self.path / "checkpoints").glob("step_??????")
@@ -176,6 +185,7 @@ class RunWriter(RecordWriter):
         for note in ("error.txt", "traceback.txt"):
             (self.path / note).unlink(missing_ok=True)
         self._discard_uncommitted(logs)
+        self.log = RunLog(self.path)
         self._logs = {name: (self.path / name).open("a", encoding="utf-8") for name in logs}
 
     def describe(self, config: dict[str, Any], provenance: Callable[[], dict[str, Any]]) -> None:

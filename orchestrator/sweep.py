@@ -142,7 +142,7 @@ def _run_wave(
     specs = {unit.id: worker_spec(unit, experiment, runs, pairs[unit.setup], asked.get(unit.id, {})) for unit in units}
     placements = {unit.id: unit.placement for unit in units}
     trainable = tune.with_resources(
-        tune.with_parameters(UnitTrainable, specs=specs, runs=str(runs)),
+        tune.with_parameters(UnitTrainable, specs=specs, runs=str(runs), sweep=uuid.uuid4().hex, attempts=ATTEMPTS),
         lambda config: tune.PlacementGroupFactory(bundles(placements[config["unit"]])),
     )
     with scratch_folder() as storage:

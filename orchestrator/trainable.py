@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import socket
 import time
 import traceback
 from collections.abc import Iterator
@@ -14,6 +17,7 @@ from orchestrator.errors import UserError
 from orchestrator.lease import HEARTBEAT_S, STALE_AFTER_S, LeaseHeld
 from orchestrator.provenance import provenance
 from orchestrator.rundir import RunWriter
+from orchestrator.runlog import LogHandler
 from orchestrator.workers.spec import WorkerSpec, resolved
 
 if TYPE_CHECKING:
@@ -32,12 +36,17 @@ class UnitTrainable(tune.Trainable):
     _run: RunWriter | None = None
     _roles: Roles | None = None
     _progress: Iterator[Progress] | None = None
+    _warnings: logging.Handler = logging.NullHandler()
 
     def setup(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, config: dict[str, Any], specs: dict[str, WorkerSpec], runs: str
+        self, config: dict[str, Any], specs: dict[str, WorkerSpec], runs: str, sweep: str, attempts: int
     ) -> None:
-        """Tune's hook; `specs` and `runs` come through `tune.with_parameters`."""
+        """Tune's hook; all but `config` comes through `tune.with_parameters`.
+
+        `sweep` names the wave, which makes at most `attempts` at a unit.
+        """
         self._specs, self._runs = specs, Path(runs)
+        self._sweep, self._attempts = sweep, attempts
         self._unit = config["unit"]
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
@@ -50,14 +59,15 @@ class UnitTrainable(tune.Trainable):
             self._progress = self._progress or self._begin()
             point = next(self._progress, None)
         except (UserError, LeaseHeld) as error:
-            self._end(str(error))
+            self._end(str(error), f"failed: {error}")
             return {"done": True, "failed": True}
         except BaseException as error:
             lines = str(error).strip().splitlines()
-            self._end(f"{type(error).__name__}: {lines[-1] if lines else ''}")
+            reason = f"{type(error).__name__}: {lines[-1] if lines else ''}"
+            self._end(reason, f"failed: {reason}\n{traceback.format_exc().rstrip()}")
             raise
         if point is None:
-            self._end(None)
+            self._end(None, "nothing more to do for now")
             return {"done": True}
         return {"unit_step": point.step, "score": point.score}
 
@@ -71,11 +81,20 @@ class UnitTrainable(tune.Trainable):
 
         spec = self._specs[self._unit]
         self._run = _open(self._runs, spec.unit.id)
+        self._open_log(self._run, spec)
         self._run.describe(resolved(spec), provenance)
         self._roles = start_roles(spec)
         return run_unit(spec, self._run, self._roles)
 
-    def _end(self, error: str | None) -> None:
+    def _open_log(self, run: RunWriter, spec: WorkerSpec) -> None:
+        number = run.log.begin(self._sweep, self._attempts)
+        where = f"process {os.getpid()} on {socket.gethostname()}, placement {spec.unit.placement.mode}"
+        run.log.line(f"attempt {number} of {self._attempts}: {where}")
+        self._warnings = LogHandler(run.log)
+        logging.captureWarnings(True)
+        logging.getLogger().addHandler(self._warnings)
+
+    def _end(self, error: str | None, last_line: str = "stopped") -> None:
         roles, run = self._roles, self._run
         self._roles = self._run = self._progress = None
         try:
@@ -83,6 +102,8 @@ class UnitTrainable(tune.Trainable):
                 roles.close()
         finally:
             if run is not None:
+                logging.getLogger().removeHandler(self._warnings)
+                run.log.line(last_line)
                 if error is not None:
                     run.fail(error, traceback.format_exc())
                 run.close()

@@ -14,6 +14,7 @@ from orchestrator import grid
 from orchestrator.errors import NotFinite
 from orchestrator.records import merge
 from orchestrator.rundir import RunWriter
+from orchestrator.runlog import EVALUATING, RESCORING, TRAINING
 from orchestrator.selection import best_step, mean_score
 from orchestrator.tasks.grader import Grader
 from orchestrator.tasks.training_data import load_training_set
@@ -75,6 +76,7 @@ class Trial:
         """Steps `run.next_step` … `unit.steps` − 1."""
         if self.run.next_step >= self.unit.steps:
             return
+        self.run.log.line(f"training from step {self.run.next_step} of {self.unit.steps}")
         data = load_training_set(self.setup, self.spec.data_dir, self.tokenizer)
         self.run.describe_data(data.counts())
         if self.run.next_step:
@@ -82,10 +84,12 @@ class Trial:
         with Grader(deadline_s=self.spec.runtime.grader_deadline_s) as grader:
             training_step = TrainingStep(self.spec, self.run, self.roles, data, self.tokenizer, grader)
             for k in range(self.run.next_step, self.unit.steps):
+                self.run.log.enter(TRAINING)
                 training_step.take(k)
                 if k + 1 in checkpoint_steps(self.spec):
                     self.run.new_checkpoint(k + 1, self.save)
                     self.run.commit(k + 1)
+                    self.run.log.line(f"checkpoint of step {k + 1} of {self.unit.steps}")
                     yield from self.catch_up_at(k + 1)
 
     def save(self, folder: Path) -> None:
@@ -106,7 +110,10 @@ class Trial:
         missing = [self.extend(wanted, n, checkpoint) for wanted, n in self.samples_wanted(step).items()]
         if any(missing):
             ids = grid.evaluation_ids(self.setup)
-            yield Progress(step, mean_score(self.run, list(ids.values()), step))
+            score = mean_score(self.run, list(ids.values()), step)
+            if score is not None:
+                self.run.log.line(f"step {step}: pass@1 {100 * score:.1f} % over {len(ids)} benchmarks")
+            yield Progress(step, score)
 
     def samples_wanted(self, step: int) -> dict[Sampling, int]:
         """Samples that a checkpoint gets: at once, or because its family asks for more."""
@@ -124,15 +131,20 @@ class Trial:
         if have >= wanted:
             return False
         started, folder = time.monotonic(), str(checkpoint) if checkpoint else None
+        responses = (wanted - have) * grid.problems_wanted(self.setup.evaluation, benchmark)
+        name = RESCORING if draw == grid.FRESH else EVALUATING
+        self.run.log.enter(name, benchmark, step, responses)
         try:
-            fresh = self.roles.evaluator.evaluate(folder, benchmark, have, wanted, step, draw)
+            fresh = self.roles.evaluator.evaluate(folder, benchmark, have, wanted, step, draw, str(self.run.path))
         except NotFinite as error:
             raise NotFinite(f"evaluating the checkpoint of step {step}: {error}") from error
         if records and draw == 0 and self.setup.evaluation.budget == "adaptive":
             self.run.note_rung(evaluation_id, step)
         self.run.write_evaluation(evaluation_id, step, merge(records, fresh) if records else fresh)
         seconds = round(time.monotonic() - started, 3)
-        self.run.append_timing({"step": step, "phase": "evaluate", "benchmark": benchmark, "seconds": seconds})
+        row = {"step": step, "phase": "evaluate", "benchmark": benchmark, "draw": draw, "responses": responses}
+        self.run.append_timing(row | {"seconds": seconds})
+        self.run.log.line(f"{name} step {step}: {responses} responses of {benchmark} in {seconds:.1f} s")
         return True
 
     def prune(self) -> None:

@@ -13,7 +13,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 TRB = [sys.executable, "-c", "from orchestrator.cli import main; main()"]
-NOT_COMPARED = {"timing.jsonl", "attempts.jsonl"}  # clocks
+NOT_COMPARED = {"timing.jsonl", "attempts.jsonl", "log.txt", "phase.json"}  # clocks, and notes for people
 
 TINY_SHAPE = {"layers": 1, "hidden": 16, "heads": 2, "kv_heads": 1, "head_dim": 8, "ffn": 32, "tied": True}
 TINY_SETUP = {

@@ -23,7 +23,7 @@ HEAVY = {"torch", "ray", "transformers", "pandas", "wandb", "matplotlib", "datas
 
 # A module imports from the layers above its own line, or from its own package.
 LAYERS = (
-    {"errors", "config", "records", "lease", "provenance", "ray_environment", "scratch"},
+    {"errors", "config", "records", "lease", "runlog", "provenance", "ray_environment", "scratch"},
     {"strict"},
     {"policy", "objective", "methods", "placement", "memory", "rundir", "race"},
     {"batch", "tasks"},

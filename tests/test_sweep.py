@@ -60,6 +60,11 @@ def test_run_directory_holds_what_the_contract_says(finished: Sweep) -> None:
     assert list(run.checkpoints()) == [2, 4, 6, 8, 10]
     assert not list(run.path.rglob("learner.safetensors"))
     assert run.provenance()["versions"]["torch"]
+    log = run.log_text() or ""
+    assert "attempt 1 of 3" in log
+    assert log.count("checkpoint of step") == 5
+    assert log.count("evaluating step 10: 6 responses of arithmetic_short") == 1
+    assert log.rstrip().endswith("nothing more to do for now")
 
 
 def test_submitting_again_does_nothing(finished: Sweep) -> None:

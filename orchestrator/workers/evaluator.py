@@ -14,6 +14,7 @@ from orchestrator.engines.torch_rollout import Decoding
 from orchestrator.policy.behavior import Student, Tempered
 from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.records import ProblemRecord, length_histogram
+from orchestrator.runlog import note_progress
 from orchestrator.tasks.benchmarks import load_benchmark
 from orchestrator.tasks.grader import Grader
 from orchestrator.tasks.problem import Problem
@@ -34,11 +35,18 @@ class EvaluatorWorker:
         return open_tokenizer(self._store.spec)
 
     def evaluate(
-        self, checkpoint: str | None, benchmark: str, first: int, last: int, step: int, draw: int = 0
+        self,
+        checkpoint: str | None,
+        benchmark: str,
+        first: int,
+        last: int,
+        step: int,
+        draw: int = 0,
+        notes: str | None = None,
     ) -> list[ProblemRecord]:
         """Records of samples first … last−1 of every problem; `checkpoint` None is the initial model.
 
-        Another `draw` has other samples, independent of these.
+        Another `draw` has other samples, independent of these. How far it is goes to the unit's folder `notes`.
         """
         if checkpoint is not None:
             self._store.load_student(load_file(Path(checkpoint) / "model.safetensors"))
@@ -55,7 +63,8 @@ class EvaluatorWorker:
                 requests.append(Request(ids, key))
         behavior = Student() if evaluation.temperature == 1 else Tempered(evaluation.temperature)
         decoding = Decoding(evaluation.max_response_tokens)
-        rollouts = in_batches(self._store, self._store.student, None, requests, behavior, decoding)
+        report = functools.partial(note_progress, Path(notes)) if notes is not None else None
+        rollouts = in_batches(self._store, self._store.student, None, requests, behavior, decoding, report)
         return self._records(problems, last - first, rollouts)
 
     def _records(self, problems: list[Problem], n: int, rollouts: Rollouts) -> list[ProblemRecord]:

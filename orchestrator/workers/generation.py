@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor
 
 from orchestrator.batch import Request, Rollouts, TeacherScores, concatenate
@@ -65,12 +67,15 @@ def in_batches(
     requests: list[Request],
     behavior: Behavior,
     decoding: Decoding,
+    report: Callable[[int], None] | None = None,
 ) -> Rollouts:
-    """`generate` over as many sequences at once as the store says fit."""
+    """`generate` over as many sequences at once as the store says fit; `report` hears how many there are by now."""
     teacher_decodes = teacher is not None or sampler.owner == "teacher"
     size = store.decode_batch(teacher_decodes, decoding.max_tokens)
-    parts = [
-        generate(sampler, teacher, requests[start : start + size], behavior, decoding)
-        for start in range(0, len(requests), size)
-    ]
+    parts = []
+    for start in range(0, len(requests), size):
+        batch = requests[start : start + size]
+        parts.append(generate(sampler, teacher, batch, behavior, decoding))
+        if report is not None:
+            report(start + len(batch))
     return concatenate(parts)

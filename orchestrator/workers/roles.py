@@ -48,7 +48,14 @@ class Evaluator(Protocol):
     """See `evaluator.EvaluatorWorker`."""
 
     def evaluate(
-        self, checkpoint: str | None, benchmark: str, first: int, last: int, step: int, draw: int = 0
+        self,
+        checkpoint: str | None,
+        benchmark: str,
+        first: int,
+        last: int,
+        step: int,
+        draw: int = 0,
+        notes: str | None = None,
     ) -> list[ProblemRecord]: ...
 
 

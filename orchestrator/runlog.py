@@ -1,0 +1,117 @@
+"""What a unit tells the people who watch it: `log.txt`, and in `phase.json` what it does at this moment.
+
+Both are notes. Nothing is computed from them, recovery does not reproduce them, and a note that cannot be written (a
+full disk) is left out: the rows and checkpoints that matter will say so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import time
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+LOG, PHASE = "log.txt", "phase.json"
+TRAINING, EVALUATING, RESCORING = "training", "evaluating", "rescoring"
+
+
+@dataclass(frozen=True)
+class Phase:
+    """What a unit does now: `name` is TRAINING, EVALUATING or RESCORING, or empty while it starts.
+
+    An evaluation has sampled `done` of the `of` responses of one benchmark. The steps of training are in the metrics.
+    `attempt` counts from 1 within one call of `trb submit`, which is named by `sweep` and makes at most `attempts`.
+    """
+
+    name: str = ""
+    benchmark: str | None = None
+    step: int = 0
+    done: int = 0
+    of: int = 0
+    attempt: int = 1
+    attempts: int = 1
+    sweep: str = ""
+
+
+class RunLog:
+    """Writes the notes of one unit; `folder` is its run directory."""
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+        self._phase = Phase()
+
+    @property
+    def path(self) -> Path:
+        """The file of the log."""
+        return self._folder / LOG
+
+    def begin(self, sweep: str, attempts: int) -> int:
+        """Start an attempt within `sweep`, which makes at most `attempts`; returns its number, from 1."""
+        before = read_phase(self._folder)
+        number = before.attempt + 1 if before and before.sweep == sweep else 1
+        self._phase = Phase(attempt=number, attempts=attempts, sweep=sweep)
+        _write(self._folder, self._phase)
+        return number
+
+    def line(self, text: str) -> None:
+        """Add `text` to the log, after the clock time."""
+        with contextlib.suppress(OSError), self.path.open("a", encoding="utf-8") as file:
+            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
+
+    def enter(self, name: str, benchmark: str | None = None, step: int = 0, of: int = 0) -> None:
+        """Note what the unit does from now on; noting the same again writes nothing."""
+        phase = replace(self._phase, name=name, benchmark=benchmark, step=step, done=0, of=of)
+        if phase != self._phase:
+            self._phase = phase
+            _write(self._folder, phase)
+
+
+class LogHandler(logging.Handler):
+    """Sends the warnings of Python's logging to a unit's log."""
+
+    def __init__(self, log: RunLog):
+        super().__init__(logging.WARNING)
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._log.line(f"{record.levelname.lower()}: {record.name}: {record.getMessage()}")
+
+
+def read_log(folder: Path) -> str | None:
+    """The log of the unit in `folder`; None if it has not started."""
+    try:
+        return (folder / LOG).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+
+
+def read_phase(folder: Path) -> Phase | None:
+    """What the unit in `folder` noted last; None where there is no such note, or none that can be read."""
+    try:
+        raw: Any = json.loads((folder / PHASE).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    kinds = {"benchmark": str | None, **dict.fromkeys(("name", "sweep"), str)}
+    if not isinstance(raw, dict) or set(raw) != {field.name for field in fields(Phase)}:
+        return None
+    if not all(isinstance(value, kinds.get(name, int)) for name, value in raw.items()):
+        return None
+    return Phase(**raw)
+
+
+def note_progress(folder: Path, done: int) -> None:
+    """Note that `done` responses of the evaluation at work are sampled; called by whatever process samples them."""
+    phase = read_phase(folder)
+    if phase is not None:
+        _write(folder, replace(phase, done=done))
+
+
+def _write(folder: Path, phase: Phase) -> None:
+    scratch = folder / f".{PHASE}.tmp"
+    with contextlib.suppress(OSError):
+        scratch.write_text(json.dumps(asdict(phase)), encoding="utf-8")
+        os.replace(scratch, folder / PHASE)
