@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import stdev
 from typing import Any
 
-from analysis.labels import BASE
+from analysis.labels import BASE, method_label
 from orchestrator import grid, selection
 from orchestrator.config import Experiment
 from orchestrator.grid import Unit
@@ -53,9 +53,9 @@ class Candidate:
 
     @property
     def title(self) -> str:
-        """Method, knobs and step: `trust_region epsilon0=0.05 K=12 step 60`."""
+        """Method, knobs and step: `TRB epsilon0=0.05 K=12 step 60`."""
         knobs = (f"{name}={value:g}" for name, value in self.knobs.items())
-        return " ".join([self.method, *knobs, f"step {self.step}"])
+        return " ".join([method_label(self.method), *knobs, f"step {self.step}"])
 
 
 @dataclass(frozen=True)

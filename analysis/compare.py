@@ -14,12 +14,13 @@ from analysis.assess import differences, exact_scores, replicate_scores
 from analysis.candidates import Candidate, select
 from analysis.evidence import Difference
 from analysis.evidence_formats import difference_object, with_interval
-from analysis.labels import AVERAGE, BASE, benchmark_label, method_key, setup_title
+from analysis.labels import AVERAGE, BASE, benchmark_label, method_label, setup_title
 from analysis.table import tenths_text
 from analysis.uncertainty import CONFIDENCE, REPLICATES
 from orchestrator.config import Experiment
-from orchestrator.errors import refuse, unknown
+from orchestrator.errors import refuse
 from orchestrator.grid import Unit
+from orchestrator.methods import known_method
 
 CSV_COLUMNS = (
     *("setup", "benchmark", "first", "second", "first_score", "second_score"),
@@ -39,6 +40,7 @@ class Comparison:
     """
 
     setup: str
+    title: str
     methods: tuple[str, str]
     first: Candidate | None
     second: Candidate | None
@@ -46,14 +48,21 @@ class Comparison:
 
 
 def compare(experiment: Experiment, units: list[Unit], runs: Path, pair: str) -> list[Comparison]:
-    """The comparison in each setup. `pair` is `FIRST,SECOND`, keys or labels of methods or of the untrained student.
+    """The comparison in each setup. `pair` is `FIRST,SECOND`, each any name of a method or of the untrained student.
 
     UserError if they are not two different methods of the experiment, or rest on different problems.
     """
     methods = _parse_pair(pair, [*experiment.methods, BASE])
+    titles = {name: setup_title(name, experiment.setups) for name in experiment.setups}
     best = {(found.setup, found.best.method): found.best for found in select(experiment, units, runs)}
     return [
-        _compare(name, [AVERAGE, *setup.evaluation.benchmarks], methods, *(best.get((name, m)) for m in methods))
+        _compare(
+            name,
+            titles[name],
+            [AVERAGE, *setup.evaluation.benchmarks],
+            methods,
+            *(best.get((name, m)) for m in methods),
+        )
         for name, setup in experiment.setups.items()
     ]
 
@@ -63,11 +72,11 @@ def to_markdown(comparisons: Sequence[Comparison]) -> str:
     lines: list[str] = []
     for comparison in comparisons:
         first, second = (
-            found.title if found else f"{method} (no scores yet)"
+            found.title if found else f"{method_label(method)} (no scores yet)"
             for method, found in zip(comparison.methods, (comparison.first, comparison.second), strict=True)
         )
-        headings = ("Benchmark", *comparison.methods, "Difference", "p")
-        lines += [f"**{setup_title(comparison.setup)}**: {first} − {second}", ""]
+        headings = ("Benchmark", *map(method_label, comparison.methods), "Difference", "p")
+        lines += [f"**{comparison.title}**: {first} − {second}", ""]
         lines += [*_aligned(headings, _text_rows(comparison)), ""]
     return "\n".join([*lines, EXPLANATION]) + "\n"
 
@@ -114,23 +123,25 @@ def format_of(name: str) -> Callable[[Sequence[Comparison]], str]:
 
 
 def _parse_pair(text: str, known: Sequence[str]) -> tuple[str, str]:
-    names = [method_key(name.strip()) for name in text.split(",")]
+    names = [known_method("--compare", name.strip(), known) for name in text.split(",")]
     if len(names) != 2 or names[0] == names[1]:
         raise refuse("--compare", text, "two different methods, FIRST,SECOND")
-    for name in names:
-        if name not in known:
-            raise unknown(f"--compare {name}", "method", name, known)
     return names[0], names[1]
 
 
 def _compare(
-    setup: str, keys: Sequence[str], methods: tuple[str, str], first: Candidate | None, second: Candidate | None
+    setup: str,
+    title: str,
+    keys: Sequence[str],
+    methods: tuple[str, str],
+    first: Candidate | None,
+    second: Candidate | None,
 ) -> Comparison:
     columns: dict[str, Difference | None] = dict.fromkeys(keys)
     if first is not None and second is not None:
         drawn = replicate_scores(dict(zip(methods, (first, second), strict=True)))
         columns |= differences(first, second, [drawn[name] for name in methods])
-    return Comparison(setup, methods, first, second, columns)
+    return Comparison(setup, title, methods, first, second, columns)
 
 
 def _objects(comparison: Comparison) -> list[dict[str, Any]]:

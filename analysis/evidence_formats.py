@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import groupby
 from typing import Any
 
 from analysis.evidence import ColumnEvidence, Difference, Estimate, Evidence, RowEvidence
-from analysis.labels import AVERAGE, order_methods, setup_title
+from analysis.labels import AVERAGE, method_label, order_methods
 from analysis.split_half import SPLITS
 from analysis.table import EVIDENCE_COLUMNS, tenths_text
 from analysis.uncertainty import CONFIDENCE, REPLICATES
@@ -35,7 +35,7 @@ def text_cells(row: RowEvidence) -> list[str]:
     """A cell for each of HEADINGS; empty where a number is missing."""
     column = row.columns[AVERAGE]
     return [
-        row.method,
+        method_label(row.method),
         f"{tenths_text(column.score.value)} ±{tenths_text(column.score.margin)}",
         "" if column.split_half is None else tenths_text(column.split_half),
         "" if column.fresh is None else tenths_text(column.fresh.value),
@@ -58,14 +58,14 @@ def signed(value: Any) -> str:
     return text.replace("-", "−") if text.startswith("-") or text == "0.0" else f"+{text}"
 
 
-def markdown_blocks(evidence: Evidence) -> list[str]:
+def markdown_blocks(evidence: Evidence, title: Callable[[str], str]) -> list[str]:
     """Lines of one table for each setup, no wider than 100 columns as they are."""
     rule = ["---" if heading in LEFT else "---:" for heading in HEADINGS]
     lines: list[str] = []
     groups = by_setup(evidence)
     for setup, rows in groups:
         if len(groups) > 1:
-            lines += ["", f"**{setup_title(setup)}**"]
+            lines += ["", f"**{title(setup)}**"]
         lines += ["", _line(HEADINGS), _line(rule), *(_line(text_cells(row)) for row in rows)]
     return [*lines, "", EXPLANATION] if lines else []
 

@@ -1,4 +1,4 @@
-"""Names as the paper prints them: the keys of methods, benchmarks and setups, and their labels.
+"""Names for people: methods by their short labels, benchmarks and setups by their titles.
 
 Names unknown here are shown verbatim, so a new method or benchmark needs no entry to appear in a table.
 """
@@ -6,23 +6,13 @@ Names unknown here are shown verbatim, so a new method or benchmark needs no ent
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-AVERAGE = "avg"
-BASE = "base"
-TRUST_REGION = "trust_region"
+from orchestrator.config import Setup
+from orchestrator.methods import BASE, SHORT, TITLES, method_key, method_label, method_title
 
-# In the order of the rows of the paper's main table.
-METHODS: Mapping[str, str] = MappingProxyType(
-    {
-        TRUST_REGION: "Trust-Region behavior Blending",
-        "vanilla": "Vanilla OPD",
-        "veto": "Veto",
-        "skd": "Interleaved teacher injection (SKD)",
-        "temperature_warmup": "Temperature warmup",
-        "sft_warmup": "SFT warmup",
-        "fixed_epsilon": "Fixed-ε blending",
-    }
-)
-BASE_LABEL = "Untrained student"
+__all__ = ["BASE", "SHORT", "TITLES", "method_key", "method_label", "method_title"]
+
+AVERAGE = "avg"
+TRUST_REGION = "trust_region"
 
 # Where two keys have one label, the label read back means the first of them.
 BENCHMARKS: Mapping[str, str] = MappingProxyType(
@@ -49,13 +39,7 @@ SETUPS: Mapping[str, str] = MappingProxyType(
     }
 )
 
-_METHOD_LABELS: Mapping[str, str] = {**METHODS, BASE: BASE_LABEL}
 _BENCHMARK_LABELS: Mapping[str, str] = {**BENCHMARKS, AVERAGE: AVERAGE_LABEL}
-
-
-def method_label(key: str) -> str:
-    """The row label of a method."""
-    return _METHOD_LABELS.get(key, key)
 
 
 def benchmark_label(key: str) -> str:
@@ -63,14 +47,15 @@ def benchmark_label(key: str) -> str:
     return _BENCHMARK_LABELS.get(key, key)
 
 
-def setup_title(key: str) -> str:
-    """The heading over the columns of a setup."""
-    return SETUPS.get(key, key)
+def setup_title(key: str, setups: Mapping[str, Setup] | None = None) -> str:
+    """The heading over the columns of a setup: its own title where `setups` has one, else that of a shipped setup.
 
-
-def method_key(name: str) -> str:
-    """The key of a method given as key or label, in any case; an unknown name is its own key."""
-    return _find_key(_METHOD_LABELS, name)
+    The key follows a title that several setups share.
+    """
+    own = setups[key].title if setups is not None and key in setups else ""
+    if own and setups is not None and sum(setup.title == own for setup in setups.values()) > 1:
+        return f"{own} ({key})"
+    return own or SETUPS.get(key, key)
 
 
 def benchmark_key(name: str) -> str:
@@ -85,8 +70,8 @@ def setup_key(name: str) -> str:
 
 def order_methods(methods: Iterable[str]) -> list[str]:
     """Distinct methods: those of the paper in its order, then unknown ones as given, then the untrained student."""
-    ranks = {method: rank for rank, method in enumerate(METHODS)} | {BASE: len(METHODS) + 1}
-    return sorted(dict.fromkeys(methods), key=lambda method: ranks.get(method, len(METHODS)))
+    ranks = {method: rank for rank, method in enumerate(TITLES)} | {BASE: len(TITLES) + 1}
+    return sorted(dict.fromkeys(methods), key=lambda method: ranks.get(method, len(TITLES)))
 
 
 def _find_key(labels: Mapping[str, str], name: str) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from analysis.assess import assess, exact_scores
 from analysis.candidates import Candidate, Selected, select
-from analysis.labels import BASE
+from analysis.labels import BASE, method_label, setup_title
 from analysis.table import Score, Table, make_table
 from orchestrator import grid, selection, status
 from orchestrator.config import Experiment
@@ -26,13 +26,14 @@ def results_table(experiment: Experiment, units: list[Unit], runs: Path) -> Tabl
     chosen = select(experiment, units, runs)
     by_family = {(s.setup, s.best.method): exact_scores(s.best) for s in chosen}
     families = [BASE, *experiment.methods]
+    titles = {name: setup_title(name, experiment.setups) for name in experiment.setups}
     scores = [
         Score(family, name, benchmark, by_family.get((name, family), {}).get(benchmark))
         for name, setup in experiment.setups.items()
         for family in families
         for benchmark in setup.evaluation.benchmarks
     ]
-    return make_table(scores, notes(experiment, units, runs, chosen), assess(experiment, chosen, runs))
+    return make_table(scores, notes(experiment, units, runs, chosen), assess(experiment, chosen, runs), titles)
 
 
 def notes(experiment: Experiment, units: list[Unit], runs: Path, chosen: list[Selected]) -> list[str]:
@@ -40,12 +41,13 @@ def notes(experiment: Experiment, units: list[Unit], runs: Path, chosen: list[Se
     missing = len(status.missing_units(experiment, units, runs))
     lines = [f"partial: {len(units) - missing} of {len(units)} units done"] if missing else []
     lines += [
-        f"{s.setup} {s.best.method}: selected before any checkpoint has the samples asked for"
+        f"{s.setup} {method_label(s.best.method)}: selected before any checkpoint has the samples asked for"
         for s in chosen
         if not s.best.complete
     ]
     return lines + [
-        f"{s.setup} {s.best.method}: {s.best.seeds} seeds, standard deviation of Avg {s.best.spread * PERCENT:.1f}"
+        f"{s.setup} {method_label(s.best.method)}: {s.best.seeds} seeds, "
+        f"standard deviation of Avg {s.best.spread * PERCENT:.1f}"
         for s in chosen
         if s.best.spread is not None
     ]

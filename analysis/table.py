@@ -8,7 +8,7 @@ import csv
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 from typing import Literal, NoReturn
@@ -24,6 +24,7 @@ from analysis.labels import (
     method_label,
     order_methods,
     setup_key,
+    setup_title,
 )
 
 CSV_COLUMNS = ("method", "setup", "benchmark", "pass_at_1")
@@ -75,7 +76,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """One method; `cells` follow the table's columns."""
+    """One method under its short label; `cells` follow the table's columns."""
 
     method: str
     label: str
@@ -86,19 +87,29 @@ class Row:
 class Table:
     """Columns grouped by setup, the average first in each group; rows in the paper's order.
 
-    `evidence` is known where the scores come from run directories.
+    `evidence` is known where the scores come from run directories; `titles` holds those of setups that have their own.
     """
 
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
     evidence: Evidence | None = None
+    titles: Mapping[str, str] = field(default_factory=dict)
+
+    def title(self, setup: str) -> str:
+        """The heading over the columns of a setup."""
+        return self.titles.get(setup) or setup_title(setup)
 
 
 # --- from scores to a table ---
 
 
-def make_table(scores: Iterable[Score], notes: Iterable[str] = (), evidence: Evidence | None = None) -> Table:
+def make_table(
+    scores: Iterable[Score],
+    notes: Iterable[str] = (),
+    evidence: Evidence | None = None,
+    titles: Mapping[str, str] | None = None,
+) -> Table:
     """Averages, rounds and ranks scores.
 
     Setups and benchmarks come in the order of their first score. The average is the unweighted mean over all
@@ -113,7 +124,7 @@ def make_table(scores: Iterable[Score], notes: Iterable[str] = (), evidence: Evi
         Row(method, method_label(method), tuple(cells[position] for cells in by_column))
         for position, method in enumerate(methods)
     )
-    return Table(columns, tuple(rows), tuple(notes), evidence)
+    return Table(columns, tuple(rows), tuple(notes), evidence, titles or {})
 
 
 def round_to_tenths(value: Fraction) -> int:

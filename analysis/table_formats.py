@@ -8,7 +8,7 @@ from itertools import groupby
 
 from analysis import evidence_formats
 from analysis.evidence import Evidence
-from analysis.labels import AVERAGE, BASE, TRUST_REGION, setup_title
+from analysis.labels import AVERAGE, BASE, TRUST_REGION, method_title
 from analysis.table import CSV_COLUMNS, EVIDENCE_COLUMNS, Cell, Column, Mark, Row, Table, round_to_tenths
 
 _LATEX_MARKS: Mapping[Mark, str] = {"best": r"\textbf{%s}", "second": r"\underline{%s}"}
@@ -37,7 +37,7 @@ def to_markdown(table: Table) -> str:
     """
     # Markdown has a single heading row; it takes the titles, and the column names become the first row.
     titles = [
-        name for setup, width in _setup_widths(table) for name in (_markdown(setup_title(setup)), *[""] * (width - 1))
+        name for setup, width in _setup_widths(table) for name in (_markdown(table.title(setup)), *[""] * (width - 1))
     ]
     labels = [_bold_average(column, _markdown(column.label), "**%s**") for column in table.columns]
     lines = [
@@ -46,7 +46,7 @@ def to_markdown(table: Table) -> str:
         _markdown_line(["**Method**", *labels]),
         *(_markdown_row(row) for row in table.rows),
     ]
-    lines += evidence_formats.markdown_blocks(table.evidence) if table.evidence else []
+    lines += evidence_formats.markdown_blocks(table.evidence, table.title) if table.evidence else []
     return "\n".join(lines) + "\n" + "".join(f"\n{_markdown(note)}\n" for note in table.notes)
 
 
@@ -97,7 +97,12 @@ def to_json(table: Table) -> str:
     """
     columns = [{"setup": c.setup, "benchmark": c.benchmark, "label": c.label} for c in table.columns]
     rows = [
-        {"method": row.method, "label": row.label, "cells": [_cell_object(cell) for cell in row.cells]}
+        {
+            "method": row.method,
+            "label": row.label,
+            "title": method_title(row.method),
+            "cells": [_cell_object(cell) for cell in row.cells],
+        }
         for row in table.rows
     ]
     document = {
@@ -156,7 +161,7 @@ def _latex_titles(table: Table) -> list[str]:
     """The line of setup titles and the rules under them; nothing for a table without columns."""
     titles, rules, start = [""], [], 2
     for setup, width in _setup_widths(table):
-        titles.append(rf"\multicolumn{{{width}}}{{c}}{{{_latex(setup_title(setup))}}}")
+        titles.append(rf"\multicolumn{{{width}}}{{c}}{{{_latex(table.title(setup))}}}")
         rules.append(rf"\cmidrule(lr){{{start}-{start + width - 1}}}")
         start += width
     return [_latex_line(titles).lstrip(), " ".join(rules)] if rules else []
@@ -168,7 +173,7 @@ def _latex_group(row: Row) -> int:
 
 
 def _latex_row(row: Row) -> str:
-    label = _latex(row.label)
+    label = _latex(method_title(row.method))
     cells = [_mark_text(cell, _LATEX_MARKS) for cell in row.cells]
     return _latex_line([rf"\textbf{{{label}}}" if row.method == TRUST_REGION else rf"\quad {label}", *cells])
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from analysis.evidence import Evidence, RowEvidence
 from analysis.evidence_formats import EXPLANATION, HEADINGS, LEFT, by_setup, text_cells
-from analysis.labels import setup_title
 from analysis.table import Cell, Column, Row, Table, tenths_text
 
 STYLES = {"best": "bold", "second": "underline", None: ""}
@@ -28,7 +27,7 @@ def to_rich(table: Table) -> Any:
     from rich.text import Text
 
     setups = list(dict.fromkeys(column.setup for column in table.columns))
-    titles = {setup: f"\n{setup_title(setup)}" if len(setups) > 1 else "" for setup in setups}
+    titles = {setup: f"\n{table.title(setup)}" if len(setups) > 1 else "" for setup in setups}
     parts = [part for setup in setups for part in (Text(titles[setup], "bold"), _scores(table, setup))]
     if table.evidence and table.evidence.rows:
         for setup, rows in by_setup(table.evidence):

@@ -12,6 +12,7 @@ from typing import Any
 from orchestrator import race
 from orchestrator.config import Evaluation, Experiment, Placement, Setup
 from orchestrator.identity import base_identity, digest, evaluation_identity, sft_identity, trial_identity
+from orchestrator.methods import BASE, method_label
 from orchestrator.tasks.benchmarks import BENCHMARKS
 from orchestrator.tasks.grader import GRADER_VERSION
 
@@ -36,8 +37,9 @@ class Unit:
 
     @property
     def label(self) -> str:
-        """Method and knobs for people: `trust_region ε₀=0.05 K=12`."""
-        return " ".join([self.method or self.kind, *(f"{k}={v:g}" for k, v in self.knobs.items())])
+        """Method and knobs for people: `TRB epsilon0=0.05 K=12`."""
+        name = method_label(BASE if self.kind == "base_eval" else self.method or self.kind)
+        return " ".join([name, *(f"{k}={v:g}" for k, v in self.knobs.items())])
 
 
 def expand(experiment: Experiment) -> list[Unit]:

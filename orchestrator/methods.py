@@ -1,13 +1,16 @@
-"""The seven methods, their knobs and the allowed values (Appendix A.2), as a table, and what a file asks of them."""
+"""The seven methods: their names, their knobs with the allowed values (Appendix A.2), and what a file asks of them."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
 from typing import Any
 
 from orchestrator import strict
 from orchestrator.config import Placement
-from orchestrator.errors import UserError, refuse, unknown
+from orchestrator.errors import UserError, did_you_mean, refuse, unknown
 
 PLACEMENT_KEY = "placement"
 SEEDS_KEY = "seeds"
@@ -75,6 +78,72 @@ METHODS: dict[str, dict[str, Knob]] = {
     },
     "sft_warmup": {"K": _steps("Supervised updates before distillation, one of training.sft.checkpoints.")},
 }  # fmt: skip
+
+BASE = "base"  # the untrained student: a row of the tables, no method that an experiment lists
+
+# The names of the paper, in the order of the rows of its main table.
+TITLES: Mapping[str, str] = MappingProxyType(
+    {
+        "trust_region": "Trust-Region behavior Blending",
+        "vanilla": "Vanilla OPD",
+        "veto": "Veto",
+        "skd": "Interleaved teacher injection (SKD)",
+        "temperature_warmup": "Temperature warmup",
+        "sft_warmup": "SFT warmup",
+        "fixed_epsilon": "Fixed-ε blending",
+        BASE: "Untrained student",
+    }
+)
+# What every table, list, figure and W&B run calls a method.
+SHORT: Mapping[str, str] = MappingProxyType(
+    {
+        "trust_region": "TRB",
+        "vanilla": "Vanilla",
+        "veto": "Veto",
+        "skd": "SKD",
+        "temperature_warmup": "Temperature",
+        "sft_warmup": "SFT warmup",
+        "fixed_epsilon": "Fixed ε",
+        BASE: "Untrained student",
+    }
+)
+
+
+def method_label(key: str) -> str:
+    """The short label of a method; an unknown key, such as that of a new method, is its own label."""
+    return SHORT.get(key, key)
+
+
+def method_title(key: str) -> str:
+    """The name of a method as the paper prints it; its short label where the paper has none."""
+    return TITLES.get(key, method_label(key))
+
+
+def method_key(name: str) -> str:
+    """The key of a method given as key, title or short label, in any case and with any of blank, - and _ between words.
+
+    An unknown name is its own key.
+    """
+    folded = _fold(name)
+    for names in ({key: key for key in SHORT}, TITLES, SHORT):
+        for key, known in names.items():
+            if _fold(known) == folded:
+                return key
+    return name
+
+
+def known_method(where: str, name: str, known: Iterable[str]) -> str:
+    """The key of a method given by any of its names; UserError at `where` unless it is one of the keys `known`."""
+    key, keys = method_key(name), list(known)
+    if key in keys:
+        return key
+    labels = [method_label(key) for key in keys]
+    near = did_you_mean(name, [*labels, *keys])
+    raise UserError(f"{where}: {name!r} — one of {', '.join(labels)}{near}")
+
+
+def _fold(name: str) -> str:
+    return re.sub(r"[\s_-]+", " ", name.strip()).casefold()
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ def test_a_clear_difference(loaded: Loaded, runs: Path) -> None:
 
 
 def test_the_other_way_round_is_the_negative(loaded: Loaded, runs: Path) -> None:
-    (one,), (other,) = compare(*loaded, runs, "skd,vanilla"), compare(*loaded, runs, "Vanilla OPD, skd")
+    (one,), (other,) = compare(*loaded, runs, "skd,vanilla"), compare(*loaded, runs, "Vanilla OPD, SKD")
     assert other.methods == ("vanilla", "skd")
     for key, gap in one.columns.items():
         back = other.columns[key]
@@ -64,7 +64,7 @@ def test_the_other_way_round_is_the_negative(loaded: Loaded, runs: Path) -> None
 def test_a_method_without_scores_leaves_empty_cells(loaded: Loaded, runs: Path) -> None:
     comparisons = compare(*loaded, runs, "veto,vanilla")
     text = to_markdown(comparisons)
-    assert "veto (no scores yet) − vanilla step 20" in text
+    assert "Veto (no scores yet) − Vanilla step 20" in text
     cells = [cell.strip() for cell in text.splitlines()[4].strip("|").split("|")]
     assert cells[:2] + cells[3:] == ["Avg", "", "", ""]
     assert cells[2]
@@ -95,9 +95,9 @@ def test_formats_tell_the_same(loaded: Loaded, runs: Path, capsys: pytest.Captur
     [
         (["--compare", "skd"], "--compare: 'skd' — two different methods, FIRST,SECOND"),
         (["--compare", "skd,Interleaved teacher injection (SKD)"], "two different methods"),
-        (["--compare", "skd,vanila"], "--compare vanila: unknown method — one of vanilla, "),
+        (["--compare", "skd,vanila"], "--compare: 'vanila' — one of Vanilla, "),
         (["--compare", "skd,vanilla", "--format", "tex"], "--format: 'tex' — one of md, csv, json with --compare"),
-        (["methods.skd=null", "--compare", "skd,vanilla"], "--compare skd: unknown method"),
+        (["methods.skd=null", "--compare", "skd,vanilla"], "--compare: 'skd' — one of Vanilla, "),
     ],
 )
 def test_mistakes_are_one_line(

@@ -189,7 +189,7 @@ def test_a_selection_before_all_samples_are_there_is_noted(tmp_path: Path, loade
     write(tmp_path, loaded[0], units_of(loaded[1], "vanilla")[0], 20, draw(1, 0.5, n=2), n=2)
     made = load.results_table(*loaded, tmp_path)
     assert not row_of(made, "vanilla").complete
-    assert made.notes[-1] == "arithmetic vanilla: selected before any checkpoint has the samples asked for"
+    assert made.notes[-1] == "arithmetic Vanilla: selected before any checkpoint has the samples asked for"
 
 
 def test_seeds_are_resampled_and_their_spread_is_told(tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ def test_markdown_shows_what_the_averages_rest_on(table: Table) -> None:
     text = to_markdown(table)
     heading, _, *rows = blocks(text)
     assert heading == ["Method", "Avg", "Split-half", "Fresh", "− vanilla", "Of", "Step", "Setting"]
-    assert [row[0] for row in rows] == ["trust_region", "vanilla", "base"]
+    assert [row[0] for row in rows] == ["TRB", "Vanilla", "Untrained student"]
     cells = dict(zip(heading, rows[0], strict=True))
     assert re.fullmatch(r"\d+\.\d ±\d+\.\d", cells["Avg"])
     assert re.fullmatch(r"\+\d+\.\d \[[+−]?\d+\.\d, \+\d+\.\d\]", cells["− vanilla"])
@@ -277,7 +277,7 @@ def test_the_latex_tabular_is_the_plain_one(table: Table) -> None:
     lines = to_latex(table).splitlines(keepends=True)
     comments = [line for line in lines if line.startswith("%")]
     assert "".join(line for line in lines if line not in comments) == to_latex(plain)
-    assert sum("arithmetic trust_region: " in line and "Split-half" in line for line in comments) == 1
+    assert sum("arithmetic TRB: " in line and "Split-half" in line for line in comments) == 1
 
 
 def test_the_csv_adds_columns_that_reading_passes_over(tmp_path: Path, table: Table) -> None:
@@ -345,11 +345,11 @@ def printed(table: Table, width: int = 100) -> list[str]:
 def test_the_terminal_shows_scores_with_the_reach_of_their_intervals(table: Table) -> None:
     lines = printed(table)
     assert max(map(len, lines)) <= 100
-    trust_region = next(line for line in lines if line.startswith("Trust-Region behavior Blending"))
+    trust_region = next(line for line in lines if line.startswith("TRB"))
     assert len(re.findall(r"\d+\.\d ±\d+\.\d", trust_region)) == 3
     veto = next(line for line in lines if line.startswith("Veto"))
     assert veto == "Veto"
-    evidence = next(line for line in lines if line.startswith("trust_region"))
+    evidence = [line for line in lines if line.startswith("TRB")][1]
     assert evidence.endswith("60  epsilon0=0.05 K=12")
 
 
@@ -359,7 +359,7 @@ def test_the_terminal_shows_the_papers_table_setup_by_setup() -> None:
     assert max(map(len, lines)) <= 100
     titles = [i for i, line in enumerate(lines) if "←" in line]
     assert [lines[i] for i in titles] == ["Qwen3-1.7B-Base ← Qwen3-8B", "Qwen3-0.6B-Base ← Qwen3-4B"]
-    vanilla = [line.split()[2:] for line in lines if line.startswith("Vanilla OPD")]
+    vanilla = [line.split()[1:] for line in lines if line.startswith("Vanilla")]
     assert vanilla == [["32.3", "69.1", "33.7", "43.0", "8.8", "7.1"], ["44.0", "69.9", "53.1", "21.8", "31.1"]]
 
 

@@ -69,9 +69,9 @@ def test_trajectories_are_lines_in_per_cent() -> None:
     runs = [series({0: [0.1], 20: [0.25]}), series({20: [0.5]}, "sft_warmup", {"K": 15}, sft=True), series({}, "veto")]
     figure = trajectories.draw(runs, TITLE)
     axes = only(figure)
-    assert labels(figure) == ["Vanilla OPD", "SFT warmup $K$=15 (after SFT: no step 0)"]
-    assert values(line(axes, "Vanilla OPD")) == [10.0, 25.0]
-    assert list(np.asarray(line(axes, "Vanilla OPD").get_xdata())) == [0, 20]
+    assert labels(figure) == ["Vanilla", "SFT warmup $K$=15 (after SFT: no step 0)"]
+    assert values(line(axes, "Vanilla")) == [10.0, 25.0]
+    assert list(np.asarray(line(axes, "Vanilla").get_xdata())) == [0, 20]
     assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_title()) == ("optimizer step", "mean pass@1 (%)", TITLE)
 
 
@@ -83,7 +83,7 @@ def test_steps_are_whole() -> None:
 def test_seeds_are_a_mean_and_a_band() -> None:
     figure = trajectories.draw([series({0: [0.1], 20: [0.2, 0.4], 40: [0.3, 0.3]})], TITLE)
     axes = only(figure)
-    assert labels(figure) == ["Vanilla OPD", "±1 s.d. over seeds"]
+    assert labels(figure) == ["Vanilla", "±1 s.d. over seeds"]
     assert values(axes.get_lines()[0]) == [10.0, 30.0, 30.0]
     (band,) = (part for part in axes.collections if isinstance(part, PolyCollection))
     heights = np.concatenate([path.vertices for path in band.get_paths()])[:, 1]  # pyright: ignore[reportArgumentType, reportCallIssue]
@@ -114,7 +114,7 @@ def test_long_lines_lie_under_their_running_mean() -> None:
     assert values(thick)[200] == pytest.approx(sum(0.5 + (s % 7) / 20 for s in range(195, 206)) / 11)
     assert thin.get_linewidth() < thick.get_linewidth()
     assert figure.axes[1].get_xlabel() == "optimizer step (thick: 11-step mean)"
-    assert labels(figure) == ["Vanilla OPD"]
+    assert labels(figure) == ["Vanilla"]
 
 
 def test_running_means_take_what_is_there() -> None:
@@ -130,12 +130,12 @@ def test_entropy_stands_over_scores_with_the_warmup_shaded() -> None:
     trust = series({0: [0.1], 1: [0.05]}, "trust_region", TRB)
     figure = entropy.draw([series({0: [0.2], 1: [0.1]}), trust], [series({0: [0.2]})], 12, TITLE)
     upper, lower = figure.axes
-    assert values(line(upper, "Vanilla OPD")) == [0.2, 0.1]
-    assert values(line(lower, "Vanilla OPD")) == [20.0]
+    assert values(line(upper, "Vanilla")) == [0.2, 0.1]
+    assert values(line(lower, "Vanilla")) == [20.0]
     spans = [cast(Rectangle, axes.patches[0]) for axes in (upper, lower)]
     assert [(span.get_x(), span.get_width()) for span in spans] == [(0, 12)] * 2
     assert upper.get_ylim()[0] == 0
-    assert labels(figure) == ["warmup, $K$=12", "Vanilla OPD", r"TRB $\varepsilon_0$=0.05, $K$=12"]
+    assert labels(figure) == ["warmup, $K$=12", "Vanilla", r"TRB $\varepsilon_0$=0.05, $K$=12"]
     assert not entropy.draw([trust], [], None, TITLE).axes[0].patches
 
 

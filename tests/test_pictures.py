@@ -67,7 +67,7 @@ def test_scores_alone_give_trajectories_and_the_sweep(tmp_path: Path, one_seed: 
     figure = drawn["trajectories"].figure
     assert figure is not None
     shown = [line.get_label() for line in figure.axes[0].get_lines()]
-    assert shown == ["Vanilla OPD", r"TRB $\varepsilon_0$=0.05, $K$=12"]  # the best of its family, not every run
+    assert shown == ["Vanilla", r"TRB $\varepsilon_0$=0.05, $K$=12"]  # the best of its family, not every run
 
 
 def test_steps_alone_give_what_needs_no_scores(tmp_path: Path, one_seed: Loaded) -> None:

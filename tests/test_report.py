@@ -162,27 +162,27 @@ def test_scores_and_what_is_behind_them(root: ElementTree.Element) -> None:
     scores, evidence = tables(root, "results").values()
     assert scores[0] == ["Method", "Avg", "Short sums", "Long sums"]
     rows = {row[0]: row[1:] for row in scores[1:]}
-    assert [rows[name][0].split()[0] for name in ("Trust-Region behavior Blending", "Vanilla OPD", "Veto")] == [
+    assert [rows[name][0].split()[0] for name in ("TRB", "Vanilla", "Veto")] == [
         "75.0",
         "50.0",
         "–",
     ]
-    assert all("±" in cell for cell in rows["Vanilla OPD"])
+    assert all("±" in cell for cell in rows["Vanilla"])
     behind = {row[0]: dict(zip(evidence[0], row, strict=True)) for row in evidence[1:]}
     assert set(behind) == {
-        "Trust-Region behavior Blending",
-        "Vanilla OPD",
-        "Interleaved teacher injection (SKD)",
+        "TRB",
+        "Vanilla",
+        "SKD",
         "Untrained student",
     }
-    trust = behind["Trust-Region behavior Blending"]
+    trust = behind["TRB"]
     assert (trust["Step"], trust["Of"], trust["Fresh samples"][:4], trust["− vanilla"][:5]) == (
         "30",
         "1",
         "75.0",
         "+25.0",
     )
-    assert behind["Vanilla OPD"]["p"] == "–"
+    assert behind["Vanilla"]["p"] == "–"
 
 
 def test_marks_do_not_rely_on_colour(root: ElementTree.Element) -> None:
@@ -221,7 +221,7 @@ def test_diagnostics_are_means_over_the_warmup_and_the_last_step(root: ElementTr
     found = tables(root, "diagnostics")
     early, last = ({row[0]: dict(zip(rows[0], row, strict=True)) for row in rows[1:]} for rows in found.values())
     assert list(found) == ["Mean over the first 12 steps", "Last step"]
-    trust, vanilla = "Trust-Region behavior Blending", "Vanilla OPD"
+    trust, vanilla = "TRB", "Vanilla"
     assert (early[trust]["β*"], last[trust]["β*"]) == ("0.550", "–")
     assert (early[vanilla]["β*"], early[vanilla]["Length (tokens)"], last[vanilla]["Length (tokens)"]) == (
         "–",

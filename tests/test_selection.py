@@ -181,7 +181,7 @@ def test_the_note_on_the_spread_over_seeds(tmp_path: Path, two_seeds: Loaded) ->
         write_run(tmp_path, two_seeds[0], unit, {20: scores})
     assert load.results_table(*two_seeds, tmp_path).notes == (
         f"partial: 2 of {len(two_seeds[1])} units done",
-        "arithmetic vanilla: 2 seeds, standard deviation of Avg 17.7",
+        "arithmetic Vanilla: 2 seeds, standard deviation of Avg 17.7",
     )
 
 

@@ -49,7 +49,7 @@ LAYERS = (
     {"cli"},
 )
 FOR_ANALYSIS = {
-    *("config", "grid", "rundir", "selection", "status", "load", "records", "errors", "probe_unit"),
+    *("config", "methods", "grid", "rundir", "selection", "status", "load", "records", "errors", "probe_unit"),
     "tasks.benchmarks",
 }
 USING_ANALYSIS = {"orchestrator.submit", "orchestrator.cli"}

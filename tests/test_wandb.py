@@ -183,7 +183,7 @@ def test_the_results_table_is_a_run_of_its_own(runs: Path, loaded: Loaded) -> No
         assert set(shown) == {"results", "scores"}
         assert shown["results"]["columns"] == ["Method", "Avg", "Short sums", "Long sums"]
         rows = {row[0]: row[1:] for row in shown["results"]["data"]}
-        assert (rows["Vanilla OPD"], rows["Veto"]) == ([37.5, 25.0, 50.0], [87.5, 100.0, 75.0])
+        assert (rows["Vanilla"], rows["Veto"]) == ([37.5, 25.0, 50.0], [87.5, 100.0, 75.0])
         assert rows["Untrained student"] == [None, None, None]
         scored = [dict(zip(shown["scores"]["columns"], row, strict=True)) for row in shown["scores"]["data"]]
         (cell,) = [row for row in scored if (row["method"], row["benchmark"]) == ("veto", "arithmetic_long")]

@@ -26,7 +26,7 @@ Loaded = tuple[Experiment, list[Unit]]
 
 AGAIN = "trb submit sweep.yaml"
 CLOSED = "http://127.0.0.1:9"  # nothing listens there
-TABLES: dict[str, Table] = {"results": (["Method", "Avg"], [["Veto", 50.0], ["Vanilla OPD", None]])}
+TABLES: dict[str, Table] = {"results": (["Method", "Avg"], [["Veto", 50.0], ["Vanilla", None]])}
 
 
 @pytest.fixture
@@ -133,11 +133,11 @@ def test_the_results_table_arrives_and_is_replaced(server: WandbServer, runs: Pa
     run_id = results_id(experiment)
     mirror_results(experiment, TABLES, ["one note", "another"], runs, "online")
     for value in (50.0, 62.5):
-        changed: dict[str, Table] = {"results": (["Method", "Avg"], [["Veto", value], ["Vanilla OPD", None]])}
+        changed: dict[str, Table] = {"results": (["Method", "Avg"], [["Veto", value], ["Vanilla", None]])}
         mirror_results(experiment, changed, ["one note", "another"], runs, "online")
         run = server.runs[run_id]
         shown = json.loads(server.files[f"{run_id}/{run.summary['results']['path']}"])
-        assert shown == {"columns": ["Method", "Avg"], "data": [["Veto", value], ["Vanilla OPD", None]]}
+        assert shown == {"columns": ["Method", "Avg"], "data": [["Veto", value], ["Vanilla", None]]}
     assert list(server.runs) == [run_id]
     assert run.rows == []
     assert (run.inputs["jobType"], run.inputs["notes"]) == ("results", "one note\nanother")

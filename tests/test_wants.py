@@ -236,7 +236,7 @@ def test_a_kill_between_noting_a_rung_and_replacing_the_record(tmp_path: Path) -
 
 
 def test_one_rival_is_taken_to_the_end_at_once(tmp_path: Path) -> None:
-    alone = world(rates={("vanilla", 20): 0.1, ("vanilla", 40): 0.1, ("vanilla", 60): 0.9})
+    alone = world(rates={("Vanilla", 20): 0.1, ("Vanilla", 40): 0.1, ("Vanilla", 60): 0.9})
     alone.train(tmp_path, "vanilla")
     alone.wave(tmp_path)
     [vanilla] = alone.family("vanilla")
@@ -377,7 +377,7 @@ def test_a_checkpoint_that_was_dropped_with_fewer_samples_is_not_the_best_any_mo
     with closing(RunWriter(tmp_path, vanilla.id)) as run:
         for evaluation_id in grid.evaluation_ids(sweep.experiment.setups["arithmetic"]).values():
             run.write_evaluation(evaluation_id, 40, [record(4, 4, f"p{index}") for index in range(PROBLEMS)])
-    sweep.rates = {("vanilla", 20): 0.9, ("vanilla", 60): 0.1}
+    sweep.rates = {("Vanilla", 20): 0.9, ("Vanilla", 60): 0.1}
     sweep.finish(tmp_path)
     assert kept(sweep, tmp_path, "vanilla") == [[20]]
     [found] = [s for s in status.collect(sweep.experiment, sweep.units, tmp_path) if s.id == vanilla.id]

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from analysis.curves import Curve, Series
+from analysis.labels import method_label
 
 WIDTH = 6.4  # inches
 DPI = 160
@@ -30,15 +31,6 @@ LOOKS = {
     "skd": (GREEN, "^"),
     "temperature_warmup": (ORANGE, "v"),
     "sft_warmup": (VERMILLION, "s"),
-}
-METHODS = {
-    "vanilla": "Vanilla OPD",
-    "trust_region": "TRB",
-    "fixed_epsilon": "Fixed",
-    "veto": "Veto",
-    "skd": "SKD",
-    "temperature_warmup": "Temperature warmup",
-    "sft_warmup": "SFT warmup",
 }
 KNOBS = {
     "epsilon0": r"$\varepsilon_0$",
@@ -96,7 +88,7 @@ def knob_text(name: str, value: float) -> str:
 def setting_label(series: Series) -> str:
     """Method and knobs for a legend: `TRB ε₀=0.05, K=12`."""
     knobs = ", ".join(knob_text(name, value) for name, value in series.knobs.items())
-    return f"{METHODS.get(series.method, series.method)} {knobs}".rstrip()
+    return f"{method_label(series.method)} {knobs}".rstrip()
 
 
 def look(method: str, index: int = 0) -> tuple[str, str]:

@@ -51,7 +51,7 @@ def _setup(experiment: Experiment, units: list[Unit], runs: Path, chosen: Sequen
     best = curves.best_settings(settings, [selected for selected in chosen if selected.setup == name])
     logged = {method: curves.metric_series(setting, runs, list(QUANTITIES)) for method, setting in best.items()}
     logged = {method: logged[method] for method in order_methods(logged) if logged[method]}
-    heading = element("h3", setup_title(name))
+    heading = element("h3", setup_title(name, experiment.setups))
     if not logged:
         return join([heading, paragraph("No step of a chosen run has been logged yet.")])
     tables = [_table("Last step", {method: last_step(series) for method, series in logged.items()})]

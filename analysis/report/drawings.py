@@ -84,20 +84,22 @@ CAPTIONS: Mapping[str, Caption] = {
 def figures_section(experiment: Experiment, units: list[Unit], runs: Path) -> Html:
     """The figures in their order, and why the others cannot be drawn."""
     found = list(pictures(experiment, units, runs))
-    drawn = [_figure(picture.figure, picture) for picture in found if picture.figure is not None]
-    missing = [f"{_caption(p).title}, {_setup(p)}: {p.missing}" for p in found if p.figure is None]
+    drawn = [
+        _figure(picture.figure, picture, _setup(picture, experiment)) for picture in found if picture.figure is not None
+    ]
+    missing = [f"{_caption(p).title}, {_setup(p, experiment)}: {p.missing}" for p in found if p.figure is None]
     reasons = join([paragraph("Not drawn:"), bullets(missing)]) if missing else Html()
     return section("Figures", "figures", *drawn, reasons)
 
 
-def _figure(figure: Figure, picture: Picture) -> Html:
+def _figure(figure: Figure, picture: Picture, setup: str) -> Html:
     """As an image, not inline: there its names and styles cannot meet those of the page or of other figures."""
     caption, data = _caption(picture), output.to_bytes(figure, "svg")
     width, height = (round(PIXELS * inches) for inches in figure.get_size_inches())
     source = f"data:image/svg+xml;base64,{base64.b64encode(data).decode()}"
-    alt = f"{_setup(picture)}: {caption.alt}"
+    alt = f"{setup}: {caption.alt}"
     image = void("img", src=source, alt=alt, width=str(width), height=str(height))
-    text = [element("strong", f"{caption.title}, {_setup(picture)}. "), caption.shows, " "]
+    text = [element("strong", f"{caption.title}, {setup}. "), caption.shows, " "]
     return element(
         "figure",
         scrolling(caption.title, image),
@@ -110,5 +112,5 @@ def _caption(picture: Picture) -> Caption:
     return CAPTIONS[picture.name.partition("-")[0]]
 
 
-def _setup(picture: Picture) -> str:
-    return setup_title(picture.name.partition("-")[2])
+def _setup(picture: Picture, experiment: Experiment) -> str:
+    return setup_title(picture.name.partition("-")[2], experiment.setups)

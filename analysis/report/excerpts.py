@@ -33,7 +33,7 @@ def _setup(experiment: Experiment, setup: str, runs: Path) -> Html:
         shown = paragraph("There are none yet: no continuation probe has been completed. ", command, " runs it.")
     else:
         shown = join(_pair(index, excerpt) for index, excerpt in enumerate(found, 1))
-    return join([element("h3", setup_title(setup)), shown])
+    return join([element("h3", setup_title(setup, experiment.setups)), shown])
 
 
 def _pair(index: int, excerpt: Mapping[str, Any]) -> Html:

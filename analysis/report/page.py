@@ -65,7 +65,7 @@ def build_page(experiment: Experiment, units: list[Unit], runs: Path, path: Path
         figures_section(experiment, units, runs),
         excerpts_section(experiment, runs),
         diagnostics_section(experiment, units, runs, chosen),
-        costs_section(costs),
+        costs_section(experiment, costs),
         provenance_section(experiment, statuses, runs, results.evidence, path),
     ]
     return _document(f"{experiment.name} – trb report", sections)

@@ -73,7 +73,7 @@ def _benchmarks(experiment: Experiment, evidence: Evidence) -> Html:
         known = next((row for row in evidence.rows if row.setup == source.setup), None)
         problems = "" if known is None else f" × {known.columns[source.benchmark].problems:,}"
         asked = f"{run.n}{problems}" if run else ""
-        name = f"{benchmark_label(source.benchmark)}, {setup_title(source.setup)}"
+        name = f"{benchmark_label(source.benchmark)}, {setup_title(source.setup, experiment.setups)}"
         rows.append([name, asked, element("code", content), element("code", source.evaluation_id)])
     headings = ["Benchmark", "Samples × problems", "Content", "Evaluation"]
     return join([element("h3", "Benchmarks"), table("Problems by content", headings, rows, texts=headings)])
@@ -85,7 +85,7 @@ def _data(experiment: Experiment, statuses: Sequence[UnitStatus], runs: Path) ->
         found = [RunReader(runs, s.id).document("data.json") for s in statuses if s.setup == setup]
         documents = {json.dumps(document, sort_keys=True): document for document in found if document is not None}
         for document in documents.values():
-            rows += [[setup_title(setup), key, value] for key, value in _flat(document)]
+            rows += [[setup_title(setup, experiment.setups), key, value] for key, value in _flat(document)]
     heading = element("h3", "Training data")
     if not rows:
         return join([heading, paragraph("No unit recorded what its training data hold.")])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from analysis.evidence import ColumnEvidence, Evidence, RowEvidence
 from analysis.evidence_formats import EXPLANATION, by_setup, signed
-from analysis.labels import AVERAGE, method_label, setup_title
+from analysis.labels import AVERAGE, method_label
 from analysis.report.html import Html, bullets, element, join, paragraph, section, table
 from analysis.report.texts import limits, p_text, signed_limits
 from analysis.table import Cell, Table, tenths_text
@@ -24,7 +24,7 @@ def scores_section(results: Table) -> Html:
     """Two tables for each setup, the explanation and the notes."""
     setups = list(dict.fromkeys(column.setup for column in results.columns))
     parts = [
-        join([element("h3", setup_title(setup)), _scores(results, setup), _rest(results, setup)]) for setup in setups
+        join([element("h3", results.title(setup)), _scores(results, setup), _rest(results, setup)]) for setup in setups
     ]
     notes = [EXPLANATION, P_VALUE, "Bold: best of the column; underlined: second. The untrained student is not ranked."]
     return section(

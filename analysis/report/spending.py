@@ -8,6 +8,7 @@ from analysis.costs import PHASES, Cost, total
 from analysis.labels import BASE, method_label, setup_title
 from analysis.report.html import Html, element, join, paragraph, section, table
 from analysis.report.texts import decimal, duration, whole
+from orchestrator.config import Experiment
 
 KINDS = {"base_eval": method_label(BASE), "sft": "Supervised stage (shared)"}
 HEADINGS = (
@@ -24,9 +25,9 @@ COUNTING = (
 )
 
 
-def costs_section(costs: Mapping[str, Mapping[str, Cost]]) -> Html:
+def costs_section(experiment: Experiment, costs: Mapping[str, Mapping[str, Cost]]) -> Html:
     """A table for each setup of `costs`: setup → method or kind of unit → cost."""
-    parts = [join([element("h3", setup_title(setup)), _table(own)]) for setup, own in costs.items()]
+    parts = [join([element("h3", setup_title(setup, experiment.setups)), _table(own)]) for setup, own in costs.items()]
     return section("Cost and time", "cost", *parts, paragraph(COUNTING, class_="note"))
 
 

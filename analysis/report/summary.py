@@ -20,7 +20,7 @@ def summary(experiment: Experiment, statuses: Sequence[UnitStatus], runs: Path) 
     seeds = _seeds(experiment)
     methods = ", ".join(map(method_label, experiment.methods))
     commits = sorted({commit_text(origin) for origin in read_origins(statuses, runs).values()})
-    rows = [[_name(name, setup), *_facts(setup)] for name, setup in experiment.setups.items()]
+    rows = [[setup_title(name, experiment.setups), *_facts(setup)] for name, setup in experiment.setups.items()]
     return element(
         "header",
         element("h1", experiment.name),
@@ -53,12 +53,6 @@ def _progress(statuses: Sequence[UnitStatus]) -> Html:
         class_="partial",
     )
     return join([partial, bullets(f"Failed: {s.id}: {s.error}" for s in statuses if s.state == "failed")])
-
-
-def _name(name: str, setup: Setup) -> str:
-    """As the other parts of the page call it, and its own title where that is another."""
-    known = setup_title(name)
-    return known if setup.title in ("", known) else f"{known}: {setup.title}"
 
 
 def _facts(setup: Setup) -> list[str]:
