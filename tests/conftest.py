@@ -1,8 +1,14 @@
-"""Sweeps that several tests look at, run once."""
+"""Sweeps that several tests look at, run once for all test processes. Tests copy what they change."""
 
 from __future__ import annotations
 
+import json
+import os
+from pathlib import Path
+from typing import Any
+
 import pytest
+from filelock import FileLock
 
 from tests.sweeps import Sweep, run_sweep
 
@@ -11,7 +17,7 @@ from tests.sweeps import Sweep, run_sweep
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
     """Roles inline, and one trial whose roles are actors of their own; one sample for each problem."""
     methods = {"vanilla": {}, "sft_warmup": {"K": [4]}, "skd": {"K": [5], "tau_T": [0.6], "placement": "split"}}
-    return run_sweep(tmp_path_factory.mktemp("finished"), methods, evaluation={"rescore": False})
+    return _shared_sweep(tmp_path_factory, "finished", methods, evaluation={"rescore": False})
 
 
 @pytest.fixture(scope="session")
@@ -23,4 +29,19 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
         "sft_warmup": {"K": [4]},
     }
     three = {"benchmarks": {"arithmetic_short": {"n": 3}}}
-    return run_sweep(tmp_path_factory.mktemp("undisturbed"), methods, evaluation=three)
+    return _shared_sweep(tmp_path_factory, "undisturbed", methods, evaluation=three)
+
+
+def _shared_sweep(
+    tmp_path_factory: pytest.TempPathFactory, name: str, methods: dict[str, Any], **keys: object
+) -> Sweep:
+    """The first test process that asks runs the sweep; the others wait for it and read the same folder."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
+    with FileLock(f"{folder}.lock"):
+        record = folder / "sweep.json"
+        if not record.exists():
+            sweep = run_sweep(folder, methods, **keys)
+            record.write_text(json.dumps({"experiment": str(sweep.experiment), "shown": sweep.shown}))
+        found = json.loads(record.read_text())
+    return Sweep(Path(found["experiment"]), folder / "runs", found["shown"])

@@ -13,6 +13,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 TRB = [sys.executable, "-c", "from orchestrator.cli import main; main()"]
+LONGEST_S = 1800  # of one command: far beyond what the slowest machine needs
 NOT_COMPARED = {"timing.jsonl", "attempts.jsonl", "log.txt", "phase.json"}  # clocks, and notes for people
 
 TINY_SHAPE = {"layers": 1, "hidden": 16, "heads": 2, "kv_heads": 1, "head_dim": 8, "ffn": 32, "tied": True}
@@ -82,7 +83,7 @@ def start(*arguments: str | Path, cwd: Path = ROOT) -> subprocess.Popen[str]:
 def trb(*arguments: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
     """`trb …` to its end."""
     process = start(*arguments, cwd=cwd)
-    out, err = process.communicate(timeout=280)
+    out, err = process.communicate(timeout=LONGEST_S)
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -13,7 +14,9 @@ from orchestrator.rundir import RunReader
 from tests.sockets import listening_addresses
 from tests.sweeps import Sweep, contents, start, trb, write_experiment
 
-pytestmark = [pytest.mark.ray, pytest.mark.xdist_group("ray")]
+pytestmark = [pytest.mark.ray]
+# What one sweep's tests share is made beside what the other's share: a group is one test process.
+ON_FINISHED, ON_UNDISTURBED = pytest.mark.xdist_group("finished"), pytest.mark.xdist_group("undisturbed")
 MORE = [
     "evaluation.benchmarks.arithmetic_short.n=3",
     "evaluation.benchmarks.arithmetic_long.n=1",
@@ -27,6 +30,7 @@ def units(experiment: Path, runs: Path) -> list[dict]:
     return json.loads(done.stdout)["units"]
 
 
+@ON_FINISHED
 def test_every_unit_is_done_and_the_table_is_printed(finished: Sweep) -> None:
     experiment, runs, out = finished.experiment, finished.runs, finished.shown
     assert {unit["state"] for unit in units(experiment, runs)} == {"done"}
@@ -34,12 +38,14 @@ def test_every_unit_is_done_and_the_table_is_printed(finished: Sweep) -> None:
     assert "SFT warmup" in out
 
 
+@ON_FINISHED
 def test_results_are_on_disk(finished: Sweep) -> None:
     runs = finished.runs
     names = {file.name for file in (runs / "results" / "sweep").iterdir()}
     assert {"table.md", "table.tex", "table.csv", "trajectories-tiny.png", "trajectories-tiny.pdf"} <= names
 
 
+@ON_FINISHED
 def test_the_supervised_stage_feeds_its_trial(finished: Sweep) -> None:
     experiment, runs = finished.experiment, finished.runs
     by_kind = {unit["kind"]: unit["id"] for unit in units(experiment, runs)}
@@ -49,6 +55,7 @@ def test_the_supervised_stage_feeds_its_trial(finished: Sweep) -> None:
     assert list(RunReader(runs, by_kind["sft"]).checkpoints()) == [4]
 
 
+@ON_FINISHED
 def test_run_directory_holds_what_the_contract_says(finished: Sweep) -> None:
     experiment, runs = finished.experiment, finished.runs
     unit = next(unit for unit in units(experiment, runs) if unit["label"] == "vanilla")
@@ -67,6 +74,7 @@ def test_run_directory_holds_what_the_contract_says(finished: Sweep) -> None:
     assert log.rstrip().endswith("nothing more to do for now")
 
 
+@ON_FINISHED
 def test_submitting_again_does_nothing(finished: Sweep) -> None:
     experiment, runs = finished.experiment, finished.runs
     before = contents(runs)
@@ -76,12 +84,17 @@ def test_submitting_again_does_nothing(finished: Sweep) -> None:
     assert contents(runs) == before
 
 
-def test_more_benchmarks_and_samples_evaluate_and_do_not_retrain(finished: Sweep, undisturbed: Sweep) -> None:
+@ON_UNDISTURBED
+def test_more_benchmarks_and_samples_evaluate_and_do_not_retrain(
+    finished: Sweep, undisturbed: Sweep, tmp_path: Path
+) -> None:
     """A benchmark is added and n raised; what comes out equals the sweep that asked for n = 3 at once."""
-    before = contents(finished.runs)
-    done = trb("submit", finished.experiment, *MORE, "--runs", finished.runs)
+    runs = tmp_path / "runs"
+    shutil.copytree(finished.runs, runs)
+    before = contents(runs)
+    done = trb("submit", finished.experiment, *MORE, "--runs", runs)
     assert done.returncode == 0, done.stderr
-    after = contents(finished.runs)
+    after = contents(runs)
     changed = {path for path in before if after[path] != before[path]}
     assert changed == {path for path in before if "/evals/arithmetic_short-" in path}
     new = {path for path in after if path not in before}
@@ -93,6 +106,7 @@ def test_more_benchmarks_and_samples_evaluate_and_do_not_retrain(finished: Sweep
     assert {path: after[path] for path in shared} == {path: reference[path] for path in shared}
 
 
+@ON_UNDISTURBED
 def test_roles_as_actors_give_the_same_bytes_as_inline(finished: Sweep, undisturbed: Sweep) -> None:
     """Vanilla ran inline here and `colocated` there: the same unit, the same training files."""
     inline, colocated = contents(finished.runs), contents(undisturbed.runs)
@@ -102,6 +116,7 @@ def test_roles_as_actors_give_the_same_bytes_as_inline(finished: Sweep, undistur
     assert {path: inline[path] for path in files} == {path: colocated[path] for path in files}
 
 
+@ON_FINISHED
 def test_impossible_placement_is_refused_at_once(tmp_path: Path) -> None:
     experiment = write_experiment(tmp_path, {"vanilla": {}})
     done = trb("submit", experiment, "runtime.placement.cpus=4096", "--runs", tmp_path / "runs")
@@ -110,6 +125,7 @@ def test_impossible_placement_is_refused_at_once(tmp_path: Path) -> None:
     assert "4096 CPU" in done.stderr
 
 
+@ON_FINISHED
 def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tmp_path: Path) -> None:
     experiment, runs = write_experiment(tmp_path, {"vanilla": {}}), tmp_path / "runs"
     process = start("submit", experiment, "training.steps=2000", "--runs", runs)
