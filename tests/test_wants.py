@@ -81,8 +81,9 @@ class World:
         return roles_of(dict.fromkeys(WORKERS, call), lambda: None)
 
     def evaluate(
-        self, unit: Unit, _: str | None, benchmark: str, first: int, last: int, step: int, draw: int
+        self, unit: Unit, _: str | None, benchmark: str, first: int, last: int, step: int, draw: int, notes: str
     ) -> list[ProblemRecord]:
+        assert Path(notes).name == unit.id
         if self.calls_left <= 0:
             raise Killed
         self.calls_left -= 1
