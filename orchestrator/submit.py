@@ -17,7 +17,7 @@ from orchestrator.mirroring import Mirror
 from orchestrator.ray_environment import prepare_environment
 from orchestrator.retention import prune
 from orchestrator.status import UnitStatus
-from orchestrator.wandb_mode import result_tables
+from orchestrator.wandb_projection import result_tables
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ class Submission:
 def submit(experiment: Experiment, units: list[Unit], runs: Path, address: str | None, again: str) -> int:
     """0 when every unit is done, 1 when some are not, 130 after Ctrl-C."""
     job = Submission(experiment, units, runs, address, again, Console())
+    job.mirror.announce()
     missing = status.missing_units(experiment, units, runs)
     if not missing:
         prune(experiment, units, runs)

@@ -22,7 +22,8 @@ with warnings.catch_warnings():
 from orchestrator.config import Experiment
 from orchestrator.errors import UserError
 from orchestrator.grid import Unit, digest
-from orchestrator.wandb_mode import logged_in, mirror_folder, results_id, server_url
+from orchestrator.wandb_mode import leet_command, logged_in, server_url
+from orchestrator.wandb_projection import results_id
 
 SOLVED = ("trust_region", "fixed_epsilon")
 BLENDED = (*SOLVED, "skd")
@@ -83,7 +84,7 @@ def dashboard(
         view = workspace(experiment, units, entity or "", project)._to_model()
         specification = view.model_dump(by_alias=True, exclude_none=True) | {"entity": entity}
         return json.dumps(specification, indent=2, ensure_ascii=False)
-    offline = f"offline runs are shown by: wandb leet {mirror_folder(runs) / 'wandb'}"
+    offline = f"offline runs are shown by: {leet_command(runs)}"
     if not logged_in():
         raise UserError(
             f"dashboard: no key for {server_url()} — `wandb login`, or WANDB_API_KEY in the environment; {offline}"
@@ -109,7 +110,7 @@ def workspace(experiment: Experiment, units: list[Unit], entity: str, project: s
         runset_settings=ws.RunsetSettings(
             filters=expr.And(expr.Metric("ID").isin(runs)),
             groupby=[expr.Config("method"), expr.Config("setup")],
-            pinned_columns=["summary:best_score", "summary:best_step", "summary:candidates"],
+            pinned_columns=["summary:state", "summary:best_score", "summary:best_step", "summary:candidates"],
         ),
     )
     made._internal_name = f"nw-{_view_id(experiment)}-v"

@@ -1,26 +1,24 @@
-"""What W&B should show of a unit, and whether it already does: everything about the mirror that needs no wandb."""
+"""Where W&B is and what it was given: online, offline or disabled, the login, and a note of each run that was sent."""
 
 from __future__ import annotations
 
 import configparser
-import csv
 import json
+import math
 import netrc
 import os
+import shlex
+import sys
+import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from orchestrator import grid, selection
-from orchestrator.config import Experiment, Setup
-from orchestrator.grid import Unit
-from orchestrator.rundir import RunReader
+from orchestrator import grid
 
 # The cloud's addresses; an account of one is an account of the other.
 CLOUD = ("https://api.forge.coreweave.com", "https://api.wandb.ai")
-PHASES = ("rollout", "score", "reward", "learn")  # of a training step, as `timing.jsonl` has them
-
-Table = tuple[list[Any], list[Any]]  # headings; rows, each a list
+PROJECT_NOTE = "project.json"
 
 
 def chosen_mode(wish: str) -> str:
@@ -54,32 +52,6 @@ def server_url() -> str:
     return (os.environ.get("WANDB_BASE_URL") or noted.defaults().get("base_url") or CLOUD[0]).rstrip("/")
 
 
-def stale_units(experiment: Experiment, units: list[Unit], runs: Path, mode: str) -> list[Unit]:
-    """Units whose projection is not what W&B was last given."""
-    return [u for u in units if not _is_current(u, experiment.setups[u.setup], runs, mode)]
-
-
-def projected_rows(unit: Unit, setup: Setup, run: RunReader) -> dict[int, dict[str, Any]]:
-    """W&B rows by step: committed metrics of update k, its seconds, and scores of the checkpoint after k updates.
-
-    A row is final once training went past its step; until then a later score could still belong to it.
-    """
-    rows: dict[int, dict[str, Any]] = {}
-    for metrics in run.committed_metrics():
-        named = {f"train/{key}": value for key, value in metrics.items() if key != "step" and value is not None}
-        rows.setdefault(metrics["step"], {}).update(named)
-    for step, seconds in _seconds(run).items():
-        if step in rows:
-            rows[step].update(seconds)
-    ids = grid.evaluation_ids(setup)
-    for step in sorted({s for evaluation_id in ids.values() for s in run.evaluated_steps(evaluation_id)}):
-        scores = selection.benchmark_scores(run, list(ids.values()), step)
-        row = {f"eval/{key}": float(score) for key, score in zip(ids, scores, strict=True) if score is not None}
-        mean = selection.exact_mean(scores)
-        rows.setdefault(step, {}).update(row | ({"eval/mean": float(mean)} if mean is not None else {}))
-    return {step: rows[step] for step in sorted(rows) if run.trained or step < run.next_step}
-
-
 def mirror_folder(runs: Path) -> Path:
     """Where offline runs and the markers lie."""
     return runs / ".wandb"
@@ -93,61 +65,60 @@ def remember(run_id: str, content: Any, runs: Path, mode: str) -> None:
     os.replace(scratch, marker)
 
 
-def was_given(run_id: str, content: Any, runs: Path, mode: str) -> bool:
-    """Whether W&B has exactly `content` of a run."""
+def was_given(run_id: str, content: Any, runs: Path, mode: str, within_s: float = math.inf) -> bool:
+    """Whether W&B was given exactly `content` of a run, in the last `within_s` seconds."""
+    marker = _marker(run_id, runs)
     try:
-        return json.loads(_marker(run_id, runs).read_text()) == _state(content, mode)
+        known = json.loads(marker.read_text()) == _state(content, mode)
+        return known and time.time() - marker.stat().st_mtime < within_s
     except (FileNotFoundError, ValueError):  # absent or torn
         return False
 
 
-# --- the results of an experiment ---
+# --- where runs are shown ---
 
 
-def results_id(experiment: Experiment) -> str:
-    """W&B id of the run that holds an experiment's results; the same name is the same run."""
-    return f"results-{experiment.name}"
+def note_project(project: str, url: str, runs: Path) -> None:
+    """Remember the page of a project on the present server."""
+    folder = mirror_folder(runs)
+    folder.mkdir(parents=True, exist_ok=True)
+    note = {"server": server_url(), "project": project, "url": url}
+    scratch = folder / "project.tmp"
+    scratch.write_text(json.dumps(note))
+    os.replace(scratch, folder / PROJECT_NOTE)
 
 
-def result_tables(document: dict[str, Any], scores: str) -> dict[str, Table]:
-    """The results table twice, from its JSON and CSV forms: `results` as printed, `scores` a row for each cell.
-
-    Empty where nothing has a score yet.
-    """
-    if all(cell["value"] is None for row in document["rows"] for cell in row["cells"]):
-        return {}
-    several = len({column["setup"] for column in document["columns"]}) > 1
-    headings = [f"{c['setup']} {c['label']}" if several else c["label"] for c in document["columns"]]
-    rows = [[row["label"], *(cell["value"] for cell in row["cells"])] for row in document["rows"]]
-    names, *cells = csv.reader(scores.splitlines())
-    columns = [_numbers(list(column)) for column in zip(*cells, strict=True)]
-    scored = [list(row) for row in zip(*columns, strict=True)]
-    return {"results": (["Method", *headings], rows), "scores": (names, scored)}
-
-
-def _numbers(texts: list[str]) -> list[Any]:
-    """A column of numbers where all its cells are some or empty, else of texts; empty cells are missing."""
+def noted_project(project: str, runs: Path) -> str | None:
+    """The page of a project, as `note_project` left it for the present server."""
     try:
-        return [float(text) if text else None for text in texts]
-    except ValueError:
-        return [text or None for text in texts]
+        note = json.loads((mirror_folder(runs) / PROJECT_NOTE).read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    return note["url"] if (note["server"], note["project"]) == (server_url(), project) else None
+
+
+def leet_command(runs: Path) -> str:
+    """The command that shows offline runs in the terminal."""
+    return f"{_program()} leet {shlex.quote(_nearby(mirror_folder(runs) / 'wandb'))}"
+
+
+def sync_command(runs: Path) -> str:
+    """The command that sends offline runs to the server; the star is for the shell."""
+    return f"{_program()} sync {shlex.quote(_nearby(mirror_folder(runs) / 'wandb'))}/offline-run-*"
 
 
 # --- private ---
 
 
-def _is_current(unit: Unit, setup: Setup, runs: Path, mode: str) -> bool:
-    rows = projected_rows(unit, setup, RunReader(runs, unit.id))
-    return not rows or was_given(unit.id, list(rows.items()), runs, mode)
+def _program() -> str:
+    """W&B's command: that of this Python's environment where it has one."""
+    beside = Path(sys.executable).with_name("wandb")
+    return shlex.quote(_nearby(beside)) if beside.exists() else "wandb"
 
 
-def _seconds(run: RunReader) -> dict[int, dict[str, float]]:
-    """Seconds of each phase by step; of a step taken again after a kill, the last time."""
-    seconds = {}
-    for row in run.timing():
-        if row["phase"] == "train":
-            seconds[row["step"]] = {f"time/{phase}": row[phase] for phase in PHASES if phase in row}
-    return seconds
+def _nearby(path: Path) -> str:
+    """Relative to the working directory where it lies below that."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def _marker(run_id: str, runs: Path) -> Path:

@@ -31,7 +31,7 @@ LAYERS = (
     {"diagnostics", "engines", "grid", "validate"},
     {"selection", "probe_unit", "probe_documents"},
     {"wants", "evaluation_budget"},
-    {"workers", "load", "retention", "status", "plan", "wandb_mode"},
+    {"workers", "load", "retention", "status", "plan", "wandb_mode", "wandb_projection"},
     {
         "prepare",
         "training_step",

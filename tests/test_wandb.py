@@ -14,20 +14,15 @@ import pytest
 import yaml
 
 from analysis import load, table_formats
+from orchestrator import wandb_mirror
 from orchestrator.config import Experiment
 from orchestrator.grid import Unit, expand
 from orchestrator.load import load_experiment
-from orchestrator.rundir import RunWriter
-from orchestrator.wandb_mirror import mirror, mirror_results
-from orchestrator.wandb_mode import (
-    chosen_mode,
-    logged_in,
-    mirror_folder,
-    result_tables,
-    results_id,
-    server_url,
-    stale_units,
-)
+from orchestrator.mirroring import stale_projections
+from orchestrator.rundir import RunReader, RunWriter
+from orchestrator.wandb_mirror import mirror_results
+from orchestrator.wandb_mode import chosen_mode, logged_in, mirror_folder, server_url
+from orchestrator.wandb_projection import project, result_tables, results_id
 from tests.fake_runs import metrics, quickstart, units_of, write_run
 from tests.sweeps import ROOT, TINY_SETUP, environment
 
@@ -59,19 +54,40 @@ def loaded() -> Loaded:
     return quickstart()
 
 
+def mirror(
+    experiment: Experiment, units: list[Unit], runs: Path, mode: str, state: str | None = None, goes_on: bool = False
+) -> None:
+    """Send units, stale or not; those that are not trained as what they are within a sweep."""
+    for unit in units:
+        run = RunReader(runs, unit.id)
+        stands = state or ("done" if run.trained else "interrupted")
+        shown = project(experiment.setups[unit.setup], unit, run, stands, goes_on)
+        wandb_mirror.mirror(experiment, shown, runs, mode)
+
+
+def stale_units(experiment: Experiment, units: list[Unit], runs: Path, mode: str) -> list[Unit]:
+    """Units that W&B does not show as they are, after a sweep."""
+    return [shown.unit for shown in stale_projections(experiment, units, runs, mode)]
+
+
 def fragments(runs: Path, unit: Unit) -> list[Path]:
     """Offline files of a unit."""
     return sorted(mirror_folder(runs).rglob(f"run-{unit.id}.wandb"))
 
 
 def history(runs: Path, unit: Unit) -> list[dict[str, Any]]:
-    """Rows W&B would receive, from every fragment, without W&B's own fields."""
+    """Rows W&B would receive, from every fragment: their steps, and none of W&B's other own fields."""
     return [
-        {key: value for key, value in record["history"]["item"].items() if not key.startswith("_")}
+        own(record["history"]["item"])
         for fragment in fragments(runs, unit)
         for record in records(fragment)
         if record["type"] == "history"
     ]
+
+
+def own(row: dict[str, Any]) -> dict[str, Any]:
+    """A row with its step."""
+    return {"step": row["_step"]} | {key: value for key, value in row.items() if not key.startswith("_")}
 
 
 def records(fragment: Path) -> list[dict[str, Any]]:
@@ -115,26 +131,88 @@ def test_a_last_score_is_sent_when_the_run_is_done(runs: Path, loaded: Loaded) -
         assert history(runs, unit) == train_rows(60) + last
 
 
-def test_a_unit_is_one_run_with_its_knobs_and_its_best_checkpoint(runs: Path, loaded: Loaded) -> None:
+def shown_as(runs: Path, unit: Unit) -> tuple[dict[str, Any], dict[str, Any], int]:
+    """Run record, summary and exit code of a unit's only fragment."""
+    (fragment,) = fragments(runs, unit)
+    found = records(fragment)
+    summary: dict[str, Any] = {}
+    for record in found:
+        summary |= record["summary"].get("update", {}) if record["type"] == "summary" else {}
+    (code,) = [record["exit"]["exit_code"] for record in found if record["type"] == "exit"]
+    return next(record["run"] for record in found if record["type"] == "run"), summary, code
+
+
+def test_a_unit_is_one_run_with_its_configuration_and_its_best_checkpoint(runs: Path, loaded: Loaded) -> None:
     experiment, units = loaded
     unit = units_of(units, "trust_region")[1]
     write_run(runs, experiment, unit, {20: [1, 2], 40: [4, 4], 60: [3, 3]}, steps=60)
     mirror(experiment, [unit], runs, "offline")
-    (fragment,) = fragments(runs, unit)
-    found = records(fragment)
-    run = next(record["run"] for record in found if record["type"] == "run")
-    assert (run["run_id"], run["project"], run["run_group"]) == (unit.id, "trb", "arithmetic")
+    run, summary, code = shown_as(runs, unit)
+    assert (run["run_id"], run["project"], run["run_group"]) == (unit.id, "trb", "quickstart")
+    assert (run["display_name"], run["tags"]) == (f"{unit.label} s0 · arithmetic", ["arithmetic"])
     config = {key: value for key, value in run["config"]["update"].items() if key != "_wandb"}
-    assert config == {"method": "trust_region", "setup": "arithmetic", "seed": 0, "epsilon0": 0.05, "K": 12}
-    summary: dict[str, Any] = {}
-    for record in found:
-        summary |= record["summary"].get("update", {}) if record["type"] == "summary" else {}
-    assert {key: summary[key] for key in ("best_step", "best_score", "candidates")} == {
+    training = experiment.setups["arithmetic"].training
+    expected = {"method": "trust_region", "setup": "arithmetic", "seed": 0, "epsilon0": 0.05, "K": 12} | {
+        "training.steps": training.steps,
+        "training.optimizer.lr": training.optimizer.lr,
+        "training.objective": training.objective,
+        "student.recipe.updates": experiment.setups["arithmetic"].student.recipe.updates,  # pyright: ignore[reportOptionalMemberAccess]
+    }
+    assert {key: config[key] for key in expected} == expected
+    assert {key: summary[key] for key in ("best_step", "best_score", "candidates", "state")} == {
         "best_step": 40,
         "best_score": 1.0,
         "candidates": 3,
+        "state": "done",
     }
     assert {"best/arithmetic_short": 1.0, "best/arithmetic_long": 1.0}.items() <= summary.items()
+    assert code == 0
+
+
+def test_the_configuration_is_that_of_the_run_directory(runs: Path, loaded: Loaded) -> None:
+    experiment, units = loaded
+    unit = units_of(units, "vanilla")[0]
+    config = {"setup": {"training": {"steps": 7, "optimizer": {"lr": 0.5}}}, "runtime": {"keep": "best"}}
+    made_with = {"commit": "c0ffee", "dirty_diff": "", "versions": {"torch": "2.13.0"}, "host": {"cpu": "Z80"}}
+    with closing(RunWriter(runs, unit.id)) as run:
+        run.describe(config, lambda: made_with)
+    shown = project(experiment.setups["arithmetic"], unit, RunReader(runs, unit.id), "interrupted", False)
+    assert shown.config == {"method": "vanilla", "kind": "trial", "setup": "arithmetic", "seed": 0} | {
+        "training.steps": 7,
+        "training.optimizer.lr": 0.5,
+        "runtime.keep": "best",
+        "commit": "c0ffee",
+        "uncommitted_changes": False,
+        "versions.torch": "2.13.0",
+        "cpu": "Z80",
+    }
+
+
+@pytest.mark.parametrize(
+    ("state", "code"), [("done", 0), ("failed", 1), ("interrupted", 1), ("queued", 1), ("waiting", 1)]
+)
+def test_only_what_is_done_is_finished(state: str, code: int, runs: Path, loaded: Loaded) -> None:
+    experiment, units = loaded
+    unit = units_of(units, "vanilla")[0]
+    write_run(runs, experiment, unit, {}, steps=3, done=state == "done")
+    mirror(experiment, [unit], runs, "offline", state)
+    _, summary, ended = shown_as(runs, unit)
+    assert (summary["state"], ended) == (state, code)
+
+
+def test_within_a_sweep_offline_runs_appear_when_they_end(runs: Path, loaded: Loaded) -> None:
+    experiment, units = loaded
+    midway, done, failed = (units_of(units, name)[0] for name in ("vanilla", "veto", "skd"))
+    write_run(runs, experiment, midway, {}, steps=3, done=False)
+    write_run(runs, experiment, done, {20: [1, 1], 40: [1, 1], 60: [1, 1]}, steps=60)
+    with closing(RunWriter(runs, failed.id)) as run:
+        run.describe({}, dict)
+        run.fail("out of memory", "")
+    ended = {done.id: "finished", failed.id: "failed"}
+    stale = stale_projections(experiment, units, runs, "offline", goes_on=True)
+    assert {shown.unit.id: shown.outcome for shown in stale} == ended
+    stale = stale_projections(experiment, units, runs, "offline")
+    assert {shown.unit.id: shown.outcome for shown in stale} == ended | {midway.id: "failed"}
 
 
 def test_missing_numbers_are_left_out(runs: Path, loaded: Loaded) -> None:

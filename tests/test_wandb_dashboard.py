@@ -24,11 +24,11 @@ from orchestrator.rundir import RunWriter
 from orchestrator.tasks.grader import Grade
 from orchestrator.trial import run_unit
 from orchestrator.wandb_dashboard import COST, OBJECTIVE, TRUST_REGION, dashboard
-from orchestrator.wandb_mirror import mirror
-from orchestrator.wandb_mode import projected_rows, results_id
+from orchestrator.wandb_projection import projected_rows, results_id
 from orchestrator.workers.roles import inline_roles
 from tests.fake_runs import QUICKSTART, quickstart, units_of, write_run
 from tests.sweeps import ROOT, environment, write_experiment
+from tests.test_wandb import mirror
 from tests.test_wandb_online import server  # noqa: F401  a fixture
 from tests.wandb_server import WandbServer
 

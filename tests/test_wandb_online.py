@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -11,15 +12,17 @@ from pathlib import Path
 import pytest
 import wandb
 
-from orchestrator import wandb_mirror
+from orchestrator import mirroring, wandb_mirror
 from orchestrator.cli import main
 from orchestrator.config import Experiment
 from orchestrator.grid import Unit
-from orchestrator.mirroring import Mirror
-from orchestrator.wandb_mirror import mirror, mirror_results
-from orchestrator.wandb_mode import Table, mirror_folder, results_id, stale_units
+from orchestrator.mirroring import Mirror, stale_projections
+from orchestrator.wandb_mirror import mirror_results
+from orchestrator.wandb_mode import mirror_folder, sync_command
+from orchestrator.wandb_projection import Table, results_id
 from tests.fake_runs import QUICKSTART, quickstart, units_of, write_run
-from tests.test_wandb import KEY, scores, train_rows
+from tests.sweeps import ROOT
+from tests.test_wandb import KEY, mirror, scores, stale_units, train_rows
 from tests.wandb_server import WandbServer, serving
 
 Loaded = tuple[Experiment, list[Unit]]
@@ -116,9 +119,12 @@ def test_a_unit_is_a_run_with_its_knobs_and_its_best_checkpoint(
     mirror(experiment, [unit], runs, "online")
     run = server.runs[unit.id]
     config = {key: item["value"] for key, item in json.loads(run.inputs["config"]).items() if key != "_wandb"}
-    assert config == {"method": "trust_region", "setup": "arithmetic", "seed": 0, "epsilon0": 0.05, "K": 12}
+    expected = {"method": "trust_region", "setup": "arithmetic", "seed": 0, "epsilon0": 0.05, "K": 12}
+    expected |= {"training.top_k": experiment.setups["arithmetic"].training.top_k}
+    assert {key: config.get(key) for key in expected} == expected
     named = {key: run.inputs[key] for key in ("project", "groupName", "jobType", "tags")}
-    assert named == {"project": "trb", "groupName": "arithmetic", "jobType": "trust_region", "tags": ["quickstart"]}
+    assert named == {"project": "trb", "groupName": "quickstart", "jobType": "TRB", "tags": ["arithmetic"]}
+    assert run.inputs["displayName"] == f"{unit.label} s0 · arithmetic"
     best = {"best_step": 40, "best_score": 0.75, "candidates": 3}
     each = {"best/arithmetic_short": 1.0, "best/arithmetic_long": 0.5}
     assert {key: run.summary.get(key) for key in best | each} == best | each
@@ -141,6 +147,73 @@ def test_the_results_table_arrives_and_is_replaced(server: WandbServer, runs: Pa
     assert list(server.runs) == [run_id]
     assert run.rows == []
     assert (run.inputs["jobType"], run.inputs["notes"]) == ("results", "one note\nanother")
+
+
+# --- how runs stand, and where they are ---
+
+
+def test_a_unit_that_goes_on_stays_open_until_it_is_done(server: WandbServer, runs: Path, loaded: Loaded) -> None:
+    experiment, units = loaded
+    unit = units_of(units, "vanilla")[0]
+    for state, codes in (("running", []), ("failed", [1]), ("running", [1]), ("done", [1, 0])):
+        write_run(runs, experiment, unit, {}, steps=10, done=False)
+        mirror(experiment, [unit], runs, "online", state, goes_on=True)
+        assert server.runs[unit.id].exit_codes == codes
+        assert server.runs[unit.id].summary["state"] == state
+
+
+def test_an_open_run_is_sent_now_and_then_without_anything_new(
+    server: WandbServer, runs: Path, loaded: Loaded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment, units = loaded
+    unit = units_of(units, "vanilla")[0]
+    write_run(runs, experiment, unit, {}, steps=10, done=False)
+    mirror(experiment, [unit], runs, "online", "interrupted", goes_on=True)
+    assert stale_projections(experiment, [unit], runs, "online", goes_on=True) == []
+    monkeypatch.setattr(mirroring, "HEARTBEAT_S", 0.0)
+    assert len(stale_projections(experiment, [unit], runs, "online", goes_on=True)) == 1
+
+
+def test_a_configuration_that_changed_reaches_a_run_that_is_there(
+    server: WandbServer, runs: Path, loaded: Loaded
+) -> None:
+    experiment, units = loaded
+    unit = units_of(units, "vanilla")[0]
+    write_run(runs, experiment, unit, {}, steps=10, done=False)
+    mirror(experiment, [unit], runs, "online")
+    old = json.loads(server.runs[unit.id].inputs["config"])
+    server.runs[unit.id].inputs["config"] = json.dumps({"training.steps": {"value": 7}, "_wandb": old["_wandb"]})
+    mirror(experiment, [unit], runs, "online")
+    config = json.loads(server.runs[unit.id].inputs["config"])
+    assert config["training.steps"]["value"] == experiment.setups["arithmetic"].training.steps
+
+
+def test_the_projects_page_is_said_before_anything_was_sent(
+    server: WandbServer, runs: Path, loaded: Loaded, unit: Unit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[str] = []
+    Mirror(*loaded, runs, AGAIN, lines.append).announce()
+    assert lines == [f"W&B: {server.url}/team/trb"]
+    Mirror(*loaded, runs, AGAIN, lines.append).catch_up({}, [])
+    before = len(server.seen)
+    Mirror(*loaded, runs, AGAIN, lines.append).announce()  # as noted: nobody is asked again
+    assert lines == [f"W&B: {server.url}/team/trb"] * 3
+    assert len(server.seen) == before
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    Mirror(*loaded, runs, AGAIN, lines.append).announce()
+    assert "wandb leet" in lines[-1]
+    assert str(runs / ".wandb" / "wandb") in lines[-1]
+
+
+def test_the_command_that_is_said_sends_offline_runs(
+    server: WandbServer, runs: Path, loaded: Loaded, unit: Unit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirror(loaded[0], [unit], runs, "offline")
+    assert server.seen == []
+    done = subprocess.run(["bash", "-c", sync_command(runs)], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(server.runs[unit.id].rows) == 25
+    assert server.runs[unit.id].exit_codes == [1]
 
 
 # --- the key ---
@@ -184,7 +257,12 @@ def unit(runs: Path, loaded: Loaded) -> Unit:
 
 
 def mirror_of(loaded: Loaded, runs: Path, said: list[str], every: float = 0.05, patience: float = 10.0) -> Mirror:
-    return Mirror(*loaded, runs, AGAIN, said.append, every, patience)
+    """A mirror whose complaints go to `said`; where runs are shown is left out."""
+
+    def say(line: str) -> None:
+        said.extend([] if line.startswith("W&B: ") else [line])
+
+    return Mirror(*loaded, runs, AGAIN, say, every, patience)
 
 
 def wait_until(true: object) -> None:
@@ -203,8 +281,11 @@ def test_rows_arrive_while_units_run_and_the_table_at_the_end(
         wait_until(lambda: unit.id in server.runs and len(server.runs[unit.id].rows) == 25)
         write_run(runs, loaded[0], unit, {}, steps=30, done=False)
         wait_until(lambda: len(server.runs[unit.id].rows) == 30)
+        assert server.runs[unit.id].exit_codes == []
     job.catch_up(TABLES, [])
     assert set(server.runs) == {unit.id, results_id(loaded[0])}
+    assert server.runs[unit.id].exit_codes == [1]  # the sweep ended, the unit did not; and it was open all the time
+    assert server.runs[unit.id].summary["state"] == "interrupted"
     assert said == []
 
 
@@ -237,10 +318,12 @@ def test_submitting_a_finished_experiment_catches_up(
         broken.setenv("WANDB_BASE_URL", CLOSED)
         shown.append(submitted(again, capsys))
     shown.append(submitted(again, capsys))
-    first, second = ["".join(line for line in text.splitlines() if line.startswith("W&B")) for text in shown]
-    assert first.startswith("W&B lags behind")
-    assert first.endswith(f"; catch up with: trb {' '.join(again)}")
-    assert second == ""
+    first, second = [[line for line in text.splitlines() if line.startswith("W&B")] for text in shown]
+    assert first[0] == f"W&B: online at {CLOSED}"
+    assert first[1].startswith("W&B lags behind")
+    assert first[1].endswith(f"; catch up with: trb {' '.join(again)}")
+    assert second == [f"W&B: {server.url}/team/trb"] * 2
+    assert {server.runs[unit.id].exit_codes[-1] for unit in units} == {0}
     results = [run_id for run_id in server.runs if run_id.startswith("results-quickstart-")]
     assert set(server.runs) == {*(unit.id for unit in units), *results}
     assert len(results) == 1

@@ -23,10 +23,11 @@ class Bucket:
     history: dict[int, str] = field(default_factory=dict)  # line number → JSON
     summary: dict[str, Any] = field(default_factory=dict)
     finished: int = 0
+    exit_codes: list[int] = field(default_factory=list)
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """Logged rows in the order of their lines, without W&B's own fields."""
+        """Logged rows in the order of their lines: their steps, and none of W&B's other own fields."""
         return [_own(json.loads(self.history[line])) for line in sorted(self.history)]
 
 
@@ -76,6 +77,7 @@ class WandbServer:
             elif name == SUMMARY:
                 bucket.summary = json.loads(part["content"][-1])
         bucket.finished += bool(request.get("complete"))
+        bucket.exit_codes += [request["exitcode"]] if request.get("exitcode") is not None else []
         return {"exitcode": None, "limits": {}}
 
     def _Viewer(self, _: dict[str, Any]) -> dict[str, Any]:
@@ -143,7 +145,7 @@ def _named(name: str) -> dict[str, str]:
 
 
 def _own(row: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in row.items() if not key.startswith("_")}
+    return {"step": row["_step"]} | {key: value for key, value in row.items() if not key.startswith("_")}
 
 
 @contextmanager
