@@ -21,7 +21,6 @@ from orchestrator.wandb_mirror import mirror_results
 from orchestrator.wandb_mode import mirror_folder, sync_command
 from orchestrator.wandb_projection import Table, results_id
 from tests.fake_runs import QUICKSTART, quickstart, units_of, write_run
-from tests.sweeps import ROOT
 from tests.test_wandb import KEY, mirror, scores, stale_units, train_rows
 from tests.wandb_server import WandbServer, serving
 
@@ -210,7 +209,8 @@ def test_the_command_that_is_said_sends_offline_runs(
 ) -> None:
     mirror(loaded[0], [unit], runs, "offline")
     assert server.seen == []
-    done = subprocess.run(["bash", "-c", sync_command(runs)], capture_output=True, text=True, check=False, cwd=ROOT)
+    monkeypatch.chdir(runs.parent)  # it leaves a log in the working directory
+    done = subprocess.run(["bash", "-c", sync_command(runs)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(server.runs[unit.id].rows) == 25
     assert server.runs[unit.id].exit_codes == [1]
