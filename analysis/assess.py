@@ -19,7 +19,7 @@ from analysis.uncertainty import Array
 from orchestrator import grid
 from orchestrator.config import Experiment, Setup
 from orchestrator.selection import Tally
-from orchestrator.tasks.benchmarks import BENCHMARKS
+from orchestrator.tasks.benchmarks import benchmark_of
 
 REFERENCE = "vanilla"
 PERCENT = 100
@@ -33,9 +33,11 @@ def assess(experiment: Experiment, chosen: Sequence[Selected], runs: Path) -> Ev
     for name, setup in experiment.setups.items():
         rows += _assess_setup(setup, [selected for selected in chosen if selected.setup == name], runs)
     sources = [
-        BenchmarkSource(name, key, evaluation_id, BENCHMARKS[key].identity(setup.evaluation.benchmarks[key]))
+        BenchmarkSource(name, key, evaluation_id, benchmark_of(key, run).identity(run))
         for name, setup in experiment.setups.items()
-        for key, evaluation_id in grid.evaluation_ids(setup).items()
+        for (key, run), evaluation_id in zip(
+            setup.evaluation.benchmarks.items(), grid.evaluation_ids(setup).values(), strict=True
+        )
     ]
     return Evidence(tuple(rows), tuple(sources))
 

@@ -139,13 +139,15 @@ def _experiment(
     return parser
 
 
-def _load(options: argparse.Namespace):
-    """Experiment with its data folder settled, its units, and the runs folder."""
+def _load(options: argparse.Namespace, notes: bool = False):
+    """Experiment with its data folder settled, its units, and the runs folder; its notes are shown if asked for."""
     from orchestrator.grid import expand
     from orchestrator.identity import digest
     from orchestrator.load import load_experiment
 
     experiment = load_experiment(options.experiment, options.overrides)
+    for note in experiment.notes if notes else ():
+        print(f"trb: {note}", file=sys.stderr)
     data_dir = experiment.data_dir or os.environ.get("TRB_DATA_DIR")
     experiment = replace(experiment, data_dir=str(Path(data_dir).resolve()) if data_dir else None)
     if options.overrides:  # other numbers belong in another results folder
@@ -159,7 +161,7 @@ def _load(options: argparse.Namespace):
 def _plan(options: argparse.Namespace) -> int:
     from orchestrator import plan, plan_view
 
-    made = plan.make_plan(_load(options)[0])
+    made = plan.make_plan(_load(options, notes=True)[0])
     if options.json:
         print(json.dumps(plan.to_json(made), indent=2))
     else:
@@ -170,7 +172,7 @@ def _plan(options: argparse.Namespace) -> int:
 def _submit(options: argparse.Namespace) -> int:
     from orchestrator.submit import submit
 
-    experiment, units, runs = _load(options)
+    experiment, units, runs = _load(options, notes=True)
     return submit(experiment, units, runs, options.address, again=_again(options))
 
 
@@ -296,7 +298,7 @@ def _dashboard(options: argparse.Namespace) -> int:
 def _doctor(options: argparse.Namespace) -> int:
     from orchestrator.doctor import examine
 
-    return examine(_load(options) if options.experiment else None, options.json)
+    return examine(_load(options, notes=True) if options.experiment else None, options.json)
 
 
 def _config(options: argparse.Namespace) -> int:

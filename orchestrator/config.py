@@ -65,7 +65,7 @@ TOKENIZERS = {
 
 @dataclass(frozen=True)
 class Shape:
-    """A Qwen3 decoder: what the memory accounting and the embedded models need."""
+    """A Qwen3 decoder: what the memory accounting and the embedded models need. Not given: as a local folder says."""
 
     layers: Annotated[int, "Decoder layers."] = 0
     hidden: Annotated[int, "Width of the residual stream."] = 0
@@ -94,15 +94,17 @@ class Model:
     """A causal language model: a hub id or a local directory with its revision, or a recipe."""
 
     path: Annotated[str | None, "Hub id, or local folder in Hugging Face layout."] = None
-    revision: Annotated[str | None, "Of a hub id: its commit, 40 hex digits. Of a folder: sha256 of its files."] = None
+    revision: Annotated[
+        str | None, "Of a hub id: its commit, 40 hex digits. Of a folder: sha256 of its files; null takes it as it is."
+    ] = None
     recipe: Annotated[Recipe | None, "How the model is made, instead of `path`."] = None
     shape: Shape = field(default_factory=Shape)
-    eos: Annotated[int, "Token id that ends this model's responses."] = -1
+    eos: Annotated[int, "Token id that ends this model's responses; not given: as a local folder says."] = -1
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Token ids that student and teacher share."""
+    """Token ids that student and teacher share. Not given: as a local folder says."""
 
     size: Annotated[int, "Rows of the embedding."] = 0
     valid: Annotated[int, "Ids below this one are tokens; the others are untrained padding rows."] = 0
@@ -179,12 +181,19 @@ class Training:
 
 @dataclass(frozen=True)
 class BenchmarkRun:
-    """How one benchmark is evaluated. Problems come from the declared file below `data_dir`, or from `path`."""
+    """How one benchmark is evaluated. Problems come from the declared file below `data_dir`, or from `path`.
+
+    With a `path`, a key that is none of the declared ones is a benchmark of one's own.
+    """
 
     n: Annotated[int, "Samples for each problem."] = 1
     limit: Annotated[int | None, "Only the first so many problems; null: all."] = None
     path: Annotated[str | None, "Hub id, or a local JSON Lines or parquet file."] = None
-    revision: Annotated[str | None, "Of a hub id: its commit, 40 hex digits. Of a file: its sha256."] = None
+    revision: Annotated[
+        str | None, "Of a hub id: its commit, 40 hex digits. Of a file: its sha256; null takes it as it is."
+    ] = None
+    title: Annotated[str | None, "Heading of its column; null: that of a declared benchmark, else the key."] = None
+    problems: Annotated[int | None, "Rows it has; null: counted in a local file. Needed with a hub id."] = None
     subset: Annotated[str | None, "Of a hub id: name of the configuration, for data sets that have several."] = None
     split: Annotated[str, "Of a hub id: its split."] = "test"
 
@@ -310,6 +319,7 @@ class Experiment:
     data_dir: str | None
     runtime: Runtime
     method_seeds: dict[str, list[int]] = field(default_factory=dict)  # methods that do not use `seeds`
+    notes: tuple[str, ...] = ()  # what was read off local files and could be pinned
 
     def seeds_of(self, method: str | None) -> list[int]:
         """The seeds of a method's trials; None, for units without a method, gives the experiment's own."""

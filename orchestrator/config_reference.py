@@ -19,7 +19,7 @@ import yaml
 
 from orchestrator import config
 from orchestrator.errors import did_you_mean, refuse
-from orchestrator.load import SHARED_PARTS, Layer, layers, load_experiment
+from orchestrator.load import SHARED_PARTS, layers, load_experiment, origin
 from orchestrator.methods import METHODS, PLACEMENT_KEY, SEEDS_KEY
 
 KINDS = {int: "whole number", float: "number", str: "text", bool: "true or false"}
@@ -85,11 +85,11 @@ def resolved(path: Path, overrides: Sequence[str]) -> list[tuple[str, Any, str]]
         rows += [(("methods", method, PLACEMENT_KEY, *rest), value) for rest, value in _leaves(asdict(placement))]
     rows += [(("methods", method, SEEDS_KEY), seeds) for method, seeds in experiment.method_seeds.items()]
     rows += [(("runtime", *rest), value) for rest, value in _leaves(asdict(experiment.runtime))]
-    found = [(".".join(key), value, _origin(key, own)) for key, value in rows]
+    found = [(".".join(key), value, origin(key, own)) for key, value in rows]
     for name, setup in experiment.setups.items():
         for key, value in _leaves(asdict(setup)):
             above = own if key[0] in SHARED_PARTS else []
-            found.append((".".join((name, *key)), value, _origin(key, [*above, setups[name]])))
+            found.append((".".join((name, *key)), value, origin(key, [*above, setups[name]])))
     return found
 
 
@@ -98,8 +98,8 @@ def show(what: str | None, overrides: Sequence[str], as_json: bool, width: int) 
     if what is not None and (what.endswith((".yaml", ".yml")) or Path(what).is_file()):
         rows = resolved(Path(what), overrides)
         if as_json:
-            return json.dumps({key: {"value": value, "origin": origin} for key, value, origin in rows}, indent=2)
-        return "\n".join(f"{key} = {_written(value)}  # {origin}" for key, value, origin in rows)
+            return json.dumps({key: {"value": value, "origin": place} for key, value, place in rows}, indent=2)
+        return "\n".join(f"{key} = {_written(value)}  # {place}" for key, value, place in rows)
     if overrides:
         raise refuse("override", overrides[0], "an EXP.yaml before it")
     keys = all_keys() if what is None else find_keys(what)
@@ -196,18 +196,3 @@ def _leaves(tree: Mapping[str, Any], prefix: Path_ = ()) -> Iterator[tuple[Path_
             yield from _leaves(value, (*prefix, name))
         else:
             yield (*prefix, name), value
-
-
-def _origin(key: Path_, above: Sequence[Layer]) -> str:
-    """The first of the layers that says something of this key; they stand from the last word to the first."""
-    return next((layer.origin for layer in above if _says(layer.values, key)), "default")
-
-
-def _says(values: Any, key: Path_) -> bool:
-    for part in key:
-        if not isinstance(values, Mapping):
-            return True  # a list or a scalar stands for all that is below it
-        if part not in values:
-            return False
-        values = values[part]
-    return True

@@ -5,7 +5,14 @@ from collections.abc import Iterable
 
 
 class UserError(ValueError):
-    """Something the user can mend; the message names the key or file, the value and what would be right."""
+    """Something the user can mend; the message names the key or file, the value and what would be right.
+
+    `key` is the configuration key that it is about, where it is about one.
+    """
+
+    def __init__(self, message: str, key: str | None = None):
+        super().__init__(message)
+        self.key = key
 
 
 class NotFinite(ArithmeticError):
@@ -14,7 +21,7 @@ class NotFinite(ArithmeticError):
 
 def refuse(key: str, value: object, expected: str) -> UserError:
     """A `UserError` in the project's one form: `key: value — what would be right`."""
-    return UserError(f"{key}: {value!r} — {expected}")
+    return UserError(f"{key}: {value!r} — {expected}", key)
 
 
 def unknown(where: str, noun: str, word: str, known: Iterable[str]) -> UserError:

@@ -13,7 +13,7 @@ from orchestrator import race
 from orchestrator.config import Evaluation, Experiment, Placement, Setup
 from orchestrator.identity import base_identity, digest, evaluation_identity, sft_identity, trial_identity
 from orchestrator.methods import BASE, method_label
-from orchestrator.tasks.benchmarks import BENCHMARKS
+from orchestrator.tasks.benchmarks import benchmark_of
 from orchestrator.tasks.grader import GRADER_VERSION
 
 FRESH = 1  # draw of the samples that take no part in selection
@@ -109,7 +109,7 @@ def problems_wanted(evaluation: Evaluation, benchmark: str) -> int:
     """How many problems of a benchmark are evaluated."""
     run = evaluation.benchmarks[benchmark]
     assert run is not None
-    total = BENCHMARKS[benchmark].problems
+    total = benchmark_of(benchmark, run).problems
     return total if run.limit is None else min(run.limit, total)
 
 

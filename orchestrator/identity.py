@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from orchestrator.config import Model, Optimizer, Setup
-from orchestrator.tasks.benchmarks import BENCHMARKS
+from orchestrator.tasks.benchmarks import BENCHMARKS, benchmark_of
 from orchestrator.tasks.grader import GRADER_VERSION
 
 SCHEMA = 1
@@ -112,7 +112,7 @@ def evaluation_identity(setup: Setup, benchmark: str, grader: str = GRADER_VERSI
     run = setup.evaluation.benchmarks[benchmark]
     assert run is not None
     return {
-        "benchmark": BENCHMARKS[benchmark].identity(run) | {"limit": run.limit},
+        "benchmark": benchmark_of(benchmark, run).identity(run) | {"limit": run.limit},
         "prompt": part(setup.prompt, PROMPT),
         "decoding": part(setup.evaluation, DECODING),
         "grader": grader,

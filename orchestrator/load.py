@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from orchestrator import config, strict, validate
+from orchestrator import config, local_files, strict, validate
 from orchestrator.errors import UserError, did_you_mean, refuse
 from orchestrator.methods import parse_methods, without_own_seeds
 
@@ -37,24 +38,34 @@ def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> config.E
     if len(set(file.setups)) != len(file.setups):
         raise refuse("setups", file.setups, "every setup once")
     asked = parse_methods(file.methods, file.runtime.placement)
+    read = {name: _setup_in_experiment(name, path, file) for name in file.setups}
     experiment = config.Experiment(
         name=file.name,
-        setups={name: _setup_in_experiment(name, path, file) for name in file.setups},
+        setups={name: setup for name, (setup, _) in read.items()},
         methods=asked.grids,
         placements=asked.placements,
         seeds=file.seeds,
         method_seeds=asked.seeds,
         data_dir=file.data_dir,
         runtime=file.runtime,
+        notes=tuple(dict.fromkeys(note for _, notes in read.values() for note in notes)),
     )
-    validate.check_experiment(experiment)
+    try:
+        validate.check_experiment(experiment)
+    except UserError as error:
+        raise _with_origin(error, path, overrides) from None
     return experiment
 
 
 def load_setup(name: str, beside: Path | None = None, overrides: Sequence[str] = ()) -> config.Setup:
-    """One setup by name, with dotlist overrides of its own keys; UserError if it is unknown or invalid."""
-    setup = _build_setup(_merge(_read_yaml(_setup_path(name, beside)), _dotlist(overrides)))
-    validate.check_setup(name, setup)
+    """One setup by name, with dotlist overrides of its own keys; UserError if it is unknown or invalid.
+
+    A name that ends in .yaml is the path of a setup file.
+    """
+    path = Path(name) if name.endswith(".yaml") else _setup_path(name, beside)
+    setup = _build_setup(_merge(_checked_setup(path), _dotlist(overrides)))
+    setup, _ = local_files.completed(path.stem, setup)
+    validate.check_setup(path.stem, setup)
     return setup
 
 
@@ -73,6 +84,36 @@ def layers(path: Path, overrides: Sequence[str]) -> tuple[list[Layer], dict[str,
     files = {name: _setup_path(name, path) for name in names}
     setups = {name: Layer(_from_here(file), _read_yaml(file)) for name, file in files.items()}
     return [Layer("override", dotlist), Layer(str(path), own)], setups
+
+
+def origin(key: Sequence[str], above: Sequence[Layer]) -> str:
+    """Where the value of a key comes from: the first of the layers that says something of it, or `default`."""
+    return next((layer.origin for layer in above if _says(layer.values, key)), "default")
+
+
+def _says(values: Any, key: Sequence[str]) -> bool:
+    for part in key:
+        if not isinstance(values, dict):
+            return True  # a list or a scalar stands for all that is below it
+        if part not in values:
+            return False
+        values = values[part]
+    return True
+
+
+def _with_origin(error: UserError, path: Path, overrides: Sequence[str]) -> UserError:
+    """The error with the file that its key's value stands in, or should; what was typed just now needs no place."""
+    own, setups = layers(path, overrides)
+    key = re.sub(r"\[\d+\]| .*", "", error.key or "")
+    for name, layer in setups.items():
+        parts = key.removeprefix(f"{name}.").split(".")
+        above = [*own, layer] if parts[0] in SHARED_PARTS else [layer]
+        place = origin(parts, above if parts[0] in config.Setup.__dataclass_fields__ else own)
+        if key.startswith(f"{name}.") and place == "default":
+            place = layer.origin
+        if place not in ("default", "override"):
+            return UserError(f"{error} ({place})", error.key)
+    return error
 
 
 def _from_here(path: Path) -> str:
@@ -97,9 +138,22 @@ def _setup_path(name: str, beside: Path | None) -> Path:
     raise refuse("setups", name, f"one of {', '.join(known)}{did_you_mean(name, known)}")
 
 
-def _setup_in_experiment(name: str, experiment: Path, file: config.ExperimentFile) -> config.Setup:
+def _setup_in_experiment(name: str, experiment: Path, file: config.ExperimentFile) -> tuple[config.Setup, list[str]]:
+    """A setup with the experiment's differences and what its local files say, and the notes on them."""
     differences = {part: getattr(file, part) for part in SHARED_PARTS}
-    return _build_setup(_merge(_read_yaml(_setup_path(name, experiment)), differences))
+    setup = _build_setup(_merge(_checked_setup(_setup_path(name, experiment)), differences))
+    return local_files.completed(name, setup)
+
+
+def _checked_setup(path: Path) -> dict[str, Any]:
+    """A setup file as written; UserError that names the file where a key or a type is wrong."""
+    raw = _read_yaml(path)
+    try:
+        strict.build(config.Setup, raw)
+    except UserError as error:
+        revision = "; of a local folder leave it out at first" if (error.key or "").endswith(".revision") else ""
+        raise UserError(f"{_from_here(path)}: {error}{revision}", error.key) from None
+    return raw
 
 
 def _build_setup(raw: dict[str, Any]) -> config.Setup:

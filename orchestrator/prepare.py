@@ -17,8 +17,9 @@ from orchestrator.config import Data, Experiment, Model, Setup
 from orchestrator.errors import UserError
 from orchestrator.grid import Unit
 from orchestrator.identity import digest, model_identity
+from orchestrator.local_files import CONFIG_KEYS
 from orchestrator.selection import decided_by_family
-from orchestrator.tasks.benchmarks import BENCHMARKS, load_benchmark
+from orchestrator.tasks.benchmarks import benchmark_of, load_benchmark
 from orchestrator.tasks.data_files import folder_sha256
 from orchestrator.tasks.hub import check_hub_id
 from orchestrator.tasks.openthoughts import load_thoughts
@@ -27,14 +28,6 @@ from orchestrator.wants import Sampling
 from orchestrator.workers.spec import Checkpoint, WorkerSpec
 
 Report = Callable[[str, dict[str, Any]], None]
-_SHAPE_KEYS = {
-    "layers": "num_hidden_layers",
-    "hidden": "hidden_size",
-    "heads": "num_attention_heads",
-    "kv_heads": "num_key_value_heads",
-    "head_dim": "head_dim",
-    "ffn": "intermediate_size",
-}
 
 
 def check(experiment: Experiment, runs: Path) -> None:
@@ -79,7 +72,7 @@ def check_data(name: str, setup: Setup, data_dir: str | None) -> None:
     """UserError unless every file the setup reads is there and is the declared one."""
     check_training_data(name, setup.data, data_dir)
     for benchmark, run in setup.evaluation.benchmarks.items():
-        if BENCHMARKS[benchmark].file is not None:
+        if benchmark_of(benchmark, run).terms is None:
             load_benchmark(benchmark, data_dir, run)
 
 
@@ -186,7 +179,7 @@ def check_config(key: str, model: Model, checkpoint: Checkpoint, setup: Setup) -
     file = Path(checkpoint.path) / "config.json"
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
-        shown = {name: config.get(name) for name in ("vocab_size", "tie_word_embeddings", *_SHAPE_KEYS.values())}
+        shown = {name: config.get(name) for name in ("vocab_size", "tie_word_embeddings", *CONFIG_KEYS.values())}
     except (OSError, ValueError, AttributeError):
         raise UserError(f"{key}: {file} is missing or broken — a Hugging Face model folder") from None
     if shown["vocab_size"] != setup.vocabulary.size:
@@ -195,6 +188,6 @@ def check_config(key: str, model: Model, checkpoint: Checkpoint, setup: Setup) -
             "for student and teacher alike"
         )
     for name, value in asdict(model.shape).items():
-        actual = shown[_SHAPE_KEYS.get(name, "tie_word_embeddings")]
+        actual = shown[CONFIG_KEYS.get(name, "tie_word_embeddings")]
         if actual != value:
             raise UserError(f"{key}.shape.{name}: {value} — the model has {actual}")

@@ -56,4 +56,6 @@ def _scalar(hint: Any, raw: Any, key: str) -> Any:
         return raw
     if raw is None:
         raise UserError(f"{key}: no value — {_NAMES[hint]}")
+    if hint is str and isinstance(raw, int | float):
+        raise refuse(key, raw, "text, in quotes where it is digits alone")
     raise refuse(key, raw, _NAMES[hint])

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
 from orchestrator import config
 from orchestrator.config import Experiment, Model, Placement, Probe, Recipe, Setup, Training
-from orchestrator.errors import UserError, did_you_mean, refuse, unknown
+from orchestrator.errors import UserError, did_you_mean, refuse
 from orchestrator.methods import METHODS, check_seeds
-from orchestrator.tasks.benchmarks import BENCHMARKS, check_source
+from orchestrator.tasks.benchmarks import check_source
 
+_READ_OFF = "; only of a model in a local folder can it be left out"
 VETO_OBJECTIVES = ("renormalized", "surrogate", "truncated", "full")
 
 
@@ -90,12 +92,19 @@ def _check_model(key: str, model: Model, setup: Setup) -> None:
     if (model.path is None) == (model.recipe is None):
         raise UserError(f"{key}: exactly one of path (with revision) and recipe")
     if model.path is not None and not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", model.revision or ""):
-        raise refuse(f"{key}.revision", model.revision, "a commit (40 hex digits) or a sha256 of the files (64)")
+        raise refuse(f"{key}.revision", model.revision, _revision_expected(model.path))
     if model.recipe is not None:
         _one_of(f"{key.rsplit('.', 1)[0]}.tokenizer", setup.tokenizer, config.TOKENIZERS)
         _check_recipe(f"{key}.recipe", model.recipe)
     for field in ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn"):
-        _at_least(f"{key}.shape.{field}", getattr(model.shape, field), 1)
+        if getattr(model.shape, field) < 1:
+            raise refuse(f"{key}.shape.{field}", getattr(model.shape, field), f"≥ 1{_READ_OFF}")
+
+
+def _revision_expected(path: str) -> str:
+    missing = path.startswith((".", "/", "~")) and not Path(path).expanduser().is_dir()
+    where = f"; there is no folder {path}" if missing else ""
+    return f"a commit (40 hex digits) or a sha256 of the files (64){where}"
 
 
 def _check_recipe(key: str, recipe: Recipe) -> None:
@@ -109,7 +118,8 @@ def _check_recipe(key: str, recipe: Recipe) -> None:
 
 def _check_vocabulary(name: str, setup: Setup) -> None:
     vocabulary = setup.vocabulary
-    _at_least(f"{name}.vocabulary.size", vocabulary.size, 2)
+    if vocabulary.size < 2:
+        raise refuse(f"{name}.vocabulary.size", vocabulary.size, f"≥ 2{_READ_OFF}")
     if not 1 <= vocabulary.valid <= vocabulary.size:
         raise refuse(f"{name}.vocabulary.valid", vocabulary.valid, f"between 1 and size {vocabulary.size}")
     for role in ("student", "teacher"):
@@ -149,8 +159,6 @@ def _check_evaluation(setup: Setup) -> None:
     if not evaluation.benchmarks:
         raise refuse("evaluation.benchmarks", {}, "at least one benchmark")
     for key, run in evaluation.benchmarks.items():
-        if key not in BENCHMARKS:
-            raise unknown(f"evaluation.benchmarks.{key}", "benchmark", key, BENCHMARKS)
         if run is not None:
             _at_least(f"evaluation.benchmarks.{key}.n", run.n, 1)
             if run.limit is not None:

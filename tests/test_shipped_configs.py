@@ -28,7 +28,7 @@ LAYERS = (
     {"policy", "objective", "methods", "placement", "memory", "rundir", "race"},
     {"batch", "tasks"},
     {"identity"},
-    {"diagnostics", "engines", "grid", "validate"},
+    {"diagnostics", "engines", "grid", "validate", "local_files"},
     {"selection", "probe_unit", "probe_documents"},
     {"wants", "evaluation_budget"},
     {"workers", "load", "retention", "status", "plan", "wandb_mode", "wandb_projection"},

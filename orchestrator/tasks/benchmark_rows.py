@@ -21,7 +21,9 @@ FINAL_MARK = "####"
 def benchmark_problem(where: str, line: int, row: dict[str, Any]) -> Problem:
     """One problem with its gold. UserError naming `where`, the line and the field."""
     fields = {name.lower(): value for name, value in row.items()}
-    text = next((name for name in TEXTS if name in fields), TEXTS[0])
+    text = next((name for name in TEXTS if name in fields), None)
+    if text is None:
+        raise _lacks(where, line, " or ".join(TEXTS), row)
     return Problem(_id(where, line, fields), text_field(where, line, fields, text), _gold(where, line, fields))
 
 
@@ -53,11 +55,18 @@ def _answer(where: str, line: int, fields: dict[str, Any]) -> str:
         fields = {"answer": ",".join(map(str, fields["final_answer"]))}
     elif "answer" not in fields and isinstance(fields.get("solution"), str):
         fields = {"answer": last_boxed(fields["solution"])}
-    answer = fields.get("answer")
+    if "answer" not in fields:
+        raise _lacks(where, line, "answer, final_answer or solution", fields)
+    answer = fields["answer"]
     if _is_number(answer):
         return str(answer)
     text = text_field(where, line, fields, "answer")
     return text.rpartition(FINAL_MARK)[2].strip() if FINAL_MARK in text else text
+
+
+def _lacks(where: str, line: int, wanted: str, row: dict[str, Any]) -> UserError:
+    there = ", ".join(map(repr, row)) or "none"
+    return UserError(f"{where} line {line}: no field {wanted} — fields there: {there}")
 
 
 def _is_number(value: object) -> bool:

@@ -6,13 +6,14 @@ other content than declared is refused.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from orchestrator.config import BenchmarkRun
-from orchestrator.errors import UserError
+from orchestrator.errors import UserError, did_you_mean, refuse
 from orchestrator.tasks import arithmetic
 from orchestrator.tasks.benchmark_rows import benchmark_problem
 from orchestrator.tasks.data_files import data_file, iterate_rows, verify_sha256
@@ -33,7 +34,7 @@ class Benchmark:
         """What fixes the content, never where it lies: part of an evaluation's id."""
         if self.terms is not None:
             return {"world": arithmetic.WORLD_VERSION, "terms": list(self.terms)}
-        if run is None or run.path is None or run.revision == self.sha256:
+        if run is None or run.path is None or (run.revision == self.sha256 and self.file is not None):
             return {"file": self.file, "sha256": self.sha256}
         if _is_sha256(run.revision):
             return {"sha256": run.revision}
@@ -62,31 +63,57 @@ BENCHMARKS: dict[str, Benchmark] = {
 }
 
 
+def benchmark_of(key: str, run: BenchmarkRun | None = None) -> Benchmark:
+    """The declared benchmark of this key, else the one that `run.path` makes of it; UserError if it is neither."""
+    if key in BENCHMARKS:
+        return BENCHMARKS[key]
+    if run is None or run.path is None:
+        known = f"one of {', '.join(BENCHMARKS)}, or any other name with a path=FILE.jsonl"
+        raise UserError(f"evaluation.benchmarks.{key}: unknown benchmark — {known}{did_you_mean(key, BENCHMARKS)}")
+    return Benchmark(run.problems or 0)
+
+
 def load_benchmark(key: str, data_dir: str | None, run: BenchmarkRun | None = None) -> list[Problem]:
     """All problems of a benchmark, in order: from `run.path` if it is set, else from its file below `data_dir`.
 
     UserError if they cannot be had, are not as many or not the ones declared, or are broken.
     """
-    benchmark = BENCHMARKS[key]
+    benchmark = benchmark_of(key, run)
     if benchmark.terms is not None:
         return arithmetic.benchmark_problems(benchmark.terms)
     where, rows = _rows(key, data_dir, run or BenchmarkRun())
     if len(rows) != benchmark.problems:
-        raise UserError(f"{where}: {len(rows)} rows — {benchmark.problems} expected")
+        own = f" of {key}; for another benchmark take a key of your own" if key in BENCHMARKS else ""
+        raise UserError(f"{where}: {len(rows)} rows — {benchmark.problems} expected{own}")
     return _problems(where, rows)
 
 
 def check_source(key: str, run: BenchmarkRun) -> None:
     """UserError unless `evaluation.benchmarks.<key>` says where problems come from in a way that pins them."""
     where = f"evaluation.benchmarks.{key}"
-    if run.path is None and (run.revision or run.subset):
-        raise UserError(f"{where}.path: not set, but revision or subset is — a hub id or a local file")
+    declared = benchmark_of(key, run)
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", key) or key == "avg":
+        raise refuse("evaluation.benchmarks", key, "letters, digits, '_', '.' and '-', and not avg")
+    if run.path is None and (run.revision or run.subset or run.problems):
+        raise UserError(f"{where}.path: not set, but revision, subset or problems is — a hub id or a local file")
     if run.path is None:
         return
-    if BENCHMARKS[key].terms is not None:
+    if declared.terms is not None:
         raise UserError(f"{where}.path: {run.path!r} — null: these problems are generated")
     if not _is_sha256(run.revision):
+        _check_not_a_file(where, run.path)
         check_hub_id(where, run.path, run.revision)
+    if key not in BENCHMARKS and not run.problems:
+        here = "the number of its rows, 1 or more" if Path(run.path).exists() else "the number of its rows"
+        raise refuse(f"{where}.problems", run.problems, f"{here} ({run.path})")
+    if key in BENCHMARKS and run.problems not in (None, declared.problems):
+        raise refuse(f"{where}.problems", run.problems, f"{declared.problems}, or a key of your own")
+
+
+def _check_not_a_file(where: str, path: str) -> None:
+    """UserError for a path that is meant as a file and is none."""
+    if path.endswith((".jsonl", ".parquet", ".json", ".csv", ".tsv")):
+        raise refuse(f"{where}.path", path, "a file or folder that is there, .jsonl or .parquet")
 
 
 def _is_sha256(revision: str | None) -> bool:
@@ -96,11 +123,13 @@ def _is_sha256(revision: str | None) -> bool:
 def _rows(key: str, data_dir: str | None, run: BenchmarkRun) -> tuple[str, list[dict[str, Any]]]:
     """Where the problems come from, in words, and their rows."""
     if run.path is None:
-        declared = BENCHMARKS[key]
+        declared = benchmark_of(key)
         assert declared.file is not None
         path, sha256 = data_file(declared.file, data_dir), declared.sha256
     elif Path(run.path).exists():
         path, sha256 = Path(run.path), run.revision
+    elif _is_sha256(run.revision):
+        raise refuse(f"evaluation.benchmarks.{key}.path", run.path, "a file or folder that is there")
     else:
         rows = iterate_hub(f"evaluation.benchmarks.{key}", run.path, run.revision, None, run.split, run.subset)
         return f"{run.path}@{run.revision}", list(rows)

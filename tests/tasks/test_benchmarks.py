@@ -126,7 +126,7 @@ def test_an_altered_file(tmp_path: Path) -> None:
 
 def test_fewer_rows_than_declared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_amc(tmp_path, row(), monkeypatch, problems=2)
-    assert refusal(tmp_path) == f"{path}: 1 rows — 2 expected"
+    assert refusal(tmp_path) == f"{path}: 1 rows — 2 expected of amc23; for another benchmark take a key of your own"
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_scores_are_told_by_content_not_by_place(tmp_path: Path) -> None:
         ("amc23", BenchmarkRun(path="math-ai/amc23"), "amc23.revision: None — the commit (40 hex digits)"),
         ("amc23", BenchmarkRun(path="math-ai/amc23", revision="main"), "amc23.revision: 'main' — the commit"),
         ("amc23", BenchmarkRun(path="./amc.jsonl", revision="0" * 40), "amc23.path: './amc.jsonl' — a file or folder"),
-        ("amc23", BenchmarkRun(revision="0" * 40), "amc23.path: not set, but revision or subset is"),
+        ("amc23", BenchmarkRun(revision="0" * 40), "amc23.path: not set, but revision, subset or problems is"),
         ("arithmetic_short", BenchmarkRun(path="a/b"), "arithmetic_short.path: 'a/b' — null: these problems are gen"),
     ],
 )
