@@ -6,7 +6,7 @@ Names unknown here are shown verbatim, so a new method or benchmark needs no ent
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from orchestrator.config import Setup
+from orchestrator.config import BenchmarkRun, Setup
 from orchestrator.methods import BASE, SHORT, TITLES, method_key, method_label, method_title
 
 __all__ = ["BASE", "SHORT", "TITLES", "method_key", "method_label", "method_title"]
@@ -42,9 +42,9 @@ SETUPS: Mapping[str, str] = MappingProxyType(
 _BENCHMARK_LABELS: Mapping[str, str] = {**BENCHMARKS, AVERAGE: AVERAGE_LABEL}
 
 
-def benchmark_label(key: str) -> str:
-    """The column label of a benchmark, or of the average (`avg`)."""
-    return _BENCHMARK_LABELS.get(key, key)
+def benchmark_label(key: str, run: BenchmarkRun | None = None) -> str:
+    """The column label of a benchmark, or of the average (`avg`): the title that its `run` gives, else the known one."""
+    return (run.title if run is not None else None) or _BENCHMARK_LABELS.get(key, key)
 
 
 def setup_title(key: str, setups: Mapping[str, Setup] | None = None) -> str:

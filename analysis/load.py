@@ -6,7 +6,7 @@ from pathlib import Path
 
 from analysis.assess import assess, exact_scores
 from analysis.candidates import Candidate, Selected, select
-from analysis.labels import BASE, method_label, setup_title
+from analysis.labels import BASE, benchmark_label, method_label, setup_title
 from analysis.table import Score, Table, make_table
 from orchestrator import grid, selection, status
 from orchestrator.config import Experiment
@@ -33,7 +33,13 @@ def results_table(experiment: Experiment, units: list[Unit], runs: Path) -> Tabl
         for family in families
         for benchmark in setup.evaluation.benchmarks
     ]
-    return make_table(scores, notes(experiment, units, runs, chosen), assess(experiment, chosen, runs), titles)
+    labels = {
+        (name, key): benchmark_label(key, run)
+        for name, setup in experiment.setups.items()
+        for key, run in setup.evaluation.benchmarks.items()
+    }
+    evidence = assess(experiment, chosen, runs)
+    return make_table(scores, notes(experiment, units, runs, chosen), evidence, titles, labels)
 
 
 def notes(experiment: Experiment, units: list[Unit], runs: Path, chosen: list[Selected]) -> list[str]:

@@ -38,6 +38,7 @@ EVIDENCE_COLUMNS = (
 Mark = Literal["best", "second"]
 
 _Values = Mapping[tuple[str, str, str], Fraction | None]
+_Labels = Mapping[tuple[str, str], str]  # (setup, benchmark) → heading
 
 # Bounded, so that no exponent in a file can ask for a number with millions of digits.
 _NUMBER = re.compile(r"[+-]?(?:[0-9]{1,9}(?:\.[0-9]{0,60})?|\.[0-9]{1,60})(?:[eE][+-]?[0-9]{1,2})?")
@@ -109,15 +110,16 @@ def make_table(
     notes: Iterable[str] = (),
     evidence: Evidence | None = None,
     titles: Mapping[str, str] | None = None,
+    labels: Mapping[tuple[str, str], str] | None = None,
 ) -> Table:
-    """Averages, rounds and ranks scores.
+    """Averages, rounds and ranks scores. `titles` are those of setups, `labels` of a setup's benchmarks.
 
     Setups and benchmarks come in the order of their first score. The average is the unweighted mean over all
     benchmarks of the setup, and missing where one of them is. Raises ValueError for a score that is given twice
     or lies outside 0 to 100.
     """
     values = _index_scores(scores)
-    columns = _make_columns(values)
+    columns = _make_columns(values, labels or {})
     methods = order_methods(method for method, _, _ in values)
     by_column = [_make_cells(methods, [_look_up(values, method, column) for method in methods]) for column in columns]
     rows = (
@@ -150,12 +152,15 @@ def _index_scores(scores: Iterable[Score]) -> _Values:
     return values
 
 
-def _make_columns(values: _Values) -> tuple[Column, ...]:
+def _make_columns(values: _Values, labels: _Labels) -> tuple[Column, ...]:
     setups = dict.fromkeys(setup for _, setup, _ in values)
     return tuple(
         column
         for setup in setups
-        for column in (Column(setup, AVERAGE, AVERAGE_LABEL), *_benchmark_columns(setup, _benchmarks(values, setup)))
+        for column in (
+            Column(setup, AVERAGE, AVERAGE_LABEL),
+            *_benchmark_columns(setup, _benchmarks(values, setup), labels),
+        )
     )
 
 
@@ -163,10 +168,11 @@ def _benchmarks(values: _Values, setup: str) -> list[str]:
     return list(dict.fromkeys(name for _, where, name in values if where == setup and name != AVERAGE))
 
 
-def _benchmark_columns(setup: str, benchmarks: Sequence[str]) -> list[Column]:
+def _benchmark_columns(setup: str, benchmarks: Sequence[str], labels: _Labels) -> list[Column]:
     """Columns with the benchmarks' labels; benchmarks that have the same label keep their keys, to stay distinct."""
-    uses = Counter(benchmark_label(key) for key in benchmarks)
-    return [Column(setup, key, benchmark_label(key) if uses[benchmark_label(key)] == 1 else key) for key in benchmarks]
+    found = {key: labels.get((setup, key)) or benchmark_label(key) for key in benchmarks}
+    uses = Counter(found.values())
+    return [Column(setup, key, label if uses[label] == 1 else key) for key, label in found.items()]
 
 
 def _look_up(values: _Values, method: str, column: Column) -> Fraction | None:

@@ -81,7 +81,7 @@ def test_its_content_is_its_identity(tmp_path: Path) -> None:
 
 def test_scores_on_it_stand_in_status_and_table(tmp_path: Path) -> None:
     write_rows(tmp_path / "my.jsonl")
-    experiment = with_benchmark(tmp_path, path=str(tmp_path / "my.jsonl"), n=4)
+    experiment = with_benchmark(tmp_path, path=str(tmp_path / "my.jsonl"), n=4, title="My sums")
     units, runs = expand(experiment), tmp_path / "runs"
     write_run(runs, experiment, units_of(units, "vanilla")[0], {2: [1], 4: [3]}, steps=10)
     found = {unit.kind: unit.score for unit in status.collect(experiment, units, runs)}

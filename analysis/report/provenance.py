@@ -73,7 +73,7 @@ def _benchmarks(experiment: Experiment, evidence: Evidence) -> Html:
         known = next((row for row in evidence.rows if row.setup == source.setup), None)
         problems = "" if known is None else f" × {known.columns[source.benchmark].problems:,}"
         asked = f"{run.n}{problems}" if run else ""
-        name = f"{benchmark_label(source.benchmark)}, {setup_title(source.setup, experiment.setups)}"
+        name = f"{benchmark_label(source.benchmark, run)}, {setup_title(source.setup, experiment.setups)}"
         rows.append([name, asked, element("code", content), element("code", source.evaluation_id)])
     headings = ["Benchmark", "Samples × problems", "Content", "Evaluation"]
     return join([element("h3", "Benchmarks"), table("Problems by content", headings, rows, texts=headings)])
