@@ -43,7 +43,7 @@ _BENCHMARK_LABELS: Mapping[str, str] = {**BENCHMARKS, AVERAGE: AVERAGE_LABEL}
 
 
 def benchmark_label(key: str, run: BenchmarkRun | None = None) -> str:
-    """The column label of a benchmark, or of the average (`avg`): the title that its `run` gives, else the known one."""
+    """The column label of a benchmark, or of the average (`avg`): the title its `run` gives, else the known one."""
     return (run.title if run is not None else None) or _BENCHMARK_LABELS.get(key, key)
 
 

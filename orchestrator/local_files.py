@@ -51,10 +51,13 @@ def local_folder(model: Model) -> Path | None:
 def describe(key: str, folder: Path) -> tuple[Shape, int]:
     """Shape and stop id of the model in `folder`, from its configuration. UserError if it does not say."""
     config = _json(key, folder / "config.json")
-    numbers = {ours: config.get(theirs) for ours, theirs in CONFIG_KEYS.items()}
-    for ours, value in numbers.items():
-        if not isinstance(value, int):
-            raise refuse(f"{key}.shape.{ours}", value, f"a number as {CONFIG_KEYS[ours]} in {folder / 'config.json'}")
+    numbers: dict[str, int] = {}
+    for ours, theirs in CONFIG_KEYS.items():
+        value = config.get(theirs)
+        if isinstance(value, int):
+            numbers[ours] = value
+        else:
+            raise refuse(f"{key}.shape.{ours}", value, f"a number as {theirs} in {folder / 'config.json'}")
     return Shape(**numbers, tied=bool(config.get("tie_word_embeddings", False))), _stop_id(key, folder, config)
 
 
