@@ -1,12 +1,14 @@
 # A machine with Python 3.11 and make is enough.
 PYTHON ?= python3.11
+# Which torch: cpu (without CUDA), cuda (what the index has), or auto (README, "Two commands").
+TORCH ?= auto
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+LOCK := docker/lock
 
 export OMP_NUM_THREADS = 1
 export TOKENIZERS_PARALLELISM = false
 
-.PHONY: setup quickstart test lint types check bench bench-quickstart bench-gpu clean
+.PHONY: setup quickstart test lint types check lock check-lock bench bench-quickstart bench-gpu clean FORCE
 
 setup: .venv/.runtime
 
@@ -26,7 +28,14 @@ lint: .venv/.dev
 types: .venv/.dev
 	$(BIN)/pyright
 
-check: lint types test
+check: lint types check-lock test
+
+# The lock anew: what setup.cfg asks for, other versions kept; `make lock UPGRADE=--upgrade` takes the newest.
+lock: .venv/.dev
+	$(BIN)/python $(LOCK)/resolve.py lock $(UPGRADE)
+
+check-lock: .venv/.dev
+	$(BIN)/python $(LOCK)/resolve.py check
 
 bench: .venv/.dev
 	$(BIN)/python -m tests.benchmarks.bench
@@ -41,13 +50,21 @@ clean:
 	rm -rf .venv build *.egg-info
 
 .venv/bin/python:
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not there: install Python 3.11, or say make PYTHON=…" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
 
-.venv/.runtime: docker/lock/runtime.txt setup.cfg | .venv/bin/python
-	$(PIP) install --no-deps -r docker/lock/runtime.txt
-	$(PIP) install --no-deps --no-build-isolation -e . --config-settings editable_mode=compat
+.venv/.runtime: $(LOCK)/runtime.txt $(LOCK)/install.py setup.cfg setup.py | .venv/bin/python
+	@$(BIN)/python $(LOCK)/install.py runtime --torch $(TORCH)
+	@$(BIN)/uv pip install --quiet --no-deps --no-build-isolation --config-setting editable_mode=compat --editable .
+	@echo $(TORCH) > $@
+
+.venv/.dev: $(LOCK)/dev.txt .venv/.runtime
+	@$(BIN)/python $(LOCK)/install.py dev
 	@touch $@
 
-.venv/.dev: docker/lock/dev.txt .venv/.runtime
-	$(PIP) install --no-deps -r docker/lock/dev.txt
-	@touch $@
+# Another TORCH than the last one is a reason to install; auto never is.
+ifneq ($(TORCH),auto)
+ifneq ($(TORCH),$(shell cat .venv/.runtime 2>/dev/null))
+.venv/.runtime: FORCE
+endif
+endif

@@ -1,0 +1,190 @@
+"""Install what the lock beside this file pins into the Python that runs it; `make` and the Dockerfile call this.
+
+    python docker/lock/install.py runtime --torch cpu
+    python docker/lock/install.py dev
+
+`runtime.txt` is what `trb` runs with, `dev.txt` what tests and lint need besides. Both pin versions and sha256. Only torch
+comes in two kinds. `cuda` is the public index's own wheel: on Linux it needs CUDA libraries of several GB, which
+the lock pins too. `cpu` is PyTorch's build without CUDA, for machines without an NVIDIA GPU; the index does not have
+it, so that its sha256 is not in the lock. Only the standard library is used: nothing is installed yet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.metadata
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+LOCK = Path(__file__).resolve().parent
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"  # PyTorch's own; asked where pip's registry has no +cpu wheel
+CUDA_ONLY = ("cuda-", "nvidia-", "triton")  # distributions that only torch's CUDA build needs
+# Measured on Linux x86-64 with an empty cache: GB to download, GB on disk. macOS takes less than `cpu`.
+SIZES = {"cpu": (0.5, 1.6), "cuda": (2.6, 6.0), "dev": (0.2, 0.5)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Install what the lock pins into this Python.")
+    parser.add_argument("part", choices=("runtime", "dev"))
+    parser.add_argument(
+        "--torch", choices=("auto", "cpu", "cuda"), default="auto",
+        help="auto keeps the kind that is installed, else takes a CPU build where pip's registry offers one",
+    )  # fmt: skip
+    options = parser.parse_args()
+    try:
+        if options.part == "runtime":
+            install_runtime(options.torch)
+        else:
+            say(f"tests and lint: about {SIZES['dev'][0]} GB to download, {SIZES['dev'][1]} GB on disk")
+            install_uv()
+            install_pins(read_pins("dev").values())
+    except subprocess.CalledProcessError as error:
+        sys.exit(f"setup: {' '.join(map(str, error.cmd[:6]))} … failed; the reason stands above. Run make again to go on.")
+
+
+def install_runtime(wanted: str) -> None:
+    """All of runtime.txt, with the kind of torch that `wanted` and this machine come to."""
+    pins = read_pins("runtime")
+    version = pin_version(pins["torch"])
+    kind = torch_kind(wanted, installed_version("torch"), lambda: offers_cpu(version))
+    download, disk = SIZES[kind]
+    say(f"torch {version} for {'CPUs' if kind == 'cpu' else 'NVIDIA GPUs and CPUs'} (TORCH=cpu or TORCH=cuda decides)")
+    say(f"about {download} GB to download, less what is in the caches; {disk} GB on disk")
+    install_uv()
+    if kind == "cpu":
+        install_cpu_torch(version)
+        pins = without_cuda(pins)
+    elif "+cpu" in (installed_version("torch") or ""):  # it would count as the pinned version
+        uv("uninstall", "torch")
+    install_pins([pins.pop("setuptools")])  # builds what comes as source
+    install_pins(pins.values())
+
+
+# --- the lock ---
+
+
+def read_pins(part: str) -> dict[str, str]:
+    """Distribution name → its lines of `<part>.txt`: pin, marker, hashes, who requires it."""
+    return parse_pins((LOCK / f"{part}.txt").read_text(encoding="utf-8"))
+
+
+def parse_pins(text: str) -> dict[str, str]:
+    """`read_pins` of a lock's text; comments before the first pin are left out."""
+    pins: dict[str, str] = {}
+    for block in re.split(r"^(?=\w)", text, flags=re.MULTILINE):
+        name, pinned, _ = block.partition("==")
+        if pinned:
+            pins[name] = pins.get(name, "") + block  # platforms may have a version each
+    return pins
+
+
+def pin_version(pin: str) -> str:
+    """`2.13.0` of `torch==2.13.0 --hash=…`."""
+    return pin.split("==")[1].split()[0]
+
+
+def without_cuda(pins: dict[str, str]) -> dict[str, str]:
+    """The pins beside a torch for CPUs, which is installed already."""
+    return {name: pin for name, pin in pins.items() if name != "torch" and not name.startswith(CUDA_ONLY)}
+
+
+# --- torch ---
+
+
+def torch_kind(wanted: str, installed: str | None, offered: Callable[[], bool], platform: str = sys.platform) -> str:
+    """`cpu` or `cuda`. `installed` is the version that is there, `offered` asks pip's registry for a +cpu wheel."""
+    if platform != "linux":
+        return "cuda"  # the index's own wheel has no CUDA there
+    if wanted != "auto":
+        return wanted
+    if installed is not None:
+        return "cpu" if installed.endswith("+cpu") else "cuda"
+    return "cpu" if offered() else "cuda"
+
+
+def installed_version(name: str) -> str | None:
+    """Version of a distribution in this Python; None without it."""
+    importlib.invalidate_caches()  # this process has installed things itself
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def offers_cpu(version: str) -> bool:
+    """Whether the registry that pip is configured with has `<version>+cpu` for this machine."""
+    command = [sys.executable, "-m", "pip", "index", "versions", "torch"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=False)
+    return f"{version}+cpu" in re.split(r"[\s,()]+", listed.stdout)
+
+
+def install_cpu_torch(version: str) -> None:
+    """PyTorch's CPU build, in place of any other; what only the CUDA build needed goes."""
+    if installed_version("torch") == f"{version}+cpu":
+        return
+    others = [] if offers_cpu(version) else ["--extra-index-url", CPU_INDEX]
+    say(f"torch {version}+cpu from {CPU_INDEX if others else 'the registry that pip is configured with'}")
+    pip("install", "--no-deps", f"torch=={version}+cpu", *others)
+    names = [dist.name for dist in importlib.metadata.distributions() if dist.name.startswith(CUDA_ONLY)]
+    if names:
+        uv("uninstall", *names)
+
+
+# --- installers ---
+
+
+def install_uv() -> None:
+    """The pinned uv: it downloads in parallel and shows what it does."""
+    pin = read_pins("dev")["uv"]
+    if installed_version("uv") != pin_version(pin):
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+            file.write(pin)
+            file.flush()
+            pip("install", "--no-deps", "--require-hashes", "-r", file.name)
+
+
+def install_pins(pins: Iterable[str]) -> None:
+    """What is missing of these pins; every file must have a hash of its pin."""
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+        file.write("".join(pins))
+        file.flush()
+        uv("install", "--no-deps", "--require-hashes", "--no-build-isolation", "-r", file.name)
+
+
+def uv(verb: str, *arguments: str) -> None:
+    """`uv pip VERB` on this Python, with the package index that pip is configured with."""
+    command = [sys.executable, "-m", "uv", "pip", verb, "--python", sys.executable, *arguments]
+    subprocess.run(command, check=True, env=uv_environment())
+
+
+def uv_environment() -> dict[str, str]:
+    """uv does not read pip's configuration: a mirror that stands there is handed on."""
+    asked = [sys.executable, "-m", "pip", "config", "get", "global.index-url"]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    mirror = os.environ.get("PIP_INDEX_URL") or (done.stdout.strip() if done.returncode == 0 else "")
+    return ({"UV_DEFAULT_INDEX": mirror} if mirror else {}) | os.environ
+
+
+def pip(*arguments: str) -> None:
+    """pip with its progress, but without its line for every registry that lacks a package."""
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        for line in process.stderr or ():
+            if "is ignored: it is neither a file nor a directory" not in line:
+                print(line, end="", file=sys.stderr, flush=True)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, ["pip", *arguments])
+
+
+def say(line: str) -> None:
+    print(f"setup: {line}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

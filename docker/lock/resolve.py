@@ -1,0 +1,138 @@
+"""Make the lock anew, or check that it is what setup.cfg and the public index ask for.
+
+    python docker/lock/resolve.py lock [--upgrade]      writes runtime.txt and dev.txt
+    python docker/lock/resolve.py check                 exits 1 and says what differs
+
+One resolution by uv for Python 3.11 on all platforms: what `trb` runs with, the extra `hub` included, goes to
+runtime.txt, and what tests and lint need besides to dev.txt. Versions that stand there stay unless they no longer fit, or
+`--upgrade` is given. Nothing of this machine enters: the index is the public one, configurations are not read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from install import LOCK, parse_pins
+
+ROOT = LOCK.parents[1]
+INDEX = "https://pypi.org/simple"
+TITLES = {
+    "runtime": "# What `trb` runs with on Linux (x86-64, arm64) and macOS 14 (arm64). Written by `make lock`.\n",
+    "dev": "# What tests and lint need besides runtime.txt; one resolution with it. Written by `make lock`.\n",
+}
+PLATFORMS = ("x86_64-manylinux_2_28", "aarch64-manylinux_2_28", "aarch64-apple-darwin")
+SOURCE_ONLY = "antlr4-python3-runtime"  # the one distribution of the lock that has no wheel
+NETWORK_WORDS = ("error sending request", "failed to fetch", "timed out", "dns error", "client error (connect)")
+
+
+class UvError(Exception):
+    """What uv printed when it found no solution, or no network."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Make the lock anew, or check it.")
+    parser.add_argument("do", choices=("lock", "check"))
+    parser.add_argument("--upgrade", action="store_true", help="take the newest versions that setup.cfg allows")
+    options = parser.parse_args()
+    try:
+        if options.do == "check":
+            check()
+        else:
+            write_lock(options.upgrade)
+    except UvError as error:
+        if options.do == "check" and any(word in str(error).lower() for word in NETWORK_WORDS):
+            print("lock: NOT checked against the index, which does not answer", file=sys.stderr)
+        else:
+            sys.exit(f"lock: {error}")
+
+
+# --- making it ---
+
+
+def write_lock(upgrade: bool) -> None:
+    for part, text in resolve("" if upgrade else present_lock()).items():
+        (LOCK / f"{part}.txt").write_text(TITLES[part] + text, encoding="utf-8")
+        print(f"lock: {len(parse_pins(text))} distributions in {(LOCK / part).relative_to(ROOT)}.txt")
+
+
+def present_lock() -> str:
+    """Both parts as they stand, as one."""
+    return "".join((LOCK / f"{part}.txt").read_text(encoding="utf-8") for part in TITLES)
+
+
+def resolve(preferred: str) -> dict[str, str]:
+    """runtime → text, dev → text, for setup.cfg and the index; versions in the lock `preferred` are kept if they fit."""
+    everything = compile_pins(preferred, "--all-extras")
+    runtime = compile_pins(everything, "--extra", "hub")
+    small = parse_pins(runtime)
+    # A pin with another marker than runtime.txt's, or none, is wanted on more platforms.
+    rest = [pin for name, pin in parse_pins(everything).items() if what(pin) != what(small.get(name, ""))]
+    return {"runtime": runtime, "dev": "".join(rest)}
+
+
+def what(pin: str) -> str:
+    """`name==version ; marker` of a pin, without its hashes."""
+    return ", ".join(line.rstrip("\\ ") for line in pin.splitlines() if line[:1].isalnum())
+
+
+def compile_pins(preferred: str, *extras: str) -> str:
+    """uv's universal resolution of setup.cfg, as requirements with hashes. Raises UvError."""
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "pins.txt"
+        output.write_text(preferred, encoding="utf-8")
+        wanted = ("setup.cfg", *extras, "--universal", "--python-version", "3.11", "--generate-hashes")
+        uv("compile", *wanted, "--no-header", "--output-file", str(output))
+        return output.read_text(encoding="utf-8")
+
+
+def uv(*arguments: str) -> str:
+    """`uv pip …` against the public index, whatever this machine is configured with. Returns what it said."""
+    hidden = ("UV_", "PIP_", "VIRTUAL_ENV")
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
+    environment["MACOSX_DEPLOYMENT_TARGET"] = "14.0"  # the oldest that torch has wheels for
+    command = [sys.executable, "-m", "uv", "--no-config", "pip", *arguments, "--default-index", INDEX]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise UvError(done.stderr.strip())
+    return done.stderr
+
+
+# --- checking it ---
+
+
+def check() -> None:
+    """Exits 1 unless a new resolution comes to the same pins and every platform has a file for each of them."""
+    differences = compare(resolve(present_lock()))
+    if differences:
+        sys.exit("\n".join(["lock: not what setup.cfg and the index ask for; run make lock", *differences]))
+    for platform in PLATFORMS:
+        dry_run(platform)
+    print(f"lock: what setup.cfg and the index ask for; files for {', '.join(PLATFORMS)}")
+
+
+def compare(fresh: dict[str, str]) -> list[str]:
+    """Lines `- pin` and `+ pin` for what is pinned and should not be, and what should be and is not."""
+    lines = []
+    for part, text in fresh.items():
+        pinned = set(map(what, parse_pins((LOCK / f"{part}.txt").read_text(encoding="utf-8")).values()))
+        wanted = set(map(what, parse_pins(text).values()))
+        lines += [f"{part}.txt: - {pin}" for pin in sorted(pinned - wanted)]
+        lines += [f"{part}.txt: + {pin}" for pin in sorted(wanted - pinned)]
+    return lines
+
+
+def dry_run(platform: str) -> None:
+    """UvError where a pin has no file for `platform`, or a file requires what is not pinned."""
+    with tempfile.TemporaryDirectory() as empty:
+        parts = [word for part in TITLES for word in ("-r", str(LOCK / f"{part}.txt"))]
+        wheels = ("--require-hashes", "--only-binary", ":all:", "--no-binary", SOURCE_ONLY)
+        uv("install", "--dry-run", "--target", empty, "--python-version", "3.11", "--python-platform", platform, *wheels, *parts)
+
+
+if __name__ == "__main__":
+    main()
