@@ -50,12 +50,23 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="trb", description="On-policy distillation sweeps: plan, run, judge.")
+    parser.add_argument("--version", action=_Version, nargs=0, help="version and, in a checkout, commit")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _add_sweep_commands(commands)
     _add_result_commands(commands)
     _add_model_commands(commands)
     _add_reference_commands(commands)
     return parser
+
+
+class _Version(argparse.Action):
+    """argparse's own `version` wants the text at every start; this one asks git when it is asked."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from orchestrator.provenance import version_line
+
+        print(version_line())
+        parser.exit()
 
 
 def _add_sweep_commands(commands: argparse._SubParsersAction) -> None:
@@ -144,8 +155,9 @@ def _load(options: argparse.Namespace, notes: bool = False):
     from orchestrator.grid import expand
     from orchestrator.identity import digest
     from orchestrator.load import load_experiment
+    from orchestrator.shipped import find_experiment
 
-    experiment = load_experiment(options.experiment, options.overrides)
+    experiment = load_experiment(find_experiment(options.experiment), options.overrides)
     for note in experiment.notes if notes else ():
         print(f"trb: {note}", file=sys.stderr)
     data_dir = experiment.data_dir or os.environ.get("TRB_DATA_DIR")

@@ -13,11 +13,10 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from orchestrator import config, local_files, strict, validate
+from orchestrator import config, local_files, shipped, strict, validate
 from orchestrator.errors import UserError, did_you_mean, refuse
 from orchestrator.methods import parse_methods, without_own_seeds
 
-SHIPPED_SETUPS = Path(__file__).resolve().parent.parent / "experiments" / "setups"
 SHARED_PARTS = ("engine", "training", "evaluation", "probe")  # an experiment's differences to each of its setups
 
 
@@ -127,7 +126,7 @@ def known_setups(beside: Path | None = None) -> list[str]:
 
 def _setup_folders(beside: Path | None) -> list[Path]:
     own = [beside.resolve().parent / "setups"] if beside else []
-    return [*own, SHIPPED_SETUPS]
+    return [*own, shipped.SETUPS]
 
 
 def _setup_path(name: str, beside: Path | None) -> Path:

@@ -55,6 +55,14 @@ def gpu_models(folder: Path) -> list[str]:
     return names
 
 
+def version_line() -> str:
+    """`trb 0.1.0`, in a checkout with its commit: `trb 0.1.0, commit 0f3a9c1b2d3e with changes`."""
+    line, commit = f"trb {_version('trb') or '(not installed)'}", _git("rev-parse", "--short=12", "HEAD")
+    if commit is None:
+        return line
+    return f"{line}, commit {commit}{' with changes' if _git('status', '--porcelain') else ''}"
+
+
 def _git(*arguments: str) -> str | None:
     root = Path(__file__).resolve().parent.parent
     if not (root / ".git").exists():

@@ -226,6 +226,11 @@ def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert_names(complaint(capsys, "plan", tmp_path / "nowhere.yaml"), tmp_path / "nowhere.yaml", "no such file")
 
 
+def test_no_such_file_and_nothing_shipped(capsys: pytest.CaptureFixture[str]) -> None:
+    line = complaint(capsys, "plan", "quikstart")
+    assert_names(line, "quikstart: no such file", "paper, ", "did you mean quickstart?")
+
+
 def test_a_folder_instead_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert_names(complaint(capsys, "plan", tmp_path), tmp_path, "not a readable YAML file")
 

@@ -3,10 +3,11 @@
     python docker/lock/install.py runtime --torch cpu
     python docker/lock/install.py dev
 
-`runtime.txt` is what `trb` runs with, `dev.txt` what tests and lint need besides. Both pin versions and sha256. Only torch
-comes in two kinds. `cuda` is the public index's own wheel: on Linux it needs CUDA libraries of several GB, which
-the lock pins too. `cpu` is PyTorch's build without CUDA, for machines without an NVIDIA GPU; the index does not have
-it, so that its sha256 is not in the lock. Only the standard library is used: nothing is installed yet.
+`runtime.txt` is what `trb` runs with, `dev.txt` what tests and lint need besides. Both pin versions and sha256. Only
+torch comes in two kinds. `cuda` is the public index's own wheel: on Linux it needs CUDA libraries of several GB,
+which the lock pins too. `cpu` is PyTorch's build without CUDA, for machines without an NVIDIA GPU; the public index
+does not have it, so that its sha256 is not in the lock. Only the standard library is imported, since nothing is
+installed yet.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ LOCK = Path(__file__).resolve().parent
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"  # PyTorch's own; asked where pip's registry has no +cpu wheel
 CUDA_ONLY = ("cuda-", "nvidia-", "triton")  # distributions that only torch's CUDA build needs
 # Measured on Linux x86-64 with an empty cache: GB to download, GB on disk. macOS takes less than `cpu`.
-SIZES = {"cpu": (0.5, 1.6), "cuda": (2.6, 6.0), "dev": (0.2, 0.5)}
+SIZES = {"cpu": (0.5, 1.7), "cuda": (3.0, 5.7), "dev": (0.2, 0.6)}
 
 
 def main() -> None:
@@ -45,7 +46,8 @@ def main() -> None:
             install_uv()
             install_pins(read_pins("dev").values())
     except subprocess.CalledProcessError as error:
-        sys.exit(f"setup: {' '.join(map(str, error.cmd[:6]))} … failed; the reason stands above. Run make again to go on.")
+        command = " ".join(map(str, error.cmd[:6]))
+        sys.exit(f"setup: {command} … failed for the reason above; the same command goes on from here")
 
 
 def install_runtime(wanted: str) -> None:

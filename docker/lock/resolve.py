@@ -4,8 +4,9 @@
     python docker/lock/resolve.py check                 exits 1 and says what differs
 
 One resolution by uv for Python 3.11 on all platforms: what `trb` runs with, the extra `hub` included, goes to
-runtime.txt, and what tests and lint need besides to dev.txt. Versions that stand there stay unless they no longer fit, or
-`--upgrade` is given. Nothing of this machine enters: the index is the public one, configurations are not read.
+runtime.txt, and what tests and lint need besides to dev.txt. Versions that stand there stay unless they no longer
+fit, or `--upgrade` is given. Nothing of this machine enters: the index is the public one, and configurations are
+not read.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def present_lock() -> str:
 
 
 def resolve(preferred: str) -> dict[str, str]:
-    """runtime → text, dev → text, for setup.cfg and the index; versions in the lock `preferred` are kept if they fit."""
+    """runtime → text, dev → text, for setup.cfg and the index; versions of the lock `preferred` stay where they fit."""
     everything = compile_pins(preferred, "--all-extras")
     runtime = compile_pins(everything, "--extra", "hub")
     small = parse_pins(runtime)
@@ -131,7 +132,18 @@ def dry_run(platform: str) -> None:
     with tempfile.TemporaryDirectory() as empty:
         parts = [word for part in TITLES for word in ("-r", str(LOCK / f"{part}.txt"))]
         wheels = ("--require-hashes", "--only-binary", ":all:", "--no-binary", SOURCE_ONLY)
-        uv("install", "--dry-run", "--target", empty, "--python-version", "3.11", "--python-platform", platform, *wheels, *parts)
+        uv(
+            "install",
+            "--dry-run",
+            "--target",
+            empty,
+            "--python-version",
+            "3.11",
+            "--python-platform",
+            platform,
+            *wheels,
+            *parts,
+        )
 
 
 if __name__ == "__main__":

@@ -1,0 +1,244 @@
+"""What is declared is what is imported, the lock holds it, and an installed wheel finds what it needs."""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import importlib.metadata
+import importlib.util
+import re
+import shutil
+import site
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.sweeps import ROOT, environment
+
+OURS = {"orchestrator", "analysis", "tests"}
+# Declared and not imported by our own code, with the reason.
+NOT_IMPORTED = {
+    "pandas": "ray.tune does not import without it",
+    "uv": "docker/lock runs it",
+    "ruff": "a command",
+    "pyright": "a command",
+    "pre-commit": "a command",
+    "pre-commit-hooks": "commands",
+    "pytest-timeout": "a plugin of pytest",
+    "pytest-xdist": "a plugin of pytest",
+}
+
+
+# --- setup.cfg against the code ---
+
+
+def declared() -> dict[str, list[Requirement]]:
+    """Extra → requirements of setup.cfg; `runtime` is install_requires."""
+    cfg = configparser.ConfigParser()
+    cfg.read(ROOT / "setup.cfg")
+    parts = {"runtime": cfg["options"]["install_requires"], **cfg["options.extras_require"]}
+    return {part: [Requirement(line) for line in lines.split("\n") if line] for part, lines in parts.items()}
+
+
+def names(*parts: str) -> set[str]:
+    return {canonicalize_name(requirement.name) for part in parts for requirement in declared()[part]}
+
+
+def imported(*folders: str) -> set[str]:
+    """Distributions whose modules are imported by the files in these folders, also inside functions."""
+    providers = importlib.metadata.packages_distributions()
+    distributions = set()
+    for folder in folders:
+        for file in (ROOT / folder).rglob("*.py"):
+            for module in top_level_imports(file) - OURS - sys.stdlib_module_names:
+                # What is not installed (the extra `hub`) goes by its module's name.
+                distributions |= {canonicalize_name(name) for name in providers.get(module, [module])}
+    return distributions
+
+
+def top_level_imports(file: Path) -> set[str]:
+    words = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            words |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            words.add(node.module.split(".")[0])
+    return words
+
+
+def test_what_the_product_imports_is_declared() -> None:
+    assert imported("orchestrator", "analysis") <= names("runtime", "hub")
+
+
+def test_what_tests_import_is_declared() -> None:
+    assert imported("tests") <= names("runtime", "hub", "test", "dev")
+
+
+def test_what_is_declared_is_imported() -> None:
+    assert names(*declared()) - imported(*OURS) == NOT_IMPORTED.keys()
+
+
+def test_pandas_is_declared_for_ray_tune() -> None:
+    requires = map(Requirement, importlib.metadata.requires("ray") or [])
+    assert any(r.name == "pandas" and r.marker and r.marker.evaluate({"extra": "tune"}) for r in requires)
+
+
+# --- the lock ---
+
+
+def lock_script(name: str) -> ModuleType:
+    """A script of docker/lock as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docker" / "lock" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # resolve.py imports install.py
+    spec.loader.exec_module(module)
+    return module
+
+
+install = lock_script("install")
+resolve = lock_script("resolve")
+
+
+@pytest.mark.parametrize(("parts", "files"), [(("runtime", "hub"), ["runtime"]), (None, ["runtime", "dev"])])
+def test_the_lock_pins_what_is_declared(parts: tuple[str, ...] | None, files: list[str]) -> None:
+    pins = {name: install.pin_version(pin) for file in files for name, pin in install.read_pins(file).items()}
+    for requirement in (r for part in parts or declared() for r in declared()[part]):
+        assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), requirement
+
+
+@pytest.mark.parametrize("part", ["runtime", "dev"])
+def test_the_lock_holds_pins_hashes_and_nothing_of_a_machine(part: str) -> None:
+    pin = r"[a-z0-9.-]+==[^\s;]+( ; [^\\]+)? \\"
+    digest = r"    --hash=sha256:[0-9a-f]{64}( \\)?"
+    why = r"(#|    # via|    #  ) ?[\w .()`,;-]*"
+    lines = (ROOT / "docker" / "lock" / f"{part}.txt").read_text().splitlines()
+    assert [line for line in lines[1:] if not re.fullmatch(f"{pin}|{digest}|{why}", line)] == []
+    assert all("--hash=sha256:" in block for block in install.read_pins(part).values())
+
+
+def test_a_torch_for_cpus_leaves_out_what_only_cuda_needs() -> None:
+    pins = install.read_pins("runtime")
+    left_out = pins.keys() - install.without_cuda(pins).keys()
+    assert {"torch", "triton", "cuda-toolkit", "nvidia-cublas"} <= left_out
+    for name in left_out - {"torch"}:
+        who = set(re.findall(r"[a-z0-9-]+", pins[name].partition("# via")[2]))
+        assert who
+        assert who <= left_out, f"{name} is needed by {who}"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "installed", "offered", "platform", "kind"),
+    [
+        ("auto", None, True, "linux", "cpu"),
+        ("auto", None, False, "linux", "cuda"),
+        ("auto", "2.13.0+cpu", False, "linux", "cpu"),
+        ("auto", "2.13.0", True, "linux", "cuda"),
+        ("cpu", "2.13.0", False, "linux", "cpu"),
+        ("cuda", "2.13.0+cpu", True, "linux", "cuda"),
+        ("cpu", None, True, "darwin", "cuda"),
+    ],
+)
+def test_which_torch(wanted: str, installed: str | None, offered: bool, platform: str, kind: str) -> None:
+    assert install.torch_kind(wanted, installed, lambda: offered, platform) == kind
+
+
+def test_a_mirror_of_pip_is_also_uvs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("UV_DEFAULT_INDEX", raising=False)
+    monkeypatch.setenv("PIP_INDEX_URL", "https://mirror.invalid/simple")
+    assert install.uv_environment()["UV_DEFAULT_INDEX"] == "https://mirror.invalid/simple"
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "https://other.invalid/simple")
+    assert install.uv_environment()["UV_DEFAULT_INDEX"] == "https://other.invalid/simple"
+
+
+def check_lock(monkeypatch: pytest.MonkeyPatch, error: str | None) -> None:
+    """`resolve.py check` where uv keeps the pins it is shown, or fails with `error`."""
+
+    def uv(*_: str) -> None:
+        if error is not None:
+            raise resolve.UvError(error)
+
+    monkeypatch.setattr(resolve, "uv", uv)
+    monkeypatch.setattr(sys, "argv", ["resolve.py", "check"])
+    resolve.main()
+
+
+def test_the_lock_is_not_checked_without_a_network(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check_lock(monkeypatch, "error: Request failed\n  cause: Failed to fetch: https://index.invalid/simple/torch/")
+    assert "NOT checked" in capsys.readouterr().err
+
+
+def test_a_lock_without_a_solution_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SystemExit, match="No solution found"):
+        check_lock(monkeypatch, "error: No solution found when resolving dependencies")
+
+
+def test_a_lock_that_differs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    # This uv adds nothing and drops nothing, so that runtime.txt comes out with the pins of dev.txt too.
+    with pytest.raises(SystemExit, match=r"run make lock\n(.*\n)*runtime\.txt: \+ ruff=="):
+        check_lock(monkeypatch, None)
+
+
+# --- the wheel ---
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The Python of an environment with our wheel in it, and beside it all that this one has."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"  # building writes beside the sources
+    for part in ("orchestrator", "analysis", "experiments"):
+        shutil.copytree(ROOT / part, source / part, ignore=shutil.ignore_patterns("__pycache__"))
+    for part in ("setup.cfg", "setup.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / part, source / part)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-qq"]
+    offline = ("--no-deps", "--no-index")
+    run([*pip, "wheel", *offline, "--no-build-isolation", "-w", str(folder), str(source)], folder)
+    shutil.rmtree(source)
+    run([sys.executable, "-m", "venv", "--without-pip", str(folder / "env")], folder)
+    python = folder / "env" / "bin" / "python"
+    packages = next((folder / "env" / "lib").glob("python*/site-packages"))
+    (packages / "shared.pth").write_text("\n".join(shared_packages()) + "\n")
+    run([*pip, "--python", str(python), "install", *offline, *map(str, folder.glob("*.whl"))], folder)
+    yield python
+    shutil.rmtree(folder)
+
+
+def shared_packages() -> list[str]:
+    return [path for path in sys.path if path.endswith("site-packages")] or site.getsitepackages()
+
+
+def run(command: list[str], cwd: Path) -> str:
+    done = subprocess.run(command, cwd=cwd, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_an_installed_wheel_plans_a_shipped_experiment(installed: Path, tmp_path: Path) -> None:
+    shown = run([str(installed.parent / "trb"), "plan", "quickstart.yaml"], tmp_path)
+    packed = next(installed.parents[1].glob("lib/*/site-packages")) / "orchestrator" / "shipped"
+    assert f"the shipped {packed / 'quickstart.yaml'}" in shown
+    assert "trust_region" in shown or "TRB" in shown
+
+
+def test_an_installed_wheel_holds_all_that_the_checkout_has(installed: Path) -> None:
+    packages = next(installed.parents[1].glob("lib/*/site-packages"))
+    for package in ("orchestrator", "analysis"):
+        files = [file for file in (ROOT / package).rglob("*") if file.is_file() and "__pycache__" not in file.parts]
+        assert [file for file in files if not (packages / file.relative_to(ROOT)).is_file()] == []
+    for file in (ROOT / "experiments").rglob("*.yaml"):
+        assert (packages / "orchestrator" / "shipped" / file.relative_to(ROOT / "experiments")).is_file()
+
+
+def test_version(installed: Path, tmp_path: Path) -> None:
+    cfg = configparser.ConfigParser()
+    cfg.read(ROOT / "setup.cfg")
+    assert run([str(installed.parent / "trb"), "--version"], tmp_path) == f"trb {cfg['metadata']['version']}\n"
