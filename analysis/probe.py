@@ -16,6 +16,7 @@ import numpy as np
 from analysis import uncertainty
 from orchestrator.config import Experiment
 from orchestrator.errors import UserError
+from orchestrator.files import Damaged
 from orchestrator.probe_unit import BEHAVIORS, DOCUMENTS, probe_unit
 from orchestrator.rundir import RunReader
 
@@ -129,7 +130,9 @@ def _cell(rows: list[dict[str, Any]]) -> Cell:
 def _finished(runs: Path, experiment: Experiment, setup: str) -> RunReader | None:
     """The probe's directory if it is complete; None too where the experiment has nothing to probe."""
     try:
-        run = RunReader(runs, probe_unit(experiment, setup).id)
+        run = RunReader(runs, probe_unit(experiment, setup, runs).id)
+    except Damaged:
+        raise
     except UserError:
         return None
     return run if run.trained else None

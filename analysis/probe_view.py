@@ -17,7 +17,7 @@ def to_json(runs: Path, experiment: Experiment) -> dict[str, Any]:
 
 
 def _probe_json(runs: Path, experiment: Experiment, setup: str) -> dict[str, Any]:
-    unit = probe_unit(experiment, setup)
+    unit = probe_unit(experiment, setup, runs)
     rows = [_row_json(row) for row in probe.comparisons(runs, experiment, setup)]
     return {"setup": setup, "unit": unit.id, "seed": unit.seed, "epsilon": unit.knobs["epsilon"], "rows": rows}
 
@@ -37,7 +37,7 @@ def to_rich(runs: Path, experiment: Experiment, setup: str) -> Any:
     from rich import box
     from rich.table import Table
 
-    unit, rows = probe_unit(experiment, setup), probe.comparisons(runs, experiment, setup)
+    unit, rows = probe_unit(experiment, setup, runs), probe.comparisons(runs, experiment, setup)
     settings, epsilon = experiment.setups[setup].probe, unit.knobs["epsilon"]
     counted = f"{settings.prompts} prompts × {settings.prefixes} rollouts × {settings.continuations} continuations"
     notes = [

@@ -167,13 +167,14 @@ def _load(options: argparse.Namespace, notes: bool = False):
     runs = options.runs.resolve()
     if runs.exists() and not runs.is_dir():
         raise UserError(f"--runs: {options.runs} is a file — a folder")
-    return experiment, expand(experiment), runs
+    return experiment, expand(experiment, runs), runs
 
 
 def _plan(options: argparse.Namespace) -> int:
     from orchestrator import plan, plan_view
 
-    made = plan.make_plan(_load(options, notes=True)[0])
+    experiment, _, runs = _load(options, notes=True)
+    made = plan.make_plan(experiment, runs)
     if options.json:
         print(json.dumps(plan.to_json(made), indent=2))
     else:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from orchestrator import race
 from orchestrator.config import Evaluation, Experiment, Placement, Setup
-from orchestrator.identity import base_identity, digest, evaluation_identity, sft_identity, trial_identity
+from orchestrator.identity import Models, base_identity, digest, evaluation_identity, sft_identity, trial_identity
+from orchestrator.made_models import models_of
 from orchestrator.methods import BASE, method_label
 from orchestrator.tasks.benchmarks import benchmark_of
 from orchestrator.tasks.grader import GRADER_VERSION
@@ -34,6 +36,7 @@ class Unit:
     first_batch: int  # prompt batch of step 0 (K under `after: continue`)
     identity: dict[str, Any] = field(repr=False)
     placement: Placement = field(default_factory=Placement)
+    provisional: bool = False  # the id rests on recipes of models that were not made yet, and will be another
 
     @property
     def label(self) -> str:
@@ -42,19 +45,34 @@ class Unit:
         return " ".join([name, *(f"{k}={v:g}" for k, v in self.knobs.items())])
 
 
-def expand(experiment: Experiment) -> list[Unit]:
-    """All units of `experiment`; what a unit depends on stands before it."""
+@dataclass(frozen=True)
+class _Pair:
+    """A setup with what is known of its models."""
+
+    name: str
+    setup: Setup
+    models: Models
+    final: bool
+
+
+def expand(experiment: Experiment, runs: Path | None = None) -> list[Unit]:
+    """All units of `experiment`; what a unit depends on stands before it.
+
+    `runs` is where embedded models are made: their weights are in the ids. Without it, and before they are made, units
+    of such setups are `provisional`.
+    """
     units: list[Unit] = []
     for name, setup in experiment.setups.items():
+        pair = _Pair(name, setup, *models_of(setup, runs))
         base_placement = experiment.runtime.placement
-        units.append(_base_eval(name, setup, base_placement))
+        units.append(_base_eval(pair, base_placement))
         if "sft_warmup" in experiment.methods:
-            units += [_sft(name, setup, seed, base_placement) for seed in experiment.seeds_of("sft_warmup")]
+            units += [_sft(pair, seed, base_placement) for seed in experiment.seeds_of("sft_warmup")]
         for method, grid in experiment.methods.items():
             placement = experiment.placements.get(method, base_placement)
             for values, seed in itertools.product(itertools.product(*grid.values()), experiment.seeds_of(method)):
                 knobs = dict(zip(grid, values, strict=True))
-                units.append(_trial(name, setup, method, knobs, seed, placement))
+                units.append(_trial(pair, method, knobs, seed, placement))
     return units
 
 
@@ -113,37 +131,63 @@ def problems_wanted(evaluation: Evaluation, benchmark: str) -> int:
     return total if run.limit is None else min(run.limit, total)
 
 
-def _base_eval(name: str, setup: Setup, placement: Placement) -> Unit:
-    identity = base_identity(setup)
-    unit_id = f"{name}-base_eval-{digest(identity)}"
-    return Unit(unit_id, "base_eval", name, None, {}, 0, (), 0, 0, identity, placement)
-
-
-def _sft(name: str, setup: Setup, seed: int, placement: Placement) -> Unit:
-    identity = sft_identity(setup, seed)
-    unit_id = f"{name}-sft-s{seed}-{digest(identity)}"
-    return Unit(unit_id, "sft", name, None, {}, seed, (), setup.training.sft.updates, 0, identity, placement)
-
-
-def _trial(name: str, setup: Setup, method: str, knobs: dict[str, Any], seed: int, placement: Placement) -> Unit:
-    depends_on: tuple[str, ...] = ()
-    steps, first_batch = setup.training.steps, 0
-    if method == "sft_warmup":
-        depends_on = (_sft(name, setup, seed, placement).id,)
-        if setup.training.sft.after == "continue":
-            steps, first_batch = steps - knobs["K"], knobs["K"]
-    identity = trial_identity(setup, method, knobs, seed, depends_on[0] if depends_on else None)
-    slug = "-".join([name, method, *(f"{k}{v:g}" for k, v in knobs.items()), f"s{seed}"])
+def _base_eval(pair: _Pair, placement: Placement) -> Unit:
+    identity = base_identity(pair.setup, pair.models)
     return Unit(
-        f"{slug}-{digest(identity)}",
-        "trial",
-        name,
-        method,
-        knobs,
-        seed,
-        depends_on,
-        steps,
-        first_batch,
-        identity,
-        placement,
+        id=f"{pair.name}-base_eval-{digest(identity)}",
+        kind="base_eval",
+        setup=pair.name,
+        method=None,
+        knobs={},
+        seed=0,
+        depends_on=(),
+        steps=0,
+        first_batch=0,
+        identity=identity,
+        placement=placement,
+        provisional=not pair.final,
+    )
+
+
+def _sft(pair: _Pair, seed: int, placement: Placement) -> Unit:
+    identity = sft_identity(pair.setup, pair.models, seed)
+    return Unit(
+        id=f"{pair.name}-sft-s{seed}-{digest(identity)}",
+        kind="sft",
+        setup=pair.name,
+        method=None,
+        knobs={},
+        seed=seed,
+        depends_on=(),
+        steps=pair.setup.training.sft.updates,
+        first_batch=0,
+        identity=identity,
+        placement=placement,
+        provisional=not pair.final,
+    )
+
+
+def _trial(pair: _Pair, method: str, knobs: dict[str, Any], seed: int, placement: Placement) -> Unit:
+    depends_on: tuple[str, ...] = ()
+    steps, first_batch = pair.setup.training.steps, 0
+    if method == "sft_warmup":
+        depends_on = (_sft(pair, seed, placement).id,)
+        if pair.setup.training.sft.after == "continue":
+            steps, first_batch = steps - knobs["K"], knobs["K"]
+    stage = depends_on[0] if depends_on else None
+    identity = trial_identity(pair.setup, pair.models, method, knobs, seed, stage)
+    slug = "-".join([pair.name, method, *(f"{knob}={value:g}" for knob, value in knobs.items()), f"s{seed}"])
+    return Unit(
+        id=f"{slug}-{digest(identity)}",
+        kind="trial",
+        setup=pair.name,
+        method=method,
+        knobs=knobs,
+        seed=seed,
+        depends_on=depends_on,
+        steps=steps,
+        first_batch=first_batch,
+        identity=identity,
+        placement=placement,
+        provisional=not pair.final,
     )

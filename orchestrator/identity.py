@@ -10,21 +10,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orchestrator.config import Model, Optimizer, Setup
+from orchestrator.config import Data, Model, Optimizer, Setup
 from orchestrator.tasks.benchmarks import BENCHMARKS, benchmark_of
 from orchestrator.tasks.grader import GRADER_VERSION
 
-SCHEMA = 1
+SCHEMA = 2
+
+Models = Mapping[str, dict[str, Any]]  # role → what fixes that model; see `made_models.models_of`
 
 RECIPE = ("updates", "batch", "lr", "seed", "wrong_step", "off_task", "no_reasoning")
 SHAPE = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "tied")
 VOCABULARY = ("size", "valid")
 PROMPT = ("kind", "system", "enable_thinking")
 DATA = ("source", "revision", "order_seed")
-DATA_FILE = ("file", "sha256")
 ENGINE = ("rollout", "learner", "dtype")
 TRAINING = ("prompts_per_step", "samples_per_prompt", "max_prompt_tokens", "max_response_tokens")
 OPTIMIZER = ("lr", "beta1", "beta2", "eps", "weight_decay", "clip", "warmup_steps")
@@ -52,7 +53,10 @@ def part(value: Any, keys: Sequence[str]) -> dict[str, Any]:
 
 
 def model_identity(model: Model, setup: Setup) -> dict[str, Any]:
-    """What fixes a model's weights: its revision, or its recipe with shape and tokenizer."""
+    """What is known of a model beforehand: its revision, or its recipe with shape and tokenizer.
+
+    Whatever is trained from a made model counts its weights instead; see `made_models.models_of`.
+    """
     if model.recipe is None:
         return {"revision": model.revision}
     return {
@@ -61,27 +65,27 @@ def model_identity(model: Model, setup: Setup) -> dict[str, Any]:
         "eos": model.eos,
         "tokenizer": setup.tokenizer,
         "vocabulary": part(setup.vocabulary, VOCABULARY),
-        "world": BENCHMARKS["arithmetic_short"].identity()["world"],
+        "world": _world(),
     }
 
 
-def pair_identity(setup: Setup) -> dict[str, Any]:
+def pair_identity(setup: Setup, models: Models) -> dict[str, Any]:
     """What fixes both models, how they read a problem, and the problems."""
     return {
-        "student": model_identity(setup.student, setup),
-        "teacher": model_identity(setup.teacher, setup),
+        "student": models["student"],
+        "teacher": models["teacher"],
         "eos": [setup.student.eos, setup.teacher.eos],
         "vocabulary": part(setup.vocabulary, VOCABULARY),
         "prompt": part(setup.prompt, PROMPT),
-        "data": part(setup.data, DATA) | {"files": [part(file, DATA_FILE) for file in setup.data.files]},
+        "data": _data_identity(setup.data),
     }
 
 
-def base_identity(setup: Setup) -> dict[str, Any]:
+def base_identity(setup: Setup, models: Models) -> dict[str, Any]:
     """The untrained student."""
     return {
         "kind": "base_eval",
-        "student": model_identity(setup.student, setup),
+        "student": models["student"],
         "eos": [setup.student.eos, setup.teacher.eos],
         "vocabulary": part(setup.vocabulary, VOCABULARY),
         "engine": setup.engine.rollout,
@@ -90,14 +94,16 @@ def base_identity(setup: Setup) -> dict[str, Any]:
     }
 
 
-def sft_identity(setup: Setup, seed: int) -> dict[str, Any]:
+def sft_identity(setup: Setup, models: Models, seed: int) -> dict[str, Any]:
     """The supervised stage; where trials go on from it is theirs."""
-    return _training_identity("sft", setup, seed) | {"sft": part(setup.training.sft, SFT)}
+    return _training_identity("sft", setup, models, seed) | {"sft": part(setup.training.sft, SFT)}
 
 
-def trial_identity(setup: Setup, method: str, knobs: dict[str, Any], seed: int, stage: str | None) -> dict[str, Any]:
+def trial_identity(
+    setup: Setup, models: Models, method: str, knobs: dict[str, Any], seed: int, stage: str | None
+) -> dict[str, Any]:
     """A distillation run; `stage` is the id of the supervised stage that it starts from."""
-    identity = _training_identity("trial", setup, seed) | part(setup.training, OBJECTIVE)
+    identity = _training_identity("trial", setup, models, seed) | part(setup.training, OBJECTIVE)
     identity |= {"method": method, "knobs": knobs}
     if stage is not None:
         identity |= {"sft": stage, "after_sft": setup.training.sft.after}
@@ -120,10 +126,20 @@ def evaluation_identity(setup: Setup, benchmark: str, grader: str = GRADER_VERSI
     }
 
 
-def _training_identity(kind: str, setup: Setup, seed: int) -> dict[str, Any]:
+def _data_identity(data: Data) -> dict[str, Any]:
+    """Training problems by content, never by where they lie: sha256 of files, a hub's revision, the embedded world."""
+    identity = part(data, DATA) | {"files": [file.sha256 for file in data.files]}
+    return identity | {"world": _world()} if data.source == "arithmetic" else identity
+
+
+def _world() -> Any:
+    return BENCHMARKS["arithmetic_short"].identity()["world"]
+
+
+def _training_identity(kind: str, setup: Setup, models: Models, seed: int) -> dict[str, Any]:
     """What every kind of training depends on."""
     training = part(setup.training, TRAINING) | {"optimizer": part(setup.training.optimizer, OPTIMIZER)}
-    return pair_identity(setup) | {
+    return pair_identity(setup, models) | {
         "kind": kind,
         "seed": seed,
         "training": training,

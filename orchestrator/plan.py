@@ -20,6 +20,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from orchestrator.config import Experiment, Runtime, Setup, Training
@@ -110,9 +111,9 @@ class Plan:
     assumptions: tuple[Assumption, ...]
 
 
-def make_plan(experiment: Experiment) -> Plan:
-    """The plan of `experiment`: instant, without side effects."""
-    units = expand(experiment)
+def make_plan(experiment: Experiment, runs: Path | None = None) -> Plan:
+    """The plan of `experiment`: instant, without side effects. `runs` is where embedded models were made."""
+    units = expand(experiment, runs)
     wave_of = {unit.id: number for number, wave in enumerate(waves(units), 1) for unit in wave}
     planned = (PlannedUnit(unit, wave_of[unit.id], resources(experiment, unit)) for unit in units)
     return Plan(experiment, tuple(planned), assumptions(experiment))

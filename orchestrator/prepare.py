@@ -13,10 +13,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from orchestrator import made_models
 from orchestrator.config import Data, Experiment, Model, Setup
 from orchestrator.errors import UserError
+from orchestrator.files import verify_files
 from orchestrator.grid import Unit
-from orchestrator.identity import digest, model_identity
+from orchestrator.identity import model_identity
 from orchestrator.local_files import CONFIG_KEYS
 from orchestrator.selection import decided_by_family
 from orchestrator.tasks.benchmarks import benchmark_of, load_benchmark
@@ -37,6 +39,7 @@ def check(experiment: Experiment, runs: Path) -> None:
         for role in ("student", "teacher"):
             model: Model = getattr(setup, role)
             if not _must_build(model, setup, runs):
+                _verify_made(model, setup, runs)
                 check_config(f"{name}.{role}", model, checkpoint_of(model, setup, runs), setup)
 
 
@@ -46,6 +49,7 @@ def prepare(experiment: Experiment, runs: Path, report: Report) -> dict[str, tup
     for name, setup in experiment.setups.items():
         missing = [role for role in ("student", "teacher") if _must_build(getattr(setup, role), setup, runs)]
         _build(setup, missing, runs, report)
+        made_models.check_trained_from(setup, runs)
         pairs[name] = (checkpoint_of(setup.student, setup, runs), checkpoint_of(setup.teacher, setup, runs))
     return pairs
 
@@ -94,7 +98,8 @@ def check_training_data(name: str, data: Data, data_dir: str | None) -> None:
 def checkpoint_of(model: Model, setup: Setup, runs: Path) -> Checkpoint:
     """Where a model lies. UserError if it cannot be had or is not the declared one."""
     if model.recipe is not None:
-        return Checkpoint(str(_built_folder(model, setup, runs)))
+        folder = made_models.folder_of(model, setup, runs)
+        return Checkpoint(str(folder), None, made_models.recorded(folder) or {}, made_models.remedy(folder))
     assert model.path is not None
     assert model.revision is not None
     if Path(model.path).is_dir():
@@ -125,19 +130,28 @@ def download(path: str, revision: str) -> str:
 
 
 def _must_build(model: Model, setup: Setup, runs: Path) -> bool:
-    return model.recipe is not None and not _built_folder(model, setup, runs).is_dir()
+    if model.recipe is None:
+        return False
+    folder = made_models.folder_of(model, setup, runs)
+    return not folder.is_dir() or made_models.recorded(folder) is None
 
 
-def _built_folder(model: Model, setup: Setup, runs: Path) -> Path:
-    return (runs / ".models" / digest(model_identity(model, setup))).resolve()
+def _verify_made(model: Model, setup: Setup, runs: Path) -> None:
+    """Raise Damaged unless the files of a model made by a recipe are those that were made."""
+    if model.recipe is not None:
+        folder = made_models.folder_of(model, setup, runs)
+        verify_files(folder, made_models.recorded(folder) or {}, made_models.remedy(folder))
 
 
 def _build(setup: Setup, roles: list[str], runs: Path, report: Report) -> None:
-    """Make the missing models, each in a process of its own."""
+    """Make the missing models, each in a process of its own; what lies there without a record is taken as it is."""
     processes = {}
     for role in roles:
         model: Model = getattr(setup, role)
-        folder = _built_folder(model, setup, runs)
+        folder = made_models.folder_of(model, setup, runs)
+        if folder.is_dir():
+            made_models.record(folder)
+            continue
         folder.parent.mkdir(parents=True, exist_ok=True)
         spec = folder.with_suffix(".json")
         spec.write_text(json.dumps(model_identity(model, setup) | {"folder": str(folder)}, indent=2), encoding="utf-8")

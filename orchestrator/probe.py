@@ -23,8 +23,7 @@ from orchestrator.workers.spec import WorkerSpec, resolved
 
 def run_probes(experiment: Experiment, runs: Path, console: Console) -> None:
     """Bring the probe of every setup to its end, from its last commit on. UserError where one cannot be run."""
-    units = [probe_unit(experiment, name) for name in experiment.setups]
-    missing = [unit for unit in units if not RunReader(runs, unit.id).trained]
+    missing = _missing(experiment, runs)
     if not missing:
         return
     wanted = _without_benchmarks(experiment, missing)
@@ -32,8 +31,13 @@ def run_probes(experiment: Experiment, runs: Path, console: Console) -> None:
     runs.mkdir(parents=True, exist_ok=True)
     with display.building(console) as report:
         pairs = prepare.prepare(wanted, runs, report)
-    for unit in missing:
+    for unit in _missing(experiment, runs):  # with the ids that the models have given them
         _run(worker_spec(unit, experiment, runs, pairs[unit.setup]), runs, console)
+
+
+def _missing(experiment: Experiment, runs: Path) -> list[Unit]:
+    units = [probe_unit(experiment, name, runs) for name in experiment.setups]
+    return [unit for unit in units if not RunReader(runs, unit.id).trained]
 
 
 def _without_benchmarks(experiment: Experiment, units: list[Unit]) -> Experiment:
@@ -54,7 +58,7 @@ def _run(spec: WorkerSpec, runs: Path, console: Console) -> None:
     except LeaseHeld as error:
         raise UserError(str(error)) from None
     with closing(run), Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        run.describe(resolved(spec), provenance)
+        run.describe(resolved(spec), provenance, spec.trained_from)
         task = progress.add_task(f"probing {unit.setup}", total=unit.steps, completed=run.next_step)
         for done in run_probe(spec, run):
             progress.update(task, completed=done)

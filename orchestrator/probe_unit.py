@@ -6,12 +6,14 @@ first budget are cut at t tokens and continued by the student and by the teacher
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from orchestrator.config import Experiment, Setup
 from orchestrator.errors import UserError, refuse
 from orchestrator.grid import Unit
-from orchestrator.identity import PROBE, SCHEMA, digest, pair_identity, part
+from orchestrator.identity import PROBE, SCHEMA, Models, digest, pair_identity, part
+from orchestrator.made_models import models_of
 from orchestrator.tasks.grader import GRADER_VERSION
 
 BEHAVIORS = ("vanilla", "trust_region")
@@ -21,18 +23,29 @@ DOCUMENTS = ("example.json", "excerpts.json")
 PROMPTS_AT_ONCE = 16  # of a commit
 
 
-def probe_unit(experiment: Experiment, name: str) -> Unit:
-    """The probe of one setup with the experiment's first seed; a step is a commit.
+def probe_unit(experiment: Experiment, name: str, runs: Path | None = None) -> Unit:
+    """The probe of one setup with the experiment's first seed; a step is a commit. See `grid.expand` for `runs`.
 
     Raises UserError where the experiment gives no budget, or a truncation length that cuts nothing.
     """
     setup, seed = experiment.setups[name], experiment.seeds[0]
     epsilon, budgets = _budgets(experiment, setup)
-    identity = _identity(setup, seed, epsilon, budgets)
+    models, final = models_of(setup, runs)
+    identity = _identity(setup, models, seed, epsilon, budgets)
     steps = -(-setup.probe.prompts // PROMPTS_AT_ONCE)
-    unit_id = f"{name}-probe-epsilon{epsilon:g}-s{seed}-{digest(identity)}"
     return Unit(
-        unit_id, "probe", name, None, {"epsilon": epsilon}, seed, (), steps, 0, identity, experiment.runtime.placement
+        id=f"{name}-probe-epsilon={epsilon:g}-s{seed}-{digest(identity)}",
+        kind="probe",
+        setup=name,
+        method=None,
+        knobs={"epsilon": epsilon},
+        seed=seed,
+        depends_on=(),
+        steps=steps,
+        first_batch=0,
+        identity=identity,
+        placement=experiment.runtime.placement,
+        provisional=not final,
     )
 
 
@@ -55,9 +68,9 @@ def _budgets(experiment: Experiment, setup: Setup) -> tuple[float, list[float]]:
     return epsilon, sorted({*grid, epsilon})
 
 
-def _identity(setup: Setup, seed: int, epsilon: float, budgets: list[float]) -> dict[str, Any]:
+def _identity(setup: Setup, models: Models, seed: int, epsilon: float, budgets: list[float]) -> dict[str, Any]:
     """Everything that can change what the probe finds."""
-    return pair_identity(setup) | {
+    return pair_identity(setup, models) | {
         "kind": "probe",
         "seed": seed,
         "max_prompt_tokens": setup.training.max_prompt_tokens,

@@ -13,11 +13,14 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from orchestrator.errors import UserError
+from orchestrator.files import Damaged, pretty, read_sealed, sync, write_atomically, write_sealed
 from orchestrator.lease import Lease, is_held
 from orchestrator.records import ProblemRecord
 from orchestrator.runlog import Phase, RunLog, read_log, read_phase
@@ -153,9 +156,18 @@ class RunReader:
     def _rungs_path(self, evaluation_id: str, step: int) -> Path:
         return self._evaluation_path(evaluation_id, step).with_suffix(".rungs")
 
+    @property
+    def models(self) -> dict[str, dict[str, str | None]]:
+        """What the unit was trained from, as far as it was committed: see `made_models.trained_from`."""
+        return self._state().get("models", {})
+
+    @property
+    def remedy(self) -> str:
+        """What to do about a damaged file of the unit."""
+        return f"remove the folder {self.path}; trb submit trains the unit again"
+
     def _state(self) -> dict[str, Any]:
-        text = _read_text(self.path / "state.json")
-        return json.loads(text) if text else {}
+        return read_sealed(self.path / "state.json", self.remedy) or {}
 
 
 class RecordWriter(RunReader):
@@ -169,7 +181,7 @@ class RecordWriter(RunReader):
         """Records of a checkpoint, replacing what was there: fewer samples of the same, or older grades."""
         path = self._evaluation_path(evaluation_id, step)
         path.parent.mkdir(parents=True, exist_ok=True)
-        _write_atomically(path, "".join(_line(record.to_row()) for record in records))
+        write_atomically(path, "".join(_line(record.to_row()) for record in records))
 
     def close(self) -> None:
         """Let go of the lease."""
@@ -187,20 +199,33 @@ class RunWriter(RecordWriter):
         self._discard_uncommitted(logs)
         self.log = RunLog(self.path)
         self._logs = {name: (self.path / name).open("a", encoding="utf-8") for name in logs}
+        self._models: Mapping[str, Any] = self.models
 
-    def describe(self, config: dict[str, Any], provenance: Callable[[], dict[str, Any]]) -> None:
-        """Write `config.json` and `provenance.json` once, when the unit starts, and a row of `attempts.jsonl`."""
-        now = provenance()
+    def describe(
+        self,
+        config: dict[str, Any],
+        provenance: Callable[[], dict[str, Any]],
+        models: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write `config.json` and `provenance.json` once, when the unit starts, and a row of `attempts.jsonl`.
+
+        `models` is what the unit is trained from. Raises UserError if what was committed was trained from others.
+        """
+        self._models = models or self.models
+        for role, model in self.models.items():
+            if model != self._models.get(role):
+                raise UserError(f"{self.path}: trained from another {role} than the one that is here — {self.remedy}")
+        now = provenance() | {"models": self._models}
         if not self.started:
-            _write_atomically(self.path / "provenance.json", _pretty(now))
-            _write_atomically(self.path / "config.json", _pretty(config))
+            write_atomically(self.path / "provenance.json", pretty(now))
+            write_atomically(self.path / "config.json", pretty(config))
         started = datetime.now(UTC).isoformat(timespec="seconds")
         self._append_log("attempts.jsonl", {"started": started} | now)
 
     def describe_data(self, counts: dict[str, Any]) -> None:
         """Write `data.json` once: what the training data hold, what was left out, where the golds come from."""
         if not (self.path / "data.json").exists():
-            _write_atomically(self.path / "data.json", _pretty(counts))
+            write_atomically(self.path / "data.json", pretty(counts))
 
     def append(self, log: str, rows: Iterable[dict[str, Any]]) -> None:
         """Append rows to one of the logs; numbers that are not finite become null."""
@@ -209,7 +234,7 @@ class RunWriter(RecordWriter):
 
     def write_document(self, name: str, value: Any) -> None:
         """Write `name`, a JSON file of its own, replacing what was there."""
-        _write_atomically(self.path / name, _pretty(_finite(value)))
+        write_atomically(self.path / name, pretty(_finite(value)))
 
     def append_timing(self, row: dict[str, Any]) -> None:
         """Append to the wall-clock log, with the time."""
@@ -223,10 +248,10 @@ class RunWriter(RecordWriter):
         scratch.mkdir(parents=True)
         save(scratch)
         for path in scratch.rglob("*"):
-            _sync(path)
+            sync(path)
         shutil.rmtree(target, ignore_errors=True)
         os.replace(scratch, target)
-        _sync(target.parent)
+        sync(target.parent)
 
     def commit(self, next_step: int) -> None:
         """Everything written so far is valid and training goes on at `next_step`."""
@@ -235,7 +260,8 @@ class RunWriter(RecordWriter):
             file.flush()
             os.fsync(file.fileno())
             offsets[name] = file.tell()
-        _write_atomically(self.path / "state.json", _pretty({"next_step": next_step, "offsets": offsets}))
+        state = {"next_step": next_step, "offsets": offsets, "models": self._models}
+        write_sealed(self.path / "state.json", state)
         for step, folder in self.checkpoints().items():
             if step != next_step:
                 (folder / LEARNER_STATE).unlink(missing_ok=True)
@@ -247,7 +273,7 @@ class RunWriter(RecordWriter):
         now = (counts[0][1], [correct for _, _, correct in counts])
         rungs = [*(rung for rung in self.rungs(evaluation_id, step) if rung != now), now]
         lines = [_line({"n": n, "correct": correct}) for n, correct in rungs]
-        _write_atomically(self._rungs_path(evaluation_id, step), "".join(lines))
+        write_atomically(self._rungs_path(evaluation_id, step), "".join(lines))
 
     def drop_checkpoints(self, keep: set[int]) -> None:
         """Remove all checkpoints but those of the steps in `keep`."""
@@ -259,12 +285,12 @@ class RunWriter(RecordWriter):
         """Training is complete: the learner's state is no longer needed."""
         for folder in self.checkpoints().values():
             (folder / LEARNER_STATE).unlink(missing_ok=True)
-        _write_atomically(self.path / "DONE", "")
+        write_atomically(self.path / "DONE", "")
 
     def fail(self, reason: str, traceback: str) -> None:
         """Leave a line for `status`, and the whole story beside it; the next attempt removes both."""
-        _write_atomically(self.path / "traceback.txt", traceback)
-        _write_atomically(self.path / "error.txt", reason)
+        write_atomically(self.path / "traceback.txt", traceback)
+        write_atomically(self.path / "error.txt", reason)
 
     def close(self) -> None:
         """Let go of the files and the lease."""
@@ -293,6 +319,16 @@ class RunWriter(RecordWriter):
 
     def _checkpoint_path(self, step: int) -> Path:
         return self.path / "checkpoints" / f"step_{step:06d}"
+
+
+def noted_models(runs: Path) -> list[tuple[str, dict[str, dict[str, str | None]]]]:
+    """(unit id, models it was trained from) of every unit that has committed; damaged ones are left out."""
+    noted = []
+    for state in sorted(runs.glob("*/state.json")):
+        run = RunReader(runs, state.parent.name)
+        with suppress(Damaged):
+            noted.append((run.unit_id, run.models))
+    return noted
 
 
 def _rows(path: Path, size: int | None = None) -> Iterator[dict[str, Any]]:
@@ -325,31 +361,8 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _pretty(value: Any) -> str:
-    return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
-
-
 def _read_text(path: Path) -> str | None:
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return None
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    scratch = path.with_name(f".{path.name}.tmp")
-    with scratch.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(scratch, path)
-    _sync(path.parent)
-
-
-def _sync(path: Path) -> None:
-    """Flush a file, or a folder's entries, to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

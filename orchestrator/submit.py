@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from rich.console import Console
 
 from orchestrator import display, prepare, status
 from orchestrator.config import Experiment
-from orchestrator.grid import Unit
+from orchestrator.grid import Unit, expand
 from orchestrator.mirroring import Mirror
 from orchestrator.ray_environment import prepare_environment
 from orchestrator.retention import prune
@@ -45,6 +45,12 @@ class Submission:
 def submit(experiment: Experiment, units: list[Unit], runs: Path, address: str | None, again: str) -> int:
     """0 when every unit is done, 1 when some are not, 130 after Ctrl-C."""
     job = Submission(experiment, units, runs, address, again, Console())
+    if any(unit.provisional for unit in units):
+        try:
+            job = _with_models(job)
+        except KeyboardInterrupt:
+            return _conclude(job, interrupted=True)
+        units = job.units
     job.mirror.announce()
     missing = status.missing_units(experiment, units, runs)
     if not missing:
@@ -53,6 +59,15 @@ def submit(experiment: Experiment, units: list[Unit], runs: Path, address: str |
         return _conclude(job, interrupted=False)
     interrupted = _run(job, missing)
     return _conclude(job, interrupted)
+
+
+def _with_models(job: Submission) -> Submission:
+    """Make the embedded models: the ids of what is trained from them rest on their weights."""
+    prepare.check(job.experiment, job.runs)
+    job.runs.mkdir(parents=True, exist_ok=True)
+    with display.building(job.console) as report:
+        prepare.prepare(job.experiment, job.runs, report)
+    return replace(job, units=expand(job.experiment, job.runs))
 
 
 def _run(job: Submission, missing: list[Unit]) -> bool:

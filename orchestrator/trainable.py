@@ -82,7 +82,7 @@ class UnitTrainable(tune.Trainable):
         spec = self._specs[self._unit]
         self._run = _open(self._runs, spec.unit.id)
         self._open_log(self._run, spec)
-        self._run.describe(resolved(spec), provenance)
+        self._run.describe(resolved(spec), provenance, spec.trained_from)
         self._roles = start_roles(spec)
         return run_unit(spec, self._run, self._roles)
 

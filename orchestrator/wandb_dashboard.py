@@ -108,7 +108,7 @@ def workspace(experiment: Experiment, units: list[Unit], entity: str, project: s
         sections=list(_sections(experiment)),
         settings=ws.WorkspaceSettings(max_runs=max(10, len(runs))),
         runset_settings=ws.RunsetSettings(
-            filters=expr.And(expr.Metric("ID").isin(runs)),
+            filters=f"Metric('ID') in [{', '.join(map(_quoted, runs))}]",
             groupby=[expr.Config("method"), expr.Config("setup")],
             pinned_columns=["summary:state", "summary:best_score", "summary:best_step", "summary:candidates"],
         ),
@@ -174,6 +174,11 @@ def _existing(entity: str, project: str, view: str) -> str:
         if "not found" in str(error):
             raise UserError(f"--project: {entity}/{project} is not there — `trb submit` online makes it") from None
         raise
+
+
+def _quoted(run_id: str) -> str:
+    """A run's id as a literal of W&B's filters, whose reader doubles a plain `=` even within quotes."""
+    return repr(run_id).replace("=", "\\x3d")
 
 
 def _view_id(experiment: Experiment) -> str:

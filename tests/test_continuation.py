@@ -66,13 +66,14 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def finished(path: Path, *overrides: str) -> RunReader:
-    return RunReader(path.parent / "runs", probe_unit(run_probe(path, *overrides), "tiny").id)
+    runs = path.parent / "runs"
+    return RunReader(runs, probe_unit(run_probe(path, *overrides), "tiny", runs).id)
 
 
 def spec_of(path: Path, experiment: Experiment) -> WorkerSpec:
     runs = path.parent / "runs"
     pairs = prepare.prepare(experiment, runs, lambda *_: None)
-    return prepare.worker_spec(probe_unit(experiment, "tiny"), experiment, runs, pairs["tiny"])
+    return prepare.worker_spec(probe_unit(experiment, "tiny", runs), experiment, runs, pairs["tiny"])
 
 
 @pytest.fixture
@@ -271,7 +272,7 @@ def made_by(runs: Path, unit_id: str) -> dict[str, str]:
 
 def test_only_one_process_at_a_time(path: Path) -> None:
     experiment = run_probe(path)
-    unit = probe_unit(experiment, "tiny")
+    unit = probe_unit(experiment, "tiny", path.parent / "runs")
     (path.parent / "runs" / unit.id / "DONE").rename(path.parent / "kept")
     held = Lease(path.parent / "runs" / ".locks" / f"{unit.id}.lock")
     try:

@@ -165,7 +165,7 @@ def test_one_knob_changes_one_id() -> None:
     before = {unit.id for unit in paper_units()}
     after = {unit.id for unit in paper_units("methods.fixed_epsilon.epsilon=[0.001,0.005,0.01,0.02,0.06]")}
     assert len(before - after) == len(after - before) == len(SETUPS)
-    assert all("fixed_epsilon-epsilon0.06" in unit_id for unit_id in after - before)
+    assert all("fixed_epsilon-epsilon=0.06" in unit_id for unit_id in after - before)
 
 
 def test_close_knobs_have_different_ids() -> None:

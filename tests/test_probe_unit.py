@@ -81,7 +81,7 @@ def test_the_budget_is_the_largest_of_the_grid_unless_it_is_set() -> None:
 def test_without_a_budget_there_is_no_probe(grid: str) -> None:
     with pytest.raises(UserError, match=r"probe\.epsilon: not set"):
         unit_id(grid)
-    assert "epsilon0.03" in unit_id(grid, "probe.epsilon=0.03")
+    assert "epsilon=0.03" in unit_id(grid, "probe.epsilon=0.03")
 
 
 def test_lengths_are_tokens_or_shares_of_the_response() -> None:

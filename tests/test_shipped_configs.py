@@ -24,10 +24,11 @@ HEAVY = {"torch", "ray", "transformers", "pandas", "wandb", "matplotlib", "datas
 # A module imports from the layers above its own line, or from its own package.
 LAYERS = (
     {"errors", "config", "records", "lease", "runlog", "provenance", "ray_environment", "scratch"},
-    {"strict", "shipped"},
+    {"strict", "shipped", "files"},
     {"policy", "objective", "methods", "placement", "memory", "rundir", "race"},
     {"batch", "tasks"},
     {"identity"},
+    {"made_models"},
     {"diagnostics", "engines", "grid", "validate", "local_files"},
     {"selection", "probe_unit", "probe_documents"},
     {"wants", "evaluation_budget"},
@@ -50,6 +51,7 @@ LAYERS = (
 )
 FOR_ANALYSIS = {
     *("config", "methods", "grid", "rundir", "selection", "status", "load", "records", "errors", "probe_unit"),
+    "files",
     "tasks.benchmarks",
 }
 USING_ANALYSIS = {"orchestrator.submit", "orchestrator.cli"}

@@ -40,7 +40,9 @@ def provenance_section(
 def read_origins(statuses: Sequence[UnitStatus], runs: Path) -> dict[str, Origin]:
     """Unit id → its provenance, for the units that were started."""
     readers = [RunReader(runs, status.id) for status in statuses]
-    return {run.unit_id: run.provenance() for run in readers if run.started}
+    origins = {run.unit_id: run.provenance() for run in readers if run.started}
+    # Models differ from setup to setup; what they are made with does not.
+    return {unit: {key: value for key, value in origin.items() if key != "models"} for unit, origin in origins.items()}
 
 
 def commit_text(origin: Origin) -> str:

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import random
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,9 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
+from orchestrator import made_models
 from orchestrator.config import Recipe, Shape
+from orchestrator.errors import UserError
 from orchestrator.tasks import arithmetic
 
 STUDENT_EOS, TEACHER_EOS = "<|endoftext|>", "<|im_end|>"
@@ -135,11 +138,16 @@ def _backward(model: Qwen3ForCausalLM, examples: list[tuple[list[int], list[int]
 
 
 def main() -> None:
-    """Build into a scratch folder and rename, so that a kill leaves no half-made model."""
+    """Build into a scratch folder, note what its files are, and rename: a kill leaves no half-made model."""
     spec = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     target = Path(spec["folder"])
     scratch = target.with_name(f"{target.name}.{os.getpid()}.tmp")
     build(spec, scratch)
+    try:
+        made_models.record(target, files_in=scratch)
+    except UserError as error:
+        shutil.rmtree(scratch)
+        sys.exit(str(error))
     os.replace(scratch, target)
 
 

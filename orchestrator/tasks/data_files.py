@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import UserError
+from orchestrator.files import file_sha256
 
 SUFFIXES = (".jsonl", ".parquet")
 BATCH_ROWS = 256
@@ -30,12 +31,6 @@ def verify_sha256(path: Path, expected: str | None) -> None:
     if actual != expected:
         what = "the file was" if path.is_file() else "its files were"
         raise UserError(f"{path}: sha256 {actual} — {expected or 'none'} declared; {what} changed")
-
-
-def file_sha256(path: Path) -> str:
-    """sha256 of a file's content, in hexadecimal."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def folder_sha256(folder: Path) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
@@ -9,6 +11,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from orchestrator import memory
 from orchestrator.engines.causal import CausalModel, Owner, best_device, load_model
 from orchestrator.errors import UserError
+from orchestrator.files import verify_files
 from orchestrator.policy import speculation
 from orchestrator.policy.behavior import Behavior
 from orchestrator.policy.vocabulary import TokenSpace
@@ -44,8 +47,9 @@ class ModelStore:
         return self._teacher
 
     def open(self, checkpoint: Checkpoint, owner: Owner, dtype: torch.dtype) -> CausalModel:
-        """A fresh copy of a model, checked against the setup's vocabulary."""
+        """A fresh copy of a model, checked against its known files and the setup's vocabulary."""
         setup = self.spec.setup
+        verify_files(Path(checkpoint.path), checkpoint.files, checkpoint.remedy)
         model = load_model(checkpoint.path, checkpoint.revision, dtype, self.device)
         if model.config.vocab_size != setup.vocabulary.size:
             raise UserError(
@@ -92,5 +96,7 @@ def token_space(spec: WorkerSpec) -> TokenSpace:
 
 def open_tokenizer(spec: WorkerSpec) -> PreTrainedTokenizerBase:
     """The one tokenizer of a setup: the teacher's."""
+    known = {name: sha256 for name, sha256 in spec.teacher.files.items() if name.startswith("tokenizer")}
+    verify_files(Path(spec.teacher.path), known, spec.teacher.remedy)
     hub = {"revision": spec.teacher.revision} if spec.teacher.revision else {}
     return AutoTokenizer.from_pretrained(spec.teacher.path, trust_remote_code=False, **hub)

@@ -13,10 +13,16 @@ from orchestrator.wants import Sampling
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model directory in Hugging Face layout, or a hub id with its revision."""
+    """A model directory in Hugging Face layout, or a hub id with its revision.
+
+    `files` is the sha256 of those of the directory's files that are known. They are verified when the model is opened;
+    `remedy` is what to do about a wrong one.
+    """
 
     path: str
     revision: str | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+    remedy: str = ""
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,7 @@ class WorkerSpec:
     data_dir: str | None
     wanted: Mapping[Sampling, int] = field(default_factory=dict)
     prunes: bool = True
+    trained_from: Mapping[str, Any] = field(default_factory=dict)  # what the unit notes of its models
 
 
 def resolved(spec: WorkerSpec) -> dict[str, Any]:

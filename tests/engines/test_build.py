@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import random
@@ -20,6 +21,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 
 from orchestrator.config import PromptTemplate, Recipe, Shape
 from orchestrator.engines.build import STUDENT_EOS, TEACHER_EOS, build, make_tokenizer
+from orchestrator.made_models import recorded
 from orchestrator.tasks import arithmetic
 from orchestrator.tasks.prompts import render, response_text
 
@@ -85,7 +87,8 @@ def test_a_build_in_its_own_process_gives_the_same_bytes_and_reports(tmp_path: P
     command = [sys.executable, "-m", "orchestrator.engines.build", str(tmp_path / "spec.json")]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120, cwd=SETUPS.parents[1])
     assert contents(target) == contents(tmp_path / "here")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["here", "spec.json", "there"]
+    assert recorded(target) == {name: hashlib.sha256(data).hexdigest() for name, data in contents(target).items()}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["here", "spec.json", "there", "there.made.json"]
     report = json.loads(done.stdout.splitlines()[-1])
     assert (report["update"], report["of"]) == (3, 3)
     assert report["loss"] == pytest.approx(math.log(56), abs=0.5)

@@ -1,0 +1,127 @@
+"""Files that are whole or not there, and that notice when they are not what was written.
+
+A sealed file is a JSON object that holds the sha256 of the rest of itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import UserError
+
+SEAL = "sha256"
+
+
+class Damaged(UserError):
+    """A file of ours is not what was written; the message names it and what to do."""
+
+
+def damaged(path: Path, what: str, remedy: str) -> Damaged:
+    """A `Damaged` in the form of all messages: `file: what is wrong — what to do`."""
+    return Damaged(f"{path}: {what} — {remedy}")
+
+
+def file_sha256(path: Path) -> str:
+    """sha256 of a file's content, in hexadecimal."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def pretty(value: Any) -> str:
+    """`value` as indented JSON, keys sorted."""
+    return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace `path` by `text`, whole or not at all."""
+    scratch = path.with_name(f".{path.name}.tmp")
+    with scratch.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(scratch, path)
+    sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Flush a file, or a folder's entries, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_bytes(path: Path, remedy: str) -> bytes | None:
+    """What a file holds; None if there is none. Raises Damaged where a folder or a loop of links is in its place."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise damaged(path, f"cannot be read ({error.strerror or error})", remedy) from None
+
+
+def read_text(path: Path, remedy: str) -> str | None:
+    """What a text file holds; None if there is none. Raises Damaged if it cannot be read or is not UTF-8."""
+    data = read_bytes(path, remedy)
+    try:
+        return None if data is None else data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise damaged(path, "is not UTF-8 text", remedy) from None
+
+
+def read_object(path: Path, remedy: str) -> dict[str, Any] | None:
+    """The JSON object in a file; None if there is no file. Raises Damaged if it holds anything else."""
+    text = read_text(path, remedy)
+    return None if text is None else parse_object(text, path, remedy)
+
+
+def parse_object(text: str | bytes, path: Path, remedy: str, where: str = "") -> dict[str, Any]:
+    """The JSON object in a text that stood at `where` in a file. Raises Damaged if it is anything else."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        raise damaged(path, f"{where}not valid JSON", remedy) from None
+    if not isinstance(value, dict):
+        raise damaged(path, f"{where}a JSON {type(value).__name__} instead of an object", remedy)
+    return value
+
+
+def write_sealed(path: Path, value: dict[str, Any]) -> None:
+    """Replace `path` by `value` and the sha256 of its canonical JSON."""
+    write_atomically(path, pretty(value | {SEAL: _seal(value)}))
+
+
+def read_sealed(path: Path, remedy: str) -> dict[str, Any] | None:
+    """What `write_sealed` wrote; None if there is no file, or an empty one. Raises Damaged if it is anything else."""
+    text = read_text(path, remedy)
+    if not text:
+        return None
+    value = parse_object(text, path, remedy)
+    seal = value.pop(SEAL, None)
+    if seal != _seal(value):
+        raise damaged(path, "is not what was written", remedy)
+    return value
+
+
+def verify_files(folder: Path, files: Mapping[str, str], remedy: str) -> None:
+    """Raise Damaged unless each of the `files` (name → sha256) in `folder` is what it was."""
+    for name, expected in files.items():
+        path = folder / name
+        try:
+            actual = file_sha256(path)
+        except OSError as error:
+            raise damaged(path, f"cannot be read ({error.strerror or error})", remedy) from None
+        if actual != expected:
+            raise damaged(path, f"sha256 is {actual[:12]}, but {expected[:12]} was written", remedy)
+
+
+def _seal(value: dict[str, Any]) -> str:
+    canonical = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()
