@@ -51,9 +51,9 @@ def submit(experiment: Experiment, units: list[Unit], runs: Path, address: str |
         except KeyboardInterrupt:
             return _conclude(job, interrupted=True)
         units = job.units
-    job.mirror.announce()
     missing = status.missing_units(experiment, units, runs)
     if not missing:
+        job.mirror.announce()
         prune(experiment, units, runs)
         job.console.print(f"everything is done: {len(units)} units", highlight=False)
         return _conclude(job, interrupted=False)
@@ -76,6 +76,7 @@ def _run(job: Submission, missing: list[Unit]) -> bool:
     started = time.monotonic()
     try:
         prepare.check(job.experiment, job.runs)
+        job.mirror.announce()
         prepare_environment(private=job.address is None)
         from orchestrator import sweep  # Ray takes seconds to import
 
