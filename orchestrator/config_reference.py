@@ -21,6 +21,7 @@ from orchestrator import config
 from orchestrator.errors import did_you_mean, refuse
 from orchestrator.load import SHARED_PARTS, layers, load_experiment, origin
 from orchestrator.methods import METHODS, PLACEMENT_KEY, SEEDS_KEY
+from orchestrator.shipped import find_experiment
 
 KINDS = {int: "whole number", float: "number", str: "text", bool: "true or false"}
 GIVEN_BY_SETUP = (config.Shape, config.Vocabulary, config.DataFile)  # where 0 and "" stand for "not given"
@@ -96,7 +97,7 @@ def resolved(path: Path, overrides: Sequence[str]) -> list[tuple[str, Any, str]]
 def show(what: str | None, overrides: Sequence[str], as_json: bool, width: int) -> str:
     """What `trb config [KEY | EXP.yaml]` prints."""
     if what is not None and (what.endswith((".yaml", ".yml")) or Path(what).is_file()):
-        rows = resolved(Path(what), overrides)
+        rows = resolved(find_experiment(Path(what)), overrides)
         if as_json:
             return json.dumps({key: {"value": value, "origin": place} for key, value, place in rows}, indent=2)
         return "\n".join(f"{key} = {_written(value)}  # {place}" for key, value, place in rows)

@@ -149,6 +149,18 @@ def test_which_torch(wanted: str, installed: str | None, offered: bool, platform
     assert install.torch_kind(wanted, installed, lambda: offered, platform) == kind
 
 
+@pytest.mark.parametrize(
+    ("offered", "listed"),
+    [
+        (True, "torch (2.15.0)\nAvailable versions: 2.15.0, 2.13.0+cpu, 2.13.0\n  INSTALLED: 2.13.0\n"),
+        (False, "torch (2.15.0)\nAvailable versions: 2.15.0, 2.13.0\n  INSTALLED: 2.13.0+cpu\n  LATEST:    2.15.0\n"),
+        (False, ""),
+    ],
+)
+def test_what_the_registry_offers(offered: bool, listed: str) -> None:
+    assert ("2.13.0+cpu" in install.available_versions(listed)) is offered
+
+
 def test_a_mirror_of_pip_is_also_uvs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("UV_DEFAULT_INDEX", raising=False)
     monkeypatch.setenv("PIP_INDEX_URL", "https://mirror.invalid/simple")

@@ -57,7 +57,7 @@ def install_runtime(wanted: str) -> None:
     kind = torch_kind(wanted, installed_version("torch"), lambda: offers_cpu(version))
     download, disk = SIZES[kind]
     say(f"torch {version} for {'CPUs' if kind == 'cpu' else 'NVIDIA GPUs and CPUs'} (TORCH=cpu or TORCH=cuda decides)")
-    say(f"about {download} GB to download, less what is in the caches; {disk} GB on disk")
+    say(f"about {download} GB to download and {disk} GB on disk, less what is there or in a cache")
     install_uv()
     if kind == "cpu":
         install_cpu_torch(version)
@@ -123,7 +123,13 @@ def offers_cpu(version: str) -> bool:
     """Whether the registry that pip is configured with has `<version>+cpu` for this machine."""
     command = [sys.executable, "-m", "pip", "index", "versions", "torch"]
     listed = subprocess.run(command, capture_output=True, text=True, check=False)
-    return f"{version}+cpu" in re.split(r"[\s,()]+", listed.stdout)
+    return f"{version}+cpu" in available_versions(listed.stdout)
+
+
+def available_versions(listed: str) -> list[str]:
+    """Versions in what `pip index versions` prints; it also names the one that is installed, which is no offer."""
+    line = re.search(r"^Available versions: (.*)$", listed, flags=re.MULTILINE)
+    return line[1].split(", ") if line else []
 
 
 def install_cpu_torch(version: str) -> None:
