@@ -11,18 +11,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from orchestrator.errors import UserError
+from orchestrator.arguments import Parser, parse, whole_number
+from orchestrator.errors import UserError, one_line
 
 OVERRIDES = "OmegaConf dotlist, for example training.steps=20 methods.skd=null"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command; exits 0 when it did all it was asked, 2 with one line on a user's mistake."""
-    options = _parse(arguments)
     try:
+        options = parse(_parser(), arguments)
         code = options.run(options)
     except UserError as error:
-        print(f"trb: {error}", file=sys.stderr)
+        print(f"trb: {one_line(error)}", file=sys.stderr)
         code = 2
     except KeyboardInterrupt:
         print("trb: interrupted", file=sys.stderr)
@@ -31,25 +32,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
     except OSError as error:
-        print(f"trb: {error.filename or 'file system'}: {error.strerror or error}", file=sys.stderr)
+        problem = UserError(f"{error.filename or 'file system'}: {error.strerror or error}")
+        print(f"trb: {one_line(problem)}", file=sys.stderr)
         code = 2
     sys.exit(code)
 
 
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Options, with overrides wherever they stand: argparse alone wants them before the first flag."""
-    parser = _parser()
-    options, late = parser.parse_known_args(arguments)
-    overrides = [word for word in late if "=" in word and not word.startswith("-")]
-    if len(overrides) < len(late) or (late and not hasattr(options, "overrides")):
-        parser.error(f"unrecognized arguments: {' '.join(late)}")
-    if late:
-        options.overrides += overrides
-    return options
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="trb", description="On-policy distillation sweeps: plan, run, judge.")
+def _parser() -> Parser:
+    parser = Parser(prog="trb", description="On-policy distillation sweeps: plan, run, judge.")
     parser.add_argument("--version", action=_Version, nargs=0, help="version and, in a checkout, commit")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _add_sweep_commands(commands)
@@ -92,7 +82,7 @@ def _add_result_commands(commands: argparse._SubParsersAction) -> None:
     table.add_argument("--results", type=Path, help="CSV method,setup,benchmark,pass_at_1 instead of an experiment")
     table.add_argument("--compare", metavar="FIRST,SECOND", help="two methods on the same problems, not the table")
     figures = _experiment(commands, "figures", _figures, "the figures, as PNG and PDF")
-    figures.add_argument("--out", type=Path, required=True)
+    figures.add_argument("--out", type=Path, metavar="FOLDER", help="default: the results folder")
     report = _experiment(commands, "report", _report, "one HTML page: table, figures, rollouts, cost, provenance")
     report.add_argument("--out", type=Path, metavar="FILE.html", help="default: report.html in the results folder")
     regrade = _experiment(commands, "regrade", _regrade, "recount all scores with the present grader; no generation")
@@ -117,9 +107,11 @@ def _add_model_commands(commands: argparse._SubParsersAction) -> None:
     evaluate.add_argument("--setup", required=True, help="setup that gives prompt, vocabulary and decoding")
     evaluate.add_argument("--revision", help="commit of a hub model")
     evaluate.add_argument("--stops-as", choices=("student", "teacher"), default="student", help="whose EOS it emits")
-    evaluate.add_argument("--seed", type=int, default=0, help="of the samples; a sweep uses the unit's seed")
-    evaluate.add_argument("--step", type=int, default=0, help="of the samples; a sweep uses the checkpoint's step")
-    evaluate.add_argument("--limit", type=int, help="only the first problems of each benchmark")
+    evaluate.add_argument("--seed", type=whole_number, default=0, help="of the samples; a sweep uses the unit's seed")
+    evaluate.add_argument(
+        "--step", type=whole_number, default=0, help="of the samples; a sweep uses the checkpoint's step"
+    )
+    evaluate.add_argument("--limit", type=whole_number, help="only the first problems of each benchmark")
     evaluate.add_argument("--data-dir", default=None)
     evaluate.add_argument("--runs", type=Path, default=Path("runs"))
     evaluate.add_argument("--json", action="store_true")
@@ -134,7 +126,7 @@ def _add_reference_commands(commands: argparse._SubParsersAction) -> None:
     reference = commands.add_parser("config", help=text, description=text)
     reference.set_defaults(run=_config)
     reference.add_argument("what", nargs="?", metavar="KEY | EXP.yaml", help="a key, the beginning of one, or a file")
-    reference.add_argument("overrides", nargs="*", metavar="key=value", help=OVERRIDES)
+    reference.add_argument("overrides", nargs="*", default=[], metavar="key=value", help=OVERRIDES)
     reference.add_argument("--json", action="store_true", help="print JSON instead of text")
 
 
@@ -144,7 +136,7 @@ def _experiment(
 ) -> argparse.ArgumentParser:  # fmt: skip
     parser = commands.add_parser(name, help=text, description=text)
     parser.add_argument("experiment", type=Path, metavar="EXP.yaml", nargs="?" if optional else None)
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help=OVERRIDES)
+    parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help=OVERRIDES)
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of the run directories (default: runs)")
     parser.set_defaults(run=run)
     return parser
@@ -234,12 +226,14 @@ def _table(options: argparse.Namespace) -> int:
 
 
 def _figures(options: argparse.Namespace) -> int:
+    from analysis.report.page import default_path
     from analysis.results import write_figures
 
     experiment, units, runs = _load(options)
-    if options.out.exists() and not options.out.is_dir():
-        raise UserError(f"--out: {options.out} is a file — a folder")
-    written = write_figures(experiment, units, runs, options.out)
+    out = options.out or default_path(experiment, runs).parent
+    if out.exists() and not out.is_dir():
+        raise UserError(f"--out: {out} is a file — a folder")
+    written = write_figures(experiment, units, runs, out)
     if not written.paths:
         raise UserError(f"{runs}: nothing to draw of {experiment.name} yet — trb submit {options.experiment}")
     print("\n".join(map(str, written.paths)))

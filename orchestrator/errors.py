@@ -19,18 +19,45 @@ class NotFinite(ArithmeticError):
     """A run's numbers have become NaN or infinite; the message says which. Trying again would give the same."""
 
 
+LONGEST_VALUE = 80  # characters of a value in a message
+LONGEST_LINE = 380  # characters of a message
+
+
 def refuse(key: str, value: object, expected: str) -> UserError:
     """A `UserError` in the project's one form: `key: value — what would be right`."""
-    return UserError(f"{key}: {value!r} — {expected}", key)
+    return UserError(f"{shortened(key, LONGEST_VALUE)}: {shown(value)} — {expected}", key)
+
+
+def shown(value: object) -> str:
+    """A value as Python writes it, at most LONGEST_VALUE characters of it."""
+    try:
+        return shortened(repr(value), LONGEST_VALUE)
+    except ValueError:  # Python writes no whole number of more than 4,300 digits
+        return "a number of thousands of digits"
+
+
+def shortened(text: str, longest: int) -> str:
+    """`text`, without its middle where it is longer than `longest` characters."""
+    if len(text) <= longest:
+        return text
+    tail = (longest - 1) // 3
+    return f"{text[: longest - 1 - tail]}…{text[-tail:]}"
+
+
+def one_line(error: BaseException) -> str:
+    """What an error says, as a line of at most LONGEST_LINE characters that a terminal can show."""
+    text = " ".join(str(error).split())
+    return shortened("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text), LONGEST_LINE)
 
 
 def unknown(where: str, noun: str, word: str, known: Iterable[str]) -> UserError:
     """A `UserError` for a word that is none of `known`, with the nearest one as a suggestion."""
     names = list(known)
-    return UserError(f"{where}: unknown {noun} — one of {', '.join(names)}{did_you_mean(word, names)}")
+    hint = did_you_mean(word, names)
+    return UserError(f"{shortened(where, LONGEST_VALUE)}: unknown {noun} — one of {', '.join(names)}{hint}")
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """` (did you mean x?)` where a known word is close, else nothing."""
-    close = difflib.get_close_matches(str(word), list(known), n=1)
+    close = difflib.get_close_matches(shortened(str(word), LONGEST_VALUE), list(known), n=1)
     return f" (did you mean {close[0]}?)" if close else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,10 +14,12 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from orchestrator import config, local_files, shipped, strict, validate
-from orchestrator.errors import UserError, did_you_mean, refuse
+from orchestrator import config, local_files, shipped, strict, validate, yaml_limits
+from orchestrator.errors import LONGEST_VALUE, UserError, did_you_mean, refuse, shortened
 from orchestrator.methods import parse_methods, without_own_seeds
 
+OVERRIDE = "override"
+DEEPEST_KEY = 12  # parts of a dotted key
 SHARED_PARTS = ("engine", "training", "evaluation", "probe")  # an experiment's differences to each of its setups
 
 
@@ -27,7 +30,16 @@ def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> config.E
     Raises UserError naming the key, its value and what would be right.
     """
     path = Path(path)
-    written, over = _read_yaml(path), _dotlist(overrides)
+    try:
+        experiment = _read_experiment(path, overrides)
+        validate.check_experiment(experiment)
+    except UserError as error:
+        raise _with_origin(error, path, overrides) from None
+    return experiment
+
+
+def _read_experiment(path: Path, overrides: Sequence[str]) -> config.Experiment:
+    written, over = (_with_placement_as_mapping(values) for values in (_read_yaml(path), _dotlist(overrides)))
     if "seeds" in over and isinstance(written.get("methods"), dict):
         written["methods"] = without_own_seeds(written["methods"])
     raw = {"name": path.stem} | _merge(written, over)
@@ -38,7 +50,7 @@ def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> config.E
         raise refuse("setups", file.setups, "every setup once")
     asked = parse_methods(file.methods, file.runtime.placement)
     read = {name: _setup_in_experiment(name, path, file) for name in file.setups}
-    experiment = config.Experiment(
+    return config.Experiment(
         name=file.name,
         setups={name: setup for name, (setup, _) in read.items()},
         methods=asked.grids,
@@ -49,11 +61,6 @@ def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> config.E
         runtime=file.runtime,
         notes=tuple(dict.fromkeys(note for _, notes in read.values() for note in notes)),
     )
-    try:
-        validate.check_experiment(experiment)
-    except UserError as error:
-        raise _with_origin(error, path, overrides) from None
-    return experiment
 
 
 def load_setup(name: str, beside: Path | None = None, overrides: Sequence[str] = ()) -> config.Setup:
@@ -80,9 +87,12 @@ def layers(path: Path, overrides: Sequence[str]) -> tuple[list[Layer], dict[str,
     """Where the values of an experiment come from, the last word first: overrides, its file; and its setups' files."""
     own, dotlist = _read_yaml(path), _dotlist(overrides)
     names = _merge(own, dotlist).get("setups", [])
-    files = {name: _setup_path(name, path) for name in names}
-    setups = {name: Layer(_from_here(file), _read_yaml(file)) for name, file in files.items()}
-    return [Layer("override", dotlist), Layer(str(path), own)], setups
+    setups = {}
+    for name in names if isinstance(names, list) else []:
+        if isinstance(name, str):
+            file = _setup_path(name, path)
+            setups[name] = Layer(_from_here(file), _read_yaml(file))
+    return [Layer(OVERRIDE, dotlist), Layer(str(path), own)], setups
 
 
 def origin(key: Sequence[str], above: Sequence[Layer]) -> str:
@@ -102,15 +112,20 @@ def _says(values: Any, key: Sequence[str]) -> bool:
 
 def _with_origin(error: UserError, path: Path, overrides: Sequence[str]) -> UserError:
     """The error with the file that its key's value stands in, or should; what was typed just now needs no place."""
-    own, setups = layers(path, overrides)
-    key = re.sub(r"\[\d+\]| .*", "", error.key or "")
+    if error.key is None or not str(error).startswith(error.key):
+        return error
+    try:
+        own, setups = layers(path, overrides)
+    except UserError:  # the error is about one of these files
+        return error
+    key = re.sub(r"\[\d+\]| .*", "", error.key)
     for name, layer in setups.items():
         parts = key.removeprefix(f"{name}.").split(".")
         above = [*own, layer] if parts[0] in SHARED_PARTS else [layer]
         place = origin(parts, above if parts[0] in config.Setup.__dataclass_fields__ else own)
         if key.startswith(f"{name}.") and place == "default":
             place = layer.origin
-        if place not in ("default", "override"):
+        if place not in ("default", OVERRIDE):
             return UserError(f"{error} ({place})", error.key)
     return error
 
@@ -163,37 +178,72 @@ def _build_setup(raw: dict[str, Any]) -> config.Setup:
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
-        raw = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+        with path.open(encoding="utf-8") as file:
+            text = file.read(yaml_limits.LONGEST + 1)
+        yaml_limits.check_limits(text)
+        raw = OmegaConf.to_container(OmegaConf.load(io.StringIO(text)), resolve=True)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except (IsADirectoryError, UnicodeDecodeError, PermissionError):
         raise UserError(f"{path}: not a readable YAML file") from None
+    except yaml_limits.YamlTooLarge as error:
+        raise UserError(f"{path}: {error}") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" line {mark.line + 1}" if mark else ""
         problem = " ".join(str(getattr(error, "problem", None) or "syntax").split())
         raise UserError(f"{path}{where}: not valid YAML ({problem})") from None
-    except (OmegaConfBaseException, OSError) as error:
-        raise UserError(f"{path}: {str(error).splitlines()[0]}") from None
+    except (OmegaConfBaseException, OSError, ValueError) as error:  # ValueError: a number of thousands of digits
+        raise UserError(f"{path}: {_first_line(error)}") from None
     if not isinstance(raw, dict):
         raise UserError(f"{path}: {type(raw).__name__} — a mapping of keys to values")
     return cast(dict[str, Any], raw)
 
 
 def _dotlist(overrides: Sequence[str]) -> dict[str, Any]:
-    for item in overrides:
-        if "=" not in item or item.startswith("="):
-            raise refuse("override", item, "key=value, for example training.steps=20")
+    _check_overrides(overrides)
     try:
         return cast(dict[str, Any], OmegaConf.to_container(OmegaConf.from_dotlist(list(overrides)), resolve=True))
-    except (OmegaConfBaseException, yaml.YAMLError) as error:
-        raise UserError(f"override: {' '.join(overrides)!r} — {str(error).splitlines()[0]}") from None
+    except (OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
+        raise refuse("override", " ".join(overrides), _first_line(error)) from None
+
+
+def _check_overrides(overrides: Sequence[str]) -> None:
+    """UserError on what is no override, on one that is too much to read, and on a key that is given twice."""
+    given: set[str] = set()
+    for item in overrides:
+        key, equals, value = item.partition("=")
+        if not equals or not key:
+            raise refuse("override", item, "key=value, for example training.steps=20")
+        if key in given:
+            raise UserError(f"{shortened(key, LONGEST_VALUE)}: given twice — every override once")
+        given.add(key)
+        if key.count(".") + key.count("[") > DEEPEST_KEY:
+            raise refuse("override", item, f"a key of at most {DEEPEST_KEY} parts")
+        try:
+            yaml_limits.check_limits(value)
+        except yaml_limits.YamlTooLarge as error:
+            raise refuse("override", item, str(error)) from None
+        except yaml.YAMLError:
+            pass  # reading them all says it
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _merge(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
     """`top` over `base`; mappings merge, everything else (lists too) is replaced."""
-    try:
-        return cast(dict[str, Any], OmegaConf.to_container(OmegaConf.merge(base, top)))
-    except OmegaConfBaseException as error:
-        key = getattr(error, "full_key", None) or "override"
-        raise UserError(f"{key}: {str(error).splitlines()[0]}") from None
+    merged = dict(base)
+    for key, value in top.items():
+        below = merged.get(key)
+        merged[key] = _merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def _with_placement_as_mapping(values: dict[str, Any]) -> dict[str, Any]:
+    """`values` with `runtime.placement: split` written out as `runtime.placement: {mode: split}`."""
+    runtime = values.get("runtime")
+    if isinstance(runtime, dict) and isinstance(runtime.get("placement"), str):
+        return values | {"runtime": runtime | {"placement": {"mode": runtime["placement"]}}}
+    return values

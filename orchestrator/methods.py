@@ -14,6 +14,7 @@ from orchestrator.errors import UserError, did_you_mean, refuse, unknown
 
 PLACEMENT_KEY = "placement"
 SEEDS_KEY = "seeds"
+MOST = 10**9  # of a knob, where its own interval has no end
 RESERVED = (PLACEMENT_KEY, SEEDS_KEY)  # what a method's block may hold beside its knobs
 
 
@@ -179,7 +180,7 @@ def parse_methods(raw: dict[str, Any], default: Placement) -> Asked:
 
 def check_seeds(key: str, seeds: Any) -> list[int]:
     """`seeds` as they are; UserError unless they are one or several distinct whole numbers ≥ 0."""
-    whole = isinstance(seeds, list) and all(type(seed) is int and seed >= 0 for seed in seeds)
+    whole = isinstance(seeds, list) and all(type(seed) is int and 0 <= seed <= strict.LARGEST for seed in seeds)
     if not whole or not seeds:
         raise refuse(key, seeds, "one or several whole numbers ≥ 0, for example [0, 1, 2]")
     if len(set(seeds)) != len(seeds):
@@ -210,6 +211,8 @@ def _values(key: str, knob: Knob, raw: Any) -> list[Any]:
     for value in values:
         if not knob.accepts(value):
             raise refuse(key, value, knob.describe())
+        if value > MOST:
+            raise refuse(key, value, f"{knob.describe()}, at most {MOST:g}")
     typed = [knob.kind(value) for value in values]
     repeated = next((v for i, v in enumerate(typed) if v in typed[:i]), None)
     if repeated is not None:

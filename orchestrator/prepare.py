@@ -194,7 +194,7 @@ def check_config(key: str, model: Model, checkpoint: Checkpoint, setup: Setup) -
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
         shown = {name: config.get(name) for name in ("vocab_size", "tie_word_embeddings", *CONFIG_KEYS.values())}
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         raise UserError(f"{key}: {file} is missing or broken — a Hugging Face model folder") from None
     if shown["vocab_size"] != setup.vocabulary.size:
         raise UserError(

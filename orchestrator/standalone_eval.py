@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from orchestrator import prepare, validate
+from orchestrator.arguments import MOST_DIGITS
 from orchestrator.config import BenchmarkRun, Runtime, Setup
 from orchestrator.display import percent
 from orchestrator.errors import UserError, refuse
@@ -59,7 +60,7 @@ def _benchmark(item: str, setup: Setup, limit: int | None) -> tuple[str, Benchma
     """`math500:64` → n = 64; without a number, the setup's n or 1."""
     key, _, count = item.partition(":")
     declared = setup.evaluation.benchmarks.get(key) or BenchmarkRun()
-    if count and not (count.isascii() and count.isdigit()):
+    if count and not (count.isascii() and count.isdigit() and len(count) <= MOST_DIGITS):
         raise refuse("--benchmarks", item, "KEY or KEY:n with a whole number n ≥ 1")
     return key, replace(declared, n=int(count) if count else declared.n, limit=limit)
 
@@ -74,6 +75,9 @@ def _spec(options: argparse.Namespace, setup: Setup, data_dir: str | None) -> Wo
 
 
 def _folder(model: str, revision: str | None) -> str:
+    if (Path(model) / "checkpoints").is_dir():
+        steps = sorted(folder.name for folder in (Path(model) / "checkpoints").iterdir())
+        raise UserError(f"{model}: a run, not a model — one of its checkpoints/: {', '.join(steps) or 'none are left'}")
     if Path(model).is_dir():
         if not (Path(model) / "config.json").is_file():
             raise UserError(f"{model}: no config.json — a Hugging Face model folder")

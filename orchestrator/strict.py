@@ -7,8 +7,10 @@ import types
 import typing
 from typing import Any
 
-from orchestrator.errors import UserError, refuse, unknown
+from orchestrator.errors import LONGEST_VALUE, UserError, refuse, shortened, unknown
 
+LARGEST = 10**18
+EXAMPLES = {"methods": ", for example {vanilla: {}, skd: {K: [4, 16], tau_T: [0.6]}}"}
 _NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
 
@@ -39,11 +41,11 @@ def _value(hint: Any, raw: Any, key: str) -> Any:
             return None if raw is None else _value(inner, raw, key)
         case origin if origin is list:
             if not isinstance(raw, list):
-                raise refuse(key, raw, "a list, for example [1, 2]")
+                raise refuse(key, raw, f"a list, for example {_listed(key, raw)}")
             return [_value(arguments[0], item, f"{key}[{index}]") for index, item in enumerate(raw)]
         case origin if origin is dict:
             if not isinstance(raw, dict):
-                raise refuse(key, raw, "a mapping")
+                raise refuse(key, raw, f"a mapping{EXAMPLES.get(key, '')}")
             return {str(name): _value(arguments[1], item, f"{key}.{name}") for name, item in raw.items()}
     return _scalar(hint, raw, key)
 
@@ -53,9 +55,25 @@ def _scalar(hint: Any, raw: Any, key: str) -> Any:
     if hint is float and isinstance(raw, int) and not isinstance(raw, bool):
         return float(raw)
     if isinstance(raw, hint) and (hint is bool or not isinstance(raw, bool)):
+        _check_scalar(raw, key)
         return raw
     if raw is None:
-        raise UserError(f"{key}: no value — {_NAMES[hint]}")
+        raise UserError(f"{key}: no value — {_NAMES[hint]}", key)
     if hint is str and isinstance(raw, int | float):
         raise refuse(key, raw, "text, in quotes where it is digits alone")
     raise refuse(key, raw, _NAMES[hint])
+
+
+def _check_scalar(raw: Any, key: str) -> None:
+    """UserError on what no file name, hash or tensor could take."""
+    if isinstance(raw, int) and abs(raw) > LARGEST:
+        raise refuse(key, raw, f"a whole number of at most {LARGEST}")
+    if isinstance(raw, str) and any(c in "\0\x7f" or "\ud800" <= c <= "\udfff" for c in raw):
+        raise refuse(key, raw, "text without control characters")
+
+
+def _listed(key: str, raw: Any) -> str:
+    """What a single value may have been meant as: `[arithmetic]`; a number of seeds as that many."""
+    if key == "seeds" and isinstance(raw, int) and 1 < raw <= 10:
+        return str(list(range(raw)))
+    return "[1, 2]" if isinstance(raw, dict) or raw is None else f"[{shortened(str(raw), LONGEST_VALUE)}]"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection
 from pathlib import Path
@@ -14,6 +15,10 @@ from orchestrator.methods import METHODS, check_seeds
 from orchestrator.tasks.benchmarks import check_source
 
 _READ_OFF = "; only of a model in a local folder can it be left out"
+MOST = 10**9  # of anything that is counted
+MOST_STEPS = 10**6
+MOST_SAMPLES = 10**5  # of one problem
+MOST_TRIALS = 10_000  # of one method
 VETO_OBJECTIVES = ("renormalized", "surrogate", "truncated", "full")
 
 
@@ -24,6 +29,10 @@ def check_experiment(experiment: Experiment) -> None:
     if not experiment.methods:
         raise refuse("methods", {}, f"at least one of {', '.join(METHODS)}")
     check_seeds("seeds", experiment.seeds)
+    for method, grid in experiment.methods.items():
+        trials = math.prod(map(len, grid.values())) * len(experiment.seeds_of(method))
+        if trials > MOST_TRIALS:
+            raise UserError(f"methods.{method}: {trials} trials — at most {MOST_TRIALS} of one method")
     _check_runtime(experiment)
     for name, setup in experiment.setups.items():
         check_setup(name, setup)
@@ -108,7 +117,7 @@ def _revision_expected(path: str) -> str:
 
 
 def _check_recipe(key: str, recipe: Recipe) -> None:
-    _at_least(f"{key}.updates", recipe.updates, 0)
+    _at_least(f"{key}.updates", recipe.updates, 0, MOST_STEPS)
     _at_least(f"{key}.batch", recipe.batch, 1)
     _positive(f"{key}.lr", recipe.lr)
     for field in ("wrong_step", "off_task", "no_reasoning"):
@@ -130,7 +139,8 @@ def _check_vocabulary(name: str, setup: Setup) -> None:
 
 def _check_training(training: Training) -> None:
     _one_of("training.objective", training.objective, config.OBJECTIVES)
-    for field in ("steps", "prompts_per_step", "samples_per_prompt", "max_prompt_tokens", "max_response_tokens",
+    _at_least("training.steps", training.steps, 1, MOST_STEPS)
+    for field in ("prompts_per_step", "samples_per_prompt", "max_prompt_tokens", "max_response_tokens",
                   "top_k", "checkpoint_every"):  # fmt: skip
         _at_least(f"training.{field}", getattr(training, field), 1)
     optimizer, sft = training.optimizer, training.sft
@@ -143,7 +153,7 @@ def _check_training(training: Training) -> None:
     _at_least("training.optimizer.weight_decay", optimizer.weight_decay, 0)
     _at_least("training.optimizer.warmup_steps", optimizer.warmup_steps, 0)
     _one_of("training.optimizer.decay", optimizer.decay, config.DECAYS)
-    _at_least("training.sft.updates", sft.updates, 1)
+    _at_least("training.sft.updates", sft.updates, 1, MOST_STEPS)
     _one_of("training.sft.after", sft.after, config.SFT_AFTER)
     if not sft.checkpoints or any(not 1 <= k <= sft.updates for k in sft.checkpoints):
         raise refuse("training.sft.checkpoints", sft.checkpoints, f"updates between 1 and {sft.updates}")
@@ -160,7 +170,7 @@ def _check_evaluation(setup: Setup) -> None:
         raise refuse("evaluation.benchmarks", {}, "at least one benchmark")
     for key, run in evaluation.benchmarks.items():
         if run is not None:
-            _at_least(f"evaluation.benchmarks.{key}.n", run.n, 1)
+            _at_least(f"evaluation.benchmarks.{key}.n", run.n, 1, MOST_SAMPLES)
             if run.limit is not None:
                 _at_least(f"evaluation.benchmarks.{key}.limit", run.limit, 1)
             check_source(key, run)
@@ -180,9 +190,12 @@ def _one_of(key: str, value: Any, allowed: Collection[str]) -> None:
         raise refuse(key, value, f"one of {', '.join(allowed)}{did_you_mean(str(value), allowed)}")
 
 
-def _at_least(key: str, value: float, low: float) -> None:
+def _at_least(key: str, value: float, low: float, high: float = MOST) -> None:
+    """Beyond `high` nothing could be meant, and counting up to it would take hours."""
     if not value >= low:
-        raise refuse(key, value, f"≥ {low:g}")
+        raise refuse(key, value, f"must be ≥ {low:g}")
+    if value > high:
+        raise refuse(key, value, f"must be ≤ {high:,.0f}")
 
 
 def _positive(key: str, value: float) -> None:

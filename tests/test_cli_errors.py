@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from orchestrator.cli import main
+from orchestrator.load import load_experiment
 from orchestrator.prepare import folder_sha256
 from tests.sweeps import TINY_SETUP, TINY_SHAPE, environment, trb
 
@@ -185,6 +186,65 @@ def test_overrides_that_cannot_be_read(override: str, capsys: pytest.CaptureFixt
 def test_a_methods_own_placement_has_types_too(cpus: str, capsys: pytest.CaptureFixture[str]) -> None:
     line = complaint(capsys, "plan", QUICKSTART, f"methods.vanilla.placement.cpus={cpus}")
     assert_names(line, "methods.vanilla.placement.cpus", "a number")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["methods=[vanilla,skd]"], ("methods: ['vanilla', 'skd']", "a mapping, for example {vanilla: {}, skd: {K:")),
+        (["setups=arithmetic"], ("setups: 'arithmetic'", "for example [arithmetic]")),
+        (["seeds=5"], ("seeds: 5", "for example [0, 1, 2, 3, 4]")),
+        (["training.steps=0"], ("training.steps: 0", "must be ≥ 1")),
+        (["training.steps=10", "training.steps=20"], ("training.steps: given twice",)),
+        ([f"training.steps={10**19}"], (f"training.steps: {10**19}", "at most")),
+        (["training.steps=9" + "0" * 5000], ("override: 'training.steps=9000", "…", "4300 digits")),
+        (["training.steps=10000000"], ("training.steps: 10000000", "must be ≤ 1,000,000")),
+        (["name=" + "[" * 90 + "]" * 90], ("override: 'name=[[[", "nested more than 50 deep")),
+        (["name=&x [*x]"], ("line 1", "*x refers to what it stands in")),
+        (["--seeds", "3"], ("--seeds: unknown option", "seeds=[0,1,2]")),
+        (["--training.steps=3"], ("--training.steps: unknown option", "training.steps=3")),
+        (["--rums", "x"], ("--rums: unknown option", "did you mean --runs?")),
+        (["--runs"], ("--runs: expected one argument",)),
+    ],
+    ids=lambda value: value[0][:30],
+)
+def test_what_would_be_right(arguments: list[str], words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert_names(complaint(capsys, "plan", QUICKSTART, *arguments), *words)
+
+
+def test_a_placement_may_be_its_mode(capsys: pytest.CaptureFixture[str]) -> None:
+    assert load_experiment(QUICKSTART, ["runtime.placement=split"]).runtime.placement.mode == "split"
+    line = complaint(capsys, "plan", QUICKSTART, "runtime.placement=spilt")
+    assert_names(line, "runtime.placement.mode: 'spilt'", "did you mean split?")
+
+
+# --- command lines ---
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("", ("no COMMAND given", "plan, submit", "trb --help")),
+        ("submt", ("'submt'", "did you mean submit?")),
+        ("submit", ("EXP.yaml is missing", "trb submit", "EXP.yaml [key=value ...]")),
+        ("probe", ("no PROBE given", "continuation")),
+        ("probe contination", ("'contination'", "did you mean continuation?")),
+        ("table x.yaml --format html", ("--format: 'html'", "md, tex, csv, json")),
+        ("grade a b", ("'b'", "trb grade")),
+        ("grade", ("file is missing", "trb grade")),
+        ("eval m --setup arithmetic --benchmarks gsm8k --limit 10000000000000000000", ("--limit: '1000", "18 digits")),
+        ("eval m --setup arithmetic --benchmarks gsm8k --seed -1", ("--seed: '-1'", "a whole number ≥ 0")),
+        ("plan quickstrat.yaml", ("quickstrat.yaml: no such file", "did you mean quickstart?")),
+        ("plan nope.yaml", ("nope.yaml: no such file", "quickstart")),
+    ],
+)
+def test_command_lines(command: str, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert_names(complaint(capsys, *command.split()), *words)
+
+
+def test_a_value_that_came_from_a_file_is_traced_to_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_sweep(tmp_path, training={"top_k": 0})
+    assert_names(complaint(capsys, "plan", path), "training.top_k: 0", f"({tmp_path / 'setups' / 'tiny.yaml'})")
 
 
 # --- experiment files ---
@@ -468,6 +528,12 @@ def test_evaluating_a_model_that_is_not_there(tmp_path: Path, capsys: pytest.Cap
     gone = tmp_path / "gone"
     line = complaint(capsys, "eval", gone, "--setup", "arithmetic", "--benchmarks", "arithmetic_short")
     assert_names(line, gone, "a model folder, or a hub id with --revision")
+
+
+def test_evaluating_a_run_instead_of_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "run" / "checkpoints" / "step_000020").mkdir(parents=True)
+    line = complaint(capsys, "eval", tmp_path / "run", "--setup", "arithmetic", "--benchmarks", "arithmetic_short")
+    assert_names(line, tmp_path / "run", "a run, not a model", "step_000020")
 
 
 def test_evaluating_with_an_unknown_setup_or_no_problems(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,7 +24,7 @@ HEAVY = {"torch", "ray", "transformers", "pandas", "wandb", "matplotlib", "datas
 # A module imports from the layers above its own line, or from its own package.
 LAYERS = (
     {"errors", "config", "records", "lease", "runlog", "provenance", "ray_environment", "scratch"},
-    {"strict", "shipped", "files"},
+    {"strict", "shipped", "files", "arguments", "yaml_limits"},
     {"policy", "objective", "methods", "placement", "memory", "rundir", "race"},
     {"batch", "tasks"},
     {"identity"},

@@ -82,7 +82,7 @@ def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
         row = json.loads(line.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise UserError(f"{path} line {number}: not UTF-8 text ({error.reason} at byte {error.start})") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} line {number}: not valid JSON ({error})") from None
     if not isinstance(row, dict):
         raise UserError(f"{path} line {number}: {type(row).__name__} — a JSON object")

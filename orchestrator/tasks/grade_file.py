@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, cast
 
+from orchestrator.errors import shown
 from orchestrator.tasks.gold import Gold
 from orchestrator.tasks.grader import Grade, Grader
 
@@ -73,13 +74,13 @@ def _parse_row(line: str, where: str) -> dict[str, Any]:
     """One row with both keys present and a string generation. Raises ValueError starting with ``where``."""
     try:
         row = json.loads(line)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # ValueError: a number of thousands of digits, too
         raise ValueError(f"{where}: not JSON ({error}); expected one object per line") from error
     if not isinstance(row, dict):
         raise ValueError(f"{where}: found {_shown(row)}; expected an object with 'gold' and 'generation'")
     for key in ("gold", "generation"):
         if key not in row:
-            raise ValueError(f"{where}: key '{key}' is missing; the row has {sorted(row)}")
+            raise ValueError(f"{where}: key '{key}' is missing; the row has {_shown(sorted(row))}")
     if not isinstance(row["generation"], str):
         raise ValueError(f"{where}: key 'generation' is {_shown(row['generation'])}; expected a string")
     return row
@@ -99,7 +100,7 @@ def _parse_gold(value: object, where: str) -> Gold:
     entries = cast(dict[str, Any], value)
     unknown = sorted(set(entries) - set(known))
     if unknown or "answer" not in entries:
-        problem = f"has unknown fields {unknown}" if unknown else "lacks the field 'answer'"
+        problem = f"has unknown fields {_shown(unknown)}" if unknown else "lacks the field 'answer'"
         raise ValueError(f"{where}: key 'gold' {problem}; expected a string or an object with {known}")
     try:
         return Gold(**entries)
@@ -109,8 +110,7 @@ def _parse_gold(value: object, where: str) -> Gold:
 
 def _shown(value: object) -> str:
     """A value for an error message, cut to 80 characters."""
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+    return shown(value)
 
 
 def _write_rows(out: Path, rows: list[dict[str, Any]]) -> None:

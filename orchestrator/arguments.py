@@ -1,0 +1,86 @@
+"""Command lines whose mistakes are a `UserError`: one line that names the word and says what would be right."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import re
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from orchestrator.config import ExperimentFile
+from orchestrator.errors import UserError, did_you_mean, refuse
+
+MOST_DIGITS = 18  # of a whole number on the command line
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse's parser with the project's errors; the namespace names the parser of the command that was chosen."""
+
+    def error(self, message: str) -> NoReturn:
+        """Called by argparse with its own wording."""
+        missing = re.match(r"the following arguments are required: (.*)", message)
+        if missing and missing[1] in ("COMMAND", "PROBE"):
+            raise UserError(f"no {missing[1]} given — one of {', '.join(self._words())}; see {self.prog} --help")
+        if missing:
+            raise UserError(f"{missing[1]} is missing — {self.one_line_usage()}")
+        raise UserError(message.removeprefix("argument "))
+
+    def one_line_usage(self) -> str:
+        """`trb plan EXP.yaml [key=value ...] [--runs RUNS]`."""
+        return " ".join(self.format_usage().replace("[-h]", "").split()).removeprefix("usage: ")
+
+    def flags(self) -> list[str]:
+        """Options of this command, for example `--runs`."""
+        return [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
+
+    def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, args: Any = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
+        found, rest = super().parse_known_args(args, namespace)
+        if not hasattr(found, "parser"):  # a command's own parser comes before that of `trb`
+            found.parser = self
+        return found, rest
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            name = "/".join(action.option_strings) or action.metavar
+            known = list(action.choices)
+            raise refuse(str(name), value, f"one of {', '.join(known)}{did_you_mean(str(value), known)}")
+
+    def _words(self) -> list[str]:
+        return [word for action in self._actions if action.choices for word in action.choices]
+
+
+def whole_number(text: str) -> int:
+    """The type of an option that takes a whole number ≥ 0."""
+    if not (text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS):
+        raise argparse.ArgumentTypeError(f"{text!r} — a whole number ≥ 0 of at most {MOST_DIGITS} digits")
+    return int(text)
+
+
+def parse(parser: Parser, arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Options, with overrides wherever they stand: argparse alone wants them before the first flag."""
+    options, late = parser.parse_known_args(arguments)
+    command: Parser = options.parser
+    for word in late:
+        if word.startswith("-"):
+            raise _unknown_option(word, late[late.index(word) + 1 :], command)
+        if "=" not in word or not hasattr(options, "overrides"):
+            raise refuse("argument", word, f"not understood here: {command.one_line_usage()}")
+    if late:
+        options.overrides = [*options.overrides, *late]
+    return options
+
+
+def _unknown_option(word: str, after: Sequence[str], command: Parser) -> UserError:
+    """For `--seeds 3` the override that was meant, for `--run` the nearest option."""
+    flag, _, value = word.partition("=")
+    key = flag.lstrip("-").replace("-", "_")
+    if key.partition(".")[0] in {field.name for field in dataclasses.fields(ExperimentFile)}:
+        value = value or next(iter(after), "VALUE")
+        if key == "seeds" and value.isascii() and value.isdigit() and 0 < int(value[:3]) <= 10:
+            value = "[" + ",".join(map(str, range(int(value)))) + "]"
+        return UserError(f"{flag}: unknown option — a key of the experiment is set without dashes: {key}={value}")
+    flags = command.flags()
+    return UserError(f"{flag}: unknown option — one of {', '.join(flags)}{did_you_mean(flag, flags)}")
