@@ -33,6 +33,10 @@ def _grouped(
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Queries (B, heads, n, D), keys and values (B, groups, L, D), bool mask (B, 1, n, L) → (B, n, heads, D)."""
+    rows, heads, fed, width = query.shape
+    if fed == 1:
+        # All heads of a group see the same slots, so one token's heads are the queries of their group.
+        query = query.view(rows, key.shape[1], heads // key.shape[1], width)
     output = scaled_dot_product_attention(
         query,
         key,
@@ -40,10 +44,10 @@ def _grouped(
         attn_mask=attention_mask,
         dropout_p=dropout,
         scale=scaling,
-        is_causal=query.shape[2] > 1 and attention_mask is None,
+        is_causal=fed > 1 and attention_mask is None,
         enable_gqa=True,
     )
-    return output.transpose(1, 2).contiguous(), None
+    return output.reshape(rows, heads, fed, width).transpose(1, 2).contiguous(), None
 
 
 AttentionInterface.register(GROUPED, _grouped)

@@ -66,7 +66,8 @@ class _Batch:
         prompts = [request.prompt_ids for request in requests]
         keys = [request.key for request in requests]
         device = student.device
-        self._draws = torch.stack([uniforms(keys, role, decoding.max_tokens) for role in Role]).to(device)
+        roles = Role if teacher is not None else (Role.DRAFT,)  # the student alone draws and is never judged
+        self._draws = {role: uniforms(keys, role, decoding.max_tokens).to(device) for role in roles}
         self._sampler = student.owner  # the teacher, where it answers prompts itself
         self._student = Stream(student, prompts)
         self._teacher = Stream(teacher, prompts) if teacher is not None else None
