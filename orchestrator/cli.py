@@ -61,7 +61,9 @@ class _Version(argparse.Action):
 
 def _add_sweep_commands(commands: argparse._SubParsersAction) -> None:
     plan = _experiment(commands, "plan", _plan, "units, dependencies, memory, tokens, GPU-hours; runs nothing")
-    plan.add_argument("--json", action="store_true")
+    plan.add_argument("--gpus", type=int, metavar="N", help="how long it takes on N GPUs (default: 1)")
+    plan.add_argument("--why", action="store_true", help="why each unit would run, and what the costs assume")
+    plan.add_argument("--json", action="store_true", help="print JSON instead of text")
     submit = _experiment(commands, "submit", _submit, "run what is missing, then print the results table")
     submit.add_argument("--address", help="Ray cluster to join; without it a private one on this machine")
     status = _experiment(commands, "status", _status, "where every unit stands, also while it runs")
@@ -163,15 +165,11 @@ def _load(options: argparse.Namespace, notes: bool = False):
 
 
 def _plan(options: argparse.Namespace) -> int:
-    from orchestrator import plan, plan_view
+    from orchestrator.plan_command import plan
 
-    experiment, _, runs = _load(options, notes=True)
-    made = plan.make_plan(experiment, runs)
-    if options.json:
-        print(json.dumps(plan.to_json(made), indent=2))
-    else:
-        _console().print(plan_view.render(made))
-    return 0
+    if options.gpus is not None and options.gpus < 1:
+        raise UserError(f"--gpus: {options.gpus} — 1 or more")
+    return plan(*_load(options, notes=True), options.gpus or 1, options.why, options.json, _console())
 
 
 def _submit(options: argparse.Namespace) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
@@ -79,6 +79,20 @@ METHODS: dict[str, dict[str, Knob]] = {
     },
     "sft_warmup": {"K": _steps("Supervised updates before distillation, one of training.sft.checkpoints.")},
 }  # fmt: skip
+
+# Whether the behavior of step k asks the teacher while it decodes: `policy.behavior` is held to this, and memory, the
+# plan and the time left rest on it. A method that is not here never does.
+NEEDS_TEACHER: dict[str, Callable[[Mapping[str, Any], int], bool]] = {
+    "trust_region": lambda knobs, step: knobs["epsilon0"] > 0 and step < knobs["K"],
+    "fixed_epsilon": lambda knobs, step: knobs["epsilon"] > 0,
+    "skd": lambda knobs, step: True,
+}
+
+
+def needs_teacher(method: str | None, knobs: Mapping[str, Any], step: int) -> bool:
+    """Whether optimizer step k ≥ 0 of a trial samples from a law of student and teacher."""
+    return method in NEEDS_TEACHER and NEEDS_TEACHER[method](knobs, step)
+
 
 BASE = "base"  # the untrained student: a row of the tables, no method that an experiment lists
 

@@ -17,16 +17,14 @@ Low and high are two scenarios (`LOW`, `HIGH`), not a confidence interval. Memor
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from orchestrator.config import Experiment, Runtime, Setup, Training
-from orchestrator.evaluation_budget import Cost, budgets, checkpoints_evaluated, disk_gib, evaluation_generations
+from orchestrator.evaluation_budget import checkpoints_evaluated, evaluation_generations
 from orchestrator.grid import Unit, expand, waves
 from orchestrator.memory import WORKSPACE_GIB, Decoder, Memory, decode_batch, decoder, memory, sequences_per_step
+from orchestrator.methods import needs_teacher
 
 GPU_GIB = 80.0  # of the GPU planned for
 HBM_BYTES_PER_S = 3.35e12  # H100 SXM data sheet
@@ -103,20 +101,36 @@ class PlannedUnit:
 
 
 @dataclass(frozen=True)
+class Done:
+    """What a runs folder holds of a unit.
+
+    `selected`: the selection of its family is final; `rescored`: fresh samples of the selected checkpoint are there
+    too; `complete`: `trb submit` has nothing to do for the unit.
+    """
+
+    steps: int = 0
+    generations: int = 0  # that take part in selection, of all checkpoints
+    selected: bool = False
+    rescored: bool = False
+    complete: bool = False
+
+
+@dataclass(frozen=True)
 class Plan:
-    """Units in the order of the grid, and the numbers their costs rest on."""
+    """Units in the order of the grid, the numbers their costs rest on, and what is there of them already, by id."""
 
     experiment: Experiment
     units: tuple[PlannedUnit, ...]
     assumptions: tuple[Assumption, ...]
+    done: Mapping[str, Done] = field(default_factory=dict)
 
 
-def make_plan(experiment: Experiment, runs: Path | None = None) -> Plan:
-    """The plan of `experiment`: instant, without side effects. `runs` is where embedded models were made."""
-    units = expand(experiment, runs)
+def make_plan(experiment: Experiment, units: list[Unit] | None = None, done: Mapping[str, Done] | None = None) -> Plan:
+    """The plan of `experiment`, whose units are `units`: instant, without side effects."""
+    units = expand(experiment) if units is None else units
     wave_of = {unit.id: number for number, wave in enumerate(waves(units), 1) for unit in wave}
     planned = (PlannedUnit(unit, wave_of[unit.id], resources(experiment, unit)) for unit in units)
-    return Plan(experiment, tuple(planned), assumptions(experiment))
+    return Plan(experiment, tuple(planned), assumptions(experiment), done or {})
 
 
 def resources(experiment: Experiment, unit: Unit) -> Resources:
@@ -141,46 +155,46 @@ def resources(experiment: Experiment, unit: Unit) -> Resources:
 
 
 def teacher_online_steps(unit: Unit) -> int:
-    """Steps whose behavior policy needs the teacher's distribution at every token."""
-    match unit.method:
-        case "trust_region":
-            return min(unit.knobs["K"], unit.steps) if unit.knobs["epsilon0"] > 0 else 0
-        case "fixed_epsilon":
-            return unit.steps if unit.knobs["epsilon"] > 0 else 0
-        case "skd":
-            return unit.steps
-        case _:
-            return 0
+    """Steps whose behavior policy needs the teacher's distribution at every token; they come first."""
+    if unit.kind != "trial":
+        return 0
+    return sum(needs_teacher(unit.method, unit.knobs, step) for step in range(unit.steps))
 
 
-def gpu_hours(setup: Setup, unit: Unit, runtime: Runtime) -> dict[str, Range]:
-    """GPU-hours of a unit by phase."""
-    low, high = (phase_seconds(setup, unit, runtime, scenario) for scenario in (LOW, HIGH))
+def gpu_hours(setup: Setup, unit: Unit, runtime: Runtime, first: int = 0) -> dict[str, Range]:
+    """GPU-hours of a unit by phase from step `first` on; its evaluation in full."""
+    low, high = (phase_seconds(setup, unit, runtime, scenario, first) for scenario in (LOW, HIGH))
     return {phase: Range(*(s[phase] * unit.placement.gpus / 3600 for s in (low, high))) for phase in PHASES}
 
 
-def phase_seconds(setup: Setup, unit: Unit, runtime: Runtime, scenario: Scenario) -> dict[str, float]:
-    """Seconds of a unit by phase; see the module's formulas."""
+def phase_seconds(setup: Setup, unit: Unit, runtime: Runtime, scenario: Scenario, first: int = 0) -> dict[str, float]:
+    """Seconds of a unit by phase from step `first` on; see the module's formulas."""
     student, teacher, training = decoder(setup.student, setup), decoder(setup.teacher, setup), setup.training
     flops_per_s = scenario.utilisation * PEAK_FLOPS
     tokens = sequences_per_step(training) * (
         scenario.prompt * training.max_prompt_tokens + scenario.mean_response * training.max_response_tokens
     )
-    scored = 0 if unit.kind == "sft" else unit.steps - teacher_online_steps(unit)
+    online, alone = steps_left(unit, first)
+    scored = 0 if unit.kind == "sft" else alone
     return {
-        "rollout": rollout_seconds(setup, unit, runtime, scenario),
+        "rollout": rollout_seconds(setup, unit, runtime, scenario, first),
         "score": scored * 2 * teacher.parameters * tokens / flops_per_s,
-        "learn": unit.steps * 6 * student.parameters * tokens / flops_per_s,
+        "learn": (online + alone) * 6 * student.parameters * tokens / flops_per_s,
         "evaluate": evaluation_seconds(setup, unit, runtime, scenario),
     }
 
 
-def rollout_seconds(setup: Setup, unit: Unit, runtime: Runtime, scenario: Scenario) -> float:
+def steps_left(unit: Unit, first: int = 0) -> tuple[int, int]:
+    """Steps from `first` on that decode with the teacher, and those that do not."""
+    online = max(0, teacher_online_steps(unit) - first)
+    return online, max(0, unit.steps - first) - online
+
+
+def rollout_seconds(setup: Setup, unit: Unit, runtime: Runtime, scenario: Scenario, first: int = 0) -> float:
     """Seconds to generate the training responses of a unit; batches are asked for only where they are decoded."""
+    online, alone = steps_left(unit, first)
     if unit.kind == "sft":  # the teacher answers by itself; its tokens are the targets
-        return unit.steps * step_seconds(setup, runtime, scenario, "teacher")
-    online = teacher_online_steps(unit)
-    alone = unit.steps - online
+        return alone * step_seconds(setup, runtime, scenario, "teacher")
     seconds = alone * step_seconds(setup, runtime, scenario, "student") if alone else 0.0
     return seconds + (online * step_seconds(setup, runtime, scenario, "student", "teacher") if online else 0.0)
 
@@ -280,149 +294,3 @@ def _rates(experiment: Experiment) -> list[Assumption]:
                 low, high = (decode_rate(setup, runtime, scenario, *roles) for scenario in (LOW, HIGH))
                 rates.append(Assumption(f"{name}, {who}", "tokens/s", low, high, "derived: rollouts of one GPU"))
     return rates
-
-
-def totals(plan: Plan) -> dict[str, Any]:
-    """Sums over the units, as plain values."""
-    units = [planned.unit for planned in plan.units]
-    trials = [unit for unit in units if unit.kind == "trial"]
-    hours = chosen_gpu_hours(plan)
-    return {
-        "units": len(units),
-        "by_kind": dict(Counter(unit.kind for unit in units)),
-        "by_setup": {name: dict(Counter(u.kind for u in units if u.setup == name)) for name in plan.experiment.setups},
-        "by_method": dict(Counter(unit.method for unit in trials)),
-        "waves": list(Counter(planned.wave for planned in plan.units).values()),
-        "gpus_per_trial": max((unit.placement.gpus for unit in trials), default=0),
-        "training": _generated(plan, "training"),
-        "evaluation": _generated(plan, "evaluation"),
-        "evaluation_budgets": {name: _cost_json(cost) for name, cost in evaluation_budgets(plan).items()},
-        "evaluation_chosen": _chosen(plan.experiment),
-        "chosen_gpu_hours": None if hours is None else _rounded_range(Range(*hours)),
-        "checkpoints_gib": dict(zip(("kept", "most"), _rounded_span(checkpoints_gib(plan)), strict=True)),
-        "gpu_hours": _rounded(total_gpu_hours(plan)),
-        "longest_unit_hours": _rounded_range(longest_unit_hours(plan)),
-    }
-
-
-def evaluation_budgets(plan: Plan, setup: str | None = None) -> dict[str, Cost]:
-    """Cost of evaluation under each budget and of rescoring, of one setup or all; see `evaluation_budget`."""
-    spans = {u.unit.id: u.resources.gpu_hours["evaluate"] for u in plan.units if u.resources.gpu_hours}
-    hours = {unit_id: (span.low, span.high) for unit_id, span in spans.items()}
-    return budgets(plan.experiment, [u.unit for u in plan.units if setup in (None, u.unit.setup)], hours)
-
-
-def chosen_gpu_hours(plan: Plan) -> tuple[float, float] | None:
-    """GPU-hours of everything as chosen: training, evaluation under each setup's budget, rescoring if asked for."""
-    whole = total_gpu_hours(plan)
-    if whole is None:
-        return None
-    trained = Range.total(whole[phase] for phase in PHASES if phase != "evaluate")
-    low, high = trained.low, trained.high
-    for name, setup in plan.experiment.setups.items():
-        costs = evaluation_budgets(plan, name)
-        for cost in [costs[setup.evaluation.budget], *([costs["rescore"]] if setup.evaluation.rescore else [])]:
-            if cost.gpu_hours:
-                low, high = low + cost.gpu_hours[0], high + cost.gpu_hours[1]
-    return low, high
-
-
-def checkpoints_gib(plan: Plan) -> tuple[float, float]:
-    """GiB of checkpoints kept in the end, and the most before."""
-    return disk_gib(plan.experiment, [u.unit for u in plan.units])
-
-
-def _chosen(experiment: Experiment) -> dict[str, dict[str, Any]]:
-    names = ("budget", "error", "rescore")
-    return {key: {name: getattr(s.evaluation, name) for name in names} for key, s in experiment.setups.items()}
-
-
-def _cost_json(cost: Cost) -> dict[str, Any]:
-    low, high = cost.generations
-    hours = None if cost.gpu_hours is None else _rounded_range(Range(*cost.gpu_hours))
-    return {"generations": {"low": round(low), "high": round(high)}, "gpu_hours": hours}
-
-
-def _rounded_span(span: tuple[float, float]) -> tuple[float, float]:
-    return round(span[0], 3), round(span[1], 3)
-
-
-def longest_unit_hours(plan: Plan) -> Range | None:
-    """Hours on the clock of the unit that takes longest; None if no unit uses a GPU."""
-    hours = [(Range.total(u.resources.gpu_hours.values()), u) for u in plan.units if u.resources.gpu_hours]
-    return max((Range(h.low / u.resources.gpus, h.high / u.resources.gpus) for h, u in hours),
-               key=lambda h: h.high, default=None)  # fmt: skip
-
-
-def total_gpu_hours(plan: Plan) -> dict[str, Range] | None:
-    """GPU-hours of all units by phase, with their `total`; None if no unit uses a GPU."""
-    return with_total([u.resources.gpu_hours for u in plan.units if u.resources.gpu_hours is not None])
-
-
-def with_total(parts: list[dict[str, Range]]) -> dict[str, Range] | None:
-    """Sums by phase and their `total`; None of nothing."""
-    if not parts:
-        return None
-    phases = {phase: Range.total(part[phase] for part in parts) for phase in PHASES}
-    return phases | {"total": Range.total(phases.values())}
-
-
-def _generated(plan: Plan, what: str) -> dict[str, Any]:
-    """Generations and tokens of training or of evaluation.
-
-    Expected tokens follow from the assumed mean response; None where nothing is assumed.
-    """
-    generations = sum(getattr(planned.resources, f"{what}_generations") for planned in plan.units)
-    most = sum(getattr(planned.resources, f"{what}_tokens") for planned in plan.units)
-    expected = None
-    if plan.assumptions:
-        expected = {"low": round(most * LOW.mean_response), "high": round(most * HIGH.mean_response)}
-    return {"generations": generations, "tokens": {"most": most, "expected": expected}}
-
-
-def to_json(plan: Plan) -> dict[str, Any]:
-    """The plan as JSON values: `units`, `totals`, `assumptions`."""
-    return {
-        "units": [_unit_json(planned) for planned in plan.units],
-        "totals": totals(plan),
-        "assumptions": [asdict(assumption) for assumption in plan.assumptions],
-    }
-
-
-def _unit_json(planned: PlannedUnit) -> dict[str, Any]:
-    unit, needed = planned.unit, planned.resources
-    return {
-        "id": unit.id,
-        "kind": unit.kind,
-        "setup": unit.setup,
-        "method": unit.method,
-        "knobs": dict(unit.knobs),
-        "seed": unit.seed,
-        "depends_on": list(unit.depends_on),
-        "wave": planned.wave,
-        "steps": unit.steps,
-        "resources": {
-            "placement": needed.placement,
-            "gpus": needed.gpus,
-            "cpus": needed.cpus,
-            "training_generations": needed.training_generations,
-            "training_tokens": {"most": needed.training_tokens},
-            "evaluation_generations": needed.evaluation_generations,
-            "evaluation_tokens": {"most": needed.evaluation_tokens},
-            "teacher_online_steps": needed.teacher_online_steps,
-            "memory_gib": _memory_json(needed.memory),
-            "gpu_hours": _rounded(with_total([needed.gpu_hours] if needed.gpu_hours else [])),
-        },
-    }
-
-
-def _memory_json(of_trial: Memory | None) -> dict[str, float] | None:
-    return None if of_trial is None else {name: round(value, 3) for name, value in asdict(of_trial).items()}
-
-
-def _rounded(hours: dict[str, Range] | None) -> dict[str, Any] | None:
-    return None if hours is None else {phase: _rounded_range(value) for phase, value in hours.items()}
-
-
-def _rounded_range(value: Range | None) -> dict[str, float] | None:
-    return None if value is None else {"low": round(value.low, 3), "high": round(value.high, 3)}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Group
@@ -11,32 +12,76 @@ from rich.markup import escape
 from rich.table import Table
 
 from orchestrator.config import Experiment
+from orchestrator.cpu_time import CpuTime
 from orchestrator.memory import Memory
-from orchestrator.plan import (
-    GPU_GIB,
-    PHASES,
-    Plan,
-    Range,
+from orchestrator.methods import method_label
+from orchestrator.plan import GPU_GIB, PHASES, Plan, Range
+from orchestrator.plan_totals import (
     checkpoints_gib,
-    chosen_gpu_hours,
     evaluation_budgets,
+    hours_on_gpus,
+    longest_chain_hours,
     longest_unit_hours,
     total_gpu_hours,
     totals,
-    with_total,
+    units_left,
 )
+from orchestrator.progress import Reason
+
+MOST_DIFFERENCES = 6  # shown of a unit's nearest neighbour
 
 
-def render(plan: Plan) -> Group:
-    """The plan for a terminal of 80 columns or more."""
-    total, hours, memories = totals(plan), total_gpu_hours(plan), _memories(plan)
-    parts: list[Any] = [_heading(plan, total), "", _methods_table(plan), "", *_order(plan, total)]
+@dataclass(frozen=True)
+class Clock:
+    """What the clock would say: of the CPU units, where there are any, and on how many GPUs the others are planned."""
+
+    cpu: CpuTime | None = None
+    gpus: int = 1
+
+
+def render(plan: Plan, clock: Clock | None = None, reasons: Sequence[Reason] | None = None) -> Group:
+    """The plan for a terminal of 80 columns or more; with `reasons`, why each unit would run, and the assumptions."""
+    clock = clock or Clock()
+    total, left = totals(plan), len(units_left(plan))
+    why = [] if reasons is None else ["", *_why(reasons)]
+    if not left:
+        everything = f"{len(plan.units)} of {len(plan.units)} units done: nothing to run."
+        return Group(_heading(plan, total), everything, *why)
+    memories = _memories(plan)
+    parts: list[Any] = [
+        _heading(plan, total),
+        *_progress(plan, left),
+        "",
+        _methods_table(plan),
+        "",
+        *_order(plan, total),
+    ]
     if memories:
         parts += ["", _memory_table(memories), *_memory_notes(memories)]
     parts += ["", _tokens_table(total), *_ratio(total), "", _budget_table(plan), *_budget_notes(plan), _disk(plan), ""]
-    if hours is None:
-        return Group(*parts, "GPU-hours: — (no GPU is used)")
-    return Group(*parts, _hours_table(plan, hours), *_longest(plan), "", _assumptions_table(plan))
+    parts += [*_gpu_time(plan, clock.gpus), *_cpu_time(clock.cpu), *why]
+    if reasons is None:
+        return Group(*parts, "[dim]--why: why each unit would run, and what is assumed.[/]")
+    return Group(*parts, *([""] if plan.assumptions else []), *_assumptions(plan))
+
+
+def _progress(plan: Plan, left: int) -> list[str]:
+    if left == len(plan.units) and not any(done.steps or done.generations for done in plan.done.values()):
+        return []
+    return [f"{len(plan.units) - left} of {len(plan.units)} units done; hours and minutes are of what is left."]
+
+
+def _why(reasons: Sequence[Reason]) -> list[str]:
+    """A line for each unit, with the fields in which a missing one differs from its nearest neighbour."""
+    lines = ["[bold]why each unit would run[/]"]
+    for reason in reasons:
+        lines.append(escape(f"{reason.unit.id}: {reason.why}"))
+        if reason.nearest:
+            lines.append(escape(f"  nearest: {reason.nearest}"))
+            lines += [escape(f"    {difference}") for difference in reason.differences[:MOST_DIFFERENCES]]
+            more = len(reason.differences) - MOST_DIFFERENCES
+            lines += [f"    and {more} more"] if more > 0 else []
+    return lines
 
 
 def _disk(plan: Plan) -> str:
@@ -63,11 +108,11 @@ def _methods_table(plan: Plan) -> Table:
     """Trials by method and setup with the grid that makes them."""
     table, setups = _table("trials by method", "grid"), list(plan.experiment.setups)
     for name in setups:
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(name, justify="right", overflow="fold")
     counts = Counter((u.unit.method, u.unit.setup) for u in plan.units)
     for method, grid in plan.experiment.methods.items():
         sweep = " × ".join(f"{knob} {', '.join(f'{v:g}' for v in values)}" for knob, values in grid.items())
-        table.add_row(method, sweep, *(str(counts[method, name]) for name in setups))
+        table.add_row(method_label(method), sweep, *(str(counts[method, name]) for name in setups))
     if any(len(plan.experiment.seeds_of(method)) > 1 for method in plan.experiment.methods):
         table.add_row("", _seeds(plan.experiment), *[""] * len(setups))
     return table
@@ -148,10 +193,11 @@ def _exceeds(of_trial: Memory) -> bool:
 
 def _tokens_table(total: dict[str, Any]) -> Table:
     table = _table("generated", "generations", "tokens at most", "tokens expected", right_from=1)
-    for what in ("training", "evaluation"):
+    names = {"training": "training", "evaluation": "evaluation, full"}
+    for what in names:
         most, expected = total[what]["tokens"]["most"], total[what]["tokens"]["expected"]
         span = _span(expected["low"], expected["high"], _short) if expected else "—"
-        table.add_row(what, f"{total[what]['generations']:,}", _short(most), span)
+        table.add_row(names[what], f"{total[what]['generations']:,}", _short(most), span)
     return table
 
 
@@ -177,55 +223,89 @@ def _budget_table(plan: Plan) -> Table:
 
 
 def _budget_notes(plan: Plan) -> list[str]:
-    """What is chosen and what it comes to, and what the expectation rests on."""
+    """What is chosen, and what the expectation rests on."""
     evaluations = [setup.evaluation for setup in plan.experiment.setups.values()]
     chosen = " and ".join(dict.fromkeys(f"{e.budget} with rescore {str(e.rescore).lower()}" for e in evaluations))
-    hours = chosen_gpu_hours(plan)
-    in_all = f": {_span(*hours, _short_hours)} GPU-hours in all" if hours else ""
     basis = "Expected: shares that simulated races took (tests/benchmarks/race.py); no bound."
-    return [f"Chosen: {chosen}{in_all}.", f"[dim]{basis}[/]"]
+    return [f"Chosen: {chosen}.", f"[dim]{basis}[/]"]
 
 
-def _hours_table(plan: Plan, hours: dict[str, Range]) -> Table:
-    """GPU-hours by phase for each setup and all of them."""
-    by_setup = {
-        name: with_total([u.resources.gpu_hours for u in plan.units if u.unit.setup == name and u.resources.gpu_hours])
-        for name in plan.experiment.setups
-    }
-    columns = {name: part for name, part in by_setup.items() if part} | {"all": hours}
-    table = _table("GPU-hours, H100", *columns, right_from=1)
-    for phase in (*PHASES, "total"):
-        row = [_span(part[phase].low, part[phase].high, _short_hours) for part in columns.values()]
-        label = "evaluate, full" if phase == "evaluate" else phase
-        table.add_row(label, *row, style="bold" if phase == "total" else None)
-    return table
+def _gpu_time(plan: Plan, gpus: int) -> list[Any]:
+    """GPU-hours by phase as chosen, and what they are on the clock."""
+    whole = total_gpu_hours(plan)
+    if whole is None:
+        return ["GPU-hours: — (no GPU is used)"]
+    some_done = len(units_left(plan)) < len(plan.units) or any(done.steps for done in plan.done.values())
+    if some_done:
+        columns = {"left": total_gpu_hours(plan, left=True), "whole": whole}
+    else:
+        columns = {name: total_gpu_hours(plan, name) for name in plan.experiment.setups} | {"all": whole}
+    budgets = {setup.evaluation.budget for setup in plan.experiment.setups.values()}
+    names = {"evaluate": f"evaluate, {' and '.join(sorted(budgets))}", "rescore": "fresh samples"}
+    table = _table("GPU-hours, H100", *(name for name, part in columns.items() if part), right_from=1)
+    for phase in (*PHASES, "rescore", "total"):
+        row = [_hours(part[phase]) for part in columns.values() if part]
+        table.add_row(names.get(phase, phase), *row, style="bold" if phase == "total" else None)
+    return [table, *_on_the_clock(plan, gpus, left=some_done)]
 
 
-def _longest(plan: Plan) -> list[str]:
-    hours = longest_unit_hours(plan)
-    if hours is None:
+def _on_the_clock(plan: Plan, gpus: int, left: bool) -> list[str]:
+    unit, chain, hours = (
+        longest_unit_hours(plan, left), longest_chain_hours(plan, left), hours_on_gpus(plan, gpus, left)
+    )  # fmt: skip
+    if unit is None or chain is None or hours is None:
         return []
-    days = _span(hours.low / 24, hours.high / 24, _short_hours)
-    return [f"The longest unit takes {_span(hours.low, hours.high, _short_hours)} hours ({days} days) on the clock."]
+    lines = [f"The longest unit takes {_hours(unit)} hours ({_long(unit)}) on the clock."]
+    if chain != unit:
+        lines.append(f"The longest chain of units that wait for each other takes {_hours(chain)} hours.")
+    on = f"On {_count(gpus, 'GPU')}{', kept busy' if gpus > 1 else ''}"
+    return [*lines, f"[bold]{on}: {_hours(hours)} hours = {_long(hours)}.[/]"]
 
 
-def _assumptions_table(plan: Plan) -> Table:
-    """One row each: the values of the low and of the high estimate, and why."""
-    table = _table("assumed", "low", "high", "unit", "why")
-    for column in table.columns[1:3]:
-        column.justify = "right"
-    table.columns[4].no_wrap = False
-    for a in plan.assumptions:
-        table.add_row(a.name, _plain(a.low), "" if a.low == a.high else _plain(a.high), a.unit, a.why, style="dim")
-    return table
+def _cpu_time(time: CpuTime | None) -> list[str]:
+    if time is None:
+        return []
+    low, high = time.seconds.low / 60, time.seconds.high / 60
+    basis = (
+        "rough: from the sizes of the models, nothing was measured here yet"
+        if time.rough
+        else "from what was measured in the runs folder"
+    )
+    span = _span(max(1.0, low), max(1.0, high), lambda minutes: f"{minutes:.0f}")
+    return [f"[bold]On {_count(time.cores, 'CPU core')}: about {span} minutes[/] ({basis})."]
+
+
+def _hours(hours: Range) -> str:
+    return _span(hours.low, hours.high, _short_hours)
+
+
+def _long(hours: Range) -> str:
+    """Hours as days or years, whichever reads well."""
+    for size, noun in ((24 * 365.25, "years"), (24.0, "days")):
+        if hours.high >= 2 * size:
+            return f"{_span(hours.low / size, hours.high / size, _two_digits)} {noun}"
+    return f"{_span(hours.low, hours.high, _short_hours)} hours"
+
+
+def _two_digits(number: float) -> str:
+    return f"{number:.1f}" if number < 10 else f"{float(f'{number:.2g}'):,.0f}"
+
+
+def _assumptions(plan: Plan) -> list[str]:
+    """One line each: the values of the low and of the high estimate, and why."""
+    if not plan.assumptions:
+        return []
+    values = [(a, _span(a.low, a.high, _plain)) for a in plan.assumptions]
+    lines = [f"[dim]{escape(f'{a.name}: {span} {a.unit} ({a.why})')}[/]" for a, span in values]
+    return ["[bold]assumed[/]", *lines]
 
 
 def _table(*headings: str, right_from: int | None = None) -> Table:
-    """A table without lines; columns from `right_from` on hold numbers. A grid may wrap, nothing else."""
+    """A table without lines; columns from `right_from` on hold numbers. Below 80 columns it wraps, and drops nothing."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for index, heading in enumerate(headings):
         right = right_from is not None and index >= right_from
-        table.add_column(heading, justify="right" if right else "left", no_wrap=heading != "grid")
+        table.add_column(heading, justify="right" if right else "left", overflow="fold")
     return table
 
 

@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from orchestrator import plan, plan_view
+from orchestrator import cpu_time, plan, plan_totals, plan_view
 from orchestrator.errors import UserError
 from orchestrator.evaluation_budget import expected_share
 from orchestrator.load import load_experiment
 from orchestrator.memory import Decoder
+from orchestrator.methods import NEEDS_TEACHER, needs_teacher
 from orchestrator.policy.behavior import behavior_at
 
 EXPERIMENTS = Path(__file__).resolve().parent.parent / "experiments"
@@ -60,7 +61,7 @@ def shown(made: plan.Plan, width: int = 100) -> str:
 
 def test_counts_of_the_papers_sweep() -> None:
     made = planned()
-    total = plan.totals(made)
+    total = plan_totals.totals(made)
     assert total["units"] == 90
     assert total["by_kind"] == {"base_eval": 2, "sft": 2, "trial": 86}
     assert total["by_setup"] == {setup: {"base_eval": 1, "sft": 1, "trial": 43} for setup in SETUPS}
@@ -110,7 +111,7 @@ def test_training_tokens() -> None:
     [stage] = units(made, "qwen3-1.7b", None, "sft")
     assert stage.resources.training_tokens == 50 * 64 * 4 * 7168
     assert stage.resources.evaluation_generations == 0
-    total = plan.totals(made)["training"]
+    total = plan_totals.totals(made)["training"]
     assert total["generations"] == 86 * 102_400 + 2 * 12_800
     assert total["tokens"]["most"] == total["generations"] * 7168
     assert total["tokens"]["expected"]["low"] == round(total["tokens"]["most"] * plan.LOW.mean_response)
@@ -124,13 +125,13 @@ def test_evaluation_generations(setup: str, once: int) -> None:
     assert vanilla(made, setup).evaluation_tokens == 20 * once * 8192
     [base] = units(made, setup, None, "base_eval")
     assert (base.resources.evaluation_generations, base.resources.training_generations) == (once, 0)
-    whole = plan.totals(made)["evaluation"]["generations"]
+    whole = plan_totals.totals(made)["evaluation"]["generations"]
     assert whole == (43 * 20 + 1) * (SETUP_A + SETUP_B)
 
 
 def test_evaluation_under_either_budget() -> None:
     """Full is what the units add up to; a race takes an expected share; rescoring is one checkpoint of a family."""
-    total = plan.totals(planned())
+    total = plan_totals.totals(planned())
     found = total["evaluation_budgets"]
     assert found["full"]["generations"]["low"] == found["full"]["generations"]["high"] == 861 * (SETUP_A + SETUP_B)
     assert found["full"]["gpu_hours"] == pytest.approx(total["gpu_hours"]["evaluate"])
@@ -143,13 +144,13 @@ def test_evaluation_under_either_budget() -> None:
 def test_the_base_evaluation_is_no_race() -> None:
     only_base = 20 * SETUP_A * Fraction(expected_share(20, planned().experiment.setups["qwen3-1.7b"])[1]) + SETUP_A
     made = planned("paper", "setups=[qwen3-1.7b]", *ONLY_VANILLA)
-    found = plan.totals(made)["evaluation_budgets"]["adaptive"]["generations"]
+    found = plan_totals.totals(made)["evaluation_budgets"]["adaptive"]["generations"]
     assert found["high"] == round(only_base)
 
 
 def test_seeds_multiply_a_race_and_do_not_widen_it() -> None:
     once, twice = (
-        plan.totals(planned("paper", "setups=[qwen3-1.7b]", f"seeds={seeds}"))["evaluation_budgets"]
+        plan_totals.totals(planned("paper", "setups=[qwen3-1.7b]", f"seeds={seeds}"))["evaluation_budgets"]
         for seeds in ("[0]", "[0,1]")
     )
     base = SETUP_A  # of the untrained student there is one
@@ -179,7 +180,7 @@ def test_fewer_candidates_and_smaller_n_leave_less_to_save() -> None:
     ],
 )
 def test_checkpoints_on_disk(overrides: tuple[str, ...], most: int) -> None:
-    found = plan.totals(planned("paper", "setups=[qwen3-1.7b]", *ONLY_VANILLA, *overrides))["checkpoints_gib"]
+    found = plan_totals.totals(planned("paper", "setups=[qwen3-1.7b]", *ONLY_VANILLA, *overrides))["checkpoints_gib"]
     one = 1_720_574_976 * 2 / 2**30
     assert found["most"] == pytest.approx(most * one, abs=0.001)
     kept = {(): 1, ("runtime.keep=all",): 20, ("seeds=[0,1]",): 2}.get(overrides, 1)
@@ -189,12 +190,14 @@ def test_checkpoints_on_disk(overrides: tuple[str, ...], most: int) -> None:
 def test_the_chosen_hours_are_those_of_the_chosen_budget() -> None:
     full, races = (planned("paper", f"evaluation.budget={budget}") for budget in ("full", "adaptive"))
     alone = planned("paper", "evaluation.rescore=false")
-    most = [plan.totals(made)["chosen_gpu_hours"]["high"] for made in (races, alone, full)]
+    most = [plan_totals.totals(made)["chosen_gpu_hours"]["high"] for made in (races, alone, full)]
     assert most == sorted(set(most))
-    total = plan.totals(alone)
+    total = plan_totals.totals(alone)
     assert total["chosen_gpu_hours"] == pytest.approx(total["gpu_hours"]["total"])
-    assert plan.chosen_gpu_hours(planned("quickstart")) is None
-    assert "Chosen: adaptive with rescore true: 45,800" in shown(races, 80)
+    assert total["gpu_hours"]["rescore"] == {"low": 0, "high": 0}
+    assert plan_totals.total_gpu_hours(planned("quickstart")) is None
+    assert "Chosen: adaptive with rescore true." in shown(races, 80)
+    assert shown(races, 80).count("45,800 – 166,000") == 2, "one total, of what is chosen, and the same on one GPU"
 
 
 def test_the_last_step_is_a_checkpoint_too() -> None:
@@ -279,31 +282,33 @@ def test_a_configured_batch_is_the_batch_of_everything() -> None:
 
 def test_the_low_estimate_is_the_lower_one_and_phases_add_up() -> None:
     made = planned()
-    hours = plan.totals(made)["gpu_hours"]
-    assert list(hours) == [*plan.PHASES, "total"]
+    hours = plan_totals.totals(made)["gpu_hours"]
+    assert list(hours) == [*plan.PHASES, "rescore", "total"]
     assert all(0 < part["low"] < part["high"] for part in hours.values())
     for bound in ("low", "high"):
-        assert hours["total"][bound] == pytest.approx(sum(hours[phase][bound] for phase in plan.PHASES), abs=0.01)
+        assert hours["total"][bound] == pytest.approx(
+            sum(hours[phase][bound] for phase in plan_totals.ALL_PHASES), abs=0.01
+        )
     assert hours["total"]["low"] == pytest.approx(
-        sum(u["resources"]["gpu_hours"]["total"]["low"] for u in plan.to_json(made)["units"]), abs=0.1
+        sum(u["resources"]["gpu_hours"]["total"]["low"] for u in plan_totals.to_json(made)["units"]), abs=0.1
     )
 
 
 def test_json_is_stable_and_complete() -> None:
-    made = plan.to_json(planned())
-    assert json.dumps(made) == json.dumps(plan.to_json(planned()))
+    made = plan_totals.to_json(planned())
+    assert json.dumps(made) == json.dumps(plan_totals.to_json(planned()))
     assert json.loads(json.dumps(made, allow_nan=False)) == made
     assert set(made) == {"units", "totals", "assumptions"}
     assert [unit["id"] for unit in made["units"]] == [u.unit.id for u in planned().units]
     assert set(made["units"][0]) == {
-        "id", "kind", "setup", "method", "knobs", "seed", "depends_on", "wave", "steps", "resources",
+        "id", "kind", "setup", "method", "knobs", "seed", "depends_on", "wave", "steps", "done", "resources",
     }  # fmt: skip
     assert all(set(a) == {"name", "unit", "low", "high", "why"} for a in made["assumptions"])
 
 
 def test_without_a_gpu_nothing_is_made_up() -> None:
     made = planned("quickstart")
-    total = plan.totals(made)
+    total = plan_totals.totals(made)
     assert total["gpu_hours"] is None
     assert total["longest_unit_hours"] is None
     assert total["training"]["tokens"]["expected"] is None
@@ -323,7 +328,7 @@ def test_what_the_terminal_shows_fits_and_is_whole(name: str, width: int) -> Non
 
 def test_the_terminal_shows_what_matters() -> None:
     text = shown(planned())
-    for part in ("86 trials", "43 trials", "→ 3 trials", "8,832,000", "25.8 responses", "GPU-hours", "assumed"):
+    for part in ("86 trials", "43 trials", "→ 3 trials", "8,832,000", "25.8 responses", "GPU-hours"):
         assert part in text
 
 
@@ -346,3 +351,93 @@ def test_planning_imports_nothing_heavy() -> None:
     code = f"import sys, orchestrator.plan; print([m for m in {heavy!r} if m in sys.modules])"
     result: Any = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert result.stdout.strip() == "[]"
+
+
+# --- on the clock ---
+
+
+def test_days_and_years_on_some_gpus() -> None:
+    made = planned()
+    hours = plan_totals.total_gpu_hours(made)
+    on_8, chain = plan_totals.hours_on_gpus(made, 8), plan_totals.longest_chain_hours(made)
+    assert hours is not None
+    assert chain is not None
+    assert on_8 == plan.Range(hours["total"].low / 8, hours["total"].high / 8)
+    assert plan_totals.hours_on_gpus(made, 1000) == chain, "no unit is split over GPUs"
+    console = Console(width=80, color_system=None)
+    with console.capture() as capture:
+        console.print(plan_view.render(made, plan_view.Clock(gpus=8)))
+    assert "On 8 GPUs, kept busy: 33,400 – 76,400 hours = 3.8 – 8.7 years." in capture.get()
+
+
+def test_a_chain_is_the_supervised_stage_and_what_starts_from_it() -> None:
+    made = planned("paper", "setups=[qwen3-1.7b]", *ONLY_VANILLA[:-1], "evaluation.rescore=false")
+    hours = plan_totals.unit_hours(made)
+    [stage] = units(made, "qwen3-1.7b", None, "sft")
+    trial = units(made, "qwen3-1.7b", "sft_warmup")[0]
+    alone = [plan.Range.total(hours[u.unit.id].values()) for u in (stage, trial)]
+    assert plan_totals.longest_chain_hours(made) == plan.Range.total(alone)
+
+
+def test_what_is_done_is_not_planned_again() -> None:
+    """A trial at step 100 of 400 with a quarter of its evaluations, and one of which nothing is left."""
+    experiment = planned("paper", "setups=[qwen3-1.7b]", "methods.skd=null").experiment
+    fresh = plan.make_plan(experiment)
+    first, second = units(fresh, "qwen3-1.7b", "fixed_epsilon")[:2]
+    done = {
+        first.unit.id: plan.Done(steps=100, generations=5 * SETUP_A),
+        second.unit.id: plan.Done(steps=400, generations=20 * SETUP_A, selected=True, rescored=True, complete=True),
+    }
+    made = plan.make_plan(experiment, done=done)
+    whole, left = plan_totals.unit_hours(made), plan_totals.unit_hours(made, left=True)
+    for phase in ("rollout", "learn", "evaluate"):
+        assert left[first.unit.id][phase].low == pytest.approx(0.75 * whole[first.unit.id][phase].low)
+        assert left[second.unit.id][phase] == plan.Range(0, 0)
+    assert len(plan_totals.units_left(made)) == len(made.units) - 1
+    assert plan_totals.totals(made)["left"]["units"] == len(made.units) - 1
+    assert "1 of" in shown(made, 80)
+    untouched = units(made, "qwen3-1.7b", "vanilla")[0].unit.id
+    assert left[untouched] == whole[untouched]
+
+
+def test_steps_left_with_the_teacher_come_first() -> None:
+    [u] = [
+        u.unit for u in units(planned(), "qwen3-1.7b", "trust_region") if u.unit.knobs == {"epsilon0": 0.01, "K": 25}
+    ]
+    assert [plan.steps_left(u, first) for first in (0, 10, 25, 399, 400)] == [
+        (25, 375), (15, 375), (0, 375), (0, 1), (0, 0),
+    ]  # fmt: skip
+
+
+def test_everything_done_is_nothing_to_run() -> None:
+    units_of_plan = planned("quickstart").units
+    done = {u.unit.id: plan.Done(complete=True) for u in units_of_plan}
+    made = plan.make_plan(load_experiment(EXPERIMENTS / "quickstart.yaml"), done=done)
+    assert f"{len(units_of_plan)} of {len(units_of_plan)} units done: nothing to run." in shown(made, 80)
+
+
+def test_minutes_on_cpus_are_rough_and_fall_with_what_is_done() -> None:
+    made = planned("quickstart")
+    whole = cpu_time.estimate(made, cores=2)
+    assert whole is not None
+    assert whole.rough
+    assert 60 < whole.seconds.low < whole.seconds.high < 3600
+    more_cores = cpu_time.estimate(made, cores=8)
+    assert more_cores is not None
+    assert more_cores.seconds.high < whole.seconds.high
+    done = {u.unit.id: plan.Done(u.unit.steps, 10**9, True, True, True) for u in made.units[1:]}
+    left = cpu_time.estimate(plan.make_plan(made.experiment, done=done), cores=2, made=True)
+    assert left is not None
+    assert left.seconds.high < whole.seconds.high / 3
+    assert cpu_time.estimate(planned("paper"), cores=2) is None
+    console = Console(width=80, color_system=None)
+    with console.capture() as capture:
+        console.print(plan_view.render(made, plan_view.Clock(cpu=whole)))
+    assert "On 2 CPU cores: about" in capture.get()
+
+
+def test_the_table_of_methods_that_need_the_teacher_is_what_the_laws_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not needs_teacher(None, {}, 0)
+    monkeypatch.delitem(NEEDS_TEACHER, "skd")
+    with pytest.raises(AssertionError, match="NEEDS_TEACHER"):
+        behavior_at("skd", {"K": 5, "tau_T": 1.0}, 0)

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from orchestrator import methods
 from orchestrator.policy import speculation, trust_region
 
 
@@ -106,6 +107,15 @@ class TeacherInjection:
 
 def behavior_at(method: str | None, knobs: dict[str, Any], step: int) -> Behavior:
     """The behavior policy of optimizer step k ≥ 0 (steps count from 0)."""
+    behavior = _behavior_at(method, knobs, step)
+    asked = methods.needs_teacher(method, knobs, step)
+    assert behavior.needs_teacher == asked, (
+        f"methods.NEEDS_TEACHER[{method!r}] is {asked} at step {step}: plan and law differ"
+    )
+    return behavior
+
+
+def _behavior_at(method: str | None, knobs: dict[str, Any], step: int) -> Behavior:
     match method:
         case "trust_region":
             epsilon = annealed_budget(knobs["epsilon0"], knobs["K"], step)

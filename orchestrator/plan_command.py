@@ -1,0 +1,53 @@
+"""`trb plan`: what an experiment costs, what of it is done, and why the rest would run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from rich.console import Console
+
+from orchestrator import cpu_time
+from orchestrator.config import Experiment
+from orchestrator.grid import Unit
+from orchestrator.plan import Plan, make_plan
+from orchestrator.plan_totals import hours_on_gpus, to_json, units_left
+from orchestrator.plan_view import Clock, render
+from orchestrator.progress import done_of, reasons
+
+
+def plan(
+    experiment: Experiment, units: list[Unit], runs: Path, gpus: int, why: bool, as_json: bool, console: Console
+) -> int:
+    """Print the plan of an experiment against a runs folder; nothing is written."""
+    made = planned(experiment, units, runs)
+    cpu = cpu_time.estimate(made, cpu_time.cores_here(), made=(runs / ".models").is_dir())
+    if as_json:
+        print(json.dumps(to_json(made) | {"clock": _clock(made, gpus, cpu)}, indent=2))
+        return 0
+    shown = render(made, Clock(cpu, gpus), reasons(experiment, units, runs) if why else None)
+    console.print(shown, highlight=False)
+    return 0
+
+
+def planned(experiment: Experiment, units: list[Unit], runs: Path) -> Plan:
+    """The plan with what the runs folder holds of it."""
+    return make_plan(experiment, units, done_of(experiment, units, runs))
+
+
+def gpu_hours_left(experiment: Experiment, units: list[Unit], runs: Path) -> tuple[float, float]:
+    """The low and the high estimate of the GPU-hours that `trb submit` would spend."""
+    made = planned(experiment, units, runs)
+    hours = hours_on_gpus(made, 1, left=True) if units_left(made) else None
+    return (hours.low, hours.high) if hours else (0.0, 0.0)
+
+
+def _clock(made: Plan, gpus: int, cpu: cpu_time.CpuTime | None) -> dict[str, object]:
+    hours = hours_on_gpus(made, gpus, left=True)
+    return {
+        "gpus": gpus,
+        "gpu_clock_hours": None if hours is None else {"low": round(hours.low, 3), "high": round(hours.high, 3)},
+        "cpu_cores": None if cpu is None else cpu.cores,
+        "cpu_seconds": None if cpu is None else {"low": round(cpu.seconds.low), "high": round(cpu.seconds.high)},
+        "cpu_rough": None if cpu is None else cpu.rough,
+    }
