@@ -301,7 +301,7 @@ def _assumptions(plan: Plan) -> list[str]:
 
 
 def _table(*headings: str, right_from: int | None = None) -> Table:
-    """A table without lines; columns from `right_from` on hold numbers. Below 80 columns it wraps, and drops nothing."""
+    """A table without lines; columns from `right_from` on hold numbers. Where it is too narrow, cells wrap."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for index, heading in enumerate(headings):
         right = right_from is not None and index >= right_from
