@@ -13,7 +13,7 @@ import yaml
 
 from analysis.load import results_table
 from analysis.table_formats import FORMATS
-from orchestrator import plan, status
+from orchestrator import plan, plan_totals, status
 from orchestrator.cli import main
 from orchestrator.config import Experiment, Shape
 from orchestrator.errors import UserError
@@ -64,7 +64,7 @@ def test_a_file_is_a_benchmark_under_any_key(tmp_path: Path) -> None:
     assert (run.problems, run.revision) == (5, hashlib.sha256(path.read_bytes()).hexdigest())
     [note] = experiment.notes
     assert note.endswith(f"to pin it: evaluation.benchmarks.my-2.set.revision={run.revision}")
-    made = plan.totals(plan.make_plan(experiment))
+    made = plan_totals.totals(plan.make_plan(experiment))
     assert made["evaluation"]["generations"] == 6 * 5 * 4
 
 
@@ -241,7 +241,7 @@ def test_a_setup_by_the_path_of_its_file(tmp_path: Path) -> None:
 
 def test_a_value_out_of_range_names_the_file_it_stands_in(tmp_path: Path) -> None:
     path = write_experiment(tmp_path, {"vanilla": {}}, training={"steps": 0})
-    with pytest.raises(UserError, match=rf"training.steps: 0 — ≥ 1 \({path}\)"):
+    with pytest.raises(UserError, match=rf"training.steps: 0 — must be ≥ 1 \({path}\)"):
         load_experiment(path)
-    with pytest.raises(UserError, match=r"training.steps: 0 — ≥ 1$"):
+    with pytest.raises(UserError, match=r"training.steps: 0 — must be ≥ 1$"):
         load_experiment(path, ["training.steps=0"])
