@@ -66,6 +66,7 @@ def _add_sweep_commands(commands: argparse._SubParsersAction) -> None:
     plan.add_argument("--json", action="store_true", help="print JSON instead of text")
     submit = _experiment(commands, "submit", _submit, "run what is missing, then print the results table")
     submit.add_argument("--address", help="Ray cluster to join; without it a private one on this machine")
+    submit.add_argument("--yes", action="store_true", help="spend more than 1,000 planned GPU-hours without a question")
     status = _experiment(commands, "status", _status, "where every unit stands, also while it runs")
     status.add_argument("--json", action="store_true")
     probes = commands.add_parser("probe", help="measurements of the untrained student").add_subparsers(
@@ -173,14 +174,16 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _submit(options: argparse.Namespace) -> int:
+    from orchestrator.spending import confirm
     from orchestrator.submit import submit
 
     experiment, units, runs = _load(options, notes=True)
+    confirm(experiment, units, runs, options.yes)
     return submit(experiment, units, runs, options.address, again=_again(options))
 
 
 def _again(options: argparse.Namespace) -> str:
-    words = ["trb", "submit", str(options.experiment), *options.overrides]
+    words = ["trb", "submit", str(options.experiment), *options.overrides, *(["--yes"] if options.yes else [])]
     for flag, value, default in (("--runs", options.runs, Path("runs")), ("--address", options.address, None)):
         words += [flag, str(value)] if value != default else []
     return shlex.join(words)

@@ -10,8 +10,8 @@ from rich.console import Console
 from orchestrator import cpu_time
 from orchestrator.config import Experiment
 from orchestrator.grid import Unit
-from orchestrator.plan import Plan, make_plan
-from orchestrator.plan_totals import hours_on_gpus, to_json, units_left
+from orchestrator.plan import Plan, Range, make_plan
+from orchestrator.plan_totals import hours_on_gpus, to_json, total_gpu_hours, units_left
 from orchestrator.plan_view import Clock, render
 from orchestrator.progress import done_of, reasons
 
@@ -35,11 +35,13 @@ def planned(experiment: Experiment, units: list[Unit], runs: Path) -> Plan:
     return make_plan(experiment, units, done_of(experiment, units, runs))
 
 
-def gpu_hours_left(experiment: Experiment, units: list[Unit], runs: Path) -> tuple[float, float]:
+def gpu_hours_left(experiment: Experiment, units: list[Unit], runs: Path) -> Range:
     """The low and the high estimate of the GPU-hours that `trb submit` would spend."""
+    if not any(unit.placement.gpus for unit in units):
+        return Range(0.0, 0.0)
     made = planned(experiment, units, runs)
-    hours = hours_on_gpus(made, 1, left=True) if units_left(made) else None
-    return (hours.low, hours.high) if hours else (0.0, 0.0)
+    hours = total_gpu_hours(made, left=True) if units_left(made) else None
+    return hours["total"] if hours else Range(0.0, 0.0)
 
 
 def _clock(made: Plan, gpus: int, cpu: cpu_time.CpuTime | None) -> dict[str, object]:

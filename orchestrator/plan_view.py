@@ -244,7 +244,7 @@ def _gpu_time(plan: Plan, gpus: int) -> list[Any]:
     names = {"evaluate": f"evaluate, {' and '.join(sorted(budgets))}", "rescore": "fresh samples"}
     table = _table("GPU-hours, H100", *(name for name, part in columns.items() if part), right_from=1)
     for phase in (*PHASES, "rescore", "total"):
-        row = [_hours(part[phase]) for part in columns.values() if part]
+        row = [hours_text(part[phase]) for part in columns.values() if part]
         table.add_row(names.get(phase, phase), *row, style="bold" if phase == "total" else None)
     return [table, *_on_the_clock(plan, gpus, left=some_done)]
 
@@ -255,11 +255,11 @@ def _on_the_clock(plan: Plan, gpus: int, left: bool) -> list[str]:
     )  # fmt: skip
     if unit is None or chain is None or hours is None:
         return []
-    lines = [f"The longest unit takes {_hours(unit)} hours ({_long(unit)}) on the clock."]
+    lines = [f"The longest unit takes {_long(unit)} on the clock."]
     if chain != unit:
-        lines.append(f"The longest chain of units that wait for each other takes {_hours(chain)} hours.")
+        lines.append(f"The longest chain of units that wait for each other takes {_long(chain)}.")
     on = f"On {_count(gpus, 'GPU')}{', kept busy' if gpus > 1 else ''}"
-    return [*lines, f"[bold]{on}: {_hours(hours)} hours = {_long(hours)}.[/]"]
+    return [*lines, f"[bold]{on}: {_long(hours)}.[/]"]
 
 
 def _cpu_time(time: CpuTime | None) -> list[str]:
@@ -275,16 +275,17 @@ def _cpu_time(time: CpuTime | None) -> list[str]:
     return [f"[bold]On {_count(time.cores, 'CPU core')}: about {span} minutes[/] ({basis})."]
 
 
-def _hours(hours: Range) -> str:
+def hours_text(hours: Range) -> str:
+    """`267,000 – 611,000`."""
     return _span(hours.low, hours.high, _short_hours)
 
 
 def _long(hours: Range) -> str:
-    """Hours as days or years, whichever reads well."""
+    """`33,400 – 76,400 hours = 3.8 – 8.7 years`; days from two days on, years from two years on."""
     for size, noun in ((24 * 365.25, "years"), (24.0, "days")):
         if hours.high >= 2 * size:
-            return f"{_span(hours.low / size, hours.high / size, _two_digits)} {noun}"
-    return f"{_span(hours.low, hours.high, _short_hours)} hours"
+            return f"{hours_text(hours)} hours = {_span(hours.low / size, hours.high / size, _two_digits)} {noun}"
+    return f"{hours_text(hours)} hours"
 
 
 def _two_digits(number: float) -> str:

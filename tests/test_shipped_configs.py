@@ -50,7 +50,7 @@ LAYERS = (
     {"trial", "mirroring", "plan_command"},
     {"trainable"},
     {"sweep"},
-    {"submit", "doctor", "regrade", "standalone_eval", "probe"},
+    {"submit", "spending", "doctor", "regrade", "standalone_eval", "probe"},
     {"cli"},
 )
 FOR_ANALYSIS = {
