@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import sqrt
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from analysis.candidates import Candidate, Selected
 from orchestrator import grid, selection
@@ -16,6 +19,9 @@ from orchestrator.rundir import RunReader
 
 # step → one value for each seed that has it; an empty list is a step without a value, where the line breaks.
 Curve = dict[int, list[float]]
+
+AXES = {"trust_region": "K", "skd": "K"}  # the paper's axes; of other grids the knob with the most values is the axis
+Z = 1.96  # of a two-sided 95 % normal interval
 
 
 @dataclass(frozen=True)
@@ -45,13 +51,45 @@ class Series:
     curve: Curve
     from_supervised: bool = False
 
+    @property
+    def seeds(self) -> int:
+        """How many seeds the step with the most of them has."""
+        return max(map(len, self.curve.values()), default=0)
+
 
 @dataclass(frozen=True)
 class SeedMean:
-    """A mean over seeds and its standard deviation (n − 1); None for one seed."""
+    """A mean over seeds in [0, 1] and how far it may be off.
+
+    Of several seeds `spread` is their standard deviation (n − 1); of one seed it is None, and `margin` is half of the
+    95 % interval over the problems, None where all problems score the same.
+    """
 
     mean: float
     spread: float | None = None
+    margin: float | None = None
+
+    @property
+    def reach(self) -> float | None:
+        """Length of an error bar on either side."""
+        return self.margin if self.spread is None else self.spread
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The grid of one method: value of the knob `x` on each line, whose knobs are its key, → score, None if missing.
+
+    `fixed` are the knobs that have one value. A method of a single setting has no `x`, and its score lies at 0.
+    """
+
+    method: str
+    x: str | None
+    fixed: dict[str, Any]
+    lines: dict[tuple[tuple[str, Any], ...], dict[float, SeedMean | None]]
+
+    @property
+    def scored(self) -> bool:
+        return any(score is not None for line in self.lines.values() for score in line.values())
 
 
 def read_settings(experiment: Experiment, units: list[Unit], runs: Path, setup: str) -> list[Setting]:
@@ -105,21 +143,31 @@ def best_over_training(candidates: Iterable[Candidate], knobs: dict[str, Any]) -
     """The highest mean pass@1 of one setting over the checkpoints of its family that selection takes."""
     own = [candidate for candidate in candidates if candidate.knobs == knobs]
     best = max(own, key=lambda candidate: candidate.mean, default=None)
-    return best and SeedMean(float(best.mean), best.spread)
+    return best and SeedMean(float(best.mean), best.spread, problem_margin(best))
 
 
-def sweep_lines(
-    settings: Sequence[Setting], candidates: Sequence[Candidate], x: str, line: str | None
-) -> dict[float | None, dict[float, SeedMean | None]]:
-    """Best-over-training scores of one method's grid: value of knob `line` → value of knob `x` → score.
+def problem_margin(checkpoint: Candidate) -> float | None:
+    """Half of the 95 % interval of a checkpoint's mean score over the problems, for the seeds that were run.
 
-    Without a second knob there is one line, under None. A setting without scores is None.
+    It is normal: 1.96 times √(Σ s²/P) ÷ benchmarks, where s is the standard deviation of the P problems' scores.
+    Samples need no term of their own (see `uncertainty`). None where all problems of all benchmarks score the same.
     """
-    lines: dict[float | None, dict[float, SeedMean | None]] = defaultdict(dict)
-    for setting in settings:
-        key = setting.knobs[line] if line else None
-        lines[key][setting.knobs[x]] = best_over_training(candidates, setting.knobs)
-    return dict(lines)
+    rates = [np.mean([seed.correct / seed.n for seed in seeds], axis=0) for seeds in checkpoint.counts.values()]
+    variance = sum(float(np.var(rate, ddof=1)) / len(rate) for rate in rates if len(rate) > 1)
+    return Z * sqrt(variance) / len(rates) if variance > 0 else None
+
+
+def method_grid(settings: Sequence[Setting], candidates: Sequence[Candidate]) -> Grid:
+    """Best-over-training scores over the grid of one method, which has at least one setting."""
+    method = settings[0].method
+    values = {knob: sorted({setting.knobs[knob] for setting in settings}) for knob in settings[0].knobs}
+    varied = [knob for knob in values if len(values[knob]) > 1]
+    x = AXES[method] if AXES.get(method) in varied else max(varied, key=lambda knob: len(values[knob]), default=None)
+    lines: dict[tuple[tuple[str, Any], ...], dict[float, SeedMean | None]] = defaultdict(dict)
+    for setting in sorted(settings, key=lambda setting: [setting.knobs[knob] for knob in values]):
+        key = tuple((knob, setting.knobs[knob]) for knob in varied if knob != x)
+        lines[key][setting.knobs[x] if x else 0] = best_over_training(candidates, setting.knobs)
+    return Grid(method, x, {knob: own[0] for knob, own in values.items() if len(own) == 1}, dict(lines))
 
 
 def _scores(group: list[Unit], runs: Path, evaluation_ids: list[str]) -> Curve:

@@ -37,11 +37,14 @@ def write_results(experiment: Experiment, units: list[Unit], runs: Path, table: 
     return folder
 
 
-def write_figures(experiment: Experiment, units: list[Unit], runs: Path, folder: Path) -> Written:
-    """`<figure>-<setup>.png` and `.pdf` of all figures that the run directories can fill."""
+def write_figures(
+    experiment: Experiment, units: list[Unit], runs: Path, folder: Path, width: float | None = None
+) -> Written:
+    """`<figure>-<setup>.png` and `.pdf` of all figures that the run directories can fill, `width` inches wide."""
+    from analysis.figures.style import WIDTH
     from analysis.pictures import pictures
 
-    return _save(pictures(experiment, units, runs), folder)
+    return _save(pictures(experiment, units, runs, width or WIDTH), folder)
 
 
 def _save(drawn: Iterable[Picture], folder: Path) -> Written:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.curves import Setting
+from analysis.curves import Setting, Z
 from orchestrator.grid import Unit
 from orchestrator.rundir import RunReader
 
@@ -23,7 +23,8 @@ class SupportPoint:
     """Rollouts of a run's first steps, pooled.
 
     `log_prob` is the mean teacher log-prob of a sampled token (nats); `auroc` the probability that a correct rollout
-    has a higher mean_t(log q − log p) than an incorrect one; `reward` the share of correct rollouts.
+    has a higher mean_t(log q − log p) than an incorrect one; `reward` the share of correct rollouts. The margins are
+    half of the 95 % intervals over the pooled steps, None of fewer than two.
     """
 
     method: str
@@ -33,6 +34,8 @@ class SupportPoint:
     log_prob: float
     auroc: float
     reward: float
+    log_prob_margin: float | None = None
+    auroc_margin: float | None = None
 
 
 def support_points(settings: Iterable[Setting], runs: Path) -> list[SupportPoint]:
@@ -56,18 +59,45 @@ def _point(setting: Setting, unit: Unit, runs: Path) -> SupportPoint | None:
     if run.next_step < min(POOLED_STEPS, unit.steps):
         return None
     rows = [row for row in takewhile(lambda row: row["step"] < POOLED_STEPS, run.rollouts()) if _is_scored(row)]
-    right, wrong = ([row["log_ratio"] for row in rows if row["reward"] == reward] for reward in (1.0, 0.0))
-    separability = auroc(right, wrong)
+    separability = _separability(rows)
     if separability is None:
         return None
-    tokens = sum(row["length"] for row in rows)
-    log_prob = sum(row["length"] * row["teacher_log_prob"] for row in rows) / tokens
+    steps = sorted({row["step"] for row in rows})
+    without = [[row for row in rows if row["step"] != step] for step in steps] if len(steps) > 1 else []
     budget = BUDGETS[setting.method]
-    epsilon = setting.knobs[budget] if budget else None
-    reward = len(right) / len(rows)
     return SupportPoint(
-        setting.method, epsilon, setting.knobs.get("K"), unit.seed, log_prob, separability, reward
-    )  # fmt: skip
+        setting.method,
+        setting.knobs[budget] if budget else None,
+        setting.knobs.get("K"),
+        unit.seed,
+        _log_prob(rows),
+        separability,
+        sum(row["reward"] for row in rows) / len(rows),
+        jackknife_margin([_log_prob(part) for part in without]),
+        jackknife_margin([_separability(part) for part in without]),
+    )
+
+
+def jackknife_margin(left_out: Sequence[float | None]) -> float | None:
+    """Half of a 95 % interval from the values that leaving out one of m steps gives; None where one cannot be had.
+
+    1.96 √((m − 1)/m Σ (θ₋ᵢ − θ̄)²) (Efron and Tibshirani, "An Introduction to the Bootstrap", §11.2). Steps are left out
+    and not rollouts, since the rollouts of a step share their policy and their prompts.
+    """
+    values = [value for value in left_out if value is not None]
+    if len(values) < 2 or len(values) < len(left_out):
+        return None
+    return Z * float(np.sqrt((len(values) - 1) * np.var(values)))
+
+
+def _log_prob(rows: Sequence[Mapping[str, Any]]) -> float:
+    """Mean over tokens."""
+    return sum(row["length"] * row["teacher_log_prob"] for row in rows) / sum(row["length"] for row in rows)
+
+
+def _separability(rows: Sequence[Mapping[str, Any]]) -> float | None:
+    right, wrong = ([row["log_ratio"] for row in rows if row["reward"] == reward] for reward in (1.0, 0.0))
+    return auroc(right, wrong)
 
 
 def _is_scored(row: dict[str, Any]) -> bool:

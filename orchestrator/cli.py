@@ -86,6 +86,7 @@ def _add_result_commands(commands: argparse._SubParsersAction) -> None:
     table.add_argument("--compare", metavar="FIRST,SECOND", help="two methods on the same problems, not the table")
     figures = _experiment(commands, "figures", _figures, "the figures, as PNG and PDF")
     figures.add_argument("--out", type=Path, metavar="FOLDER", help="default: the results folder")
+    figures.add_argument("--width", type=float, metavar="INCHES", help="default 7.2; 5.5 fits a page of text at 8 pt")
     report = _experiment(commands, "report", _report, "one HTML page: table, figures, rollouts, cost, provenance")
     report.add_argument("--out", type=Path, metavar="FILE.html", help="default: report.html in the results folder")
     regrade = _experiment(commands, "regrade", _regrade, "recount all scores with the present grader; no generation")
@@ -234,7 +235,9 @@ def _figures(options: argparse.Namespace) -> int:
     out = options.out or default_path(experiment, runs).parent
     if out.exists() and not out.is_dir():
         raise UserError(f"--out: {out} is a file — a folder")
-    written = write_figures(experiment, units, runs, out)
+    if options.width is not None and not 3 <= options.width <= 12:
+        raise UserError(f"--width: {options.width:g} — inches from 3 to 12")
+    written = write_figures(experiment, units, runs, out, options.width)
     if not written.paths:
         raise UserError(f"{runs}: nothing to draw of {experiment.name} yet — trb submit {options.experiment}")
     print("\n".join(map(str, written.paths)))

@@ -7,13 +7,16 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from analysis import curves, load
+from analysis.candidates import Candidate
 from analysis.curves import Setting
 from orchestrator.config import Experiment
 from orchestrator.grid import Unit
 from orchestrator.rundir import RunWriter
+from orchestrator.selection import Tally
 from tests.fake_runs import quickstart, units_of, write_run
 
 Loaded = tuple[Experiment, list[Unit]]
@@ -125,16 +128,38 @@ def test_best_over_training_of_each_setting(tmp_path: Path, two_seeds: Loaded) -
     write_run(tmp_path, two_seeds[0], low, {20: [2, 2], 40: [4, 4], 60: [4, 4]})
     write_run(tmp_path, two_seeds[0], low_again, {20: [3, 3], 40: [0, 0]})
     chosen = {found.best.method: found for found in load.select(*two_seeds, tmp_path)}
-    settings = read(two_seeds, tmp_path, "trust_region")
-    lines = curves.sweep_lines(settings, chosen["trust_region"].pool, "K", "epsilon0")
-    score = lines[0.01][12]
+    grid = curves.method_grid(read(two_seeds, tmp_path, "trust_region"), chosen["trust_region"].pool)
+    assert (grid.method, grid.x, grid.fixed) == ("trust_region", "epsilon0", {"K": 12})
+    score = grid.lines[()][0.01]
     assert score is not None
     assert (score.mean, score.spread) == (0.625, pytest.approx(0.125 * 2**0.5))
-    assert lines[0.05] == {12: None}
+    assert score.reach == score.spread
+    assert grid.lines[()][0.05] is None
 
 
-def test_a_grid_of_one_knob_is_one_line(tmp_path: Path, one_seed: Loaded) -> None:
+def test_a_grid_of_two_knobs_has_the_papers_axis() -> None:
+    experiment, units = quickstart("methods.trust_region={epsilon0: [0.05,0.01,0.02], K: [12,6]}")
+    settings = [
+        s for s in curves.read_settings(experiment, units, Path("none"), "arithmetic") if s.method == "trust_region"
+    ]
+    grid = curves.method_grid(settings, ())
+    assert (grid.x, grid.fixed, grid.scored) == ("K", {}, False)
+    assert list(grid.lines) == [(("epsilon0", budget),) for budget in (0.01, 0.02, 0.05)]
+    assert list(grid.lines[(("epsilon0", 0.01),)]) == [6, 12]
+
+
+def test_a_single_setting_has_no_axis(tmp_path: Path, one_seed: Loaded) -> None:
     write_run(tmp_path, one_seed[0], units_of(one_seed[1], "fixed_epsilon")[0], {20: [2, 2], 40: [3, 3]})
     (chosen,) = load.select(*one_seed, tmp_path)
-    lines = curves.sweep_lines(read(one_seed, tmp_path, "fixed_epsilon"), chosen.pool, "epsilon", None)
-    assert lines == {None: {0.01: curves.SeedMean(0.75)}}
+    grid = curves.method_grid(read(one_seed, tmp_path, "fixed_epsilon"), chosen.pool)
+    assert (grid.x, grid.fixed, grid.lines) == (None, {"epsilon": 0.01}, {(): {0: curves.SeedMean(0.75)}})
+
+
+def test_the_margin_of_one_run_is_that_of_its_problems() -> None:
+    counts = {
+        "a": (Tally(np.array([4, 4, 4, 4]), np.array([0, 4, 2, 2])),),  # s² = 1/6 of 4 problems
+        "b": (Tally(np.array([2, 2]), np.array([1, 1])),),
+    }
+    margin = curves.problem_margin(Candidate("veto", {}, 20, ("u",), counts))
+    assert margin == pytest.approx(1.96 * (1 / 24) ** 0.5 / 2)
+    assert curves.problem_margin(Candidate("veto", {}, 20, ("u",), {"b": counts["b"]})) is None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from itertools import combinations, product
 from math import isnan, nan
 from pathlib import Path
@@ -13,11 +15,12 @@ import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PathCollection, PolyCollection
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
-from analysis.curves import Curve, SeedMean, Series
+from analysis.curves import Curve, Grid, SeedMean, Series
 from analysis.figures import (
     continuation,
     diagnostics,
@@ -34,6 +37,7 @@ from analysis.support import SupportPoint
 TITLE = "Costs $5 ← $8"
 BUDGETS = (0.001, 0.005, 0.01, 0.02, 0.05)
 TRB = {"epsilon0": 0.05, "K": 12}
+Lines = dict[tuple[tuple[str, Any], ...], dict[float, SeedMean | None]]
 
 
 def series(curve: Curve, method: str = "vanilla", knobs: dict[str, Any] | None = None, sft: bool = False) -> Series:
@@ -91,6 +95,13 @@ def test_seeds_are_a_mean_and_a_band() -> None:
     assert not only(trajectories.draw([series({0: [0.1], 20: [0.2]})], TITLE)).collections
 
 
+def test_a_note_stands_over_the_legend_and_seeds_that_differ_are_told() -> None:
+    lines = [series({0: [0.1, 0.2]}), series({0: [0.1]}, "veto")]
+    figure = trajectories.draw(lines, TITLE, "One seed each.")
+    assert figure.legends[0].get_title().get_text() == "One seed each."
+    assert labels(figure) == ["Vanilla, 2 seeds", "Veto, 1 seed", style.SPREAD]
+
+
 def test_a_single_point_is_visible() -> None:
     (drawn,) = only(trajectories.draw([series({20: [0.2]})], TITLE)).get_lines()
     assert (values(drawn), drawn.get_marker(), drawn.get_markevery()) == ([20.0], "X", [True])
@@ -104,7 +115,9 @@ def test_a_line_breaks_where_a_step_has_no_value() -> None:
     figure = entropy.draw([series(curve)], [], None, TITLE)
     (drawn,) = figure.axes[0].get_lines()
     assert [step for step, value in enumerate(values(drawn)) if value is None] == [1, 30, 32]
-    assert [step for step, marked in enumerate(cast(list[bool], drawn.get_markevery())) if marked] == [0, 31]
+    marked = [step for step, mark in enumerate(cast(list[bool], drawn.get_markevery())) if mark]
+    assert {0, 31} < set(marked)  # alone, a line would not show them
+    assert len(marked) < 10  # the legend's marker is on the line, but not at each point
 
 
 def test_long_lines_lie_under_their_running_mean() -> None:
@@ -142,49 +155,76 @@ def test_entropy_stands_over_scores_with_the_warmup_shaded() -> None:
 # --- sweeps ---
 
 
-def panels(spread: float | None = None) -> list[sweep.Panel]:
-    trust: Mapping[float | None, Mapping[float, SeedMean | None]] = {
-        budget: {k: SeedMean(0.4 + budget + k / 1000, spread) for k in (50, 15, 25)} for budget in BUDGETS
+def grids(spread: float | None = None) -> list[Grid]:
+    """Two grids of two knobs, one of one knob, and two methods of a single setting."""
+    trust = {
+        (("epsilon0", budget),): {k: SeedMean(0.4 + budget + k / 1000, spread) for k in (15, 25, 50)}
+        for budget in BUDGETS
     }
-    skd: Mapping[float | None, Mapping[float, SeedMean | None]] = {
-        0.2: {15: SeedMean(0.4), 25: None, 50: SeedMean(0.41)},
-        1.0: {15: SeedMean(0.42), 25: SeedMean(0.39), 50: SeedMean(0.38)},
-    }
-    fixed: Mapping[float | None, Mapping[float, SeedMean | None]] = {
-        None: {budget: SeedMean(0.4 - budget) for budget in BUDGETS}
+    skd: Lines = {
+        (("tau_T", 0.2),): {15: SeedMean(0.4), 25: None, 50: SeedMean(0.41)},
+        (("tau_T", 1.0),): {15: SeedMean(0.42), 25: SeedMean(0.39), 50: SeedMean(0.38)},
     }
     return [
-        sweep.Panel("trust_region", "TRB", "K", "epsilon0", trust),
-        sweep.Panel("skd", "SKD", "K", "tau_T", skd),
-        sweep.Panel("fixed_epsilon", "Fixed ε", "epsilon", None, fixed),
+        Grid("trust_region", "K", {}, trust),  # pyright: ignore[reportArgumentType]
+        Grid("skd", "K", {}, skd),
+        Grid("fixed_epsilon", "epsilon", {}, {(): {budget: SeedMean(0.4 - budget) for budget in BUDGETS}}),
+        Grid("veto", None, {"beta_start": 0.4}, {(): {0: SeedMean(0.37, margin=0.02)}}),
+        Grid("sft_warmup", None, {"K": 15}, {(): {0: SeedMean(0.44, spread)}}),
+    ]
+
+
+def bars(axes: Axes) -> list[tuple[str, list[float]]]:
+    """Label and ends of each error bar."""
+    found = [part for part in axes.collections if isinstance(part, LineCollection)]
+    return [
+        (str(bar.get_label()), [float(y) for y in np.asarray(bar.get_segments())[0, :, 1].round(6)]) for bar in found
     ]
 
 
 def test_a_panel_for_each_grid_and_vanilla_across() -> None:
-    figure = sweep.draw(panels(), SeedMean(0.39), TITLE)
-    first, second, third = figure.axes
+    figure = sweep.draw(grids(), SeedMean(0.39), TITLE)
+    first, second, third, fourth = figure.axes
+    assert [panel_title(axes) for axes in figure.axes] == ["TRB", "SKD", "Fixed ε", "single settings"]
     assert values(line(first, r"TRB $\varepsilon_0$=0.001")) == [41.6, 42.6, 45.1]
     assert [tick.get_text() for tick in first.get_xticklabels()] == ["15", "25", "50"]
     assert values(line(second, r"SKD $\tau_T$=0.2")) == [40.0, None, 41.0]
     assert values(line(third, "Fixed ε")) == [39.9, 39.5, 39.0, 38.0, 35.0]
-    assert [values(line(axes, "vanilla OPD")) for axes in figure.axes] == [[39.0, 39.0]] * 3
-    assert line(first, "vanilla OPD").get_linestyle() == "--"
-    assert not any(axes.collections for axes in figure.axes)
-    assert len(labels(figure)) == 5 + 2 + 1 + 1
+    assert values(line(fourth, r"Veto $\beta_0$=0.4")) == [37.0]
+    assert [values(line(axes, "Vanilla")) for axes in figure.axes] == [[39.0, 39.0]] * 4
+    assert line(first, "Vanilla").get_linestyle() == "--"
+    assert len(labels(figure)) == 5 + 2 + 1 + 2 + 1 + 1
 
 
-def test_bars_where_seeds_give_a_spread() -> None:
-    first, *others = sweep.draw(panels(0.01), None, TITLE).axes
-    bars = [part for part in first.collections if isinstance(part, LineCollection)]
-    assert len(bars) == 15
-    assert np.asarray(bars[0].get_segments())[0, :, 1] == pytest.approx([40.6, 42.6])
-    assert not any(axes.collections for axes in others)
+def test_a_method_looks_the_same_in_every_panel_and_figure() -> None:
+    figure = sweep.draw(grids(), None, TITLE)
+    drawn = {str(line.get_label()): line for axes in figure.axes for line in axes.get_lines()}
+    for start, method in (("TRB", "trust_region"), ("SKD", "skd"), ("Fixed", "fixed_epsilon"), ("Veto", "veto")):
+        own = [line for label, line in drawn.items() if label.startswith(start)]
+        assert {line.get_marker() for line in own} == {style.LOOKS[method][1]}
+        assert to_hex(own[-1].get_color()).upper() == style.LOOKS[method][0]
+    assert len({to_hex(line.get_color()) for label, line in drawn.items() if label.startswith("TRB")}) == 5
 
 
-def test_a_sweep_of_one_point() -> None:
-    panel = sweep.Panel("skd", "SKD", "K", "tau_T", {0.6: {15: SeedMean(0.5)}})
-    axes = only(sweep.draw([panel], None, TITLE))
-    assert values(line(axes, r"SKD $\tau_T$=0.6")) == [50.0]
+def test_points_are_points_on_the_page_and_in_the_legend() -> None:
+    figure = sweep.draw(grids(), None, TITLE)
+    styles = {str(handle.get_label()): handle.get_linestyle() for handle in figure.legends[0].get_lines()}
+    assert (styles[r"Veto $\beta_0$=0.4"], styles["Fixed ε"]) == ("None", "-")
+
+
+def test_bars_are_of_seeds_or_of_problems() -> None:
+    first, second, _, single = sweep.draw(grids(0.01), None, TITLE).axes
+    assert len(bars(first)) == 15
+    assert bars(first)[0] == (style.SPREAD, [40.6, 42.6])
+    assert bars(second) == []
+    assert bars(single) == [(style.MARGIN, [35.0, 39.0]), (style.SPREAD, [43.0, 45.0])]
+
+
+def test_a_grid_of_two_points() -> None:
+    grid = Grid("skd", "K", {"tau_T": 0.6}, {(): {15: SeedMean(0.5), 25: None}})
+    axes = only(sweep.draw([grid], None, TITLE))
+    assert values(line(axes, "SKD")) == [50.0, None]
+    assert axes.get_xlabel() == r"$K$   (at $\tau_T$=0.6)"
 
 
 # --- support and reward ---
@@ -205,7 +245,7 @@ def test_a_point_for_each_run() -> None:
     drawn = {tuple(np.round(xy, 6)) for group in groups for xy in np.asarray(group.get_offsets())}
     assert drawn == {(round(p.log_prob, 6), round(p.auroc, 6)) for p in cloud()}
     assert labels(figure) == [
-        *("TRB $K$=15", "TRB $K$=25", "TRB $K$=50", r"fixed $\varepsilon$", "vanilla OPD"),
+        *("TRB $K$=15", "TRB $K$=25", "TRB $K$=50", "Fixed ε", "Vanilla"),
         *(rf"$\varepsilon$={budget:g}" for budget in BUDGETS),
     ]
     paths = [list(np.asarray(found.get_xdata(), float)) for found in figure.axes[0].get_lines()]
@@ -227,7 +267,21 @@ def test_color_is_reward_and_size_is_budget() -> None:
 
 def test_one_run_is_a_figure() -> None:
     figure = tradeoff.draw(cloud()[:1], TITLE)
-    assert labels(figure) == ["vanilla OPD"]
+    assert labels(figure) == ["Vanilla"]
+    (low, high), (left, right) = figure.axes[0].get_ylim(), figure.axes[0].get_xlim()
+    assert (high - low, right - left) == pytest.approx((tradeoff.LEAST_AUROC, tradeoff.LEAST_LOG_PROB), rel=0.2)
+
+
+def test_points_have_crosses_where_steps_can_be_left_out() -> None:
+    point = replace(cloud()[0], log_prob_margin=0.03, auroc_margin=0.02)
+    figure = tradeoff.draw([point, cloud()[1]], TITLE)
+    ends = [
+        np.asarray(part.get_segments())[0] for part in figure.axes[0].collections if isinstance(part, LineCollection)
+    ]
+    assert [list(np.ptp(cross, axis=0).round(6)) for cross in ends] == [[0.06, 0.0], [0.0, 0.04]]
+    assert labels(figure)[-1] == tradeoff.INTERVAL
+    assert tradeoff.widened([0.2, 0.21], 0.1) == pytest.approx((0.155, 0.255))
+    assert tradeoff.widened([0.2, 0.5], 0.1) == (0.2, 0.5)
     assert output.to_bytes(figure, "png")
 
 
@@ -247,7 +301,7 @@ def test_bars_of_gains_with_their_intervals() -> None:
     intervals = [np.asarray(part.get_segments())[0] for part in axes.collections if isinstance(part, LineCollection)]
     assert [list(ends[:, 1].round(6)) for ends in intervals] == [[10, 40], [-10, 10], [25, 75]]
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["32", "64", "128"]
-    assert labels(figure) == ["95 % interval", "continued by the student", "continued by the teacher"]
+    assert labels(figure) == [continuation.INTERVAL, "continued by the student", "continued by the teacher"]
 
 
 def test_a_gain_that_is_not_there_has_words_and_no_bar() -> None:
@@ -318,13 +372,22 @@ def test_a_panel_for_each_column_that_is_there() -> None:
     some = {key: lines for key, lines in columns().items() if key in ("beta", "reward", "replaced", "truncated")}
     figure = diagnostics.draw(some | {"acceptance": [series({0: [], 1: []})]}, TITLE)
     shown = [axes for axes in figure.axes if axes.axison]
-    assert [axes.get_title() for axes in shown] == [
-        *(r"mean $\beta^*$", "tokens replaced (%)", "truncated responses (%)", "correct rollouts (%)"),
+    assert [panel_title(axes) for axes in shown] == [
+        r"mean $\beta^*$",
+        "tokens replaced (%)",
+        "truncated (%)",
+        "correct (%)",
     ]
     assert values(shown[0].get_lines()[0])[:3] == [0.0, 0.01, 0.02]
     assert values(shown[1].get_lines()[0])[:3] == [0.0, 1.0, 2.0]
+    assert [axes.get_xlabel().split(" (")[0] for axes in shown] == ["blended step", *["optimizer step"] * 3]
     assert shown[0].get_xlim()[1] < 60 < shown[1].get_xlim()[1]
-    assert [bool(axes.get_xlabel()) for axes in shown] == [False, True, True, True]
+    assert shown[2].get_xlim() == shown[3].get_xlim()
+
+
+def panel_title(axes: Axes) -> str:
+    """Without the letter."""
+    return axes.get_title(loc="left").partition("$  ")[2] or axes.get_title()
 
 
 def test_a_method_has_one_color_in_all_panels() -> None:
@@ -347,26 +410,29 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("a_new_one", {"gamma": 3.0}),
 ]
 SCORES = [series({s: [0.2 + s / 2000] for s in range(0, 401, 20)}, method, knobs) for method, knobs in SETTINGS]
-FIGURES: dict[str, Callable[[], Figure]] = {
-    "trajectories": lambda: trajectories.draw(SCORES, TITLE),
-    "entropy": lambda: entropy.draw([series(long_curve())], SCORES[:2], 50, TITLE),
-    "sweep": lambda: sweep.draw(panels(0.01), SeedMean(0.39, 0.01), TITLE),
-    "tradeoff": lambda: tradeoff.draw(cloud(), TITLE),
-    "continuation": lambda: continuation.draw(GAINS, TITLE),
-    "overview": lambda: overview.draw(example(), TITLE),
-    "diagnostics": lambda: diagnostics.draw(columns(), TITLE),
+DRAW: dict[str, Callable[[float], Figure]] = {
+    "trajectories": lambda width: trajectories.draw(SCORES, TITLE, "One seed each.", width),
+    "entropy": lambda width: entropy.draw([series(long_curve())], SCORES[:2], 50, TITLE, None, width),
+    "sweep": lambda width: sweep.draw(grids(0.01), SeedMean(0.39, 0.01), TITLE, width),
+    "tradeoff": lambda width: tradeoff.draw(cloud(), TITLE, width),
+    "continuation": lambda width: continuation.draw(GAINS, TITLE, width),
+    "overview": lambda width: overview.draw(example(), TITLE, width),
+    "diagnostics": lambda width: diagnostics.draw(columns(), TITLE, width),
 }
+FIGURES: dict[str, Callable[[], Figure]] = {name: partial(draw, style.WIDTH) for name, draw in DRAW.items()}
 
 
+@pytest.mark.parametrize("width", [style.WIDTH, 5.5, 3.7])
 @pytest.mark.parametrize("name", FIGURES)
-def test_no_text_lies_on_another(name: str) -> None:
-    figure = FIGURES[name]()
+def test_no_text_lies_on_another(name: str, width: float) -> None:
+    figure = DRAW[name](width)
+    assert figure.get_figwidth() == width
     output.to_bytes(figure, "png")
     boxes = [
         (text.get_text(), text.get_window_extent()) for text in outer_texts(figure) if text.get_rotation() % 90 == 0
     ]
-    width, height = figure.get_size_inches() * figure.dpi
-    outside = [t for t, b in boxes if b.x0 < -1 or b.y0 < -1 or b.x1 > width + 1 or b.y1 > height + 1]
+    right, top = figure.get_size_inches() * figure.dpi
+    outside = [t for t, b in boxes if b.x0 < -1 or b.y0 < -1 or b.x1 > right + 1 or b.y1 > top + 1]
     assert [(a, b) for (a, box), (b, other) in combinations(boxes, 2) if box.overlaps(other)] == []
     assert outside == []
 
@@ -377,7 +443,9 @@ def outer_texts(figure: Figure) -> Iterator[Any]:
     for legend in [*figure.legends, *filter(None, (axes.get_legend() for axes in figure.axes))]:
         yield from legend.get_texts()
     for axes in (axes for axes in figure.axes if axes.axison):
-        yield from (text for text in (axes.title, axes.xaxis.label, axes.yaxis.label) if text.get_text())
+        yield from (
+            text for text in (axes.title, axes._left_title, axes.xaxis.label, axes.yaxis.label) if text.get_text()
+        )  # pyright: ignore[reportAttributeAccessIssue]
         for axis, (low, high) in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
             shown = (tick.label1 for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high)
             yield from (text for text in shown if text.get_text() and text.get_visible())

@@ -14,6 +14,7 @@ from orchestrator.config import Experiment
 from orchestrator.grid import Unit
 from orchestrator.rundir import RunWriter
 from tests.fake_runs import QUICKSTART, quickstart, units_of, write_run
+from tests.test_figures import panel_title
 
 Loaded = tuple[Experiment, list[Unit]]
 KINDS = ("trajectories", "entropy", "sweep", "tradeoff", "diagnostics", "continuation", "overview")
@@ -83,13 +84,13 @@ def test_vanilla_trust_region_and_skd_side_by_side(tmp_path: Path, one_seed: Loa
         write_run(tmp_path, one_seed[0], unit, {60: [1, 1]})
     figure = found(one_seed, tmp_path)["diagnostics"].figure
     assert figure is not None
-    shown = {axes.get_title(): axes.get_lines() for axes in figure.axes if axes.axison}
+    shown = {panel_title(axes): axes.get_lines() for axes in figure.axes if axes.axison}
     assert {title: len(lines) for title, lines in shown.items()} == {
         r"mean $\beta^*$": 1,
-        "expected acceptance (%)": 1,  # SKD's law is another one
+        "acceptance (%)": 1,  # SKD's law is another one
         "tokens replaced (%)": 1,
-        "response length (tokens)": 2,
-        "correct rollouts (%)": 2,
+        "length (tokens)": 2,
+        "correct (%)": 2,
     }
 
 
@@ -129,6 +130,21 @@ def test_the_command_prints_paths_and_reasons(
     assert printed == [str(tmp_path / "out" / "deep" / f"trajectories-arithmetic.{kind}") for kind in ("png", "pdf")]
     assert all(Path(path).stat().st_size > 1000 for path in printed)
     assert [line.split(":")[:2] for line in reasons] == [["not drawn", f" {kind}-arithmetic"] for kind in KINDS[1:]]
+
+
+def test_figures_say_what_they_rest_on(tmp_path: Path, one_seed: Loaded) -> None:
+    write_run(tmp_path, one_seed[0], units_of(one_seed[1], "vanilla")[0], {20: [1, 2]})
+    assert found(one_seed, tmp_path)["trajectories"].basis.startswith("One seed each")
+    two = quickstart("seeds=[0,1]")
+    for unit in units_of(two[1], "vanilla"):
+        write_run(tmp_path, two[0], unit, {20: [1, 2]})
+    assert found(two, tmp_path)["trajectories"].basis.startswith("Means over 2 seeds")
+
+
+def test_a_width_outside_the_page_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["figures", str(QUICKSTART), "--runs", str(tmp_path), "--out", str(tmp_path / "out"), "--width", "0.5"])
+    assert (ended.value.code, capsys.readouterr().err) == (2, "trb: --width: 0.5 — inches from 3 to 12\n")
 
 
 def test_nothing_to_draw_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

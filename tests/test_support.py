@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from analysis import curves
-from analysis.support import POOLED_STEPS, SupportPoint, auroc, support_points
+from analysis.support import POOLED_STEPS, SupportPoint, auroc, jackknife_margin, support_points
 from orchestrator.grid import Unit
 from orchestrator.rundir import RunWriter
 from tests.fake_runs import quickstart, units_of
@@ -56,6 +56,17 @@ def test_a_run_is_one_point_of_its_first_steps(tmp_path: Path) -> None:
     assert (point.method, point.epsilon, point.warmup, point.seed) == ("trust_region", 0.05, 12, 0)
     assert point.log_prob == pytest.approx((-0.5 * 30 - 2.5 * 10 - 1.0 * 20) / 60)  # a token counts, not a rollout
     assert (point.auroc, point.reward) == (0.5, pytest.approx(1 / 3))
+
+
+def test_margins_are_of_leaving_out_steps(tmp_path: Path) -> None:
+    steps = [row(step, reward, reward + step / 9, -1.0 - step) for step in range(3) for reward in (0.0, 1.0)]
+    write(tmp_path, units_of(UNITS, "vanilla")[0], steps)
+    (point,) = points(tmp_path)
+    left_out = [-2.5, -2.0, -1.5]  # the means of the other two steps
+    assert point.log_prob_margin == pytest.approx(1.96 * (2 / 3 * sum((v + 2) ** 2 for v in left_out)) ** 0.5)
+    assert point.auroc_margin == 0.0
+    assert jackknife_margin([0.5, None, 0.5]) is None
+    assert jackknife_margin([]) is None
 
 
 def test_budgets_and_schedules(tmp_path: Path) -> None:

@@ -7,28 +7,29 @@ from collections.abc import Mapping
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.figures.style import BLACK, BLUE, GRAY, ORANGE, WIDTH, new_figure, set_title, shared_legend, styled
+from analysis.figures.style import BLACK, GRAY, STUDENT, TEACHER, WIDTH, new_figure, set_title, shared_legend, styled
 
 # Relative gain (s_TRB − s_vanilla) ÷ s_vanilla with the ends of its 95 % interval, where it has one.
 Gain = tuple[float, float | None, float | None]
-FILLS = ((BLUE, ""), (ORANGE, "///"))
+FILLS = {"student": (STUDENT, ""), "teacher": (TEACHER, "///")}
+INTERVAL = "95 % interval over prompts"
 
 
 @styled()
-def draw(gains: Mapping[str, Mapping[int, Gain | None]], title: str) -> Figure:
+def draw(gains: Mapping[str, Mapping[int, Gain | None]], title: str, width: float = WIDTH) -> Figure:
     """Bars of the gain in per cent by truncation length t (tokens), one colour for each model that continues.
 
     A gain that is not defined, None, has no bar but the words `no data`.
     """
-    figure = new_figure(WIDTH, 3.4)
+    figure = new_figure(width, 3.4)
     axes = figure.subplots()
     lengths = sorted({length for own in gains.values() for length in own})
-    width = 0.8 / max(1, len(gains))
+    breadth = 0.8 / max(1, len(gains))
     for index, (continuer, own) in enumerate(gains.items()):
-        color, hatch = FILLS[index % len(FILLS)]
-        shift = width * (index - (len(gains) - 1) / 2)
+        color, hatch = FILLS[continuer]
+        shift = breadth * (index - (len(gains) - 1) / 2)
         found = [(place + shift, gain) for place, t in enumerate(lengths) if (gain := own.get(t)) is not None]
-        _draw_bars(axes, found, width, {"facecolor": color, "hatch": hatch, "label": f"continued by the {continuer}"})
+        _draw_bars(axes, found, breadth, {"facecolor": color, "hatch": hatch, "label": f"continued by the {continuer}"})
         for place, t in enumerate(lengths):
             if own.get(t) is None:
                 axes.text(place + shift, 0, "no data", color=GRAY, fontsize=7, rotation=90, ha="center", va="bottom")
@@ -47,4 +48,4 @@ def _draw_bars(axes: Axes, found: list[tuple[float, Gain]], width: float, look: 
     axes.bar(places, [100 * gain[0] for _, gain in found], width, edgecolor="white", **look)  # pyright: ignore[reportArgumentType]
     for place, (_, low, high) in found:
         if low is not None and high is not None:
-            axes.vlines(place, 100 * low, 100 * high, color=BLACK, linewidth=1, label="95 % interval")
+            axes.vlines(place, 100 * low, 100 * high, color=BLACK, linewidth=1, label=INTERVAL)

@@ -11,6 +11,7 @@ from analysis.curves import Series
 from analysis.figures.style import (
     BLUE,
     WIDTH,
+    lettered,
     new_figure,
     plot_series,
     set_title,
@@ -23,25 +24,33 @@ from analysis.figures.style import (
 
 
 @styled()
-def draw(entropy: Sequence[Series], scores: Sequence[Series], warmup: int | None, title: str) -> Figure:
+def draw(
+    entropy: Sequence[Series],
+    scores: Sequence[Series],
+    warmup: int | None,
+    title: str,
+    note: str | None = None,
+    width: float = WIDTH,
+) -> Figure:
     """Two panels over the same steps: token-mean teacher entropy (nats) and mean pass@1 ([0, 1], shown in per cent).
 
-    The `warmup` steps in which the behavior is blended are shaded.
+    The `warmup` steps in which the behavior is blended are shaded. The `note` stands over the legend.
     """
-    figure = new_figure(WIDTH, 4.6)
+    figure = new_figure(width, 4.6)
     upper, lower = figure.subplots(2, 1, sharex=True)
     for axes, lines, scale in ((upper, entropy, 1), (lower, scores, 100)):
         if warmup is not None:
             shade_warmup(axes, warmup)
         for index, line in enumerate(lines):
             plot_series(axes, line, setting_label(line), scale, index)
-    set_title(upper, title)
+    set_title(figure, title)
     upper.set_ylabel("teacher entropy (nats)")
     upper.set_ylim(bottom=0)
     lower.set_ylabel("mean pass@1 (%)")
     lower.set_xlabel(step_label(entropy))
     whole_steps(lower)
-    shared_legend(figure, (upper, lower))
+    lettered([upper, lower])
+    shared_legend(figure, (upper, lower), note)
     return figure
 
 

@@ -9,7 +9,18 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.figures.style import GRAY, KNOBS, VERMILLION, new_figure, set_title, styled
+from analysis.figures.style import (
+    GRAY,
+    KNOBS,
+    NARROW,
+    STUDENT,
+    TEACHER,
+    WIDTH,
+    lettered,
+    new_figure,
+    set_title,
+    styled,
+)
 
 SHOWN_SOLUTIONS = 3
 TOKEN_LETTERS = 10
@@ -20,19 +31,26 @@ KL = r"KL($\mu_\beta\,\Vert\,\pi_S$) (nats)"
 
 
 @styled()
-def draw(example: Mapping[str, Any], title: str) -> Figure:
+def draw(example: Mapping[str, Any], title: str, width: float = WIDTH) -> Figure:
     """Left: KL(μ_β‖p) along the path p^(1−β) q^β, with each budget ε and its β*. Right: p, μ and q of the top tokens.
+
+    In a narrow figure they stand one above the other.
 
     `example` has `tokens` (texts), `p` and `q` (probabilities of those tokens), `solutions` (`epsilon`, `beta`, `kl`
     in nats, `mu`) and `path` (pairs of β and KL in nats); its `prefix`, a text, may be there. Of many budgets the right
     panel shows three.
     """
-    figure = new_figure(7.2, 3.4)
-    left, right = figure.subplots(1, 2, width_ratios=(1, 1.5))
+    if width >= NARROW:
+        figure = new_figure(width, 3.4)
+        left, right = figure.subplots(1, 2, width_ratios=(1, 1.5))
+    else:
+        figure = new_figure(width, 6.0)
+        left, right = figure.subplots(2, 1)
     solutions = sorted(example["solutions"], key=lambda solution: solution["epsilon"])
     colors = [colormaps["Blues"](0.35 + 0.6 * (i + 1) / len(solutions)) for i in range(len(solutions))]
     _draw_path(left, example["path"], solutions, colors)
     _draw_tokens(right, example, [(solutions[i], colors[i]) for i in _spread(len(solutions))])
+    lettered([left, right])
     set_title(figure, title)
     return figure
 
@@ -56,9 +74,9 @@ def _draw_path(axes: Axes, path: Sequence[Sequence[float]], solutions: Sequence[
 
 def _draw_tokens(axes: Axes, example: Mapping[str, Any], solutions: Sequence[tuple[Any, Any]]) -> None:
     laws = [
-        (r"student $\pi_S$", example["p"], "#BBBBBB"),
+        (r"student $\pi_S$", example["p"], STUDENT),
         *((rf"$\mu^*$ at {KNOBS['epsilon']}={s['epsilon']:g}", s["mu"], color) for s, color in solutions),
-        (r"teacher $\pi_T$", example["q"], VERMILLION),
+        (r"teacher $\pi_T$", example["q"], TEACHER),
     ]
     width = 0.84 / len(laws)
     for index, (label, values, color) in enumerate(laws):

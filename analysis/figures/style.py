@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import isnan, nan
 from statistics import fmean, stdev
+from string import ascii_lowercase
+from textwrap import wrap
 from typing import Any
 
+import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from analysis.curves import Curve, Series
 from analysis.labels import method_label
 
-WIDTH = 6.4  # inches
+WIDTH = 7.2  # inches, unless another is asked for
+NARROW = 5.0  # inches below which panels that stand side by side are stacked
 DPI = 160
 # Okabe–Ito: distinguishable with any kind of colour vision.
 BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILLION, PURPLE = (
     "#000000", "#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7",
 )  # fmt: skip
 GRAY = "#767676"
-ORDERED = ((BLUE, "o"), (VERMILLION, "s"), (GREEN, "^"), (PURPLE, "D"), (ORANGE, "v"), (SKY, "p"), (BLACK, "X"))
+# Of methods that are not the paper's.
+OTHERS = (("#7A5195", "*"), ("#8C564B", "P"), ("#4D7C0F", "d"), ("#374151", "h"))
+STUDENT, TEACHER = "#BBBBBB", "#C44E52"
 LOOKS = {
     "vanilla": (BLACK, "X"),
     "trust_region": (BLUE, "o"),
@@ -41,9 +51,12 @@ KNOBS = {
     "K": "$K$",
     "E": "$E$",
 }
-MARKED_POINTS = 25  # lines with more points than this show no marker at each
+MARKED_POINTS = 25  # lines with more points than this show some markers only
+MARKERS_ON_LONG = 6
 LONG = 100  # lines with more points than this are too jagged to compare
 SPREAD = "±1 s.d. over seeds"
+MARGIN = "95 % over problems, one run"
+NOTE_LETTERS = 16  # of 8 pt on an inch
 WINDOW = 11  # steps of their centred running mean
 
 _SETTINGS: Any = {
@@ -87,13 +100,37 @@ def knob_text(name: str, value: float) -> str:
 
 def setting_label(series: Series) -> str:
     """Method and knobs for a legend: `TRB ε₀=0.05, K=12`."""
-    knobs = ", ".join(knob_text(name, value) for name, value in series.knobs.items())
-    return f"{method_label(series.method)} {knobs}".rstrip()
+    return setting_text(series.method, series.knobs)
+
+
+def setting_text(method: str, knobs: Mapping[str, Any]) -> str:
+    """`TRB ε₀=0.05, K=12`; a label that ends in the knob's symbol does not say it twice: `Fixed ε=0.01`."""
+    label = method_label(method)
+    if tuple(knobs) == ("epsilon",):
+        label = label.removesuffix("ε").rstrip()
+    return f"{label} {', '.join(knob_text(name, value) for name, value in knobs.items())}".rstrip()
 
 
 def look(method: str, index: int = 0) -> tuple[str, str]:
     """Colour and marker of a method, the same in every figure; those of unknown methods follow `index`."""
-    return LOOKS.get(method, ORDERED[index % len(ORDERED)])
+    return LOOKS.get(method, OTHERS[index % len(OTHERS)])
+
+
+def shades(color: str, count: int) -> list[Any]:
+    """`count` shades of one colour, from light to the colour itself, for lines in ascending order of a knob."""
+    rgb = np.array(to_rgb(color))
+    shares = [1.0] if count == 1 else [0.35 + 0.65 * index / (count - 1) for index in range(count)]
+    return [tuple(1 - share * (1 - rgb)) for share in shares]
+
+
+def lettered(axes: Sequence[Axes]) -> None:
+    """Letters before the titles of panels, if there are several. Their titles must be texts of ours, not of users."""
+    if len(axes) > 1:
+        for letter, part in zip(ascii_lowercase, axes, strict=False):
+            title = part.get_title()
+            size = part.title.get_fontsize()
+            part.set_title("")
+            part.set_title(f"$\\bf{{{letter}}}$  {title}".rstrip(), loc="left", fontsize=size)
 
 
 def set_title(target: Axes | Figure, text: str) -> None:
@@ -124,8 +161,7 @@ def plot_series(axes: Axes, series: Series, label: str, scale: float = 1.0, inde
     if is_long(series):
         axes.plot(steps, means, color=color, linewidth=0.6, alpha=0.35)
         means = running_mean(means)
-    marked = _alone(values) if sum(map(bool, values)) > MARKED_POINTS else [True] * len(values)
-    axes.plot(steps, means, label=label, color=color, marker=marker, markevery=marked)
+    axes.plot(steps, means, label=label, color=color, marker=marker, markevery=_marked(values, index))
     if any(len(v) > 1 for v in values):
         low, high = _band(series.curve, scale)
         axes.fill_between(steps, low, high, color=color, alpha=0.15, linewidth=0, label=SPREAD)
@@ -146,21 +182,42 @@ def running_mean(values: Sequence[float]) -> list[float]:
     ]
 
 
-def shared_legend(figure: Figure, axes: Iterable[Axes]) -> None:
-    """One legend below all panels, each label once, in as many columns as the width takes."""
+def shared_legend(figure: Figure, axes: Iterable[Axes], note: str | None = None) -> None:
+    """One legend below all panels, each label once, in as many columns as the width takes, under a `note`."""
     entries: dict[str, Any] = {}
     for part in axes:
         handles, labels = part.get_legend_handles_labels()
         entries |= {label: handle for label, handle in zip(labels, handles, strict=True) if label not in entries}
+    for label in [label for label in entries if label in (SPREAD, MARGIN)]:  # last, and of no line's own colour
+        handle = entries.pop(label)
+        band = isinstance(handle, PolyCollection)
+        entries[label] = Patch(facecolor=GRAY, alpha=0.3) if band else Line2D([], [], color=GRAY, linewidth=1)
     if entries:
         columns = legend_columns(list(entries), figure.get_figwidth())
-        figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=columns)
+        title = "\n".join(wrap(note, int(figure.get_figwidth() * NOTE_LETTERS))) if note else None
+        figure.legend(
+            list(entries.values()), list(entries), loc="outside lower center", ncols=columns, title=title,
+            title_fontproperties={"size": 8, "style": "italic"},
+        )  # fmt: skip
 
 
 def legend_columns(labels: Sequence[str], width: float) -> int:
     """How many columns of the longest label fit into `width` inches."""
     longest = max(len(label.replace("$", "").replace("\\varepsilon", "e").replace("\\tau", "t")) for label in labels)
     return max(1, min(len(labels), int(width / (0.5 + 0.068 * longest))))
+
+
+def _marked(values: Sequence[list[float]], index: int) -> list[bool]:
+    """Which points of a line carry its marker: all of a short one; of a long one some, and those that stand alone.
+
+    Lines have theirs at different places, so that one does not hide the other.
+    """
+    present = [place for place, value in enumerate(values) if value]
+    if len(present) <= MARKED_POINTS:
+        return [True] * len(values)
+    every = max(1, len(present) // MARKERS_ON_LONG)
+    chosen = set(present[(index * every) // 3 % every :: every])
+    return [alone or place in chosen for place, alone in enumerate(_alone(values))]
 
 
 def _alone(values: Sequence[list[float]]) -> list[bool]:

@@ -3,96 +3,113 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import nan
+from math import ceil, nan
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.curves import SeedMean
+from analysis.curves import Grid, SeedMean
 from analysis.figures.style import (
     KNOBS,
-    LOOKS,
-    ORDERED,
+    MARGIN,
     SPREAD,
+    WIDTH,
     knob_text,
+    lettered,
+    look,
     new_figure,
     set_title,
+    setting_text,
+    shades,
     shared_legend,
     styled,
 )
+from analysis.labels import method_label
 
-SMALL = 0.9  # width of a panel with one line, relative to the others
+PANEL_WIDTH = 1.8  # inches, at least
 DODGE = 0.07  # share of the distance between two ticks, so that error bars of one tick stand side by side
-CROWDED = 26  # letters under an axis from which on they are turned
-
-
-@dataclass(frozen=True)
-class Panel:
-    """The grid of one method: value of knob `line` → value of knob `x` → score in [0, 1], None where missing.
-
-    Without a second knob `line` is None and so is the key of its only line.
-    """
-
-    method: str
-    title: str
-    x: str
-    line: str | None
-    lines: Mapping[float | None, Mapping[float, SeedMean | None]]
+CROWDED = 9  # letters on an inch of an axis from which on they are turned
 
 
 @styled()
-def draw(panels: Sequence[Panel], vanilla: SeedMean | None, title: str) -> Figure:
-    """A panel for each method on one scale of per cent, vanilla as a dashed line; bars where seeds give a spread."""
-    figure = new_figure(1.2 + 2 * len(panels), 3.4)
-    widths = [SMALL if panel.line is None else 1 for panel in panels]
-    row = figure.subplots(1, len(panels), squeeze=False, sharey=True, width_ratios=widths)[0]
-    for axes, panel in zip(row, panels, strict=True):
-        _draw_panel(axes, panel)
+def draw(grids: Sequence[Grid], vanilla: SeedMean | None, title: str, width: float = WIDTH) -> Figure:
+    """A panel for each grid on one scale of per cent, and one for all methods that have a single setting.
+
+    Vanilla is a dashed line across all panels. Bars are the standard deviation over seeds; of one seed, the 95 %
+    interval over the problems. At least one grid has several settings.
+    """
+    several = [grid for grid in grids if grid.x is not None]
+    single = [grid for grid in grids if grid.x is None]
+    count = len(several) + bool(single)
+    columns = min(count, max(1, int(width / PANEL_WIDTH)))
+    rows = ceil(count / columns)
+    figure = new_figure(width, 1.2 + 2.2 * rows)
+    panels = list(figure.subplots(rows, columns, squeeze=False, sharey=True).flat)
+    for axes, grid in zip(panels, several, strict=False):
+        _draw_grid(axes, grid, grids.index(grid), width / columns)
+    if single:
+        _draw_single(panels[len(several)], single, grids)
+    for axes in panels[:count]:
+        axes.grid(visible=False, axis="x")
         if vanilla is not None:
             _draw_vanilla(axes, vanilla)
-    row[0].set_ylabel("best mean pass@1 (%)")
+    for axes in panels[count:]:
+        axes.set_axis_off()
+    figure.supylabel("best mean pass@1 (%)", fontsize=9)
+    lettered(panels[:count])
     set_title(figure, title)
-    shared_legend(figure, row)
+    shared_legend(figure, panels[:count])
     return figure
 
 
-def _draw_panel(axes: Axes, panel: Panel) -> None:
-    ticks = _ticks(panel)
-    for index, (value, scores) in enumerate(panel.lines.items()):
-        color, marker = LOOKS[panel.method] if value is None else ORDERED[index % len(ORDERED)]
-        label = f"{panel.title} {knob_text(panel.line, value)}" if panel.line and value is not None else panel.title
-        shift = DODGE * (index - (len(panel.lines) - 1) / 2)
-        _draw_line(axes, ticks, scores, shift, {"color": color, "marker": marker, "label": label})
+def _draw_grid(axes: Axes, grid: Grid, index: int, inches: float) -> None:
+    assert grid.x is not None
+    ticks = sorted({value for line in grid.lines.values() for value in line})
+    color, marker = look(grid.method, index)
+    for place, (shade, (knobs, scores)) in enumerate(
+        zip(shades(color, len(grid.lines)), grid.lines.items(), strict=True)
+    ):
+        label = setting_text(grid.method, dict(knobs))
+        shift = DODGE * (place - (len(grid.lines) - 1) / 2)
+        _draw_line(axes, ticks, scores, shift, {"color": shade, "marker": marker, "label": label})
     shown = [f"{tick:g}" for tick in ticks]
-    axes.set_xticks(range(len(ticks)), shown, rotation=90 if len("".join(shown)) > CROWDED else 0)
+    axes.set_xticks(range(len(ticks)), shown, rotation=90 if len("".join(shown)) > CROWDED * inches else 0)
     axes.set_xlim(-0.5, len(ticks) - 0.5)
-    axes.grid(visible=False, axis="x")
-    axes.set(title=panel.title, xlabel=KNOBS.get(panel.x, panel.x))
+    fixed = ", ".join(knob_text(*knob) for knob in grid.fixed.items())
+    axes.set(title=method_label(grid.method), xlabel=KNOBS.get(grid.x, grid.x) + (f"   (at {fixed})" if fixed else ""))
+
+
+def _draw_single(axes: Axes, single: Sequence[Grid], grids: Sequence[Grid]) -> None:
+    """A point for each method, which the legend names with its setting."""
+    for place, grid in enumerate(single):
+        color, marker = look(grid.method, grids.index(grid))
+        (scores,) = grid.lines.values()
+        label = setting_text(grid.method, grid.fixed)
+        _draw_line(axes, [0], scores, place, {"color": color, "marker": marker, "label": label})
+    axes.set_xticks([])
+    axes.set_xlim(-0.7, len(single) - 0.3)
+    axes.set(title="single settings", xlabel="in the legend's order")
 
 
 def _draw_vanilla(axes: Axes, score: SeedMean) -> None:
-    color = LOOKS["vanilla"][0]
-    axes.axhline(100 * score.mean, color=color, linestyle="--", linewidth=1.2, label="vanilla OPD")
-    if score.spread is not None:
-        low, high = (100 * (score.mean + side * score.spread) for side in (-1, 1))
+    color = look("vanilla")[0]
+    axes.axhline(100 * score.mean, color=color, linestyle="--", linewidth=1.2, label=method_label("vanilla"))
+    if score.reach is not None:
+        low, high = (100 * (score.mean + side * score.reach) for side in (-1, 1))
         axes.axhspan(low, high, color=color, alpha=0.08, linewidth=0)
 
 
 def _draw_line(
-    axes: Axes, ticks: list[float], scores: Mapping[float, SeedMean | None], shift: float, look: dict[str, Any]
+    axes: Axes, ticks: Sequence[float], scores: Mapping[float, SeedMean | None], shift: float, look: dict[str, Any]
 ) -> None:
-    """The line breaks where a setting has no score."""
+    """The line breaks where a setting has no score; a single point has no line, on the page and in the legend."""
     found = [scores.get(tick) for tick in ticks]
     xs = [place + shift for place in range(len(ticks))]
-    axes.plot(xs, [nan if score is None else 100 * score.mean for score in found], **look)
+    style = "-" if len([score for score in found if score is not None]) > 1 else "none"
+    axes.plot(xs, [nan if score is None else 100 * score.mean for score in found], linestyle=style, **look)
     for x, score in zip(xs, found, strict=True):
-        if score is not None and score.spread is not None:
-            low, high = (100 * (score.mean + side * score.spread) for side in (-1, 1))
-            axes.vlines(x, low, high, color=look["color"], linewidth=1, label=SPREAD)
-
-
-def _ticks(panel: Panel) -> list[float]:
-    """The knob's values in order, evenly spaced on the axis."""
-    return sorted({x for scores in panel.lines.values() for x in scores})
+        if score is not None and score.reach is not None:
+            low, high = (100 * (score.mean + side * score.reach) for side in (-1, 1))
+            name = MARGIN if score.spread is None else SPREAD
+            axes.vlines(x, low, high, color=look["color"], linewidth=1, label=name)

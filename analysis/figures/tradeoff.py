@@ -3,39 +3,57 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import inf
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from analysis.figures.style import BLACK, GRAY, KNOBS, WIDTH, new_figure, set_title, styled
+from analysis.figures.style import (
+    BLACK,
+    GRAY,
+    KNOBS,
+    LOOKS,
+    WIDTH,
+    legend_columns,
+    new_figure,
+    set_title,
+    styled,
+)
+from analysis.labels import method_label
 from analysis.support import SupportPoint
 
-MARKERS = ("o", "s", "^", "D", "v", "h", "<", ">")
-VANILLA = "*"
+TRB_MARKERS = ("o", "s", "^", "D", "v", "h", "<", ">")  # one for each K, the first as in the other figures
+OWN_MARKERS = {"vanilla": LOOKS["vanilla"][1], "fixed_epsilon": LOOKS["fixed_epsilon"][1]}
 COLORS = "cividis"  # runs from dark to light and reads the same with any colour vision
+# What the axes and the colours span at least, so that points which hardly differ look it.
+LEAST_LOG_PROB, LEAST_AUROC, LEAST_REWARD = 0.1, 0.1, 10.0  # nats, probability, per cent
+INTERVAL = "95 % over steps"
 
 Schedule = tuple[str, int | None]  # method and K
 
 
 @styled()
-def draw(points: Sequence[SupportPoint], title: str) -> Figure:
+def draw(points: Sequence[SupportPoint], title: str, width: float = WIDTH) -> Figure:
     """A point for each run: its shape is the schedule, its size the budget, its colour the share of correct rollouts.
 
-    Runs of a schedule and seed are joined by a line in ascending order of the budget. At least one point.
+    Runs of a schedule and seed are joined by a line in ascending order of the budget; thin crosses are 95 % intervals
+    over the pooled steps. At least one point.
     """
-    figure = new_figure(WIDTH, 4.6)
+    figure = new_figure(width, 4.6)
     axes = figure.subplots()
     rewards = [100 * point.reward for point in points]
-    color = ScalarMappable(Normalize(min(rewards), max(rewards)), COLORS)
+    color = ScalarMappable(Normalize(*widened(rewards, LEAST_REWARD)), COLORS)
     sizes, markers = _sizes(points), _markers(points)
     for path in _paths(points):
         axes.plot([p.log_prob for p in path], [p.auroc for p in path], color=GRAY, linewidth=0.7, zorder=1)
+    for point in points:
+        _draw_cross(axes, point)
     for schedule, marker in markers.items():
         own = [point for point in points if _schedule(point) == schedule]
         xs, ys = [point.log_prob for point in own], [point.auroc for point in own]
@@ -44,9 +62,32 @@ def draw(points: Sequence[SupportPoint], title: str) -> Figure:
         axes.scatter(xs, ys, s=areas, c=fill, marker=marker, edgecolors=BLACK, linewidths=0.6, zorder=2)
     figure.colorbar(color, ax=axes, label="correct rollouts (%)")
     axes.set(xlabel="mean teacher log-prob of sampled tokens (nats)", ylabel="AUROC of the teacher-support score")
+    axes.set_xlim(*widened(axes.get_xlim(), LEAST_LOG_PROB))
+    axes.set_ylim(*widened(axes.get_ylim(), LEAST_AUROC))
     set_title(axes, title)
-    figure.legend(handles=_legend(markers, sizes), loc="outside lower center", ncols=5)
+    handles = _legend(markers, sizes)
+    if any(point.auroc_margin is not None for point in points):
+        handles.append(Line2D([], [], color=GRAY, linewidth=0.8, label=INTERVAL))
+    columns = legend_columns([str(handle.get_label()) for handle in handles], width)
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns)
     return figure
+
+
+def widened(values: Iterable[float], least: float) -> tuple[float, float]:
+    """The range of some values, made `least` wide about its middle where it is narrower."""
+    found = list(values)
+    low, high = min(found), max(found)
+    extra = max(0.0, least - (high - low)) / 2
+    return low - extra, high + extra
+
+
+def _draw_cross(axes: Axes, point: SupportPoint) -> None:
+    look: dict[str, Any] = {"color": GRAY, "linewidth": 0.8, "zorder": 1.5}
+    x, y = point.log_prob, point.auroc
+    if point.log_prob_margin is not None:
+        axes.hlines(y, x - point.log_prob_margin, x + point.log_prob_margin, **look)
+    if point.auroc_margin is not None:
+        axes.vlines(x, y - point.auroc_margin, y + point.auroc_margin, **look)
 
 
 def _schedule(point: SupportPoint) -> Schedule:
@@ -62,11 +103,11 @@ def _sizes(points: Sequence[SupportPoint]) -> dict[float | None, float]:
 
 
 def _markers(points: Sequence[SupportPoint]) -> dict[Schedule, str]:
-    """Schedules in ascending order of K, those without annealing last; a star for pure student rollouts."""
-    schedules = sorted({_schedule(p) for p in points}, key=lambda schedule: schedule[1] or inf)
-    blended = [schedule for schedule in schedules if schedule[0] != "vanilla"]
-    markers = {schedule: MARKERS[index % len(MARKERS)] for index, schedule in enumerate(blended)}
-    return markers | {schedule: VANILLA for schedule in schedules if schedule not in markers}
+    """Schedules in ascending order of K, those without annealing last; the other methods have their own markers."""
+    schedules = sorted({_schedule(p) for p in points}, key=lambda schedule: (schedule[1] or inf, schedule[0]))
+    annealed = [schedule for schedule in schedules if schedule[0] not in OWN_MARKERS]
+    markers = {schedule: TRB_MARKERS[index % len(TRB_MARKERS)] for index, schedule in enumerate(annealed)}
+    return markers | {schedule: OWN_MARKERS[schedule[0]] for schedule in schedules if schedule[0] in OWN_MARKERS}
 
 
 def _paths(points: Sequence[SupportPoint]) -> list[list[SupportPoint]]:
@@ -91,6 +132,4 @@ def _legend(markers: dict[Schedule, str], sizes: dict[float | None, float]) -> l
 
 def _schedule_name(schedule: Schedule) -> str:
     method, warmup = schedule
-    if method == "vanilla":
-        return "vanilla OPD"
-    return f"fixed {KNOBS['epsilon']}" if warmup is None else f"TRB $K$={warmup}"
+    return method_label(method) if warmup is None else f"{method_label(method)} $K$={warmup}"

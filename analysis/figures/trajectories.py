@@ -21,20 +21,22 @@ from analysis.figures.style import (
 
 
 @styled()
-def draw(series: Sequence[Series], title: str) -> Figure:
-    """A line for each run that has a score: pass@1 in [0, 1], shown in per cent.
+def draw(series: Sequence[Series], title: str, note: str | None = None, width: float = WIDTH) -> Figure:
+    """A line for each run that has a score: pass@1 in [0, 1], shown in per cent, with a band where there are seeds.
 
     Runs that start from the supervised stage have no point at step 0, which is the untrained student; the legend
-    says so.
+    says so. The `note` stands over the legend.
     """
-    figure = new_figure(WIDTH, 4.2)
+    shown = [line for line in series if any(line.curve.values())]
+    several = len({line.seeds for line in shown}) > 1
+    figure = new_figure(width, 4.2 if width > 5 else 4.6)
     axes = figure.subplots()
-    for index, line in enumerate(series):
-        if any(line.curve.values()):
-            note = " (after SFT: no step 0)" if line.from_supervised else ""
-            plot_series(axes, line, setting_label(line) + note, scale=100, index=index)
+    for index, line in enumerate(shown):
+        label = setting_label(line) + (f", {line.seeds} seed{'s' if line.seeds > 1 else ''}" if several else "")
+        label += " (after SFT: no step 0)" if line.from_supervised else ""
+        plot_series(axes, line, label, scale=100, index=index)
     set_title(axes, title)
     whole_steps(axes)
-    axes.set(xlabel=step_label(series), ylabel="mean pass@1 (%)")
-    shared_legend(figure, [axes])
+    axes.set(xlabel=step_label(shown), ylabel="mean pass@1 (%)")
+    shared_legend(figure, [axes], note)
     return figure
