@@ -444,7 +444,9 @@ def outer_texts(figure: Figure) -> Iterator[Any]:
         yield from legend.get_texts()
     for axes in (axes for axes in figure.axes if axes.axison):
         yield from (
-            text for text in (axes.title, axes._left_title, axes.xaxis.label, axes.yaxis.label) if text.get_text()
+            text
+            for text in (axes.title, cast(Any, axes)._left_title, axes.xaxis.label, axes.yaxis.label)
+            if text.get_text()
         )  # pyright: ignore[reportAttributeAccessIssue]
         for axis, (low, high) in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
             shown = (tick.label1 for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high)
