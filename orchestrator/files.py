@@ -1,6 +1,6 @@
 """Files that are whole or not there, and that notice when they are not what was written.
 
-A sealed file is a JSON object that holds the sha256 of the rest of itself.
+A sealed file holds the sha256 of the rest of itself: a JSON object under a key, JSON Lines in a last line of their own.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -82,14 +82,19 @@ def read_object(path: Path, remedy: str) -> dict[str, Any] | None:
     return None if text is None else parse_object(text, path, remedy)
 
 
-def parse_object(text: str | bytes, path: Path, remedy: str, where: str = "") -> dict[str, Any]:
-    """The JSON object in a text that stood at `where` in a file. Raises Damaged if it is anything else."""
+def parse_json(text: str | bytes, path: Path, remedy: str, where: str = "is") -> Any:
+    """The JSON value that stood at `where` in a file. Raises Damaged if it is none."""
     try:
-        value = json.loads(text)
+        return json.loads(text)
     except (ValueError, RecursionError):
-        raise damaged(path, f"{where}not valid JSON", remedy) from None
+        raise damaged(path, f"{where} not valid JSON", remedy) from None
+
+
+def parse_object(text: str | bytes, path: Path, remedy: str, where: str = "is") -> dict[str, Any]:
+    """The JSON object that stood at `where` in a file. Raises Damaged if it is anything else."""
+    value = parse_json(text, path, remedy, where)
     if not isinstance(value, dict):
-        raise damaged(path, f"{where}a JSON {type(value).__name__} instead of an object", remedy)
+        raise damaged(path, f"{where} a {type(value).__name__} and not a JSON object", remedy)
     return value
 
 
@@ -120,6 +125,36 @@ def verify_files(folder: Path, files: Mapping[str, str], remedy: str) -> None:
             raise damaged(path, f"cannot be read ({error.strerror or error})", remedy) from None
         if actual != expected:
             raise damaged(path, f"sha256 is {actual[:12]}, but {expected[:12]} was written", remedy)
+
+
+def sealed_lines(lines: str) -> str:
+    """JSON Lines with a last line that holds the sha256 of the others."""
+    return f'{lines}{{"{SEAL}": "{hashlib.sha256(lines.encode()).hexdigest()}"}}\n'
+
+
+def unsealed_lines(data: bytes, path: Path, remedy: str) -> bytes:
+    """The lines of a file that `sealed_lines` made, without the last. Raises Damaged if they are others."""
+    body = data[: data.rfind(b"\n", 0, -1) + 1]
+    expected = f'{{"{SEAL}": "{hashlib.sha256(body).hexdigest()}"}}\n'
+    if data[len(body) :] != expected.encode():
+        raise damaged(path, "is not what was written", remedy)
+    return body
+
+
+def parse_rows(data: bytes, path: Path, remedy: str) -> Iterator[dict[str, Any]]:
+    """Complete lines of JSON Lines, each an object; a torn last line is left out. Raises Damaged."""
+    for number, line in enumerate(data.split(b"\n")[:-1], 1):
+        yield parse_object(line, path, remedy, f"line {number} is")
+
+
+def list_folder(folder: Path, remedy: str) -> list[str]:
+    """Names in a folder, sorted; none if there is no folder. Raises Damaged where something else is in its place."""
+    try:
+        return sorted(os.listdir(folder))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise damaged(folder, f"cannot be read ({error.strerror or error})", remedy) from None
 
 
 def _seal(value: dict[str, Any]) -> str:

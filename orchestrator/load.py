@@ -145,6 +145,7 @@ def _setup_folders(beside: Path | None) -> list[Path]:
 
 
 def _setup_path(name: str, beside: Path | None) -> Path:
+    validate.check_name("setups", name)
     for folder in _setup_folders(beside):
         if (folder / f"{name}.yaml").is_file():
             return folder / f"{name}.yaml"

@@ -20,6 +20,7 @@ from orchestrator.files import verify_files
 from orchestrator.grid import Unit
 from orchestrator.identity import model_identity
 from orchestrator.local_files import CONFIG_KEYS
+from orchestrator.rundir import RunReader
 from orchestrator.selection import decided_by_family
 from orchestrator.tasks.benchmarks import benchmark_of, load_benchmark
 from orchestrator.tasks.data_files import folder_sha256
@@ -65,7 +66,8 @@ def worker_spec(
     student, teacher = pair
     initial = student
     if unit.depends_on:
-        initial = Checkpoint(str(runs / unit.depends_on[0] / "checkpoints" / f"step_{unit.knobs['K']:06d}"))
+        stage, step = RunReader(runs, unit.depends_on[0]), unit.knobs["K"]
+        initial = Checkpoint(str(stage.checkpoint_path(step)), None, stage.checkpoint_files(step), stage.remedy)
     setup = experiment.setups[unit.setup]
     prunes = not decided_by_family(experiment, unit)
     runtime, data_dir = experiment.runtime, experiment.data_dir

@@ -2,11 +2,14 @@
 
 Rows are appended freely; `commit` records how far the files are valid together with the next step, atomically.
 Opening for writing truncates to what was committed, so after any kill the files continue as if nothing happened.
+`state.json` holds the sha256 of what was committed, evaluations their own: a file that is not what was written raises
+`files.Damaged` wherever it is read, and never gives another number.
 Clocks live in `attempts.jsonl` and `timing.jsonl`, which are logs and not part of that promise.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -20,7 +23,25 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import UserError
-from orchestrator.files import Damaged, pretty, read_sealed, sync, write_atomically, write_sealed
+from orchestrator.files import (
+    Damaged,
+    damaged,
+    file_sha256,
+    list_folder,
+    parse_json,
+    parse_rows,
+    pretty,
+    read_bytes,
+    read_object,
+    read_sealed,
+    read_text,
+    sealed_lines,
+    sync,
+    unsealed_lines,
+    verify_files,
+    write_atomically,
+    write_sealed,
+)
 from orchestrator.lease import Lease, is_held
 from orchestrator.records import ProblemRecord
 from orchestrator.runlog import Phase, RunLog, read_log, read_phase
@@ -28,6 +49,7 @@ from orchestrator.runlog import Phase, RunLog, read_log, read_phase
 LOGS = ("metrics.jsonl", "rollouts.jsonl")
 CLOCKS = ("attempts.jsonl", "timing.jsonl")
 LEARNER_STATE = "learner.safetensors"
+REEVALUATE = "remove it; trb submit evaluates the checkpoint again"
 # How a line of `ProblemRecord.to_row` begins.
 _COUNTS = re.compile(rb'^\{"problem": "([^"\\]*)", "n": ([0-9]+), "correct": ([0-9]+), .*\n', re.MULTILINE)
 
@@ -39,6 +61,8 @@ class RunReader:
         self.unit_id = unit_id
         self.path = runs / unit_id
         self._lock = runs / ".locks" / f"{unit_id}.lock"
+        if os.path.lexists(self.path) and not self.path.is_dir():
+            raise damaged(self.path, "is not a folder", "remove it; trb submit trains the unit again")
 
     @property
     def next_step(self) -> int:
@@ -47,8 +71,9 @@ class RunReader:
 
     @property
     def trained(self) -> bool:
-        """Whether training is complete (evaluations may still be missing)."""
-        return (self.path / "DONE").exists()
+        """Whether training is complete (evaluations may still be missing): DONE names the step that was committed."""
+        done = read_text(self.path / "DONE", self.remedy)
+        return done is not None and done.strip() == str(self.next_step)
 
     @property
     def started(self) -> bool:
@@ -62,23 +87,23 @@ class RunReader:
     @property
     def error(self) -> str | None:
         """Why the unit failed, if it did."""
-        return _read_text(self.path / "error.txt")
+        return read_text(self.path / "error.txt", "remove it")
 
     def config(self) -> dict[str, Any]:
         """The resolved configuration the unit was started with."""
-        return json.loads((self.path / "config.json").read_text())
+        return self._described("config.json")
 
     def provenance(self) -> dict[str, Any]:
-        """Commit, dirty diff, versions and host of the first attempt."""
-        return json.loads((self.path / "provenance.json").read_text())
+        """Commit, dirty diff, versions and host of the first attempt, and the models that the unit is trained from."""
+        return self._described("provenance.json")
 
     def attempts(self) -> list[dict[str, Any]]:
         """A row for each attempt at the unit: when it `started`, with what code, versions and machine."""
-        return list(_rows(self.path / "attempts.jsonl"))
+        return self._clock("attempts.jsonl", {"started": str})
 
     def metrics(self) -> list[dict[str, Any]]:
         """A row for each step, the not yet committed ones included."""
-        return list(_rows(self.path / "metrics.jsonl"))
+        return list(self._rows("metrics.jsonl"))
 
     def committed_metrics(self) -> list[dict[str, Any]]:
         """Rows that no later truncation can take back."""
@@ -86,23 +111,27 @@ class RunReader:
 
     def rollouts(self) -> Iterator[dict[str, Any]]:
         """A row for each training rollout."""
-        return _rows(self.path / "rollouts.jsonl")
+        return self._rows("rollouts.jsonl")
 
     def committed(self, log: str) -> list[dict[str, Any]]:
         """Rows of a log that no later truncation can take back."""
-        return list(_rows(self.path / log, self._state().get("offsets", {}).get(log, 0)))
+        return list(self._rows(log, committed=True))
 
     def document(self, name: str) -> Any:
         """What a JSON file of its own holds; None if it was not written."""
-        text = _read_text(self.path / name)
-        return None if text is None else json.loads(text)
+        path = self.path / name
+        data = read_bytes(path, self.remedy)
+        known = self._state().get("documents", {}).get(name)
+        if known is not None and (data is None or hashlib.sha256(data).hexdigest() != known):
+            raise damaged(path, "is not what was written", self.remedy)
+        return None if data is None else parse_json(data, path, self.remedy)
 
     def timing(self) -> list[dict[str, Any]]:
         """Wall-clock rows, each with the time `at` which it was written (UTC, seconds since 1970).
 
         It is a log in which steps that were repeated after a kill appear again.
         """
-        return list(_rows(self.path / "timing.jsonl"))
+        return self._clock("timing.jsonl", {"phase": str, "step": int})
 
     def log_text(self) -> str | None:
         """The log for people; None if the unit has not started."""
@@ -113,21 +142,40 @@ class RunReader:
         return read_phase(self.path)
 
     def checkpoints(self) -> dict[int, Path]:
-        """Kept checkpoints by step."""
-        folders = (self.path / "checkpoints").glob("step_??????")
-        return {int(folder.name.removeprefix("step_")): folder for folder in sorted(folders)}
+        """Checkpoints that are there, by step."""
+        return {step: self.checkpoint_path(step) for step in self._steps(self.path / "checkpoints", "")}
+
+    def checkpoint_path(self, step: int) -> Path:
+        """Where the checkpoint of a step lies, if it is there."""
+        return self.path / "checkpoints" / f"step_{step:06d}"
+
+    def committed_checkpoints(self) -> list[int]:
+        """Steps of the checkpoints that were committed and not dropped; one that is not there was lost."""
+        return sorted(map(int, self._state().get("checkpoints", {})))
+
+    def checkpoint_files(self, step: int) -> dict[str, str]:
+        """sha256 of the files of a committed checkpoint by name, without the learner's state."""
+        files = self._state().get("checkpoints", {}).get(str(step), {})
+        return {name: sha256 for name, sha256 in files.items() if name != LEARNER_STATE}
+
+    def verify_checkpoint(self, step: int, learner: bool = False) -> None:
+        """Raise Damaged unless a committed checkpoint is what was written, with the `learner`'s state or without."""
+        known = self._state().get("checkpoints", {}).get(str(step))
+        if known is None:
+            raise damaged(self.checkpoint_path(step), "was never committed", self.remedy)
+        verify_files(self.checkpoint_path(step), known if learner else self.checkpoint_files(step), self.remedy)
 
     def evaluation(self, evaluation_id: str, step: int) -> list[ProblemRecord] | None:
         """Records of a checkpoint, a row per problem; None if it was not evaluated."""
         path = self._evaluation_path(evaluation_id, step)
-        return [ProblemRecord.from_row(row) for row in _rows(path)] if path.exists() else None
+        data = self._sealed(path)
+        return None if data is None else [ProblemRecord.from_row(row) for row in parse_rows(data, path, REEVALUATE)]
 
     def counts(self, evaluation_id: str, step: int) -> list[tuple[str, int, int]] | None:
         """(problem, n, correct) of each record: `evaluation` at a tenth of its time, for tables over many runs."""
-        path = self._evaluation_path(evaluation_id, step)
-        if not path.exists():
+        data = self._sealed(self._evaluation_path(evaluation_id, step))
+        if data is None:
             return None
-        data = path.read_bytes()
         found = _COUNTS.findall(data)
         if len(found) != data.count(b"\n"):  # rows of another layout, or names with escapes
             return [(r.problem, r.n, r.correct) for r in self.evaluation(evaluation_id, step) or []]
@@ -139,22 +187,72 @@ class RunReader:
             found = self._evaluation_path(evaluation_id, step).stat()
         except FileNotFoundError:
             return None
+        except OSError as error:
+            path = self._evaluation_path(evaluation_id, step)
+            raise damaged(path, f"cannot be read ({error.strerror or error})", REEVALUATE) from None
         return found.st_ino, found.st_mtime_ns
 
     def rungs(self, evaluation_id: str, step: int) -> list[tuple[int, list[int]]]:
         """(n, correct of each problem) as they were whenever a race took more samples, fewest first."""
-        return [(row["n"], row["correct"]) for row in _rows(self._rungs_path(evaluation_id, step))]
+        path = self._rungs_path(evaluation_id, step)
+        rows = parse_rows(self._sealed(path) or b"", path, REEVALUATE)
+        return [(row["n"], row["correct"]) for row in rows]
 
     def evaluated_steps(self, evaluation_id: str) -> list[int]:
         """Steps with records of this evaluation."""
-        files = (self.path / "evals" / evaluation_id).glob("step_??????.jsonl")
-        return sorted(int(file.stem.removeprefix("step_")) for file in files)
+        return self._steps(self.path / "evals" / evaluation_id, ".jsonl")
+
+    def _steps(self, folder: Path, suffix: str) -> list[int]:
+        """Steps of the entries `step_000020` + suffix of a folder."""
+        names = list_folder(folder, self.remedy)
+        found = (re.fullmatch(rf"step_([0-9]{{6,}}){re.escape(suffix)}", name) for name in names)
+        return sorted(int(match[1]) for match in found if match)
 
     def _evaluation_path(self, evaluation_id: str, step: int) -> Path:
         return self.path / "evals" / evaluation_id / f"step_{step:06d}.jsonl"
 
     def _rungs_path(self, evaluation_id: str, step: int) -> Path:
         return self._evaluation_path(evaluation_id, step).with_suffix(".rungs")
+
+    def _described(self, name: str) -> dict[str, Any]:
+        value = read_object(self.path / name, self.remedy)
+        if value is None:
+            raise damaged(self.path / name, "is missing", self.remedy)
+        return value
+
+    def _sealed(self, path: Path) -> bytes | None:
+        """Lines of an evaluation's file; None if there is no file."""
+        data = read_bytes(path, REEVALUATE)
+        return None if data is None else unsealed_lines(data, path, REEVALUATE)
+
+    def _rows(self, log: str, committed: bool = False) -> Iterator[dict[str, Any]]:
+        """Rows of a log, of which what was committed is verified; the others are left out once training is complete."""
+        path = self.path / log
+        committed = committed or self.trained
+        state = self._state()  # once, and before the log: a writer may commit at any moment
+        size = _committed_bytes(state, log)
+        data = read_bytes(path, self.remedy) or b""
+        self._verify_log(state, log, len(data), hashlib.sha256(data[:size]).hexdigest())
+        return parse_rows(data[:size] if committed else data, path, self.remedy)
+
+    def _verify_log(self, state: dict[str, Any], log: str, size: int, sha256: str) -> None:
+        """Raise Damaged unless a log of `size` bytes, whose committed ones have this sha256, is what `state` says."""
+        wanted = _committed_bytes(state, log)
+        if size < wanted:
+            what = f"has {size:,} of the {wanted:,} bytes that were committed"
+            raise damaged(self.path / log, what, self.remedy)
+        if wanted and sha256 != state.get("log_sha256", {}).get(log):
+            raise damaged(self.path / log, "is not what was committed", self.remedy)
+
+    def _clock(self, name: str, columns: dict[str, type]) -> list[dict[str, Any]]:
+        """Rows of a wall-clock log. Raises Damaged where one lacks a column or has it of another type."""
+        path, remedy = self.path / name, "remove it; only clock times are lost"
+        rows = list(parse_rows(read_bytes(path, remedy) or b"", path, remedy))
+        for number, row in enumerate(rows, 1):
+            for column, kind in columns.items():
+                if not isinstance(row.get(column), kind):
+                    raise damaged(path, f"line {number} has no {column}", remedy)
+        return rows
 
     @property
     def models(self) -> dict[str, dict[str, str | None]]:
@@ -181,7 +279,7 @@ class RecordWriter(RunReader):
         """Records of a checkpoint, replacing what was there: fewer samples of the same, or older grades."""
         path = self._evaluation_path(evaluation_id, step)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, "".join(_line(record.to_row()) for record in records))
+        write_atomically(path, sealed_lines("".join(_line(record.to_row()) for record in records)))
 
     def close(self) -> None:
         """Let go of the lease."""
@@ -193,13 +291,20 @@ class RunWriter(RecordWriter):
 
     def __init__(self, runs: Path, unit_id: str, logs: Sequence[str] = LOGS):
         super().__init__(runs, unit_id)
-        self.path.mkdir(parents=True, exist_ok=True)
-        for note in ("error.txt", "traceback.txt"):
-            (self.path / note).unlink(missing_ok=True)
-        self._discard_uncommitted(logs)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            for note in ("error.txt", "traceback.txt"):
+                (self.path / note).unlink(missing_ok=True)
+            self._committed = self._discard_uncommitted(logs)
+        except BaseException:
+            self._lease.release()
+            raise
         self.log = RunLog(self.path)
         self._logs = {name: (self.path / name).open("a", encoding="utf-8") for name in logs}
-        self._models: Mapping[str, Any] = self.models
+        state = self._state()
+        self._models: Mapping[str, Any] = state.get("models", {})
+        self._checkpoints: dict[str, dict[str, str]] = state.get("checkpoints", {})
+        self._documents: dict[str, str] = state.get("documents", {})
 
     def describe(
         self,
@@ -224,8 +329,11 @@ class RunWriter(RecordWriter):
 
     def describe_data(self, counts: dict[str, Any]) -> None:
         """Write `data.json` once: what the training data hold, what was left out, where the golds come from."""
-        if not (self.path / "data.json").exists():
-            write_atomically(self.path / "data.json", pretty(counts))
+        name = "data.json"
+        if self.document(name) is None:
+            self.write_document(name, counts)
+        else:  # by an attempt that may have ended before its first commit
+            self._documents[name] = file_sha256(self.path / name)
 
     def append(self, log: str, rows: Iterable[dict[str, Any]]) -> None:
         """Append rows to one of the logs; numbers that are not finite become null."""
@@ -234,7 +342,9 @@ class RunWriter(RecordWriter):
 
     def write_document(self, name: str, value: Any) -> None:
         """Write `name`, a JSON file of its own, replacing what was there."""
-        write_atomically(self.path / name, pretty(_finite(value)))
+        text = pretty(_finite(value))
+        write_atomically(self.path / name, text)
+        self._documents[name] = hashlib.sha256(text.encode()).hexdigest()
 
     def append_timing(self, row: dict[str, Any]) -> None:
         """Append to the wall-clock log, with the time."""
@@ -242,26 +352,29 @@ class RunWriter(RecordWriter):
 
     def new_checkpoint(self, step: int, save: Callable[[Path], None]) -> None:
         """Make a checkpoint complete or not at all: `save` fills a scratch folder that is then renamed."""
-        target = self._checkpoint_path(step)
+        target = self.checkpoint_path(step)
         scratch = target.with_name(f"{target.name}.tmp")
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir(parents=True)
         save(scratch)
         for path in scratch.rglob("*"):
             sync(path)
+        files = {path.relative_to(scratch).as_posix(): path for path in scratch.rglob("*") if path.is_file()}
+        self._checkpoints[str(step)] = {name: file_sha256(path) for name, path in sorted(files.items())}
         shutil.rmtree(target, ignore_errors=True)
         os.replace(scratch, target)
         sync(target.parent)
 
     def commit(self, next_step: int) -> None:
         """Everything written so far is valid and training goes on at `next_step`."""
-        offsets = {}
         for name, file in self._logs.items():
             file.flush()
             os.fsync(file.fileno())
-            offsets[name] = file.tell()
-        state = {"next_step": next_step, "offsets": offsets, "models": self._models}
-        write_sealed(self.path / "state.json", state)
+            self._committed[name].extend(self.path / name, file.tell())
+        for step, files in self._checkpoints.items():
+            if int(step) != next_step:
+                files.pop(LEARNER_STATE, None)
+        self._write_state(next_step)
         for step, folder in self.checkpoints().items():
             if step != next_step:
                 (folder / LEARNER_STATE).unlink(missing_ok=True)
@@ -273,10 +386,15 @@ class RunWriter(RecordWriter):
         now = (counts[0][1], [correct for _, _, correct in counts])
         rungs = [*(rung for rung in self.rungs(evaluation_id, step) if rung != now), now]
         lines = [_line({"n": n, "correct": correct}) for n, correct in rungs]
-        write_atomically(self._rungs_path(evaluation_id, step), "".join(lines))
+        write_atomically(self._rungs_path(evaluation_id, step), sealed_lines("".join(lines)))
 
     def drop_checkpoints(self, keep: set[int]) -> None:
-        """Remove all checkpoints but those of the steps in `keep`."""
+        """Remove all checkpoints but those of the steps in `keep`; what is meant to go is noted before it goes."""
+        dropped = [step for step in self._checkpoints if int(step) not in keep]
+        if dropped:
+            for step in dropped:
+                del self._checkpoints[step]
+            self._write_state(self.next_step)
         for step, folder in self.checkpoints().items():
             if step not in keep:
                 shutil.rmtree(folder)
@@ -285,7 +403,7 @@ class RunWriter(RecordWriter):
         """Training is complete: the learner's state is no longer needed."""
         for folder in self.checkpoints().values():
             (folder / LEARNER_STATE).unlink(missing_ok=True)
-        write_atomically(self.path / "DONE", "")
+        write_atomically(self.path / "DONE", f"{self.next_step}\n")
 
     def fail(self, reason: str, traceback: str) -> None:
         """Leave a line for `status`, and the whole story beside it; the next attempt removes both."""
@@ -302,23 +420,60 @@ class RunWriter(RecordWriter):
         with (self.path / name).open("a", encoding="utf-8") as file:
             file.write(_line(row))
 
-    def _discard_uncommitted(self, logs: Sequence[str]) -> None:
-        """Truncate the logs to the committed offsets and remove half-made and later checkpoints."""
-        state = self._state()
-        next_step = state.get("next_step", 0)
-        for name in logs:
-            with (self.path / name).open("ab") as file:
-                file.truncate(state.get("offsets", {}).get(name, 0))
+    def _write_state(self, next_step: int) -> None:
+        logs = self._committed.items()
+        state = {
+            "next_step": next_step,
+            "offsets": {name: part.size for name, part in logs},
+            "log_sha256": {name: part.sha256.hexdigest() for name, part in logs},
+            "checkpoints": self._checkpoints,
+            "documents": self._documents,
+            "models": self._models,
+        }
+        write_sealed(self.path / "state.json", state)
+
+    def _discard_uncommitted(self, logs: Sequence[str]) -> dict[str, _CommittedPart]:
+        """Truncate the logs to what was committed, and remove what was not committed of the checkpoints."""
+        committed = {name: self._open_log(name) for name in logs}
         for name in CLOCKS:
             _drop_torn_line(self.path / name)
         for scratch in (self.path / "checkpoints").glob("*.tmp"):
             shutil.rmtree(scratch)
+        kept = self.committed_checkpoints()
         for step, folder in self.checkpoints().items():
-            if step > next_step:
+            if step not in kept:
                 shutil.rmtree(folder)
+        return committed
 
-    def _checkpoint_path(self, step: int) -> Path:
-        return self.path / "checkpoints" / f"step_{step:06d}"
+    def _open_log(self, name: str) -> _CommittedPart:
+        """Truncate a log to what was committed. Raises Damaged if that is not what was written."""
+        path, state, part = self.path / name, self._state(), _CommittedPart()
+        path.touch()
+        part.extend(path, _committed_bytes(state, name))
+        self._verify_log(state, name, part.size, part.sha256.hexdigest())
+        with path.open("ab") as file:
+            file.truncate(part.size)
+        return part
+
+
+class _CommittedPart:
+    """The committed first bytes of a log, with their running sha256."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.sha256 = hashlib.sha256()
+
+    def extend(self, path: Path, size: int) -> None:
+        """Take in what the file holds from the present end up to `size` bytes."""
+        with path.open("rb") as file:
+            file.seek(self.size)
+            data = file.read(size - self.size)
+        self.sha256.update(data)
+        self.size += len(data)
+
+
+def _committed_bytes(state: dict[str, Any], log: str) -> int:
+    return state.get("offsets", {}).get(log, 0)
 
 
 def noted_models(runs: Path) -> list[tuple[str, dict[str, dict[str, str | None]]]]:
@@ -329,16 +484,6 @@ def noted_models(runs: Path) -> list[tuple[str, dict[str, dict[str, str | None]]
         with suppress(Damaged):
             noted.append((run.unit_id, run.models))
     return noted
-
-
-def _rows(path: Path, size: int | None = None) -> Iterator[dict[str, Any]]:
-    """Complete lines of a JSON Lines file, within its first `size` bytes; a torn last line is left out."""
-    if not path.exists():
-        return
-    with path.open("rb") as file:
-        data = file.read() if size is None else file.read(size)
-    for line in data.split(b"\n")[:-1]:
-        yield json.loads(line)
 
 
 def _drop_torn_line(path: Path) -> None:
@@ -359,10 +504,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _read_text(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return None

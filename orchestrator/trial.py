@@ -57,6 +57,7 @@ class Trial:
     def __init__(self, spec: WorkerSpec, run: RunWriter, roles: Roles):
         self.spec, self.unit, self.setup = spec, spec.unit, spec.setup
         self.run, self.roles = run, roles
+        self._verified: set[int] = set()  # steps of checkpoints
 
     @functools.cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -68,19 +69,21 @@ class Trial:
         if self.unit.kind == "base_eval":
             yield from self.evaluate(0, None)
         elif self.unit.kind == "trial":
-            for step, folder in self.run.checkpoints().items():
-                yield from self.evaluate(step, folder)
+            for step in self.run.committed_checkpoints():
+                yield from self.evaluate(step, self.run.checkpoint_path(step))
             self.prune()
 
     def train(self) -> Iterator[Progress]:
         """Steps `run.next_step` … `unit.steps` − 1."""
         if self.run.next_step >= self.unit.steps:
             return
+        if self.run.next_step:
+            self.run.verify_checkpoint(self.run.next_step, learner=True)
         self.run.log.line(f"training from step {self.run.next_step} of {self.unit.steps}")
         data = load_training_set(self.setup, self.spec.data_dir, self.tokenizer)
         self.run.describe_data(data.counts())
         if self.run.next_step:
-            self.roles.learner.restore(str(self.run.checkpoints()[self.run.next_step]))
+            self.roles.learner.restore(str(self.run.checkpoint_path(self.run.next_step)))
         with Grader(deadline_s=self.spec.runtime.grader_deadline_s) as grader:
             training_step = TrainingStep(self.spec, self.run, self.roles, data, self.tokenizer, grader)
             for k in range(self.run.next_step, self.unit.steps):
@@ -100,7 +103,7 @@ class Trial:
     def catch_up_at(self, step: int) -> Iterator[Progress]:
         """Evaluate the checkpoint just made and drop those that are not kept."""
         if self.unit.kind == "trial":
-            yield from self.evaluate(step, self.run.checkpoints()[step])
+            yield from self.evaluate(step, self.run.checkpoint_path(step))
             self.prune()
         else:
             yield Progress(step, None)
@@ -130,6 +133,8 @@ class Trial:
         have = records[0].n if records else 0
         if have >= wanted:
             return False
+        if checkpoint is not None:
+            self.verify(step)
         started, folder = time.monotonic(), str(checkpoint) if checkpoint else None
         responses = (wanted - have) * grid.problems_wanted(self.setup.evaluation, benchmark)
         name = RESCORING if draw == grid.FRESH else EVALUATING
@@ -146,6 +151,12 @@ class Trial:
         self.run.append_timing(row | {"seconds": seconds})
         self.run.log.line(f"{name} step {step}: {responses} responses of {benchmark} in {seconds:.1f} s")
         return True
+
+    def verify(self, step: int) -> None:
+        """Raise Damaged if the checkpoint that is to be evaluated is not what was written; looks once."""
+        if step not in self._verified:
+            self.run.verify_checkpoint(step)
+            self._verified.add(step)
 
     def prune(self) -> None:
         """Keep the best checkpoint and the last, unless more are wanted."""

@@ -24,8 +24,8 @@ VETO_OBJECTIVES = ("renormalized", "surrogate", "truncated", "full")
 
 def check_experiment(experiment: Experiment) -> None:
     """Raise UserError on the first thing in `experiment` that cannot be run as written."""
-    if not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", experiment.name):
-        raise refuse("name", experiment.name, "lower-case letters, digits, '.', '_' and '-'")
+    if not re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,79}", experiment.name):
+        raise refuse("name", experiment.name, "at most 80 lower-case letters, digits, '.', '_' and '-'")
     if not experiment.methods:
         raise refuse("methods", {}, f"at least one of {', '.join(METHODS)}")
     check_seeds("seeds", experiment.seeds)
@@ -54,6 +54,12 @@ def check_setup(name: str, setup: Setup) -> None:
     _check_probe(setup.probe)
     if setup.training.top_k > setup.vocabulary.valid:
         raise refuse("training.top_k", setup.training.top_k, f"≤ the vocabulary of {setup.vocabulary.valid} ids")
+
+
+def check_name(key: str, name: str) -> None:
+    """UserError unless a setup's or a benchmark's name can be a part of a file name, and of nothing but one."""
+    if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,79}", name):
+        raise refuse(key, name, "a name of at most 80 letters, digits, '.', '_' and '-', not starting with '.'")
 
 
 def _check_runtime(experiment: Experiment) -> None:
@@ -169,6 +175,7 @@ def _check_evaluation(setup: Setup) -> None:
     if not evaluation.benchmarks:
         raise refuse("evaluation.benchmarks", {}, "at least one benchmark")
     for key, run in evaluation.benchmarks.items():
+        check_name("evaluation.benchmarks", key)
         if run is not None:
             _at_least(f"evaluation.benchmarks.{key}.n", run.n, 1, MOST_SAMPLES)
             if run.limit is not None:

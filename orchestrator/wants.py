@@ -18,6 +18,7 @@ import numpy as np
 
 from orchestrator import grid, race, selection
 from orchestrator.config import Experiment, Setup
+from orchestrator.files import damaged
 from orchestrator.grid import Unit
 from orchestrator.rundir import RunReader
 from orchestrator.selection import Setting
@@ -52,19 +53,29 @@ class _Scene:
     ids: dict[int, dict[str, str]]
 
     def lacking(self, setting: Sequence[Unit], step: int, wanted: dict[str, int], draw: int = 0) -> Wants:
-        """Which of the `wanted` samples each seed of a setting lacks at one checkpoint."""
+        """Which of the `wanted` samples each seed of a setting lacks at one checkpoint.
+
+        Raises Damaged where they cannot be had any more, because the checkpoint was lost.
+        """
         found: Wants = {}
         for unit in setting:
             run = RunReader(self.runs, unit.id)
             for benchmark, n in wanted.items():
                 have = selection.tally(run, self.ids[draw][benchmark], step)
                 if have is None or have.samples < n:
+                    if step in self.lost(unit):
+                        raise damaged(run.checkpoint_path(step), "is gone before it was evaluated", run.remedy)
                     found.setdefault(unit.id, {})[Sampling(benchmark, step, draw)] = n
         return found
 
     def checkpoints(self, unit: Unit) -> Iterable[int]:
-        """Steps that can be sampled; the untrained student always can."""
-        return [0] if unit.kind == "base_eval" else RunReader(self.runs, unit.id).checkpoints()
+        """Steps whose checkpoints were not dropped; the untrained student is always there."""
+        return [0] if unit.kind == "base_eval" else RunReader(self.runs, unit.id).committed_checkpoints()
+
+    def lost(self, unit: Unit) -> set[int]:
+        """Checkpoints that are gone although they were not dropped."""
+        run = RunReader(self.runs, unit.id)
+        return set(run.committed_checkpoints()) - set(run.checkpoints())
 
     def is_kept(self, setting: Sequence[Unit], step: int) -> bool:
         """Whether every seed still has the checkpoint."""

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.files import sealed_lines
 from orchestrator.rundir import LEARNER_STATE, RunReader, RunWriter
 from tests.fake_runs import record
 from tests.sweeps import ROOT
@@ -126,8 +127,8 @@ def test_numbers_that_are_not_finite_become_null(tmp_path: Path) -> None:
 def test_the_wall_clock_log_is_left_alone(tmp_path: Path) -> None:
     for attempt in (0, 1):
         with opened(tmp_path) as run:
-            run.append_timing({"attempt": attempt})
-    assert [row["attempt"] for row in RunReader(tmp_path, UNIT).timing()] == [0, 1]
+            run.append_timing({"phase": "train", "step": attempt})
+    assert [row["step"] for row in RunReader(tmp_path, UNIT).timing()] == [0, 1]
 
 
 # --- checkpoints ---
@@ -239,8 +240,8 @@ def test_counts_of_rows_in_another_layout_are_read_all_the_same(tmp_path: Path) 
     with opened(tmp_path) as run:
         run.write_evaluation("math500-0", 20, [record(1, 4, "p0"), record(2, 4, "p1")])
     path = tmp_path / run.unit_id / "evals" / "math500-0" / "step_000020.jsonl"
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    path.write_text("".join(json.dumps(dict(sorted(row.items()))) + "\n" for row in rows))
+    rows = [json.loads(line) for line in path.read_text().splitlines()[:-1]]
+    path.write_text(sealed_lines("".join(json.dumps(dict(sorted(row.items()))) + "\n" for row in rows)))
     assert run.counts("math500-0", 20) == [("p0", 4, 1), ("p1", 4, 2)]
 
 
@@ -267,7 +268,7 @@ def test_each_attempt_leaves_a_row_that_no_torn_line_spoils(tmp_path: Path) -> N
     for commit in ("abc", "def"):
         with opened(tmp_path) as run:
             run.describe({}, lambda: {"commit": commit})  # noqa: B023
-            run.append_timing({"phase": "train"})
+            run.append_timing({"phase": "train", "step": 0})
         with (run.path / "attempts.jsonl").open("a") as file:
             file.write('{"started": ')  # a kill
     reader = RunReader(tmp_path, UNIT)

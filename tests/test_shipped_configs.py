@@ -23,9 +23,9 @@ HEAVY = {"torch", "ray", "transformers", "pandas", "wandb", "matplotlib", "datas
 
 # A module imports from the layers above its own line, or from its own package.
 LAYERS = (
-    {"errors", "config", "records", "lease", "runlog", "provenance", "ray_environment", "scratch"},
+    {"errors", "config", "records", "runlog", "provenance", "ray_environment", "scratch"},
     {"strict", "shipped", "files", "arguments", "yaml_limits"},
-    {"methods"},
+    {"methods", "lease"},
     {"policy", "objective", "placement", "memory", "rundir", "race"},
     {"batch", "tasks"},
     {"identity"},

@@ -49,7 +49,7 @@ def test_results_are_on_disk(finished: Sweep) -> None:
 def test_the_supervised_stage_feeds_its_trial(finished: Sweep) -> None:
     experiment, runs = finished.experiment, finished.runs
     by_kind = {unit["kind"]: unit["id"] for unit in units(experiment, runs)}
-    trial = next(unit["id"] for unit in units(experiment, runs) if unit["label"].startswith("sft_warmup"))
+    trial = next(unit["id"] for unit in units(experiment, runs) if unit["label"].startswith("SFT warmup"))
     config = RunReader(runs, trial).config()
     assert config["unit"]["depends_on"] == [by_kind["sft"]]
     assert list(RunReader(runs, by_kind["sft"]).checkpoints()) == [4]
@@ -58,7 +58,7 @@ def test_the_supervised_stage_feeds_its_trial(finished: Sweep) -> None:
 @ON_FINISHED
 def test_run_directory_holds_what_the_contract_says(finished: Sweep) -> None:
     experiment, runs = finished.experiment, finished.runs
-    unit = next(unit for unit in units(experiment, runs) if unit["label"] == "vanilla")
+    unit = next(unit for unit in units(experiment, runs) if unit["label"] == "Vanilla")
     run = RunReader(runs, unit["id"])
     assert [row["step"] for row in run.metrics()] == list(range(10))
     rollouts = list(run.rollouts())
