@@ -1,21 +1,25 @@
-"""Selected checkpoints → the evidence behind the table: intervals, differences to vanilla, the bias of selecting."""
+"""Selected checkpoints → the evidence behind the table: intervals, differences to vanilla, the bias of selecting.
+
+With two or more training runs an interval is over seeds, with one it is over problems and says so.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 
-from analysis import uncertainty
+from analysis import seeds, uncertainty
 from analysis.candidates import Candidate, Selected, read_counts
 from analysis.counts import score_matrix
 from analysis.evidence import BenchmarkSource, ColumnEvidence, Difference, Estimate, Evidence, RowEvidence
-from analysis.labels import AVERAGE
+from analysis.labels import AVERAGE, BASE
+from analysis.seeds import SeedSpread
 from analysis.split_half import split_half_scores
-from analysis.uncertainty import Array
+from analysis.uncertainty import Array, Interval
 from orchestrator import grid
 from orchestrator.config import Experiment, Setup
 from orchestrator.selection import Tally
@@ -25,13 +29,17 @@ REFERENCE = "vanilla"
 PERCENT = 100
 
 Columns = dict[str, Array]  # benchmark or `avg` → replicates (B,) in percent
+Spreads = Mapping[str, SeedSpread | None]  # benchmark or `avg` → spread between seeds in percent
 
 
 def assess(experiment: Experiment, chosen: Sequence[Selected], runs: Path) -> Evidence:
     """The evidence for all that was selected. UserError where checkpoints of a setup rest on different problems."""
     rows: list[RowEvidence] = []
+    spreads: dict[tuple[str, str], SeedSpread | None] = {}
     for name, setup in experiment.setups.items():
-        rows += _assess_setup(setup, [selected for selected in chosen if selected.setup == name], runs)
+        own = [selected for selected in chosen if selected.setup == name]
+        rows += _assess_setup(setup, own, runs)
+        spreads |= {(name, key): found for key, found in seed_spreads([selected.best for selected in own]).items()}
     sources = [
         BenchmarkSource(name, key, evaluation_id, benchmark_of(key, run).identity(run))
         for name, setup in experiment.setups.items()
@@ -39,7 +47,7 @@ def assess(experiment: Experiment, chosen: Sequence[Selected], runs: Path) -> Ev
             setup.evaluation.benchmarks.items(), grid.evaluation_ids(setup).values(), strict=True
         )
     ]
-    return Evidence(tuple(rows), tuple(sources))
+    return Evidence(tuple(rows), tuple(sources), spreads)
 
 
 def replicate_scores(checkpoints: Mapping[str, Candidate]) -> dict[str, Columns]:
@@ -50,8 +58,8 @@ def replicate_scores(checkpoints: Mapping[str, Candidate]) -> dict[str, Columns]
     columns: dict[str, Columns] = {name: {} for name in checkpoints}
     for key in next(iter(checkpoints.values())).counts if checkpoints else ():
         ends = np.cumsum([checkpoint.seeds for checkpoint in checkpoints.values()])
-        matrix = score_matrix(_rows(checkpoints, key))
-        scores = dict(zip(checkpoints, np.split(matrix, ends[:-1]), strict=True))
+        by_seed = np.split(score_matrix(_rows(checkpoints, key)), ends[:-1])
+        scores = {name: rows.mean(axis=0) for name, rows in zip(checkpoints, by_seed, strict=True)}
         for name, replicates in uncertainty.resample(scores, key).items():
             columns[name][key] = PERCENT * replicates
     return {name: {AVERAGE: uncertainty.average(list(row.values())), **row} for name, row in columns.items()}
@@ -62,22 +70,50 @@ def exact_scores(checkpoint: Candidate) -> dict[str, Fraction]:
     return {AVERAGE: PERCENT * checkpoint.mean, **{k: PERCENT * v for k, v in checkpoint.benchmarks.items()}}
 
 
-def estimates(checkpoint: Candidate, replicates: Columns) -> dict[str, Estimate]:
-    """Column → score with its interval."""
+def seed_spreads(checkpoints: Iterable[Candidate]) -> dict[str, SeedSpread | None]:
+    """Column → spread between seeds in percent, pooled over the methods of a setup; empty without any checkpoint."""
+    by_seed = [checkpoint.by_seed for checkpoint in checkpoints]
     return {
-        key: Estimate(value, uncertainty.interval(float(value), replicates[key]))
-        for key, value in exact_scores(checkpoint).items()
+        key: seeds.pool([PERCENT * score for score in found[key]] for found in by_seed)
+        for key in (by_seed[0] if by_seed else ())
     }
 
 
-def differences(first: Candidate, second: Candidate, replicates: Sequence[Columns]) -> dict[str, Difference]:
-    """Column → first minus second, from the replicates of both on the same draws."""
+def estimates(checkpoint: Candidate, replicates: Columns, spreads: Spreads) -> dict[str, Estimate]:
+    """Column → score with its interval."""
+    found = {}
+    for key, value in exact_scores(checkpoint).items():
+        spread = spreads[key] if checkpoint.seeds > 1 else None
+        if spread is None:
+            found[key] = Estimate(value, uncertainty.interval(float(value), replicates[key]), "problems")
+        else:
+            reach = seeds.reach(spread, checkpoint.seeds)
+            within = Interval(max(0.0, float(value) - reach), min(100.0, float(value) + reach))
+            found[key] = Estimate(value, within, "seeds")
+    return found
+
+
+def trained_runs(checkpoint: Candidate) -> int:
+    """Training runs behind a score; the untrained student has none."""
+    return 0 if checkpoint.method == BASE else checkpoint.seeds
+
+
+def differences(
+    first: Candidate, second: Candidate, replicates: Sequence[Columns], spreads: Spreads
+) -> dict[str, Difference]:
+    """Column → first minus second; the replicates of both are on the same draws."""
     one, other = (exact_scores(checkpoint) for checkpoint in (first, second))
+    runs = (trained_runs(first), trained_runs(second))
     found = {}
     for key in one:
-        value, drawn = one[key] - other[key], replicates[0][key] - replicates[1][key]
-        estimate = Estimate(value, uncertainty.interval(float(value), drawn))
-        found[key] = Difference(estimate, uncertainty.p_value(drawn))
+        value, spread = one[key] - other[key], spreads[key] if min(runs) > 1 else None
+        if spread is None:
+            within = uncertainty.interval(float(value), replicates[0][key] - replicates[1][key])
+            found[key] = Difference(Estimate(value, within, "problems"), None, runs)
+        else:
+            reach = seeds.reach(spread, *runs)
+            within = Interval(float(value) - reach, float(value) + reach)
+            found[key] = Difference(Estimate(value, within, "seeds"), seeds.p_value(value, spread, *runs), runs)
     return found
 
 
@@ -90,9 +126,9 @@ def on_fresh_samples(checkpoint: Candidate, fresh_ids: Mapping[str, str], runs: 
 
 def split_half(pool: Sequence[Candidate]) -> dict[str, float] | None:
     """Column → score in percent of what is selected on half of the problems, on the other half; the average first."""
-    named, seeds = {candidate.title: candidate for candidate in pool}, pool[0].seeds
+    named, count = {candidate.title: candidate for candidate in pool}, pool[0].seeds
     matrices = {key: score_matrix(_rows(named, key)) for key in pool[0].counts}
-    scores = split_half_scores({key: m.reshape(len(pool), seeds, -1).mean(axis=1) for key, m in matrices.items()})
+    scores = split_half_scores({key: m.reshape(len(pool), count, -1).mean(axis=1) for key, m in matrices.items()})
     if scores is None:
         return None
     percent = {key: PERCENT * score for key, score in scores.items()}
@@ -105,15 +141,16 @@ def _assess_setup(setup: Setup, chosen: Sequence[Selected], runs: Path) -> list[
     rescored = {method: on_fresh_samples(checkpoint, fresh_ids, runs) for method, checkpoint in best.items()}
     fresh = {_fresh(method): checkpoint for method, checkpoint in rescored.items() if checkpoint is not None}
     drawn = replicate_scores({**best, **fresh})
+    spreads, spreads_on_fresh = seed_spreads(best.values()), seed_spreads(fresh.values())
     rows = []
     for selected in chosen:
         method = selected.best.method
         gaps = None
         if REFERENCE in best and method != REFERENCE:
-            gaps = differences(selected.best, best[REFERENCE], [drawn[method], drawn[REFERENCE]])
+            gaps = differences(selected.best, best[REFERENCE], [drawn[method], drawn[REFERENCE]], spreads)
         name = _fresh(method)
-        again = estimates(fresh[name], drawn[name]) if name in fresh else None
-        rows.append(_row(selected, estimates(selected.best, drawn[method]), again, gaps))
+        again = estimates(fresh[name], drawn[name], spreads_on_fresh) if name in fresh else None
+        rows.append(_row(selected, estimates(selected.best, drawn[method], spreads), again, gaps))
     return rows
 
 

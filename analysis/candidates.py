@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import stdev
 from typing import Any
 
-from analysis.labels import BASE, method_label
+from analysis.labels import AVERAGE, BASE, method_label
 from orchestrator import grid, selection
 from orchestrator.config import Experiment
 from orchestrator.grid import Unit
@@ -45,10 +45,15 @@ class Candidate:
         return _mean(list(self.benchmarks.values()))
 
     @property
+    def by_seed(self) -> dict[str, list[Fraction]]:
+        """The score of each seed, on each benchmark and as their mean under `avg`."""
+        found = {name: [counts.pass_at_1 for counts in seeds] for name, seeds in self.counts.items()}
+        return {AVERAGE: [_mean(list(row)) for row in zip(*found.values(), strict=True)], **found}
+
+    @property
     def spread(self) -> float | None:
         """Standard deviation of the mean score over seeds (n − 1); None for one seed."""
-        by_seed = zip(*self.counts.values(), strict=True)
-        means = [_mean([counts.pass_at_1 for counts in row]) for row in by_seed]
+        means = self.by_seed[AVERAGE]
         return float(stdev(means)) if len(means) > 1 else None
 
     @property

@@ -10,13 +10,15 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from analysis.assess import differences, exact_scores, replicate_scores
+from analysis.assess import differences, exact_scores, replicate_scores, seed_spreads
 from analysis.candidates import Candidate, select
+from analysis.captions import FEW, PER_CENT
 from analysis.evidence import Difference
-from analysis.evidence_formats import difference_object, with_interval
+from analysis.evidence_formats import LIMITS, P, difference_object, gap_text, limits_text
 from analysis.labels import AVERAGE, BASE, benchmark_label, method_label, setup_title
-from analysis.table import tenths_text
+from analysis.numbers import p_text, tenths_text
 from analysis.uncertainty import CONFIDENCE, REPLICATES
+from analysis.verdict import pair_verdict
 from orchestrator.config import Experiment
 from orchestrator.errors import refuse
 from orchestrator.grid import Unit
@@ -24,11 +26,7 @@ from orchestrator.methods import known_method
 
 CSV_COLUMNS = (
     *("setup", "benchmark", "first", "second", "first_score", "second_score"),
-    *("difference", "ci_low", "ci_high", "p_value", "problems"),
-)
-EXPLANATION = (
-    f"[ ]: {100 * CONFIDENCE:g} % paired bootstrap over problems and seeds, for the checkpoints as selected. p: "
-    f"two-sided, twice the smaller share of {REPLICATES} replicates on either side of zero; for this comparison alone."
+    *("difference", "ci_low", "ci_high", "p_value", "problems", "first_seeds", "second_seeds", "interval_over"),
 )
 
 
@@ -36,7 +34,8 @@ EXPLANATION = (
 class Comparison:
     """The selected checkpoints of two methods in one setup, None before their first scores.
 
-    `columns` by benchmark, the average as `avg`; None while one of the two has no scores.
+    `columns` by benchmark, the average as `avg`; None while one of the two has no scores. `verdict` is what may be said
+    of the two.
     """
 
     setup: str
@@ -45,6 +44,7 @@ class Comparison:
     first: Candidate | None
     second: Candidate | None
     columns: dict[str, Difference | None]
+    verdict: str
 
 
 def compare(experiment: Experiment, units: list[Unit], runs: Path, pair: str) -> list[Comparison]:
@@ -54,17 +54,26 @@ def compare(experiment: Experiment, units: list[Unit], runs: Path, pair: str) ->
     """
     methods = _parse_pair(pair, [*experiment.methods, BASE])
     titles = {name: setup_title(name, experiment.setups) for name in experiment.setups}
-    best = {(found.setup, found.best.method): found.best for found in select(experiment, units, runs)}
-    return [
-        _compare(
-            name,
-            titles[name],
-            [AVERAGE, *setup.evaluation.benchmarks],
-            methods,
-            *(best.get((name, m)) for m in methods),
-        )
-        for name, setup in experiment.setups.items()
-    ]
+    chosen = select(experiment, units, runs)
+    found = []
+    for name, setup in experiment.setups.items():
+        best = {selected.best.method: selected.best for selected in chosen if selected.setup == name}
+        first, second = (best.get(method) for method in methods)
+        columns: dict[str, Difference | None] = dict.fromkeys([AVERAGE, *setup.evaluation.benchmarks])
+        if first is not None and second is not None:
+            drawn = replicate_scores({methods[0]: first, methods[1]: second})
+            columns |= differences(first, second, [drawn[method] for method in methods], seed_spreads(best.values()))
+        said = pair_verdict(experiment, methods, columns[AVERAGE])
+        found.append(Comparison(name, titles[name], methods, first, second, columns, said))
+    return found
+
+
+def verdicts(comparisons: Sequence[Comparison]) -> list[str]:
+    """What may be said of the two methods, in each setup where that differs."""
+    distinct = list(dict.fromkeys(comparison.verdict for comparison in comparisons if comparison.verdict))
+    if len(distinct) < 2:
+        return distinct
+    return [f"{comparison.title}: {comparison.verdict}" for comparison in comparisons if comparison.verdict]
 
 
 def to_markdown(comparisons: Sequence[Comparison]) -> str:
@@ -75,10 +84,31 @@ def to_markdown(comparisons: Sequence[Comparison]) -> str:
             found.title if found else f"{method_label(method)} (no scores yet)"
             for method, found in zip(comparison.methods, (comparison.first, comparison.second), strict=True)
         )
-        headings = ("Benchmark", *map(method_label, comparison.methods), "Difference", "p")
-        lines += [f"**{comparison.title}**: {first} − {second}", ""]
-        lines += [*_aligned(headings, _text_rows(comparison)), ""]
-    return "\n".join([*lines, EXPLANATION]) + "\n"
+        headings = ["Benchmark", *map(method_label, comparison.methods), "Difference", LIMITS, P]
+        rows = _text_rows(comparison)
+        if not any(row[-1] for row in rows):
+            headings, rows = headings[:-1], [row[:-1] for row in rows]
+        lines += [f"**{comparison.title}**: {first} − {second}", "", *_aligned(headings, rows), ""]
+    said = [f"**{line}**" for line in verdicts(comparisons)]
+    return "\n".join([*lines, "\n\n".join([" ".join(explanation(comparisons)), *said])]) + "\n"
+
+
+def explanation(comparisons: Sequence[Comparison]) -> list[str]:
+    """What the intervals and p let vary."""
+    gaps = [gap for comparison in comparisons for gap in comparison.columns.values() if gap is not None]
+    over, sentences = {gap.estimate.over for gap in gaps}, []
+    if "seeds" in over:
+        few = "; few seeds" if min(min(gap.runs) for gap in gaps if gap.estimate.over == "seeds") < FEW else ""
+        sentences.append(
+            f"[ ]: {PER_CENT} t interval over seeds, variance pooled over the methods of the setup{few}; p: two-sided, "
+            "of the same t distribution, for this comparison alone."
+        )
+    if "problems" in over:
+        sentences.append(
+            f"[ ] problems only: {PER_CENT} paired bootstrap over the problems of the checkpoints as they are; another "
+            "seed or machine moves Avg by several points."
+        )
+    return sentences
 
 
 def to_csv(comparisons: Sequence[Comparison]) -> str:
@@ -88,12 +118,14 @@ def to_csv(comparisons: Sequence[Comparison]) -> str:
     writer.writerow(CSV_COLUMNS)
     for comparison in comparisons:
         for row in _objects(comparison):
-            gap = row["difference"] or dict.fromkeys(("value", "low", "high", "p_value"))
+            gap = row["difference"] or dict.fromkeys(("value", "low", "high", "p_value", "interval_over"))
             numbers = [row["first"], row["second"], gap["value"], gap["low"], gap["high"]]
             texts = ["" if number is None else f"{number:.2f}" for number in numbers]
             p_value = "" if gap["p_value"] is None else f"{gap['p_value']:.4f}"
             named = (comparison.setup, row["benchmark"], *comparison.methods)
-            writer.writerow((*named, *texts, p_value, "" if row["problems"] is None else row["problems"]))
+            runs = ["" if found is None else found.seeds for found in (comparison.first, comparison.second)]
+            last = ("" if row["problems"] is None else row["problems"], *runs, *(gap["interval_over"] or [""]))
+            writer.writerow((*named, *texts, p_value, *last))
     return out.getvalue()
 
 
@@ -108,11 +140,21 @@ def to_json(comparisons: Sequence[Comparison]) -> str:
         }
         for comparison in comparisons
     ]
-    document = {"comparisons": found, "bootstrap": {"confidence": CONFIDENCE, "replicates": REPLICATES}}
+    document = {
+        "comparisons": found,
+        "bootstrap": {"confidence": CONFIDENCE, "replicates": REPLICATES},
+        "caption": explanation(comparisons),
+        "verdict": verdicts(comparisons),
+    }
     return json.dumps(document, ensure_ascii=False, indent=2, sort_keys=True) + "\n"
 
 
-FORMATS: Mapping[str, Callable[[Sequence[Comparison]], str]] = {"md": to_markdown, "csv": to_csv, "json": to_json}
+FORMATS: Mapping[str, Callable[[Sequence[Comparison]], str]] = {
+    "text": to_markdown,
+    "md": to_markdown,
+    "csv": to_csv,
+    "json": to_json,
+}
 
 
 def format_of(name: str) -> Callable[[Sequence[Comparison]], str]:
@@ -127,21 +169,6 @@ def _parse_pair(text: str, known: Sequence[str]) -> tuple[str, str]:
     if len(names) != 2 or names[0] == names[1]:
         raise refuse("--compare", text, "two different methods, FIRST,SECOND")
     return names[0], names[1]
-
-
-def _compare(
-    setup: str,
-    title: str,
-    keys: Sequence[str],
-    methods: tuple[str, str],
-    first: Candidate | None,
-    second: Candidate | None,
-) -> Comparison:
-    columns: dict[str, Difference | None] = dict.fromkeys(keys)
-    if first is not None and second is not None:
-        drawn = replicate_scores(dict(zip(methods, (first, second), strict=True)))
-        columns |= differences(first, second, [drawn[name] for name in methods])
-    return Comparison(setup, title, methods, first, second, columns)
 
 
 def _objects(comparison: Comparison) -> list[dict[str, Any]]:
@@ -169,8 +196,9 @@ def _text_rows(comparison: Comparison) -> list[list[str]]:
             benchmark_label(key),
             tenths_text(first[key]) if first else "",
             tenths_text(second[key]) if second else "",
-            with_interval(found.estimate) if found else "",
-            _p_text(found.p_value) if found else "",
+            gap_text(found) if found else "",
+            limits_text(found) if found else "",
+            p_text(found.p_value) if found else "",
         ]
         for key, found in comparison.columns.items()
     ]
@@ -187,11 +215,8 @@ def _aligned(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str
     return lines
 
 
-def _p_text(p_value: float) -> str:
-    return "<0.001" if p_value < 0.001 else f"{p_value:.3f}"
-
-
 def _checkpoint_object(method: str, found: Candidate | None) -> dict[str, Any]:
     if found is None:
-        return {"method": method, "knobs": None, "step": None, "units": []}
-    return {"method": method, "knobs": found.knobs, "step": found.step, "units": list(found.units)}
+        return {"method": method, "knobs": None, "step": None, "units": [], "seeds": None}
+    known = {"knobs": found.knobs, "step": found.step, "units": list(found.units), "seeds": found.seeds}
+    return {"method": method, **known}

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any
+from typing import Any, Literal
 
-from analysis.uncertainty import Interval
+from analysis.labels import BASE
+from analysis.seeds import SeedSpread
+from analysis.uncertainty import CONFIDENCE, Interval
+
+Over = Literal["problems", "seeds"]  # what an interval lets vary
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A score, or a difference of two, with its interval."""
+    """A score, or a difference of two, with its interval.
+
+    `over` is "seeds" for a t interval over training runs (`analysis.seeds`), and "problems" for a bootstrap over the
+    problems of the checkpoints that are there (`analysis.uncertainty`), which says nothing of other training runs.
+    """
 
     value: Fraction
     interval: Interval
+    over: Over
 
     @property
     def margin(self) -> float:
@@ -24,10 +33,21 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Difference:
-    """A method's score minus vanilla's on the same problems; `p_value` as in `uncertainty.p_value`."""
+    """One method's score minus another's on the same problems.
+
+    `runs` are the training runs that the two scores are means of, none for the untrained student. `p_value` is
+    two-sided and None where no spread between seeds is known: with one run on either side, or where no two runs of a
+    method differ.
+    """
 
     estimate: Estimate
-    p_value: float
+    p_value: float | None
+    runs: tuple[int, int]
+
+    @property
+    def shown(self) -> bool:
+        """Whether the difference is shown to be one, at the 5 % level."""
+        return self.p_value is not None and self.p_value < 1 - CONFIDENCE
 
 
 @dataclass(frozen=True)
@@ -52,9 +72,9 @@ class ColumnEvidence:
 class RowEvidence:
     """The selected checkpoint of a method in one setup; `columns` by benchmark key, the average as `avg`.
 
-    `units` are the ids of its runs, one for each seed; `spread` is the standard deviation of the average over seeds
-    (n − 1), None for one seed. `candidates` counts the family's checkpoints, `eligible` those chosen from. `complete`
-    says whether it has all samples asked for.
+    `units` are the ids of its training runs, one for each seed; `spread` is the standard deviation of the average over
+    seeds (n − 1), None for one seed. `candidates` counts the family's checkpoints, `eligible` those chosen from.
+    `complete` says whether it has all samples asked for.
     """
 
     setup: str
@@ -67,6 +87,11 @@ class RowEvidence:
     eligible: int
     complete: bool
     columns: dict[str, ColumnEvidence]
+
+    @property
+    def seeds(self) -> int:
+        """Training runs that the scores are means of; 0 for the untrained student."""
+        return len(self.units) if self.method != BASE else 0
 
     @property
     def setting(self) -> str:
@@ -86,10 +111,14 @@ class BenchmarkSource:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Rows by setup and method in the order of the table, and the benchmarks of all setups."""
+    """Rows by setup and method in the order of the table, and the benchmarks of all setups.
+
+    `spreads` holds the spread between seeds, in percent, by setup and column; None where it is not known.
+    """
 
     rows: tuple[RowEvidence, ...]
     benchmarks: tuple[BenchmarkSource, ...]
+    spreads: dict[tuple[str, str], SeedSpread | None] = field(default_factory=dict)
 
     def find(self, setup: str, method: str) -> RowEvidence | None:
         return next((row for row in self.rows if (row.setup, row.method) == (setup, method)), None)

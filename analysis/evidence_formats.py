@@ -7,19 +7,20 @@ from dataclasses import asdict
 from itertools import groupby
 from typing import Any
 
+from analysis.captions import explanation
 from analysis.evidence import ColumnEvidence, Difference, Estimate, Evidence, RowEvidence
 from analysis.labels import AVERAGE, method_label, order_methods
+from analysis.numbers import p_text, signed, tenths_text
 from analysis.split_half import SPLITS
-from analysis.table import EVIDENCE_COLUMNS, tenths_text
+from analysis.table import EVIDENCE_COLUMNS
 from analysis.uncertainty import CONFIDENCE, REPLICATES
 
-HEADINGS = ("Method", "Avg", "Split-half", "Fresh", "− vanilla", "Of", "Step", "Setting")
-LEFT = ("Method", "Setting")  # the others are numbers
-EXPLANATION = (
-    f"± and [ ]: {100 * CONFIDENCE:g} % bootstrap over problems and seeds, for the checkpoint as selected. Split-half: "
-    "selected on half of the problems, scored on the other half. Fresh: the selected checkpoint on new samples. "
-    "Of: checkpoints of the family that have scores."
+# Columns of the table of selected checkpoints, in this order.
+METHOD, SCORE, SPLIT_HALF, FRESH, GAP, LIMITS, P, OF, SEEDS, STEP, SETTING = HEADINGS = (
+    *("Method", "Avg", "Split-half", "Fresh", "− Vanilla", f"{100 * CONFIDENCE:g} % interval", "p"),
+    *("Of", "Seeds", "Step", "Setting"),
 )
+LEFT = (METHOD, SETTING)  # the others are numbers
 
 
 def by_setup(evidence: Evidence) -> list[tuple[str, list[RowEvidence]]]:
@@ -31,19 +32,22 @@ def by_setup(evidence: Evidence) -> list[tuple[str, list[RowEvidence]]]:
     ]
 
 
-def text_cells(row: RowEvidence) -> list[str]:
-    """A cell for each of HEADINGS; empty where a number is missing."""
-    column = row.columns[AVERAGE]
-    return [
-        method_label(row.method),
-        f"{tenths_text(column.score.value)} ±{tenths_text(column.score.margin)}",
-        "" if column.split_half is None else tenths_text(column.split_half),
-        "" if column.fresh is None else tenths_text(column.fresh.value),
-        "" if column.difference is None else with_interval(column.difference.estimate),
-        str(row.candidates),
-        str(row.step),
-        row.setting,
-    ]
+def text_rows(rows: Sequence[RowEvidence]) -> tuple[list[str], list[dict[str, str]]]:
+    """The headings that these rows need, and for each row its cells; a number that is missing is an empty cell."""
+    cells = [_cells(row) for row in rows]
+    needed = [name for name in HEADINGS if name not in (GAP, LIMITS, P) or any(row[name] for row in cells)]
+    return needed, cells
+
+
+def gap_text(gap: Difference) -> str:
+    """A difference: `+7.5 (1 seed)`, or `+7.5` where its interval is over seeds."""
+    return f"{signed(gap.estimate.value)}{_caveat(gap)}"
+
+
+def limits_text(gap: Difference) -> str:
+    """`[+1.2, +7.0]`; one that leaves the training runs as they are is named: `[+4.6, +10.4] problems only`."""
+    low, high = gap.estimate.interval.low, gap.estimate.interval.high
+    return f"[{signed(low)}, {signed(high)}]{' problems only' if gap.estimate.over == 'problems' else ''}"
 
 
 def with_interval(estimate: Estimate) -> str:
@@ -52,37 +56,27 @@ def with_interval(estimate: Estimate) -> str:
     return f"{signed(estimate.value)} [{signed(low)}, {signed(high)}]"
 
 
-def signed(value: Any) -> str:
-    """A number with one decimal and its sign; zero has none."""
-    text = tenths_text(value)
-    return text.replace("-", "−") if text.startswith("-") or text == "0.0" else f"+{text}"
-
-
 def markdown_blocks(evidence: Evidence, title: Callable[[str], str]) -> list[str]:
-    """Lines of one table for each setup, no wider than 100 columns as they are."""
-    rule = ["---" if heading in LEFT else "---:" for heading in HEADINGS]
+    """Lines of one table for each setup, then the explanation."""
     lines: list[str] = []
     groups = by_setup(evidence)
     for setup, rows in groups:
         if len(groups) > 1:
             lines += ["", f"**{title(setup)}**"]
-        lines += ["", _line(HEADINGS), _line(rule), *(_line(text_cells(row)) for row in rows)]
-    return [*lines, "", EXPLANATION] if lines else []
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+        headings, cells = text_rows(rows)
+        rule = ["---" if heading in LEFT else "---:" for heading in headings]
+        lines += ["", _line(headings), _line(rule), *(_line([row[name] for name in headings]) for row in cells)]
+    return [*lines, "", " ".join(explanation(evidence))] if lines else []
 
 
 def comment_lines(evidence: Evidence) -> Iterator[str]:
-    """A line for each row, then the explanation."""
+    """A line for each row, then the explanation, a line for each sentence."""
     for setup, rows in by_setup(evidence):
-        for row in rows:
-            method, average, *rest = text_cells(row)
-            parts = [f"{name} {text}" for name, text in zip(HEADINGS[2:], rest, strict=True) if text]
-            yield f"{setup} {method}: {', '.join([average, *parts])}"
-    if evidence.rows:
-        yield EXPLANATION
+        headings, cells = text_rows(rows)
+        for row in cells:
+            parts = [f"{name} {row[name]}" for name in headings[2:] if row[name]]
+            yield f"{setup} {row[METHOD]}: {', '.join([row[SCORE], *parts])}"
+    yield from explanation(evidence)
 
 
 def csv_fields(row: RowEvidence | None, benchmark: str, scale: float) -> list[str]:
@@ -97,40 +91,82 @@ def csv_fields(row: RowEvidence | None, benchmark: str, scale: float) -> list[st
     texts = ["" if number is None else f"{float(number) * scale:.{decimals}f}" for number in numbers]
     return [
         *texts,
-        "" if gap is None else f"{gap.p_value:.4f}",
+        "" if gap is None or gap.p_value is None else f"{gap.p_value:.4f}",
         *(str(row.candidates), str(row.step), row.setting, str(len(row.units))),
         *(str(column.problems), str(column.samples), "" if column.n is None else str(column.n)),
+        *(column.score.over, gap.estimate.over if gap else ""),
     ]
 
 
 def to_object(evidence: Evidence | None) -> dict[str, Any]:
-    """`evidence`, `benchmarks` and `bootstrap` of the JSON form; scores in percent, missing numbers null."""
+    """What the JSON form says of the evidence; scores in percent, missing numbers null."""
     if evidence is None:
-        return {"evidence": [], "benchmarks": [], "bootstrap": None}
+        return {"evidence": [], "benchmarks": [], "bootstrap": None, "seed_spread": {}, "caption": []}
     rows = [row for _, rows in by_setup(evidence) for row in rows]
+    spreads: dict[str, dict[str, Any]] = {}
+    for (setup, column), spread in evidence.spreads.items():
+        known = spread and {"standard_deviation": round(spread.deviation, 4), "degrees_of_freedom": spread.freedom}
+        spreads.setdefault(setup, {})[column] = known
     return {
         "evidence": [_row_object(row) for row in rows],
         "benchmarks": [asdict(source) for source in evidence.benchmarks],
         "bootstrap": {"confidence": CONFIDENCE, "replicates": REPLICATES, "splits": SPLITS},
+        "seed_spread": spreads,
+        "caption": explanation(evidence),
     }
 
 
-def estimate_object(estimate: Estimate | None) -> dict[str, float] | None:
-    """Value and limits; the limits to the decimals that a bootstrap can hold."""
+def estimate_object(estimate: Estimate | None) -> dict[str, Any] | None:
+    """Value, limits and what the interval is over; the limits to the decimals that a bootstrap can hold."""
     if estimate is None:
         return None
     low, high = estimate.interval.low, estimate.interval.high
-    return {"value": float(estimate.value), "low": round(low, 4), "high": round(high, 4)}
+    return {
+        "value": float(estimate.value),
+        "low": round(low, 4),
+        "high": round(high, 4),
+        "interval_over": [estimate.over],
+    }
 
 
-def difference_object(difference: Difference | None) -> dict[str, float] | None:
-    """An estimate with its p-value."""
+def difference_object(difference: Difference | None) -> dict[str, Any] | None:
+    """An estimate with its p-value, null where there is none."""
     found = estimate_object(difference.estimate) if difference else None
-    return {**found, "p_value": round(difference.p_value, 4)} if found and difference else None
+    if found is None or difference is None:
+        return None
+    return {**found, "p_value": None if difference.p_value is None else round(difference.p_value, 4)}
+
+
+def _cells(row: RowEvidence) -> dict[str, str]:
+    """A cell for each of HEADINGS."""
+    column, gap = row.columns[AVERAGE], row.columns[AVERAGE].difference
+    return {
+        METHOD: method_label(row.method),
+        SCORE: f"{tenths_text(column.score.value)} ±{tenths_text(column.score.margin)}",
+        SPLIT_HALF: "" if column.split_half is None else tenths_text(column.split_half),
+        FRESH: "" if column.fresh is None else tenths_text(column.fresh.value),
+        GAP: "" if gap is None else gap_text(gap),
+        LIMITS: "" if gap is None else limits_text(gap),
+        P: "" if gap is None else p_text(gap.p_value),
+        OF: str(row.candidates),
+        SEEDS: str(row.seeds) if row.seeds else "",
+        STEP: str(row.step),
+        SETTING: row.setting,
+    }
+
+
+def _caveat(gap: Difference) -> str:
+    if gap.estimate.over == "seeds":
+        return ""
+    return {0: " (no seeds)", 1: " (1 seed)"}.get(min(gap.runs), " (equal seeds)")
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def _row_object(row: RowEvidence) -> dict[str, Any]:
-    fields = ("setup", "method", "knobs", "step", "units", "candidates", "eligible", "complete")
+    fields = ("setup", "method", "knobs", "step", "units", "seeds", "candidates", "eligible", "complete")
     columns = {name: _column_object(column) for name, column in row.columns.items()}
     spread = None if row.spread is None else round(row.spread, 4)
     return {**{name: getattr(row, name) for name in fields}, "spread": spread, "columns": columns}

@@ -42,6 +42,15 @@ SETUPS: Mapping[str, str] = MappingProxyType(
 _BENCHMARK_LABELS: Mapping[str, str] = {**BENCHMARKS, AVERAGE: AVERAGE_LABEL}
 
 
+def _by_any_name(labels: Mapping[str, str]) -> dict[str, str]:
+    """Folded label or key → key; where names collide a key wins over a label, and the first over later ones."""
+    names = [(key, key) for key in labels] + [(label, key) for key, label in labels.items()]
+    return {name.casefold(): key for name, key in reversed(names)}
+
+
+_BENCHMARK_KEYS, _SETUP_KEYS = _by_any_name(_BENCHMARK_LABELS), _by_any_name(SETUPS)
+
+
 def benchmark_label(key: str, run: BenchmarkRun | None = None) -> str:
     """The column label of a benchmark, or of the average (`avg`): the title its `run` gives, else the known one."""
     return (run.title if run is not None else None) or _BENCHMARK_LABELS.get(key, key)
@@ -60,22 +69,15 @@ def setup_title(key: str, setups: Mapping[str, Setup] | None = None) -> str:
 
 def benchmark_key(name: str) -> str:
     """The key of a benchmark given as key or label, in any case; an unknown name is its own key."""
-    return _find_key(_BENCHMARK_LABELS, name)
+    return _BENCHMARK_KEYS.get(name.casefold(), name)
 
 
 def setup_key(name: str) -> str:
     """The key of a setup given as key or title, in any case; an unknown name is its own key."""
-    return _find_key(SETUPS, name)
+    return _SETUP_KEYS.get(name.casefold(), name)
 
 
 def order_methods(methods: Iterable[str]) -> list[str]:
     """Distinct methods: those of the paper in its order, then unknown ones as given, then the untrained student."""
     ranks = {method: rank for rank, method in enumerate(TITLES)} | {BASE: len(TITLES) + 1}
     return sorted(dict.fromkeys(methods), key=lambda method: ranks.get(method, len(TITLES)))
-
-
-def _find_key(labels: Mapping[str, str], name: str) -> str:
-    folded = name.casefold()
-    keys = [key for key in labels if key.casefold() == folded]
-    labelled = [key for key, label in labels.items() if label.casefold() == folded]
-    return [*keys, *labelled, name][0]

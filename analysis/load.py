@@ -8,6 +8,7 @@ from analysis.assess import assess, exact_scores
 from analysis.candidates import Candidate, Selected, select
 from analysis.labels import BASE, benchmark_label, method_label, setup_title
 from analysis.table import Score, Table, make_table
+from analysis.verdict import verdict
 from orchestrator import grid, selection, status
 from orchestrator.config import Experiment
 from orchestrator.grid import Unit
@@ -39,7 +40,8 @@ def results_table(experiment: Experiment, units: list[Unit], runs: Path) -> Tabl
         for key, run in setup.evaluation.benchmarks.items()
     }
     evidence = assess(experiment, chosen, runs)
-    return make_table(scores, notes(experiment, units, runs, chosen), evidence, titles, labels)
+    said = verdict(experiment, evidence)
+    return make_table(scores, notes(experiment, units, runs, chosen), evidence, titles, labels, said)
 
 
 def notes(experiment: Experiment, units: list[Unit], runs: Path, chosen: list[Selected]) -> list[str]:

@@ -110,7 +110,7 @@ def gain(vanilla: Cell, trust_region: Cell) -> Gain | None:
         return None
     assert vanilla.prompts == trust_region.prompts
     rates = {
-        name: np.divide([cell.correct], cell.n) for name, cell in zip(BEHAVIORS, (vanilla, trust_region), strict=True)
+        name: np.divide(cell.correct, cell.n) for name, cell in zip(BEHAVIORS, (vanilla, trust_region), strict=True)
     }
     replicates = uncertainty.resample(rates, "probe")
     base, blended = (replicates[name] for name in BEHAVIORS)

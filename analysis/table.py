@@ -26,14 +26,17 @@ from analysis.labels import (
     setup_key,
     setup_title,
 )
+from analysis.numbers import round_to_tenths, tenths_text
 
 CSV_COLUMNS = ("method", "setup", "benchmark", "pass_at_1")
 # What `table_formats.to_csv` adds where the table knows what stands behind it; of no use to `read_results`.
 EVIDENCE_COLUMNS = (
     *("ci_low", "ci_high", "split_half", "fresh", "fresh_low", "fresh_high"),
     *("minus_vanilla", "minus_vanilla_low", "minus_vanilla_high", "p_value"),
-    *("candidates", "step", "setting", "seeds", "problems", "samples", "n"),
+    *("candidates", "step", "setting", "seeds", "problems", "samples", "n", "interval_over", "minus_vanilla_over"),
 )
+
+MOST_CELLS = 1_000_000
 
 Mark = Literal["best", "second"]
 
@@ -89,6 +92,7 @@ class Table:
     """Columns grouped by setup, the average first in each group; rows in the paper's order.
 
     `evidence` is known where the scores come from run directories; `titles` holds those of setups that have their own.
+    `verdict` is what may be said of the methods (`analysis.verdict`), the last lines of every form.
     """
 
     columns: tuple[Column, ...]
@@ -96,6 +100,7 @@ class Table:
     notes: tuple[str, ...] = ()
     evidence: Evidence | None = None
     titles: Mapping[str, str] = field(default_factory=dict)
+    verdict: tuple[str, ...] = ()
 
     def title(self, setup: str) -> str:
         """The heading over the columns of a setup."""
@@ -111,33 +116,33 @@ def make_table(
     evidence: Evidence | None = None,
     titles: Mapping[str, str] | None = None,
     labels: Mapping[tuple[str, str], str] | None = None,
+    verdict: Iterable[str] = (),
 ) -> Table:
     """Averages, rounds and ranks scores. `titles` are those of setups, `labels` of a setup's benchmarks.
 
     Setups and benchmarks come in the order of their first score. The average is the unweighted mean over all
     benchmarks of the setup, and missing where one of them is. Raises ValueError for a score that is given twice
-    or lies outside 0 to 100.
+    or lies outside 0 to 100, and for a table of more than MOST_CELLS.
     """
     values = _index_scores(scores)
-    columns = _make_columns(values, labels or {})
+    benchmarks: dict[str, dict[str, None]] = {}  # of each setup, in order
+    for _, setup, benchmark in values:
+        own = benchmarks.setdefault(setup, {})
+        own |= {benchmark: None} if benchmark != AVERAGE else {}
     methods = order_methods(method for method, _, _ in values)
-    by_column = [_make_cells(methods, [_look_up(values, method, column) for method in methods]) for column in columns]
+    size = len(methods) * sum(len(own) + 1 for own in benchmarks.values())
+    if size > MOST_CELLS:
+        raise ValueError(f"{len(methods):,} methods make a table of {size:,} cells; {MOST_CELLS:,} are the most")
+    columns = [column for setup, own in benchmarks.items() for column in _make_columns(setup, list(own), labels or {})]
+    by_column = [
+        _make_cells(methods, [_look_up(values, method, column, benchmarks[column.setup]) for method in methods])
+        for column in columns
+    ]
     rows = (
         Row(method, method_label(method), tuple(cells[position] for cells in by_column))
         for position, method in enumerate(methods)
     )
-    return Table(columns, tuple(rows), tuple(notes), evidence, titles or {})
-
-
-def round_to_tenths(value: Fraction) -> int:
-    """Tenths of a non-negative value, the exact half rounded up: 0.05 gives 1."""
-    return int(value * 10 + Fraction(1, 2))
-
-
-def tenths_text(value: Fraction | float) -> str:
-    """A value with one decimal, the exact half rounded away from zero; `-0.0` is `0.0`."""
-    tenths = round_to_tenths(abs(Fraction(value)))
-    return f"{'-' if value < 0 and tenths else ''}{tenths // 10}.{tenths % 10}"
+    return Table(tuple(columns), tuple(rows), tuple(notes), evidence, titles or {}, tuple(verdict))
 
 
 def _index_scores(scores: Iterable[Score]) -> _Values:
@@ -152,33 +157,19 @@ def _index_scores(scores: Iterable[Score]) -> _Values:
     return values
 
 
-def _make_columns(values: _Values, labels: _Labels) -> tuple[Column, ...]:
-    setups = dict.fromkeys(setup for _, setup, _ in values)
-    return tuple(
-        column
-        for setup in setups
-        for column in (
-            Column(setup, AVERAGE, AVERAGE_LABEL),
-            *_benchmark_columns(setup, _benchmarks(values, setup), labels),
-        )
-    )
-
-
-def _benchmarks(values: _Values, setup: str) -> list[str]:
-    return list(dict.fromkeys(name for _, where, name in values if where == setup and name != AVERAGE))
-
-
-def _benchmark_columns(setup: str, benchmarks: Sequence[str], labels: _Labels) -> list[Column]:
-    """Columns with the benchmarks' labels; benchmarks that have the same label keep their keys, to stay distinct."""
+def _make_columns(setup: str, benchmarks: Sequence[str], labels: _Labels) -> list[Column]:
+    """The average, then the benchmarks under their labels; those that have the same label keep their keys."""
     found = {key: labels.get((setup, key)) or benchmark_label(key) for key in benchmarks}
     uses = Counter(found.values())
-    return [Column(setup, key, label if uses[label] == 1 else key) for key, label in found.items()]
+    named = [Column(setup, key, label if uses[label] == 1 else key) for key, label in found.items()]
+    return [Column(setup, AVERAGE, AVERAGE_LABEL), *named]
 
 
-def _look_up(values: _Values, method: str, column: Column) -> Fraction | None:
+def _look_up(values: _Values, method: str, column: Column, benchmarks: Iterable[str]) -> Fraction | None:
+    """A score, or where an average is not given the mean over the setup's benchmarks."""
     value = values.get((method, column.setup, column.benchmark))
     if value is None and column.benchmark == AVERAGE:
-        return _mean([values.get((method, column.setup, name)) for name in _benchmarks(values, column.setup)])
+        return _mean([values.get((method, column.setup, name)) for name in benchmarks])
     return value
 
 

@@ -1,16 +1,22 @@
-"""A results table as Markdown, LaTeX (booktabs, laid out as in the paper), CSV and JSON."""
+"""A results table as Markdown, LaTeX (booktabs, laid out as in the paper), CSV and JSON.
+
+Each ends in the verdict, the CSV form excepted, which can hold cells only: who writes it shows the verdict beside it.
+"""
 
 import csv
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from io import StringIO
 from itertools import groupby
 
 from analysis import evidence_formats
 from analysis.evidence import Evidence
 from analysis.labels import AVERAGE, BASE, TRUST_REGION, method_title
-from analysis.table import CSV_COLUMNS, EVIDENCE_COLUMNS, Cell, Column, Mark, Row, Table, round_to_tenths
+from analysis.numbers import round_to_tenths, tenths_text
+from analysis.table import CSV_COLUMNS, EVIDENCE_COLUMNS, Cell, Column, Mark, Row, Table
 
+LATEX_WIDTH, LATEX_CELL = 95, 9  # letters of a line of text, and of a score with its reach
 _LATEX_MARKS: Mapping[Mark, str] = {"best": r"\textbf{%s}", "second": r"\underline{%s}"}
 _MARKDOWN_MARKS: Mapping[Mark, str] = {"best": "**%s**", "second": "<u>%s</u>"}
 _LATEX_ESCAPES = str.maketrans(
@@ -33,7 +39,7 @@ _MARKDOWN_ESCAPES = str.maketrans({char: "\\" + char for char in "\\|*<`"})
 
 def to_markdown(table: Table) -> str:
     """A GitHub table: setup titles over column names, best bold, second underlined; then what the averages rest on, a
-    table for each setup; notes below.
+    table for each setup; notes and the verdict below.
     """
     # Markdown has a single heading row; it takes the titles, and the column names become the first row.
     titles = [
@@ -44,28 +50,35 @@ def to_markdown(table: Table) -> str:
         _markdown_line(["", *titles]),
         _markdown_line(["---", *["---:"] * len(table.columns)]),
         _markdown_line(["**Method**", *labels]),
-        *(_markdown_row(row) for row in table.rows),
+        *(_markdown_row(table, row) for row in table.rows),
     ]
     lines += evidence_formats.markdown_blocks(table.evidence, table.title) if table.evidence else []
-    return "\n".join(lines) + "\n" + "".join(f"\n{_markdown(note)}\n" for note in table.notes)
+    last = [*map(_markdown, table.notes), *(f"**{_markdown(line)}**" for line in table.verdict)]
+    return "\n".join(lines) + "\n" + "".join(f"\n{line}\n" for line in last)
 
 
 def to_latex(table: Table) -> str:
-    """A booktabs tabular laid out as in the paper, after notes and evidence as comments; needs the package booktabs."""
-    groups = [[row for row in table.rows if _latex_group(row) == group] for group in range(3)]
-    labels = [_bold_average(column, _latex(column.label), r"\textbf{%s}") for column in table.columns]
+    """A booktabs tabular laid out as in the paper, between notes, evidence and verdict as comments.
+
+    Where what stands behind the scores is known each has the reach of its interval, and setups that would be too wide
+    side by side have a tabular each.
+    """
     evidence = evidence_formats.comment_lines(table.evidence) if table.evidence else ()
-    lines = [
-        *(f"% {_one_line(note)}" for note in (*table.notes, *evidence)),
-        rf"\begin{{tabular}}{{l{'|'.join('c' * width for _, width in _setup_widths(table))}}}",
-        r"\toprule",
-        *_latex_titles(table),
-        _latex_line([r"\textbf{Method}", *labels]),
-        *(line for group in groups if group for line in (r"\midrule", *map(_latex_row, group))),
-        r"\bottomrule",
-        r"\end{tabular}",
-    ]
-    return "\n".join(lines) + "\n"
+    comments = [r"needs \usepackage{booktabs}", *table.notes, *evidence]
+    lines = [f"% {_one_line(text)}" for text in comments]
+    for part in _latex_parts(table):
+        groups = [[row for row in part.rows if _latex_group(row) == group] for group in range(3)]
+        labels = [_bold_average(column, _latex(column.label), r"\textbf{%s}") for column in part.columns]
+        lines += [
+            rf"\begin{{tabular}}{{l{'|'.join('c' * width for _, width in _setup_widths(part))}}}",
+            r"\toprule",
+            *_latex_titles(part),
+            _latex_line([r"\textbf{Method}", *labels]),
+            *(line for group in groups if group for line in (r"\midrule", *(_latex_row(part, row) for row in group))),
+            r"\bottomrule",
+            r"\end{tabular}",
+        ]
+    return "\n".join([*lines, *(f"% {_one_line(line)}" for line in table.verdict)]) + "\n"
 
 
 def to_csv(table: Table) -> str:
@@ -89,11 +102,13 @@ def to_csv(table: Table) -> str:
 
 
 def to_json(table: Table) -> str:
-    """Columns, rows, notes and evidence with sorted keys.
+    """Columns, rows, notes, evidence and verdict with sorted keys.
 
     A cell has `value` (percent before rounding, null if missing), `text` (one decimal, empty if missing) and
     `mark` ("best", "second" or null). `evidence` has an entry for each selected checkpoint, `benchmarks` one for each
-    benchmark of a setup, `bootstrap` says how the intervals were made; empty and null for a table from a CSV file.
+    benchmark of a setup, `bootstrap` and `seed_spread` (percent, pooled over the methods of a setup) say how the
+    intervals were made, `caption` what they mean; empty and null for a table from a CSV file. `verdict` is what may be
+    said of the methods.
     """
     columns = [{"setup": c.setup, "benchmark": c.benchmark, "label": c.label} for c in table.columns]
     rows = [
@@ -109,6 +124,7 @@ def to_json(table: Table) -> str:
         "columns": columns,
         "rows": rows,
         "notes": list(table.notes),
+        "verdict": list(table.verdict),
         **evidence_formats.to_object(table.evidence),
     }
     return json.dumps(document, ensure_ascii=False, indent=2, sort_keys=True) + "\n"
@@ -135,6 +151,18 @@ def _mark_text(cell: Cell, marks: Mapping[Mark, str]) -> str:
     return cell.text if cell.mark is None else marks[cell.mark] % cell.text
 
 
+def _is_best(table: Table, row: Row) -> bool:
+    """Whether a method has the best average of every setup, so that its name is set bold."""
+    averages = [cell for column, cell in _pair_cells(table, row) if column.benchmark == AVERAGE]
+    return bool(averages) and all(cell.mark == "best" for cell in averages)
+
+
+def _margin(table: Table, row: Row, column: Column) -> str:
+    """`2.9`, the reach of a score's interval; empty where it is unknown."""
+    known = table.evidence.find(column.setup, row.method) if table.evidence else None
+    return tenths_text(known.columns[column.benchmark].score.margin) if known else ""
+
+
 def _markdown(text: str) -> str:
     return _one_line(text).translate(_MARKDOWN_ESCAPES)
 
@@ -143,10 +171,13 @@ def _markdown_line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _markdown_row(row: Row) -> str:
+def _markdown_row(table: Table, row: Row) -> str:
     label = _markdown(row.label)
-    cells = [_mark_text(cell, _MARKDOWN_MARKS) for cell in row.cells]
-    return _markdown_line([f"**{label}**" if row.method == TRUST_REGION else label, *cells])
+    cells = []
+    for column, cell in _pair_cells(table, row):
+        margin = _margin(table, row, column)
+        cells.append(_mark_text(cell, _MARKDOWN_MARKS) + (f" ±{margin}" if margin else ""))
+    return _markdown_line([f"**{label}**" if _is_best(table, row) else label, *cells])
 
 
 def _latex(text: str) -> str:
@@ -172,10 +203,30 @@ def _latex_group(row: Row) -> int:
     return {TRUST_REGION: 0, BASE: 2}.get(row.method, 1)
 
 
-def _latex_row(row: Row) -> str:
+def _latex_row(table: Table, row: Row) -> str:
     label = _latex(method_title(row.method))
-    cells = [_mark_text(cell, _LATEX_MARKS) for cell in row.cells]
-    return _latex_line([rf"\textbf{{{label}}}" if row.method == TRUST_REGION else rf"\quad {label}", *cells])
+    cells = []
+    for column, cell in _pair_cells(table, row):
+        margin = _margin(table, row, column)
+        cells.append(_mark_text(cell, _LATEX_MARKS) + (rf"{{\scriptsize$\pm${margin}}}" if margin else ""))
+    indent = "" if row.method == TRUST_REGION else r"\quad "
+    return _latex_line([indent + (rf"\textbf{{{label}}}" if _is_best(table, row) else label), *cells])
+
+
+def _latex_parts(table: Table) -> list[Table]:
+    """The table as one, or a table for each setup where the reach of the intervals makes it wider than a page."""
+    setups = [setup for setup, _ in _setup_widths(table)]
+    widest = max((len(method_title(row.method)) for row in table.rows), default=0)
+    if table.evidence is None or len(setups) < 2 or widest + LATEX_CELL * len(table.columns) <= LATEX_WIDTH:
+        return [table]
+    return [_only(table, setup) for setup in setups]
+
+
+def _only(table: Table, setup: str) -> Table:
+    """The columns of one setup."""
+    places = [place for place, column in enumerate(table.columns) if column.setup == setup]
+    rows = tuple(replace(row, cells=tuple(row.cells[place] for place in places)) for row in table.rows)
+    return replace(table, columns=tuple(table.columns[place] for place in places), rows=rows)
 
 
 def _evidence_fields(evidence: Evidence, method: str, column: Column, scale: float) -> list[str]:

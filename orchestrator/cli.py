@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
-import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -19,6 +19,9 @@ OVERRIDES = "OmegaConf dotlist, for example training.steps=20 methods.skd=null"
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command; exits 0 when it did all it was asked, 2 with one line on a user's mistake."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal without ± or ← shows ? and gets its table all the same
+            stream.reconfigure(errors="replace")
     try:
         options = parse(_parser(), arguments)
         code = options.run(options)
@@ -81,7 +84,11 @@ def _add_sweep_commands(commands: argparse._SubParsersAction) -> None:
 
 def _add_result_commands(commands: argparse._SubParsersAction) -> None:
     table = _experiment(commands, "table", _table, "the results table", optional=True)
-    table.add_argument("--format", choices=("md", "tex", "csv", "json"), default="md")
+    table.add_argument(
+        "--format",
+        choices=("text", "md", "tex", "csv", "json"),
+        help="default: text on a terminal, md in a pipe or file",
+    )
     table.add_argument("--results", type=Path, help="CSV method,setup,benchmark,pass_at_1 instead of an experiment")
     table.add_argument("--compare", metavar="FIRST,SECOND", help="two methods on the same problems, not the table")
     figures = _experiment(commands, "figures", _figures, "the figures, as PNG and PDF")
@@ -157,7 +164,10 @@ def _load(options: argparse.Namespace, notes: bool = False):
     for note in experiment.notes if notes else ():
         print(f"trb: {note}", file=sys.stderr)
     data_dir = experiment.data_dir or os.environ.get("TRB_DATA_DIR")
-    experiment = replace(experiment, data_dir=str(Path(data_dir).resolve()) if data_dir else None)
+    typed = (str(options.experiment), *options.overrides)
+    typed += ("--runs", str(options.runs)) if options.runs != Path("runs") else ()
+    data_dir = str(Path(data_dir).resolve()) if data_dir else None
+    experiment = replace(experiment, data_dir=data_dir, arguments=typed)
     if options.overrides:  # other numbers belong in another results folder
         experiment = replace(experiment, name=f"{experiment.name}-{digest(sorted(options.overrides))}")
     runs = options.runs.resolve()
@@ -180,14 +190,9 @@ def _submit(options: argparse.Namespace) -> int:
 
     experiment, units, runs = _load(options, notes=True)
     confirm(experiment, units, runs, options.yes)
-    return submit(experiment, units, runs, options.address, again=_again(options))
-
-
-def _again(options: argparse.Namespace) -> str:
-    words = ["trb", "submit", str(options.experiment), *options.overrides, *(["--yes"] if options.yes else [])]
-    for flag, value, default in (("--runs", options.runs, Path("runs")), ("--address", options.address, None)):
-        words += [flag, str(value)] if value != default else []
-    return shlex.join(words)
+    own = ["--yes"] if options.yes else []
+    own += [] if options.address is None else ["--address", options.address]
+    return submit(experiment, units, runs, options.address, again=experiment.command("submit", *own))
 
 
 def _status(options: argparse.Namespace) -> int:
@@ -206,15 +211,21 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _table(options: argparse.Namespace) -> int:
-    from analysis import compare, load, table, table_formats
+    from analysis import compare, load, table, terminal
 
     if (options.experiment is None) == (options.results is None):
         raise UserError("table: either EXP.yaml or --results FILE.csv")
+    form = options.format or ("text" if sys.stdout.isatty() else "md")
     if options.compare is not None:
         if options.results is not None:
             raise UserError(f"--compare: {options.compare!r} — EXP.yaml, since --results has no records per problem")
-        write = compare.format_of(options.format)
-        print(write(compare.compare(*_load(options), options.compare)), end="")
+        write = compare.format_of(form)
+        loaded = _load(options)
+        if _lack_runs(options):
+            return 1
+        compared = compare.compare(*loaded, options.compare)
+        print(write(compared), end="")
+        _say_beside(form, compare.verdicts(compared))
         return 0
     if options.results is not None:
         try:
@@ -222,9 +233,32 @@ def _table(options: argparse.Namespace) -> int:
         except ValueError as error:
             raise UserError(str(error)) from None
     else:
-        made = load.results_table(*_load(options))
-    print(table_formats.FORMATS[options.format](made), end="")
+        loaded = _load(options)
+        if _lack_runs(options):
+            return 1
+        made = load.results_table(*loaded)
+    if form == "text":
+        _console().print(terminal.to_rich(made))
+    else:
+        from analysis.table_formats import FORMATS
+
+        print(FORMATS[form](made), end="")
+    _say_beside(form, made.verdict)
     return 0
+
+
+def _say_beside(form: str, verdict: Sequence[str]) -> None:
+    """The verdict where the form that was written has no place for it."""
+    for line in verdict if form == "csv" else ():
+        print(line, file=sys.stderr)
+
+
+def _lack_runs(options: argparse.Namespace) -> bool:
+    """Whether the runs folder is not there, which is said: results then come from nowhere."""
+    if options.runs.exists():
+        return False
+    print(f"runs: {options.runs} (does not exist)", file=sys.stderr)
+    return True
 
 
 def _figures(options: argparse.Namespace) -> int:
@@ -237,6 +271,8 @@ def _figures(options: argparse.Namespace) -> int:
         raise UserError(f"--out: {out} is a file — a folder")
     if options.width is not None and not 3 <= options.width <= 12:
         raise UserError(f"--width: {options.width:g} — inches from 3 to 12")
+    if _lack_runs(options):
+        return 1
     written = write_figures(experiment, units, runs, out, options.width)
     if not written.paths:
         raise UserError(f"{runs}: nothing to draw of {experiment.name} yet — trb submit {options.experiment}")
@@ -253,6 +289,8 @@ def _report(options: argparse.Namespace) -> int:
     path = (options.out or default_path(experiment, runs)).resolve()
     if path.is_dir():
         raise UserError(f"--out: {options.out} is a folder — a file")
+    if _lack_runs(options):
+        return 1
     write_report(experiment, units, runs, path)
     print(path)
     return 0

@@ -6,6 +6,7 @@ this page: the text of a key is the first thing in its `Annotated`, its choices 
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -320,7 +321,12 @@ class Experiment:
     runtime: Runtime
     method_seeds: dict[str, list[int]] = field(default_factory=dict)  # methods that do not use `seeds`
     notes: tuple[str, ...] = ()  # what was read off local files and could be pinned
+    arguments: tuple[str, ...] = ()  # what was typed to get it: file, overrides, options that all commands share
 
     def seeds_of(self, method: str | None) -> list[int]:
         """The seeds of a method's trials; None, for units without a method, gives the experiment's own."""
         return self.seeds if method is None else self.method_seeds.get(method, self.seeds)
+
+    def command(self, name: str, *more: str) -> str:
+        """`trb NAME` for this experiment as one types it, with further overrides or options; quoted for a shell."""
+        return shlex.join(["trb", name, *self.arguments, *more])

@@ -60,6 +60,7 @@ def _read_experiment(path: Path, overrides: Sequence[str]) -> config.Experiment:
         data_dir=file.data_dir,
         runtime=file.runtime,
         notes=tuple(dict.fromkeys(note for _, notes in read.values() for note in notes)),
+        arguments=(str(path), *overrides),
     )
 
 

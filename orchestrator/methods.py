@@ -139,12 +139,7 @@ def method_key(name: str) -> str:
 
     An unknown name is its own key.
     """
-    folded = _fold(name)
-    for names in ({key: key for key in SHORT}, TITLES, SHORT):
-        for key, known in names.items():
-            if _fold(known) == folded:
-                return key
-    return name
+    return _KEYS.get(_fold(name), name)
 
 
 def known_method(where: str, name: str, known: Iterable[str]) -> str:
@@ -159,6 +154,9 @@ def known_method(where: str, name: str, known: Iterable[str]) -> str:
 
 def _fold(name: str) -> str:
     return re.sub(r"[\s_-]+", " ", name.strip()).casefold()
+
+
+_KEYS = {_fold(name): key for names in (SHORT, TITLES, {key: key for key in SHORT}) for key, name in names.items()}
 
 
 @dataclass(frozen=True)

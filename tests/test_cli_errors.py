@@ -489,6 +489,7 @@ def test_table_of_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.Captur
 
 def test_figures_of_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = tmp_path / "runs"
+    runs.mkdir()
     line = complaint(capsys, "figures", QUICKSTART, "--runs", runs, "--out", tmp_path / "figures")
     assert_names(line, runs, "nothing to draw of quickstart yet", "trb submit")
 

@@ -148,6 +148,7 @@ def test_a_width_outside_the_page_is_one_line(tmp_path: Path, capsys: pytest.Cap
 
 
 def test_nothing_to_draw_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "runs").mkdir()
     code, printed, reasons = run(capsys, tmp_path / "runs", tmp_path / "out")
     assert (code, printed, len(reasons)) == (2, [], 1)
     assert "trb submit" in reasons[0]

@@ -13,11 +13,12 @@ import pytest
 
 from analysis.costs import family_costs
 from analysis.curves import Series
+from analysis.numbers import p_text
 from analysis.report.diagnostics import early_mean, last_step
 from analysis.report.html import Html, element, join, table
 from analysis.report.page import build_page, write_report
 from analysis.report.style import CSS
-from analysis.report.texts import decimal, duration, p_text
+from analysis.report.texts import decimal, duration
 from orchestrator.cli import main
 from orchestrator.config import Experiment
 from orchestrator.errors import UserError
@@ -152,7 +153,7 @@ def test_a_table_names_its_rows_and_columns() -> None:
 def test_numbers_as_texts() -> None:
     assert [decimal(None), decimal(0.0), decimal(1234.56, 2)] == ["", "0.0", "1,234.56"]
     assert [duration(s) for s in (8.31, 59.9, 250, 3900)] == ["8.3 s", "1 min 00 s", "4 min 10 s", "1 h 05 min"]
-    assert [p_text(p) for p in (0.0005, 0.001, 0.25)] == ["< 0.001", "0.001", "0.250"]
+    assert [p_text(p) for p in (0.0005, 0.001, 0.25, None)] == ["< 0.001", "0.001", "0.250", ""]
 
 
 # --- what the page says ---
@@ -176,13 +177,15 @@ def test_scores_and_what_is_behind_them(root: ElementTree.Element) -> None:
         "Untrained student",
     }
     trust = behind["TRB"]
-    assert (trust["Step"], trust["Of"], trust["Fresh samples"][:4], trust["− vanilla"][:5]) == (
+    assert (trust["Step"], trust["Of"], trust["Fresh samples"][:4], trust["− Vanilla"]) == (
         "30",
         "1",
         "75.0",
-        "+25.0",
+        "+25.0 (1 seed)",
     )
-    assert behind["Vanilla"]["p"] == "–"
+    assert trust["its 95 % interval"].endswith("] problems only")
+    assert "p" not in evidence[0]
+    assert behind["Vanilla"]["− Vanilla"] == "–"
 
 
 def test_marks_do_not_rely_on_colour(root: ElementTree.Element) -> None:
@@ -317,7 +320,8 @@ def test_the_command_prints_where_the_page_is(runs: Path, tmp_path: Path, capsys
 
 @pytest.mark.parametrize(("out", "word"), [("folder", "is a folder — a file"), ("page.html", "trb submit")])
 def test_mistakes_are_one_line(out: str, word: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "folder").mkdir()
+    for name in ("folder", "none"):
+        (tmp_path / name).mkdir()
     code, printed, complaint = run(capsys, "--runs", tmp_path / "none", "--out", tmp_path / out)
     assert (code, printed, complaint.count("\n")) == (2, "", 1)
     assert word in complaint

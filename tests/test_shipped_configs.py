@@ -107,7 +107,7 @@ def test_the_documented_ones_are_there() -> None:
         ["plan", QUICKSTART],
         ["plan", str(ROOT / "experiments" / "paper.yaml"), "--json"],
         ["status", QUICKSTART, "--runs", "/nonexistent"],
-        ["table", QUICKSTART, "--runs", "/nonexistent"],
+        ["table", QUICKSTART, "--runs", str(ROOT / "experiments")],  # a folder without runs
     ],
     ids=lambda arguments: arguments[0],
 )

@@ -37,6 +37,8 @@ PAPER_LATEX = r"""
 \end{tabular}
 """  # noqa: E501
 
+BOOKTABS = "% needs \\usepackage{booktabs}\n"
+
 # The same cells; * is bold, _ is underlined.
 PAPER_CELLS = {
     "trust_region": "*33.2 *69.7 *34.3 *44.8 _10.2 6.9 *44.4 *70.1 *53.6 *22.3 31.6",
@@ -83,14 +85,14 @@ def read_table(folder: Path, rows: Sequence[str]) -> Table:
 
 
 def test_the_papers_latex_comes_out_verbatim() -> None:
-    assert to_latex(make_table(read_results(PAPER_CSV))) == PAPER_LATEX.lstrip()
+    assert to_latex(make_table(read_results(PAPER_CSV))) == BOOKTABS + PAPER_LATEX.lstrip()
 
 
 def test_the_command_prints_the_papers_latex(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["table", "--results", str(PAPER_CSV), "--format", "tex"])
     assert ended.value.code == 0
-    assert capsys.readouterr().out == PAPER_LATEX.lstrip()
+    assert capsys.readouterr().out == BOOKTABS + PAPER_LATEX.lstrip()
 
 
 def test_every_cell_of_the_paper_has_its_number_and_mark() -> None:
@@ -339,6 +341,9 @@ def test_json_holds_values_before_rounding_with_text_and_mark() -> None:
         "evidence": [],
         "benchmarks": [],
         "bootstrap": None,
+        "seed_spread": {},
+        "caption": [],
+        "verdict": [],
     }
 
 
@@ -346,13 +351,13 @@ def test_notes_go_under_markdown_and_into_latex_comments() -> None:
     scores = [Score("veto", "s", "gsm8k", Fraction(1))]
     table = make_table(scores, notes=["partial: 3 of 10 units done", "two\nlines"])
     assert to_markdown(table).endswith(" |\n\npartial: 3 of 10 units done\n\ntwo lines\n")
-    assert to_latex(table).startswith("% partial: 3 of 10 units done\n% two lines\n\\begin{tabular}")
+    assert to_latex(table).startswith(BOOKTABS + "% partial: 3 of 10 units done\n% two lines\n\\begin{tabular}")
 
 
 def test_latex_text_is_escaped() -> None:
     table = make_table([Score(r"a_b & 50% ε", "x ← #1", r"{\k}~^$", Fraction(50))])
     latex = to_latex(table)
-    assert r"\quad a\_b \& 50\% $\varepsilon$ & \textbf{50.0}" in latex
+    assert r"\quad \textbf{a\_b \& 50\% $\varepsilon$} & \textbf{50.0}" in latex
     assert r"\multicolumn{2}{c}{x $\leftarrow$ \#1}" in latex
     assert r"& \{\textbackslash{}k\}\textasciitilde{}\textasciicircum{}\$ \\" in latex
 
@@ -361,7 +366,7 @@ def test_markdown_text_cannot_break_the_table() -> None:
     table = make_table([Score("a|b", "x\ny", "<c>*", Fraction(50))])
     assert to_markdown(table).splitlines()[0] == "|  | x y |  |"
     assert r"| **Avg** | \<c>\* |" in to_markdown(table)
-    assert r"| a\|b | **50.0** |" in to_markdown(table)
+    assert r"| **a\|b** | **50.0** |" in to_markdown(table)
 
 
 def test_a_table_without_scores_still_renders() -> None:
@@ -369,7 +374,8 @@ def test_a_table_without_scores_still_renders() -> None:
     assert to_csv(table) == f"{HEADER}\n"
     assert "multicolumn" not in to_latex(table)
     assert "cmidrule" not in to_latex(table)
-    nothing = {"columns": [], "rows": [], "notes": [], "evidence": [], "benchmarks": [], "bootstrap": None}
+    nothing = {key: [] for key in ("columns", "rows", "notes", "evidence", "benchmarks", "caption", "verdict")}
+    nothing |= {"bootstrap": None, "seed_spread": {}}
     assert json.loads(to_json(table)) == nothing
 
 
@@ -387,3 +393,22 @@ def test_every_label_reads_back_to_a_benchmark_of_that_label(tmp_path: Path) -> 
         by_key, by_label = read_results(write_csv(tmp_path, [f"veto,s,{key},1", f"skd,s,{label},1"]))
         assert by_key.benchmark == key
         assert benchmark_label(by_label.benchmark) == label
+
+
+def test_a_long_file_is_a_table_or_one_line(tmp_path: Path) -> None:
+    """Time that grew with the square of the rows took minutes."""
+    assert len(read_table(tmp_path, [f"m{i},s,gsm8k,0.5" for i in range(30_000)]).rows) == 30_000
+    assert len(read_table(tmp_path, [f"veto,s{i},gsm8k,0.5" for i in range(30_000)]).columns) == 60_000
+    with pytest.raises(ValueError, match="2,000 methods make a table of 4,002,000 cells; 1,000,000 are the most"):
+        read_table(tmp_path, [f"m{i},s,b{i},0.5" for i in range(2000)])
+
+
+def test_names_are_bold_only_where_every_average_is_the_best() -> None:
+    scores = [("trust_region", "a", 50), ("veto", "a", 60), ("trust_region", "b", 70), ("veto", "b", 60)]
+    split = make_table(Score(method, setup, "gsm8k", Fraction(value)) for method, setup, value in scores)
+    assert "**TRB**" not in to_markdown(split)
+    assert "**Veto**" not in to_markdown(split)
+    won = make_table(Score(method, setup, "gsm8k", Fraction(value)) for method, setup, value in scores[:2])
+    assert "| **Veto** | **60.0** |" in to_markdown(won)
+    assert r"\quad \textbf{Veto} & \textbf{60.0}" in to_latex(won)
+    assert "\nTrust-Region behavior Blending & " in to_latex(won)

@@ -57,7 +57,7 @@ def build_page(experiment: Experiment, units: list[Unit], runs: Path, path: Path
     chosen = load.select(experiment, units, runs)
     costs = {name: family_costs(experiment, units, runs, name) for name in experiment.setups}
     sections = [
-        summary(experiment, statuses, runs),
+        summary(experiment, statuses, runs, results.verdict),
         element(
             "nav", bullets(element("a", text, href=f"#{key}") for key, text in CONTENTS.items()), aria_label="Parts"
         ),

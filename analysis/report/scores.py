@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+from analysis.captions import explanation
 from analysis.evidence import ColumnEvidence, Evidence, RowEvidence
-from analysis.evidence_formats import EXPLANATION, by_setup, signed
+from analysis.evidence_formats import by_setup, gap_text, limits_text
 from analysis.labels import AVERAGE, method_label
+from analysis.numbers import p_text, tenths_text
 from analysis.report.html import Html, bullets, element, join, paragraph, section, table
-from analysis.report.texts import limits, p_text, signed_limits
-from analysis.table import Cell, Table, tenths_text
-from analysis.uncertainty import REPLICATES
+from analysis.report.texts import limits
+from analysis.table import Cell, Table
 
+# The difference stands beside the score, where a narrow screen still shows it.
 HEADINGS = (
-    *("Method", "Setting", "Step", "Of", "Score", "95 % interval", "Split-half"),
-    *("Fresh samples", "− vanilla", "p"),
+    *("Method", "Score", "− Vanilla", "its 95 % interval", "p", "Seeds", "Of", "Split-half", "Fresh samples"),
+    *("Step", "Setting", "Score's 95 % interval"),
 )
-P_VALUE = (
-    f"p: two-sided, twice the smaller share of {REPLICATES} paired bootstrap replicates of the difference on either "
-    "side of zero; not corrected for the number of methods."
-)
+MARKS = "Bold: best of the column; underlined: second. The untrained student is not ranked."
 
 
 def scores_section(results: Table) -> Html:
@@ -26,7 +25,7 @@ def scores_section(results: Table) -> Html:
     parts = [
         join([element("h3", results.title(setup)), _scores(results, setup), _rest(results, setup)]) for setup in setups
     ]
-    notes = [EXPLANATION, P_VALUE, "Bold: best of the column; underlined: second. The untrained student is not ranked."]
+    notes = [*([" ".join(explanation(results.evidence))] if results.evidence else []), MARKS]
     return section(
         "Results", "results", *parts, *(paragraph(note, class_="note") for note in notes), bullets(results.notes)
     )
@@ -62,10 +61,12 @@ def _cell(cell: Cell, known: ColumnEvidence | None) -> str:
 def _rest(results: Table, setup: str) -> Html:
     """The selected checkpoints with what selecting and chance may have added to them."""
     groups = dict(by_setup(results.evidence)) if results.evidence else {}
-    rows = [_evidence_row(row) for row in groups.get(setup, [])]
+    rows = [dict(zip(HEADINGS, _evidence_row(row), strict=True)) for row in groups.get(setup, [])]
     if not rows:
         return paragraph("No checkpoint has been evaluated on all benchmarks yet.")
-    return table("Selected checkpoints, Avg (%)", HEADINGS, rows, texts=("Setting",))
+    shown = [name for name in HEADINGS if name != "p" or any(row["p"] for row in rows)]
+    cells = [[row[name] for name in shown] for row in rows]
+    return table("Selected checkpoints, Avg (%)", shown, cells, texts=("Setting",))
 
 
 def _evidence_row(row: RowEvidence) -> list[str]:
@@ -73,15 +74,17 @@ def _evidence_row(row: RowEvidence) -> list[str]:
     fresh, gap = column.fresh, column.difference
     return [
         method_label(row.method),
-        row.setting or "no knobs",
-        str(row.step),
-        _pool(row),
         tenths_text(column.score.value),
-        limits(column.score),
+        gap_text(gap) if gap else "",
+        limits_text(gap) if gap else "",
+        p_text(gap.p_value) if gap else "",
+        str(row.seeds) if row.seeds else "",
+        _pool(row),
         "" if column.split_half is None else tenths_text(column.split_half),
         f"{tenths_text(fresh.value)} {limits(fresh)}" if fresh else "",
-        f"{signed(gap.estimate.value)} {signed_limits(gap.estimate)}" if gap else "",
-        p_text(gap.p_value) if gap else "",
+        str(row.step),
+        row.setting or "no knobs",
+        limits(column.score),
     ]
 
 

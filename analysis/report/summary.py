@@ -15,8 +15,8 @@ from orchestrator.status import UnitStatus
 SETUP_HEADINGS = ("Setup", "Student", "Teacher", "Training", "Evaluation")
 
 
-def summary(experiment: Experiment, statuses: Sequence[UnitStatus], runs: Path) -> Html:
-    """Name, state, code and setups."""
+def summary(experiment: Experiment, statuses: Sequence[UnitStatus], runs: Path, verdict: Sequence[str]) -> Html:
+    """Name, what may be said of the methods, state, code and setups."""
     seeds = _seeds(experiment)
     methods = ", ".join(map(method_label, experiment.methods))
     commits = sorted({commit_text(origin) for origin in read_origins(statuses, runs).values()})
@@ -24,6 +24,7 @@ def summary(experiment: Experiment, statuses: Sequence[UnitStatus], runs: Path) 
     return element(
         "header",
         element("h1", experiment.name),
+        join([paragraph(element("strong", line), class_="verdict") for line in verdict]),
         paragraph(
             f"On-policy distillation: a student learns from a teacher on what it samples. Compared: {methods}; {seeds}."
         ),

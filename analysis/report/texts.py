@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from analysis.evidence import Estimate
-from analysis.evidence_formats import signed
-from analysis.table import tenths_text
+from analysis.numbers import tenths_text
 
 
 def whole(value: int | None) -> str:
@@ -22,11 +21,6 @@ def signed_decimal(value: float) -> str:
     return f"{value:.2f}".replace("-", "−")
 
 
-def p_text(value: float) -> str:
-    """Three decimals; what would read as nothing is a bound."""
-    return "< 0.001" if value < 0.001 else f"{value:.3f}"
-
-
 def duration(seconds: float) -> str:
     """`1 h 05 min`, `4 min 10 s`, `8.3 s`."""
     minutes, rest = divmod(round(seconds), 60)
@@ -38,8 +32,3 @@ def duration(seconds: float) -> str:
 def limits(estimate: Estimate) -> str:
     """`[54.5, 60.3]`, in per cent."""
     return f"[{tenths_text(estimate.interval.low)}, {tenths_text(estimate.interval.high)}]"
-
-
-def signed_limits(estimate: Estimate) -> str:
-    """`[−1.8, +3.5]`, in per cent."""
-    return f"[{signed(estimate.interval.low)}, {signed(estimate.interval.high)}]"

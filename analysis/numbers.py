@@ -1,0 +1,29 @@
+"""Numbers as texts, in every form of the table."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+
+def round_to_tenths(value: Fraction) -> int:
+    """Tenths of a non-negative value, the exact half rounded up: 0.05 gives 1."""
+    return int(value * 10 + Fraction(1, 2))
+
+
+def tenths_text(value: Fraction | float) -> str:
+    """A value with one decimal, the exact half rounded away from zero; `-0.0` is `0.0`."""
+    tenths = round_to_tenths(abs(Fraction(value)))
+    return f"{'-' if value < 0 and tenths else ''}{tenths // 10}.{tenths % 10}"
+
+
+def signed(value: Fraction | float) -> str:
+    """A number with one decimal and its sign; zero has none."""
+    text = tenths_text(value)
+    return text.replace("-", "−") if text.startswith("-") or text == "0.0" else f"+{text}"
+
+
+def p_text(value: float | None) -> str:
+    """Three decimals; what would read as nothing is a bound, and what is not known is empty."""
+    if value is None:
+        return ""
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
