@@ -21,7 +21,8 @@ Scores = Mapping[int, Sequence[int | None]]  # step → correct out of SAMPLES f
 
 def quickstart(*overrides: str) -> tuple[Experiment, list[Unit]]:
     """The quickstart experiment and its units; selected checkpoints are not evaluated again unless asked for."""
-    experiment = load_experiment(QUICKSTART, ("evaluation.rescore=false", *overrides))
+    asked = any(override.startswith("evaluation.rescore=") for override in overrides)
+    experiment = load_experiment(QUICKSTART, overrides if asked else ("evaluation.rescore=false", *overrides))
     return experiment, expand(experiment)
 
 
