@@ -139,6 +139,13 @@ def _add_reference_commands(commands: argparse._SubParsersAction) -> None:
     reference.add_argument("what", nargs="?", metavar="KEY | EXP.yaml", help="a key, the beginning of one, or a file")
     reference.add_argument("overrides", nargs="*", default=[], metavar="key=value", help=OVERRIDES)
     reference.add_argument("--json", action="store_true", help="print JSON instead of text")
+    text = "where the data files come from: repository, commit, licence, sha256; with fetch, get them"
+    data = commands.add_parser("data", help=text, description=text)
+    data.set_defaults(run=_data)
+    data.add_argument("action", nargs="?", choices=("sources", "fetch"), default="sources", help="default: sources")
+    data.add_argument("folder", nargs="?", type=Path, help="where to put them (default: TRB_DATA_DIR, else data)")
+    data.add_argument("--only", metavar="KEY,…", help="some of the files, for example math500,gsm8k")
+    data.add_argument("--from", dest="mirror", metavar="MIRROR", help="URL or folder of owner/name/commit/path files")
 
 
 def _experiment(
@@ -356,6 +363,20 @@ def _config(options: argparse.Namespace) -> int:
     from orchestrator.config_reference import show
 
     print(show(options.what, options.overrides, options.json, get_terminal_size().columns))
+    return 0
+
+
+def _data(options: argparse.Namespace) -> int:
+    from orchestrator import data_fetch
+
+    only = options.only.split(",") if options.only else []
+    if options.action == "sources":
+        print(data_fetch.table(only))
+        return 0
+    folder = options.folder or Path(os.environ.get("TRB_DATA_DIR") or "data")
+    for line in data_fetch.fetch(folder, only, options.mirror or data_fetch.RAW_FILES):
+        print(line, flush=True)
+    print(f"use them with data_dir={folder}, or TRB_DATA_DIR={folder.resolve()}")
     return 0
 
 

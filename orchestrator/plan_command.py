@@ -14,6 +14,8 @@ from orchestrator.plan import Plan, Range, make_plan
 from orchestrator.plan_totals import hours_on_gpus, to_json, total_gpu_hours, units_left
 from orchestrator.plan_view import Clock, render
 from orchestrator.progress import done_of, reasons
+from orchestrator.tasks.benchmarks import benchmark_of
+from orchestrator.tasks.data_files import GET_DATA
 
 
 def plan(
@@ -27,7 +29,23 @@ def plan(
         return 0
     shown = render(made, Clock(cpu, gpus), reasons(experiment, units, runs) if why else None)
     console.print(shown, highlight=False)
+    lacking = missing_files(experiment)
+    if lacking:
+        console.print(f"Not there yet: {', '.join(lacking)} ({GET_DATA}).", highlight=False, markup=False)
     return 0
+
+
+def missing_files(experiment: Experiment) -> list[str]:
+    """Declared data files that do not lie below the data folder."""
+    wanted: dict[str, None] = {}
+    for setup in experiment.setups.values():
+        wanted |= dict.fromkeys(entry.file for entry in setup.data.files if setup.data.source == "jsonl")
+        for key, run in setup.evaluation.benchmarks.items():
+            file = benchmark_of(key, run).file
+            if file is not None and (run is None or run.path is None):
+                wanted[file] = None
+    folder = Path(experiment.data_dir) if experiment.data_dir else None
+    return [file for file in wanted if folder is None or not (folder / file).is_file()]
 
 
 def planned(experiment: Experiment, units: list[Unit], runs: Path) -> Plan:

@@ -103,3 +103,18 @@ def test_the_command_says_why(
     assert ended.value.code == 0
     assert "training.optimizer.lr: 0.25 there" in " ".join(out.split())
     assert "…" not in out
+
+
+def test_the_plan_names_data_files_that_are_not_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TRB_DATA_DIR", raising=False)
+    smoke = QUICKSTART.with_name("math-smoke.yaml")
+    (tmp_path / "eval").mkdir()
+    (tmp_path / "eval" / "aime24.jsonl").touch()
+    with pytest.raises(SystemExit):
+        main(["plan", str(smoke), f"data_dir={tmp_path}", "--runs", str(tmp_path / "runs")])
+    out = " ".join(capsys.readouterr().out.split())
+    assert "Not there yet: train/math_train.jsonl, train/gsm8k_train_sample.jsonl, eval/gsm8k_test.jsonl" in out
+    assert "trb data fetch FOLDER" in out
+    assert "aime24" not in out

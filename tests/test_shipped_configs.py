@@ -44,6 +44,7 @@ LAYERS = (
         "display",
         "plan_view",
         "config_reference",
+        "data_fetch",
         "wandb_mirror",
         "wandb_dashboard",
     },
