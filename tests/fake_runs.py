@@ -20,9 +20,12 @@ Scores = Mapping[int, Sequence[int | None]]  # step → correct out of SAMPLES f
 
 
 def quickstart(*overrides: str) -> tuple[Experiment, list[Unit]]:
-    """The quickstart experiment and its units; selected checkpoints are not evaluated again unless asked for."""
-    asked = any(override.startswith("evaluation.rescore=") for override in overrides)
-    experiment = load_experiment(QUICKSTART, overrides if asked else ("evaluation.rescore=false", *overrides))
+    """The quickstart experiment and its units; of two overrides of one key the later counts.
+
+    Selected checkpoints are not evaluated again unless asked for.
+    """
+    by_key = {override.partition("=")[0]: override for override in ("evaluation.rescore=false", *overrides)}
+    experiment = load_experiment(QUICKSTART, list(by_key.values()))
     return experiment, expand(experiment)
 
 
