@@ -15,7 +15,7 @@ setup: .venv/.runtime
 quickstart: setup
 	$(BIN)/trb submit experiments/quickstart.yaml
 	$(BIN)/trb probe continuation experiments/quickstart.yaml
-	$(BIN)/trb figures experiments/quickstart.yaml --out runs/results/quickstart
+	$(BIN)/trb figures experiments/quickstart.yaml
 	$(BIN)/trb report experiments/quickstart.yaml
 
 test: .venv/.dev

@@ -1,17 +1,20 @@
-"""The results folder of an experiment: the table in all formats, the trajectories, and all figures when asked for."""
+"""The results folder of an experiment: the table in all formats, its trials, the trajectories, and all figures when
+asked for. Which folder that is says `orchestrator.results_folder`."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analysis import table_formats
+from analysis import table_formats, trials
 from analysis.table import Table
 from orchestrator.config import Experiment
+from orchestrator.files import write_atomically
 from orchestrator.grid import Unit
+from orchestrator.results_folder import claim
 
 if TYPE_CHECKING:
     from analysis.pictures import Picture
@@ -26,28 +29,33 @@ class Written:
 
 
 def write_results(experiment: Experiment, units: list[Unit], runs: Path, table: Table) -> Path:
-    """Write table and trajectories to `runs/results/<experiment>/` and return that folder."""
+    """Write table, trials and trajectories to the experiment's results folder and return that folder."""
     from analysis.pictures import trajectory_pictures  # matplotlib takes a second to import
 
-    folder = runs / "results" / experiment.name
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = claim(experiment, units, runs)
     for suffix, text in table_formats.FORMATS.items():
-        _replace(folder / f"table.{suffix}", text(table))
-    _save(trajectory_pictures(experiment, units, runs), folder)
+        write_atomically(folder / f"table.{suffix}", text(table))
+    write_atomically(folder / "trials.csv", trials.to_csv(trials.read_trials(experiment, units, runs)))
+    _save(trajectory_pictures(experiment, units, runs), lambda: folder)
     return folder
 
 
 def write_figures(
-    experiment: Experiment, units: list[Unit], runs: Path, folder: Path, width: float | None = None
+    experiment: Experiment, units: list[Unit], runs: Path, folder: Path | None, width: float | None = None
 ) -> Written:
-    """`<figure>-<setup>.png` and `.pdf` of all figures that the run directories can fill, `width` inches wide."""
+    """`<figure>-<setup>.png` and `.pdf` of all figures that the run directories can fill, `width` inches wide.
+
+    Without a `folder` they go to the experiment's results.
+    """
     from analysis.figures.style import WIDTH
     from analysis.pictures import pictures
 
-    return _save(pictures(experiment, units, runs, width or WIDTH), folder)
+    own = cache(partial(claim, experiment, tuple(units), runs))
+    return _save(pictures(experiment, units, runs, width or WIDTH), own if folder is None else lambda: folder)
 
 
-def _save(drawn: Iterable[Picture], folder: Path) -> Written:
+def _save(drawn: Iterable[Picture], where: Callable[[], Path]) -> Written:
+    """Write what could be drawn; `where` gives the folder, which is asked for only if there is something to write."""
     from analysis.figures import output
 
     written = Written([], [])
@@ -55,12 +63,7 @@ def _save(drawn: Iterable[Picture], folder: Path) -> Written:
         if picture.figure is None:
             written.missing.append(f"{picture.name}: {picture.missing}")
         else:
+            folder = where()
             folder.mkdir(parents=True, exist_ok=True)
             written.paths.extend(output.save(picture.figure, folder, picture.name))
     return written
-
-
-def _replace(path: Path, text: str) -> None:
-    scratch = path.with_name(f".{path.name}.tmp")
-    scratch.write_text(text, encoding="utf-8")
-    os.replace(scratch, path)

@@ -163,8 +163,8 @@ def _experiment(
 def _load(options: argparse.Namespace, notes: bool = False):
     """Experiment with its data folder settled, its units, and the runs folder; its notes are shown if asked for."""
     from orchestrator.grid import expand
-    from orchestrator.identity import digest
     from orchestrator.load import load_experiment
+    from orchestrator.results_folder import settled_name
     from orchestrator.shipped import find_experiment
 
     experiment = load_experiment(find_experiment(options.experiment), options.overrides)
@@ -175,11 +175,10 @@ def _load(options: argparse.Namespace, notes: bool = False):
     typed += ("--runs", str(options.runs)) if options.runs != Path("runs") else ()
     data_dir = str(Path(data_dir).resolve()) if data_dir else None
     experiment = replace(experiment, data_dir=data_dir, arguments=typed)
-    if options.overrides:  # other numbers belong in another results folder
-        experiment = replace(experiment, name=f"{experiment.name}-{digest(sorted(options.overrides))}")
     runs = options.runs.resolve()
     if runs.exists() and not runs.is_dir():
         raise UserError(f"--runs: {options.runs} is a file — a folder")
+    experiment = replace(experiment, name=settled_name(experiment, options.overrides, runs))
     return experiment, expand(experiment, runs), runs
 
 
@@ -269,18 +268,16 @@ def _lack_runs(options: argparse.Namespace) -> bool:
 
 
 def _figures(options: argparse.Namespace) -> int:
-    from analysis.report.page import default_path
     from analysis.results import write_figures
 
     experiment, units, runs = _load(options)
-    out = options.out or default_path(experiment, runs).parent
-    if out.exists() and not out.is_dir():
-        raise UserError(f"--out: {out} is a file — a folder")
+    if options.out is not None and options.out.exists() and not options.out.is_dir():
+        raise UserError(f"--out: {options.out} is a file — a folder")
     if options.width is not None and not 3 <= options.width <= 12:
         raise UserError(f"--width: {options.width:g} — inches from 3 to 12")
     if _lack_runs(options):
         return 1
-    written = write_figures(experiment, units, runs, out, options.width)
+    written = write_figures(experiment, units, runs, options.out, options.width)
     if not written.paths:
         raise UserError(f"{runs}: nothing to draw of {experiment.name} yet — trb submit {options.experiment}")
     print("\n".join(map(str, written.paths)))
@@ -290,16 +287,14 @@ def _figures(options: argparse.Namespace) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
-    from analysis.report.page import default_path, write_report
+    from analysis.report.page import write_report
 
     experiment, units, runs = _load(options)
-    path = (options.out or default_path(experiment, runs)).resolve()
-    if path.is_dir():
+    if options.out is not None and options.out.is_dir():
         raise UserError(f"--out: {options.out} is a folder — a file")
     if _lack_runs(options):
         return 1
-    write_report(experiment, units, runs, path)
-    print(path)
+    print(write_report(experiment, units, runs, options.out.resolve() if options.out else None))
     return 0
 
 

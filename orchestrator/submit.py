@@ -100,9 +100,11 @@ def _conclude(job: Submission, interrupted: bool) -> int:
     table = load.results_table(job.experiment, job.units, job.runs)
     job.console.print(terminal.to_rich(table))
     folder = results.write_results(job.experiment, job.units, job.runs, table)
-    job.console.print(f"written to {folder}", highlight=False, soft_wrap=True)
+    job.say(f"written to {folder}: the table in all forms, trials.csv, trajectories")
+    job.say(f"all of it on one page: {job.experiment.command('report')}")
+    job.say(f"every figure:          {job.experiment.command('figures')}")
     document, scores = (table_formats.FORMATS[form](table) for form in ("json", "csv"))
-    job.mirror.catch_up(result_tables(json.loads(document), scores), list(table.notes))
+    job.mirror.catch_up(result_tables(json.loads(document), scores), [*table.notes, *table.verdict])
     for unit in statuses:
         if unit.state == "failed":
             job.console.print(f"failed: {unit.id}: {unit.error}", highlight=False, soft_wrap=True)

@@ -99,7 +99,8 @@ def test_the_results_folder_holds_tables_and_figures(tmp_path: Path, one_seed: L
     folder = results.write_results(*one_seed, tmp_path, load.results_table(*one_seed, tmp_path))
     names = {path.name for path in folder.iterdir()}
     assert names == {f"table.{kind}" for kind in ("md", "tex", "csv", "json")} | {
-        f"trajectories-arithmetic.{kind}" for kind in ("png", "pdf")
+        *(f"trajectories-arithmetic.{kind}" for kind in ("png", "pdf")),
+        *("experiment.yaml", "trials.csv"),
     }
 
 

@@ -31,7 +31,7 @@ LAYERS = (
     {"identity"},
     {"made_models"},
     {"diagnostics", "engines", "grid", "validate", "local_files"},
-    {"selection", "probe_unit", "probe_documents"},
+    {"selection", "probe_unit", "probe_documents", "results_folder"},
     {"wants", "evaluation_budget"},
     {"plan"},
     {"plan_totals", "progress"},
@@ -57,6 +57,7 @@ LAYERS = (
 FOR_ANALYSIS = {
     *("config", "methods", "grid", "rundir", "selection", "status", "load", "records", "errors", "probe_unit"),
     "files",
+    "results_folder",
     "tasks.benchmarks",
 }
 USING_ANALYSIS = {"orchestrator.submit", "orchestrator.cli"}

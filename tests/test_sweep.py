@@ -43,6 +43,13 @@ def test_results_are_on_disk(finished: Sweep) -> None:
     runs = finished.runs
     names = {file.name for file in (runs / "results" / "sweep").iterdir()}
     assert {"table.md", "table.tex", "table.csv", "trajectories-tiny.png", "trajectories-tiny.pdf"} <= names
+    assert {"experiment.yaml", "trials.csv"} <= names
+
+
+@ON_FINISHED
+def test_the_end_names_the_commands_that_follow(finished: Sweep) -> None:
+    for command in ("report", "figures"):
+        assert f"trb {command} {finished.experiment} --runs {finished.runs}" in finished.shown
 
 
 @ON_FINISHED

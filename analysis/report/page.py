@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -22,7 +21,9 @@ from analysis.report.summary import summary
 from orchestrator import status
 from orchestrator.config import Experiment
 from orchestrator.errors import UserError
+from orchestrator.files import write_atomically
 from orchestrator.grid import Unit
+from orchestrator.results_folder import claim
 
 CONTENTS: Mapping[str, str] = {
     "results": "Results",
@@ -34,20 +35,18 @@ CONTENTS: Mapping[str, str] = {
 }
 
 
-def default_path(experiment: Experiment, runs: Path) -> Path:
-    """Beside the experiment's tables and figures."""
-    return runs / "results" / experiment.name / "report.html"
+def write_report(experiment: Experiment, units: list[Unit], runs: Path, path: Path | None = None) -> Path:
+    """Write the page at once, beside the experiment's tables and figures unless a `path` is given, and say where.
 
-
-def write_report(experiment: Experiment, units: list[Unit], runs: Path, path: Path) -> None:
-    """Write the page at once. UserError where no unit was started yet."""
+    UserError where no unit was started yet.
+    """
     if not any((runs / unit.id / "config.json").exists() for unit in units):
         raise UserError(f"{runs}: nothing to report of {experiment.name} yet — trb submit starts it")
+    path = path or claim(experiment, units, runs) / "report.html"
     page = build_page(experiment, units, runs, path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(f".{path.name}.tmp")
-    scratch.write_text(page, encoding="utf-8")
-    os.replace(scratch, path)
+    write_atomically(path, page)
+    return path
 
 
 def build_page(experiment: Experiment, units: list[Unit], runs: Path, path: Path) -> str:
