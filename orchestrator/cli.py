@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import io
 import json
 import os
@@ -72,6 +73,15 @@ def _add_sweep_commands(commands: argparse._SubParsersAction) -> None:
     submit.add_argument("--yes", action="store_true", help="spend more than 1,000 planned GPU-hours without a question")
     status = _experiment(commands, "status", _status, "where every unit stands, also while it runs")
     status.add_argument("--json", action="store_true")
+    status.add_argument("--all", action="store_true", help="every unit, also of a large sweep")
+    status.add_argument("--sort", choices=("score", "name", "state", "left"), help="order of the units (default: plan)")
+    text = "the log of a unit, or of every unit of an experiment"
+    logs = commands.add_parser("logs", help=text, description=text)
+    logs.set_defaults(run=_logs)
+    logs.add_argument("unit", metavar="UNIT | EXP.yaml", help="id of a unit, its beginning, or a label: 'TRB K=12'")
+    logs.add_argument("overrides", nargs="*", default=[], metavar="key=value", help=OVERRIDES)
+    _add_runs(logs)
+    logs.add_argument("--follow", action="store_true", help="go on printing what is added, until Ctrl-C")
     probes = commands.add_parser("probe", help="measurements of the untrained student").add_subparsers(
         dest="probe", metavar="PROBE", required=True
     )
@@ -124,7 +134,7 @@ def _add_model_commands(commands: argparse._SubParsersAction) -> None:
     )
     evaluate.add_argument("--limit", type=whole_number, help="only the first problems of each benchmark")
     evaluate.add_argument("--data-dir", default=None)
-    evaluate.add_argument("--runs", type=Path, default=Path("runs"))
+    _add_runs(evaluate)
     evaluate.add_argument("--json", action="store_true")
     grade = commands.add_parser("grade", help="grade a file of rows {gold, generation} with the one grader")
     grade.set_defaults(run=_grade)
@@ -155,9 +165,15 @@ def _experiment(
     parser = commands.add_parser(name, help=text, description=text)
     parser.add_argument("experiment", type=Path, metavar="EXP.yaml", nargs="?" if optional else None)
     parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help=OVERRIDES)
-    parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of the run directories (default: runs)")
+    _add_runs(parser)
     parser.set_defaults(run=run)
     return parser
+
+
+def _add_runs(parser: argparse.ArgumentParser) -> None:
+    default = Path(os.environ.get("TRB_RUNS") or "runs")
+    text = "folder of the run directories (default: $TRB_RUNS, else runs)"
+    parser.add_argument("--runs", type=Path, metavar="DIR", default=default, help=text)
 
 
 def _load(options: argparse.Namespace, notes: bool = False):
@@ -202,17 +218,24 @@ def _submit(options: argparse.Namespace) -> int:
 
 
 def _status(options: argparse.Namespace) -> int:
-    from orchestrator import display, status
+    from orchestrator.status_command import show_status
 
-    experiment, units, runs = _load(options)
-    statuses = status.collect(experiment, units, runs)
-    if options.json:
-        print(json.dumps({"units": [s.to_json() for s in statuses]}, indent=2))
+    return show_status(*_load(options), _console(), options.json, options.all, options.sort)
+
+
+def _logs(options: argparse.Namespace) -> int:
+    from orchestrator import logs
+
+    runs = options.runs.resolve()
+    if options.unit.endswith((".yaml", ".yml")):
+        options.experiment = Path(options.unit)
+        _, units, runs = _load(options)
+        found = logs.started_units(units, runs)
+        if not found:
+            raise UserError(f"{options.unit}: none of its {len(units)} units has a log in {runs}")
     else:
-        console = _console()
-        console.print(display.status_table(statuses))
-        for failed in (s for s in statuses if s.state == "failed"):
-            console.print(f"{failed.id}: {failed.error}", highlight=False, soft_wrap=True)
+        found = [logs.find_unit(options.unit, runs)]
+    (logs.follow_logs if options.follow else logs.show_logs)(found, runs, functools.partial(print, flush=True))
     return 0
 
 

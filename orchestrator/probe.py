@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress
 
-from orchestrator import display, prepare
+from orchestrator import prepare
 from orchestrator.config import Experiment
 from orchestrator.errors import UserError
 from orchestrator.grid import Unit
@@ -18,6 +18,7 @@ from orchestrator.prepare import worker_spec
 from orchestrator.probe_unit import LOGS, probe_unit
 from orchestrator.provenance import provenance
 from orchestrator.rundir import RunReader, RunWriter
+from orchestrator.watching import building
 from orchestrator.workers.spec import WorkerSpec, resolved
 
 
@@ -29,7 +30,7 @@ def run_probes(experiment: Experiment, runs: Path, console: Console) -> None:
     wanted = _without_benchmarks(experiment, missing)
     prepare.check(wanted, runs)
     runs.mkdir(parents=True, exist_ok=True)
-    with display.building(console) as report:
+    with building(console) as report:
         pairs = prepare.prepare(wanted, runs, report)
     for unit in _missing(experiment, runs):  # with the ids that the models have given them
         _run(worker_spec(unit, experiment, runs, pairs[unit.setup]), runs, console)

@@ -89,6 +89,11 @@ class RunReader:
         """Why the unit failed, if it did."""
         return read_text(self.path / "error.txt", "remove it")
 
+    @property
+    def traceback(self) -> str | None:
+        """The traceback of that failure."""
+        return read_text(self.path / "traceback.txt", "remove it")
+
     def config(self) -> dict[str, Any]:
         """The resolved configuration the unit was started with."""
         return self._described("config.json")
@@ -132,6 +137,14 @@ class RunReader:
         It is a log in which steps that were repeated after a kill appear again.
         """
         return self._clock("timing.jsonl", {"phase": str, "step": int})
+
+    def timing_stamp(self) -> tuple[int, int] | None:
+        """What changes whenever there are more wall-clock rows; None if there are none."""
+        try:
+            found = (self.path / "timing.jsonl").stat()
+        except FileNotFoundError:
+            return None
+        return found.st_size, found.st_mtime_ns
 
     def log_text(self) -> str | None:
         """The log for people; None if the unit has not started."""

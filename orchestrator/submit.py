@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import threading
 import time
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 from rich.console import Console
 
-from orchestrator import display, prepare, status
+from orchestrator import display, prepare, status, watching
 from orchestrator.config import Experiment
 from orchestrator.grid import Unit, expand
 from orchestrator.mirroring import Mirror
@@ -18,6 +21,8 @@ from orchestrator.ray_environment import prepare_environment
 from orchestrator.retention import prune
 from orchestrator.status import UnitStatus
 from orchestrator.wandb_projection import result_tables
+
+SILENCE_S = 3.0  # that nobody wonders about
 
 
 @dataclass(frozen=True)
@@ -38,13 +43,16 @@ class Submission:
     def collect(self) -> list[UnitStatus]:
         return status.collect(self.experiment, self.units, self.runs)
 
+    def trials_done(self) -> int:
+        return sum(unit.kind == "trial" and unit.state == "done" for unit in self.collect())
+
     def say(self, line: str) -> None:
         self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def submit(experiment: Experiment, units: list[Unit], runs: Path, address: str | None, again: str) -> int:
     """0 when every unit is done, 1 when some are not, 130 after Ctrl-C."""
-    job = Submission(experiment, units, runs, address, again, Console())
+    job = Submission(experiment, units, runs, address, again, watching.lasting_console(runs))
     if any(unit.provisional for unit in units):
         try:
             job = _with_models(job)
@@ -53,9 +61,10 @@ def submit(experiment: Experiment, units: list[Unit], runs: Path, address: str |
         units = job.units
     missing = status.missing_units(experiment, units, runs)
     if not missing:
+        _say_where(job)
         job.mirror.announce()
         prune(experiment, units, runs)
-        job.console.print(f"everything is done: {len(units)} units", highlight=False)
+        job.say(f"everything is done: {len(units)} units")
         return _conclude(job, interrupted=False)
     interrupted = _run(job, missing)
     return _conclude(job, interrupted)
@@ -63,11 +72,35 @@ def submit(experiment: Experiment, units: list[Unit], runs: Path, address: str |
 
 def _with_models(job: Submission) -> Submission:
     """Make the embedded models: the ids of what is trained from them rest on their weights."""
-    prepare.check(job.experiment, job.runs)
+    _check(job)
+    _say_where(job)
     job.runs.mkdir(parents=True, exist_ok=True)
-    with display.building(job.console) as report:
+    with watching.building(job.console) as report:
         prepare.prepare(job.experiment, job.runs, report)
     return replace(job, units=expand(job.experiment, job.runs))
+
+
+def _check(job: Submission) -> None:
+    """UserError on data or models that cannot be used. Says that it looks at them only where that takes a while."""
+    timer = threading.Timer(SILENCE_S, job.say, ["checking models and data…"])
+    timer.daemon = True
+    timer.start()
+    try:
+        prepare.check(job.experiment, job.runs)
+    finally:
+        timer.cancel()
+
+
+def _say_where(job: Submission) -> None:
+    job.say(display.runs_line(job.runs, job.collect(), absent="new"))
+
+
+def _to_run(missing: list[Unit]) -> str:
+    """`8 units to run: 6 trials, 1 supervised stage, 1 untrained student`."""
+    kinds = {"trial": "trial", "sft": "supervised stage", "base_eval": "untrained student"}
+    counts = Counter(unit.kind for unit in missing)
+    parts = [f"{counts[kind]} {name}{'s' * (counts[kind] > 1)}" for kind, name in kinds.items() if counts[kind]]
+    return f"{len(missing)} unit{'s' * (len(missing) > 1)} to run: {', '.join(parts)}"
 
 
 def _run(job: Submission, missing: list[Unit]) -> bool:
@@ -75,16 +108,22 @@ def _run(job: Submission, missing: list[Unit]) -> bool:
     job.runs.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
     try:
-        prepare.check(job.experiment, job.runs)
+        _check(job)
+        _say_where(job)
+        job.say(_to_run(missing))
         job.mirror.announce()
+        job.say(f"joining the Ray cluster at {job.address}…" if job.address else "starting Ray…")
         prepare_environment(private=job.address is None)
         from orchestrator import sweep  # Ray takes seconds to import
 
         with sweep.cluster(job.address, job.runs):
             sweep.check_placement(missing)
-            with display.building(job.console) as report:
+            with watching.building(job.console) as report:
                 pairs = prepare.prepare(job.experiment, job.runs, report)
-            with job.mirror.following(), display.watching(job.collect, job.console):
+            job.say("starting workers…")
+            session = status.Session(started, job.trials_done(), sweep.capacity())
+            look = functools.partial(status.overview, job.experiment, job.units, job.runs, session)
+            with job.mirror.following(), watching.watching(look, job.console):
                 sweep.run_waves(job.experiment, job.units, job.runs, pairs)
     except KeyboardInterrupt:
         return True
@@ -107,7 +146,8 @@ def _conclude(job: Submission, interrupted: bool) -> int:
     job.mirror.catch_up(result_tables(json.loads(document), scores), [*table.notes, *table.verdict])
     for unit in statuses:
         if unit.state == "failed":
-            job.console.print(f"failed: {unit.id}: {unit.error}", highlight=False, soft_wrap=True)
+            job.say(f"failed: {unit.id}: {unit.error}")
+            job.say(display.where_to_look(unit, job.runs))
     if all(unit.state == "done" for unit in statuses):
         return 0
     job.console.print(f"{display.summary(statuses)}; go on with: {job.again}", highlight=False, soft_wrap=True)

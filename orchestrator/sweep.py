@@ -111,6 +111,12 @@ def _did(unit: Unit, asked: Wants, left: Wants, runs: Path) -> bool:
     return RunReader(runs, unit.id).trained and not still
 
 
+def capacity() -> dict[str, float]:
+    """CPUs and GPUs of the cluster."""
+    found = ray.cluster_resources()
+    return {kind: found.get(kind, 0.0) for kind in ("CPU", "GPU")}
+
+
 def check_placement(units: list[Unit]) -> None:
     """UserError if a unit's placement group can never be placed on this cluster (it would wait for ever)."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]

@@ -34,24 +34,25 @@ LAYERS = (
     {"selection", "probe_unit", "probe_documents", "results_folder"},
     {"wants", "evaluation_budget"},
     {"plan"},
-    {"plan_totals", "progress"},
-    {"cpu_time"},
+    {"plan_totals", "progress", "timings"},
+    {"cpu_time", "time_left"},
     {"workers", "load", "retention", "status", "wandb_mode", "wandb_projection"},
     {
         "prepare",
         "training_step",
         "continuation",
         "display",
+        "logs",
         "plan_view",
         "config_reference",
         "data_fetch",
         "wandb_mirror",
         "wandb_dashboard",
     },
-    {"trial", "mirroring", "plan_command"},
+    {"trial", "mirroring", "plan_command", "watching"},
     {"trainable"},
     {"sweep"},
-    {"submit", "spending", "doctor", "regrade", "standalone_eval", "probe"},
+    {"submit", "spending", "status_command", "doctor", "regrade", "standalone_eval", "probe"},
     {"cli"},
 )
 FOR_ANALYSIS = {
@@ -108,8 +109,8 @@ def test_the_documented_ones_are_there() -> None:
         ["config", QUICKSTART],
         ["plan", QUICKSTART],
         ["plan", str(ROOT / "experiments" / "paper.yaml"), "--json"],
-        ["status", QUICKSTART, "--runs", "/nonexistent"],
-        ["table", QUICKSTART, "--runs", str(ROOT / "experiments")],  # a folder without runs
+        ["status", QUICKSTART, "--runs", str(ROOT / "experiments")],  # a folder without runs
+        ["table", QUICKSTART, "--runs", str(ROOT / "experiments")],
     ],
     ids=lambda arguments: arguments[0],
 )
