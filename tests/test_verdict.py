@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import re
+import subprocess
+import sys
 from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
@@ -20,8 +22,10 @@ from analysis.table_formats import FORMATS
 from analysis.verdict import more_seeds, verdict
 from orchestrator.cli import main
 from orchestrator.config import Experiment
-from orchestrator.grid import Unit
+from orchestrator.grid import Unit, expand
+from orchestrator.load import load_experiment
 from tests.fake_runs import QUICKSTART, quickstart, units_of, write_run
+from tests.sweeps import ROOT, environment
 from tests.test_evidence import draw, write
 
 # Methods with their mean pass rates; SFT warmup is far ahead, SKD level with vanilla.
@@ -292,3 +296,27 @@ def test_a_runs_folder_that_does_not_exist_is_said(
     assert ended.value.code == 1
     assert capsys.readouterr().err.splitlines()[0] == f"runs: {tmp_path / 'nowhere'} (does not exist)"
     assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize("form", ["text", "md"])
+def test_a_terminal_that_knows_only_ascii_gets_its_table(form: str) -> None:
+    paper = Path(__file__).parent / "fixtures" / "paper_results.csv"
+    code = f"from orchestrator.cli import main; main({['table', '--results', str(paper), '--format', form]!r})"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        check=False,
+        cwd=ROOT,
+        env=environment() | {"PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Qwen3-1.7B-Base ? Qwen3-8B" in done.stdout
+
+
+def test_setups_too_wide_for_a_page_have_a_tabular_each(tmp_path: Path) -> None:
+    experiment = load_experiment(QUICKSTART.with_name("paper.yaml"), [])
+    made = load.results_table(experiment, expand(experiment), tmp_path)
+    text = FORMATS["tex"](made)
+    assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 2
+    assert text.startswith("% needs \\usepackage{booktabs}\n")
