@@ -447,7 +447,7 @@ def outer_texts(figure: Figure) -> Iterator[Any]:
             text
             for text in (axes.title, cast(Any, axes)._left_title, axes.xaxis.label, axes.yaxis.label)
             if text.get_text()
-        )  # pyright: ignore[reportAttributeAccessIssue]
+        )
         for axis, (low, high) in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
             shown = (tick.label1 for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high)
             yield from (text for text in shown if text.get_text() and text.get_visible())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import csv
 import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
@@ -11,6 +13,7 @@ from urllib.parse import unquote
 
 import pytest
 
+from analysis import load, table_formats
 from analysis.costs import family_costs
 from analysis.curves import Series
 from analysis.numbers import p_text
@@ -18,6 +21,7 @@ from analysis.report.diagnostics import early_mean, last_step
 from analysis.report.html import Html, element, join, table
 from analysis.report.page import build_page, write_report
 from analysis.report.style import CSS
+from analysis.report.summary import summary
 from analysis.report.texts import decimal, duration
 from orchestrator.cli import main
 from orchestrator.config import Experiment
@@ -30,14 +34,14 @@ from tests.fake_runs import QUICKSTART, quickstart, record, units_of
 
 Loaded = tuple[Experiment, list[Unit]]
 SETUP = "arithmetic"
-PARTS = ["results", "figures", "rollouts", "diagnostics", "cost", "provenance"]
+PARTS = ["results", "figures", "rollouts", "diagnostics", "cost", "trials", "parameters", "provenance"]
 EVIL = "<script>document.title='run'</script><img src=x onerror=\"document.title='run'\">"
 METHODS = ("vanilla", "trust_region", "skd")  # of which the made-up sweep has runs
 PROVENANCE = {
     "commit": "c0ffee",
     "dirty_diff": "+x",
     "versions": {"python": "3.11", "ray": None},
-    "host": {"name": "box<1>", "system": "Linux", "machine": "x86_64"},
+    "host": {"name": "box<1>", "system": "Linux", "machine": "x86_64", "cpu": "Z80", "cores": 8, "gpus": ["H100"] * 2},
 }
 
 
@@ -115,7 +119,7 @@ def page(runs: Path, loaded: Loaded) -> Path:
 def root(page: Path) -> ElementTree.Element:
     """The page as a tree; that it is one says that every element is closed."""
     text = re.sub(
-        r"<(meta|link|img)([^>]*)>", r"<\1\2/>", page.read_text(encoding="utf-8").removeprefix("<!doctype html>")
+        r"<(meta|link|img|source)([^>]*)>", r"<\1\2/>", page.read_text(encoding="utf-8").removeprefix("<!doctype html>")
     )
     return ElementTree.fromstring(text)
 
@@ -209,8 +213,10 @@ def test_figures_are_pictures_with_words(root: ElementTree.Element) -> None:
         f"{kind}-{SETUP}" for kind in ("trajectories", "entropy", "sweep", "tradeoff", "diagnostics")
     }
     for figure in images.values():
-        image = next(figure.iter("img"))
-        assert image.get("src", "").startswith("data:image/svg+xml;base64,")
+        image, wide = next(figure.iter("img")), next(figure.iter("source"))
+        for source in (image.get("src", ""), wide.get("srcset", "")):
+            assert source.startswith("data:image/svg+xml;base64,")
+        assert wide.get("media") == "(min-width: 46rem)"
         assert len(image.get("alt", "")) > 20
         assert "What it does not show" in "".join(next(figure.iter("figcaption")).itertext())
     reasons = [item.text for item in root.findall(".//section[@id='figures']//li")]
@@ -262,10 +268,72 @@ def test_provenance_names_code_problems_data_and_directories(root: ElementTree.E
     words = "".join(section.itertext())
     for word in ("c0ffee with uncommitted changes", "ray missing", "box<1>", "arithmetic_short-"):
         assert word in words
-    assert ["Arithmetic", "golds: given", "7"] in tables(root, "provenance")["Training data"]
+    assert ["Arithmetic", "golds: given", "7"] in tables(root, "provenance")["What was counted when it was read"]
+
+
+def facts(root: ElementTree.Element) -> dict[str, str]:
+    """The terms under the head of the page."""
+    found = next(one for one in root.iter("dl") if one.get("class") == "facts")
+    terms, texts = (["".join(node.itertext()) for node in found.iter(name)] for name in ("dt", "dd"))
+    return dict(zip(terms, texts, strict=True))
+
+
+def test_the_head_says_when_how_and_on_what(root: ElementTree.Element) -> None:
+    shown = facts(root)
+    assert shown["Command"].startswith("trb submit")
+    assert re.fullmatch(r"\d+ \w+ \d{4}, \d\d:\d\d to .+ UTC", shown["Date"])
+    assert shown["Hardware"] == "2 × H100, 8 cores of Z80, x86_64"
+    assert shown["Versions"] == "python 3.11"
+    assert shown["Downloads"] == "table.csv, table.tex, table.json, trials.csv"
+
+
+def test_only_the_first_problems_are_named_in_the_head() -> None:
+    experiment = quickstart("evaluation.benchmarks.arithmetic_long.limit=20")[0]
+    words = summary(experiment, [], [])
+    assert "arithmetic_short n = 4, arithmetic_long n = 4 of the first 20 problems only" in words
+
+
+def test_trials_stand_by_score_with_links_to_their_directories(
+    root: ElementTree.Element, page: Path, loaded: Loaded
+) -> None:
+    heads, *rows = tables(root, "trials")["Units, best score first"]
+    assert heads == ["Setting", "Seed", "State", "Best step", "Score", "Minutes", "Run directory"]
+    assert [row[0].split()[0] for row in rows[:4]] == ["TRB", "Vanilla", "Untrained", "SKD"]
+    assert [row[4] for row in rows[:5]] == ["75.0", "50.0", "25.0", "25.0", "–"]
+    assert rows[-1][2] == "waiting, 0 of 60"
+    assert len(rows) == len(loaded[1])
+    section = root.find(".//section[@id='trials']")
+    assert section is not None
     links = [unquote(link.get("href", "")) for link in section.iter("a")]
     assert len(links) == 4
     assert all((page.parent / link / "config.json").is_file() for link in links)
+
+
+def test_a_page_outside_the_runs_has_no_links_that_break(tmp_path: Path, runs: Path, loaded: Loaded) -> None:
+    text = build_page(*loaded, runs, tmp_path / "report.html")
+    assert set(re.findall(r'href="([^"]*)"', text)) - {f"#{part}" for part in PARTS} == set(
+        re.findall(r'href="(data:[^"]*)"', text)
+    )
+
+
+def test_downloads_are_the_tables(root: ElementTree.Element, runs: Path, loaded: Loaded) -> None:
+    links = {link.get("download"): link.get("href", "") for link in root.iter("a") if link.get("download")}
+    files = {name: base64.b64decode(link.partition("base64,")[2]).decode() for name, link in links.items() if name}
+    assert files["table.csv"] == table_formats.to_csv(load.results_table(*loaded, runs))
+    names, *rows = csv.reader(files["trials.csv"].splitlines())
+    first = dict(zip(names, rows[0], strict=True))
+    assert first["unit"] == loaded[1][0].id
+    assert len(rows) == len(loaded[1])
+
+
+def test_hyper_parameters_are_those_of_the_experiment(root: ElementTree.Element, loaded: Loaded) -> None:
+    found = tables(root, "parameters")
+    training = loaded[0].setups[SETUP].training
+    keys = {row[0]: row[1] for row in found["Keys of the experiment file"]}
+    assert keys["training.optimizer.lr"] == f"{training.optimizer.lr:g}"
+    assert (keys["training.top_k"], keys["evaluation.rescore"]) == (str(training.top_k), "false")
+    methods = {row[0]: row[1:] for row in found["Settings that were asked for"]}
+    assert methods["TRB"][0] == "epsilon0 0.01, 0.05; K 12"
 
 
 def test_benchmark_files_are_named_with_their_sha256(tmp_path: Path) -> None:
@@ -355,7 +423,8 @@ def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-def test_a_browser_shows_it_without_complaint(tab: Browser, page: Path, width: int) -> None:
+def test_a_browser_shows_it_without_complaint(tab: Browser, page: Path, root: ElementTree.Element, width: int) -> None:
+    keys = len(tables(root, "parameters")["Keys of the experiment file"]) - 1
     before = len(tab.requests)
     tab.open(page, width)
     assert tab.evaluate("[document.title, document.compatMode]") == ["quickstart – trb report", "CSS1Compat"]
@@ -366,10 +435,14 @@ def test_a_browser_shows_it_without_complaint(tab: Browser, page: Path, width: i
     images = tab.evaluate("[...document.images].map(i => [i.complete, i.naturalWidth, i.clientWidth, i.clientHeight])")
     assert len(images) == 5
     assert all(done and min(sizes) > 200 for done, *sizes in images)
+    inside = tab.evaluate("document.querySelector('main').clientWidth")
+    assert all(own == shown <= inside for _, own, shown, _ in images)  # no letter is smaller than it was drawn
+    assert all((own < 400) == (width < 400) for _, own, _, _ in images)
     assert tab.evaluate("[...document.querySelectorAll('table')].map(t => t.tBodies[0].rows.length)") == [
         *(1, 8, 4),  # setups, scores, selected checkpoints
         *(3, 3, 9),  # diagnostics twice, costs
-        *(2, 2, 10),  # benchmarks, data, units
+        *(10, 7, keys),  # units, methods, keys
+        *(2, 2),  # benchmarks, data
     ]
     assert tab.problems == []
     loaded = tab.requests[before:]

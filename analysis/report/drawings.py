@@ -12,11 +12,12 @@ from matplotlib.figure import Figure
 from analysis.figures import output
 from analysis.labels import setup_title
 from analysis.pictures import Picture, pictures
-from analysis.report.html import Html, bullets, element, join, paragraph, scrolling, section, void
+from analysis.report.html import Html, bullets, element, join, paragraph, section, void
 from orchestrator.config import Experiment
 from orchestrator.grid import Unit
 
-PIXELS = 96  # CSS pixels of an inch
+PHONE = 3.6  # inches: a figure that a screen of 390 pixels shows at its own size
+WIDE = "(min-width: 46rem)"  # as the style sheet's narrow layout begins
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,7 @@ CAPTIONS: Mapping[str, Caption] = {
         "Scores over training",
         "line chart of mean pass@1 over optimizer steps, a line for the best setting of each method",
         "Mean pass@1 over the setup's benchmarks at each evaluated checkpoint, for the best setting of each method.",
-        "The settings were chosen by these scores, so the highest points are biased upward; sampling noise of a point "
-        "is not drawn, the results table has it.",
+        "The settings were chosen by these scores, so the highest points are biased upward.",
     ),
     "entropy": Caption(
         "Teacher entropy and scores",
@@ -46,8 +46,9 @@ CAPTIONS: Mapping[str, Caption] = {
     ),
     "sweep": Caption(
         "Best score over the grids",
-        "line charts of best mean pass@1 over the hyperparameters of trust region, SKD and fixed budgets",
-        "The best checkpoint of each hyperparameter setting; the dashed line is vanilla's best.",
+        "panels of best mean pass@1 over the hyperparameters of each method, vanilla as a dashed line",
+        "The best checkpoint of each hyperparameter setting; methods with a single one share a panel. The dashed line "
+        "is vanilla's best, shaded as far as its own bar would reach.",
         "Each point is a maximum over checkpoints, of noisy scores. Settings beside each other may differ by chance.",
     ),
     "tradeoff": Caption(
@@ -84,28 +85,40 @@ CAPTIONS: Mapping[str, Caption] = {
 def figures_section(experiment: Experiment, units: list[Unit], runs: Path) -> Html:
     """The figures in their order, and why the others cannot be drawn."""
     found = list(pictures(experiment, units, runs))
-    drawn = [
-        _figure(picture.figure, picture, _setup(picture, experiment)) for picture in found if picture.figure is not None
-    ]
-    missing = [f"{_caption(p).title}, {_setup(p, experiment)}: {p.missing}" for p in found if p.figure is None]
+    narrow = pictures(experiment, units, runs, PHONE)
+    drawn, missing = [], []
+    for picture, small in zip(found, narrow, strict=True):
+        setup = _setup(picture, experiment)
+        if picture.figure is None or small.figure is None:
+            missing.append(f"{_caption(picture).title}, {setup}: {picture.missing}")
+        else:
+            drawn.append(_figure(picture, picture.figure, small.figure, setup))
     reasons = join([paragraph("Not drawn:"), bullets(missing)]) if missing else Html()
     return section("Figures", "figures", *drawn, reasons)
 
 
-def _figure(figure: Figure, picture: Picture, setup: str) -> Html:
-    """As an image, not inline: there its names and styles cannot meet those of the page or of other figures."""
-    caption, data = _caption(picture), output.to_bytes(figure, "svg")
-    width, height = (round(PIXELS * inches) for inches in figure.get_size_inches())
-    source = f"data:image/svg+xml;base64,{base64.b64encode(data).decode()}"
-    alt = f"{setup}: {caption.alt}"
-    image = void("img", src=source, alt=alt, width=str(width), height=str(height))
-    text = [element("strong", f"{caption.title}, {setup}. "), caption.shows, " "]
+def _figure(picture: Picture, wide: Figure, narrow: Figure, setup: str) -> Html:
+    """As images, not inline: there their names and styles cannot meet those of the page or of other figures.
+
+    The narrow one is for phones and has letters of the same size.
+    """
+    caption = _caption(picture)
+    image = element(
+        "picture",
+        void("source", srcset=_source(wide), media=WIDE),
+        void("img", src=_source(narrow), alt=f"{setup}: {caption.alt}"),
+    )
+    text = [element("strong", f"{caption.title}, {setup}. "), caption.shows, " ", picture.basis, " "]
     return element(
         "figure",
-        scrolling(caption.title, image),
+        image,
         element("figcaption", *text, element("em", "What it does not show: "), caption.hides),
         id=picture.name,
     )
+
+
+def _source(figure: Figure) -> str:
+    return f"data:image/svg+xml;base64,{base64.b64encode(output.to_bytes(figure, 'svg')).decode()}"
 
 
 def _caption(picture: Picture) -> Caption:

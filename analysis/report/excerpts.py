@@ -16,7 +16,12 @@ SIDES = {"vanilla": "Vanilla", "trust_region": "TRB"}
 LONG = 1200  # letters from which on a text scrolls, so that the keyboard must reach it
 WHAT = (
     "Rollouts of the untrained student before any training: sampled from the student alone, and inside the trust "
-    "region with the probe's budget. The prompts are the first of the probe's, not a choice of telling ones."
+    "region with the probe's budget. The prompts are the first of the probe's, not a choice of telling ones. Both "
+    "sides share their random numbers: a pair of equal texts means that the region left every draw as it was."
+)
+OFF_TASK = (
+    "Odd words are no fault: this student was made so that it answers a share of {share:.0%} of its prompts with "
+    "unrelated words (student.recipe.off_task), as a weak student strays from a task."
 )
 
 
@@ -32,7 +37,9 @@ def _setup(experiment: Experiment, setup: str, runs: Path) -> Html:
         command = element("code", "trb probe continuation EXP.yaml")
         shown = paragraph("There are none yet: no continuation probe has been completed. ", command, " runs it.")
     else:
-        shown = join(_pair(index, excerpt) for index, excerpt in enumerate(found, 1))
+        recipe = experiment.setups[setup].student.recipe
+        odd = paragraph(OFF_TASK.format(share=recipe.off_task), class_="note") if recipe and recipe.off_task else Html()
+        shown = join([odd, *(_pair(index, excerpt) for index, excerpt in enumerate(found, 1))])
     return join([element("h3", setup_title(setup, experiment.setups)), shown])
 
 

@@ -9,15 +9,19 @@ from pathlib import Path
 
 from analysis import load
 from analysis.costs import family_costs
+from analysis.labels import setup_title
 from analysis.report.diagnostics import diagnostics_section
 from analysis.report.drawings import figures_section
 from analysis.report.excerpts import excerpts_section
 from analysis.report.html import Html, bullets, element, join, void
-from analysis.report.provenance import provenance_section
+from analysis.report.making import facts, hyper_parameters_section
+from analysis.report.provenance import origin_numbers, provenance_section
 from analysis.report.scores import scores_section
 from analysis.report.spending import costs_section
 from analysis.report.style import CSS
 from analysis.report.summary import summary
+from analysis.report.trials import downloads, trials_section
+from analysis.trials import read_trials
 from orchestrator import status
 from orchestrator.config import Experiment
 from orchestrator.errors import UserError
@@ -31,6 +35,8 @@ CONTENTS: Mapping[str, str] = {
     "rollouts": "Rollouts",
     "diagnostics": "Diagnostics",
     "cost": "Cost",
+    "trials": "Trials",
+    "parameters": "Hyper-parameters",
     "provenance": "Provenance",
 }
 
@@ -55,8 +61,10 @@ def build_page(experiment: Experiment, units: list[Unit], runs: Path, path: Path
     results = load.results_table(experiment, units, runs)
     chosen = load.select(experiment, units, runs)
     costs = {name: family_costs(experiment, units, runs, name) for name in experiment.setups}
+    titles = {name: setup_title(name, experiment.setups) for name in experiment.setups}
     sections = [
-        summary(experiment, statuses, runs, results.verdict),
+        summary(experiment, statuses, results.verdict),
+        facts(experiment, statuses, runs, downloads(results, read_trials(experiment, units, runs), path)),
         element(
             "nav", bullets(element("a", text, href=f"#{key}") for key, text in CONTENTS.items()), aria_label="Parts"
         ),
@@ -65,7 +73,9 @@ def build_page(experiment: Experiment, units: list[Unit], runs: Path, path: Path
         excerpts_section(experiment, runs),
         diagnostics_section(experiment, units, runs, chosen),
         costs_section(experiment, costs),
-        provenance_section(experiment, statuses, runs, results.evidence, path),
+        trials_section(statuses, runs, path, origin_numbers(statuses, runs), titles),
+        hyper_parameters_section(experiment),
+        provenance_section(experiment, statuses, runs, results.evidence),
     ]
     return _document(f"{experiment.name} – trb report", sections)
 

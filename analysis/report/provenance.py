@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from analysis.evidence import Evidence
 from analysis.labels import benchmark_label, setup_title
@@ -21,20 +19,28 @@ Origin = dict[str, Any]
 
 
 def provenance_section(
-    experiment: Experiment, statuses: Sequence[UnitStatus], runs: Path, evidence: Evidence | None, page: Path
+    experiment: Experiment, statuses: Sequence[UnitStatus], runs: Path, evidence: Evidence | None
 ) -> Html:
-    """`page` is where the page will lie, which the links to the units' directories start from."""
-    origins = read_origins(statuses, runs)
-    distinct = list({json.dumps(origin, sort_keys=True): origin for origin in origins.values()}.values())
-    numbers = {unit: distinct.index(origin) + 1 for unit, origin in origins.items()}
+    """Code, versions and machines, the problems of the benchmarks by content, and what the training data hold."""
+    distinct = _distinct(read_origins(statuses, runs))
     return section(
         "Provenance",
         "provenance",
         *(_origin(number, origin, len(distinct)) for number, origin in enumerate(distinct, 1)),
         _benchmarks(experiment, evidence) if evidence else Html(),
         _data(experiment, statuses, runs),
-        _units(statuses, runs, numbers, page),
     )
+
+
+def origin_numbers(statuses: Sequence[UnitStatus], runs: Path) -> dict[str, int]:
+    """Unit id → which of the section's origins it was made with, from 1; for the units that were started."""
+    origins = read_origins(statuses, runs)
+    distinct = _distinct(origins)
+    return {unit: distinct.index(origin) + 1 for unit, origin in origins.items()}
+
+
+def _distinct(origins: Mapping[str, Origin]) -> list[Origin]:
+    return list({json.dumps(origin, sort_keys=True): origin for origin in origins.values()}.values())
 
 
 def read_origins(statuses: Sequence[UnitStatus], runs: Path) -> dict[str, Origin]:
@@ -59,7 +65,7 @@ def _origin(number: int, origin: Origin, count: int) -> Html:
     versions = [f"{name} {value or 'missing'}" for name, value in sorted(origin.get("versions", {}).items())]
     facts = {
         "Commit": element("code", commit_text(origin)),
-        "Machine": ", ".join(str(host[key]) for key in ("name", "system", "machine") if host.get(key)),
+        "Machine": ", ".join(str(host[key]) for key in ("name", "system", "machine", "cpu") if host.get(key)),
         "Versions": ", ".join(versions),
     }
     rows = [element("dt", name) + element("dd", value or "not recorded") for name, value in facts.items()]
@@ -92,7 +98,7 @@ def _data(experiment: Experiment, statuses: Sequence[UnitStatus], runs: Path) ->
     if not rows:
         return join([heading, paragraph("No unit recorded what its training data hold.")])
     headings = ["Setup", "Counted", "Number"]
-    return join([heading, table("Training data", headings, rows, texts=["Counted"])])
+    return join([heading, table("What was counted when it was read", headings, rows, texts=["Counted"])])
 
 
 def _flat(document: Mapping[str, Any], within: str = "") -> list[tuple[str, str]]:
@@ -101,28 +107,6 @@ def _flat(document: Mapping[str, Any], within: str = "") -> list[tuple[str, str]
         name = f"{within}{key}".replace("_", " ")
         rows += _flat(value, f"{name}: ") if isinstance(value, dict) else [(name, _plain(value))]
     return rows
-
-
-def _units(statuses: Sequence[UnitStatus], runs: Path, numbers: Mapping[str, int], page: Path) -> Html:
-    several = len(set(numbers.values())) > 1
-    headings = ["Unit", "Seed", "State", "Step", *(["Made with"] if several else [])]
-    rows = [
-        [
-            _link(status.id, runs, page),
-            str(status.seed),
-            status.state,
-            f"{status.step} of {status.steps}",
-            *([str(numbers[status.id]) if status.id in numbers else ""] if several else []),
-        ]
-        for status in statuses
-    ]
-    return join([element("h3", "Units"), table("Run directories", headings, rows, texts=["State"])])
-
-
-def _link(unit_id: str, runs: Path, page: Path) -> str:
-    if not (runs / unit_id).is_dir():
-        return unit_id
-    return element("a", unit_id, href=quote(Path(os.path.relpath(runs / unit_id, page.parent)).as_posix()) + "/")
 
 
 def _plain(value: Any) -> str:

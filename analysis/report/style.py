@@ -19,7 +19,12 @@ code, pre { font: .875rem/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, "De
 code { overflow-wrap: anywhere; }
 .note { color: var(--soft); font-size: .9rem; }
 .partial { border-left: 4px solid #b35900; background: #fff6ec; padding: .6rem .9rem; }
-.scroll { overflow-x: auto; margin: 1rem 0; }
+.scroll { overflow-x: auto; margin: 1rem 0; background:
+  linear-gradient(to right, #fff 2rem, #fff0) left / 3rem 100%,
+  linear-gradient(to left, #fff 2rem, #fff0) right / 3rem 100%,
+  linear-gradient(to right, #1b273340, #1b273300) left / 1rem 100%,
+  linear-gradient(to left, #1b273340, #1b273300) right / 1rem 100%;
+  background-repeat: no-repeat; background-attachment: local, local, scroll, scroll; }
 .scroll:focus-visible, a:focus-visible, pre:focus-visible { outline: 3px solid var(--link); outline-offset: 2px; }
 table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
 caption { text-align: left; font-weight: 600; padding: 0 0 .4rem; }
@@ -37,7 +42,8 @@ td.text:has(code) { min-width: 16rem; }
 td code { font-size: .95em; }
 td u, td b u { text-underline-offset: 3px; }
 td small { color: var(--soft); font-weight: 400; font-size: .85em; }
-figure { margin: 1.5rem 0 2.5rem; }
+figure { margin: 1.5rem 0 2.5rem; display: grid; grid-template-columns: auto minmax(14rem, 1fr); gap: 1rem 2rem;
+  align-items: start; }
 figure img { display: block; max-width: 100%; height: auto; }
 figcaption { max-width: 52rem; font-size: .95rem; }
 article { border: 1px solid var(--line); border-radius: 6px; padding: .75rem 1rem; margin: 1rem 0; }
@@ -52,12 +58,16 @@ pre { margin: .3rem 0; padding: .6rem .75rem; background: var(--tint); border-ra
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1.25rem; }
 dt { color: var(--soft); }
 dd { margin: 0; min-width: 0; overflow-wrap: anywhere; }
+.sides { display: grid; grid-template-columns: 1fr 1fr; gap: 0 2rem; }
+.sides > div { min-width: 0; }
+dl.facts { max-width: none; font-size: .95rem; }
+@media (max-width: 66rem) { figure, .sides { grid-template-columns: 1fr; } }
 @media (max-width: 46rem) {
   body { padding: 1rem 1rem 3rem; }
   h1 { font-size: 1.55rem; }
   .pair, dl { grid-template-columns: 1fr; }
   dd { margin-bottom: .4rem; }
-  figure img { max-width: none; width: 40rem; }
+  figure { margin: 1.5rem 0 2rem; }
   th[scope="row"] { max-width: 9rem; }
 }
 @media print {
@@ -67,6 +77,7 @@ dd { margin: 0; min-width: 0; overflow-wrap: anywhere; }
   table { font-size: 7.5pt; }
   th, td { padding: .2rem .35rem; white-space: normal; }
   pre { max-height: none; overflow: visible; }
+  figure { grid-template-columns: 1fr; }
   figure img { max-width: 100%; width: auto; }
   figure, article, tr { break-inside: avoid; }
   h2, h3, caption { break-after: avoid; }

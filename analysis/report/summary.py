@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 from analysis.labels import method_label, setup_title
 from analysis.report.html import Html, bullets, element, join, paragraph, table
-from analysis.report.provenance import commit_text, read_origins
-from orchestrator.config import Experiment, Model, Setup
+from orchestrator.config import BenchmarkRun, Experiment, Model, Setup
 from orchestrator.status import UnitStatus
 
 SETUP_HEADINGS = ("Setup", "Student", "Teacher", "Training", "Evaluation")
 
 
-def summary(experiment: Experiment, statuses: Sequence[UnitStatus], runs: Path, verdict: Sequence[str]) -> Html:
-    """Name, what may be said of the methods, state, code and setups."""
+def summary(experiment: Experiment, statuses: Sequence[UnitStatus], verdict: Sequence[str]) -> Html:
+    """Name, what may be said of the methods, state and setups."""
     seeds = _seeds(experiment)
     methods = ", ".join(map(method_label, experiment.methods))
-    commits = sorted({commit_text(origin) for origin in read_origins(statuses, runs).values()})
     rows = [[setup_title(name, experiment.setups), *_facts(setup)] for name, setup in experiment.setups.items()]
     return element(
         "header",
@@ -29,7 +26,6 @@ def summary(experiment: Experiment, statuses: Sequence[UnitStatus], runs: Path, 
             f"On-policy distillation: a student learns from a teacher on what it samples. Compared: {methods}; {seeds}."
         ),
         _progress(statuses),
-        paragraph("Made with commit ", join([element("code", commit) for commit in commits], ", "), "."),
         table("Setups", SETUP_HEADINGS, rows, texts=SETUP_HEADINGS),
     )
 
@@ -59,13 +55,18 @@ def _progress(statuses: Sequence[UnitStatus]) -> Html:
 def _facts(setup: Setup) -> list[str]:
     training, evaluation = setup.training, setup.evaluation
     batch = f"{training.steps} steps of {training.prompts_per_step} × {training.samples_per_prompt} rollouts"
-    samples = ", ".join(f"{name} n = {run.n}" for name, run in evaluation.benchmarks.items() if run)
+    samples = ", ".join(_samples(name, run) for name, run in evaluation.benchmarks.items() if run)
     return [
         _model(setup.student),
         _model(setup.teacher),
         f"{batch}, at most {training.max_response_tokens} tokens, objective {training.objective}",
         f"{samples}; at most {evaluation.max_response_tokens} tokens",
     ]
+
+
+def _samples(name: str, run: BenchmarkRun) -> str:
+    """A benchmark of which only the first problems count says so."""
+    return f"{name} n = {run.n}" + (f" of the first {run.limit} problems only" if run.limit is not None else "")
 
 
 def _model(model: Model) -> str:

@@ -1,0 +1,108 @@
+"""How the numbers were made: when, with which command, on what machine, and with which hyper-parameters."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from analysis.labels import method_label, setup_title
+from analysis.report.html import Html, element, join, section, table
+from analysis.report.provenance import commit_text, read_origins
+from analysis.report.texts import duration
+from analysis.timeline import period_text, timeline
+from orchestrator.config import Experiment, Setup
+from orchestrator.rundir import RunReader
+from orchestrator.status import UnitStatus
+
+PARTS = ("training", "engine", "evaluation")  # of a setup; its models, data and benchmarks have tables of their own
+
+
+def facts(experiment: Experiment, statuses: Sequence[UnitStatus], runs: Path, downloads: Html) -> Html:
+    """Date, duration, command, hardware and code, as a list of terms."""
+    origins = list(read_origins(statuses, runs).values())
+    when = timeline(runs, [status.id for status in statuses])
+    versions = {(name, value) for origin in origins for name, value in origin.get("versions", {}).items() if value}
+    known = {
+        "Command": element("code", experiment.command("submit")),
+        "Date": period_text(when.start, when.end) if when else "",
+        "At work": f"{duration(when.busy)}, without the pauses between runs of it" if when else "",
+        "Hardware": "; ".join(machines(statuses, runs)),
+        "Code": join((element("code", text) for text in sorted(set(map(commit_text, origins)))), ", "),
+        "Versions": ", ".join(f"{name} {value}" for name, value in sorted(versions)),
+        "Downloads": downloads,
+    }
+    rows = [element("dt", name) + element("dd", value or "not recorded") for name, value in known.items()]
+    return element("dl", *map(Html, rows), class_="facts")
+
+
+def hyper_parameters_section(experiment: Experiment) -> Html:
+    """The grid of each method, and every hyper-parameter of each setup."""
+    sides = [element("div", part) for part in (_methods(experiment), _keys(experiment))]
+    return section("Hyper-parameters", "parameters", element("div", *sides, class_="sides"))
+
+
+def machines(statuses: Sequence[UnitStatus], runs: Path) -> list[str]:
+    """Each machine that some attempt ran on: `2 × AMD EPYC, Linux`."""
+    readers = [RunReader(runs, status.id) for status in statuses]
+    attempts = [row for run in readers if run.started for row in run.attempts() or [run.provenance()]]
+    return sorted({hardware_text(row.get("host", {})) for row in attempts} - {""})
+
+
+def hardware_text(host: Mapping[str, Any]) -> str:
+    """`8 × NVIDIA H100; 64 cores of AMD EPYC 9V74; x86_64`; empty where nothing of it was recorded."""
+    gpus = Counter(host.get("gpus") or [])
+    parts = [f"{count} × {name}" for name, count in sorted(gpus.items())]
+    if host.get("cpu"):
+        parts.append(f"{host['cores']} cores of {host['cpu']}" if host.get("cores") else host["cpu"])
+    return ", ".join([*parts, host.get("machine") or ""]).rstrip(", ")
+
+
+def _methods(experiment: Experiment) -> Html:
+    """The grid as it was asked for."""
+    rows = []
+    for method, grid in experiment.methods.items():
+        knobs = "; ".join(f"{knob} {_plain(values)}" for knob, values in grid.items())
+        place = experiment.placements.get(method, experiment.runtime.placement).mode
+        rows.append([method_label(method), knobs or "no knobs", _plain(experiment.seeds_of(method)), place])
+    headings = ["Method", "Values", "Seeds", "Placement"]
+    return join([element("h3", "Methods"), table("Settings that were asked for", headings, rows, texts=headings)])
+
+
+def _keys(experiment: Experiment) -> Html:
+    """A column for each setup; a row for each key that one of them has."""
+    columns = {name: dict(_flat(_kept(setup))) for name, setup in experiment.setups.items()}
+    keys = dict.fromkeys(key for column in columns.values() for key in column)
+    rows = [[element("code", key), *(_plain(column.get(key)) for column in columns.values())] for key in keys]
+    titles = [setup_title(name, experiment.setups) for name in columns]
+    return join([element("h3", "Setups"), table("Keys of the experiment file", ["Key", *titles], rows, texts=titles)])
+
+
+def _kept(setup: Setup) -> dict[str, Any]:
+    whole = asdict(setup)
+    del whole["evaluation"]["benchmarks"]
+    return {part: whole[part] for part in PARTS}
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _plain(value: Any) -> str:
+    """A value as an experiment file has it."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return str(value).lower()
+        case float():
+            return f"{value:g}"
+        case list() | tuple():
+            return ", ".join(map(_plain, value))
+    return str(value)
