@@ -123,9 +123,13 @@ def _add_model_commands(commands: argparse._SubParsersAction) -> None:
     evaluate.set_defaults(run=_eval)
     evaluate.add_argument("model", help="model folder, or hub id with --revision")
     evaluate.add_argument(
-        "--benchmarks", required=True, help="comma-separated, each KEY or KEY:n, e.g. math500:64,aime24:512"
+        "--benchmarks",
+        required=True,
+        help="comma-separated, each KEY, KEY:n or FILE.jsonl:n, e.g. math500:64,aime24:512",
     )
-    evaluate.add_argument("--setup", required=True, help="setup that gives prompt, vocabulary and decoding")
+    text = "setup that gives prompt, vocabulary and decoding: a shipped one, or the path of a setup file"
+    evaluate.add_argument("--setup", required=True, metavar="NAME", help=text)
+    evaluate.add_argument("--setups-from", type=Path, metavar="EXP.yaml", help="find the setup beside this experiment")
     evaluate.add_argument("--revision", help="commit of a hub model")
     evaluate.add_argument("--stops-as", choices=("student", "teacher"), default="student", help="whose EOS it emits")
     evaluate.add_argument("--seed", type=whole_number, default=0, help="of the samples; a sweep uses the unit's seed")
@@ -133,13 +137,14 @@ def _add_model_commands(commands: argparse._SubParsersAction) -> None:
         "--step", type=whole_number, default=0, help="of the samples; a sweep uses the checkpoint's step"
     )
     evaluate.add_argument("--limit", type=whole_number, help="only the first problems of each benchmark")
-    evaluate.add_argument("--data-dir", default=None)
+    evaluate.add_argument("--data-dir", metavar="DIR", help="folder of the benchmark files (default: TRB_DATA_DIR)")
     _add_runs(evaluate)
-    evaluate.add_argument("--json", action="store_true")
+    evaluate.add_argument("--out", type=Path, metavar="FILE.json", help="default: results/eval/ in the runs folder")
+    evaluate.add_argument("--json", action="store_true", help="print the result as JSON")
     grade = commands.add_parser("grade", help="grade a file of rows {gold, generation} with the one grader")
     grade.set_defaults(run=_grade)
-    grade.add_argument("file", type=Path)
-    grade.add_argument("--out", type=Path)
+    grade.add_argument("file", type=Path, metavar="FILE.jsonl", help="rows {gold, generation}; - reads standard input")
+    grade.add_argument("--out", type=Path, metavar="OUT.jsonl", help="write the rows with their grades")
 
 
 def _add_reference_commands(commands: argparse._SubParsersAction) -> None:

@@ -262,7 +262,7 @@ class Placement:
     """Where the roles of one trial live."""
 
     mode: Annotated[str, "How roles are spread over processes.", PLACEMENTS] = "inline"
-    gpus: Annotated[int, "GPUs of one trial."] = 0
+    gpus: Annotated[int, "GPUs of one trial; not given: 1 where a pair has more than 500 M parameters, else 0."] = 0
     cpus: Annotated[float, "CPU cores of one trial, its driver included."] = 1.0
 
 

@@ -14,7 +14,6 @@ times faster or slower.
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass
 
 from orchestrator.config import Model, Setup
@@ -38,11 +37,6 @@ class CpuTime:
     seconds: Range
     cores: int
     rough: bool
-
-
-def cores_here() -> int:
-    """CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def estimate(plan: Plan, cores: int, left: bool = True, made: bool = False) -> CpuTime | None:

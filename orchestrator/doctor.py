@@ -6,7 +6,8 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,9 @@ from rich.markup import escape
 
 from orchestrator import prepare
 from orchestrator.config import Experiment, Model, Setup
+from orchestrator.cores import cores_here
 from orchestrator.grid import Unit
+from orchestrator.memory import needs_gpu
 from orchestrator.tasks.benchmarks import load_benchmark
 from orchestrator.tasks.grader import Grader
 from orchestrator.wandb_mode import chosen_mode, server_url
@@ -50,14 +53,25 @@ def examine(loaded: tuple[Experiment, list[Unit], Path] | None, as_json: bool) -
         checks.append(("placement", lambda: _placement(experiment)))
         for name, setup in experiment.setups.items():
             checks += _setup_checks(name, setup, experiment, runs)
-    findings = []
+        for name, setup in experiment.setups.items():  # last, since they may read for minutes
+            checks.append((f"{name} training data", partial(_training_data, name, setup, experiment, runs)))
+    findings: list[Finding] = []
     for name, check in checks:
-        findings.append(_run(name, check))
+        findings.append(_once(_run(name, check), findings))
         if not as_json:
             _show(findings[-1])
     if as_json:
         print(json.dumps({"checks": [asdict(finding) for finding in findings]}, indent=2))
     return int(any(finding.verdict == "fail" for finding in findings))
+
+
+def _once(finding: Finding, earlier: list[Finding]) -> Finding:
+    """The finding; one that failed for a reason that was given already only says where."""
+    if finding.verdict == "fail":
+        for other in earlier:
+            if (other.verdict, other.detail) == ("fail", finding.detail):
+                return replace(finding, detail=f"as {other.name}")
+    return finding
 
 
 def _show(finding: Finding) -> None:
@@ -78,15 +92,20 @@ def _run(name: str, check: Callable[[], Finding]) -> Finding:
 def _devices() -> Finding:
     import torch
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    return Finding(
-        "devices", "ok", f"{cores} CPU cores, {' '.join([f'{len(gpus)} GPUs', *gpus])}; torch {torch.__version__}"
-    )
+    words = ", ".join([_count(cores_here(), "CPU core"), " ".join([_count(len(gpus), "GPU"), *gpus])])
+    return Finding("devices", "ok", f"{words}; torch {torch.__version__}")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _memory() -> Finding:
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    try:
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    except ValueError:  # macOS does not count free pages
+        return Finding("memory", "ok", "free memory is not known on this system; a laptop sweep wants 4 GiB")
     return Finding("memory", "ok" if free > 4 else "warn", f"{free:.1f} GiB free; a laptop sweep wants 4")
 
 
@@ -127,12 +146,18 @@ def _wandb(wish: str) -> Finding:
 
 
 def _placement(experiment: Experiment) -> Finding:
+    """GPUs that trials ask for against those of this machine; a pair that needs one never goes without a word."""
     import torch
 
-    asked = max(p.gpus for p in [experiment.runtime.placement, *experiment.placements.values()])
+    asked = [p.gpus for p in [experiment.runtime.placement, *experiment.placements.values()]]
     here = torch.cuda.device_count()
-    verdict = "ok" if asked <= here else "warn"
-    return Finding("placement", verdict, f"a trial asks for {asked} GPUs; this machine has {here}")
+    large = [name for name, setup in experiment.setups.items() if needs_gpu(setup)]
+    found = f"a trial asks for {_count(max(asked), 'GPU')}; this machine has {_count(here, 'GPU')}"
+    if large and min(asked) == 0:
+        return Finding("placement", "fail", f"{', '.join(large)} on CPUs would take years: runtime.placement.gpus=1")
+    if max(asked) > here:
+        return Finding("placement", "warn", f"{found}: only a cluster can run it (trb submit --address)")
+    return Finding("placement", "ok", found)
 
 
 def _setup_checks(
@@ -141,7 +166,6 @@ def _setup_checks(
     return [
         (f"{name} benchmarks", lambda: _benchmarks(name, setup, experiment)),
         (f"{name} models", lambda: _models(name, setup, runs)),
-        (f"{name} training data", lambda: _training_data(name, setup, experiment, runs)),
         (f"{name} prompt", lambda: _prompt(name, setup, experiment, runs)),
     ]
 
@@ -169,9 +193,10 @@ def _training_data(name: str, setup: Setup, experiment: Experiment, runs: Path) 
     from orchestrator.tasks.openthoughts import needs_scan
     from orchestrator.tasks.training_data import load_training_set
 
+    tokenizer = _tokenizer(setup.teacher, setup, runs)
     if setup.data.source == "openthoughts" and needs_scan(setup.data):
         print(f"trb: reading all rows of {setup.data.path} once; this takes minutes", file=sys.stderr)
-    chosen = load_training_set(setup, experiment.data_dir, _tokenizer(setup.teacher, setup, runs))
+    chosen = load_training_set(setup, experiment.data_dir, tokenizer)
     total = len(chosen.prompts)
     left_out = [f"{count:,} {what.replace('_', ' ')}" for what, count in chosen.rows.items()]
     golds = [f"{what.replace('_', ' ')} {count:,} ({count / total:.1%})" for what, count in chosen.golds.items()]

@@ -16,6 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from orchestrator import config, local_files, shipped, strict, validate, yaml_limits
 from orchestrator.errors import LONGEST_VALUE, UserError, did_you_mean, refuse, shortened
+from orchestrator.memory import needs_gpu
 from orchestrator.methods import parse_methods, without_own_seeds
 
 OVERRIDE = "override"
@@ -48,8 +49,13 @@ def _read_experiment(path: Path, overrides: Sequence[str]) -> config.Experiment:
         raise refuse("setups", file.setups, f"at least one of {', '.join(known_setups(path))}")
     if len(set(file.setups)) != len(file.setups):
         raise refuse("setups", file.setups, "every setup once")
-    asked = parse_methods(file.methods, file.runtime.placement)
     read = {name: _setup_in_experiment(name, path, file) for name in file.setups}
+    runtime = file.runtime
+    if "gpus" not in raw.get("runtime", {}).get("placement", {}) and any(
+        needs_gpu(setup) for setup, _ in read.values()
+    ):
+        runtime = dataclasses.replace(runtime, placement=dataclasses.replace(runtime.placement, gpus=1))
+    asked = parse_methods(file.methods, runtime.placement)
     return config.Experiment(
         name=file.name,
         setups={name: setup for name, (setup, _) in read.items()},
@@ -58,7 +64,7 @@ def _read_experiment(path: Path, overrides: Sequence[str]) -> config.Experiment:
         seeds=file.seeds,
         method_seeds=asked.seeds,
         data_dir=file.data_dir,
-        runtime=file.runtime,
+        runtime=runtime,
         notes=tuple(dict.fromkeys(note for _, notes in read.values() for note in notes)),
         arguments=(str(path), *overrides),
     )

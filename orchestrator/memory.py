@@ -24,6 +24,7 @@ GIB = 2**30
 BYTES = {"bfloat16": 2, "float32": 4}  # of a value in `engine.dtype`
 MASTER_BYTES = 4 + 8 + 4  # of a parameter in training, float32: weight, two AdamW moments, gradient
 WORKSPACE_GIB = 6.0  # CUDA, a layer's cache copy, vocabulary rows
+CPU_PARAMETERS = 500e6  # of student and teacher together; the embedded pairs have less than one million
 CPU_BATCH = 512  # sequences at once without a GPU, where the embedded models' caches are small
 
 
@@ -70,6 +71,12 @@ def parameters(shape: Shape, vocabulary_size: int) -> int:
     norms = 2 * shape.hidden + 2 * shape.head_dim  # before attention and MLP; of queries and keys
     mlp = 3 * shape.hidden * shape.ffn
     return embeddings + shape.layers * (attention + norms + mlp) + shape.hidden
+
+
+def needs_gpu(setup: Setup) -> bool:
+    """Whether the pair is too large to be trained on CPUs in a time that anybody would wait."""
+    size = setup.vocabulary.size
+    return sum(parameters(model.shape, size) for model in (setup.student, setup.teacher)) > CPU_PARAMETERS
 
 
 def decoder(model: Model, setup: Setup) -> Decoder:

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from orchestrator import cpu_time
 from orchestrator.config import Experiment
+from orchestrator.cores import cores_here
 from orchestrator.grid import Unit
 from orchestrator.plan import Plan, Range, make_plan
 from orchestrator.plan_totals import hours_on_gpus, to_json, total_gpu_hours, units_left
@@ -23,7 +24,7 @@ def plan(
 ) -> int:
     """Print the plan of an experiment against a runs folder; nothing is written."""
     made = planned(experiment, units, runs)
-    cpu = cpu_time.estimate(made, cpu_time.cores_here(), made=(runs / ".models").is_dir())
+    cpu = cpu_time.estimate(made, cores_here(), made=(runs / ".models").is_dir())
     if as_json:
         print(json.dumps(to_json(made) | {"clock": _clock(made, gpus, cpu)}, indent=2))
         return 0

@@ -231,7 +231,7 @@ def test_a_placement_may_be_its_mode(capsys: pytest.CaptureFixture[str]) -> None
         ("probe contination", ("'contination'", "did you mean continuation?")),
         ("table x.yaml --format html", ("--format: 'html'", "md, tex, csv, json")),
         ("grade a b", ("'b'", "trb grade")),
-        ("grade", ("file is missing", "trb grade")),
+        ("grade", ("FILE.jsonl is missing", "trb grade")),
         ("eval m --setup arithmetic --benchmarks gsm8k --limit 10000000000000000000", ("--limit: '1000", "18 digits")),
         ("eval m --setup arithmetic --benchmarks gsm8k --seed -1", ("--seed: '-1'", "a whole number ≥ 0")),
         ("plan quickstrat.yaml", ("quickstrat.yaml: no such file", "did you mean quickstart?")),
@@ -514,7 +514,7 @@ def test_a_file_instead_of_the_runs_folder(command: str, tmp_path: Path, capsys:
         ("arithmetic_short:²", ("--benchmarks: 'arithmetic_short:²'", "n ≥ 1")),
         ("arithmetic_short:0", ("arithmetic_short.n: 0", "≥ 1")),
         ("aritmetic_short:4", ("aritmetic_short: unknown benchmark", "did you mean arithmetic_short?")),
-        ("", ("unknown benchmark", "one of arithmetic_short")),
+        ("", ("--benchmarks: ''", "KEY:n or FILE.jsonl:n")),
         ("amc23:4", ("data_dir: not set", "eval/amc23.jsonl")),
     ],
 )

@@ -11,6 +11,8 @@ import pytest
 import yaml
 
 from orchestrator.cli import main
+from orchestrator.grid import expand
+from orchestrator.load import load_experiment
 from tests.sweeps import TINY_SETUP, write_experiment
 
 
@@ -57,7 +59,7 @@ def test_the_embedded_world_needs_no_models(tmp_path: Path, capsys: pytest.Captu
     assert "ok   tiny training data: 40 prompts in one order for all methods; 0 too long were passed over" in lines
     assert "     golds: given 40 (100.0%), none 0 (0.0%)" in lines
     shown = lines.index("ok   tiny prompt: arithmetic_short arithmetic/short/0, 6 tokens")
-    assert lines[shown + 1 :] == ["     │ 8+2=?", "     │ ", "     8 10 2 11 12 18"]
+    assert lines[shown + 1 : shown + 4] == ["     │ 8+2=?", "     │ ", "     8 10 2 11 12 18"]
 
 
 def test_counts_of_openthoughts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,11 +83,13 @@ def test_data_that_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[
     failed = [line for line in out.splitlines() if line.startswith("fail")]
     assert [line.split(": ")[0] for line in failed] == [
         "fail tiny benchmarks",
-        "fail tiny training data",
         "fail tiny prompt",
+        "fail tiny training data",
     ]
     assert "data_dir: not set, but eval/amc23.jsonl is needed" in failed[0]
-    assert f"{data['path']}: sha256" in failed[1]
+    assert "`trb data fetch FOLDER` gets the data files" in failed[0]
+    assert failed[1] == "fail tiny prompt: as tiny benchmarks", "each cause once"
+    assert f"{data['path']}: sha256" in failed[2]
 
 
 def test_findings_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -94,3 +98,37 @@ def test_findings_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert code == 0
     assert {"devices", "memory", "grader", "gradient", "tiny benchmarks", "tiny training data"} <= set(checks)
     assert checks["tiny prompt"]["detail"].splitlines()[-1] == "8 10 2 11 12 18"
+
+
+def test_prompts_are_rendered_before_the_training_data_are_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, out, _ = doctor(capsys, experiment(tmp_path), "--json")
+    names = [check["name"] for check in json.loads(out)["checks"]]
+    assert names[-2:] == ["tiny prompt", "tiny training data"]
+    devices = json.loads(out)["checks"][0]["detail"]
+    assert "1 GPUs" not in devices
+    assert "1 CPU cores" not in devices
+
+
+# --- GPUs ---
+
+
+LARGE = {"layers": 28, "hidden": 1024, "heads": 16, "kv_heads": 8, "head_dim": 128, "ffn": 3072}
+
+
+def test_a_pair_that_needs_a_gpu_asks_for_one(tmp_path: Path) -> None:
+    model = TINY_SETUP["teacher"] | {"shape": LARGE}
+    path = experiment(tmp_path, teacher=model, student=TINY_SETUP["student"] | {"shape": LARGE})
+    loaded = load_experiment(path)
+    assert loaded.runtime.placement.gpus == 1
+    assert {unit.placement.gpus for unit in expand(loaded)} == {1}
+    assert load_experiment(path, ["runtime.placement.gpus=0"]).runtime.placement.gpus == 0
+    assert load_experiment(path, ["methods.vanilla.placement=colocated"]).placements["vanilla"].gpus == 1
+    assert load_experiment(experiment(tmp_path)).runtime.placement.gpus == 0
+
+
+def test_the_doctor_says_so_where_it_is_told_not_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = experiment(tmp_path, **{role: TINY_SETUP[role] | {"shape": LARGE} for role in ("student", "teacher")})
+    _, out, _ = doctor(capsys, path, "runtime.placement.gpus=0")
+    assert "fail placement: tiny on CPUs would take years: runtime.placement.gpus=1" in out.splitlines()

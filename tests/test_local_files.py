@@ -13,14 +13,14 @@ import yaml
 
 from analysis.load import results_table
 from analysis.table_formats import FORMATS
-from orchestrator import plan, plan_totals, status
+from orchestrator import plan, plan_totals, standalone_eval, status
 from orchestrator.cli import main
 from orchestrator.config import Experiment, Shape
 from orchestrator.errors import UserError
 from orchestrator.grid import evaluation_ids, expand
 from orchestrator.load import load_experiment, load_setup
 from orchestrator.tasks.data_files import folder_sha256
-from tests.fake_runs import units_of, write_run
+from tests.fake_runs import record, units_of, write_run
 from tests.sweeps import TINY_SETUP, write_experiment
 
 ROWS = [{"question": f"{i}+1", "answer": str(i + 1)} for i in range(5)]
@@ -245,3 +245,20 @@ def test_a_value_out_of_range_names_the_file_it_stands_in(tmp_path: Path) -> Non
         load_experiment(path)
     with pytest.raises(UserError, match=r"training.steps: 0 — must be ≥ 1$"):
         load_experiment(path, ["training.steps=0"])
+
+
+# --- `trb eval` ---
+
+
+def test_an_evaluation_has_an_interval_over_its_problems() -> None:
+    rows = [record(correct, problem=str(i)) for i, correct in enumerate([0, 4, 2, 3] * 10)]
+    found, mean = standalone_eval.scores({"mine": rows})
+    assert found["mine"].pass_at_1 == mean.pass_at_1 == 9 / 16
+    assert 0.4 < found["mine"].low < 9 / 16 < found["mine"].high < 0.7
+
+
+def test_a_file_may_be_named_where_benchmarks_are() -> None:
+    setup = load_setup("arithmetic")
+    key, run = standalone_eval._benchmark("folder/my.jsonl:4", setup, 7)
+    assert (key, run.path, run.n, run.limit) == ("my", "folder/my.jsonl", 4, 7)
+    assert standalone_eval._benchmark("arithmetic_short", setup, None)[1].n == 4

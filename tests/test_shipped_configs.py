@@ -23,7 +23,7 @@ HEAVY = {"torch", "ray", "transformers", "pandas", "wandb", "matplotlib", "datas
 
 # A module imports from the layers above its own line, or from its own package.
 LAYERS = (
-    {"errors", "config", "records", "runlog", "provenance", "ray_environment", "scratch"},
+    {"errors", "config", "cores", "records", "runlog", "provenance", "ray_environment", "scratch"},
     {"strict", "shipped", "files", "arguments", "yaml_limits"},
     {"methods", "lease"},
     {"policy", "objective", "placement", "memory", "rundir", "race"},
@@ -61,7 +61,7 @@ FOR_ANALYSIS = {
     "results_folder",
     "tasks.benchmarks",
 }
-USING_ANALYSIS = {"orchestrator.submit", "orchestrator.cli"}
+USING_ANALYSIS = {"orchestrator.submit", "orchestrator.standalone_eval", "orchestrator.cli"}
 CONFINED = {
     "wandb": {"orchestrator.wandb_mirror", "orchestrator.wandb_dashboard"},
     "wandb_workspaces": {"orchestrator.wandb_dashboard"},

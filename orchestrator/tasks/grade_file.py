@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, cast
 
+from orchestrator.cores import cores_here
 from orchestrator.errors import shown
 from orchestrator.tasks.gold import Gold
 from orchestrator.tasks.grader import Grade, Grader
 
 # Each takes about 100 MB.
 _MOST_WORKERS = 16
+STDIN = "-"
 
 
 @dataclass(frozen=True)
@@ -28,16 +31,17 @@ class Counts:
 
 
 def grade_file(path: Path, out: Path | None) -> Counts:
-    """Grade a JSON Lines file of ``{gold, generation}`` rows; write the rows with their grades to ``out`` if given.
+    """Grade a JSON Lines file of ``{gold, generation}`` rows, or standard input where the path is ``-``.
 
-    ``gold`` is a string, a number or an object with Gold's fields. Rows keep their other fields and gain ``correct``,
-    ``extracted``, and ``timed_out`` where true. ``out`` appears whole or not at all, and may be ``path`` itself.
+    The rows with their grades are written to ``out`` if given, which appears whole or not at all and may be ``path``
+    itself. ``gold`` is a string, a number or an object with Gold's fields. Rows keep their other fields and gain
+    ``correct``, ``extracted``, and ``timed_out`` where true.
     Raises ValueError (one line: file, line, key, value, what is right) on unusable input.
     """
     rows = list(_read_rows(path))
     if out is not None and not out.parent.is_dir():
         raise ValueError(f"{out}: the folder {out.parent} does not exist; create it or choose another --out")
-    with Grader(workers=min(len(os.sched_getaffinity(0)), _MOST_WORKERS)) as grader:
+    with Grader(workers=min(cores_here(), _MOST_WORKERS)) as grader:
         grades = grader.grade_many((gold, row["generation"]) for row, gold in rows)
     if out is not None:
         _write_rows(out, [_graded(row, grade) for (row, _), grade in zip(rows, grades, strict=True)])
@@ -59,7 +63,7 @@ def _graded(row: dict[str, Any], grade: Grade) -> dict[str, Any]:
 def _read_rows(path: Path) -> Iterator[tuple[dict[str, Any], Gold]]:
     """Yield (row, gold) for each non-blank line. Raises ValueError naming the file and line."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = sys.stdin.buffer.read().decode("utf-8") if str(path) == STDIN else path.read_text(encoding="utf-8")
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror}); expected a JSON Lines file") from error
     except UnicodeDecodeError as error:

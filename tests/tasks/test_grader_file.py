@@ -1,11 +1,14 @@
 """`trb grade`: what a file may hold, and what comes out."""
 
+import io
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from orchestrator.cores import cores_here
 from orchestrator.tasks.grade_file import Counts, grade_file
 
 
@@ -70,3 +73,19 @@ def test_grade_file_refuses_unusable_paths(tmp_path: Path) -> None:
     path = _write(tmp_path / "in.jsonl", [{"gold": "5", "generation": "5"}])
     with pytest.raises(ValueError, match=r"the folder .* does not exist"):
         grade_file(path, tmp_path / "absent" / "out.jsonl")
+
+
+def test_standard_input_is_a_file_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"gold": "½", "generation": r"\boxed{0.5}"}, {"gold": "2", "generation": r"\boxed{3}"}]
+    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode("utf-8"))))
+    assert grade_file(Path("-"), tmp_path / "out.jsonl").n == 2
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"{")))
+    with pytest.raises(ValueError, match="-:1: not JSON"):
+        grade_file(Path("-"), None)
+
+
+def test_a_system_that_does_not_bind_processes_to_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert 1 <= cores_here() <= (os.cpu_count() or 1)
+    monkeypatch.delattr("os.sched_getaffinity")
+    assert cores_here() == os.cpu_count()
