@@ -43,7 +43,7 @@ def _read_experiment(path: Path, overrides: Sequence[str]) -> config.Experiment:
     written, over = (_with_placement_as_mapping(values) for values in (_read_yaml(path), _dotlist(overrides)))
     if "seeds" in over and isinstance(written.get("methods"), dict):
         written["methods"] = without_own_seeds(written["methods"])
-    raw = {"name": path.stem} | _merge(written, over)
+    raw: dict[str, Any] = {"name": path.stem} | _merge(written, over)
     file: config.ExperimentFile = strict.build(config.ExperimentFile, raw)
     if not file.setups:
         raise refuse("setups", file.setups, f"at least one of {', '.join(known_setups(path))}")
