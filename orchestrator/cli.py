@@ -154,6 +154,11 @@ def _add_reference_commands(commands: argparse._SubParsersAction) -> None:
     reference.add_argument("what", nargs="?", metavar="KEY | EXP.yaml", help="a key, the beginning of one, or a file")
     reference.add_argument("overrides", nargs="*", default=[], metavar="key=value", help=OVERRIDES)
     reference.add_argument("--json", action="store_true", help="print JSON instead of text")
+    text = "shipped experiments, methods with their knobs, setups, benchmarks, and the results in a runs folder"
+    lists = commands.add_parser("list", help=text, description=text)
+    lists.set_defaults(run=_list)
+    lists.add_argument("kind", nargs="?", metavar="experiments | methods | setups | benchmarks | results")
+    _add_runs(lists)
     text = "where the data files come from: repository, commit, licence, sha256; with fetch, get them"
     data = commands.add_parser("data", help=text, description=text)
     data.set_defaults(run=_data)
@@ -170,6 +175,7 @@ def _experiment(
     parser = commands.add_parser(name, help=text, description=text)
     parser.add_argument("experiment", type=Path, metavar="EXP.yaml", nargs="?" if optional else None)
     parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help=OVERRIDES)
+    parser.add_argument("--methods", metavar="A,B", help="only these of its methods, by key or label: vanilla,TRB")
     _add_runs(parser)
     parser.set_defaults(run=run)
     return parser
@@ -185,10 +191,15 @@ def _load(options: argparse.Namespace, notes: bool = False):
     """Experiment with its data folder settled, its units, and the runs folder; its notes are shown if asked for."""
     from orchestrator.grid import expand
     from orchestrator.load import load_experiment
+    from orchestrator.methods import null_overrides
     from orchestrator.results_folder import settled_name
     from orchestrator.shipped import find_experiment
 
-    experiment = load_experiment(find_experiment(options.experiment), options.overrides)
+    path = find_experiment(options.experiment)
+    experiment = load_experiment(path, options.overrides)
+    if getattr(options, "methods", None) is not None:
+        options.overrides = [*options.overrides, *null_overrides(options.methods, experiment.methods)]
+        experiment = load_experiment(path, options.overrides)
     for note in experiment.notes if notes else ():
         print(f"trb: {note}", file=sys.stderr)
     data_dir = experiment.data_dir or os.environ.get("TRB_DATA_DIR")
@@ -201,6 +212,13 @@ def _load(options: argparse.Namespace, notes: bool = False):
         raise UserError(f"--runs: {options.runs} is a file — a folder")
     experiment = replace(experiment, name=settled_name(experiment, options.overrides, runs))
     return experiment, expand(experiment, runs), runs
+
+
+def _list(options: argparse.Namespace) -> int:
+    from orchestrator.listing import check_kind, show_list
+
+    check_kind(options.kind)
+    return show_list(options.kind, options.runs.resolve(), _console())
 
 
 def _plan(options: argparse.Namespace) -> int:

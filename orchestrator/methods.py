@@ -152,6 +152,16 @@ def known_method(where: str, name: str, known: Iterable[str]) -> str:
     raise UserError(f"{where}: {name!r} — one of {', '.join(labels)}{near}")
 
 
+def null_overrides(chosen: str, known: Iterable[str]) -> list[str]:
+    """Overrides that leave out the `known` methods of an experiment except the `chosen`, `vanilla,TRB`.
+
+    UserError unless all of the chosen are known.
+    """
+    methods = list(known)
+    kept = {known_method("--methods", name.strip(), methods) for name in chosen.split(",")}
+    return [f"methods.{method}=null" for method in methods if method not in kept]
+
+
 def _fold(name: str) -> str:
     return re.sub(r"[\s_-]+", " ", name.strip()).casefold()
 

@@ -52,7 +52,7 @@ LAYERS = (
     {"trial", "mirroring", "plan_command", "watching"},
     {"trainable"},
     {"sweep"},
-    {"submit", "spending", "status_command", "doctor", "regrade", "standalone_eval", "probe"},
+    {"submit", "spending", "status_command", "doctor", "regrade", "standalone_eval", "probe", "listing"},
     {"cli"},
 )
 FOR_ANALYSIS = {
