@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator import grid
-from orchestrator.config import Experiment, Setup
+from orchestrator.config import Experiment, Placement, Setup
 from orchestrator.grid import Unit
 from orchestrator.rundir import RunReader
 
+START = "start"  # actors, models, and what libraries set up at their first call
 TRAINING = ("rollout", "score", "reward", "learn")
 EVALUATE = "evaluate"
-PHASES = (*TRAINING, EVALUATE)
+PHASES = (START, *TRAINING, EVALUATE)
 
 
 @dataclass(frozen=True)
@@ -23,10 +24,12 @@ class Cost:
 
     `seconds` of a phase count all the time it took, also that of the `repeated` steps which ran again after a kill;
     `timed_steps` counts those too. Tokens and positions are of what was kept: the tokens of training rollouts and of
-    the evaluations' responses, and the positions at which the teacher's distribution was computed.
+    the evaluations' responses, and the positions at which the teacher's distribution was computed. `placements` says
+    where the roles lived, for example {"inline"} or {"colocated, 1 GPU"}: only what ran alike takes comparable time.
     """
 
     units: int
+    placements: frozenset[str]
     seconds: dict[str, float]
     timed_steps: int
     repeated: int
@@ -63,6 +66,7 @@ def total(costs: Iterable[Cost]) -> Cost:
         seconds.update(row.seconds)
     return Cost(
         units=sum(row.units for row in rows),
+        placements=frozenset().union(*(row.placements for row in rows)),
         seconds=dict(seconds),
         timed_steps=sum(row.timed_steps for row in rows),
         repeated=sum(row.repeated for row in rows),
@@ -78,13 +82,14 @@ def unit_cost(setup: Setup, unit: Unit, runs: Path) -> Cost:
     timing, metrics = run.timing(), run.metrics()
     seconds: Counter[str] = Counter()
     for row in timing:
-        spent = {EVALUATE: row["seconds"]} if row["phase"] == EVALUATE else {p: row[p] for p in TRAINING if p in row}
-        seconds.update(spent)
+        whole = row["phase"] in (START, EVALUATE)
+        seconds.update({row["phase"]: row["seconds"]} if whole else {p: row[p] for p in TRAINING if p in row})
     steps = [row["step"] for row in timing if row["phase"] == "train"]
     # The teacher judges every token of a finished rollout, unless it judged the drafts while decoding.
     judged = (row.get("teacher_positions", row.get("response_tokens")) for row in metrics)
     return Cost(
         units=1,
+        placements=frozenset({_placement(unit, run)}),
         seconds=dict(seconds),
         timed_steps=len(steps),
         repeated=len(steps) - len(set(steps)),
@@ -92,6 +97,14 @@ def unit_cost(setup: Setup, unit: Unit, runs: Path) -> Cost:
         teacher_positions=_sum(judged) if unit.kind == "trial" else None,
         evaluation_tokens=_evaluation_tokens(setup, run),
     )
+
+
+def _placement(unit: Unit, run: RunReader) -> str:
+    """Where the roles of a unit lived when it ran last; what the experiment says where nothing is written."""
+    written = run.config().get("unit", {}).get("placement") if run.started else None
+    placement = Placement(**written) if written else unit.placement
+    gpus = f", {placement.gpus} GPU{'s' if placement.gpus > 1 else ''}" if placement.gpus else ""
+    return f"{placement.mode}{gpus}"
 
 
 def _evaluation_tokens(setup: Setup, run: RunReader) -> int | None:

@@ -21,7 +21,7 @@ from orchestrator.tasks.training_data import load_training_set
 from orchestrator.training_step import TrainingStep
 from orchestrator.wants import Sampling
 from orchestrator.workers.models import open_tokenizer
-from orchestrator.workers.roles import Roles
+from orchestrator.workers.roles import Role, Roles
 from orchestrator.workers.spec import WorkerSpec
 
 
@@ -58,6 +58,7 @@ class Trial:
         self.spec, self.unit, self.setup = spec, spec.unit, spec.setup
         self.run, self.roles = run, roles
         self._verified: set[int] = set()  # steps of checkpoints
+        self.started: set[str] = set()
 
     @functools.cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -82,6 +83,9 @@ class Trial:
         self.run.log.line(f"training from step {self.run.next_step} of {self.unit.steps}")
         data = load_training_set(self.setup, self.spec.data_dir, self.tokenizer)
         self.run.describe_data(data.counts())
+        self.start(learner=self.roles.learner, teacher=self.roles.teacher)
+        if self.unit.kind == "trial":
+            self.start(rollout=self.roles.rollout)
         if self.run.next_step:
             self.roles.learner.restore(str(self.run.checkpoint_path(self.run.next_step)))
         with Grader(deadline_s=self.spec.runtime.grader_deadline_s) as grader:
@@ -94,6 +98,17 @@ class Trial:
                     self.run.commit(k + 1)
                     self.run.log.line(f"checkpoint of step {k + 1} of {self.unit.steps}")
                     yield from self.catch_up_at(k + 1)
+
+    def start(self, **roles: Role) -> None:
+        """Bring up those of `roles` that are not up yet, so that no step or evaluation is charged for it."""
+        for name, role in roles.items():
+            if name not in self.started:
+                begun = time.monotonic()
+                role.start()
+                seconds = round(time.monotonic() - begun, 3)
+                row = {"step": self.run.next_step, "phase": "start", "role": name, "seconds": seconds}
+                self.run.append_timing(row)
+                self.started.add(name)
 
     def save(self, folder: Path) -> None:
         """A complete model folder: weights, configuration, tokenizer and the learner's state."""
@@ -135,6 +150,7 @@ class Trial:
             return False
         if checkpoint is not None:
             self.verify(step)
+        self.start(evaluator=self.roles.evaluator)
         started, folder = time.monotonic(), str(checkpoint) if checkpoint else None
         responses = (wanted - have) * grid.problems_wanted(self.setup.evaluation, benchmark)
         name = RESCORING if draw == grid.FRESH else EVALUATING

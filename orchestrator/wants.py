@@ -122,8 +122,10 @@ def _next_rung(scene: _Scene, family: list[Setting]) -> Wants:
         lacking = [scene.lacking(setting, step, wanted) for setting, step in rivals]
         able = [not lacks or scene.is_kept(*rival) for rival, lacks in zip(rivals, lacking, strict=True)]
         rivals, found = list(itertools.compress(rivals, able)), _union(itertools.compress(lacking, able))
-        if found or len(rivals) < 2 or rung == rungs[-1]:
+        if found or not rivals or wanted == rungs[-1]:
             return found
+        if len(rivals) == 1:
+            continue  # the others left the race just now: the last one gets all samples
         counts = [scene.counts(benchmark, rivals, n) for benchmark, n in rung.items()]
         alive = race.survivors(counts, setup.evaluation.error, entered, len(rungs))
         rivals = list(itertools.compress(rivals, alive))

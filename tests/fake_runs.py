@@ -14,18 +14,19 @@ from orchestrator.records import ProblemRecord
 from orchestrator.rundir import RunWriter
 
 QUICKSTART = Path(__file__).resolve().parents[1] / "experiments" / "quickstart.yaml"
+STANDARD = ("seeds=[0]", "methods.trust_region.epsilon0=[0.01,0.05]", "evaluation.rescore=false")
 SAMPLES = 4  # as quickstart asks for
 
 Scores = Mapping[int, Sequence[int | None]]  # step → correct out of SAMPLES for each benchmark; None: not evaluated
 
 
 def quickstart(*overrides: str) -> tuple[Experiment, list[Unit]]:
-    """The quickstart experiment and its units; of two overrides of one key the later counts.
+    """The quickstart experiment with one seed and two trust regions, and its units.
 
-    Selected checkpoints are not evaluated again unless asked for.
+    Selected checkpoints are not evaluated again unless asked for; of an override given twice the last one counts.
     """
-    by_key = {override.partition("=")[0]: override for override in ("evaluation.rescore=false", *overrides)}
-    experiment = load_experiment(QUICKSTART, list(by_key.values()))
+    last = {override.partition("=")[0]: override for override in (*STANDARD, *overrides)}
+    experiment = load_experiment(QUICKSTART, tuple(last.values()))
     return experiment, expand(experiment)
 
 

@@ -32,7 +32,7 @@ def unit_id(*overrides: str) -> str:
         "probe.lengths=[4,8]",
         "probe.epsilon=0.02",
         "methods.trust_region.epsilon0=[0.01,0.1]",
-        "methods.trust_region.epsilon0=[0.05]",
+        "methods.trust_region.epsilon0=[0.01,0.05]",
         "seeds=[1]",
         "training.max_response_tokens=40",
         "training.max_prompt_tokens=12",
@@ -71,8 +71,9 @@ def test_two_setups_have_two_probes() -> None:
 
 
 def test_the_budget_is_the_largest_of_the_grid_unless_it_is_set() -> None:
-    assert probe_unit(quickstart(), "arithmetic").identity["budgets"] == [0.01, 0.05]
-    chosen = probe_unit(quickstart("probe.epsilon=0.02"), "arithmetic")
+    two = "methods.trust_region.epsilon0=[0.01,0.05]"
+    assert probe_unit(quickstart(two), "arithmetic").identity["budgets"] == [0.01, 0.05]
+    chosen = probe_unit(quickstart(two, "probe.epsilon=0.02"), "arithmetic")
     assert chosen.knobs == {"epsilon": 0.02}
     assert chosen.identity["budgets"] == [0.01, 0.02, 0.05]
 
@@ -98,8 +99,8 @@ def test_a_commit_has_so_many_prompts(prompts: int) -> None:
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("probe.prompts=0", "probe.prompts: 0 — ≥ 1"),
-        ("probe.continuations=0", "probe.continuations: 0 — ≥ 1"),
+        ("probe.prompts=0", "probe.prompts: 0 — must be ≥ 1"),
+        ("probe.continuations=0", "probe.continuations: 0 — must be ≥ 1"),
         ("probe.lengths=[]", "probe.lengths: [] — whole numbers of tokens, or shares between 0 and 1"),
         ("probe.lengths=[2.5]", "probe.lengths: [2.5] — whole numbers"),
         ("probe.lengths=[.inf]", "probe.lengths: [inf] — whole numbers"),

@@ -20,7 +20,7 @@ GENERATIONS = 4  # of a record that `write_run` writes
 
 
 def quickstart(*overrides: str) -> tuple[Experiment, list[Unit]]:
-    experiment = load_experiment(QUICKSTART, overrides)
+    experiment = load_experiment(QUICKSTART, ("seeds=[0]", *overrides))
     return experiment, expand(experiment)
 
 

@@ -117,11 +117,15 @@ def page(runs: Path, loaded: Loaded) -> Path:
 
 @pytest.fixture(scope="module")
 def root(page: Path) -> ElementTree.Element:
-    """The page as a tree; that it is one says that every element is closed."""
-    text = re.sub(
-        r"<(meta|link|img|source)([^>]*)>", r"<\1\2/>", page.read_text(encoding="utf-8").removeprefix("<!doctype html>")
+    """The page as a tree."""
+    return parsed(page.read_text(encoding="utf-8"))
+
+
+def parsed(text: str) -> ElementTree.Element:
+    """A page as a tree; that it is one says that every element is closed."""
+    return ElementTree.fromstring(
+        re.sub(r"<(meta|link|img|source)([^>]*)>", r"<\1\2/>", text.removeprefix("<!doctype html>"))
     )
-    return ElementTree.fromstring(text)
 
 
 def tables(root: ElementTree.Element, key: str) -> dict[str, list[list[str]]]:
@@ -257,9 +261,30 @@ def test_costs_count_repeated_time_once_for_each_time(runs: Path, loaded: Loaded
     assert (base.training_tokens, base.seconds, base.seconds_per_step) == (None, {"evaluate": 8.0}, None)
     assert (costs["veto"].units, costs["veto"].total_seconds) == (0, None)
     rows = {row[0]: row[1:] for row in tables(root, "cost")["By phase"][1:]}
-    assert rows["Veto"] == ["0", *["–"] * 10]
-    assert rows["Sum"][0] == "4"
+    assert rows["Veto"] == ["0", *["–"] * 12]
+    assert rows["Sum"][:2] == ["4", "inline"]
     assert "3 training steps ran more than once" in "".join(root.itertext())
+
+
+def test_steps_of_another_placement_are_not_compared_and_start_up_is_in_no_step(tmp_path: Path) -> None:
+    experiment, units = quickstart("methods.skd.placement=colocated")
+    for method in ("vanilla", "trust_region", "skd"):
+        write_unit(tmp_path, experiment, units_of(units, method)[0], 2, 2)
+        with closing(RunWriter(tmp_path, units_of(units, method)[0].id)) as run:
+            run.append_timing({"step": 0, "phase": "start", "role": "teacher", "seconds": 6.5})
+    costs = family_costs(experiment, units, tmp_path, SETUP)
+    assert (costs["vanilla"].seconds["start"], costs["vanilla"].seconds_per_step) == (6.5, pytest.approx(1.75))
+    assert costs["vanilla"].total_seconds == pytest.approx(6.5 + 3 * 1.75 + 4 * 2.0)
+    assert (costs["skd"].placements, costs["veto"].placements) == ({"colocated"}, frozenset())
+    text = build_page(experiment, units, tmp_path, tmp_path / "report.html")
+    rows = {row[0]: row[1:] for row in tables(parsed(text), "cost")["By phase"]}
+    column = {name: index - 1 for index, name in enumerate(["", *rows["Method"]])}
+    shown = {name: (row[column["Placement"]], row[column["Training step (s)"]]) for name, row in rows.items()}
+    assert shown["Vanilla"] == ("inline", "1.750")
+    assert shown["SKD"] == ("colocated", "not comparable")
+    assert shown["Sum"] == ("colocated; inline", "not comparable")
+    assert shown["Veto"] == ("–", "–")
+    assert rows["SKD"][column["Start (s)"]] == "6.5"
 
 
 def test_provenance_names_code_problems_data_and_directories(root: ElementTree.Element, page: Path, runs: Path) -> None:

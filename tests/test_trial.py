@@ -134,3 +134,15 @@ def test_evaluations_keep_the_lengths_of_their_responses(trial: tuple[RunReader,
     for record in records:
         assert sum(record.lengths.values()) == record.n == 1
         assert record.lengths == length_histogram([record.tokens])
+
+
+def test_start_up_is_logged_once_for_each_role_and_ahead_of_its_first_work(tmp_path: Path) -> None:
+    run, _ = run_trial(tmp_path, ROWS)
+    timing = [(row["phase"], row.get("role")) for row in run.timing()]
+    assert timing == [
+        *(("start", role) for role in ("learner", "teacher", "rollout")),
+        *[("train", None)] * 2,
+        ("start", "evaluator"),
+        ("evaluate", None),
+    ]
+    assert all(row["seconds"] >= 0 for row in run.timing() if row["phase"] == "start")

@@ -74,9 +74,10 @@ class World:
         return WorkerSpec(unit, setup, runtime, NOWHERE, NOWHERE, NOWHERE, None, asked, prunes)
 
     def roles(self, unit: Unit) -> Roles:
-        def call(role: str, method: str, *arguments: Any) -> list[ProblemRecord]:
-            assert (role, method) == ("evaluator", "evaluate")
-            return self.evaluate(unit, *arguments)
+        def call(role: str, method: str, *arguments: Any) -> list[ProblemRecord] | None:
+            assert role == "evaluator"
+            assert method in ("start", "evaluate")
+            return self.evaluate(unit, *arguments) if method == "evaluate" else None
 
         return roles_of(dict.fromkeys(WORKERS, call), lambda: None)
 
@@ -89,7 +90,7 @@ class World:
         self.calls_left -= 1
         self.taken += (last - first) * PROBLEMS
         self.log.append((unit.id, Sampling(benchmark, step, draw)))
-        key = [zlib.crc32(f"{unit.id} {benchmark}".encode()), step, draw]
+        key = [zlib.crc32(f"{unit.label} {unit.seed} {benchmark}".encode()), step, draw]
         right = np.random.default_rng(key).random((PROBLEMS, 2 * N)) < self.rates.get((unit.label, step), 0.2)
         counts = right[:, first:last].sum(axis=1)
         return [record(int(count), last - first, f"p{index}") for index, count in enumerate(counts)]

@@ -34,6 +34,10 @@ class EvaluatorWorker:
     def _tokenizer(self) -> PreTrainedTokenizerBase:
         return open_tokenizer(self._store.spec)
 
+    def start(self) -> None:
+        """Load the student and its tokenizer."""
+        _ = self._store.student, self._tokenizer
+
     def evaluate(
         self,
         checkpoint: str | None,

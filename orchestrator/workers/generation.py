@@ -13,7 +13,7 @@ from orchestrator.config import Setup
 from orchestrator.engines.causal import CausalModel
 from orchestrator.engines.torch_rollout import Decoding, generate
 from orchestrator.engines.torch_scoring import score
-from orchestrator.policy.behavior import Behavior, Student
+from orchestrator.policy.behavior import Behavior, Student, behavior_at
 from orchestrator.workers.models import ModelStore
 
 
@@ -22,6 +22,13 @@ class RolloutWorker:
 
     def __init__(self, store: ModelStore):
         self._store = store
+
+    def start(self) -> None:
+        """Load the models that the unit's first step samples with."""
+        unit = self._store.spec.unit
+        _ = self._store.student
+        if behavior_at(unit.method, unit.knobs, 0).needs_teacher:
+            _ = self._store.teacher
 
     def load(self, weights: dict[str, Tensor]) -> None:
         """Weights of the student to sample from, by Hugging Face name."""
@@ -44,6 +51,10 @@ class TeacherWorker:
 
     def __init__(self, store: ModelStore):
         self._store = store
+
+    def start(self) -> None:
+        """Load the teacher."""
+        _ = self._store.teacher
 
     def score(self, rollouts: Rollouts) -> TeacherScores:
         """The teacher's statistics at every visited prefix."""

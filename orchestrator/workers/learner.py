@@ -21,6 +21,9 @@ class LearnerWorker:
         optimizer, micro_batch_tokens = spec.setup.training.optimizer, spec.runtime.micro_batch_tokens
         self._engine = TorchLearner(master, optimizer, micro_batch_tokens, store.dtype, spec.unit.steps)
 
+    def start(self) -> None:
+        """Nothing more: the student is there once the worker is."""
+
     def step(self, rollouts: Rollouts, scores: TeacherScores | None, goal: Objective, step: int) -> dict[str, float]:
         """One update; see `TorchLearner.step`."""
         return self._engine.step(rollouts, scores, goal, step)

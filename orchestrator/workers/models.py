@@ -56,7 +56,9 @@ class ModelStore:
                 f"{owner} {checkpoint.path}: {model.config.vocab_size} vocabulary rows — "
                 f"the setup declares {setup.vocabulary.size}; student and teacher must share one vocabulary"
             )
-        return CausalModel(model, token_space(self.spec), owner)
+        opened = CausalModel(model, token_space(self.spec), owner)
+        _first_pass(opened)
+        return opened
 
     def load_student(self, weights: dict[str, Tensor]) -> None:
         """Put new weights into the generating student."""
@@ -81,6 +83,13 @@ class ModelStore:
         arithmetic = rows / BALANCED_ROWS if self.device.type == "cuda" else 0.0
         suggested = speculation.draft_length(behavior.acceptance_guess, sizes[0] / sizes[1], arithmetic)
         return self.spec.runtime.draft_length or suggested
+
+
+def _first_pass(causal: CausalModel) -> None:
+    """One token through the model: what libraries set up at their first call belongs to loading, not to a step."""
+    token = torch.zeros(1, 1, dtype=torch.long, device=causal.device)
+    with torch.no_grad():
+        causal.head(causal.hidden(token, torch.ones_like(token)))
 
 
 def memory_gib(device: torch.device) -> float | None:

@@ -19,21 +19,27 @@ from orchestrator.workers.models import ModelStore
 from orchestrator.workers.spec import WorkerSpec
 
 
-class Rollout(Protocol):
+class Role(Protocol):
+    """What all roles share: coming up ahead of the first call that needs it."""
+
+    def start(self) -> None: ...
+
+
+class Rollout(Role, Protocol):
     """See `generation.RolloutWorker`."""
 
     def load(self, weights: dict[str, Tensor]) -> None: ...
     def sample(self, requests: list[Request], behavior: Behavior) -> Rollouts: ...
 
 
-class Teacher(Protocol):
+class Teacher(Role, Protocol):
     """See `generation.TeacherWorker`."""
 
     def score(self, rollouts: Rollouts) -> TeacherScores: ...
     def sample(self, requests: list[Request]) -> Rollouts: ...
 
 
-class Learner(Protocol):
+class Learner(Role, Protocol):
     """See `learner.LearnerWorker`."""
 
     def step(
@@ -44,7 +50,7 @@ class Learner(Protocol):
     def restore(self, folder: str) -> None: ...
 
 
-class Evaluator(Protocol):
+class Evaluator(Role, Protocol):
     """See `evaluator.EvaluatorWorker`."""
 
     def evaluate(
