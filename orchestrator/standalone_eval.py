@@ -140,7 +140,7 @@ def _benchmark(item: str, setup: Setup, limit: int | None) -> tuple[str, Benchma
     """`math500:64` → n = 64; without a number, the setup's n or 1. A file is a benchmark of its own name."""
     key, _, count = item.partition(":")
     if not key or (count and not (count.isascii() and count.isdigit() and len(count) <= MOST_DIGITS)):
-        raise refuse("--benchmarks", item, "KEY, KEY:n or FILE.jsonl:n with a whole number n ≥ 1")
+        raise refuse("--benchmarks", item, "KEY or KEY:n with a whole number n ≥ 1; KEY may be a FILE.jsonl")
     file = key if key.endswith(SUFFIXES) else None
     key = Path(key).stem if file else key
     declared = BenchmarkRun(path=file) if file else setup.evaluation.benchmarks.get(key) or BenchmarkRun()

@@ -514,7 +514,7 @@ def test_a_file_instead_of_the_runs_folder(command: str, tmp_path: Path, capsys:
         ("arithmetic_short:²", ("--benchmarks: 'arithmetic_short:²'", "n ≥ 1")),
         ("arithmetic_short:0", ("arithmetic_short.n: 0", "≥ 1")),
         ("aritmetic_short:4", ("aritmetic_short: unknown benchmark", "did you mean arithmetic_short?")),
-        ("", ("--benchmarks: ''", "KEY:n or FILE.jsonl:n")),
+        ("", ("--benchmarks: ''", "KEY:n with a whole number n ≥ 1")),
         ("amc23:4", ("data_dir: not set", "eval/amc23.jsonl")),
     ],
 )
