@@ -334,12 +334,14 @@ def _figures(options: argparse.Namespace) -> int:
 
 def _report(options: argparse.Namespace) -> int:
     from analysis.report.page import write_report
+    from orchestrator.damage import refuse_damaged
 
     experiment, units, runs = _load(options)
     if options.out is not None and options.out.is_dir():
         raise UserError(f"--out: {options.out} is a folder — a file")
     if _lack_runs(options):
         return 1
+    refuse_damaged(experiment, units, runs)
     print(write_report(experiment, units, runs, options.out.resolve() if options.out else None))
     return 0
 

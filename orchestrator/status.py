@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from orchestrator import grid, selection
 from orchestrator.config import Experiment
+from orchestrator.damage import damaged_units
 from orchestrator.grid import Unit
 from orchestrator.methods import BASE, method_label
 from orchestrator.rundir import RunReader
@@ -19,7 +20,7 @@ from orchestrator.time_left import Job, seconds_of, sweep_seconds, work_left, wo
 from orchestrator.timings import Costs, measure
 from orchestrator.wants import Sampling, Wants, standing, wants
 
-STATES = ("done", "running", "failed", "interrupted", "queued", "waiting")
+STATES = ("done", "running", "failed", "damaged", "interrupted", "queued", "waiting")
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,46 @@ def collect(experiment: Experiment, units: list[Unit], runs: Path) -> list[UnitS
 
 
 def overview(experiment: Experiment, units: list[Unit], runs: Path, session: Session | None = None) -> Overview:
-    """Status of each unit, in the order of `units`, and of the sweep; safe while it runs."""
+    """Status of each unit, in the order of `units`, and of the sweep; safe while it runs.
+
+    A unit with damaged files is `damaged`, and no best is told of its family: it cannot be known.
+    """
+    damaged = damaged_units(experiment, units, runs)
+    if not damaged:
+        return _overview(experiment, units, runs, session)
+    sound = [unit for unit in units if not damaged.keys() & {unit.id, *unit.depends_on}]
+    made = _overview(experiment, sound, runs, session)
+    known = {s.id: s for s in made.units}
+    statuses = [known.get(unit.id) or _unread_status(unit, damaged.get(unit.id)) for unit in units]
+    unread = {(unit.setup, method_label(unit.method or BASE)) for unit in units if unit.id not in known}
+    families = [
+        replace(family, score=None, setting=None, step=None) if (family.setup, family.label) in unread else family
+        for family in made.families
+    ]
+    return replace(made, units=statuses, families=families, seconds_left=None)
+
+
+def _unread_status(unit: Unit, damage: str | None) -> UnitStatus:
+    """Of a unit that is damaged, or waits for one that is."""
+    return UnitStatus(
+        id=unit.id,
+        setup=unit.setup,
+        label=unit.label,
+        kind=unit.kind,
+        seed=unit.seed,
+        state="damaged" if damage else "waiting",
+        step=0,
+        steps=unit.steps,
+        loss=None,
+        score=None,
+        best_step=None,
+        seconds_left=None,
+        error=damage,
+        method=unit.method,
+    )
+
+
+def _overview(experiment: Experiment, units: list[Unit], runs: Path, session: Session | None) -> Overview:
     found = [_family(experiment, family, runs) for family in selection.families(units)]
     wanted = {unit_id: samples for family in found for unit_id, samples in family.wants.items()}
     later = {unit_id: family.later for family in found for unit_id in family.candidates if family.later}

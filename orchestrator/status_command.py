@@ -35,4 +35,6 @@ def show_status(
     for failed in (s for s in overview.units if s.state == "failed"):
         for line in (f"{failed.id}: {failed.error}", display.where_to_look(failed, runs)):
             console.print(line, highlight=False, markup=False, soft_wrap=True)
+    for damaged in (s for s in overview.units if s.state == "damaged"):
+        console.print(f"{damaged.id}: {damaged.error}", highlight=False, markup=False, soft_wrap=True)
     return 0 if runs.is_dir() else 1

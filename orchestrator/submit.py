@@ -15,6 +15,7 @@ from rich.console import Console
 
 from orchestrator import display, prepare, status, watching
 from orchestrator.config import Experiment
+from orchestrator.damage import refuse_damaged
 from orchestrator.grid import Unit, expand
 from orchestrator.mirroring import Mirror
 from orchestrator.ray_environment import prepare_environment
@@ -59,6 +60,7 @@ def submit(experiment: Experiment, units: list[Unit], runs: Path, address: str |
         except KeyboardInterrupt:
             return _conclude(job, interrupted=True)
         units = job.units
+    refuse_damaged(experiment, units, runs)
     missing = status.missing_units(experiment, units, runs)
     if not missing:
         _say_where(job)

@@ -175,12 +175,12 @@ def _check_evaluation(setup: Setup) -> None:
     if not evaluation.benchmarks:
         raise refuse("evaluation.benchmarks", {}, "at least one benchmark")
     for key, run in evaluation.benchmarks.items():
-        check_name("evaluation.benchmarks", key)
         if run is not None:
             _at_least(f"evaluation.benchmarks.{key}.n", run.n, 1, MOST_SAMPLES)
             if run.limit is not None:
                 _at_least(f"evaluation.benchmarks.{key}.limit", run.limit, 1)
             check_source(key, run)
+            check_name("evaluation.benchmarks", key)
 
 
 def _check_probe(probe: Probe) -> None:

@@ -100,6 +100,8 @@ def event(s: UnitStatus) -> str:
             return f"done{best if s.kind == 'trial' else _score(s)}"
         case "failed":
             return f"failed at step {s.step}/{s.steps}: {s.error}"
+        case "damaged":
+            return f"damaged: {s.error}"
         case "interrupted":
             return f"interrupted at step {s.step}/{s.steps}"
         case "waiting":

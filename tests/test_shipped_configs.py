@@ -33,6 +33,7 @@ LAYERS = (
     {"diagnostics", "engines", "grid", "validate", "local_files"},
     {"selection", "probe_unit", "probe_documents", "results_folder"},
     {"wants", "evaluation_budget"},
+    {"damage"},
     {"plan"},
     {"plan_totals", "progress", "timings"},
     {"cpu_time", "time_left"},
