@@ -19,6 +19,10 @@ class NotFinite(ArithmeticError):
     """A run's numbers have become NaN or infinite; the message says which. Trying again would give the same."""
 
 
+class ClusterDied(RuntimeError):
+    """Processes that a sweep's private cluster cannot do without are gone."""
+
+
 LONGEST_VALUE = 80  # characters of a value in a message
 LONGEST_LINE = 380  # characters of a message
 

@@ -10,11 +10,16 @@ QUIET = {
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C reaches the command, which says how to go on
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-# Ray's switch for machines that are never part of a cluster: all its servers then bind to 127.0.0.1.
-LOOPBACK_ONLY = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+PRIVATE = {
+    # Ray's switch for machines that are never part of a cluster: all its servers then bind to 127.0.0.1.
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    # Ray ends the process of a driver that has lost its server for this long. The sweep notices within seconds, and
+    # then needs the time to show and write its results.
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "3600",
+}
 
 
 def prepare_environment(private: bool) -> None:
     """`private`: the cluster is this command's own and nobody else's business."""
-    for name, value in (QUIET | (LOOPBACK_ONLY if private else {})).items():
+    for name, value in (QUIET | (PRIVATE if private else {})).items():
         os.environ.setdefault(name, value)

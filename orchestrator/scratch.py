@@ -18,7 +18,7 @@ def scratch_folder() -> Iterator[Path]:
     """A short-named folder of this user, locked while it is in use and removed afterwards."""
     parent = Path(tempfile.gettempdir()) / f"trb-{os.getuid()}"
     parent.mkdir(mode=0o700, exist_ok=True)
-    _remove_abandoned(parent)
+    remove_abandoned(parent)
     folder = Path(tempfile.mkdtemp(dir=parent))
     with (folder / OWNER).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -28,7 +28,7 @@ def scratch_folder() -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _remove_abandoned(parent: Path) -> None:
+def remove_abandoned(parent: Path) -> None:
     """Folders whose owner is gone: their lock is free. A folder without a lock is not ours to judge."""
     for marker in parent.glob(f"*/{OWNER}"):
         with marker.open("a") as lock:

@@ -16,8 +16,10 @@ from rich.console import Console
 from orchestrator import display, prepare, status, watching
 from orchestrator.config import Experiment
 from orchestrator.damage import refuse_damaged
+from orchestrator.errors import ClusterDied
 from orchestrator.grid import Unit, expand
 from orchestrator.mirroring import Mirror
+from orchestrator.preflight import check_address, check_runs_folder
 from orchestrator.ray_environment import prepare_environment
 from orchestrator.retention import prune
 from orchestrator.status import UnitStatus
@@ -83,7 +85,13 @@ def _with_models(job: Submission) -> Submission:
 
 
 def _check(job: Submission) -> None:
-    """UserError on data or models that cannot be used. Says that it looks at them only where that takes a while."""
+    """UserError on a folder, cluster, data or models that cannot be used.
+
+    Says that it looks at them only where that takes a while.
+    """
+    check_runs_folder(job.runs)
+    if job.address is not None:
+        check_address(job.address)
     timer = threading.Timer(SILENCE_S, job.say, ["checking models and data…"])
     timer.daemon = True
     timer.start()
@@ -107,11 +115,11 @@ def _to_run(missing: list[Unit]) -> str:
 
 def _run(job: Submission, missing: list[Unit]) -> bool:
     """Run the waves; True if the user interrupted them."""
-    job.runs.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
     try:
         _check(job)
         _say_where(job)
+        job.runs.mkdir(parents=True, exist_ok=True)
         job.say(_to_run(missing))
         job.mirror.announce()
         job.say(f"joining the Ray cluster at {job.address}…" if job.address else "starting Ray…")
@@ -129,6 +137,8 @@ def _run(job: Submission, missing: list[Unit]) -> bool:
                 sweep.run_waves(job.experiment, job.units, job.runs, pairs)
     except KeyboardInterrupt:
         return True
+    except ClusterDied as error:
+        job.say(str(error))
     job.console.print(f"ran for {display.duration(time.monotonic() - started)}", highlight=False)
     return False
 

@@ -5,40 +5,54 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
+import os
 import signal
 import socket
+import sys
+import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import ray
+import ray._private.worker as ray_worker
 from ray import tune
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from orchestrator.config import Experiment
-from orchestrator.errors import UserError
+from orchestrator.errors import ClusterDied, UserError
 from orchestrator.grid import Unit
+from orchestrator.guard import guarded
+from orchestrator.lease import LeaseHeld
 from orchestrator.placement import bundles
 from orchestrator.prepare import worker_spec
+from orchestrator.pulse import Beat
 from orchestrator.retention import prune
-from orchestrator.rundir import RunReader
+from orchestrator.rundir import RunReader, RunWriter
 from orchestrator.scratch import scratch_folder
 from orchestrator.trainable import UnitTrainable
 from orchestrator.wants import Wants, wants
+from orchestrator.watchdog import Watchdog, end_process, watching
 from orchestrator.workers.spec import Checkpoint
 
 OBJECT_STORE_BYTES = 512 * 2**20
-CONNECT_TIMEOUT_S = 5.0
+VITAL = ("gcs_server", "raylet")  # of a private cluster
+LOOK_S = 1.0
+UNWINDS_WITHIN_S = 8.0
 ATTEMPTS = 3  # of a unit whose processes die
 WORKER_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "RAY_AIR_NEW_OUTPUT": "0"}
 
 
 @contextmanager
 def cluster(address: str | None, runs: Path) -> Iterator[None]:
-    """A Ray cluster for the sweep: a private local one, or the one at `address`. SIGTERM ends it like Ctrl-C."""
+    """A Ray cluster for the sweep: a private local one, or the one at `address`. SIGTERM ends it like Ctrl-C.
+
+    A private one ends with this process, however that ends. Raises ClusterDied where it is the cluster that ends.
+    """
     options: dict[str, Any] = {"runtime_env": {"env_vars": WORKER_ENVIRONMENT}}
     with scratch_folder() as scratch:
         if address is None:
@@ -47,38 +61,78 @@ def cluster(address: str | None, runs: Path) -> Iterator[None]:
                 "object_store_memory": OBJECT_STORE_BYTES,
                 "_temp_dir": str(scratch),
             }
+            with guarded(scratch), _ray(None, options), _vital_processes():
+                yield
         else:
-            _check_answers(address)
-        try:
-            ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **options)
-        except (ConnectionError, RuntimeError) as error:
-            raise UserError(
-                f"--address: {address!r} — Ray could not be reached ({str(error).splitlines()[0]})"
-            ) from None
-        signal.signal(signal.SIGTERM, _interrupt)
-        try:
-            if address:
+            with _ray(address, options):
                 _probe(runs)
-            yield
-        finally:
-            ray.shutdown()
+                yield
+
+
+@contextmanager
+def _ray(address: str | None, options: dict[str, Any]) -> Iterator[None]:
+    try:
+        ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **options)
+    except (ConnectionError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"--address: {address!r} — Ray could not be reached ({reason})") from None
+    signal.signal(signal.SIGTERM, _interrupt)  # Ray has put a handler of its own there
+    try:
+        yield
+    except ClusterDied:
+        atexit.register(_exit_at_once)  # before Ray's own handler, which would wait for what is gone
+        raise
+    except BaseException:
+        ray.shutdown()
+        raise
+    else:
+        ray.shutdown()
+
+
+@contextmanager
+def _vital_processes() -> Iterator[None]:
+    """Turn the death of the private cluster's servers into ClusterDied, within seconds."""
+    node: Any = ray_worker._global_node  # Ray tells of its servers nowhere else
+    ended, died = threading.Event(), list[str]()
+
+    def dead() -> list[str]:
+        return [kind for kind, _ in node.dead_processes() if kind in VITAL]
+
+    def look() -> None:
+        while not ended.wait(LOOK_S):
+            died.extend(dead())
+            if died and not ended.is_set():
+                signal.pthread_kill(main, signal.SIGTERM)
+                if not ended.wait(UNWINDS_WITHIN_S):  # it waits for an answer that will not come
+                    print(f"\ntrb: {_death(died)}; run the same command again", file=sys.stderr)
+                    _exit_at_once()
+                return
+
+    main = threading.get_ident()
+    threading.Thread(target=look, daemon=True, name="cluster").start()
+    try:
+        yield
+    except BaseException:
+        ended.set()
+        if died or dead():
+            raise ClusterDied(_death(died or dead())) from None
+        raise
+    finally:
+        ended.set()
+
+
+def _death(died: list[str]) -> str:
+    return f"Ray's {' and '.join(sorted(set(died)))} died; what was committed is safe"
+
+
+def _exit_at_once() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
-
-
-def _check_answers(address: str) -> None:
-    """UserError at once where no Ray can be: Ray itself would try for minutes."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if address == "auto":
-        return
-    if not (host and port.isdigit()):
-        raise UserError(f"--address: {address!r} — auto, or HOST:PORT")
-    try:
-        socket.create_connection((host, int(port)), timeout=CONNECT_TIMEOUT_S).close()
-    except OSError as error:
-        raise UserError(f"--address: {address!r} — nothing answers there ({error.strerror or error})") from None
 
 
 def run_waves(
@@ -151,8 +205,9 @@ def _run_wave(
         tune.with_parameters(UnitTrainable, specs=specs, runs=str(runs), sweep=uuid.uuid4().hex, attempts=ATTEMPTS),
         lambda config: tune.PlacementGroupFactory(bundles(placements[config["unit"]])),
     )
-    with scratch_folder() as storage:
-        tune.Tuner(
+    watchdog = Watchdog(runs, specs, _end_frozen)
+    with scratch_folder() as storage, watching(watchdog):
+        ended = tune.Tuner(
             trainable,
             param_space={"unit": tune.grid_search(list(specs))},
             tune_config=tune.TuneConfig(reuse_actors=True),
@@ -164,6 +219,25 @@ def _run_wave(
                 checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
             ),
         ).fit()
+    for result in ended:
+        if result.error is not None and result.config is not None:
+            _note_loss(runs, result.config["unit"])
+
+
+def _note_loss(runs: Path, unit_id: str) -> None:
+    """Say why a unit failed where its processes could not: they were killed."""
+    if RunReader(runs, unit_id).error is None:
+        with suppress(LeaseHeld), closing(RunWriter(runs, unit_id)) as run:
+            run.fail(f"lost: its process died in each of {ATTEMPTS} attempts", "")
+
+
+def _end_frozen(beat: Beat) -> None:
+    """Kill the process of a beat, on whatever node of the cluster it is."""
+    if beat.host == socket.gethostname():
+        end_process(beat.pid, beat.born)
+        return
+    strategy = NodeAffinitySchedulingStrategy(beat.node, soft=False)
+    ray.remote(end_process).options(scheduling_strategy=strategy, num_cpus=0).remote(beat.pid, beat.born)
 
 
 def _probe(runs: Path) -> None:

@@ -11,11 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import ray
 from ray import tune
 
-from orchestrator.errors import UserError
+from orchestrator.failures import Failure, failure_of
 from orchestrator.lease import HEARTBEAT_S, STALE_AFTER_S, LeaseHeld
 from orchestrator.provenance import provenance
+from orchestrator.pulse import Pulse, pulse_path
 from orchestrator.rundir import RunWriter
 from orchestrator.runlog import LogHandler
 from orchestrator.workers.spec import WorkerSpec, resolved
@@ -35,7 +37,9 @@ class UnitTrainable(tune.Trainable):
     _runs: Path
     _run: RunWriter | None = None
     _roles: Roles | None = None
+    _pulse: Pulse | None = None
     _progress: Iterator[Progress] | None = None
+    _attempt = 1
     _warnings: logging.Handler = logging.NullHandler()
 
     def setup(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -58,13 +62,12 @@ class UnitTrainable(tune.Trainable):
         try:
             self._progress = self._progress or self._begin()
             point = next(self._progress, None)
-        except (UserError, LeaseHeld) as error:
-            self._end(str(error), f"failed: {error}")
+        except Exception as error:
+            if self._fail(failure_of(error)):
+                raise
             return {"done": True, "failed": True}
-        except BaseException as error:
-            lines = str(error).strip().splitlines()
-            reason = f"{type(error).__name__}: {lines[-1] if lines else ''}"
-            self._end(reason, f"failed: {reason}\n{traceback.format_exc().rstrip()}")
+        except BaseException:
+            self._end(None)
             raise
         if point is None:
             self._end(None, "nothing more to do for now")
@@ -81,26 +84,39 @@ class UnitTrainable(tune.Trainable):
 
         spec = self._specs[self._unit]
         self._run = _open(self._runs, spec.unit.id)
+        self._pulse = Pulse(pulse_path(self._runs, spec.unit.id), ray.get_runtime_context().get_node_id())
         self._open_log(self._run, spec)
         self._run.describe(resolved(spec), provenance, spec.trained_from)
         self._roles = start_roles(spec)
         return run_unit(spec, self._run, self._roles)
 
     def _open_log(self, run: RunWriter, spec: WorkerSpec) -> None:
-        number = run.log.begin(self._sweep, self._attempts)
+        self._attempt = run.log.begin(self._sweep, self._attempts)
         where = f"process {os.getpid()} on {socket.gethostname()}, placement {spec.unit.placement.mode}"
-        run.log.line(f"attempt {number} of {self._attempts}: {where}")
+        run.log.line(f"attempt {self._attempt} of {self._attempts}: {where}")
         self._warnings = LogHandler(run.log)
         logging.captureWarnings(True)
         logging.getLogger().addHandler(self._warnings)
 
+    def _fail(self, failure: Failure) -> bool:
+        """End the attempt; whether Tune should make another one."""
+        story = f"{failure.text}\n{traceback.format_exc().rstrip()}"
+        if failure.passes and self._attempt < self._attempts:
+            self._end(None, f"attempt {self._attempt} of {self._attempts} failed and is made again: {story}")
+            return True
+        tried = f" (attempt {self._attempt} of {self._attempts})" if failure.passes else ""
+        self._end(failure.text + tried, f"failed: {story}")
+        return failure.passes  # in the last attempt, too: the process may not be fit for another unit
+
     def _end(self, error: str | None, last_line: str = "stopped") -> None:
-        roles, run = self._roles, self._run
-        self._roles = self._run = self._progress = None
+        roles, run, pulse = self._roles, self._run, self._pulse
+        self._roles = self._run = self._progress = self._pulse = None
         try:
             if roles is not None:
                 roles.close()
         finally:
+            if pulse is not None:
+                pulse.stop()
             if run is not None:
                 logging.getLogger().removeHandler(self._warnings)
                 run.log.line(last_line)

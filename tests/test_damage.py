@@ -76,7 +76,8 @@ def trb(runs: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome
         with pytest.raises(SystemExit) as ended:
             main([command, str(QUICKSTART), *OVERRIDES, "--runs", str(runs), *arguments])
         assert isinstance(ended.value.code, int)
-        return Outcome(ended.value.code, *capsys.readouterr())
+        shown = capsys.readouterr()
+        return Outcome(ended.value.code, shown.out, shown.err)
 
     return run
 

@@ -23,8 +23,8 @@ HEAVY = {"torch", "ray", "transformers", "pandas", "wandb", "matplotlib", "datas
 
 # A module imports from the layers above its own line, or from its own package.
 LAYERS = (
-    {"errors", "config", "cores", "records", "runlog", "provenance", "ray_environment", "scratch"},
-    {"strict", "shipped", "files", "arguments", "yaml_limits"},
+    {"errors", "config", "cores", "records", "runlog", "provenance", "ray_environment", "scratch", "pulse"},
+    {"strict", "shipped", "files", "arguments", "yaml_limits", "guard", "preflight"},
     {"methods", "lease"},
     {"policy", "objective", "placement", "memory", "rundir", "race"},
     {"batch", "tasks"},
@@ -50,7 +50,7 @@ LAYERS = (
         "wandb_mirror",
         "wandb_dashboard",
     },
-    {"trial", "mirroring", "plan_command", "watching"},
+    {"trial", "mirroring", "plan_command", "watching", "failures", "watchdog"},
     {"trainable"},
     {"sweep"},
     {"submit", "spending", "status_command", "doctor", "regrade", "standalone_eval", "probe", "listing"},
@@ -66,7 +66,7 @@ USING_ANALYSIS = {"orchestrator.submit", "orchestrator.standalone_eval", "orches
 CONFINED = {
     "wandb": {"orchestrator.wandb_mirror", "orchestrator.wandb_dashboard"},
     "wandb_workspaces": {"orchestrator.wandb_dashboard"},
-    "ray": {"orchestrator.sweep", "orchestrator.trainable", "orchestrator.workers.actors"},
+    "ray": {"orchestrator.sweep", "orchestrator.trainable", "orchestrator.workers.actors", "orchestrator.failures"},
 }
 
 

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from orchestrator import objective
+from orchestrator import objective, pulse
 from orchestrator.batch import Rollouts, TeacherScores
 from orchestrator.config import Optimizer
 from orchestrator.engines.causal import CausalModel, micro_batches, pack
@@ -76,6 +76,7 @@ class TorchLearner:
         for group in micro_batches(lengths, self._micro_batch_tokens):
             for name, value in self._accumulate(rollouts, scores, goal, group, total).items():
                 sums[name] = sums.get(name, 0.0) + value
+            pulse.advance()
         norm = torch.nn.utils.clip_grad_norm_(self._parameters.values(), self._config.clip)
         self._adamw.step()
         return {**{name: value / total for name, value in sums.items()}, "grad_norm": float(norm), "lr": rate}

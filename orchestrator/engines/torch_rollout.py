@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from orchestrator import pulse
 from orchestrator.batch import Request, Rollouts
 from orchestrator.engines.causal import CausalModel
 from orchestrator.engines.record import Record
@@ -43,6 +44,7 @@ def generate(
     batch = _Batch(student, teacher if behavior.needs_teacher else None, requests, decoding)
     while len(batch.rows):
         batch.advance(batch.blended_round(behavior) if behavior.needs_teacher else batch.student_round(behavior))
+        pulse.advance()
     return batch.record.finish(requests, student.space.student_eos, blended=behavior.needs_teacher)
 
 

@@ -6,6 +6,7 @@ import dataclasses
 
 import torch
 
+from orchestrator import pulse
 from orchestrator.batch import Rollouts, TeacherScores
 from orchestrator.engines.causal import CausalModel, Packed, micro_batches, pack
 from orchestrator.engines.torch_rollout import teacher_statistics
@@ -25,6 +26,7 @@ def score(teacher: CausalModel, rollouts: Rollouts, micro_batch_tokens: int) -> 
         prompts = [rollouts.requests[row].prompt_ids for row in group]
         packed = pack(prompts, [rollouts.response(row) for row in group], teacher.device)
         _score_group(teacher, rollouts, torch.tensor(group), packed, out)
+        pulse.advance()
     return TeacherScores(**out)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from orchestrator import pulse
 from orchestrator.errors import UserError
 from orchestrator.files import file_sha256
 
@@ -70,6 +71,7 @@ def iterate_jsonl(path: Path) -> Iterator[dict[str, Any]]:
         for number, line in enumerate(file, 1):
             if line.strip():
                 yield _parse(path, number, line)
+            pulse.advance()
 
 
 def text_field(path: Path | str, line: int, row: dict[str, Any], key: str) -> str:
@@ -108,5 +110,6 @@ def _iterate_parquet(path: Path, columns: Sequence[str] | None) -> Iterator[dict
         present = [name for name in file.schema_arrow.names if columns is None or name in columns]
         for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=present, use_threads=False):
             yield from batch.to_pylist()
+            pulse.advance()
     except (pyarrow.ArrowInvalid, OSError) as error:
         raise UserError(f"{path}: not a readable parquet file ({str(error).splitlines()[0]})") from None

@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from orchestrator import pulse
+
 # Importing sympy on a loaded machine may take many seconds; it never counts against an answer.
 STARTUP_DEADLINE_S = 120.0
 
@@ -147,6 +149,7 @@ class Slot:
             raise
         if verdict is None:
             self._drop()
+        pulse.advance()
         return verdict
 
     def close(self) -> None:

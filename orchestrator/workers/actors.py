@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
 import ray
-from ray.exceptions import RayTaskError
+from ray.exceptions import GetTimeoutError, RayTaskError
 from ray.util.placement_group import get_current_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from orchestrator import pulse
 from orchestrator.placement import COLOCATED, SPLIT, bundles
 from orchestrator.workers.roles import WORKERS, Host, Roles, inline_roles, roles_of
 from orchestrator.workers.spec import WorkerSpec
+
+ASK_EVERY_S = 5.0
+ANSWERS_WITHIN_S = 60.0  # a busy process may give its other thread no turn for long
+
+
+class WatchedHost(Host):
+    """Roles in an actor that says how far it is while it works."""
+
+    @ray.method(concurrency_group="pulse")
+    def pieces(self) -> int:
+        """Pieces of work done so far."""
+        return pulse.pieces()
 
 
 def start_roles(spec: WorkerSpec) -> Roles:
@@ -43,13 +57,24 @@ def _actor(spec: WorkerSpec, bundle: int, sharing: int) -> Any:
         "scheduling_strategy": strategy,
         "max_restarts": 0,  # a lost role ends the attempt; the trial resumes from its last commit
     }
-    return ray.remote(Host).options(**options).remote(spec)
+    remote: Any = ray.remote  # its type knows nothing of concurrency groups
+    return remote(concurrency_groups={"pulse": 1})(WatchedHost).options(**options).remote(spec)
 
 
 def _remote_call(actor: Any, timeout_s: float) -> Callable[..., Any]:
+    """Calls of the actor that end when it dies, does not answer while it works, or has worked for `timeout_s`."""
+
     def call(role: str, method: str, *arguments: Any) -> Any:
+        answer = actor.call.remote(role, method, *arguments)
+        deadline, done = time.monotonic() + timeout_s, -1
+        while not ray.wait([answer], timeout=min(ASK_EVERY_S, max(deadline - time.monotonic(), 0.0)))[0]:
+            if time.monotonic() >= deadline:
+                raise GetTimeoutError(f"{role}.{method} has taken {timeout_s:g} s (runtime.worker_timeout_s)")
+            before, done = done, ray.get(actor.pieces.remote(), timeout=ANSWERS_WITHIN_S)
+            if done != before:  # the trial's own signs of life are those of its actors
+                pulse.advance()
         try:
-            return ray.get(actor.call.remote(role, method, *arguments), timeout=timeout_s)
+            return ray.get(answer)
         except RayTaskError as error:  # what the role raised, as if it had been called here
             raise (error.cause if isinstance(error.cause, Exception) else error) from error
 

@@ -1,0 +1,73 @@
+"""Known before Ray takes seconds to start: whether there is a folder to write to, room on its disk, and a cluster."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from contextlib import suppress
+from pathlib import Path
+
+from orchestrator.errors import refuse
+
+LEAST_FREE = 64 * 2**20  # bytes on the disk of the runs folder
+ANSWERS_WITHIN_S = 5.0
+# What opens an HTTP/2 connection, which gRPC is: a fixed text and an empty frame of settings, answered by settings.
+HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+SETTINGS = 4
+
+
+def check_runs_folder(runs: Path, least_free: int = LEAST_FREE) -> None:
+    """UserError unless files can be made, renamed and removed in `runs`, and there is some room on its disk.
+
+    A folder that was not there is not kept.
+    """
+    new = not runs.exists()
+    probe = runs / f".probe-{socket.gethostname()}-{os.getpid()}"
+    try:
+        runs.mkdir(parents=True, exist_ok=True)
+        with probe.open("wb") as file:
+            file.write(b"probe")
+            file.flush()
+            os.fsync(file.fileno())
+        renamed = probe.with_suffix(".renamed")
+        os.replace(probe, renamed)
+        renamed.unlink()
+        free = shutil.disk_usage(runs).free
+        if new:
+            runs.rmdir()
+    except OSError as error:
+        with suppress(OSError):
+            probe.unlink()
+        raise refuse("--runs", str(runs), f"a folder that can be written to ({error.strerror})") from None
+    if free < least_free:
+        raise refuse("--runs", str(runs), f"{least_free >> 20} MiB free on its disk, which has {free >> 20}")
+
+
+def check_address(address: str) -> None:
+    """UserError at once where no Ray can be: Ray itself would try, and warn, for minutes."""
+    if address == "auto":
+        return
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not (host and port.isascii() and port.isdigit() and int(port[:6]) < 65536):
+        raise refuse("--address", address, "auto, or HOST:PORT")
+    try:
+        with socket.create_connection((host, int(port)), timeout=ANSWERS_WITHIN_S) as connection:
+            speaks = bool(os.environ.get("RAY_USE_TLS")) or _speaks_grpc(connection)
+    except (OSError, UnicodeError) as error:  # UnicodeError: no name of a host is that long
+        reason = getattr(error, "strerror", None) or str(error)
+        raise refuse("--address", address, f"nothing answers there ({reason})") from None
+    if not speaks:
+        raise refuse("--address", address, "something answers there, but it is not Ray")
+
+
+def _speaks_grpc(connection: socket.socket) -> bool:
+    connection.settimeout(ANSWERS_WITHIN_S)
+    connection.sendall(HELLO)
+    answer = b""
+    try:
+        while len(answer) < 9 and (more := connection.recv(9 - len(answer))):
+            answer += more
+    except OSError:
+        return False
+    return len(answer) == 9 and answer[3] == SETTINGS

@@ -1,0 +1,127 @@
+"""Signs of life of the process that runs a unit: that it runs at all, and that its work gets on.
+
+Work calls `advance` after each small piece: a round of decoding, a micro-batch, an answer graded, rows read. A thread
+of the process writes every BEAT_S how long ago that was. Who reads it can tell a process that is stopped (no beats)
+from one that hangs (beats, but no work) and from one that is merely slow.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+BEAT_S = 2.0
+
+
+@dataclass(frozen=True)
+class Beat:
+    """What a beat says. `number` counts beats; `born` tells the process from a later one of the same id."""
+
+    host: str
+    node: str  # Ray's id of the machine
+    pid: int
+    born: int
+    number: int
+    idle_s: float  # since work last got on
+    longest_s: float  # between two pieces of work so far
+
+
+class _Work:
+    """What this process has done; one for the whole process, since a process runs one unit at a time."""
+
+    def __init__(self) -> None:
+        self.pieces = 0
+        self.last = time.monotonic()
+        self.longest = 0.0
+
+
+_work = _Work()
+
+
+def advance() -> None:
+    """A piece of work is done."""
+    now = time.monotonic()
+    _work.pieces += 1
+    _work.longest = max(_work.longest, now - _work.last)
+    _work.last = now
+
+
+def pieces() -> int:
+    """How many pieces of work this process has done."""
+    return _work.pieces
+
+
+class Pulse:
+    """Beats into `path` until `stop`, which removes it. Work done before does not count."""
+
+    def __init__(self, path: Path, node: str = ""):
+        global _work
+        _work = _Work()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path, self._node, self._number = path, node, 0
+        self._ended = threading.Event()
+        self._beat()
+        self._thread = threading.Thread(target=self._follow, daemon=True, name="pulse")
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the beats; the unit is done with, or its end is told otherwise."""
+        self._ended.set()
+        self._thread.join()
+        self._path.unlink(missing_ok=True)
+
+    def _follow(self) -> None:
+        while not self._ended.wait(BEAT_S):
+            self._beat()
+
+    def _beat(self) -> None:
+        self._number += 1
+        idle, pid = time.monotonic() - _work.last, os.getpid()
+        beat = Beat(socket.gethostname(), self._node, pid, born(pid) or 0, self._number, idle, _work.longest)
+        scratch = self._path.with_suffix(".beat")
+        with suppress(OSError):  # a file system that is away for a moment: the work will say so if it stays away
+            scratch.write_text(json.dumps(asdict(beat)), encoding="utf-8")
+            os.replace(scratch, self._path)
+
+
+def pulse_path(runs: Path, unit_id: str) -> Path:
+    """Where the process of a unit leaves its beats."""
+    return runs / ".locks" / f"{unit_id}.pulse"
+
+
+def read_beat(path: Path) -> Beat | None:
+    """The last beat; None if there is none that can be read."""
+    try:
+        raw: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(raw, dict) or set(raw) != {field.name for field in fields(Beat)}:
+        return None
+    return Beat(**raw)
+
+
+def born(pid: int) -> int | None:
+    """When a process of this machine was started, in clock ticks since boot; None if it is gone, or not on Linux."""
+    found = _stat(pid)
+    return int(found[19]) if found else None
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process of this machine is stopped by a signal."""
+    found = _stat(pid)
+    return found is not None and found[0] == "T"
+
+
+def _stat(pid: int) -> list[str] | None:
+    """Fields of /proc/<pid>/stat from the state on: the name before it may hold anything."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
