@@ -1,4 +1,4 @@
-"""Run directories made up through `RunWriter`, for experiments/quickstart.yaml's units: no model, no training."""
+"""Run directories made up through `RunWriter`, for the units of a small experiment: no model, no training."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from orchestrator.load import load_experiment
 from orchestrator.records import ProblemRecord
 from orchestrator.rundir import RunWriter
 
-QUICKSTART = Path(__file__).resolve().parents[1] / "experiments" / "quickstart.yaml"
-STANDARD = ("seeds=[0]", "methods.trust_region.epsilon0=[0.01,0.05]", "evaluation.rescore=false")
+SHIPPED = Path(__file__).resolve().parents[1] / "experiments"
+QUICKSTART = Path(__file__).resolve().parent / "experiments" / "quickstart.yaml"  # of the tests' own
 SAMPLES = 4  # as quickstart asks for
 
 Scores = Mapping[int, Sequence[int | None]]  # step → correct out of SAMPLES for each benchmark; None: not evaluated
 
 
 def quickstart(*overrides: str) -> tuple[Experiment, list[Unit]]:
-    """The quickstart experiment with one seed and two trust regions, and its units.
+    """The tests' quickstart and its units; of two overrides of one key the later counts.
 
-    Selected checkpoints are not evaluated again unless asked for; of an override given twice the last one counts.
+    Selected checkpoints are not evaluated again unless asked for.
     """
-    last = {override.partition("=")[0]: override for override in (*STANDARD, *overrides)}
-    experiment = load_experiment(QUICKSTART, tuple(last.values()))
+    by_key = {override.partition("=")[0]: override for override in ("evaluation.rescore=false", *overrides)}
+    experiment = load_experiment(QUICKSTART, list(by_key.values()))
     return experiment, expand(experiment)
 
 

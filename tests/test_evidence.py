@@ -30,7 +30,7 @@ from orchestrator.grid import Unit, evaluation_ids, expand, fresh_evaluation_ids
 from orchestrator.load import load_experiment
 from orchestrator.rundir import RunWriter
 from orchestrator.tasks.benchmarks import BENCHMARKS
-from tests.fake_runs import QUICKSTART, quickstart, record, units_of
+from tests.fake_runs import QUICKSTART, SHIPPED, quickstart, record, units_of
 
 Loaded = tuple[Experiment, list[Unit]]
 
@@ -346,7 +346,7 @@ def test_json_holds_everything(table: Table) -> None:
 
 
 def test_json_names_every_benchmark_file_with_its_sha256(tmp_path: Path) -> None:
-    experiment = load_experiment(QUICKSTART.with_name("paper.yaml"), [])
+    experiment = load_experiment(SHIPPED / "paper.yaml", [])
     document = json.loads(to_json(load.results_table(experiment, expand(experiment), tmp_path)))
     sources = {(source["setup"], source["benchmark"]): source["content"] for source in document["benchmarks"]}
     assert len(sources) == 9
@@ -406,6 +406,6 @@ def test_the_command_reports_different_problems_in_one_line(
     for name, size in (("vanilla", 3), ("veto", 4)):
         write(tmp_path, loaded[0], units_of(loaded[1], name)[0], 20, {SHORT: [1] * size, LONG: [2] * 3})
     with pytest.raises(SystemExit) as ended:
-        main(["table", str(QUICKSTART), "seeds=[0]", "--runs", str(tmp_path)])
+        main(["table", str(QUICKSTART), "--runs", str(tmp_path)])
     assert ended.value.code == 2
     assert len(capsys.readouterr().err.splitlines()) == 1

@@ -14,13 +14,13 @@ from orchestrator.config import Experiment
 from orchestrator.grid import Unit, expand
 from orchestrator.load import load_experiment
 from orchestrator.plan import Done
-from tests.fake_runs import QUICKSTART, units_of, write_run
+from tests.fake_runs import QUICKSTART, SHIPPED, units_of, write_run
 
 GENERATIONS = 4  # of a record that `write_run` writes
 
 
 def quickstart(*overrides: str) -> tuple[Experiment, list[Unit]]:
-    experiment = load_experiment(QUICKSTART, ("seeds=[0]", *overrides))
+    experiment = load_experiment(QUICKSTART, overrides)
     return experiment, expand(experiment)
 
 
@@ -109,7 +109,7 @@ def test_the_plan_names_data_files_that_are_not_there(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TRB_DATA_DIR", raising=False)
-    smoke = QUICKSTART.with_name("math-smoke.yaml")
+    smoke = SHIPPED / "math-smoke.yaml"
     (tmp_path / "eval").mkdir()
     (tmp_path / "eval" / "aime24.jsonl").touch()
     with pytest.raises(SystemExit):

@@ -30,7 +30,7 @@ from orchestrator.grid import Unit, evaluation_ids, fresh_evaluation_ids
 from orchestrator.probe_unit import DOCUMENTS, LOGS, probe_unit
 from orchestrator.rundir import RunWriter
 from tests.browser import Browser, browser
-from tests.fake_runs import QUICKSTART, quickstart, record, units_of
+from tests.fake_runs import QUICKSTART, SHIPPED, quickstart, record, units_of
 
 Loaded = tuple[Experiment, list[Unit]]
 SETUP = "arithmetic"
@@ -493,5 +493,5 @@ def test_the_browser_helper_notices_what_goes_wrong(tab: Browser, tmp_path: Path
 
 
 def test_the_package_list_names_the_browser() -> None:
-    listed = (QUICKSTART.parents[1] / "docker" / "lock" / "debian.txt").read_text().splitlines()
+    listed = (SHIPPED.parent / "docker" / "lock" / "debian.txt").read_text().splitlines()
     assert [line for line in listed if not line.startswith("#")] == ["chromium"]

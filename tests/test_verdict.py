@@ -24,7 +24,7 @@ from orchestrator.cli import main
 from orchestrator.config import Experiment
 from orchestrator.grid import Unit, expand
 from orchestrator.load import load_experiment
-from tests.fake_runs import QUICKSTART, quickstart, units_of, write_run
+from tests.fake_runs import QUICKSTART, SHIPPED, quickstart, units_of, write_run
 from tests.sweeps import ROOT, environment
 from tests.test_evidence import draw, write
 
@@ -315,7 +315,7 @@ def test_a_terminal_that_knows_only_ascii_gets_its_table(form: str) -> None:
 
 
 def test_setups_too_wide_for_a_page_have_a_tabular_each(tmp_path: Path) -> None:
-    experiment = load_experiment(QUICKSTART.with_name("paper.yaml"), [])
+    experiment = load_experiment(SHIPPED / "paper.yaml", [])
     made = load.results_table(experiment, expand(experiment), tmp_path)
     text = FORMATS["tex"](made)
     assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 2

@@ -312,7 +312,7 @@ def test_submitting_a_finished_experiment_catches_up(
     for unit in units:
         evaluated = {"base_eval": {0: [1, 1]}, "sft": {}, "trial": {20: [1, 1], 40: [3, 2], 60: [2, 2]}}[unit.kind]
         write_run(runs, experiment, unit, evaluated, steps=unit.steps)
-    again = ["submit", str(QUICKSTART), "seeds=[0]", "evaluation.rescore=false", *names, "--runs", str(runs)]
+    again = ["submit", str(QUICKSTART), "evaluation.rescore=false", *names, "--runs", str(runs)]
     shown = []
     with monkeypatch.context() as broken:
         broken.setenv("WANDB_BASE_URL", CLOSED)
