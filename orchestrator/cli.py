@@ -17,6 +17,17 @@ from orchestrator.errors import UserError, one_line
 
 OVERRIDES = "OmegaConf dotlist, for example training.steps=20 methods.skd=null"
 
+EXPERIMENT = "an experiment file, or the name of a shipped one: quickstart"
+JSON = "print JSON instead of text"
+EXAMPLES = """\
+examples:
+  trb plan quickstart                           what would run, and what it costs
+  trb submit quickstart                         run it; again, it goes on
+  trb status quickstart --methods vanilla,TRB   where these two stand
+  trb table quickstart --compare TRB,Vanilla    two methods on the same problems
+
+`trb COMMAND --help` says more of a command, `trb config` of every key."""
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command; exits 0 when it did all it was asked, 2 with one line on a user's mistake."""
@@ -43,7 +54,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _parser() -> Parser:
-    parser = Parser(prog="trb", description="On-policy distillation sweeps: plan, run, judge.")
+    parser = Parser(
+        prog="trb",
+        description="On-policy distillation sweeps: plan, run, judge.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--version", action=_Version, nargs=0, help="version and, in a checkout, commit")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _add_sweep_commands(commands)
@@ -67,12 +83,12 @@ def _add_sweep_commands(commands: argparse._SubParsersAction) -> None:
     plan = _experiment(commands, "plan", _plan, "units, dependencies, memory, tokens, GPU-hours; runs nothing")
     plan.add_argument("--gpus", type=int, metavar="N", help="how long it takes on N GPUs (default: 1)")
     plan.add_argument("--why", action="store_true", help="why each unit would run, and what the costs assume")
-    plan.add_argument("--json", action="store_true", help="print JSON instead of text")
+    plan.add_argument("--json", action="store_true", help=JSON)
     submit = _experiment(commands, "submit", _submit, "run what is missing, then print the results table")
     submit.add_argument("--address", help="Ray cluster to join; without it a private one on this machine")
     submit.add_argument("--yes", action="store_true", help="spend more than 1,000 planned GPU-hours without a question")
     status = _experiment(commands, "status", _status, "where every unit stands, also while it runs")
-    status.add_argument("--json", action="store_true")
+    status.add_argument("--json", action="store_true", help=JSON)
     status.add_argument("--all", action="store_true", help="every unit, also of a large sweep")
     status.add_argument("--sort", choices=("score", "name", "state", "left"), help="order of the units (default: plan)")
     text = "the log of a unit, or of every unit of an experiment"
@@ -82,14 +98,14 @@ def _add_sweep_commands(commands: argparse._SubParsersAction) -> None:
     logs.add_argument("overrides", nargs="*", default=[], metavar="key=value", help=OVERRIDES)
     _add_runs(logs)
     logs.add_argument("--follow", action="store_true", help="go on printing what is added, until Ctrl-C")
-    probes = commands.add_parser("probe", help="measurements of the untrained student").add_subparsers(
-        dest="probe", metavar="PROBE", required=True
-    )
+    text = "measurements of the untrained student"
+    probe = commands.add_parser("probe", help=text, description=text)
+    probes = probe.add_subparsers(dest="probe", metavar="PROBE", required=True)
     text = "success of vanilla and trust-region prefixes when student and teacher continue them"
     continuation = _experiment(probes, "continuation", _probe_continuation, text)
-    continuation.add_argument("--json", action="store_true")
+    continuation.add_argument("--json", action="store_true", help=JSON)
     doctor = _experiment(commands, "doctor", _doctor, "preflight of this machine and an experiment", optional=True)
-    doctor.add_argument("--json", action="store_true")
+    doctor.add_argument("--json", action="store_true", help=JSON)
 
 
 def _add_result_commands(commands: argparse._SubParsersAction) -> None:
@@ -119,7 +135,8 @@ def _add_result_commands(commands: argparse._SubParsersAction) -> None:
 
 
 def _add_model_commands(commands: argparse._SubParsersAction) -> None:
-    evaluate = commands.add_parser("eval", help="pass@1 of any checkpoint with the sweep's evaluator")
+    text = "pass@1 of any checkpoint with the sweep's evaluator"
+    evaluate = commands.add_parser("eval", help=text, description=text)
     evaluate.set_defaults(run=_eval)
     evaluate.add_argument("model", help="model folder, or hub id with --revision")
     evaluate.add_argument(
@@ -141,7 +158,8 @@ def _add_model_commands(commands: argparse._SubParsersAction) -> None:
     _add_runs(evaluate)
     evaluate.add_argument("--out", type=Path, metavar="FILE.json", help="default: results/eval/ in the runs folder")
     evaluate.add_argument("--json", action="store_true", help="print the result as JSON")
-    grade = commands.add_parser("grade", help="grade a file of rows {gold, generation} with the one grader")
+    text = "grade a file of rows {gold, generation} with the one grader"
+    grade = commands.add_parser("grade", help=text, description=text)
     grade.set_defaults(run=_grade)
     grade.add_argument("file", type=Path, metavar="FILE.jsonl", help="rows {gold, generation}; - reads standard input")
     grade.add_argument("--out", type=Path, metavar="OUT.jsonl", help="write the rows with their grades")
@@ -153,11 +171,12 @@ def _add_reference_commands(commands: argparse._SubParsersAction) -> None:
     reference.set_defaults(run=_config)
     reference.add_argument("what", nargs="?", metavar="KEY | EXP.yaml", help="a key, the beginning of one, or a file")
     reference.add_argument("overrides", nargs="*", default=[], metavar="key=value", help=OVERRIDES)
-    reference.add_argument("--json", action="store_true", help="print JSON instead of text")
+    reference.add_argument("--json", action="store_true", help=JSON)
     text = "shipped experiments, methods with their knobs, setups, benchmarks, and the results in a runs folder"
     lists = commands.add_parser("list", help=text, description=text)
     lists.set_defaults(run=_list)
-    lists.add_argument("kind", nargs="?", metavar="experiments | methods | setups | benchmarks | results")
+    kinds = "experiments | methods | setups | benchmarks | results"
+    lists.add_argument("kind", nargs="?", metavar=kinds, help="one of these lists (default: all)")
     _add_runs(lists)
     text = "where the data files come from: repository, commit, licence, sha256; with fetch, get them"
     data = commands.add_parser("data", help=text, description=text)
@@ -173,7 +192,7 @@ def _experiment(
     optional: bool = False,
 ) -> argparse.ArgumentParser:  # fmt: skip
     parser = commands.add_parser(name, help=text, description=text)
-    parser.add_argument("experiment", type=Path, metavar="EXP.yaml", nargs="?" if optional else None)
+    parser.add_argument("experiment", type=Path, metavar="EXP.yaml", nargs="?" if optional else None, help=EXPERIMENT)
     parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help=OVERRIDES)
     parser.add_argument("--methods", metavar="A,B", help="only these of its methods, by key or label: vanilla,TRB")
     _add_runs(parser)

@@ -1,0 +1,216 @@
+"""The documents hold: their examples run, their commands are commands, their links lead somewhere, the help helps."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import math
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from orchestrator import arguments, cli, methods
+from orchestrator.errors import UserError
+from orchestrator.load import load_experiment
+from orchestrator.policy import behavior
+from orchestrator.prepare import checkpoint_of
+from orchestrator.tasks.benchmarks import load_benchmark
+from orchestrator.tasks.data_files import folder_sha256
+from tests.policy import test_behavior
+from tests.sweeps import ROOT
+from tests.test_local_files import write_model
+
+DOCS = ROOT / "docs"
+METHOD, SETUP, BENCHMARK = PAGES = [DOCS / f"add-a-{what}.md" for what in ("method", "setup", "benchmark")]
+LINKED = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "experiments/README.md")]
+LINKED += sorted(DOCS.glob("*.md"))
+RUN_HERE = ("plan", "config", "list")  # the other commands work for minutes; they are parsed
+COMMANDS = [(page, line) for page in PAGES for line in page.read_text("utf-8").splitlines() if line.startswith("trb ")]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder in which a reader tries the examples, with models where the setup of the page has them."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "200")
+    for name in ("TRB_DATA_DIR", "TRB_RUNS"):
+        monkeypatch.delenv(name, raising=False)
+    write_model(tmp_path / "student")
+    write_model(tmp_path / "teacher", 61, num_hidden_layers=5)
+    for page in PAGES:
+        for name, text in examples(page, "file").items():
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def examples(page: Path, kind: str) -> dict[str, str]:
+    """Name → text of the fenced blocks of a page that stand after a comment `<!-- kind: name -->`."""
+    pattern = rf"^<!-- {kind}: ([^\n]+) -->\n```\w+\n(.*?)^```$"
+    return dict(re.findall(pattern, page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL))
+
+
+def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """Stdout of a command that must succeed."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main(words)
+    out, err = capsys.readouterr()
+    assert ended.value.code == 0, err
+    return out
+
+
+def trials(plan: str) -> dict[str, int]:
+    """Method → trials of `trb plan --json`."""
+    found = [unit["method"] for unit in json.loads(plan)["units"] if unit["kind"] == "trial"]
+    return {method: found.count(method) for method in found}
+
+
+@pytest.fixture
+def mixture(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The program with the page's method, put in as the page says; the names of `policy.behavior` then."""
+    parts = re.split(r"^# (\w+)\n", examples(METHOD, "example")["methods.py"], flags=re.MULTILINE)[1:]
+    for name, lines in zip(parts[::2], parts[1::2], strict=True):
+        there = dict(vars(methods))
+        exec(f"added = {{{lines}}}", there)
+        [(key, value)] = there["added"].items()
+        if name in ("METHODS", "NEEDS_TEACHER"):
+            monkeypatch.setitem(getattr(methods, name), key, value)
+        else:
+            monkeypatch.setattr(methods, name, MappingProxyType({**getattr(methods, name), key: value}))
+            monkeypatch.setitem(methods._KEYS, methods._fold(value), key)
+    names = vars(behavior) | {"math": math}
+    exec(examples(METHOD, "example")["behavior.py, a class"], names)
+    last, case = "        case _:\n", examples(METHOD, "example")["behavior.py, a case"]
+    source = inspect.getsource(behavior._behavior_at)
+    assert source.count(last) == 1
+    exec(source.replace(last, case + last), names)
+    monkeypatch.setattr(behavior, "_behavior_at", names["_behavior_at"])
+    return names
+
+
+# --- the examples ---
+
+
+def test_the_example_of_a_method_is_planned_by_any_of_its_names(
+    mixture: dict[str, Any], here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert trials(shown(capsys, "plan", "mixture.yaml", "--json")) == {"vanilla": 2, "mixture": 4}
+    units = json.loads(shown(capsys, "plan", "mixture.yaml", "--json", "--methods", "Mixture"))["units"]
+    assert {unit["resources"]["teacher_online_steps"] for unit in units if unit["kind"] == "trial"} == {12}
+    assert "Mixture" in shown(capsys, "plan", "mixture.yaml")
+    assert "Teacher mixture" in shown(capsys, "list", "methods")
+
+
+def test_the_example_of_a_law_passes_the_test_beside_it(mixture: dict[str, Any]) -> None:
+    names = vars(test_behavior) | {"Mixture": mixture["Mixture"]}
+    before = set(names)
+    exec(examples(METHOD, "example")["a test"], names)
+    [name] = {name for name in set(names) - before if name.startswith("test_")}
+    test: Callable[[], None] = names[name]
+    test()
+
+
+def test_the_example_of_a_law_needs_the_row_that_says_when_the_teacher_is_asked(
+    mixture: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(methods.NEEDS_TEACHER, "mixture")
+    with pytest.raises(AssertionError, match="plan and law differ"):
+        behavior.behavior_at("mixture", {"weight": 0.25, "K": 12}, 0)
+
+
+def test_the_example_of_a_setup_is_read_off_its_folders(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert trials(shown(capsys, "plan", "my-experiment.yaml", "--json")) == {"vanilla": 1, "trust_region": 1}
+    experiment = load_experiment(here / "my-experiment.yaml")
+    setup = experiment.setups["my-pair"]
+    assert (setup.student.shape.layers, setup.teacher.shape.layers) == (3, 5)
+    assert (setup.student.eos, setup.teacher.eos) == (60, 61)
+    assert (setup.vocabulary.size, setup.vocabulary.valid) == (64, 62)
+    assert [note.partition(":")[0] for note in experiment.notes] == ["my-pair.student", "my-pair.teacher"]
+    assert all("to pin it: revision: " in note for note in experiment.notes)
+
+
+def test_a_pinned_model_that_changes_is_refused(here: Path) -> None:
+    setup_file = here / "setups" / "my-pair.yaml"
+    pinned = f"student: {{path: ./student, revision: {folder_sha256(here / 'student')}}}"
+    setup_file.write_text(setup_file.read_text("utf-8").replace("student: {path: ./student}", pinned), encoding="utf-8")
+    (here / "student" / "model.safetensors").write_bytes(b"other weights")
+    setup = load_experiment(here / "my-experiment.yaml").setups["my-pair"]
+    with pytest.raises(UserError, match="the setup declares"):
+        checkpoint_of(setup.student, setup, here / "runs")
+
+
+def test_the_rows_of_the_example_of_a_benchmark_are_problems(here: Path) -> None:
+    setup = load_experiment(here / "sums.yaml").setups["arithmetic"]
+    run = setup.evaluation.benchmarks["my"]
+    assert run is not None
+    assert (run.n, run.problems) == (4, 3)
+    assert set(setup.evaluation.benchmarks) == {"arithmetic_short", "my"}
+    found = [(problem.id, problem.gold and problem.gold.answer) for problem in load_benchmark("my", None, run)]
+    assert found == [("first", "7"), ("second", "8"), ("third", "10")]
+
+
+@pytest.mark.parametrize(("page", "line"), COMMANDS, ids=lambda value: getattr(value, "stem", value))
+def test_commands_of_the_pages(
+    page: Path, line: str, here: Path, mixture: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, *words = shlex.split(line)
+    arguments.parse(cli._parser(), words)
+    if words[0] in RUN_HERE:
+        assert shown(capsys, *words)
+
+
+def test_every_page_has_files_and_commands() -> None:
+    assert {page for page, line in COMMANDS if line.split()[1] in RUN_HERE} == set(PAGES)
+    assert all(examples(page, "file") for page in PAGES)
+
+
+# --- links ---
+
+
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_files(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8"))
+    local = [target.partition("#")[0] for target in targets if not re.match(r"[a-z]+:|#", target)]
+    assert local
+    assert [target for target in local if not (page.parent / target).exists()] == []
+
+
+# --- the command's own help ---
+
+
+def parsers(parser: argparse.ArgumentParser, name: str = "trb") -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """The parser of `trb`, of each command and of each command's own commands, by name."""
+    yield name, parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for command, own in action.choices.items():
+                yield from parsers(own, f"{name} {command}")
+
+
+@pytest.mark.parametrize(
+    ("name", "parser"), list(parsers(cli._parser())), ids=lambda value: value if type(value) is str else ""
+)
+def test_everything_that_can_be_typed_is_explained(name: str, parser: argparse.ArgumentParser) -> None:
+    assert parser.description, name
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            explained = {choice.dest for choice in action._choices_actions if choice.help}
+            assert explained == set(action.choices)
+        else:
+            assert action.help, f"{name}: {action.option_strings or action.dest}"
+
+
+def test_the_examples_of_the_help_are_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    epilog = shown(capsys, "--help").partition("examples:")[2]
+    assert max(map(len, epilog.splitlines())) <= 80
+    lines = re.findall(r"^  (trb .*?)   .*$", epilog, flags=re.MULTILINE)
+    assert len(lines) == 4
+    for line in lines:
+        arguments.parse(cli._parser(), shlex.split(line)[1:])
