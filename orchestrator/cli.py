@@ -21,7 +21,7 @@ EXPERIMENT = "an experiment file, or the name of a shipped one: quickstart"
 JSON = "print JSON instead of text"
 EXAMPLES = """\
 examples:
-  trb plan quickstart                           what would run, and what it costs
+  trb plan quickstart                           what would run and what it costs
   trb submit quickstart                         run it; again, it goes on
   trb status quickstart --methods vanilla,TRB   where these two stand
   trb table quickstart --compare TRB,Vanilla    two methods on the same problems
