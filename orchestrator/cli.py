@@ -291,10 +291,9 @@ def _table(options: argparse.Namespace) -> int:
         if options.results is not None:
             raise UserError(f"--compare: {options.compare!r} — EXP.yaml, since --results has no records per problem")
         write = compare.format_of(form)
-        loaded = _load(options)
+        compared = compare.compare(*_load(options), options.compare)
         if _lack_runs(options):
             return 1
-        compared = compare.compare(*loaded, options.compare)
         print(write(compared), end="")
         _say_beside(form, compare.verdicts(compared))
         return 0

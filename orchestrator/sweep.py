@@ -108,7 +108,13 @@ def _vital_processes() -> Iterator[None]:
                     _exit_at_once()
                 return
 
+    def hush(unraisable: Any) -> None:
+        """Ray's objects complain as they are collected after their server is gone: that is no news."""
+        if not (getattr(unraisable.object, "__module__", "").startswith("ray") and (died or dead())):
+            sys.__unraisablehook__(unraisable)
+
     main = threading.get_ident()
+    sys.unraisablehook = hush
     threading.Thread(target=look, daemon=True, name="cluster").start()
     try:
         yield

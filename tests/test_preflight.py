@@ -24,7 +24,7 @@ def test_a_folder_that_can_be_written_to_is_left_as_it_was(tmp_path: Path) -> No
 def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for runs in (Path("/proc/trb"), Path("/sys/trb/runs"), tmp_path / "file" / "runs"):
-        with pytest.raises(UserError, match=f"^--runs: '{runs}' — a folder that can be written to"):
+        with pytest.raises(UserError, match=f"^--runs: '.*{runs.name}' — a folder that can be written to"):
             check_runs_folder(runs)
 
 
