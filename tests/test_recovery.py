@@ -39,7 +39,7 @@ def test_kills_leave_no_trace(undisturbed: Sweep, tmp_path: Path) -> None:
 def kill_driver_midway(experiment: Path, runs: Path) -> None:
     """SIGKILL `trb submit` while a trial is past its first commit and not done: its cluster ends with it."""
     process = start("submit", experiment, "--runs", runs)
-    wait_for(process, lambda: midway(runs))
+    wait_for(process, lambda: holder(midway(runs)))
     cluster, folder = cluster_of(process.pid)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
@@ -50,7 +50,7 @@ def kill_driver_midway(experiment: Path, runs: Path) -> None:
 def kill_cluster_midway(experiment: Path, runs: Path) -> None:
     """SIGKILL the server that Ray cannot do without: the command says so in a line, and ends."""
     process = start("submit", experiment, "--runs", runs)
-    wait_for(process, lambda: midway(runs))
+    wait_for(process, lambda: holder(midway(runs)))
     cluster, folder = cluster_of(process.pid)
     (server,) = (each.pid for each in cluster if b"gcs_server" in command_line(each.pid).split(b"\0")[0])
     os.kill(server, signal.SIGKILL)
@@ -65,7 +65,7 @@ def kill_cluster_midway(experiment: Path, runs: Path) -> None:
 
 def signal_a_trial_midway(process: subprocess.Popen[str], runs: Path, number: int) -> Path:
     """Send a signal to the process that holds the lease of a trial that is midway; the trial's run directory."""
-    wait_for(process, lambda: midway(runs) and holder(midway(runs)))
+    wait_for(process, lambda: holder(midway(runs)))
     unit = midway(runs)
     pid = holder(unit)
     assert unit is not None
