@@ -200,8 +200,12 @@ def _family(experiment: Experiment, family: list[list[Unit]], runs: Path) -> _Fa
         return _Family(family, now.wants, best, EVALUATING, members)
     if not setup.evaluation.rescore:
         return _Family(family, now.wants, best)
-    chosen = frozenset(unit.id for unit in best.setting) if best else frozenset()
-    return _Family(family, now.wants, best, RESCORING, chosen)
+    chosen = {unit.id for unit in best.setting} if best else set()
+    for setting in family:
+        # A setting of several seeds may come to stand best only with its last seed: none of them is done before that.
+        if len(setting) > 1 and not all(RunReader(runs, unit.id).trained for unit in setting):
+            chosen |= {unit.id for unit in setting}
+    return _Family(family, now.wants, best, RESCORING, frozenset(chosen))
 
 
 def _family_status(family: _Family, states: Mapping[str, str]) -> FamilyStatus:
