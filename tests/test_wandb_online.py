@@ -15,12 +15,12 @@ import wandb
 from orchestrator import mirroring, wandb_mirror
 from orchestrator.cli import main
 from orchestrator.config import Experiment
-from orchestrator.grid import Unit
+from orchestrator.grid import Unit, expand
 from orchestrator.mirroring import Mirror, stale_projections
 from orchestrator.wandb_mirror import mirror_results
 from orchestrator.wandb_mode import mirror_folder, sync_command
 from orchestrator.wandb_projection import Table, results_id
-from tests.fake_runs import QUICKSTART, quickstart, units_of, write_run
+from tests.fake_runs import QUICKSTART, fake_models, quickstart, units_of, write_run
 from tests.test_wandb import KEY, mirror, scores, stale_units, train_rows
 from tests.wandb_server import WandbServer, serving
 
@@ -308,7 +308,9 @@ def test_submitting_a_finished_experiment_catches_up(
     server: WandbServer, runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names = [f"methods.{name}=null" for name in quickstart()[0].methods if name not in ("vanilla", "sft_warmup")]
-    experiment, units = quickstart(*names)
+    experiment, _ = quickstart(*names)
+    fake_models(experiment, runs)
+    units = expand(experiment, runs)
     for unit in units:
         evaluated = {"base_eval": {0: [1, 1]}, "sft": {}, "trial": {20: [1, 1], 40: [3, 2], 60: [2, 2]}}[unit.kind]
         write_run(runs, experiment, unit, evaluated, steps=unit.steps)
