@@ -21,6 +21,8 @@ from orchestrator.files import damaged
 
 HEARTBEAT_S = 15.0
 STALE_AFTER_S = 90.0
+# A killed predecessor's processes may still hold the unit, and a dead host's heartbeat looks alive for a while.
+LEASE_PATIENCE_S = STALE_AFTER_S + 2 * HEARTBEAT_S
 
 
 class LeaseHeld(RuntimeError):
@@ -82,12 +84,13 @@ class Lease:
             os.utime(self._path)
 
 
-def is_held(path: Path) -> bool:
-    """Whether some process holds the lease now, as far as its file tells; a file that is not ours holds nothing."""
+def holder_of(path: Path) -> Holder | None:
+    """Who holds the lease now, as far as its file tells; a file that is not ours holds nothing."""
     holder = _holder(path)
     if holder is None:
-        return False
-    return _runs(holder) if holder.is_here else _beats(path, time.time())
+        return None
+    alive = _runs(holder) if holder.is_here else _beats(path, time.time())
+    return holder if alive else None
 
 
 def _holder(path: Path) -> Holder | None:

@@ -42,7 +42,7 @@ from orchestrator.files import (
     write_atomically,
     write_sealed,
 )
-from orchestrator.lease import Lease, is_held
+from orchestrator.lease import Holder, Lease, holder_of
 from orchestrator.records import ProblemRecord
 from orchestrator.runlog import Phase, RunLog, read_log, read_phase
 
@@ -82,7 +82,12 @@ class RunReader:
     @property
     def running(self) -> bool:
         """Whether a process works on the unit now."""
-        return is_held(self._lock)
+        return self.holder is not None
+
+    @property
+    def holder(self) -> Holder | None:
+        """The process that works on the unit now, if any."""
+        return holder_of(self._lock)
 
     @property
     def error(self) -> str | None:

@@ -18,10 +18,12 @@ from orchestrator.config import Experiment
 from orchestrator.damage import refuse_damaged
 from orchestrator.errors import ClusterDied
 from orchestrator.grid import Unit, expand
+from orchestrator.lease import LEASE_PATIENCE_S
 from orchestrator.mirroring import Mirror
 from orchestrator.preflight import check_address, check_runs_folder
 from orchestrator.ray_environment import prepare_environment
 from orchestrator.retention import prune
+from orchestrator.rundir import RunReader
 from orchestrator.status import UnitStatus
 from orchestrator.wandb_projection import result_tables
 
@@ -113,6 +115,13 @@ def _to_run(missing: list[Unit]) -> str:
     return f"{len(missing)} unit{'s' * (len(missing) > 1)} to run: {', '.join(parts)}"
 
 
+def company(missing: list[Unit], runs: Path) -> list[str]:
+    """What to say of the units that other processes work on already, one line for each process."""
+    holders = Counter(holder for unit in missing if (holder := RunReader(runs, unit.id).holder))
+    patience = f"each is waited for, for up to {LEASE_PATIENCE_S / 60:.0f} min, then left to it"
+    return [f"{holder} works on {count} of them: {patience}" for holder, count in holders.items()]
+
+
 def _run(job: Submission, missing: list[Unit]) -> bool:
     """Run the waves; True if the user interrupted them."""
     started = time.monotonic()
@@ -121,6 +130,8 @@ def _run(job: Submission, missing: list[Unit]) -> bool:
         _say_where(job)
         job.runs.mkdir(parents=True, exist_ok=True)
         job.say(_to_run(missing))
+        for line in company(missing, job.runs):
+            job.say(line)
         job.mirror.announce()
         job.say(f"joining the Ray cluster at {job.address}…" if job.address else "starting Ray…")
         prepare_environment(private=job.address is None)

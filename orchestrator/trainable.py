@@ -15,7 +15,7 @@ import ray
 from ray import tune
 
 from orchestrator.failures import Failure, failure_of
-from orchestrator.lease import HEARTBEAT_S, STALE_AFTER_S, LeaseHeld
+from orchestrator.lease import LEASE_PATIENCE_S, LeaseHeld
 from orchestrator.provenance import provenance
 from orchestrator.pulse import Pulse, pulse_path
 from orchestrator.rundir import RunWriter
@@ -25,9 +25,6 @@ from orchestrator.workers.spec import WorkerSpec, resolved
 if TYPE_CHECKING:
     from orchestrator.trial import Progress
     from orchestrator.workers.roles import Roles
-
-# A killed predecessor's processes may still hold the unit, and a dead host's heartbeat looks alive for a while.
-LEASE_PATIENCE_S = STALE_AFTER_S + 2 * HEARTBEAT_S
 
 
 class UnitTrainable(tune.Trainable):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.lease import HEARTBEAT_S, STALE_AFTER_S, Lease, LeaseHeld, is_held
+from orchestrator.lease import HEARTBEAT_S, STALE_AFTER_S, Lease, LeaseHeld, holder_of
 from orchestrator.rundir import RunReader, RunWriter
 from tests.sweeps import ROOT
 
@@ -54,9 +54,9 @@ def test_only_one_of_two_processes_gets_it(path: Path) -> None:
         with started(path) as second:
             assert answer(second).startswith(f"unit is being run by process {first.pid} on ")
             second.communicate()
-        assert is_held(path)
+        assert holder_of(path) is not None
         first.communicate()
-    assert not is_held(path)
+    assert holder_of(path) is None
 
 
 def test_only_one_of_many_that_start_at_once_gets_it(path: Path) -> None:
@@ -73,7 +73,7 @@ def test_a_kill_releases_it(path: Path) -> None:
         with pytest.raises(LeaseHeld):
             Lease(path)
         holder.kill()
-    assert not is_held(path)
+    assert holder_of(path) is None
     Lease(path).release()
 
 
@@ -89,15 +89,17 @@ def test_releasing_twice_does_no_harm(path: Path) -> None:
     lease = Lease(path)
     lease.release()
     lease.release()
-    assert not is_held(path)
+    assert holder_of(path) is None
 
 
 def test_looking_takes_nothing_away(path: Path) -> None:
-    assert not is_held(path)
+    assert holder_of(path) is None
     assert not path.exists()
     lease = Lease(path)
-    assert is_held(path)
-    assert json.loads(path.read_text())["pid"] == os.getpid()
+    holder = holder_of(path)
+    assert holder is not None
+    assert holder.is_here
+    assert json.loads(path.read_text())["pid"] == holder.pid == os.getpid()
     lease.release()
 
 
@@ -125,7 +127,7 @@ def leave_heartbeat(path: Path, age_s: float, text: str = '{"host": "another", "
 @pytest.mark.parametrize("age_s", [0.0, HEARTBEAT_S, 2 * HEARTBEAT_S])
 def test_a_fresh_heartbeat_of_another_host_refuses(age_s: float, path: Path) -> None:
     leave_heartbeat(path, age_s)
-    assert is_held(path)
+    assert holder_of(path) is not None
     with pytest.raises(LeaseHeld, match="unit is being run by process 7 on another"):
         Lease(path)
     assert json.loads(path.read_text()) == {"host": "another", "pid": 7}
@@ -133,14 +135,14 @@ def test_a_fresh_heartbeat_of_another_host_refuses(age_s: float, path: Path) -> 
 
 def test_a_stale_heartbeat_of_another_host_does_not(path: Path) -> None:
     leave_heartbeat(path, STALE_AFTER_S + 1)
-    assert not is_held(path)
+    assert holder_of(path) is None
     Lease(path).release()
 
 
 @pytest.mark.parametrize("text", ["", '{"host": "ano'])
 def test_a_torn_note_holds_nothing(text: str, path: Path) -> None:
     leave_heartbeat(path, 0.0, text)
-    assert not is_held(path)
+    assert holder_of(path) is None
     Lease(path).release()
 
 
