@@ -20,7 +20,7 @@ from analysis.labels import AVERAGE, BASE
 from analysis.seeds import SeedSpread
 from analysis.split_half import split_half_scores
 from analysis.uncertainty import Array, Interval
-from orchestrator import grid
+from orchestrator import evaluations
 from orchestrator.config import Experiment, Setup
 from orchestrator.selection import Tally
 from orchestrator.tasks.benchmarks import benchmark_of
@@ -44,7 +44,7 @@ def assess(experiment: Experiment, chosen: Sequence[Selected], runs: Path) -> Ev
         BenchmarkSource(name, key, evaluation_id, benchmark_of(key, run).identity(run))
         for name, setup in experiment.setups.items()
         for (key, run), evaluation_id in zip(
-            setup.evaluation.benchmarks.items(), grid.evaluation_ids(setup).values(), strict=True
+            setup.evaluation.benchmarks.items(), evaluations.evaluation_ids(setup).values(), strict=True
         )
     ]
     return Evidence(tuple(rows), tuple(sources), spreads)
@@ -137,7 +137,7 @@ def split_half(pool: Sequence[Candidate]) -> dict[str, float] | None:
 
 def _assess_setup(setup: Setup, chosen: Sequence[Selected], runs: Path) -> list[RowEvidence]:
     best = {selected.best.method: selected.best for selected in chosen}
-    fresh_ids = grid.fresh_evaluation_ids(setup)
+    fresh_ids = evaluations.fresh_evaluation_ids(setup)
     rescored = {method: on_fresh_samples(checkpoint, fresh_ids, runs) for method, checkpoint in best.items()}
     fresh = {_fresh(method): checkpoint for method, checkpoint in rescored.items() if checkpoint is not None}
     drawn = replicate_scores({**best, **fresh})

@@ -9,7 +9,7 @@ from statistics import stdev
 from typing import Any
 
 from analysis.labels import AVERAGE, BASE, method_label
-from orchestrator import grid, selection
+from orchestrator import evaluations, selection
 from orchestrator.config import Experiment
 from orchestrator.grid import Unit
 from orchestrator.rundir import RunReader
@@ -85,7 +85,7 @@ def select(experiment: Experiment, units: list[Unit], runs: Path) -> list[Select
     """
     selected = []
     for name, setup in experiment.setups.items():
-        ids = grid.evaluation_ids(setup)
+        ids = evaluations.evaluation_ids(setup)
         for family in selection.families(unit for unit in units if unit.setup == name):
             found = selection.candidates(setup, family, runs)
             best = selection.best_of(found)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator import grid
+from orchestrator import evaluations
 from orchestrator.config import Experiment, Placement, Setup
 from orchestrator.grid import Unit
 from orchestrator.rundir import RunReader
@@ -109,7 +109,7 @@ def _placement(unit: Unit, run: RunReader) -> str:
 
 def _evaluation_tokens(setup: Setup, run: RunReader) -> int | None:
     """Of all checkpoints, with the fresh samples of the selected one."""
-    ids = [*grid.evaluation_ids(setup).values(), *grid.fresh_evaluation_ids(setup).values()]
+    ids = [*evaluations.evaluation_ids(setup).values(), *evaluations.fresh_evaluation_ids(setup).values()]
     files = (
         run.evaluation(evaluation_id, step) for evaluation_id in ids for step in run.evaluated_steps(evaluation_id)
     )

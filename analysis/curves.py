@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from analysis.candidates import Candidate, Selected
-from orchestrator import grid, selection
+from orchestrator import evaluations, selection
 from orchestrator.config import Experiment
 from orchestrator.grid import Unit
 from orchestrator.rundir import RunReader
@@ -94,7 +94,7 @@ class Grid:
 
 def read_settings(experiment: Experiment, units: list[Unit], runs: Path, setup: str) -> list[Setting]:
     """The settings of a setup in the grid's order, with the scores evaluated so far."""
-    ids = list(grid.evaluation_ids(experiment.setups[setup]).values())
+    ids = list(evaluations.evaluation_ids(experiment.setups[setup]).values())
     families = selection.families(unit for unit in units if unit.setup == setup and unit.kind == "trial")
     return [
         Setting(group[0].method or "", group[0].knobs, tuple(group), _scores(group, runs, ids))

@@ -9,7 +9,7 @@ from analysis.candidates import Candidate, Selected, select
 from analysis.labels import BASE, benchmark_label, method_label, setup_title
 from analysis.table import Score, Table, make_table
 from analysis.verdict import verdict
-from orchestrator import grid, selection, status
+from orchestrator import evaluations, selection, status
 from orchestrator.config import Experiment
 from orchestrator.grid import Unit
 from orchestrator.rundir import RunReader
@@ -65,7 +65,7 @@ def base_scores(experiment: Experiment, units: list[Unit], runs: Path) -> dict[s
     """Mean pass@1 of each setup's untrained student."""
     found = {}
     for unit in (unit for unit in units if unit.kind == "base_eval"):
-        ids = list(grid.evaluation_ids(experiment.setups[unit.setup]).values())
+        ids = list(evaluations.evaluation_ids(experiment.setups[unit.setup]).values())
         score = selection.mean_score(RunReader(runs, unit.id), ids, 0)
         if score is not None:
             found[unit.setup] = score

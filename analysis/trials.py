@@ -12,7 +12,7 @@ from typing import Any
 
 from analysis.costs import unit_cost
 from analysis.labels import BASE
-from orchestrator import grid, selection, status
+from orchestrator import evaluations, selection, status
 from orchestrator.config import Experiment
 from orchestrator.grid import Unit
 from orchestrator.rundir import RunReader
@@ -57,7 +57,7 @@ def read_trials(experiment: Experiment, units: Sequence[Unit], runs: Path) -> li
         setup, run = experiment.setups[unit.setup], RunReader(runs, unit.id)
         scores: dict[str, Fraction] = {}
         if known.best_step is not None:
-            ids = grid.evaluation_ids(setup)
+            ids = evaluations.evaluation_ids(setup)
             values = selection.benchmark_scores(run, list(ids.values()), known.best_step)
             scores = {key: PERCENT * value for key, value in zip(ids, values, strict=True) if value is not None}
         average = selection.exact_mean(list(scores.values()))

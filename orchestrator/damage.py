@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from orchestrator import grid, selection
+from orchestrator import evaluations, selection
 from orchestrator.config import Experiment, Setup
 from orchestrator.files import Damaged
 from orchestrator.grid import Unit
@@ -43,7 +43,7 @@ def _read_all(unit: Unit, setup: Setup, runs: Path) -> None:
     if run.started:
         run.config()
         run.provenance()
-    for evaluation_ids in (grid.evaluation_ids(setup), grid.fresh_evaluation_ids(setup)):
+    for evaluation_ids in (evaluations.evaluation_ids(setup), evaluations.fresh_evaluation_ids(setup)):
         for evaluation_id in evaluation_ids.values():
             for step in run.evaluated_steps(evaluation_id):
                 selection.tally(run, evaluation_id, step)

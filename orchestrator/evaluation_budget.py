@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from orchestrator import race
+from orchestrator import evaluations
 from orchestrator.config import Experiment, Setup
-from orchestrator.grid import Unit, problems_wanted, samples_wanted
+from orchestrator.evaluations import problems_wanted, samples_wanted
+from orchestrator.grid import Unit
 from orchestrator.memory import GIB, decoder
 from orchestrator.selection import Setting, decided_by_family, families
 
@@ -115,7 +116,7 @@ def disk_gib(experiment: Experiment, units: Iterable[Unit]) -> Span:
 def _first_rung_share(setup: Setup) -> float:
     full = evaluation_generations(setup)
     n = [samples_wanted(setup.evaluation, benchmark) for benchmark in full]
-    first = sum(g * m / of for g, m, of in zip(full.values(), race.rungs(n)[0], n, strict=True))
+    first = sum(g * m / of for g, m, of in zip(full.values(), evaluations.rung_sizes(n)[0], n, strict=True))
     return first / sum(full.values())
 
 

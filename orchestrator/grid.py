@@ -6,19 +6,14 @@ Same id ⇒ same training, so units are shared between experiments and only what
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orchestrator import race
-from orchestrator.config import Evaluation, Experiment, Placement, Setup
-from orchestrator.identity import Models, base_identity, digest, evaluation_identity, sft_identity, trial_identity
+from orchestrator.config import Experiment, Placement, Setup
+from orchestrator.identity import Models, base_identity, digest, sft_identity, trial_identity
 from orchestrator.made_models import models_of
 from orchestrator.methods import BASE, method_label
-from orchestrator.tasks.benchmarks import benchmark_of
-from orchestrator.tasks.grader import GRADER_VERSION
-
-FRESH = 1  # draw of the samples that take no part in selection
 
 
 @dataclass(frozen=True)
@@ -80,55 +75,6 @@ def waves(units: list[Unit]) -> list[list[Unit]]:
     """Units by depth of dependency: a wave needs only what earlier waves made."""
     first = [unit for unit in units if not unit.depends_on]
     return [wave for wave in (first, [unit for unit in units if unit.depends_on]) if wave]
-
-
-def evaluation_id(setup: Setup, benchmark: str, grader: str = GRADER_VERSION) -> str:
-    """`<benchmark>-<8 hex>`: see `identity.evaluation_identity`."""
-    return f"{benchmark}-{digest(evaluation_identity(setup, benchmark, grader))}"
-
-
-def evaluation_ids(setup: Setup, grader: str = GRADER_VERSION) -> dict[str, str]:
-    """Benchmark key → evaluation id, in the order of the table's columns."""
-    return {key: evaluation_id(setup, key, grader) for key in setup.evaluation.benchmarks}
-
-
-def fresh_evaluation_ids(setup: Setup) -> dict[str, str]:
-    """Benchmark key → id of the same evaluation on samples that take no part in selection."""
-    return drawn_evaluation_ids(setup, FRESH)
-
-
-def drawn_evaluation_ids(setup: Setup, draw: int, grader: str = GRADER_VERSION) -> dict[str, str]:
-    """Benchmark key → id of an independent repetition: draw d has the samples of the evaluation with seed + d."""
-    drawn = replace(setup.evaluation, seed=setup.evaluation.seed + draw)
-    return evaluation_ids(replace(setup, evaluation=drawn), grader)
-
-
-def samples_wanted(evaluation: Evaluation, benchmark: str) -> int:
-    """n of a benchmark."""
-    run = evaluation.benchmarks[benchmark]
-    assert run is not None
-    return run.n
-
-
-def rungs(evaluation: Evaluation) -> list[dict[str, int]]:
-    """Benchmark → samples for each problem, rung by rung; the last is n. A single one under `budget: full`."""
-    full = {benchmark: samples_wanted(evaluation, benchmark) for benchmark in evaluation.benchmarks}
-    if evaluation.budget == "full":
-        return [full]
-    return [dict(zip(full, sizes, strict=True)) for sizes in race.rungs(list(full.values()))]
-
-
-def samples_at_once(evaluation: Evaluation, kind: str) -> dict[str, int]:
-    """Benchmark → samples a checkpoint gets as soon as it is there; the untrained student has no rivals."""
-    return rungs(evaluation)[-1 if kind == "base_eval" else 0]
-
-
-def problems_wanted(evaluation: Evaluation, benchmark: str) -> int:
-    """How many problems of a benchmark are evaluated."""
-    run = evaluation.benchmarks[benchmark]
-    assert run is not None
-    total = benchmark_of(benchmark, run).problems
-    return total if run.limit is None else min(run.limit, total)
 
 
 def _base_eval(pair: _Pair, placement: Placement) -> Unit:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator import grid, selection
+from orchestrator import evaluations, selection
 from orchestrator.config import Experiment, Setup
 from orchestrator.errors import UserError
-from orchestrator.grid import FRESH, Unit
+from orchestrator.evaluations import FRESH
+from orchestrator.grid import Unit
 from orchestrator.plan import Done
 from orchestrator.rundir import RunReader
 from orchestrator.wants import Sampling, standing, wants
@@ -24,7 +25,7 @@ def done_of(experiment: Experiment, units: list[Unit], runs: Path) -> dict[str, 
     if not runs.is_dir():
         return {}
     found = {}
-    ids = {name: list(grid.evaluation_ids(setup).values()) for name, setup in experiment.setups.items()}
+    ids = {name: list(evaluations.evaluation_ids(setup).values()) for name, setup in experiment.setups.items()}
     stands = {}
     for family in selection.families(units):
         now = standing(experiment.setups[family[0][0].setup], family, runs)

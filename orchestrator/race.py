@@ -16,14 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
-# Doublings, and one more where a few candidates close to each other cost most (tests/benchmarks/race.py compares).
-SHARES = (*(Fraction(1, size) for size in (32, 16, 8, 4, 2)), Fraction(3, 4), Fraction(1))
 PRIOR_SAMPLES = 2.0  # weight of what all candidates together say of a problem
 
 
@@ -34,12 +31,6 @@ class Counts:
     correct: NDArray[np.int64]
     n: NDArray[np.int64]
     full: int
-
-
-def rungs(full: Sequence[int]) -> list[tuple[int, ...]]:
-    """Samples for each problem at each rung, by benchmark; the last rung is `full`, and none repeats another."""
-    sizes = (tuple(-(-n * share.numerator // share.denominator) for n in full) for share in SHARES)
-    return list(dict.fromkeys(sizes))
 
 
 def survivors(benchmarks: Sequence[Counts], error: float, candidates: int, rungs: int) -> NDArray[np.bool_]:

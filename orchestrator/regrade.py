@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from orchestrator import grid
+from orchestrator import evaluations
 from orchestrator.config import Experiment, Setup
 from orchestrator.errors import UserError
 from orchestrator.grid import Unit
@@ -24,7 +24,7 @@ from orchestrator.tasks.grader import GRADER_VERSION, Gold, Grader
 
 # A sweep's answers repeat over checkpoints and methods.
 REMEMBERED = 1_000_000
-DRAWS = (0, grid.FRESH)
+DRAWS = (0, evaluations.FRESH)
 NOTES = {"carried": "carried over from an older version of the grader", "timed_out": "answers timed out"}
 
 
@@ -113,7 +113,7 @@ def _regrade_unit(run: RecordWriter, setup: str, golds: Golds, grader: Grader) -
 def _ids_by_version(setup: Setup, benchmark: str, draw: int) -> list[str]:
     """Ids of one evaluation under the present version of the grader, then under the older ones, newest first."""
     versions = [str(version) for version in range(int(GRADER_VERSION), 0, -1)]
-    return [grid.drawn_evaluation_ids(setup, draw, version)[benchmark] for version in versions]
+    return [evaluations.drawn_evaluation_ids(setup, draw, version)[benchmark] for version in versions]
 
 
 def _regrade_file(run: RecordWriter, ids: list[str], step: int, golds: dict[str, Gold], grader: Grader) -> Recount:

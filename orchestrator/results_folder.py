@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from orchestrator import grid
+from orchestrator import evaluations
 from orchestrator.config import Experiment
 from orchestrator.files import write_atomically
 from orchestrator.grid import Unit
@@ -63,7 +63,9 @@ def claim(experiment: Experiment, units: Sequence[Unit], runs: Path) -> Path:
             _write_first(folder / RECORD, f"digest: {own}\n")
         if _recorded(folder, "digest") == own:
             break
-    of = digest([sorted(unit.id for unit in units), *(grid.evaluation_ids(s) for s in experiment.setups.values())])
+    of = digest(
+        [sorted(unit.id for unit in units), *(evaluations.evaluation_ids(s) for s in experiment.setups.values())]
+    )
     if _recorded(folder, "runs") != of:
         for path in _drawn(folder, experiment):
             path.unlink()

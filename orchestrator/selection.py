@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator import grid
+from orchestrator import evaluations
 from orchestrator.config import Experiment, Setup
 from orchestrator.grid import Unit
 from orchestrator.records import ProblemRecord
@@ -130,7 +130,7 @@ def decided_by_family(experiment: Experiment, unit: Unit) -> bool:
 
 def candidates(setup: Setup, family: list[Setting], runs: Path) -> list[Candidate]:
     """Checkpoints of a family that all seeds of their setting have on all benchmarks."""
-    ids = grid.evaluation_ids(setup)
+    ids = evaluations.evaluation_ids(setup)
     return [
         _candidate(setup, ids, setting, step, runs)
         for setting in family
@@ -140,7 +140,7 @@ def candidates(setup: Setup, family: list[Setting], runs: Path) -> list[Candidat
 
 def evaluated_steps(setup: Setup, setting: Setting, runs: Path) -> list[int]:
     """Checkpoints that all seeds of a setting have on all benchmarks; a trial's are not the untrained student."""
-    ids = grid.evaluation_ids(setup).values()
+    ids = evaluations.evaluation_ids(setup).values()
     steps = [set(RunReader(runs, unit.id).evaluated_steps(evaluation_id)) for unit in setting for evaluation_id in ids]
     return [step for step in sorted(set.intersection(*steps)) if step > 0 or setting[0].kind == "base_eval"]
 
@@ -163,7 +163,7 @@ def _candidate(setup: Setup, ids: dict[str, str], setting: Setting, step: int, r
         tallies = [counts for counts in found if counts is not None]
         assert len(tallies) == len(setting), "only evaluated checkpoints are candidates"
         means.append(sum((counts.pass_at_1 for counts in tallies), Fraction(0)) / len(tallies))
-        wanted = grid.samples_wanted(setup.evaluation, benchmark)
+        wanted = evaluations.samples_wanted(setup.evaluation, benchmark)
         sampled += Fraction(min(wanted, *(counts.samples for counts in tallies)), wanted)
     return Candidate(tuple(setting), step, sum(means, Fraction(0)) / len(means), sampled)
 

@@ -23,7 +23,8 @@ from orchestrator.arguments import MOST_DIGITS
 from orchestrator.config import BenchmarkRun, Runtime, Setup
 from orchestrator.display import percent
 from orchestrator.errors import UserError, refuse
-from orchestrator.grid import Unit, evaluation_ids
+from orchestrator.evaluations import evaluation_ids
+from orchestrator.grid import Unit
 from orchestrator.identity import digest
 from orchestrator.load import load_setup
 from orchestrator.local_files import completed

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator import grid, selection
+from orchestrator import evaluations, selection
 from orchestrator.config import Experiment
 from orchestrator.damage import damaged_units
 from orchestrator.grid import Unit
@@ -231,7 +231,7 @@ class _View:
     def unit_status(self, unit: Unit) -> UnitStatus:
         run, setup = RunReader(self.runs, unit.id), self.experiment.setups[unit.setup]
         metrics = run.metrics()
-        ids = list(grid.evaluation_ids(setup).values())
+        ids = list(evaluations.evaluation_ids(setup).values())
         scores = {} if unit.kind == "sft" else selection.trajectory(run, ids)
         best = selection.best_step(run, ids) if scores else None
         latest = max(scores, default=None)
@@ -276,7 +276,7 @@ class _View:
         if run.error is not None:
             return "failed"
         if run.trained:
-            rescoring = all(sampling.draw == grid.FRESH for sampling in asked)
+            rescoring = all(sampling.draw == evaluations.FRESH for sampling in asked)
             return "waiting" if rescoring else "queued"
         if run.started:
             return "interrupted"
@@ -293,7 +293,7 @@ class _View:
             return EVALUATING if unit.kind == "base_eval" else TRAINING
         asked = self.wanted.get(unit.id)
         if asked:
-            return RESCORING if all(sampling.draw == grid.FRESH for sampling in asked) else EVALUATING
+            return RESCORING if all(sampling.draw == evaluations.FRESH for sampling in asked) else EVALUATING
         return self.later.get(unit.id)
 
     def _doing(self, unit: Unit, run: RunReader, state: str) -> str:
@@ -318,7 +318,7 @@ class _View:
         """Samples of each problem that the checkpoints of a unit lack now."""
         setup = self.experiment.setups[unit.setup]
         wanted, lacking = self.wanted.get(unit.id, {}), {}
-        ids = {draw: grid.drawn_evaluation_ids(setup, draw) for draw in {sampling.draw for sampling in wanted}}
+        ids = {draw: evaluations.drawn_evaluation_ids(setup, draw) for draw in {sampling.draw for sampling in wanted}}
         for sampling, samples in wanted.items():
             have = selection.tally(run, ids[sampling.draw][sampling.benchmark], sampling.step)
             lacking[sampling] = samples - (have.samples if have else 0)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from orchestrator import plan
 from orchestrator.config import Experiment
 from orchestrator.evaluation_budget import checkpoints_evaluated, evaluation_generations, expected_share, family_size
-from orchestrator.grid import Unit, problems_wanted, samples_at_once
+from orchestrator.evaluations import problems_wanted, samples_at_once
+from orchestrator.grid import Unit
 from orchestrator.rundir import RunReader
 from orchestrator.selection import Setting
 from orchestrator.timings import BLENDED, PLAIN, Costs

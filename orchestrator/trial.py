@@ -10,7 +10,7 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
-from orchestrator import grid
+from orchestrator import evaluations
 from orchestrator.errors import NotFinite
 from orchestrator.records import merge
 from orchestrator.rundir import RunWriter
@@ -127,7 +127,7 @@ class Trial:
         """Fill the gaps of one checkpoint, benchmark by benchmark; yields if there were any."""
         missing = [self.extend(wanted, n, checkpoint) for wanted, n in self.samples_wanted(step).items()]
         if any(missing):
-            ids = grid.evaluation_ids(self.setup)
+            ids = evaluations.evaluation_ids(self.setup)
             score = mean_score(self.run, list(ids.values()), step)
             if score is not None:
                 self.run.log.line(f"step {step}: pass@1 {100 * score:.1f} % over {len(ids)} benchmarks")
@@ -135,7 +135,7 @@ class Trial:
 
     def samples_wanted(self, step: int) -> dict[Sampling, int]:
         """Samples that a checkpoint gets: at once, or because its family asks for more."""
-        at_once = grid.samples_at_once(self.setup.evaluation, self.unit.kind)
+        at_once = evaluations.samples_at_once(self.setup.evaluation, self.unit.kind)
         wanted = {Sampling(benchmark, step, 0): n for benchmark, n in at_once.items()}
         asked = {sampling: n for sampling, n in self.spec.wanted.items() if sampling.step == step}
         return wanted | {sampling: max(n, wanted.get(sampling, 0)) for sampling, n in asked.items()}
@@ -143,7 +143,7 @@ class Trial:
     def extend(self, sampling: Sampling, wanted: int, checkpoint: Path | None) -> bool:
         """Take the samples that one evaluation of a checkpoint lacks; False if it lacks none."""
         benchmark, step, draw = sampling
-        evaluation_id = grid.drawn_evaluation_ids(self.setup, draw)[benchmark]
+        evaluation_id = evaluations.drawn_evaluation_ids(self.setup, draw)[benchmark]
         records = self.run.evaluation(evaluation_id, step)
         have = records[0].n if records else 0
         if have >= wanted:
@@ -152,8 +152,8 @@ class Trial:
             self.verify(step)
         self.start(evaluator=self.roles.evaluator)
         started, folder = time.monotonic(), str(checkpoint) if checkpoint else None
-        responses = (wanted - have) * grid.problems_wanted(self.setup.evaluation, benchmark)
-        name = RESCORING if draw == grid.FRESH else EVALUATING
+        responses = (wanted - have) * evaluations.problems_wanted(self.setup.evaluation, benchmark)
+        name = RESCORING if draw == evaluations.FRESH else EVALUATING
         self.run.log.enter(name, benchmark, step, responses)
         try:
             fresh = self.roles.evaluator.evaluate(folder, benchmark, have, wanted, step, draw, str(self.run.path))
@@ -177,6 +177,6 @@ class Trial:
     def prune(self) -> None:
         """Keep the best checkpoint and the last, unless more are wanted."""
         if self.spec.runtime.keep == "best" and self.spec.prunes and self.unit.kind == "trial":
-            best = best_step(self.run, list(grid.evaluation_ids(self.setup).values()))
+            best = best_step(self.run, list(evaluations.evaluation_ids(self.setup).values()))
             last = set() if self.run.next_step == self.unit.steps and best is not None else {self.run.next_step}
             self.run.drop_checkpoints(last | ({best} if best is not None else set()))

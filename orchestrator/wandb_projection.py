@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from orchestrator import grid, selection
+from orchestrator import evaluations, selection
 from orchestrator.config import Experiment, Setup
 from orchestrator.grid import Unit
 from orchestrator.rundir import RunReader
@@ -77,7 +77,7 @@ def projected_rows(unit: Unit, setup: Setup, run: RunReader) -> dict[int, dict[s
     for step, seconds in _seconds(run).items():
         if step in rows:
             rows[step].update(seconds)
-    ids = grid.evaluation_ids(setup)
+    ids = evaluations.evaluation_ids(setup)
     for step in sorted({s for evaluation_id in ids.values() for s in run.evaluated_steps(evaluation_id)}):
         scores = selection.benchmark_scores(run, list(ids.values()), step)
         row = {f"eval/{key}": float(score) for key, score in zip(ids, scores, strict=True) if score is not None}
@@ -143,7 +143,7 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 def _best(unit: Unit, setup: Setup, run: RunReader) -> dict[str, Any]:
     """The best checkpoint, out of how many, and its score on each benchmark; empty without evaluations."""
-    ids = grid.evaluation_ids(setup)
+    ids = evaluations.evaluation_ids(setup)
     known = list(ids.values())
     best = None if unit.kind == "sft" else selection.best_step(run, known)
     if best is None:

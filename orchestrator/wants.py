@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from orchestrator import grid, race, selection
+from orchestrator import evaluations, race, selection
 from orchestrator.config import Experiment, Setup
 from orchestrator.files import damaged
 from orchestrator.grid import Unit
@@ -89,7 +89,7 @@ class _Scene:
         ]
         correct = np.stack([np.concatenate([counts.correct for counts in row]) for row in rows])
         samples = np.stack([np.concatenate([counts.n for counts in row]) for row in rows])
-        return race.Counts(correct, samples, grid.samples_wanted(self.setup.evaluation, benchmark))
+        return race.Counts(correct, samples, evaluations.samples_wanted(self.setup.evaluation, benchmark))
 
 
 def wants(experiment: Experiment, units: list[Unit], runs: Path) -> Wants:
@@ -100,9 +100,11 @@ def wants(experiment: Experiment, units: list[Unit], runs: Path) -> Wants:
 
 def standing(setup: Setup, family: list[Setting], runs: Path) -> Standing:
     """Where a family stands: first rungs, then the race, then the selected checkpoint's fresh samples."""
-    scene = _Scene(setup, runs, {draw: grid.drawn_evaluation_ids(setup, draw) for draw in (0, grid.FRESH)})
+    scene = _Scene(
+        setup, runs, {draw: evaluations.drawn_evaluation_ids(setup, draw) for draw in (0, evaluations.FRESH)}
+    )
     members = [unit for setting in family for unit in setting]
-    at_once = grid.samples_at_once(setup.evaluation, members[0].kind)
+    at_once = evaluations.samples_at_once(setup.evaluation, members[0].kind)
     first = _union(scene.lacking([unit], step, at_once) for unit in members for step in scene.checkpoints(unit))
     trained = all(unit.kind == "base_eval" or RunReader(runs, unit.id).trained for unit in members)
     if first or not trained:
@@ -116,7 +118,7 @@ def standing(setup: Setup, family: list[Setting], runs: Path) -> Standing:
 def _next_rung(scene: _Scene, family: list[Setting]) -> Wants:
     """What the race lacks at its first rung that is not complete; a rival whose checkpoint is gone leaves it there."""
     setup, rivals = scene.setup, _rivals(scene, family)
-    rungs, entered = grid.rungs(setup.evaluation), len(rivals)
+    rungs, entered = evaluations.rungs(setup.evaluation), len(rivals)
     for rung in rungs:
         wanted = rung if len(rivals) > 1 else rungs[-1]
         lacking = [scene.lacking(setting, step, wanted) for setting, step in rivals]
@@ -142,7 +144,7 @@ def _rescoring(scene: _Scene, family: list[Setting]) -> Wants:
     best = selection.best_of(selection.candidates(scene.setup, family, scene.runs))
     if best is None or not scene.is_kept(best.setting, best.step):
         return {}
-    return scene.lacking(best.setting, best.step, grid.rungs(scene.setup.evaluation)[-1], grid.FRESH)
+    return scene.lacking(best.setting, best.step, evaluations.rungs(scene.setup.evaluation)[-1], evaluations.FRESH)
 
 
 def _union(parts: Iterable[Wants]) -> Wants:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from orchestrator import made_models
 from orchestrator.config import Experiment
-from orchestrator.grid import Unit, evaluation_ids, expand
+from orchestrator.evaluations import evaluation_ids
+from orchestrator.grid import Unit, expand
 from orchestrator.load import load_experiment
 from orchestrator.records import ProblemRecord
 from orchestrator.rundir import RunWriter

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator import race
+from orchestrator import evaluations, race
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -96,7 +96,7 @@ def play(suites: tuple[Suite, ...], correct: list[list[Ints]], sizes: list[tuple
 
 def race_of(seed: int, suites: tuple[Suite, ...], world: World, runs: int, steps: int, error: float = 0.05) -> Outcome:
     """One family from its rates to the end of its race."""
-    rng, sizes = np.random.default_rng(seed), race.rungs([suite.n for suite in suites])
+    rng, sizes = np.random.default_rng(seed), evaluations.rung_sizes([suite.n for suite in suites])
     return play(suites, samples(rng, rates(rng, suites, world, runs, steps), sizes), sizes, error)
 
 

@@ -26,7 +26,8 @@ from analysis.uncertainty import average, interval, resample
 from orchestrator.cli import main
 from orchestrator.config import Experiment
 from orchestrator.errors import UserError
-from orchestrator.grid import Unit, evaluation_ids, expand, fresh_evaluation_ids
+from orchestrator.evaluations import evaluation_ids, fresh_evaluation_ids
+from orchestrator.grid import Unit, expand
 from orchestrator.load import load_experiment
 from orchestrator.rundir import RunWriter
 from orchestrator.tasks.benchmarks import BENCHMARKS

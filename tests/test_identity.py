@@ -20,7 +20,8 @@ import pytest
 from orchestrator import identity, made_models
 from orchestrator.config import Experiment, Optimizer
 from orchestrator.errors import UserError
-from orchestrator.grid import Unit, evaluation_ids, expand, fresh_evaluation_ids
+from orchestrator.evaluations import evaluation_ids, fresh_evaluation_ids
+from orchestrator.grid import Unit, expand
 from orchestrator.load import load_experiment
 from orchestrator.probe_unit import probe_unit
 from orchestrator.rundir import RunWriter

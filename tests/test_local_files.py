@@ -17,7 +17,8 @@ from orchestrator import plan, plan_totals, standalone_eval, status
 from orchestrator.cli import main
 from orchestrator.config import Experiment, Shape
 from orchestrator.errors import UserError
-from orchestrator.grid import evaluation_ids, expand
+from orchestrator.evaluations import evaluation_ids
+from orchestrator.grid import expand
 from orchestrator.load import load_experiment, load_setup
 from orchestrator.tasks.data_files import folder_sha256
 from tests.fake_runs import record, units_of, write_run

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import grid, regrade
+from orchestrator import evaluations, regrade
 from orchestrator.cli import main
 from orchestrator.config import Experiment
 from orchestrator.errors import UserError
@@ -46,7 +46,7 @@ def evaluated(runs: Path, unit: Unit, evaluation_id: str, rows: list[ProblemReco
 def trial() -> Trial:
     """The quickstart, its vanilla trial, and the ids of its evaluations."""
     experiment, units = quickstart()
-    return experiment, units, units_of(units, "vanilla")[0], grid.evaluation_ids(experiment.setups["arithmetic"])
+    return experiment, units, units_of(units, "vanilla")[0], evaluations.evaluation_ids(experiment.setups["arithmetic"])
 
 
 def contents(runs: Path) -> dict[str, str]:
@@ -87,12 +87,12 @@ def test_scores_of_an_older_grader_are_carried_over(
 ) -> None:
     experiment, units, unit, _ = trial
     setup = experiment.setups[unit.setup]
-    old = grid.drawn_evaluation_ids(setup, draw)[BENCHMARK]
+    old = evaluations.drawn_evaluation_ids(setup, draw)[BENCHMARK]
     evaluated(tmp_path, unit, old, records(0))
     before = contents(tmp_path)
     monkeypatch.setattr(regrade, "GRADER_VERSION", NEXT_VERSION)
     regrade.regrade(experiment, units, tmp_path)
-    new = grid.drawn_evaluation_ids(setup, draw, NEXT_VERSION)[BENCHMARK]
+    new = evaluations.drawn_evaluation_ids(setup, draw, NEXT_VERSION)[BENCHMARK]
     run = RunReader(tmp_path, unit.id)
     assert new != old
     assert run.evaluation(new, STEP) == records(3)
@@ -104,7 +104,7 @@ def test_scores_of_an_older_grader_are_carried_over(
 def test_more_samples_win_over_a_newer_grader(trial: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     experiment, units, unit, ids = trial
     setup = experiment.setups[unit.setup]
-    new = grid.evaluation_id(setup, BENCHMARK, NEXT_VERSION)
+    new = evaluations.evaluation_id(setup, BENCHMARK, NEXT_VERSION)
     monkeypatch.setattr(regrade, "GRADER_VERSION", NEXT_VERSION)
     for older, newer in ((4, 2), (2, 4), (4, 4)):
         evaluated(tmp_path, unit, ids[BENCHMARK], records(0, n=older))

@@ -26,7 +26,8 @@ from analysis.report.texts import decimal, duration
 from orchestrator.cli import main
 from orchestrator.config import Experiment
 from orchestrator.errors import UserError
-from orchestrator.grid import Unit, evaluation_ids, fresh_evaluation_ids
+from orchestrator.evaluations import evaluation_ids, fresh_evaluation_ids
+from orchestrator.grid import Unit
 from orchestrator.probe_unit import DOCUMENTS, LOGS, probe_unit
 from orchestrator.rundir import RunWriter
 from tests.browser import Browser, browser

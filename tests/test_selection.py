@@ -14,7 +14,8 @@ from analysis.table import Row, Table
 from orchestrator import selection, status
 from orchestrator.cli import main
 from orchestrator.config import Experiment
-from orchestrator.grid import Unit, evaluation_ids
+from orchestrator.evaluations import evaluation_ids
+from orchestrator.grid import Unit
 from orchestrator.records import ProblemRecord
 from orchestrator.rundir import RunReader, RunWriter
 from tests.fake_runs import QUICKSTART, quickstart, record, units_of, write_run

@@ -15,7 +15,8 @@ import pytest
 from orchestrator import plan, status
 from orchestrator.cli import main
 from orchestrator.config import Experiment
-from orchestrator.grid import Unit, evaluation_ids, fresh_evaluation_ids, problems_wanted
+from orchestrator.evaluations import evaluation_ids, fresh_evaluation_ids, problems_wanted
+from orchestrator.grid import Unit
 from orchestrator.rundir import RunReader, RunWriter
 from orchestrator.runlog import EVALUATING, RESCORING, TRAINING
 from orchestrator.status import Session, UnitStatus, overview

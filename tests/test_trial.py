@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestrator import grid
+from orchestrator import evaluations
 from orchestrator.engines.build import build
 from orchestrator.errors import NotFinite
 from orchestrator.grid import expand
@@ -127,10 +127,10 @@ def test_the_run_says_what_its_data_were(trial: tuple[RunReader, WorkerSpec]) ->
 
 def test_evaluations_keep_the_lengths_of_their_responses(trial: tuple[RunReader, WorkerSpec]) -> None:
     run, spec = trial
-    ((benchmark, evaluation_id),) = grid.evaluation_ids(spec.setup).items()
+    ((benchmark, evaluation_id),) = evaluations.evaluation_ids(spec.setup).items()
     records = run.evaluation(evaluation_id, 2)
     assert records is not None
-    assert len(records) == grid.problems_wanted(spec.setup.evaluation, benchmark)
+    assert len(records) == evaluations.problems_wanted(spec.setup.evaluation, benchmark)
     for record in records:
         assert sum(record.lengths.values()) == record.n == 1
         assert record.lengths == length_histogram([record.tokens])

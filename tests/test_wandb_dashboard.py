@@ -16,7 +16,8 @@ import pytest
 from orchestrator import prepare
 from orchestrator.cli import main
 from orchestrator.engines.build import build
-from orchestrator.grid import evaluation_ids, expand
+from orchestrator.evaluations import evaluation_ids
+from orchestrator.grid import expand
 from orchestrator.identity import model_identity
 from orchestrator.load import load_experiment
 from orchestrator.records import ProblemRecord

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from orchestrator import grid, retention, selection, status
+from orchestrator import evaluations, retention, selection, status
 from orchestrator.config import Experiment
 from orchestrator.grid import Unit
 from orchestrator.records import ProblemRecord
@@ -104,14 +104,14 @@ def world(*overrides: str, rates: Mapping[tuple[str, int], float] | None = None)
     return World(experiment, units, rates or {(better, 20): 0.35, (better, 40): 0.62, (better, 60): 0.6})
 
 
-def evaluations(runs: Path) -> dict[str, bytes]:
+def evaluation_files(runs: Path) -> dict[str, bytes]:
     """Every file below an `evals` folder, by path."""
     return {str(p.relative_to(runs)): p.read_bytes() for p in sorted(runs.glob("*/evals/*/*")) if p.is_file()}
 
 
 def full_steps(world: World, runs: Path, unit: Unit) -> set[int]:
     """Checkpoints with all n samples on all benchmarks."""
-    ids, run = grid.evaluation_ids(world.experiment.setups[unit.setup]).values(), RunReader(runs, unit.id)
+    ids, run = evaluations.evaluation_ids(world.experiment.setups[unit.setup]).values(), RunReader(runs, unit.id)
     tallies = {step: [selection.tally(run, evaluation_id, step) for evaluation_id in ids] for step in STEPS}
     return {step for step, found in tallies.items() if all(t is not None and t.samples == N for t in found)}
 
@@ -196,7 +196,7 @@ def test_what_a_race_takes_to_the_end_are_the_bytes_of_the_full_protocol(tmp_pat
         sweep.train(runs, "trust_region")
         sweep.finish(runs)
     better = adaptive.family("trust_region")[1]
-    reference, found = evaluations(tmp_path / "full"), evaluations(tmp_path / "adaptive")
+    reference, found = evaluation_files(tmp_path / "full"), evaluation_files(tmp_path / "adaptive")
     complete = [f"step_{step:06d}.jsonl" for step in full_steps(adaptive, tmp_path / "adaptive", better)]
     paths = [path for path in found if path.startswith(better.id) and path.endswith(tuple(complete))]
     assert len(paths) >= 2
@@ -219,7 +219,7 @@ def test_kills_at_any_moment_change_no_decision(tmp_path: Path, calls: int) -> N
             kills += 1
     assert kills > 3
     assert killed.taken == undisturbed.taken
-    assert evaluations(tmp_path / "b") == evaluations(tmp_path / "a")
+    assert evaluation_files(tmp_path / "b") == evaluation_files(tmp_path / "a")
 
 
 def test_a_kill_between_noting_a_rung_and_replacing_the_record(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_a_kill_between_noting_a_rung_and_replacing_the_record(tmp_path: Path) -
     sweep.train(tmp_path, "trust_region")
     sweep.wave(tmp_path)
     unit, before = sweep.family("trust_region")[1], wants(sweep.experiment, sweep.units, tmp_path)
-    evaluation_id = grid.evaluation_ids(sweep.experiment.setups["arithmetic"])[SHORT]
+    evaluation_id = evaluations.evaluation_ids(sweep.experiment.setups["arithmetic"])[SHORT]
     with closing(RunWriter(tmp_path, unit.id)) as run:
         run.note_rung(evaluation_id, 20)
         noted = run.rungs(evaluation_id, 20)
@@ -290,7 +290,7 @@ def test_the_selected_checkpoint_alone_gets_fresh_samples(tmp_path: Path) -> Non
         label, step = chosen(sweep, tmp_path, name)
         expected |= {(unit.id, step) for unit in sweep.family(name) if unit.label == label}
     assert fresh == expected
-    ids = grid.fresh_evaluation_ids(sweep.experiment.setups["arithmetic"])
+    ids = evaluations.fresh_evaluation_ids(sweep.experiment.setups["arithmetic"])
     for unit_id, step in fresh:
         for evaluation_id in ids.values():
             found = selection.tally(RunReader(tmp_path, unit_id), evaluation_id, step)
@@ -301,7 +301,7 @@ def test_the_selected_checkpoint_alone_gets_fresh_samples(tmp_path: Path) -> Non
 def test_fresh_samples_are_others_and_select_nothing(tmp_path: Path) -> None:
     sweep = world("evaluation.budget=full")
     setup = sweep.experiment.setups["arithmetic"]
-    ids, fresh_ids = grid.evaluation_ids(setup), grid.fresh_evaluation_ids(setup)
+    ids, fresh_ids = evaluations.evaluation_ids(setup), evaluations.fresh_evaluation_ids(setup)
     assert set(ids) == set(fresh_ids)
     assert not set(ids.values()) & set(fresh_ids.values())
     sweep.train(tmp_path, "vanilla")
@@ -326,9 +326,11 @@ def test_without_rescoring_selection_is_the_end(tmp_path: Path) -> None:
 def test_how_much_is_sampled_is_in_no_id() -> None:
     setup = world().experiment.setups["arithmetic"]
     for other in ("evaluation.budget=full", "evaluation.error=0.2", "evaluation.rescore=true"):
-        assert grid.evaluation_ids(world(other).experiment.setups["arithmetic"]) == grid.evaluation_ids(setup)
+        assert evaluations.evaluation_ids(world(other).experiment.setups["arithmetic"]) == evaluations.evaluation_ids(
+            setup
+        )
     reseeded = world("evaluation.seed=1").experiment.setups["arithmetic"]
-    assert grid.evaluation_ids(reseeded) == grid.fresh_evaluation_ids(setup)
+    assert evaluations.evaluation_ids(reseeded) == evaluations.fresh_evaluation_ids(setup)
 
 
 # --- checkpoints that are kept ---
@@ -377,7 +379,7 @@ def test_a_checkpoint_that_was_dropped_with_fewer_samples_is_not_the_best_any_mo
     [vanilla] = sweep.family("vanilla")
     write_run(tmp_path, sweep.experiment, vanilla, {20: [None, None], 60: [None, None]}, steps=60)
     with closing(RunWriter(tmp_path, vanilla.id)) as run:
-        for evaluation_id in grid.evaluation_ids(sweep.experiment.setups["arithmetic"]).values():
+        for evaluation_id in evaluations.evaluation_ids(sweep.experiment.setups["arithmetic"]).values():
             run.write_evaluation(evaluation_id, 40, [record(4, 4, f"p{index}") for index in range(PROBLEMS)])
     sweep.rates = {("Vanilla", 20): 0.9, ("Vanilla", 60): 0.1}
     sweep.finish(tmp_path)

@@ -10,7 +10,7 @@ import sys
 from fractions import Fraction
 from statistics import fmean
 
-from orchestrator import race
+from orchestrator import evaluations
 from tests.race_world import PAPER, WORLDS, race_of
 
 RUNS = (1, 3, 6, 9, 15)
@@ -21,7 +21,7 @@ def main() -> None:
     """Print a row for each family and world."""
     repetitions = int(sys.argv[1]) if len(sys.argv) > 1 else 20
     if sys.argv[2:]:
-        race.SHARES = tuple(map(Fraction, sys.argv[2:]))
+        evaluations.SHARES = tuple(map(Fraction, sys.argv[2:]))
     print("runs  checkpoints  world    share of generations  largest  same pick  largest loss")
     for runs in RUNS:
         for name, world in WORLDS.items():
