@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from orchestrator.config import BenchmarkRun, Setup
-from orchestrator.methods import BASE, SHORT, TITLES, method_key, method_label, method_title
+from orchestrator.methods import BASE, METHODS, method_key, method_label, method_title
 
-__all__ = ["BASE", "SHORT", "TITLES", "method_key", "method_label", "method_title"]
+__all__ = ["BASE", "method_key", "method_label", "method_title"]
 
 AVERAGE = "avg"
 TRUST_REGION = "trust_region"
@@ -79,5 +79,5 @@ def setup_key(name: str) -> str:
 
 def order_methods(methods: Iterable[str]) -> list[str]:
     """Distinct methods: those of the paper in its order, then unknown ones as given, then the untrained student."""
-    ranks = {method: rank for rank, method in enumerate(TITLES)} | {BASE: len(TITLES) + 1}
-    return sorted(dict.fromkeys(methods), key=lambda method: ranks.get(method, len(TITLES)))
+    ranks = {method: rank for rank, method in enumerate(METHODS)} | {BASE: len(METHODS) + 1}
+    return sorted(dict.fromkeys(methods), key=lambda method: ranks.get(method, len(METHODS)))

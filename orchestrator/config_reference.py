@@ -19,8 +19,9 @@ import yaml
 
 from orchestrator import config
 from orchestrator.errors import did_you_mean, refuse
+from orchestrator.grids import PLACEMENT_KEY, SEEDS_KEY
 from orchestrator.load import SHARED_PARTS, layers, load_experiment, origin
-from orchestrator.methods import METHODS, PLACEMENT_KEY, SEEDS_KEY
+from orchestrator.methods import METHODS
 from orchestrator.shipped import find_experiment
 
 KINDS = {int: "whole number", float: "number", str: "text", bool: "true or false"}
@@ -130,10 +131,10 @@ def _keys(schema: type, prefix: Path_) -> Iterator[Key]:
 
 
 def _knobs() -> Iterator[Key]:
-    for method, knobs in METHODS.items():
-        for name, knob in knobs.items():
+    for key, method in METHODS.items():
+        for name, knob in method.knobs.items():
             meaning = f"{knob.meaning} One or several values, each {knob.describe()}."
-            yield Key(f"methods.{method}.{name}", KINDS[knob.kind], "—", meaning, {})
+            yield Key(f"methods.{key}.{name}", KINDS[knob.kind], "—", meaning, {})
     meaning = "Where this method's trials live, if not as runtime.placement says: a mode, or {mode, gpus, cpus}."
     yield Key(f"methods.{ANY}.{PLACEMENT_KEY}", "text or mapping", "null", meaning, {})
     yield Key(

@@ -19,8 +19,8 @@ from orchestrator import diagnostics
 from orchestrator.batch import Request, Rollouts, concatenate
 from orchestrator.engines.torch_rollout import Decoding, generate
 from orchestrator.errors import refuse
-from orchestrator.policy.behavior import Behavior, Student, TrustRegion
 from orchestrator.policy.randomness import Purpose, SequenceKey
+from orchestrator.policy.spec import Behavior, Student, TrustRegion
 from orchestrator.probe_documents import EXCERPTS, Prompts, Source, excerpts, gold_of, solved_example
 from orchestrator.probe_unit import BEHAVIORS, CONTINUERS, DOCUMENTS, PROMPTS_AT_ONCE, truncation_lengths
 from orchestrator.rundir import RunWriter

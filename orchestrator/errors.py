@@ -1,7 +1,8 @@
 """The exception that reaches a user as a single line, the wording of its usual causes, and that of diverged runs."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from typing import Any
 
 
 class UserError(ValueError):
@@ -52,6 +53,12 @@ def one_line(error: BaseException) -> str:
     """What an error says, as a line of at most LONGEST_LINE characters that a terminal can show."""
     text = " ".join(str(error).split())
     return shortened("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text), LONGEST_LINE)
+
+
+def one_of(key: str, value: Any, allowed: Collection[str]) -> None:
+    """UserError unless `value` is one of the `allowed` words."""
+    if value not in allowed:
+        raise refuse(key, value, f"one of {', '.join(allowed)}{did_you_mean(str(value), allowed)}")
 
 
 def unknown(where: str, noun: str, word: str, known: Iterable[str]) -> UserError:

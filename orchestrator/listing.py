@@ -12,7 +12,7 @@ from rich.table import Table
 from orchestrator import shipped
 from orchestrator.errors import UserError
 from orchestrator.load import known_setups, load_setup
-from orchestrator.methods import METHODS, method_label, method_title
+from orchestrator.methods import METHODS
 from orchestrator.results_folder import RECORD
 from orchestrator.tasks.benchmarks import BENCHMARKS
 
@@ -50,9 +50,9 @@ def _first_comment(lines: list[str]) -> Iterator[str]:
 
 
 def _methods(_: Path) -> Rows:
-    for key, knobs in METHODS.items():
-        described = [f"{name}: {knob.describe()}" for name, knob in knobs.items()]
-        yield method_label(key), key, method_title(key), "; ".join(described) or "no knobs"
+    for key, method in METHODS.items():
+        described = [f"{name}: {knob.describe()}" for name, knob in method.knobs.items()]
+        yield method.short, key, method.title, "; ".join(described) or "no knobs"
 
 
 def _setups(_: Path) -> Rows:

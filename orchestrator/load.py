@@ -16,8 +16,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from orchestrator import config, local_files, shipped, strict, validate, yaml_limits
 from orchestrator.errors import LONGEST_VALUE, UserError, did_you_mean, refuse, shortened
+from orchestrator.grids import parse_methods, without_own_seeds
 from orchestrator.memory import needs_gpu
-from orchestrator.methods import parse_methods, without_own_seeds
 
 OVERRIDE = "override"
 DEEPEST_KEY = 12  # parts of a dotted key

@@ -96,7 +96,7 @@ def _label(folder: Path) -> str:
     try:
         unit = RunReader(folder.parent, folder.name).config()["unit"]
         name = method_label(BASE if unit["kind"] == "base_eval" else unit["method"] or unit["kind"])
-        knobs = sorted(unit["knobs"].items(), key=lambda item: [*METHODS[unit["method"]]].index(item[0]))
+        knobs = sorted(unit["knobs"].items(), key=lambda item: [*METHODS[unit["method"]].knobs].index(item[0]))
         return " ".join([name, *(f"{knob}={value:g}" for knob, value in knobs)])
     except (OSError, ValueError, TypeError, KeyError, AttributeError):  # damaged, or of another version
         return folder.name

@@ -1,21 +1,23 @@
-"""The seven methods: their names, their knobs with the allowed values (Appendix A.2), and what a file asks of them."""
+"""The seven methods, one row each: a method is what its row says, and nothing else knows the methods apart.
+
+The rows stand in the order of the paper's main table. `docs/add-a-method.md` adds an eighth.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
-from types import MappingProxyType
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator import strict
-from orchestrator.config import Placement
-from orchestrator.errors import UserError, did_you_mean, refuse, unknown
+from orchestrator.config import Setup, Training
+from orchestrator.errors import UserError, did_you_mean, one_of, refuse
+from orchestrator.policy.spec import Behavior, Objective, Student, TeacherInjection, Tempered, TrustRegion
 
-PLACEMENT_KEY = "placement"
-SEEDS_KEY = "seeds"
-MOST = 10**9  # of a knob, where its own interval has no end
-RESERVED = (PLACEMENT_KEY, SEEDS_KEY)  # what a method's block may hold beside its knobs
+VETO_OBJECTIVES = ("renormalized", "surrogate", "truncated", "full")
+
+Knobs = Mapping[str, Any]  # name → value, of one trial
+Grid = Mapping[str, Sequence[Any]]  # name → values, of an experiment
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,8 @@ class Knob:
     high: float
     low_open: bool = False
     high_open: bool = False
+    symbol: str = ""  # in figures, as mathtext
+    unit: str = ""
 
     def describe(self) -> str:
         name = "a whole number" if self.kind is int else "a number"
@@ -46,92 +50,193 @@ class Knob:
 _INF = float("inf")
 
 
-def _budget(meaning: str) -> Knob:
-    return Knob(meaning, float, 0, _INF)
+def _budget(meaning: str, symbol: str) -> Knob:
+    return Knob(meaning, float, 0, _INF, symbol=symbol, unit="nats")
 
 
-def _steps(meaning: str) -> Knob:
-    return Knob(meaning, int, 1, _INF)
+def _steps(meaning: str, symbol: str = "$K$") -> Knob:
+    return Knob(meaning, int, 1, _INF, symbol=symbol, unit="steps")
 
 
-def _temperature(meaning: str) -> Knob:
-    return Knob(meaning, float, 0, _INF, low_open=True, high_open=True)
+def _temperature(meaning: str, symbol: str) -> Knob:
+    return Knob(meaning, float, 0, _INF, low_open=True, high_open=True, symbol=symbol)
 
 
-METHODS: dict[str, dict[str, Knob]] = {
-    "vanilla": {},
-    "trust_region": {
-        "epsilon0": _budget("KL budget of the first step, in nats."),
-        "K": _steps("Steps over which the budget falls linearly to zero."),
-    },
-    "fixed_epsilon": {"epsilon": _budget("KL budget of every step, in nats.")},
-    "veto": {
-        "beta_start": Knob("Weight of log p in Veto's target at the first step; it falls to zero over the run.",
-                           float, 0, 1, high_open=True),
-    },
-    "skd": {
-        "K": _steps("A drafted token outside the teacher's top K is replaced."),
-        "tau_T": _temperature("Temperature at which the teacher samples the replacement."),
-    },
-    "temperature_warmup": {
-        "tau0": _temperature("Sampling temperature of the first step."),
-        "E": _steps("Steps over which the temperature goes to 1."),
-    },
-    "sft_warmup": {"K": _steps("Supervised updates before distillation, one of training.sft.checkpoints.")},
+# --- schedules ---
+
+
+def annealed_budget(epsilon0: float, horizon: int, step: int) -> float:
+    """ε_k = ε0(1 − k/K) for k < K, then exactly 0 (paper, Section 4.3)."""
+    return epsilon0 * (1 - step / horizon) if step < horizon else 0.0
+
+
+def annealed_temperature(tau0: float, horizon: int, step: int) -> float:
+    """τ_k = τ0 + (1 − τ0)·k/E for k < E, then exactly 1."""
+    return tau0 + (1 - tau0) * step / horizon if step < horizon else 1.0
+
+
+def annealed_veto(beta_start: float, total_steps: int, step: int) -> float:
+    """β_k = β_start(1 − k/N) over the whole run (Veto, 2601.07155)."""
+    return beta_start * (1 - step / total_steps)
+
+
+def within_ball(epsilon: float) -> Behavior:
+    """The trust region of radius ε; the student itself where it is empty."""
+    return TrustRegion(epsilon) if epsilon > 0 else Student()
+
+
+def tempered(tau: float) -> Behavior:
+    """The student at temperature τ."""
+    return Tempered(tau) if tau != 1 else Student()
+
+
+# --- rows ---
+
+
+def _student(knobs: Knobs, step: int) -> Behavior:
+    return Student()
+
+
+def _plain(knobs: Knobs, training: Training, step: int, steps: int) -> Objective:
+    return Objective(training.objective)
+
+
+def _veto(knobs: Knobs, training: Training, step: int, steps: int) -> Objective:
+    return Objective(training.objective, annealed_veto(knobs["beta_start"], steps, step))
+
+
+def _fits(grid: Grid, name: str, setup: Setup) -> None:
+    pass
+
+
+def _veto_fits(grid: Grid, name: str, setup: Setup) -> None:
+    one_of("training.objective (with method veto)", setup.training.objective, VETO_OBJECTIVES)
+
+
+def _skd_fits(grid: Grid, name: str, setup: Setup) -> None:
+    for k in grid["K"]:
+        if k > setup.vocabulary.valid:
+            raise refuse("methods.skd.K", k, f"≤ the {setup.vocabulary.valid} ids of {name}'s vocabulary")
+
+
+def _sft_fits(grid: Grid, name: str, setup: Setup) -> None:
+    for k in grid["K"]:
+        if k not in setup.training.sft.checkpoints:
+            raise refuse("methods.sft_warmup.K", k, f"one of training.sft.checkpoints {setup.training.sft.checkpoints}")
+
+
+@dataclass(frozen=True)
+class Method:
+    """What a method is.
+
+    `title` is its name in the paper; `short` that of every table, list, figure and W&B run.
+    `knobs` are its hyperparameters (Appendix A.2). `behavior` is what samples the rollouts of optimizer step k ≥ 0,
+    given the knobs. `objective` is what step k of N minimises, given knobs, training, k and N.
+    `updates_before` is how many supervised updates come before step 0.
+    `fits` raises UserError where values of the grid do not go with a setup of that name.
+    `axis` is the knob along the horizontal axis of its figure: the paper's; without one, the knob with most values.
+    `fades` is the knob that says after how many steps the method is vanilla; None if it never is.
+    """
+
+    title: str
+    short: str
+    knobs: Mapping[str, Knob] = field(default_factory=dict)
+    behavior: Callable[[Knobs, int], Behavior] = _student
+    objective: Callable[[Knobs, Training, int, int], Objective] = _plain
+    updates_before: Callable[[Knobs], int] | None = None
+    fits: Callable[[Grid, str, Setup], None] = _fits
+    axis: str | None = None
+    fades: str | None = None
+
+
+METHODS: dict[str, Method] = {
+    "trust_region": Method(
+        "Trust-Region behavior Blending",
+        "TRB",
+        {
+            "epsilon0": _budget("KL budget of the first step, in nats.", r"$\varepsilon_0$"),
+            "K": _steps("Steps over which the budget falls linearly to zero."),
+        },
+        behavior=lambda knobs, step: within_ball(annealed_budget(knobs["epsilon0"], knobs["K"], step)),
+        axis="K",
+        fades="K",
+    ),
+    "vanilla": Method("Vanilla OPD", "Vanilla"),
+    "veto": Method(
+        "Veto",
+        "Veto",
+        {
+            "beta_start": Knob(
+                "Weight of log p in Veto's target at the first step; it falls to zero over the run.",
+                float, 0, 1, high_open=True, symbol=r"$\beta_0$",
+            ),
+        },
+        objective=_veto,
+        fits=_veto_fits,
+    ),
+    "skd": Method(
+        "Interleaved teacher injection (SKD)",
+        "SKD",
+        {
+            "K": Knob("A drafted token outside the teacher's top K is replaced.", int, 1, _INF, symbol="$K$"),
+            "tau_T": _temperature("Temperature at which the teacher samples the replacement.", r"$\tau_T$"),
+        },
+        behavior=lambda knobs, step: TeacherInjection(knobs["K"], knobs["tau_T"]),
+        fits=_skd_fits,
+        axis="K",
+    ),
+    "temperature_warmup": Method(
+        "Temperature warmup",
+        "Temperature",
+        {
+            "tau0": _temperature("Sampling temperature of the first step.", r"$\tau_0$"),
+            "E": _steps("Steps over which the temperature goes to 1.", "$E$"),
+        },
+        behavior=lambda knobs, step: tempered(annealed_temperature(knobs["tau0"], knobs["E"], step)),
+        fades="E",
+    ),
+    "sft_warmup": Method(
+        "SFT warmup",
+        "SFT warmup",
+        {"K": _steps("Supervised updates before distillation, one of training.sft.checkpoints.")},
+        updates_before=lambda knobs: knobs["K"],
+        fits=_sft_fits,
+    ),
+    "fixed_epsilon": Method(
+        "Fixed-ε blending",
+        "Fixed ε",
+        {"epsilon": _budget("KL budget of every step, in nats.", r"$\varepsilon$")},
+        behavior=lambda knobs, step: within_ball(knobs["epsilon"]),
+    ),
 }  # fmt: skip
-
-# Whether the behavior of step k asks the teacher while it decodes: `policy.behavior` is held to this, and memory, the
-# plan and the time left rest on it. A method that is not here never does.
-NEEDS_TEACHER: dict[str, Callable[[Mapping[str, Any], int], bool]] = {
-    "trust_region": lambda knobs, step: knobs["epsilon0"] > 0 and step < knobs["K"],
-    "fixed_epsilon": lambda knobs, step: knobs["epsilon"] > 0,
-    "skd": lambda knobs, step: True,
-}
-
-
-def needs_teacher(method: str | None, knobs: Mapping[str, Any], step: int) -> bool:
-    """Whether optimizer step k ≥ 0 of a trial samples from a law of student and teacher."""
-    return method in NEEDS_TEACHER and NEEDS_TEACHER[method](knobs, step)
-
-
+REFERENCE = "vanilla"  # what every method is compared with
 BASE = "base"  # the untrained student: a row of the tables, no method that an experiment lists
+BASE_LABEL = "Untrained student"
 
-# The names of the paper, in the order of the rows of its main table.
-TITLES: Mapping[str, str] = MappingProxyType(
-    {
-        "trust_region": "Trust-Region behavior Blending",
-        "vanilla": "Vanilla OPD",
-        "veto": "Veto",
-        "skd": "Interleaved teacher injection (SKD)",
-        "temperature_warmup": "Temperature warmup",
-        "sft_warmup": "SFT warmup",
-        "fixed_epsilon": "Fixed-ε blending",
-        BASE: "Untrained student",
-    }
-)
-# What every table, list, figure and W&B run calls a method.
-SHORT: Mapping[str, str] = MappingProxyType(
-    {
-        "trust_region": "TRB",
-        "vanilla": "Vanilla",
-        "veto": "Veto",
-        "skd": "SKD",
-        "temperature_warmup": "Temperature",
-        "sft_warmup": "SFT warmup",
-        "fixed_epsilon": "Fixed ε",
-        BASE: "Untrained student",
-    }
-)
+
+def behavior_at(method: str | None, knobs: Knobs, step: int) -> Behavior:
+    """The behavior policy of optimizer step k ≥ 0 (steps count from 0); the student's own without a method."""
+    return METHODS[method].behavior(knobs, step) if method else Student()
+
+
+def needs_teacher(method: str | None, knobs: Knobs, step: int) -> bool:
+    """Whether optimizer step k ≥ 0 of a trial samples from a law of student and teacher."""
+    return behavior_at(method, knobs, step).needs_teacher
+
+
+# --- names ---
 
 
 def method_label(key: str) -> str:
-    """The short label of a method; an unknown key, such as that of a new method, is its own label."""
-    return SHORT.get(key, key)
+    """The short label of a method; an unknown key is its own label."""
+    if key == BASE:
+        return BASE_LABEL
+    return METHODS[key].short if key in METHODS else key
 
 
 def method_title(key: str) -> str:
-    """The name of a method as the paper prints it; its short label where the paper has none."""
-    return TITLES.get(key, method_label(key))
+    """The name of a method as the paper prints it; an unknown key is its own name."""
+    return METHODS[key].title if key in METHODS else method_label(key)
 
 
 def method_key(name: str) -> str:
@@ -139,7 +244,11 @@ def method_key(name: str) -> str:
 
     An unknown name is its own key.
     """
-    return _KEYS.get(_fold(name), name)
+    folded = _fold(name)
+    for key in (*METHODS, BASE):
+        if folded in (_fold(key), _fold(method_label(key)), _fold(method_title(key))):
+            return key
+    return name
 
 
 def known_method(where: str, name: str, known: Iterable[str]) -> str:
@@ -164,87 +273,3 @@ def null_overrides(chosen: str, known: Iterable[str]) -> list[str]:
 
 def _fold(name: str) -> str:
     return re.sub(r"[\s_-]+", " ", name.strip()).casefold()
-
-
-_KEYS = {_fold(name): key for names in (SHORT, TITLES, {key: key for key in SHORT}) for key, name in names.items()}
-
-
-@dataclass(frozen=True)
-class Asked:
-    """The `methods` of an experiment file: method → knob → list of values, and what some have of their own."""
-
-    grids: dict[str, dict[str, list[Any]]]
-    placements: dict[str, Placement]
-    seeds: dict[str, list[int]]
-
-
-def parse_methods(raw: dict[str, Any], default: Placement) -> Asked:
-    """The grids of the methods, with the placements and seeds of those that give their own.
-
-    A method set to null is left out. Raises UserError on an unknown method or knob, a value of the wrong
-    type or out of range, a missing knob or a repeated value.
-    """
-    asked = Asked({}, {}, {})
-    for method, body in raw.items():
-        if method not in METHODS:
-            raise unknown(f"methods.{method}", "method", method, METHODS)
-        if body is None:
-            continue
-        if not isinstance(body, dict):
-            raise refuse(f"methods.{method}", body, "a mapping of knobs to lists of values, {} for none")
-        asked.grids[method] = _grid(method, {k: v for k, v in body.items() if k not in RESERVED})
-        if PLACEMENT_KEY in body:
-            asked.placements[method] = _placement(method, body[PLACEMENT_KEY], default)
-        if SEEDS_KEY in body:
-            asked.seeds[method] = check_seeds(f"methods.{method}.{SEEDS_KEY}", body[SEEDS_KEY])
-    return asked
-
-
-def check_seeds(key: str, seeds: Any) -> list[int]:
-    """`seeds` as they are; UserError unless they are one or several distinct whole numbers ≥ 0."""
-    whole = isinstance(seeds, list) and all(type(seed) is int and 0 <= seed <= strict.LARGEST for seed in seeds)
-    if not whole or not seeds:
-        raise refuse(key, seeds, "one or several whole numbers ≥ 0, for example [0, 1, 2]")
-    if len(set(seeds)) != len(seeds):
-        raise refuse(key, seeds, "every seed once")
-    return seeds
-
-
-def without_own_seeds(raw: dict[str, Any]) -> dict[str, Any]:
-    """`methods` of an experiment file without the seeds that methods give for themselves; anything else as it is."""
-    return {
-        method: {k: v for k, v in body.items() if k != SEEDS_KEY} if isinstance(body, dict) else body
-        for method, body in raw.items()
-    }
-
-
-def _grid(method: str, body: dict[str, Any]) -> dict[str, list[Any]]:
-    knobs = METHODS[method]
-    for name in body:
-        if name not in knobs:
-            raise unknown(f"methods.{method}.{name}", "key", name, [*knobs, *RESERVED])
-    return {name: _values(f"methods.{method}.{name}", knob, body.get(name)) for name, knob in knobs.items()}
-
-
-def _values(key: str, knob: Knob, raw: Any) -> list[Any]:
-    values = raw if isinstance(raw, list) else [raw]
-    if raw is None or not values:
-        raise UserError(f"{key}: missing — one or several values, each {knob.describe()}")
-    for value in values:
-        if not knob.accepts(value):
-            raise refuse(key, value, knob.describe())
-        if value > MOST:
-            raise refuse(key, value, f"{knob.describe()}, at most {MOST:g}")
-    typed = [knob.kind(value) for value in values]
-    repeated = next((v for i, v in enumerate(typed) if v in typed[:i]), None)
-    if repeated is not None:
-        raise refuse(key, raw, f"{repeated!r} stands twice: every point of the grid once")
-    return typed
-
-
-def _placement(method: str, raw: Any, default: Placement) -> Placement:
-    values = {"mode": raw} if isinstance(raw, str) else raw
-    key = f"methods.{method}.{PLACEMENT_KEY}"
-    if not isinstance(values, dict):
-        raise refuse(key, raw, "inline, colocated, split, or a mapping with mode, gpus, cpus")
-    return strict.build(Placement, asdict(default) | values, key)

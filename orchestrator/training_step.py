@@ -10,10 +10,10 @@ from transformers import PreTrainedTokenizerBase
 
 from orchestrator import diagnostics
 from orchestrator.batch import Request, Rollouts, TeacherScores
-from orchestrator.engines.torch_learner import Objective
 from orchestrator.errors import NotFinite
-from orchestrator.policy.behavior import annealed_veto, behavior_at
+from orchestrator.methods import METHODS, behavior_at
 from orchestrator.policy.randomness import Purpose, SequenceKey
+from orchestrator.policy.spec import Objective
 from orchestrator.rundir import RunWriter
 from orchestrator.tasks.grader import Grader
 from orchestrator.tasks.prompts import response_text
@@ -79,9 +79,8 @@ class TrainingStep:
         unit, training = self.spec.unit, self.spec.setup.training
         if unit.kind == "sft":
             return Objective("nll")
-        if unit.method == "veto":
-            return Objective(training.objective, annealed_veto(unit.knobs["beta_start"], unit.steps, step))
-        return Objective(training.objective)
+        assert unit.method is not None
+        return METHODS[unit.method].objective(unit.knobs, training, step, unit.steps)
 
     def rewards(
         self, rollouts: Rollouts, prompts: list[tuple[int, TrainingPrompt]]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
 from orchestrator import config
 from orchestrator.config import Experiment, Model, Placement, Probe, Recipe, Setup, Training
-from orchestrator.errors import UserError, did_you_mean, refuse
-from orchestrator.methods import METHODS, check_seeds
+from orchestrator.errors import UserError, one_of, refuse
+from orchestrator.grids import check_seeds
+from orchestrator.methods import METHODS
 from orchestrator.tasks.benchmarks import check_source
 
 _READ_OFF = "; only of a model in a local folder can it be left out"
@@ -19,7 +18,6 @@ MOST = 10**9  # of anything that is counted
 MOST_STEPS = 10**6
 MOST_SAMPLES = 10**5  # of one problem
 MOST_TRIALS = 10_000  # of one method
-VETO_OBJECTIVES = ("renormalized", "surrogate", "truncated", "full")
 
 
 def check_experiment(experiment: Experiment) -> None:
@@ -36,7 +34,8 @@ def check_experiment(experiment: Experiment) -> None:
     _check_runtime(experiment)
     for name, setup in experiment.setups.items():
         check_setup(name, setup)
-        _check_methods_fit(experiment, name, setup)
+        for method, grid in experiment.methods.items():
+            METHODS[method].fits(grid, name, setup)
 
 
 def check_setup(name: str, setup: Setup) -> None:
@@ -44,11 +43,11 @@ def check_setup(name: str, setup: Setup) -> None:
     _check_model(f"{name}.student", setup.student, setup)
     _check_model(f"{name}.teacher", setup.teacher, setup)
     _check_vocabulary(name, setup)
-    _one_of("prompt.kind", setup.prompt.kind, config.PROMPT_KINDS)
-    _one_of("data.source", setup.data.source, config.DATA_SOURCES)
-    _one_of("engine.rollout", setup.engine.rollout, config.ENGINES)
-    _one_of("engine.learner", setup.engine.learner, config.ENGINES)
-    _one_of("engine.dtype", setup.engine.dtype, config.DTYPES)
+    one_of("prompt.kind", setup.prompt.kind, config.PROMPT_KINDS)
+    one_of("data.source", setup.data.source, config.DATA_SOURCES)
+    one_of("engine.rollout", setup.engine.rollout, config.ENGINES)
+    one_of("engine.learner", setup.engine.learner, config.ENGINES)
+    one_of("engine.dtype", setup.engine.dtype, config.DTYPES)
     _check_training(setup.training)
     _check_evaluation(setup)
     _check_probe(setup.probe)
@@ -72,8 +71,8 @@ def _check_runtime(experiment: Experiment) -> None:
     _at_least("runtime.rollout_texts", runtime.rollout_texts, 0)
     _positive("runtime.worker_timeout_s", runtime.worker_timeout_s)
     _positive("runtime.grader_deadline_s", runtime.grader_deadline_s)
-    _one_of("runtime.keep", runtime.keep, config.KEPT)
-    _one_of("runtime.wandb", runtime.wandb, config.WANDB_MODES)
+    one_of("runtime.keep", runtime.keep, config.KEPT)
+    one_of("runtime.wandb", runtime.wandb, config.WANDB_MODES)
     for key, placement in [("runtime.placement", runtime.placement), *_method_placements(experiment)]:
         _check_placement(key, placement)
 
@@ -83,24 +82,12 @@ def _method_placements(experiment: Experiment) -> list[tuple[str, Placement]]:
 
 
 def _check_placement(key: str, placement: Placement) -> None:
-    _one_of(f"{key}.mode", placement.mode, config.PLACEMENTS)
+    one_of(f"{key}.mode", placement.mode, config.PLACEMENTS)
     if placement.gpus not in (0, 1):
         raise refuse(f"{key}.gpus", placement.gpus, "0 or 1: a trial of the torch engines runs on one GPU")
     _positive(f"{key}.cpus", placement.cpus)
     if placement.mode == "split" and placement.gpus:
         raise refuse(f"{key}.mode", "split", "inline or colocated: with one GPU the roles share it")
-
-
-def _check_methods_fit(experiment: Experiment, name: str, setup: Setup) -> None:
-    grids = experiment.methods
-    for k in grids.get("sft_warmup", {}).get("K", []):
-        if k not in setup.training.sft.checkpoints:
-            raise refuse("methods.sft_warmup.K", k, f"one of training.sft.checkpoints {setup.training.sft.checkpoints}")
-    for k in grids.get("skd", {}).get("K", []):
-        if k > setup.vocabulary.valid:
-            raise refuse("methods.skd.K", k, f"≤ the {setup.vocabulary.valid} ids of {name}'s vocabulary")
-    if "veto" in grids:
-        _one_of("training.objective (with method veto)", setup.training.objective, VETO_OBJECTIVES)
 
 
 def _check_model(key: str, model: Model, setup: Setup) -> None:
@@ -109,7 +96,7 @@ def _check_model(key: str, model: Model, setup: Setup) -> None:
     if model.path is not None and not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", model.revision or ""):
         raise refuse(f"{key}.revision", model.revision, _revision_expected(model.path))
     if model.recipe is not None:
-        _one_of(f"{key.rsplit('.', 1)[0]}.tokenizer", setup.tokenizer, config.TOKENIZERS)
+        one_of(f"{key.rsplit('.', 1)[0]}.tokenizer", setup.tokenizer, config.TOKENIZERS)
         _check_recipe(f"{key}.recipe", model.recipe)
     for field in ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn"):
         if getattr(model.shape, field) < 1:
@@ -144,7 +131,7 @@ def _check_vocabulary(name: str, setup: Setup) -> None:
 
 
 def _check_training(training: Training) -> None:
-    _one_of("training.objective", training.objective, config.OBJECTIVES)
+    one_of("training.objective", training.objective, config.OBJECTIVES)
     _at_least("training.steps", training.steps, 1, MOST_STEPS)
     for field in ("prompts_per_step", "samples_per_prompt", "max_prompt_tokens", "max_response_tokens",
                   "top_k", "checkpoint_every"):  # fmt: skip
@@ -158,9 +145,9 @@ def _check_training(training: Training) -> None:
             raise refuse(f"training.optimizer.{field}", value, "≥ 0 and < 1")
     _at_least("training.optimizer.weight_decay", optimizer.weight_decay, 0)
     _at_least("training.optimizer.warmup_steps", optimizer.warmup_steps, 0)
-    _one_of("training.optimizer.decay", optimizer.decay, config.DECAYS)
+    one_of("training.optimizer.decay", optimizer.decay, config.DECAYS)
     _at_least("training.sft.updates", sft.updates, 1, MOST_STEPS)
-    _one_of("training.sft.after", sft.after, config.SFT_AFTER)
+    one_of("training.sft.after", sft.after, config.SFT_AFTER)
     if not sft.checkpoints or any(not 1 <= k <= sft.updates for k in sft.checkpoints):
         raise refuse("training.sft.checkpoints", sft.checkpoints, f"updates between 1 and {sft.updates}")
 
@@ -169,7 +156,7 @@ def _check_evaluation(setup: Setup) -> None:
     evaluation = setup.evaluation
     _at_least("evaluation.max_response_tokens", evaluation.max_response_tokens, 1)
     _positive("evaluation.temperature", evaluation.temperature)
-    _one_of("evaluation.budget", evaluation.budget, config.BUDGETS)
+    one_of("evaluation.budget", evaluation.budget, config.BUDGETS)
     if not 0 < evaluation.error < 1:
         raise refuse("evaluation.error", evaluation.error, "a probability > 0 and < 1")
     if not evaluation.benchmarks:
@@ -190,11 +177,6 @@ def _check_probe(probe: Probe) -> None:
         raise refuse("probe.lengths", probe.lengths, "whole numbers of tokens, or shares between 0 and 1")
     if probe.epsilon is not None:
         _positive("probe.epsilon", probe.epsilon)
-
-
-def _one_of(key: str, value: Any, allowed: Collection[str]) -> None:
-    if value not in allowed:
-        raise refuse(key, value, f"one of {', '.join(allowed)}{did_you_mean(str(value), allowed)}")
 
 
 def _at_least(key: str, value: float, low: float, high: float = MOST) -> None:

@@ -12,7 +12,14 @@ from pathlib import Path
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
-TRB = [sys.executable, "-c", "from orchestrator.cli import main; main()"]
+# Shells start what runs in their background with Ctrl-C ignored, and processes inherit that.
+COMMAND = """
+import signal
+from orchestrator.cli import main
+signal.signal(signal.SIGINT, signal.default_int_handler)
+main()
+"""
+TRB = [sys.executable, "-c", COMMAND]
 LONGEST_S = 1800  # of one command: far beyond what the slowest machine needs
 NOT_COMPARED = {"timing.jsonl", "attempts.jsonl", "log.txt", "phase.json"}  # clocks, and notes for people
 

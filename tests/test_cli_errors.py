@@ -260,7 +260,7 @@ def test_a_value_that_came_from_a_file_is_traced_to_it(tmp_path: Path, capsys: p
         ("\tsetups: []\n", ("line 1", "not valid YAML")),
         ("- arithmetic\n", ("list", "a mapping of keys to values")),
         ("setups: [arithmetic]\nname: ${nowhere}\n", ("nowhere",)),
-        ("setups: [arithmetic]\n", ("methods: {}", "at least one of vanilla")),
+        ("setups: [arithmetic]\n", ("methods: {}", "at least one of trust_region, vanilla")),
         ("setups: [null]\nmethods: {vanilla: {}}\n", ("setups[0]: no value", "text")),
     ],
 )

@@ -41,7 +41,7 @@ def test_every_field_has_a_meaning_in_a_sentence(schema: type) -> None:
 
 def test_every_knob_of_every_method_is_a_key() -> None:
     names = {key.name for key in all_keys()}
-    assert {f"methods.{method}.{knob}" for method, knobs in METHODS.items() for knob in knobs} < names
+    assert {f"methods.{key}.{knob}" for key, method in METHODS.items() for knob in method.knobs} < names
     assert {"runtime.placement.gpus", "(setup) student.recipe.wrong_step", "(setup) data.files.sha256"} < names
     assert len(names) == len(all_keys())
 

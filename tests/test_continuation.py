@@ -24,8 +24,8 @@ from orchestrator.continuation import ContinuationProbe, Outcome
 from orchestrator.engines.torch_rollout import Decoding, generate
 from orchestrator.errors import UserError
 from orchestrator.lease import Lease
-from orchestrator.policy.behavior import Student
 from orchestrator.policy.randomness import Purpose, Role, SequenceKey, uniforms
+from orchestrator.policy.spec import Student
 from orchestrator.probe_documents import Source
 from orchestrator.probe_unit import BEHAVIORS, CONTINUERS, LOGS, probe_unit
 from orchestrator.rundir import RunReader, RunWriter

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import inspect
 import json
 import math
 import re
 import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -18,11 +16,11 @@ import pytest
 from orchestrator import arguments, cli, methods
 from orchestrator.errors import UserError
 from orchestrator.load import load_experiment
-from orchestrator.policy import behavior
+from orchestrator.policy import laws, spec, speculation
 from orchestrator.prepare import checkpoint_of
 from orchestrator.tasks.benchmarks import load_benchmark
 from orchestrator.tasks.data_files import folder_sha256
-from tests.policy import test_behavior
+from tests.policy import test_laws
 from tests.sweeps import ROOT
 from tests.test_local_files import write_model
 
@@ -74,24 +72,15 @@ def trials(plan: str) -> dict[str, int]:
 
 @pytest.fixture
 def mixture(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The program with the page's method, put in as the page says; the names of `policy.behavior` then."""
-    parts = re.split(r"^# (\w+)\n", examples(METHOD, "example")["methods.py"], flags=re.MULTILINE)[1:]
-    for name, lines in zip(parts[::2], parts[1::2], strict=True):
-        there = dict(vars(methods))
-        exec(f"added = {{{lines}}}", there)
-        [(key, value)] = there["added"].items()
-        if name in ("METHODS", "NEEDS_TEACHER"):
-            monkeypatch.setitem(getattr(methods, name), key, value)
-        else:
-            monkeypatch.setattr(methods, name, MappingProxyType({**getattr(methods, name), key: value}))
-            monkeypatch.setitem(methods._KEYS, methods._fold(value), key)
-    names = vars(behavior) | {"math": math}
-    exec(examples(METHOD, "example")["behavior.py, a class"], names)
-    last, case = "        case _:\n", examples(METHOD, "example")["behavior.py, a case"]
-    source = inspect.getsource(behavior._behavior_at)
-    assert source.count(last) == 1
-    exec(source.replace(last, case + last), names)
-    monkeypatch.setattr(behavior, "_behavior_at", names["_behavior_at"])
+    """The program with the page's method, put in as the page says; the names of `policy.laws` then."""
+    parts = examples(METHOD, "example")
+    names = vars(spec) | vars(laws) | {"math": math, "speculation": speculation}
+    exec(parts["spec.py"], names)
+    exec(parts["laws.py"], names)
+    rows = vars(methods) | {"Mixture": names["Mixture"]}
+    exec(f"added = {{{parts['methods.py']}}}", rows)
+    [(key, row)] = rows["added"].items()
+    monkeypatch.setitem(methods.METHODS, key, row)
     return names
 
 
@@ -109,20 +98,12 @@ def test_the_example_of_a_method_is_planned_by_any_of_its_names(
 
 
 def test_the_example_of_a_law_passes_the_test_beside_it(mixture: dict[str, Any]) -> None:
-    names = vars(test_behavior) | {"Mixture": mixture["Mixture"]}
+    names = vars(test_laws) | vars(methods) | {"Mixture": mixture["Mixture"]}
     before = set(names)
     exec(examples(METHOD, "example")["a test"], names)
     [name] = {name for name in set(names) - before if name.startswith("test_")}
     test: Callable[[], None] = names[name]
     test()
-
-
-def test_the_example_of_a_law_needs_the_row_that_says_when_the_teacher_is_asked(
-    mixture: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delitem(methods.NEEDS_TEACHER, "mixture")
-    with pytest.raises(AssertionError, match="plan and law differ"):
-        behavior.behavior_at("mixture", {"weight": 0.25, "K": 12}, 0)
 
 
 def test_the_example_of_a_setup_is_read_off_its_folders(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

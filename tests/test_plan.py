@@ -19,8 +19,7 @@ from orchestrator.errors import UserError
 from orchestrator.evaluation_budget import expected_share
 from orchestrator.load import load_experiment
 from orchestrator.memory import Decoder
-from orchestrator.methods import NEEDS_TEACHER, needs_teacher
-from orchestrator.policy.behavior import behavior_at
+from orchestrator.methods import behavior_at
 
 EXPERIMENTS = Path(__file__).resolve().parent.parent / "experiments"
 ONLY_VANILLA = tuple(f"methods.{m}=null" for m in (
@@ -434,10 +433,3 @@ def test_minutes_on_cpus_are_rough_and_fall_with_what_is_done() -> None:
     with console.capture() as capture:
         console.print(plan_view.render(made, plan_view.Clock(cpu=whole)))
     assert "On 2 CPU cores: about" in capture.get()
-
-
-def test_the_table_of_methods_that_need_the_teacher_is_what_the_laws_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not needs_teacher(None, {}, 0)
-    monkeypatch.delitem(NEEDS_TEACHER, "skd")
-    with pytest.raises(AssertionError, match="NEEDS_TEACHER"):
-        behavior_at("skd", {"K": 5, "tau_T": 1.0}, 0)

@@ -11,7 +11,7 @@ import torch
 from orchestrator import probe_documents
 from orchestrator.engines.causal import CausalModel
 from orchestrator.engines.torch_rollout import Decoding, generate
-from orchestrator.policy.behavior import Student
+from orchestrator.policy.spec import Student
 from orchestrator.probe_documents import Visited, solved_example
 from tests import tiny
 from tests.policy import reference

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.guard import Process, members, processes
+from orchestrator.lease import holder_of
 from orchestrator.runlog import read_log
 from tests.sweeps import Sweep, contents, start
 
@@ -71,7 +72,7 @@ def signal_a_trial_midway(process: subprocess.Popen[str], runs: Path, number: in
     assert unit is not None
     assert pid is not None
     os.kill(pid, number)
-    wait_for(process, lambda: not Path(f"/proc/{pid}").exists())
+    wait_for(process, lambda: holder(unit) != pid)
     return unit
 
 
@@ -103,9 +104,8 @@ def midway(runs: Path) -> Path | None:
 
 def holder(unit: Path | None) -> int | None:
     """Process id in the lease of a unit, if it still runs."""
-    text = (unit.parent / ".locks" / f"{unit.name}.lock").read_text() if unit else ""
-    pid = json.loads(text)["pid"] if text else None
-    return pid if pid and Path(f"/proc/{pid}").exists() else None
+    found = holder_of(unit.parent / ".locks" / f"{unit.name}.lock") if unit else None
+    return found.pid if found else None
 
 
 def wait_for(process: subprocess.Popen[str], condition: Callable[[], object]) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.rundir import RunReader
 from tests.sockets import listening_addresses
-from tests.sweeps import Sweep, contents, start, trb, write_experiment
+from tests.sweeps import LONGEST_S, Sweep, contents, start, trb, write_experiment
 
 pytestmark = [pytest.mark.ray]
 # What one sweep's tests share is made beside what the other's share: a group is one test process.
@@ -141,7 +141,7 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tmp_path: Path) -> None:
         time.sleep(0.1)
     assert_loopback_only(process.pid)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=LONGEST_S)
     assert process.returncode == 130
     assert "go on with: trb submit" in out
     assert "Traceback" not in out + err

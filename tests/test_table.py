@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from analysis.labels import BENCHMARKS, SETUPS, SHORT, TITLES, benchmark_label
+from analysis.labels import BENCHMARKS, SETUPS, benchmark_label
 from analysis.table import Score, Table, make_table, read_results, round_to_tenths
 from analysis.table_formats import to_csv, to_json, to_latex, to_markdown
 from orchestrator.cli import main
+from orchestrator.methods import BASE, METHODS, method_label, method_title
 
+LABELS = [method_label(key) for key in (*METHODS, BASE)]
 PAPER_CSV = Path(__file__).parent / "fixtures" / "paper_results.csv"
 HEADER = "method,setup,benchmark,pass_at_1"
 
@@ -109,7 +111,7 @@ def test_the_papers_markdown_has_the_same_cells_under_two_headings() -> None:
         "**Method** **Avg** MATH500 Olympiad AMC AIME24 AIME25 **Avg** GSM8K MATH500 Olympiad AMC"
     )
     for (label, *cells), expected in zip(rows[3:], PAPER_CELLS.values(), strict=True):
-        assert label.strip("*") in SHORT.values()
+        assert label.strip("*") in LABELS
         assert cells == [
             re.sub(r"^_(.*)", r"<u>\1</u>", re.sub(r"^\*(.*)", r"**\1**", cell)) for cell in expected.split()
         ]
@@ -183,7 +185,7 @@ def test_an_empty_average_row_leaves_the_computed_mean(tmp_path: Path) -> None:
     ],
 )
 def test_ranks_come_after_rounding_and_ties_share(scores: list[str | None], expected: list[str]) -> None:
-    assert last_column(one_benchmark(**dict(zip(TITLES, scores, strict=False)))) == expected
+    assert last_column(one_benchmark(**dict(zip([*METHODS, BASE], scores, strict=False)))) == expected
 
 
 def test_the_untrained_student_comes_last_and_unranked() -> None:
@@ -336,7 +338,7 @@ def test_json_holds_values_before_rounding_with_text_and_mark() -> None:
             {"setup": "arithmetic", "benchmark": "avg", "label": "Avg"},
             {"setup": "arithmetic", "benchmark": "arithmetic_long", "label": "Long sums"},
         ],
-        "rows": [{"method": "skd", "label": "SKD", "title": TITLES["skd"], "cells": [cell, cell]}],
+        "rows": [{"method": "skd", "label": "SKD", "title": method_title("skd"), "cells": [cell, cell]}],
         "notes": ["partial: 3 of 10"],
         "evidence": [],
         "benchmarks": [],

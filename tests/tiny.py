@@ -18,8 +18,8 @@ from orchestrator.batch import Request, Rollouts
 from orchestrator.config import Engine, Model, Optimizer, Runtime, Setup, Training, Vocabulary
 from orchestrator.engines.causal import CausalModel, Owner
 from orchestrator.grid import Unit
-from orchestrator.policy.behavior import Behavior, Student, TeacherInjection, Tempered, TrustRegion
 from orchestrator.policy.randomness import Purpose, SequenceKey
+from orchestrator.policy.spec import Behavior, Student, TeacherInjection, Tempered, TrustRegion
 from orchestrator.policy.vocabulary import TokenSpace
 from orchestrator.workers.models import ModelStore
 from orchestrator.workers.spec import Checkpoint, WorkerSpec

@@ -18,17 +18,10 @@ from orchestrator.batch import Rollouts, TeacherScores
 from orchestrator.config import Optimizer
 from orchestrator.engines.causal import CausalModel, micro_batches, pack
 from orchestrator.engines.head_loss import summed_loss
+from orchestrator.policy.spec import Objective
 
 MASTER_STATE = "learner.safetensors"
 MASS_SAMPLE = 512  # tokens of a micro-batch on which M is measured
-
-
-@dataclass(frozen=True)
-class Objective:
-    """What is minimised: a member of the reverse-KL family, or `nll` on the tokens (SFT)."""
-
-    name: str
-    veto_beta: float = 0.0
 
 
 def learning_rate(optimizer: Optimizer, step: int, steps: int) -> float:

@@ -22,9 +22,9 @@ from orchestrator.engines.causal import CausalModel
 from orchestrator.engines.record import Record
 from orchestrator.engines.stream import Stream
 from orchestrator.errors import NotFinite
-from orchestrator.policy import speculation
-from orchestrator.policy.behavior import Behavior
+from orchestrator.policy import laws, speculation
 from orchestrator.policy.randomness import Role, uniforms
+from orchestrator.policy.spec import Behavior
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class _Batch:
         """One token of each row, straight from the behavior's law."""
         log_p = self._student.feed(self._pending[:, None])
         self._check(log_p, self._sampler)
-        law = behavior.law(log_p[:, 0], None)
+        law = laws.law(behavior, log_p[:, 0], None)
         tokens = speculation.sample(law.log_mu, self._uniforms(Role.DRAFT, 1)[:, 0])
         return _Round(tokens[:, None], torch.ones_like(tokens), log_p, law.log_mu[:, None], None, {})
 
@@ -95,7 +95,7 @@ class _Batch:
         log_q = self._teacher.feed(torch.cat([self._pending[:, None], drafts[:, :-1]], 1))
         self._check(log_q, "teacher")
         flat_p, flat_q = log_p.flatten(0, 1), log_q.flatten(0, 1)
-        law = behavior.law(flat_p, flat_q)
+        law = laws.law(behavior, flat_p, flat_q)
         accept, residual = (self._uniforms(role, length).flatten() for role in (Role.ACCEPT, Role.RESIDUAL))
         verified = speculation.verify(flat_p, law.log_mu, drafts.flatten(), accept, residual)
         accepted = verified.accepted.view_as(drafts)

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-LONGEST_DRAFT = 32
-
 
 @dataclass(frozen=True)
 class Verified:
@@ -66,23 +64,3 @@ def kl_divergence(log_a: Tensor, log_b: Tensor) -> Tensor:
 
 def _at(log_prob: Tensor, ids: Tensor) -> Tensor:
     return log_prob.gather(-1, ids[:, None])[:, 0]
-
-
-def draft_length(acceptance_rate: float, cost_ratio: float, arithmetic: float = 0.0) -> int:
-    """γ that emits the most tokens for the time it takes, when each draft survives with `acceptance_rate` in [0, 1].
-
-    A round of γ student steps and one teacher pass over γ positions emits on average 1 + a + … + a^(γ−1) tokens. A
-    pass costs what reading its model's weights costs, the teacher's `cost_ratio` times the student's, and for each
-    position of all rows `arithmetic` times that.
-    """
-    speeds = {
-        length: sum(acceptance_rate**i for i in range(length))
-        / (length * (1 + arithmetic) + cost_ratio * (1 + length * arithmetic))
-        for length in range(1, LONGEST_DRAFT + 1)
-    }
-    return max(speeds, key=lambda length: (speeds[length], -length))
-
-
-def least_acceptance(epsilon: float) -> float:
-    """1 − √(ε/2): what Pinsker's inequality guarantees inside a KL ball of radius ε."""
-    return max(0.0, 1 - (epsilon / 2) ** 0.5)

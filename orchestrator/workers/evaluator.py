@@ -11,8 +11,8 @@ from transformers import PreTrainedTokenizerBase
 
 from orchestrator.batch import Request, Rollouts
 from orchestrator.engines.torch_rollout import Decoding
-from orchestrator.policy.behavior import Student, Tempered
 from orchestrator.policy.randomness import Purpose, SequenceKey
+from orchestrator.policy.spec import Student, Tempered
 from orchestrator.records import ProblemRecord, length_histogram
 from orchestrator.runlog import note_progress
 from orchestrator.tasks.benchmarks import load_benchmark

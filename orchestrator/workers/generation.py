@@ -13,7 +13,8 @@ from orchestrator.config import Setup
 from orchestrator.engines.causal import CausalModel
 from orchestrator.engines.torch_rollout import Decoding, generate
 from orchestrator.engines.torch_scoring import score
-from orchestrator.policy.behavior import Behavior, Student, behavior_at
+from orchestrator.methods import behavior_at
+from orchestrator.policy.spec import Behavior, Student
 from orchestrator.workers.models import ModelStore
 
 

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from orchestrator.batch import Rollouts, TeacherScores
-from orchestrator.engines.torch_learner import Objective, TorchLearner
+from orchestrator.engines.torch_learner import TorchLearner
+from orchestrator.policy.spec import Objective
 from orchestrator.workers.models import ModelStore
 
 

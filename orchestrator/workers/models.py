@@ -12,8 +12,8 @@ from orchestrator import memory
 from orchestrator.engines.causal import CausalModel, Owner, best_device, load_model
 from orchestrator.errors import UserError
 from orchestrator.files import verify_files
-from orchestrator.policy import speculation
-from orchestrator.policy.behavior import Behavior
+from orchestrator.policy.draft_length import draft_length
+from orchestrator.policy.spec import Behavior
 from orchestrator.policy.vocabulary import TokenSpace
 from orchestrator.workers.spec import Checkpoint, WorkerSpec
 
@@ -81,7 +81,7 @@ class ModelStore:
         """
         sizes = [sum(p.numel() for p in causal.model.parameters()) for causal in (self.teacher, self.student)]
         arithmetic = rows / BALANCED_ROWS if self.device.type == "cuda" else 0.0
-        suggested = speculation.draft_length(behavior.acceptance_guess, sizes[0] / sizes[1], arithmetic)
+        suggested = draft_length(behavior.acceptance_guess, sizes[0] / sizes[1], arithmetic)
         return self.spec.runtime.draft_length or suggested
 
 

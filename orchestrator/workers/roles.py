@@ -9,8 +9,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from orchestrator.batch import Request, Rollouts, TeacherScores
-from orchestrator.engines.torch_learner import Objective
-from orchestrator.policy.behavior import Behavior
+from orchestrator.policy.spec import Behavior, Objective
 from orchestrator.records import ProblemRecord
 from orchestrator.workers.evaluator import EvaluatorWorker
 from orchestrator.workers.generation import RolloutWorker, TeacherWorker

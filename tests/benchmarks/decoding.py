@@ -17,9 +17,10 @@ from orchestrator.engines.build import qwen3_config
 from orchestrator.engines.causal import CausalModel, Owner
 from orchestrator.engines.torch_rollout import Decoding, generate
 from orchestrator.engines.torch_scoring import score
-from orchestrator.policy import speculation, trust_region
-from orchestrator.policy.behavior import Student, TrustRegion
+from orchestrator.policy import trust_region
+from orchestrator.policy.draft_length import draft_length, least_acceptance
 from orchestrator.policy.randomness import SequenceKey
+from orchestrator.policy.spec import Student, TrustRegion
 from orchestrator.policy.vocabulary import TokenSpace
 
 EPSILON, TOP_K = 0.01, 16
@@ -101,7 +102,7 @@ def synchronize() -> None:
 def ratios(load: Workload) -> dict[str, float]:
     """The prices of blending, and what they follow from."""
     cost, arithmetic = pass_costs(load)
-    gamma = speculation.draft_length(speculation.least_acceptance(EPSILON), cost, arithmetic)
+    gamma = draft_length(least_acceptance(EPSILON), cost, arithmetic)
     rollouts = load.blended(gamma)
     blended, lockstep, vanilla = interleaved(load, gamma)
     return {

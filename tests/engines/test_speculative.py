@@ -24,9 +24,9 @@ from orchestrator.engines import stream, torch_rollout
 from orchestrator.engines.causal import CausalModel
 from orchestrator.engines.stream import Stream
 from orchestrator.engines.torch_rollout import Decoding, generate
-from orchestrator.policy.behavior import Behavior, Student, TeacherInjection, Tempered, TrustRegion
+from orchestrator.policy.draft_length import LONGEST_DRAFT, draft_length, least_acceptance
 from orchestrator.policy.randomness import Role, SequenceKey, uniforms
-from orchestrator.policy.speculation import LONGEST_DRAFT, draft_length, least_acceptance
+from orchestrator.policy.spec import Behavior, Student, TeacherInjection, Tempered, TrustRegion
 from orchestrator.policy.vocabulary import TokenSpace
 from orchestrator.workers.generation import in_batches
 from tests import tiny
@@ -511,6 +511,7 @@ def test_all_rows_but_one_finish_at_once(behavior: Behavior, length: int, watche
     short = [row for row, size in enumerate(whole.lengths_B.tolist()) if size == 1][:5]
     last = int(whole.lengths_B.argmax())
     assert short
+    watched.clear()  # of what `lockstep` opened, if no test had asked for it before
     for chosen in ([*short, last], [last, *short], short):
         requests = [whole.requests[row] for row in chosen]
         part = pair(torch.float64).run(requests, behavior, Decoding(24, TOP_K, length))

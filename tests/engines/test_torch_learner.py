@@ -16,10 +16,10 @@ from transformers import AutoModelForCausalLM
 from orchestrator.batch import Rollouts, TeacherScores
 from orchestrator.config import Optimizer
 from orchestrator.engines.causal import CausalModel, load_model
-from orchestrator.engines.torch_learner import MASTER_STATE, Objective, TorchLearner, learning_rate
+from orchestrator.engines.torch_learner import MASTER_STATE, TorchLearner, learning_rate
 from orchestrator.engines.torch_rollout import Decoding, generate
 from orchestrator.engines.torch_scoring import score
-from orchestrator.policy.behavior import Student, TrustRegion
+from orchestrator.policy.spec import Objective, Student, TrustRegion
 from orchestrator.workers.generation import RolloutWorker, TeacherWorker
 from orchestrator.workers.learner import LearnerWorker
 from tests import tiny

@@ -12,8 +12,8 @@ from orchestrator.batch import Request, Rollouts, concatenate
 from orchestrator.engines.causal import CausalModel
 from orchestrator.engines.torch_rollout import Decoding, generate
 from orchestrator.errors import NotFinite
-from orchestrator.policy.behavior import Behavior, Student, TeacherInjection, TrustRegion
 from orchestrator.policy.randomness import Purpose, SequenceKey
+from orchestrator.policy.spec import Behavior, Student, TeacherInjection, TrustRegion
 from orchestrator.workers.generation import in_batches
 from tests import tiny
 from tests.policy import reference

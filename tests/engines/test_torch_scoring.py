@@ -10,7 +10,7 @@ from orchestrator.batch import Rollouts, TeacherScores
 from orchestrator.engines.causal import micro_batches, pack
 from orchestrator.engines.torch_rollout import Decoding, generate
 from orchestrator.engines.torch_scoring import score
-from orchestrator.policy.behavior import Behavior, Student
+from orchestrator.policy.spec import Behavior, Student
 from tests import tiny
 from tests.policy import reference
 

@@ -8,7 +8,8 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from orchestrator.policy.behavior import Behavior, TeacherInjection, Tempered, TrustRegion
+from orchestrator.policy import laws
+from orchestrator.policy.spec import Behavior, TeacherInjection, Tempered, TrustRegion
 from orchestrator.policy.speculation import acceptance, kl_divergence, sample, verify
 from tests.policy import reference
 from tests.policy.reference import PAPER_BUDGETS, Array, exact, logs, random_pair
@@ -60,7 +61,7 @@ def assert_verified_law(log_p: Tensor, log_mu: Tensor, mu: Array, seed: int) -> 
 
 
 def law_of(behavior: Behavior, log_p: Tensor, log_q: Tensor) -> Tensor:
-    return behavior.law(log_p[None], log_q[None]).log_mu[0]
+    return laws.law(behavior, log_p[None], log_q[None]).log_mu[0]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -1,0 +1,68 @@
+"""The law of each behavior: the student's log p and the teacher's log q at a prefix → log μ.
+
+Sources: trust region — paper, Section 4; teacher injection — SKD (paper, Appendix A.2) with γ = 1; temperature — paper,
+Appendix A.2.
+
+Shapes: B rows (prefixes), V vocabulary rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import singledispatch
+
+import torch
+from torch import Tensor
+
+from orchestrator.policy import trust_region
+from orchestrator.policy.spec import Student, TeacherInjection, Tempered, TrustRegion
+
+
+@dataclass(frozen=True)
+class Law:
+    """log μ of each row, and per-row measurements (each (B,)) that are logged as means over tokens."""
+
+    log_mu: Tensor  # (B, V)
+    measured: dict[str, Tensor] = field(default_factory=dict)
+
+
+@singledispatch
+def law(behavior: object, log_p: Tensor, log_q: Tensor | None) -> Law:
+    """log μ from log p (B, V) and, where the behavior needs the teacher, log q (B, V).
+
+    A new behavior registers its law with `@law.register`.
+    """
+    raise TypeError(f"no law is registered for {type(behavior).__name__}")
+
+
+@law.register
+def student_law(behavior: Student, log_p: Tensor, log_q: Tensor | None) -> Law:
+    """μ = p."""
+    return Law(log_p)
+
+
+@law.register
+def tempered_law(behavior: Tempered, log_p: Tensor, log_q: Tensor | None) -> Law:
+    """μ ∝ p^(1/τ)."""
+    return Law((log_p / behavior.tau).log_softmax(-1))
+
+
+@law.register
+def trust_region_law(behavior: TrustRegion, log_p: Tensor, log_q: Tensor | None) -> Law:
+    """μ ∝ p^(1−β) q^β with the largest β in [0, 1] that keeps KL(μ‖p) ≤ ε."""
+    assert log_q is not None
+    solved = trust_region.solve(log_p, log_q, behavior.epsilon)
+    feasible = solved.teacher_feasible.to(log_p.dtype)
+    return Law(solved.log_mu, {"beta": solved.beta, "teacher_feasible": feasible, "behavior_kl": solved.kl})
+
+
+@law.register
+def teacher_injection_law(behavior: TeacherInjection, log_p: Tensor, log_q: Tensor | None) -> Law:
+    """μ(x) = p(x)·1[x ∈ TopK(q)] + (1 − p(TopK(q)))·q_τ(x), q_τ ∝ q^(1/τ) over the full vocabulary."""
+    assert log_q is not None
+    top = log_q.topk(min(behavior.top_k, log_q.shape[-1]), dim=-1)
+    allowed = torch.zeros_like(log_p, dtype=torch.bool).scatter(-1, top.indices, top.values > trust_region.NEG_INF)
+    kept = torch.where(allowed, log_p, trust_region.NEG_INF)
+    replaced = torch.where(allowed, 0.0, log_p.exp()).sum(-1)
+    log_resampled = replaced.log()[:, None] + (log_q / behavior.tau).log_softmax(-1)
+    return Law(torch.logaddexp(kept, log_resampled), {"replaced": replaced})
