@@ -1,1 +1,14 @@
-"""Reads finished and running experiments and turns them into tables and figures."""
+"""From run directories to what people read: table, figures, report. Nothing here trains, and nothing imports torch.
+
+Rooms by floors, the lowest first; `tests/test_layout.py` reads this table.
+
+    numbers, labels
+    costs, scores
+    probe, table
+    trials, figures
+    report, results
+
+Of `orchestrator` they import `config`, `errors`, `data`, `experiment`, `records`, `selection` and `monitor`; only
+`orchestrator.commands` and `orchestrator.cli` import them. `labels` and `numbers` hold names and numbers as they are
+printed, `results` writes the results folder.
+"""

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator import evaluations
 from orchestrator.config import Experiment, Placement, Setup
-from orchestrator.grid import Unit
-from orchestrator.rundir import RunReader
+from orchestrator.experiment import evaluations
+from orchestrator.experiment.units import Unit
+from orchestrator.records.rundir import RunReader
 
 START = "start"  # actors, models, and what libraries set up at their first call
 TRAINING = ("rollout", "score", "reward", "learn")

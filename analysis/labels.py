@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from orchestrator.config import BenchmarkRun, Setup
-from orchestrator.methods import BASE, METHODS, method_key, method_label, method_title
+from orchestrator.experiment.methods import BASE, METHODS, method_key, method_label, method_title
 
 __all__ = ["BASE", "method_key", "method_label", "method_title"]
 

@@ -1,5 +1,5 @@
 """The results folder of an experiment: the table in all formats, its trials, the trajectories, and all figures when
-asked for. Which folder that is says `orchestrator.results_folder`."""
+asked for. Which folder that is says `orchestrator.selection.results_folder`."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analysis import table_formats, trials
-from analysis.table import Table
+from analysis import trials
+from analysis.table import formats
+from analysis.table.model import Table
 from orchestrator.config import Experiment
-from orchestrator.files import write_atomically
-from orchestrator.grid import Unit
-from orchestrator.results_folder import claim
+from orchestrator.experiment.units import Unit
+from orchestrator.records.files import write_atomically
+from orchestrator.selection.results_folder import claim
 
 if TYPE_CHECKING:
-    from analysis.pictures import Picture
+    from analysis.figures.catalog import Picture
 
 
 @dataclass(frozen=True)
@@ -30,10 +31,10 @@ class Written:
 
 def write_results(experiment: Experiment, units: list[Unit], runs: Path, table: Table) -> Path:
     """Write table, trials and trajectories to the experiment's results folder and return that folder."""
-    from analysis.pictures import trajectory_pictures  # matplotlib takes a second to import
+    from analysis.figures.catalog import trajectory_pictures  # matplotlib takes a second to import
 
     folder = claim(experiment, units, runs)
-    for suffix, text in table_formats.FORMATS.items():
+    for suffix, text in formats.FORMATS.items():
         write_atomically(folder / f"table.{suffix}", text(table))
     write_atomically(folder / "trials.csv", trials.to_csv(trials.read_trials(experiment, units, runs)))
     _save(trajectory_pictures(experiment, units, runs), lambda: folder)
@@ -47,8 +48,8 @@ def write_figures(
 
     Without a `folder` they go to the experiment's results.
     """
+    from analysis.figures.catalog import pictures
     from analysis.figures.style import WIDTH
-    from analysis.pictures import pictures
 
     own = cache(partial(claim, experiment, tuple(units), runs))
     return _save(pictures(experiment, units, runs, width or WIDTH), own if folder is None else lambda: folder)

@@ -12,10 +12,12 @@ from typing import Any
 
 from analysis.costs import unit_cost
 from analysis.labels import BASE
-from orchestrator import evaluations, selection, status
 from orchestrator.config import Experiment
-from orchestrator.grid import Unit
-from orchestrator.rundir import RunReader
+from orchestrator.experiment import evaluations
+from orchestrator.experiment.units import Unit
+from orchestrator.monitor import status
+from orchestrator.records.rundir import RunReader
+from orchestrator.selection import scores as selection
 
 PERCENT = 100
 COLUMNS = ("unit", "setup", "kind", "method", "setting", "seed", "state", "step", "steps", "best_step", "avg")

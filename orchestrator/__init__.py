@@ -1,0 +1,20 @@
+"""On-policy distillation sweeps: from an experiment file to a table that one would sign.
+
+Rooms by floors, the lowest first. A room imports from lower floors and from within itself; `tests/test_layout.py` reads
+this table.
+
+    errors, config, cores
+    policy, records
+    grading, rollouts
+    data, engines
+    experiment
+    models, selection, workers
+    planning
+    monitor, trial
+    tracking, sweep
+    commands
+    cli
+
+`cli` is the command, `config` every key with its default, `errors` the one user error, `rollouts` the nouns that flow
+from role to role. Each room's `__init__` says what the room is for.
+"""

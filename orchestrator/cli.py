@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from orchestrator.arguments import Parser, parse, whole_number
+from orchestrator.commands.arguments import Parser, parse, whole_number
 from orchestrator.errors import UserError, one_line
 
 OVERRIDES = "OmegaConf dotlist, for example training.steps=20 methods.skd=null"
@@ -73,7 +73,7 @@ class _Version(argparse.Action):
     """argparse's own `version` wants the text at every start; this one asks git when it is asked."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from orchestrator.provenance import version_line
+        from orchestrator.records.provenance import version_line
 
         print(version_line())
         parser.exit()
@@ -109,14 +109,14 @@ def _add_sweep_commands(commands: argparse._SubParsersAction) -> None:
 
 
 def _add_result_commands(commands: argparse._SubParsersAction) -> None:
-    table = _experiment(commands, "table", _table, "the results table", optional=True)
-    table.add_argument(
+    model = _experiment(commands, "table", _table, "the results table", optional=True)
+    model.add_argument(
         "--format",
         choices=("text", "md", "tex", "csv", "json"),
         help="default: text on a terminal, md in a pipe or file",
     )
-    table.add_argument("--results", type=Path, help="CSV method,setup,benchmark,pass_at_1 instead of an experiment")
-    table.add_argument("--compare", metavar="FIRST,SECOND", help="two methods on the same problems, not the table")
+    model.add_argument("--results", type=Path, help="CSV method,setup,benchmark,pass_at_1 instead of an experiment")
+    model.add_argument("--compare", metavar="FIRST,SECOND", help="two methods on the same problems, not the table")
     figures = _experiment(commands, "figures", _figures, "the figures, as PNG and PDF")
     figures.add_argument("--out", type=Path, metavar="FOLDER", help="default: the results folder")
     figures.add_argument("--width", type=float, metavar="INCHES", help="default 7.2; 5.5 fits a page of text at 8 pt")
@@ -208,11 +208,11 @@ def _add_runs(parser: argparse.ArgumentParser) -> None:
 
 def _load(options: argparse.Namespace, notes: bool = False):
     """Experiment with its data folder settled, its units, and the runs folder; its notes are shown if asked for."""
-    from orchestrator.grid import expand
-    from orchestrator.load import load_experiment
-    from orchestrator.methods import null_overrides
-    from orchestrator.results_folder import settled_name
-    from orchestrator.shipped import find_experiment
+    from orchestrator.experiment.load import load_experiment
+    from orchestrator.experiment.methods import null_overrides
+    from orchestrator.experiment.shipped import find_experiment
+    from orchestrator.experiment.units import expand
+    from orchestrator.selection.results_folder import settled_name
 
     path = find_experiment(options.experiment)
     experiment = load_experiment(path, options.overrides)
@@ -234,14 +234,14 @@ def _load(options: argparse.Namespace, notes: bool = False):
 
 
 def _list(options: argparse.Namespace) -> int:
-    from orchestrator.listing import check_kind, show_list
+    from orchestrator.commands.listing import check_kind, show_list
 
     check_kind(options.kind)
     return show_list(options.kind, options.runs.resolve(), _console())
 
 
 def _plan(options: argparse.Namespace) -> int:
-    from orchestrator.plan_command import plan
+    from orchestrator.commands.plan import plan
 
     if options.gpus is not None and options.gpus < 1:
         raise UserError(f"--gpus: {options.gpus} — 1 or more")
@@ -249,8 +249,8 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _submit(options: argparse.Namespace) -> int:
-    from orchestrator.spending import confirm
-    from orchestrator.submit import submit
+    from orchestrator.commands.spending import confirm
+    from orchestrator.commands.submit import submit
 
     experiment, units, runs = _load(options, notes=True)
     confirm(experiment, units, runs, options.yes)
@@ -260,13 +260,13 @@ def _submit(options: argparse.Namespace) -> int:
 
 
 def _status(options: argparse.Namespace) -> int:
-    from orchestrator.status_command import show_status
+    from orchestrator.commands.status import show_status
 
     return show_status(*_load(options), _console(), options.json, options.all, options.sort)
 
 
 def _logs(options: argparse.Namespace) -> int:
-    from orchestrator import logs
+    from orchestrator.commands import logs
 
     runs = options.runs.resolve()
     if options.unit.endswith((".yaml", ".yml")):
@@ -282,7 +282,7 @@ def _logs(options: argparse.Namespace) -> int:
 
 
 def _table(options: argparse.Namespace) -> int:
-    from analysis import compare, load, table, terminal
+    from analysis.table import build, compare, model, terminal
 
     if (options.experiment is None) == (options.results is None):
         raise UserError("table: either EXP.yaml or --results FILE.csv")
@@ -299,18 +299,18 @@ def _table(options: argparse.Namespace) -> int:
         return 0
     if options.results is not None:
         try:
-            made = table.make_table(table.read_results(options.results))
+            made = model.make_table(model.read_results(options.results))
         except ValueError as error:
             raise UserError(str(error)) from None
     else:
         loaded = _load(options)
         if _lack_runs(options):
             return 1
-        made = load.results_table(*loaded)
+        made = build.results_table(*loaded)
     if form == "text":
         _console().print(terminal.to_rich(made))
     else:
-        from analysis.table_formats import FORMATS
+        from analysis.table.formats import FORMATS
 
         print(FORMATS[form](made), end="")
     _say_beside(form, made.verdict)
@@ -352,7 +352,7 @@ def _figures(options: argparse.Namespace) -> int:
 
 def _report(options: argparse.Namespace) -> int:
     from analysis.report.page import write_report
-    from orchestrator.damage import refuse_damaged
+    from orchestrator.selection.damage import refuse_damaged
 
     experiment, units, runs = _load(options)
     if options.out is not None and options.out.is_dir():
@@ -365,27 +365,27 @@ def _report(options: argparse.Namespace) -> int:
 
 
 def _probe_continuation(options: argparse.Namespace) -> int:
-    from analysis import probe_view
-    from orchestrator.probe import run_probes
+    from analysis.probe import view
+    from orchestrator.commands.probe import run_probes
 
     experiment, _, runs = _load(options)
     run_probes(experiment, runs, _console(stderr=options.json))
     if options.json:
-        print(json.dumps(probe_view.to_json(runs, experiment), indent=2))
+        print(json.dumps(view.to_json(runs, experiment), indent=2))
     else:
         for setup in experiment.setups:
-            _console().print(probe_view.to_rich(runs, experiment, setup))
+            _console().print(view.to_rich(runs, experiment, setup))
     return 0
 
 
 def _eval(options: argparse.Namespace) -> int:
-    from orchestrator.standalone_eval import evaluate_model
+    from orchestrator.commands.evaluate import evaluate_model
 
     return evaluate_model(options)
 
 
 def _grade(options: argparse.Namespace) -> int:
-    from orchestrator.tasks.grade_file import grade_file
+    from orchestrator.commands.grade import grade_file
 
     if options.out is not None and options.out.is_dir():
         raise UserError(f"--out: {options.out} is a folder — a file")
@@ -399,13 +399,13 @@ def _grade(options: argparse.Namespace) -> int:
 
 
 def _regrade(options: argparse.Namespace) -> int:
-    from orchestrator.regrade import regrade
+    from orchestrator.commands.regrade import regrade
 
     return regrade(*_load(options))
 
 
 def _dashboard(options: argparse.Namespace) -> int:
-    from orchestrator.wandb_dashboard import dashboard  # wandb takes a second to import
+    from orchestrator.tracking.dashboard import dashboard  # wandb takes a second to import
 
     experiment, units, runs = _load(options)
     print(dashboard(experiment, units, runs, options.entity, options.project, options.dry_run))
@@ -413,7 +413,7 @@ def _dashboard(options: argparse.Namespace) -> int:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    from orchestrator.doctor import examine
+    from orchestrator.commands.doctor import examine
 
     return examine(_load(options, notes=True) if options.experiment else None, options.json)
 
@@ -421,14 +421,14 @@ def _doctor(options: argparse.Namespace) -> int:
 def _config(options: argparse.Namespace) -> int:
     from shutil import get_terminal_size
 
-    from orchestrator.config_reference import show
+    from orchestrator.commands.config_reference import show
 
     print(show(options.what, options.overrides, options.json, get_terminal_size().columns))
     return 0
 
 
 def _data(options: argparse.Namespace) -> int:
-    from orchestrator import data_fetch
+    from orchestrator.commands import data as data_fetch
 
     only = options.only.split(",") if options.only else []
     if options.action == "sources":

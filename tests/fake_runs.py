@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from orchestrator import made_models
 from orchestrator.config import Experiment
-from orchestrator.evaluations import evaluation_ids
-from orchestrator.grid import Unit, expand
-from orchestrator.load import load_experiment
-from orchestrator.records import ProblemRecord
-from orchestrator.rundir import RunWriter
+from orchestrator.experiment import made_models
+from orchestrator.experiment.evaluations import evaluation_ids
+from orchestrator.experiment.load import load_experiment
+from orchestrator.experiment.units import Unit, expand
+from orchestrator.records.problem_record import ProblemRecord
+from orchestrator.records.rundir import RunWriter
 
 SHIPPED = Path(__file__).resolve().parents[1] / "experiments"
 QUICKSTART = Path(__file__).resolve().parent / "experiments" / "quickstart.yaml"  # of the tests' own

@@ -8,9 +8,9 @@ from pathlib import Path
 import yaml
 from rich.console import Console
 
+from orchestrator.commands.probe import run_probes
 from orchestrator.config import Experiment
-from orchestrator.load import load_experiment
-from orchestrator.probe import run_probes
+from orchestrator.experiment.load import load_experiment
 from tests.sweeps import TINY_SETUP, TINY_SHAPE, write_experiment
 
 SIZES = {"prompts": 40, "prefixes": 2, "continuations": 3, "lengths": [3, 0.75]}  # three commits; t = 3 and 12

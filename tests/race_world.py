@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator import evaluations, race
+from orchestrator.experiment import evaluations
+from orchestrator.selection import race
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

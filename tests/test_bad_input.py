@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from orchestrator.cli import main
-from orchestrator.config_reference import ANY, all_keys
+from orchestrator.commands.config_reference import ANY, all_keys
 from tests.sweeps import TINY_SETUP, write_experiment
 
 LONGEST_LINE = 400

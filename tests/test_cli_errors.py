@@ -11,11 +11,11 @@ import pytest
 import yaml
 
 from orchestrator.cli import main
-from orchestrator.load import load_experiment
-from orchestrator.prepare import folder_sha256
-from tests.sweeps import TINY_SETUP, TINY_SHAPE, environment, trb
+from orchestrator.data.files import folder_sha256
+from orchestrator.experiment.load import load_experiment
+from tests.sweeps import ROOT, TINY_SETUP, TINY_SHAPE, environment, trb
 
-QUICKSTART = Path(__file__).resolve().parents[1] / "experiments" / "quickstart.yaml"
+QUICKSTART = ROOT / "experiments" / "quickstart.yaml"
 SHA = "0" * 64
 # The config.json of a model folder that agrees with TINY_SETUP.
 MODEL_CONFIG = {

@@ -13,16 +13,18 @@ from typing import Any
 
 import pytest
 
-from orchestrator import arguments, cli, methods
+from orchestrator import cli
+from orchestrator.commands import arguments
+from orchestrator.data.benchmarks import load_benchmark
+from orchestrator.data.files import folder_sha256
 from orchestrator.errors import UserError
-from orchestrator.load import load_experiment
+from orchestrator.experiment import methods
+from orchestrator.experiment.load import load_experiment
+from orchestrator.models.checkpoints import checkpoint_of
 from orchestrator.policy import laws, spec, speculation
-from orchestrator.prepare import checkpoint_of
-from orchestrator.tasks.benchmarks import load_benchmark
-from orchestrator.tasks.data_files import folder_sha256
+from tests.experiment.test_local_models import write_model
 from tests.policy import test_laws
 from tests.sweeps import ROOT
-from tests.test_local_files import write_model
 
 DOCS = ROOT / "docs"
 METHOD, SETUP, BENCHMARK = PAGES = [DOCS / f"add-a-{what}.md" for what in ("method", "setup", "benchmark")]

@@ -14,15 +14,16 @@ from scipy import stats
 from torch import Tensor
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from orchestrator.batch import Request, Rollouts
 from orchestrator.config import Engine, Model, Optimizer, Runtime, Setup, Training, Vocabulary
-from orchestrator.engines.causal import CausalModel, Owner
-from orchestrator.grid import Unit
+from orchestrator.engines.interface import ModelFolder, Owner
+from orchestrator.engines.torch.causal import CausalModel
+from orchestrator.experiment.units import Unit
 from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.policy.spec import Behavior, Student, TeacherInjection, Tempered, TrustRegion
 from orchestrator.policy.vocabulary import TokenSpace
-from orchestrator.workers.models import ModelStore
-from orchestrator.workers.spec import Checkpoint, WorkerSpec
+from orchestrator.rollouts import Request, Rollouts
+from orchestrator.workers.spec import WorkerSpec
+from orchestrator.workers.store import ModelStore
 from tests.policy import reference
 
 Array = NDArray[np.float64]
@@ -149,6 +150,6 @@ def model_store(
         ),
     )
     unit = Unit("tiny", "trial", "tiny", None, {}, 0, (), 1, 0, {})
-    start, goal = (Checkpoint(str(folder / owner)) for owner in ("student", "teacher"))
+    start, goal = (ModelFolder(str(folder / owner)) for owner in ("student", "teacher"))
     runtime = Runtime(rollout_batch=rollout_batch, micro_batch_tokens=micro_batch_tokens)
     return ModelStore(WorkerSpec(unit, setup, runtime, start, goal, start, None))

@@ -1,1 +1,1 @@
-"""The paper's figures: one module, one draw function each, from plain numbers to a matplotlib figure."""
+"""One file for each figure: it draws numbers that it is given. `catalog` says which there are and reads the numbers."""

@@ -9,7 +9,7 @@ from math import ceil
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.curves import Series
+from analysis.figures.curves import Series
 from analysis.figures.style import (
     NARROW,
     WIDTH,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.curves import Series
+from analysis.figures.curves import Series
 from analysis.figures.style import (
     BLUE,
     WIDTH,

@@ -19,7 +19,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from analysis.curves import Curve, Series
+from analysis.figures.curves import Curve, Series
 from analysis.labels import method_label
 
 WIDTH = 7.2  # inches, unless another is asked for

@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.curves import Grid, SeedMean
+from analysis.figures.curves import Grid, SeedMean
 from analysis.figures.style import (
     KNOBS,
     MARGIN,

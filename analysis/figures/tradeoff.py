@@ -25,8 +25,8 @@ from analysis.figures.style import (
     set_title,
     styled,
 )
+from analysis.figures.support import SupportPoint
 from analysis.labels import method_label
-from analysis.support import SupportPoint
 
 TRB_MARKERS = ("o", "s", "^", "D", "v", "h", "<", ">")  # one for each K, the first as in the other figures
 OWN_MARKERS = {"vanilla": LOOKS["vanilla"][1], "fixed_epsilon": LOOKS["fixed_epsilon"][1]}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
-from analysis.curves import Series
+from analysis.figures.curves import Series
 from analysis.figures.style import (
     WIDTH,
     new_figure,

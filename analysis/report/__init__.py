@@ -1,1 +1,1 @@
-"""An experiment on one HTML page, from its run directories alone."""
+"""One HTML page with the table, figures, rollouts, cost and provenance of an experiment."""

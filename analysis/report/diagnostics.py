@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from analysis import curves
-from analysis.candidates import Selected
-from analysis.curves import Series, Setting
+from analysis.figures import curves
+from analysis.figures.curves import Series, Setting
 from analysis.labels import method_label, order_methods, setup_title
 from analysis.report.html import Html, element, join, paragraph, section, table
 from analysis.report.texts import decimal
+from analysis.scores.candidates import Selected
 from orchestrator.config import Experiment
-from orchestrator.grid import Unit
+from orchestrator.experiment.units import Unit
 
 # Column of metrics.jsonl → heading, factor to its unit, decimals.
 QUANTITIES: Mapping[str, tuple[str, float, int]] = {

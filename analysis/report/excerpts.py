@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from analysis import probe
 from analysis.labels import setup_title
+from analysis.probe import gains
 from analysis.report.html import Html, element, join, paragraph, section
 from analysis.report.texts import signed_decimal
 from orchestrator.config import Experiment
@@ -32,7 +32,7 @@ def excerpts_section(experiment: Experiment, runs: Path) -> Html:
 
 
 def _setup(experiment: Experiment, setup: str, runs: Path) -> Html:
-    found = probe.excerpts(runs, experiment, setup)
+    found = gains.excerpts(runs, experiment, setup)
     if not found:
         command = element("code", "trb probe continuation EXP.yaml")
         shown = paragraph("There are none yet: no continuation probe has been completed. ", command, " runs it.")

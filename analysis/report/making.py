@@ -12,10 +12,10 @@ from analysis.labels import method_label, setup_title
 from analysis.report.html import Html, element, join, section, table
 from analysis.report.provenance import commit_text, read_origins
 from analysis.report.texts import duration
-from analysis.timeline import period_text, timeline
+from analysis.report.timeline import period_text, timeline
 from orchestrator.config import Experiment, Setup
-from orchestrator.rundir import RunReader
-from orchestrator.status import UnitStatus
+from orchestrator.monitor.status import UnitStatus
+from orchestrator.records.rundir import RunReader
 
 PARTS = ("training", "engine", "evaluation")  # of a setup; its models, data and benchmarks have tables of their own
 

@@ -7,12 +7,11 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from analysis import load
 from analysis.costs import family_costs
 from analysis.labels import setup_title
 from analysis.report.diagnostics import diagnostics_section
-from analysis.report.drawings import figures_section
 from analysis.report.excerpts import excerpts_section
+from analysis.report.figures import figures_section
 from analysis.report.html import Html, bullets, element, join, void
 from analysis.report.making import facts, hyper_parameters_section
 from analysis.report.provenance import origin_numbers, provenance_section
@@ -21,13 +20,14 @@ from analysis.report.spending import costs_section
 from analysis.report.style import CSS
 from analysis.report.summary import summary
 from analysis.report.trials import downloads, trials_section
+from analysis.table import build
 from analysis.trials import read_trials
-from orchestrator import status
 from orchestrator.config import Experiment
 from orchestrator.errors import UserError
-from orchestrator.files import write_atomically
-from orchestrator.grid import Unit
-from orchestrator.results_folder import claim
+from orchestrator.experiment.units import Unit
+from orchestrator.monitor import status
+from orchestrator.records.files import write_atomically
+from orchestrator.selection.results_folder import claim
 
 CONTENTS: Mapping[str, str] = {
     "results": "Results",
@@ -58,8 +58,8 @@ def write_report(experiment: Experiment, units: list[Unit], runs: Path, path: Pa
 def build_page(experiment: Experiment, units: list[Unit], runs: Path, path: Path) -> str:
     """The page as it will lie at `path`."""
     statuses = status.collect(experiment, units, runs)
-    results = load.results_table(experiment, units, runs)
-    chosen = load.select(experiment, units, runs)
+    results = build.results_table(experiment, units, runs)
+    chosen = build.select(experiment, units, runs)
     costs = {name: family_costs(experiment, units, runs, name) for name in experiment.setups}
     titles = {name: setup_title(name, experiment.setups) for name in experiment.setups}
     sections = [

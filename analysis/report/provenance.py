@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from analysis.evidence import Evidence
 from analysis.labels import benchmark_label, setup_title
 from analysis.report.html import Html, element, join, paragraph, section, table
 from analysis.report.texts import whole
+from analysis.scores.evidence import Evidence
 from orchestrator.config import Experiment
-from orchestrator.rundir import RunReader
-from orchestrator.status import UnitStatus
+from orchestrator.monitor.status import UnitStatus
+from orchestrator.records.rundir import RunReader
 
 Origin = dict[str, Any]
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from analysis.captions import explanation
-from analysis.evidence import ColumnEvidence, Evidence, RowEvidence
-from analysis.evidence_formats import by_setup, gap_text, limits_text
 from analysis.labels import AVERAGE, method_label
 from analysis.numbers import p_text, tenths_text
 from analysis.report.html import Html, bullets, element, join, paragraph, section, table
 from analysis.report.texts import limits
-from analysis.table import Cell, Table
+from analysis.scores.evidence import ColumnEvidence, Evidence, RowEvidence
+from analysis.table.captions import explanation
+from analysis.table.evidence_formats import by_setup, gap_text, limits_text
+from analysis.table.model import Cell, Table
 
 # The difference stands beside the score, where a narrow screen still shows it.
 HEADINGS = (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from analysis.evidence import Estimate
 from analysis.numbers import tenths_text
+from analysis.scores.evidence import Estimate
 
 
 def whole(value: int | None) -> str:

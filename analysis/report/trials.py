@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from analysis import table_formats
 from analysis.report.html import Html, element, join, paragraph, section, table
 from analysis.report.texts import decimal
-from analysis.table import Table
-from analysis.timeline import seconds_spent
+from analysis.report.timeline import seconds_spent
+from analysis.table import formats
+from analysis.table.model import Table
 from analysis.trials import Trial, to_csv
-from orchestrator.rundir import RunReader
-from orchestrator.status import UnitStatus
+from orchestrator.monitor.status import UnitStatus
+from orchestrator.records.rundir import RunReader
 
 PERCENT = 100
 EXPLANATION = (
@@ -66,7 +66,7 @@ def score_text(status: UnitStatus) -> str:
 
 def downloads(results: Table, every: Sequence[Trial], page: Path) -> Html:
     """Links to the tables, which lie in the page itself, and to the figures beside it."""
-    files = {f"table.{form}": table_formats.FORMATS[form](results) for form in ("csv", "tex", "json")}
+    files = {f"table.{form}": formats.FORMATS[form](results) for form in ("csv", "tex", "json")}
     files["trials.csv"] = to_csv(every)
     links = [element("a", name, download=name, href=_data_uri(text)) for name, text in files.items()]
     links += [element("a", path.name, href=quote(path.name)) for path in sorted(page.parent.glob("*.pdf"))]

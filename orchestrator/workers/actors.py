@@ -11,8 +11,8 @@ from ray.exceptions import GetTimeoutError, RayTaskError
 from ray.util.placement_group import get_current_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from orchestrator import pulse
-from orchestrator.placement import COLOCATED, SPLIT, bundles
+from orchestrator.records import pulse
+from orchestrator.workers.placement import COLOCATED, SPLIT, bundles
 from orchestrator.workers.roles import WORKERS, Host, Roles, inline_roles, roles_of
 from orchestrator.workers.spec import WorkerSpec
 

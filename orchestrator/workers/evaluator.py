@@ -9,18 +9,18 @@ from pathlib import Path
 from safetensors.torch import load_file
 from transformers import PreTrainedTokenizerBase
 
-from orchestrator.batch import Request, Rollouts
-from orchestrator.engines.torch_rollout import Decoding
+from orchestrator.data.benchmarks import load_benchmark
+from orchestrator.data.problem import Problem
+from orchestrator.data.prompts import render, response_text
+from orchestrator.engines.torch.decoding import Decoding
+from orchestrator.grading.grader import Grader
 from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.policy.spec import Student, Tempered
-from orchestrator.records import ProblemRecord, length_histogram
-from orchestrator.runlog import note_progress
-from orchestrator.tasks.benchmarks import load_benchmark
-from orchestrator.tasks.grader import Grader
-from orchestrator.tasks.problem import Problem
-from orchestrator.tasks.prompts import render, response_text
+from orchestrator.records.log import note_progress
+from orchestrator.records.problem_record import ProblemRecord, length_histogram
+from orchestrator.rollouts import Request, Rollouts
 from orchestrator.workers.generation import in_batches
-from orchestrator.workers.models import ModelStore, open_tokenizer
+from orchestrator.workers.store import ModelStore, open_tokenizer
 
 
 class EvaluatorWorker:

@@ -8,14 +8,14 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from orchestrator.batch import Request, Rollouts, TeacherScores, concatenate
 from orchestrator.config import Setup
-from orchestrator.engines.causal import CausalModel
-from orchestrator.engines.torch_rollout import Decoding, generate
-from orchestrator.engines.torch_scoring import score
-from orchestrator.methods import behavior_at
+from orchestrator.engines.torch.causal import CausalModel
+from orchestrator.engines.torch.decoding import Decoding, generate
+from orchestrator.engines.torch.scoring import score
+from orchestrator.experiment.methods import behavior_at
 from orchestrator.policy.spec import Behavior, Student
-from orchestrator.workers.models import ModelStore
+from orchestrator.rollouts import Request, Rollouts, TeacherScores, concatenate
+from orchestrator.workers.store import ModelStore
 
 
 class RolloutWorker:

@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from orchestrator.batch import Rollouts, TeacherScores
-from orchestrator.engines.torch_learner import TorchLearner
+from orchestrator.engines.torch.learner import TorchLearner
 from orchestrator.policy.spec import Objective
-from orchestrator.workers.models import ModelStore
+from orchestrator.rollouts import Rollouts, TeacherScores
+from orchestrator.workers.store import ModelStore
 
 
 class LearnerWorker:

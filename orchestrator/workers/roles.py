@@ -8,14 +8,14 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from orchestrator.batch import Request, Rollouts, TeacherScores
 from orchestrator.policy.spec import Behavior, Objective
-from orchestrator.records import ProblemRecord
+from orchestrator.records.problem_record import ProblemRecord
+from orchestrator.rollouts import Request, Rollouts, TeacherScores
 from orchestrator.workers.evaluator import EvaluatorWorker
 from orchestrator.workers.generation import RolloutWorker, TeacherWorker
 from orchestrator.workers.learner import LearnerWorker
-from orchestrator.workers.models import ModelStore
 from orchestrator.workers.spec import WorkerSpec
+from orchestrator.workers.store import ModelStore
 
 
 class Role(Protocol):

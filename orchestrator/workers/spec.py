@@ -7,22 +7,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from orchestrator.config import Runtime, Setup
-from orchestrator.grid import Unit
-from orchestrator.wants import Sampling
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """A model directory in Hugging Face layout, or a hub id with its revision.
-
-    `files` is the sha256 of those of the directory's files that are known. They are verified when the model is opened;
-    `remedy` is what to do about a wrong one.
-    """
-
-    path: str
-    revision: str | None = None
-    files: Mapping[str, str] = field(default_factory=dict)
-    remedy: str = ""
+from orchestrator.engines.interface import ModelFolder
+from orchestrator.experiment.evaluations import Sampling
+from orchestrator.experiment.units import Unit
 
 
 @dataclass(frozen=True)
@@ -37,9 +24,9 @@ class WorkerSpec:
     unit: Unit
     setup: Setup
     runtime: Runtime
-    student: Checkpoint
-    teacher: Checkpoint
-    initial: Checkpoint
+    student: ModelFolder
+    teacher: ModelFolder
+    initial: ModelFolder
     data_dir: str | None
     wanted: Mapping[Sampling, int] = field(default_factory=dict)
     prunes: bool = True

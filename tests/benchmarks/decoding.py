@@ -10,18 +10,19 @@ from dataclasses import dataclass
 import torch
 from transformers import AutoModelForCausalLM
 
-from orchestrator.batch import Request, Rollouts
 from orchestrator.config import Shape
-from orchestrator.engines.attention import attention_for
-from orchestrator.engines.build import qwen3_config
-from orchestrator.engines.causal import CausalModel, Owner
-from orchestrator.engines.torch_rollout import Decoding, generate
-from orchestrator.engines.torch_scoring import score
+from orchestrator.engines.interface import Owner
+from orchestrator.engines.torch.attention import attention_for
+from orchestrator.engines.torch.causal import CausalModel
+from orchestrator.engines.torch.decoding import Decoding, generate
+from orchestrator.engines.torch.scoring import score
+from orchestrator.models.embedded import qwen3_config
 from orchestrator.policy import trust_region
 from orchestrator.policy.draft_length import draft_length, least_acceptance
 from orchestrator.policy.randomness import SequenceKey
 from orchestrator.policy.spec import Student, TrustRegion
 from orchestrator.policy.vocabulary import TokenSpace
+from orchestrator.rollouts import Request, Rollouts
 
 EPSILON, TOP_K = 0.01, 16
 CPU = torch.device("cpu")

@@ -21,16 +21,17 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from orchestrator.batch import Request, Rollouts, TeacherScores
 from orchestrator.config import Optimizer, Shape
-from orchestrator.engines.attention import attention_for
-from orchestrator.engines.causal import CausalModel, Owner, best_device
-from orchestrator.engines.torch_learner import TorchLearner
-from orchestrator.load import load_experiment
-from orchestrator.memory import GIB
+from orchestrator.engines.interface import Owner
+from orchestrator.engines.memory import GIB
+from orchestrator.engines.torch.attention import attention_for
+from orchestrator.engines.torch.causal import CausalModel, best_device
+from orchestrator.engines.torch.learner import TorchLearner
+from orchestrator.experiment.load import load_experiment
 from orchestrator.policy import trust_region
 from orchestrator.policy.randomness import SequenceKey
 from orchestrator.policy.spec import Objective
+from orchestrator.rollouts import Request, Rollouts, TeacherScores
 from tests.benchmarks.bench import bisection
 from tests.benchmarks.decoding import CPU, EPSILON, TOP_K, Workload, once, random_model, ratios, synchronize
 

@@ -1,0 +1,179 @@
+"""Run directories → the plain numbers that the figures draw. A number that is not there is left out, never zero."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from analysis.scores.candidates import Candidate, Selected
+from orchestrator.config import Experiment
+from orchestrator.experiment import evaluations
+from orchestrator.experiment.units import Unit
+from orchestrator.records.rundir import RunReader
+from orchestrator.selection import scores as selection
+
+# step → one value for each seed that has it; an empty list is a step without a value, where the line breaks.
+Curve = dict[int, list[float]]
+
+AXES = {"trust_region": "K", "skd": "K"}  # the paper's axes; of other grids the knob with the most values is the axis
+Z = 1.96  # of a two-sided 95 % normal interval
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One point of a method's grid in one setup: its units differ in nothing but the seed.
+
+    `scores` is the mean pass@1 in [0, 1] at each evaluated checkpoint.
+    """
+
+    method: str
+    knobs: dict[str, Any]
+    units: tuple[Unit, ...]
+    scores: Curve
+
+    @property
+    def from_supervised(self) -> bool:
+        """Whether training starts from the supervised stage and not from the untrained student."""
+        return any(unit.depends_on for unit in self.units)
+
+
+@dataclass(frozen=True)
+class Series:
+    """A line of a figure: whose it is and its values over optimizer steps."""
+
+    method: str
+    knobs: dict[str, Any]
+    curve: Curve
+    from_supervised: bool = False
+
+    @property
+    def seeds(self) -> int:
+        """How many seeds the step with the most of them has."""
+        return max(map(len, self.curve.values()), default=0)
+
+
+@dataclass(frozen=True)
+class SeedMean:
+    """A mean over seeds in [0, 1] and how far it may be off.
+
+    Of several seeds `spread` is their standard deviation (n − 1); of one seed it is None, and `margin` is half of the
+    95 % interval over the problems, None where all problems score the same.
+    """
+
+    mean: float
+    spread: float | None = None
+    margin: float | None = None
+
+    @property
+    def reach(self) -> float | None:
+        """Length of an error bar on either side."""
+        return self.margin if self.spread is None else self.spread
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The grid of one method: value of the knob `x` on each line, whose knobs are its key, → score, None if missing.
+
+    `fixed` are the knobs that have one value. A method of a single setting has no `x`, and its score lies at 0.
+    """
+
+    method: str
+    x: str | None
+    fixed: dict[str, Any]
+    lines: dict[tuple[tuple[str, Any], ...], dict[float, SeedMean | None]]
+
+    @property
+    def scored(self) -> bool:
+        return any(score is not None for line in self.lines.values() for score in line.values())
+
+
+def read_settings(experiment: Experiment, units: list[Unit], runs: Path, setup: str) -> list[Setting]:
+    """The settings of a setup in the grid's order, with the scores evaluated so far."""
+    ids = list(evaluations.evaluation_ids(experiment.setups[setup]).values())
+    families = selection.families(unit for unit in units if unit.setup == setup and unit.kind == "trial")
+    return [
+        Setting(group[0].method or "", group[0].knobs, tuple(group), _scores(group, runs, ids))
+        for family in families
+        for group in family
+    ]
+
+
+def best_settings(settings: Sequence[Setting], chosen: Iterable[Selected]) -> dict[str, Setting]:
+    """Method → the setting its family was selected with; before that, the only one of a family that has one."""
+    families: dict[str, list[Setting]] = defaultdict(list)
+    for setting in settings:
+        families[setting.method].append(setting)
+    best = {method: family[0] for method, family in families.items() if len(family) == 1}
+    for selected in chosen:
+        for setting in families.get(selected.best.method, []):
+            if setting.knobs == selected.best.knobs:
+                best[setting.method] = setting
+    return {method: best[method] for method in families if method in best}
+
+
+def score_series(setting: Setting, untrained: float | None) -> Series:
+    """Mean pass@1 over steps, from the untrained student's where the run starts there."""
+    curve = dict(setting.scores)
+    if curve and untrained is not None and not setting.from_supervised:
+        curve.setdefault(0, [untrained])
+    return Series(setting.method, setting.knobs, dict(sorted(curve.items())), setting.from_supervised)
+
+
+def metric_series(setting: Setting, runs: Path, keys: Sequence[str]) -> dict[str, Series]:
+    """Columns of `metrics.jsonl` over steps; a column that no row has is left out."""
+    curves: dict[str, dict[int, list[float]]] = {key: defaultdict(list) for key in keys}
+    for unit in setting.units:
+        for row in RunReader(runs, unit.id).metrics():
+            for key in keys:
+                value = row.get(key)
+                curves[key][unit.first_batch + row["step"]] += [] if value is None else [value]
+    return {
+        key: Series(setting.method, setting.knobs, dict(sorted(curve.items())), setting.from_supervised)
+        for key, curve in curves.items()
+        if any(curve.values())
+    }
+
+
+def best_over_training(candidates: Iterable[Candidate], knobs: dict[str, Any]) -> SeedMean | None:
+    """The highest mean pass@1 of one setting over the checkpoints of its family that selection takes."""
+    own = [candidate for candidate in candidates if candidate.knobs == knobs]
+    best = max(own, key=lambda candidate: candidate.mean, default=None)
+    return best and SeedMean(float(best.mean), best.spread, problem_margin(best))
+
+
+def problem_margin(checkpoint: Candidate) -> float | None:
+    """Half of the 95 % interval of a checkpoint's mean score over the problems, for the seeds that were run.
+
+    It is normal: 1.96 times √(Σ s²/P) ÷ benchmarks, where s is the standard deviation of the P problems' scores.
+    Samples need no term of their own (see `uncertainty`). None where all problems of all benchmarks score the same.
+    """
+    rates = [np.mean([seed.correct / seed.n for seed in seeds], axis=0) for seeds in checkpoint.counts.values()]
+    variance = sum(float(np.var(rate, ddof=1)) / len(rate) for rate in rates if len(rate) > 1)
+    return Z * sqrt(variance) / len(rates) if variance > 0 else None
+
+
+def method_grid(settings: Sequence[Setting], candidates: Sequence[Candidate]) -> Grid:
+    """Best-over-training scores over the grid of one method, which has at least one setting."""
+    method = settings[0].method
+    values = {knob: sorted({setting.knobs[knob] for setting in settings}) for knob in settings[0].knobs}
+    varied = [knob for knob in values if len(values[knob]) > 1]
+    x = AXES[method] if AXES.get(method) in varied else max(varied, key=lambda knob: len(values[knob]), default=None)
+    lines: dict[tuple[tuple[str, Any], ...], dict[float, SeedMean | None]] = defaultdict(dict)
+    for setting in sorted(settings, key=lambda setting: [setting.knobs[knob] for knob in values]):
+        key = tuple((knob, setting.knobs[knob]) for knob in varied if knob != x)
+        lines[key][setting.knobs[x] if x else 0] = best_over_training(candidates, setting.knobs)
+    return Grid(method, x, {knob: own[0] for knob, own in values.items() if len(own) == 1}, dict(lines))
+
+
+def _scores(group: list[Unit], runs: Path, evaluation_ids: list[str]) -> Curve:
+    curve: Curve = defaultdict(list)
+    for unit in group:
+        for step, score in selection.trajectory(RunReader(runs, unit.id), evaluation_ids).items():
+            curve[unit.first_batch + step].append(float(score))
+    return dict(sorted(curve.items()))

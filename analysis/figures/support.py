@@ -1,0 +1,104 @@
+"""The support–reward trade-off of early rollouts, from `rollouts.jsonl`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from analysis.figures.curves import Setting, Z
+from orchestrator.experiment.units import Unit
+from orchestrator.records.rundir import RunReader
+
+POOLED_STEPS = 25  # paper, "Additional Warmup Diagnostics"
+BUDGETS = {"vanilla": None, "trust_region": "epsilon0", "fixed_epsilon": "epsilon"}
+
+
+@dataclass(frozen=True)
+class SupportPoint:
+    """Rollouts of a run's first steps, pooled.
+
+    `log_prob` is the mean teacher log-prob of a sampled token (nats); `auroc` the probability that a correct rollout
+    has a higher mean_t(log q − log p) than an incorrect one; `reward` the share of correct rollouts. The margins are
+    half of the 95 % intervals over the pooled steps, None of fewer than two.
+    """
+
+    method: str
+    epsilon: float | None  # None: pure student rollouts
+    warmup: int | None  # K; None: no annealing
+    seed: int
+    log_prob: float
+    auroc: float
+    reward: float
+    log_prob_margin: float | None = None
+    auroc_margin: float | None = None
+
+
+def support_points(settings: Iterable[Setting], runs: Path) -> list[SupportPoint]:
+    """A point for each run of vanilla, trust region and fixed ε whose first steps are complete."""
+    wanted = [setting for setting in settings if setting.method in BUDGETS]
+    points = (_point(setting, unit, runs) for setting in wanted for unit in setting.units)
+    return [point for point in points if point is not None]
+
+
+def auroc(correct: Sequence[float], wrong: Sequence[float]) -> float | None:
+    """Probability that a correct rollout scores above a wrong one, ties counted half; None without both."""
+    if not correct or not wrong:
+        return None
+    ranked = np.sort(wrong)
+    below, up_to = (np.searchsorted(ranked, correct, side=side) for side in ("left", "right"))
+    return float((below + up_to).mean() / (2 * len(ranked)))
+
+
+def _point(setting: Setting, unit: Unit, runs: Path) -> SupportPoint | None:
+    run = RunReader(runs, unit.id)
+    if run.next_step < min(POOLED_STEPS, unit.steps):
+        return None
+    rows = [row for row in takewhile(lambda row: row["step"] < POOLED_STEPS, run.rollouts()) if _is_scored(row)]
+    separability = _separability(rows)
+    if separability is None:
+        return None
+    steps = sorted({row["step"] for row in rows})
+    without = [[row for row in rows if row["step"] != step] for step in steps] if len(steps) > 1 else []
+    budget = BUDGETS[setting.method]
+    return SupportPoint(
+        setting.method,
+        setting.knobs[budget] if budget else None,
+        setting.knobs.get("K"),
+        unit.seed,
+        _log_prob(rows),
+        separability,
+        sum(row["reward"] for row in rows) / len(rows),
+        jackknife_margin([_log_prob(part) for part in without]),
+        jackknife_margin([_separability(part) for part in without]),
+    )
+
+
+def jackknife_margin(left_out: Sequence[float | None]) -> float | None:
+    """Half of a 95 % interval from the values that leaving out one of m steps gives; None where one cannot be had.
+
+    1.96 √((m − 1)/m Σ (θ₋ᵢ − θ̄)²) (Efron and Tibshirani, "An Introduction to the Bootstrap", §11.2). Steps are left out
+    and not rollouts, since the rollouts of a step share their policy and their prompts.
+    """
+    values = [value for value in left_out if value is not None]
+    if len(values) < 2 or len(values) < len(left_out):
+        return None
+    return Z * float(np.sqrt((len(values) - 1) * np.var(values)))
+
+
+def _log_prob(rows: Sequence[Mapping[str, Any]]) -> float:
+    """Mean over tokens."""
+    return sum(row["length"] * row["teacher_log_prob"] for row in rows) / sum(row["length"] for row in rows)
+
+
+def _separability(rows: Sequence[Mapping[str, Any]]) -> float | None:
+    right, wrong = ([row["log_ratio"] for row in rows if row["reward"] == reward] for reward in (1.0, 0.0))
+    return auroc(right, wrong)
+
+
+def _is_scored(row: dict[str, Any]) -> bool:
+    return None not in (row["reward"], row["log_ratio"], row["teacher_log_prob"])

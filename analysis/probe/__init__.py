@@ -1,0 +1,1 @@
+"""What the continuation probe found: gains with intervals, and how they are printed."""

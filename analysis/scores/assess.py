@@ -1,0 +1,205 @@
+"""Selected checkpoints → the evidence behind the table: intervals, differences to vanilla, the bias of selecting.
+
+With two or more training runs an interval is over seeds, with one it is over problems and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+
+from analysis.labels import AVERAGE, BASE
+from analysis.scores import seeds, uncertainty
+from analysis.scores.candidates import Candidate, Selected, read_counts
+from analysis.scores.counts import score_matrix
+from analysis.scores.evidence import BenchmarkSource, ColumnEvidence, Difference, Estimate, Evidence, RowEvidence
+from analysis.scores.seeds import SeedSpread
+from analysis.scores.split_half import split_half_scores
+from analysis.scores.uncertainty import Array, Interval
+from orchestrator.config import Experiment, Setup
+from orchestrator.data.benchmarks import benchmark_of
+from orchestrator.experiment import evaluations
+from orchestrator.selection.scores import Tally
+
+REFERENCE = "vanilla"
+PERCENT = 100
+
+Columns = dict[str, Array]  # benchmark or `avg` → replicates (B,) in percent
+Spreads = Mapping[str, SeedSpread | None]  # benchmark or `avg` → spread between seeds in percent
+
+
+def assess(experiment: Experiment, chosen: Sequence[Selected], runs: Path) -> Evidence:
+    """The evidence for all that was selected. UserError where checkpoints of a setup rest on different problems."""
+    rows: list[RowEvidence] = []
+    spreads: dict[tuple[str, str], SeedSpread | None] = {}
+    for name, setup in experiment.setups.items():
+        own = [selected for selected in chosen if selected.setup == name]
+        rows += _assess_setup(setup, own, runs)
+        spreads |= {(name, key): found for key, found in seed_spreads([selected.best for selected in own]).items()}
+    sources = [
+        BenchmarkSource(name, key, evaluation_id, benchmark_of(key, run).identity(run))
+        for name, setup in experiment.setups.items()
+        for (key, run), evaluation_id in zip(
+            setup.evaluation.benchmarks.items(), evaluations.evaluation_ids(setup).values(), strict=True
+        )
+    ]
+    return Evidence(tuple(rows), tuple(sources), spreads)
+
+
+def replicate_scores(checkpoints: Mapping[str, Candidate]) -> dict[str, Columns]:
+    """Name → column → bootstrap replicates of checkpoints of one setup, all on the same draws; the average first.
+
+    UserError where they rest on different problems.
+    """
+    columns: dict[str, Columns] = {name: {} for name in checkpoints}
+    for key in next(iter(checkpoints.values())).counts if checkpoints else ():
+        ends = np.cumsum([checkpoint.seeds for checkpoint in checkpoints.values()])
+        by_seed = np.split(score_matrix(_rows(checkpoints, key)), ends[:-1])
+        scores = {name: rows.mean(axis=0) for name, rows in zip(checkpoints, by_seed, strict=True)}
+        for name, replicates in uncertainty.resample(scores, key).items():
+            columns[name][key] = PERCENT * replicates
+    return {name: {AVERAGE: uncertainty.average(list(row.values())), **row} for name, row in columns.items()}
+
+
+def exact_scores(checkpoint: Candidate) -> dict[str, Fraction]:
+    """Column → exact score in percent; the average first."""
+    return {AVERAGE: PERCENT * checkpoint.mean, **{k: PERCENT * v for k, v in checkpoint.benchmarks.items()}}
+
+
+def seed_spreads(checkpoints: Iterable[Candidate]) -> dict[str, SeedSpread | None]:
+    """Column → spread between seeds in percent, pooled over the methods of a setup; empty without any checkpoint."""
+    by_seed = [checkpoint.by_seed for checkpoint in checkpoints]
+    return {
+        key: seeds.pool([PERCENT * score for score in found[key]] for found in by_seed)
+        for key in (by_seed[0] if by_seed else ())
+    }
+
+
+def estimates(checkpoint: Candidate, replicates: Columns, spreads: Spreads) -> dict[str, Estimate]:
+    """Column → score with its interval."""
+    found = {}
+    for key, value in exact_scores(checkpoint).items():
+        spread = spreads[key] if checkpoint.seeds > 1 else None
+        if spread is None:
+            found[key] = Estimate(value, uncertainty.interval(float(value), replicates[key]), "problems")
+        else:
+            reach = seeds.reach(spread, checkpoint.seeds)
+            within = Interval(max(0.0, float(value) - reach), min(100.0, float(value) + reach))
+            found[key] = Estimate(value, within, "seeds")
+    return found
+
+
+def trained_runs(checkpoint: Candidate) -> int:
+    """Training runs behind a score; the untrained student has none."""
+    return 0 if checkpoint.method == BASE else checkpoint.seeds
+
+
+def differences(
+    first: Candidate, second: Candidate, replicates: Sequence[Columns], spreads: Spreads
+) -> dict[str, Difference]:
+    """Column → first minus second; the replicates of both are on the same draws."""
+    one, other = (exact_scores(checkpoint) for checkpoint in (first, second))
+    runs = (trained_runs(first), trained_runs(second))
+    found = {}
+    for key in one:
+        value, spread = one[key] - other[key], spreads[key] if min(runs) > 1 else None
+        if spread is None:
+            within = uncertainty.interval(float(value), replicates[0][key] - replicates[1][key])
+            found[key] = Difference(Estimate(value, within, "problems"), None, runs)
+        else:
+            reach = seeds.reach(spread, *runs)
+            within = Interval(float(value) - reach, float(value) + reach)
+            found[key] = Difference(Estimate(value, within, "seeds"), seeds.p_value(value, spread, *runs), runs)
+    return found
+
+
+def on_fresh_samples(checkpoint: Candidate, fresh_ids: Mapping[str, str], runs: Path) -> Candidate | None:
+    """The checkpoint with counts of samples that took no part in selecting it; None unless all benchmarks have them."""
+    found = {key: read_counts(runs, checkpoint.units, fresh, checkpoint.step) for key, fresh in fresh_ids.items()}
+    present = {key: seeds for key, seeds in found.items() if seeds is not None}
+    return replace(checkpoint, counts=present) if len(present) == len(found) else None
+
+
+def split_half(pool: Sequence[Candidate]) -> dict[str, float] | None:
+    """Column → score in percent of what is selected on half of the problems, on the other half; the average first."""
+    named, count = {candidate.title: candidate for candidate in pool}, pool[0].seeds
+    matrices = {key: score_matrix(_rows(named, key)) for key in pool[0].counts}
+    scores = split_half_scores({key: m.reshape(len(pool), count, -1).mean(axis=1) for key, m in matrices.items()})
+    if scores is None:
+        return None
+    percent = {key: PERCENT * score for key, score in scores.items()}
+    return {AVERAGE: sum(percent.values()) / len(percent), **percent}
+
+
+def _assess_setup(setup: Setup, chosen: Sequence[Selected], runs: Path) -> list[RowEvidence]:
+    best = {selected.best.method: selected.best for selected in chosen}
+    fresh_ids = evaluations.fresh_evaluation_ids(setup)
+    rescored = {method: on_fresh_samples(checkpoint, fresh_ids, runs) for method, checkpoint in best.items()}
+    fresh = {_fresh(method): checkpoint for method, checkpoint in rescored.items() if checkpoint is not None}
+    drawn = replicate_scores({**best, **fresh})
+    spreads, spreads_on_fresh = seed_spreads(best.values()), seed_spreads(fresh.values())
+    rows = []
+    for selected in chosen:
+        method = selected.best.method
+        gaps = None
+        if REFERENCE in best and method != REFERENCE:
+            gaps = differences(selected.best, best[REFERENCE], [drawn[method], drawn[REFERENCE]], spreads)
+        name = _fresh(method)
+        again = estimates(fresh[name], drawn[name], spreads_on_fresh) if name in fresh else None
+        rows.append(_row(selected, estimates(selected.best, drawn[method], spreads), again, gaps))
+    return rows
+
+
+def _row(
+    selected: Selected,
+    scores: dict[str, Estimate],
+    fresh: dict[str, Estimate] | None,
+    gaps: dict[str, Difference] | None,
+) -> RowEvidence:
+    best, halves = selected.best, split_half(selected.pool)
+    columns = {
+        key: ColumnEvidence(
+            score=score,
+            split_half=halves[key] if halves else None,
+            fresh=fresh[key] if fresh else None,
+            difference=gaps[key] if gaps else None,
+            problems=sum(len(best.counts[name][0].problems) for name in _benchmarks(best, key)),
+            samples=sum(int(c.n.sum()) for name in _benchmarks(best, key) for c in best.counts[name]),
+            n=min(c.samples for c in best.counts[key]) if key != AVERAGE else None,
+        )
+        for key, score in scores.items()
+    }
+    return RowEvidence(
+        setup=selected.setup,
+        method=best.method,
+        knobs=best.knobs,
+        step=best.step,
+        units=best.units,
+        spread=None if best.spread is None else PERCENT * best.spread,
+        candidates=selected.candidates,
+        eligible=len(selected.pool),
+        complete=best.complete,
+        columns=columns,
+    )
+
+
+def _rows(checkpoints: Mapping[str, Candidate], benchmark: str) -> dict[str, Tally]:
+    """Counts of every seed of every checkpoint, in their order, under names for a message."""
+    return {
+        f"{name} {unit} {benchmark}": counts
+        for name, checkpoint in checkpoints.items()
+        for unit, counts in zip(checkpoint.units, checkpoint.counts[benchmark], strict=True)
+    }
+
+
+def _fresh(method: str) -> str:
+    return f"{method} on fresh samples"
+
+
+def _benchmarks(checkpoint: Candidate, column: str) -> list[str]:
+    """The benchmarks that a column is made of."""
+    return list(checkpoint.counts) if column == AVERAGE else [column]

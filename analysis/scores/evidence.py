@@ -1,0 +1,131 @@
+"""What stands behind the rows of a results table: plain numbers, no computation. Scores are percent, 0 to 100."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, Literal
+
+from analysis.labels import BASE
+from analysis.numbers import signed
+from analysis.scores.seeds import SeedSpread
+from analysis.scores.uncertainty import CONFIDENCE, Interval
+
+Over = Literal["problems", "seeds"]  # what an interval lets vary
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A score, or a difference of two, with its interval.
+
+    `over` is "seeds" for a t interval over training runs (`scores.seeds`), and "problems" for a bootstrap over the
+    problems of the checkpoints that are there (`scores.uncertainty`), which says nothing of other training runs.
+    """
+
+    value: Fraction
+    interval: Interval
+    over: Over
+
+    @property
+    def margin(self) -> float:
+        """Distance from the value to the farther limit."""
+        return max(self.interval.high - float(self.value), float(self.value) - self.interval.low)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One method's score minus another's on the same problems.
+
+    `runs` are the training runs that the two scores are means of, none for the untrained student. `p_value` is
+    two-sided and None where no spread between seeds is known: with one run on either side, or where no two runs of a
+    method differ.
+    """
+
+    estimate: Estimate
+    p_value: float | None
+    runs: tuple[int, int]
+
+    @property
+    def shown(self) -> bool:
+        """Whether the difference is shown to be one, at the 5 % level."""
+        return self.p_value is not None and self.p_value < 1 - CONFIDENCE
+
+
+@dataclass(frozen=True)
+class ColumnEvidence:
+    """One column of a row; what cannot be had is None.
+
+    `problems` are those of the benchmark, or of all benchmarks together for the average. `samples` counts the
+    generations of all problems and seeds, and `n` those of the problem and seed that has the fewest, None for the
+    average, whose benchmarks differ.
+    """
+
+    score: Estimate
+    split_half: float | None
+    fresh: Estimate | None
+    difference: Difference | None
+    problems: int
+    samples: int
+    n: int | None
+
+
+@dataclass(frozen=True)
+class RowEvidence:
+    """The selected checkpoint of a method in one setup; `columns` by benchmark key, the average as `avg`.
+
+    `units` are the ids of its training runs, one for each seed; `spread` is the standard deviation of the average over
+    seeds (n − 1), None for one seed. `candidates` counts the family's checkpoints, `eligible` those chosen from.
+    `complete` says whether it has all samples asked for.
+    """
+
+    setup: str
+    method: str
+    knobs: dict[str, Any]
+    step: int
+    units: tuple[str, ...]
+    spread: float | None
+    candidates: int
+    eligible: int
+    complete: bool
+    columns: dict[str, ColumnEvidence]
+
+    @property
+    def seeds(self) -> int:
+        """Training runs that the scores are means of; 0 for the untrained student."""
+        return len(self.units) if self.method != BASE else 0
+
+    @property
+    def setting(self) -> str:
+        """Knobs for people: `epsilon0=0.05 K=12`."""
+        return " ".join(f"{name}={value:g}" for name, value in self.knobs.items())
+
+
+@dataclass(frozen=True)
+class BenchmarkSource:
+    """What a column's problems are: `content` as in `Benchmark.identity`, for a file its name and sha256."""
+
+    setup: str
+    benchmark: str
+    evaluation_id: str
+    content: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Rows by setup and method in the order of the table, and the benchmarks of all setups.
+
+    `spreads` holds the spread between seeds, in percent, by setup and column; None where it is not known.
+    """
+
+    rows: tuple[RowEvidence, ...]
+    benchmarks: tuple[BenchmarkSource, ...]
+    spreads: dict[tuple[str, str], SeedSpread | None] = field(default_factory=dict)
+
+    def find(self, setup: str, method: str) -> RowEvidence | None:
+        return next((row for row in self.rows if (row.setup, row.method) == (setup, method)), None)
+
+
+def with_interval(estimate: Estimate) -> str:
+    """A difference: `+0.8 [−1.0, +2.6]`."""
+    low, high = estimate.interval.low, estimate.interval.high
+    return f"{signed(estimate.value)} [{signed(low)}, {signed(high)}]"

@@ -1,0 +1,76 @@
+"""The sentences under a results table: what its intervals are over, and what its columns mean."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from analysis.labels import BASE, method_label
+from analysis.scores.evidence import Estimate, Evidence, RowEvidence
+from analysis.scores.uncertainty import CONFIDENCE
+
+FEW = 5  # below so many seeds an interval is wide, and its method's spread hardly known
+PER_CENT = f"{100 * CONFIDENCE:g} %"
+COLUMNS = (
+    "Split-half: selected on half of the problems, scored on the other half.",
+    "Fresh: the selected checkpoint on new samples, which took no part in selecting it.",
+    "Of: evaluated checkpoints of the method, of which the best is shown.",
+    "Seeds: training runs that a score is the mean of.",
+)
+
+
+def explanation(evidence: Evidence) -> list[str]:
+    """The sentences, those that matter most first; none without rows."""
+    if not evidence.rows:
+        return []
+    return [*intervals_sentences(evidence), *COLUMNS, *_unequal_families(evidence.rows)]
+
+
+def intervals_sentences(evidence: Evidence) -> list[str]:
+    """What ±, [ ] and p let vary and what they leave as it is."""
+    trained = [row for row in evidence.rows if row.method != BASE]
+    several = [row for row in trained if row.seeds > 1]
+    sentences = [_over_seeds(several)] if several else []
+    if len(several) < len(trained) or not trained:
+        which = "" if not several else "Where there is one seed: "
+        sentences.append(
+            f"{which}{'± and [ ]: ' if not several else ''}{PER_CENT} bootstrap over the problems of one training run "
+            "each; another seed or machine moves Avg by several points."
+        )
+    if several and len(trained) < len(evidence.rows):
+        sentences.append("The untrained student has no seeds; what is said of it is over problems only.")
+    if any(estimate.over == "problems" for row in several for estimate in _estimates(row)):
+        sentences.append(
+            "Where no two seeds of any method differ, no spread between seeds can be told, and the interval is over "
+            "problems only."
+        )
+    if any(c.difference and c.difference.p_value is not None for row in several for c in row.columns.values()):
+        sentences.append("p: two-sided, of the same t distribution; not corrected for the number of methods.")
+    return sentences
+
+
+def _over_seeds(rows: Sequence[RowEvidence]) -> str:
+    counts = [row.seeds for row in rows]
+    count = str(min(counts)) if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+    few = "; few seeds" if min(counts) < FEW else ""
+    return (
+        f"± and [ ]: {PER_CENT} t interval over {count} seeds, variance pooled over the methods{few}; other problems "
+        "are not in it."
+    )
+
+
+def _estimates(row: RowEvidence) -> list[Estimate]:
+    return [column.score for column in row.columns.values()]
+
+
+def _unequal_families(rows: Sequence[RowEvidence]) -> list[str]:
+    """Says so where the methods of a setup were selected from different numbers of checkpoints."""
+    groups = [list(own) for _, own in groupby((row for row in rows if row.method != BASE), key=lambda row: row.setup)]
+    unequal = next((own for own in groups if len({row.candidates for row in own}) > 1), None)
+    if unequal is None:
+        return []
+    most, least = (choose(unequal, key=lambda row: row.candidates) for choose in (max, min))
+    return [
+        f"The best of {most.candidates} checkpoints ({method_label(most.method)}) is higher by chance alone than the "
+        f"best of {least.candidates} ({method_label(least.method)})."
+    ]

@@ -1,0 +1,222 @@
+"""Two methods on the same problems: `trb table EXP.yaml --compare FIRST,SECOND`."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from analysis.labels import AVERAGE, BASE, benchmark_label, method_label, setup_title
+from analysis.numbers import p_text, tenths_text
+from analysis.scores.assess import differences, exact_scores, replicate_scores, seed_spreads
+from analysis.scores.candidates import Candidate, select
+from analysis.scores.evidence import Difference
+from analysis.scores.uncertainty import CONFIDENCE, REPLICATES
+from analysis.scores.verdict import pair_verdict
+from analysis.table.captions import FEW, PER_CENT
+from analysis.table.evidence_formats import LIMITS, P, difference_object, gap_text, limits_text
+from orchestrator.config import Experiment
+from orchestrator.errors import refuse
+from orchestrator.experiment.methods import known_method
+from orchestrator.experiment.units import Unit
+
+CSV_COLUMNS = (
+    *("setup", "benchmark", "first", "second", "first_score", "second_score"),
+    *("difference", "ci_low", "ci_high", "p_value", "problems", "first_seeds", "second_seeds", "interval_over"),
+)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The selected checkpoints of two methods in one setup, None before their first scores.
+
+    `columns` by benchmark, the average as `avg`; None while one of the two has no scores. `verdict` is what may be said
+    of the two.
+    """
+
+    setup: str
+    title: str
+    methods: tuple[str, str]
+    first: Candidate | None
+    second: Candidate | None
+    columns: dict[str, Difference | None]
+    verdict: str
+
+
+def compare(experiment: Experiment, units: list[Unit], runs: Path, pair: str) -> list[Comparison]:
+    """The comparison in each setup. `pair` is `FIRST,SECOND`, each any name of a method or of the untrained student.
+
+    UserError if they are not two different methods of the experiment, or rest on different problems.
+    """
+    methods = _parse_pair(pair, [*experiment.methods, BASE])
+    titles = {name: setup_title(name, experiment.setups) for name in experiment.setups}
+    chosen = select(experiment, units, runs)
+    found = []
+    for name, setup in experiment.setups.items():
+        best = {selected.best.method: selected.best for selected in chosen if selected.setup == name}
+        first, second = (best.get(method) for method in methods)
+        columns: dict[str, Difference | None] = dict.fromkeys([AVERAGE, *setup.evaluation.benchmarks])
+        if first is not None and second is not None:
+            drawn = replicate_scores({methods[0]: first, methods[1]: second})
+            columns |= differences(first, second, [drawn[method] for method in methods], seed_spreads(best.values()))
+        said = pair_verdict(experiment, methods, columns[AVERAGE])
+        found.append(Comparison(name, titles[name], methods, first, second, columns, said))
+    return found
+
+
+def verdicts(comparisons: Sequence[Comparison]) -> list[str]:
+    """What may be said of the two methods, in each setup where that differs."""
+    distinct = list(dict.fromkeys(comparison.verdict for comparison in comparisons if comparison.verdict))
+    if len(distinct) < 2:
+        return distinct
+    return [f"{comparison.title}: {comparison.verdict}" for comparison in comparisons if comparison.verdict]
+
+
+def to_markdown(comparisons: Sequence[Comparison]) -> str:
+    """A table for each setup under a line that names the two checkpoints."""
+    lines: list[str] = []
+    for comparison in comparisons:
+        first, second = (
+            found.title if found else f"{method_label(method)} (no scores yet)"
+            for method, found in zip(comparison.methods, (comparison.first, comparison.second), strict=True)
+        )
+        headings = ["Benchmark", *map(method_label, comparison.methods), "Difference", LIMITS, P]
+        rows = _text_rows(comparison)
+        if not any(row[-1] for row in rows):
+            headings, rows = headings[:-1], [row[:-1] for row in rows]
+        lines += [f"**{comparison.title}**: {first} − {second}", "", *_aligned(headings, rows), ""]
+    said = [f"**{line}**" for line in verdicts(comparisons)]
+    return "\n".join([*lines, "\n\n".join([" ".join(explanation(comparisons)), *said])]) + "\n"
+
+
+def explanation(comparisons: Sequence[Comparison]) -> list[str]:
+    """What the intervals and p let vary."""
+    gaps = [gap for comparison in comparisons for gap in comparison.columns.values() if gap is not None]
+    over, sentences = {gap.estimate.over for gap in gaps}, []
+    if "seeds" in over:
+        few = "; few seeds" if min(min(gap.runs) for gap in gaps if gap.estimate.over == "seeds") < FEW else ""
+        sentences.append(
+            f"[ ]: {PER_CENT} t interval over seeds, variance pooled over the methods of the setup{few}; p: two-sided, "
+            "of the same t distribution, for this comparison alone."
+        )
+    if "problems" in over:
+        sentences.append(
+            f"[ ] problems only: {PER_CENT} paired bootstrap over the problems of the checkpoints as they are; another "
+            "seed or machine moves Avg by several points."
+        )
+    return sentences
+
+
+def to_csv(comparisons: Sequence[Comparison]) -> str:
+    """A row for each setup and benchmark, percent with two decimals; numbers that are missing are empty."""
+    out = StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(CSV_COLUMNS)
+    for comparison in comparisons:
+        for row in _objects(comparison):
+            gap = row["difference"] or dict.fromkeys(("value", "low", "high", "p_value", "interval_over"))
+            numbers = [row["first"], row["second"], gap["value"], gap["low"], gap["high"]]
+            texts = ["" if number is None else f"{number:.2f}" for number in numbers]
+            p_value = "" if gap["p_value"] is None else f"{gap['p_value']:.4f}"
+            named = (comparison.setup, row["benchmark"], *comparison.methods)
+            runs = ["" if found is None else found.seeds for found in (comparison.first, comparison.second)]
+            last = ("" if row["problems"] is None else row["problems"], *runs, *(gap["interval_over"] or [""]))
+            writer.writerow((*named, *texts, p_value, *last))
+    return out.getvalue()
+
+
+def to_json(comparisons: Sequence[Comparison]) -> str:
+    """Scores in percent, missing numbers null; `units` are the runs of the checkpoints."""
+    found = [
+        {
+            "setup": comparison.setup,
+            "first": _checkpoint_object(comparison.methods[0], comparison.first),
+            "second": _checkpoint_object(comparison.methods[1], comparison.second),
+            "columns": _objects(comparison),
+        }
+        for comparison in comparisons
+    ]
+    document = {
+        "comparisons": found,
+        "bootstrap": {"confidence": CONFIDENCE, "replicates": REPLICATES},
+        "caption": explanation(comparisons),
+        "verdict": verdicts(comparisons),
+    }
+    return json.dumps(document, ensure_ascii=False, indent=2, sort_keys=True) + "\n"
+
+
+FORMATS: Mapping[str, Callable[[Sequence[Comparison]], str]] = {
+    "text": to_markdown,
+    "md": to_markdown,
+    "csv": to_csv,
+    "json": to_json,
+}
+
+
+def format_of(name: str) -> Callable[[Sequence[Comparison]], str]:
+    """How to write a comparison; UserError for a format that it does not have."""
+    if name not in FORMATS:
+        raise refuse("--format", name, f"one of {', '.join(FORMATS)} with --compare")
+    return FORMATS[name]
+
+
+def _parse_pair(text: str, known: Sequence[str]) -> tuple[str, str]:
+    names = [known_method("--compare", name.strip(), known) for name in text.split(",")]
+    if len(names) != 2 or names[0] == names[1]:
+        raise refuse("--compare", text, "two different methods, FIRST,SECOND")
+    return names[0], names[1]
+
+
+def _objects(comparison: Comparison) -> list[dict[str, Any]]:
+    """A row for each column: both scores, their difference and the number of problems; None where missing."""
+    first, second = (exact_scores(found) if found else {} for found in (comparison.first, comparison.second))
+    known = comparison.first or comparison.second
+    sizes = {key: len(counts[0].problems) for key, counts in known.counts.items()} if known else {}
+    sizes |= {AVERAGE: sum(sizes.values())} if known else {}
+    return [
+        {
+            "benchmark": key,
+            "first": float(first[key]) if first else None,
+            "second": float(second[key]) if second else None,
+            "difference": difference_object(found),
+            "problems": sizes.get(key),
+        }
+        for key, found in comparison.columns.items()
+    ]
+
+
+def _text_rows(comparison: Comparison) -> list[list[str]]:
+    first, second = (exact_scores(found) if found else {} for found in (comparison.first, comparison.second))
+    return [
+        [
+            benchmark_label(key),
+            tenths_text(first[key]) if first else "",
+            tenths_text(second[key]) if second else "",
+            gap_text(found) if found else "",
+            limits_text(found) if found else "",
+            p_text(found.p_value) if found else "",
+        ]
+        for key, found in comparison.columns.items()
+    ]
+
+
+def _aligned(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a Markdown table, the first column set left and the others right."""
+    widths = [max(3, *map(len, column)) for column in zip(headings, *rows, strict=True)]
+    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+    lines = []
+    for first, *others in (headings, rule, *rows):
+        padded = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
+        lines.append(f"| {' | '.join([first.ljust(widths[0]), *padded])} |")
+    return lines
+
+
+def _checkpoint_object(method: str, found: Candidate | None) -> dict[str, Any]:
+    if found is None:
+        return {"method": method, "knobs": None, "step": None, "units": [], "seeds": None}
+    known = {"knobs": found.knobs, "step": found.step, "units": list(found.units), "seeds": found.seeds}
+    return {"method": method, **known}

@@ -1,0 +1,183 @@
+"""The evidence behind a results table as text cells, Markdown, comments, CSV fields and plain objects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from itertools import groupby
+from typing import Any
+
+from analysis.labels import AVERAGE, method_label, order_methods
+from analysis.numbers import p_text, signed, tenths_text
+from analysis.scores.evidence import ColumnEvidence, Difference, Estimate, Evidence, RowEvidence
+from analysis.scores.split_half import SPLITS
+from analysis.scores.uncertainty import CONFIDENCE, REPLICATES
+from analysis.table.captions import explanation
+from analysis.table.model import EVIDENCE_COLUMNS
+
+# Columns of the table of selected checkpoints, in this order.
+METHOD, SCORE, SPLIT_HALF, FRESH, GAP, LIMITS, P, OF, SEEDS, STEP, SETTING = HEADINGS = (
+    *("Method", "Avg", "Split-half", "Fresh", "− Vanilla", f"{100 * CONFIDENCE:g} % interval", "p"),
+    *("Of", "Seeds", "Step", "Setting"),
+)
+LEFT = (METHOD, SETTING)  # the others are numbers
+
+
+def by_setup(evidence: Evidence) -> list[tuple[str, list[RowEvidence]]]:
+    """The rows of each setup in the order of the table."""
+    ranks = {method: rank for rank, method in enumerate(order_methods(row.method for row in evidence.rows))}
+    return [
+        (setup, sorted(rows, key=lambda row: ranks[row.method]))
+        for setup, rows in groupby(evidence.rows, key=lambda row: row.setup)
+    ]
+
+
+def text_rows(rows: Sequence[RowEvidence]) -> tuple[list[str], list[dict[str, str]]]:
+    """The headings that these rows need, and for each row its cells; a number that is missing is an empty cell."""
+    cells = [_cells(row) for row in rows]
+    needed = [name for name in HEADINGS if name not in (GAP, LIMITS, P) or any(row[name] for row in cells)]
+    return needed, cells
+
+
+def gap_text(gap: Difference) -> str:
+    """A difference: `+7.5 (1 seed)`, or `+7.5` where its interval is over seeds."""
+    return f"{signed(gap.estimate.value)}{_caveat(gap)}"
+
+
+def limits_text(gap: Difference) -> str:
+    """`[+1.2, +7.0]`; one that leaves the training runs as they are is named: `[+4.6, +10.4] problems only`."""
+    low, high = gap.estimate.interval.low, gap.estimate.interval.high
+    return f"[{signed(low)}, {signed(high)}]{' problems only' if gap.estimate.over == 'problems' else ''}"
+
+
+def markdown_blocks(evidence: Evidence, title: Callable[[str], str]) -> list[str]:
+    """Lines of one table for each setup, then the explanation."""
+    lines: list[str] = []
+    groups = by_setup(evidence)
+    for setup, rows in groups:
+        if len(groups) > 1:
+            lines += ["", f"**{title(setup)}**"]
+        headings, cells = text_rows(rows)
+        rule = ["---" if heading in LEFT else "---:" for heading in headings]
+        lines += ["", _line(headings), _line(rule), *(_line([row[name] for name in headings]) for row in cells)]
+    return [*lines, "", " ".join(explanation(evidence))] if lines else []
+
+
+def comment_lines(evidence: Evidence) -> Iterator[str]:
+    """A line for each row, then the explanation, a line for each sentence."""
+    for setup, rows in by_setup(evidence):
+        headings, cells = text_rows(rows)
+        for row in cells:
+            parts = [f"{name} {row[name]}" for name in headings[2:] if row[name]]
+            yield f"{setup} {row[METHOD]}: {', '.join([row[SCORE], *parts])}"
+    yield from explanation(evidence)
+
+
+def csv_fields(row: RowEvidence | None, benchmark: str, scale: float) -> list[str]:
+    """Values for `table.EVIDENCE_COLUMNS`; scores in percent times `scale`. All empty without a row."""
+    if row is None:
+        return [""] * len(EVIDENCE_COLUMNS)
+    column = row.columns[benchmark]
+    fresh, gap = column.fresh, column.difference
+    numbers = [column.score.interval.low, column.score.interval.high, column.split_half, *_limits(fresh)]
+    numbers += _limits(gap.estimate if gap else None)
+    decimals = 2 if scale == 1 else 4
+    texts = ["" if number is None else f"{float(number) * scale:.{decimals}f}" for number in numbers]
+    return [
+        *texts,
+        "" if gap is None or gap.p_value is None else f"{gap.p_value:.4f}",
+        *(str(row.candidates), str(row.step), row.setting, str(len(row.units))),
+        *(str(column.problems), str(column.samples), "" if column.n is None else str(column.n)),
+        *(column.score.over, gap.estimate.over if gap else ""),
+    ]
+
+
+def to_object(evidence: Evidence | None) -> dict[str, Any]:
+    """What the JSON form says of the evidence; scores in percent, missing numbers null."""
+    if evidence is None:
+        return {"evidence": [], "benchmarks": [], "bootstrap": None, "seed_spread": {}, "caption": []}
+    rows = [row for _, rows in by_setup(evidence) for row in rows]
+    spreads: dict[str, dict[str, Any]] = {}
+    for (setup, column), spread in evidence.spreads.items():
+        known = spread and {"standard_deviation": round(spread.deviation, 4), "degrees_of_freedom": spread.freedom}
+        spreads.setdefault(setup, {})[column] = known
+    return {
+        "evidence": [_row_object(row) for row in rows],
+        "benchmarks": [asdict(source) for source in evidence.benchmarks],
+        "bootstrap": {"confidence": CONFIDENCE, "replicates": REPLICATES, "splits": SPLITS},
+        "seed_spread": spreads,
+        "caption": explanation(evidence),
+    }
+
+
+def estimate_object(estimate: Estimate | None) -> dict[str, Any] | None:
+    """Value, limits and what the interval is over; the limits to the decimals that a bootstrap can hold."""
+    if estimate is None:
+        return None
+    low, high = estimate.interval.low, estimate.interval.high
+    return {
+        "value": float(estimate.value),
+        "low": round(low, 4),
+        "high": round(high, 4),
+        "interval_over": [estimate.over],
+    }
+
+
+def difference_object(difference: Difference | None) -> dict[str, Any] | None:
+    """An estimate with its p-value, null where there is none."""
+    found = estimate_object(difference.estimate) if difference else None
+    if found is None or difference is None:
+        return None
+    return {**found, "p_value": None if difference.p_value is None else round(difference.p_value, 4)}
+
+
+def _cells(row: RowEvidence) -> dict[str, str]:
+    """A cell for each of HEADINGS."""
+    column, gap = row.columns[AVERAGE], row.columns[AVERAGE].difference
+    return {
+        METHOD: method_label(row.method),
+        SCORE: f"{tenths_text(column.score.value)} ±{tenths_text(column.score.margin)}",
+        SPLIT_HALF: "" if column.split_half is None else tenths_text(column.split_half),
+        FRESH: "" if column.fresh is None else tenths_text(column.fresh.value),
+        GAP: "" if gap is None else gap_text(gap),
+        LIMITS: "" if gap is None else limits_text(gap),
+        P: "" if gap is None else p_text(gap.p_value),
+        OF: str(row.candidates),
+        SEEDS: str(row.seeds) if row.seeds else "",
+        STEP: str(row.step),
+        SETTING: row.setting,
+    }
+
+
+def _caveat(gap: Difference) -> str:
+    if gap.estimate.over == "seeds":
+        return ""
+    return {0: " (no seeds)", 1: " (1 seed)"}.get(min(gap.runs), " (equal seeds)")
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _row_object(row: RowEvidence) -> dict[str, Any]:
+    fields = ("setup", "method", "knobs", "step", "units", "seeds", "candidates", "eligible", "complete")
+    columns = {name: _column_object(column) for name, column in row.columns.items()}
+    spread = None if row.spread is None else round(row.spread, 4)
+    return {**{name: getattr(row, name) for name in fields}, "spread": spread, "columns": columns}
+
+
+def _column_object(column: ColumnEvidence) -> dict[str, Any]:
+    return {
+        "score": estimate_object(column.score),
+        "split_half": None if column.split_half is None else round(column.split_half, 4),
+        "fresh": estimate_object(column.fresh),
+        "minus_vanilla": difference_object(column.difference),
+        **{name: getattr(column, name) for name in ("problems", "samples", "n")},
+    }
+
+
+def _limits(estimate: Estimate | None) -> list[Any]:
+    """Value, low and high."""
+    if estimate is None:
+        return [None] * 3
+    return [estimate.value, estimate.interval.low, estimate.interval.high]

@@ -1,0 +1,251 @@
+"""A results table as Markdown, LaTeX (booktabs, laid out as in the paper), CSV and JSON.
+
+Each ends in the verdict, the CSV form excepted, which can hold cells only: who writes it shows the verdict beside it.
+"""
+
+import csv
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from io import StringIO
+from itertools import groupby
+
+from analysis.labels import AVERAGE, BASE, TRUST_REGION, method_title
+from analysis.numbers import round_to_tenths, tenths_text
+from analysis.scores.evidence import Evidence
+from analysis.table import evidence_formats
+from analysis.table.model import CSV_COLUMNS, EVIDENCE_COLUMNS, Cell, Column, Mark, Row, Table
+
+LATEX_WIDTH, LATEX_CELL = 95, 9  # letters of a line of text, and of a score with its reach
+_LATEX_MARKS: Mapping[Mark, str] = {"best": r"\textbf{%s}", "second": r"\underline{%s}"}
+_MARKDOWN_MARKS: Mapping[Mark, str] = {"best": "**%s**", "second": "<u>%s</u>"}
+_LATEX_ESCAPES = str.maketrans(
+    {
+        **{char: "\\" + char for char in "&%$#_{}"},
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "<": "$<$",
+        ">": "$>$",
+        "|": "$|$",
+        "←": r"$\leftarrow$",
+        "→": r"$\rightarrow$",
+        "ε": r"$\varepsilon$",
+        "τ": r"$\tau$",
+    }
+)
+_MARKDOWN_ESCAPES = str.maketrans({char: "\\" + char for char in "\\|*<`"})
+
+
+def to_markdown(table: Table) -> str:
+    """A GitHub table: setup titles over column names, best bold, second underlined; then what the averages rest on, a
+    table for each setup; notes and the verdict below.
+    """
+    # Markdown has a single heading row; it takes the titles, and the column names become the first row.
+    titles = [
+        name for setup, width in _setup_widths(table) for name in (_markdown(table.title(setup)), *[""] * (width - 1))
+    ]
+    labels = [_bold_average(column, _markdown(column.label), "**%s**") for column in table.columns]
+    lines = [
+        _markdown_line(["", *titles]),
+        _markdown_line(["---", *["---:"] * len(table.columns)]),
+        _markdown_line(["**Method**", *labels]),
+        *(_markdown_row(table, row) for row in table.rows),
+    ]
+    lines += evidence_formats.markdown_blocks(table.evidence, table.title) if table.evidence else []
+    last = [*map(_markdown, table.notes), *(f"**{_markdown(line)}**" for line in table.verdict)]
+    return "\n".join(lines) + "\n" + "".join(f"\n{line}\n" for line in last)
+
+
+def to_latex(table: Table) -> str:
+    """A booktabs tabular laid out as in the paper, between notes, evidence and verdict as comments.
+
+    Where what stands behind the scores is known each has the reach of its interval, and setups that would be too wide
+    side by side have a tabular each.
+    """
+    evidence = evidence_formats.comment_lines(table.evidence) if table.evidence else ()
+    comments = [r"needs \usepackage{booktabs}", *table.notes, *evidence]
+    lines = [f"% {_one_line(text)}" for text in comments]
+    for part in _latex_parts(table):
+        groups = [[row for row in part.rows if _latex_group(row) == group] for group in range(3)]
+        labels = [_bold_average(column, _latex(column.label), r"\textbf{%s}") for column in part.columns]
+        lines += [
+            rf"\begin{{tabular}}{{l{'|'.join('c' * width for _, width in _setup_widths(part))}}}",
+            r"\toprule",
+            *_latex_titles(part),
+            _latex_line([r"\textbf{Method}", *labels]),
+            *(line for group in groups if group for line in (r"\midrule", *(_latex_row(part, row) for row in group))),
+            r"\bottomrule",
+            r"\end{tabular}",
+        ]
+    return "\n".join([*lines, *(f"% {_one_line(line)}" for line in table.verdict)]) + "\n"
+
+
+def to_csv(table: Table) -> str:
+    """The long form that `read_results` takes: every cell, averages too, in percent with one decimal.
+
+    Where no cell exceeds 1 percent the values are fractions with three decimals, since the reader would take
+    such percentages for fractions. Where the evidence is known its columns follow, in the same unit with one decimal
+    more. Notes have no place in this form.
+    """
+    cells = [(row.method, column, cell) for row in table.rows for column, cell in _pair_cells(table, row)]
+    highest = max((round_to_tenths(cell.value) for _, _, cell in cells if cell.value is not None), default=0)
+    out = StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(CSV_COLUMNS + EVIDENCE_COLUMNS if table.evidence else CSV_COLUMNS)
+    fractions = 0 < highest <= 10
+    for method, column, cell in cells:
+        text = _fraction_text(cell) if fractions else cell.text
+        known = _evidence_fields(table.evidence, method, column, 0.01 if fractions else 1) if table.evidence else ()
+        writer.writerow((method, column.setup, column.benchmark, text, *known))
+    return out.getvalue()
+
+
+def to_json(table: Table) -> str:
+    """Columns, rows, notes, evidence and verdict with sorted keys.
+
+    A cell has `value` (percent before rounding, null if missing), `text` (one decimal, empty if missing) and
+    `mark` ("best", "second" or null). `evidence` has an entry for each selected checkpoint, `benchmarks` one for each
+    benchmark of a setup, `bootstrap` and `seed_spread` (percent, pooled over the methods of a setup) say how the
+    intervals were made, `caption` what they mean; empty and null for a table from a CSV file. `verdict` is what may be
+    said of the methods.
+    """
+    columns = [{"setup": c.setup, "benchmark": c.benchmark, "label": c.label} for c in table.columns]
+    rows = [
+        {
+            "method": row.method,
+            "label": row.label,
+            "title": method_title(row.method),
+            "cells": [_cell_object(cell) for cell in row.cells],
+        }
+        for row in table.rows
+    ]
+    document = {
+        "columns": columns,
+        "rows": rows,
+        "notes": list(table.notes),
+        "verdict": list(table.verdict),
+        **evidence_formats.to_object(table.evidence),
+    }
+    return json.dumps(document, ensure_ascii=False, indent=2, sort_keys=True) + "\n"
+
+
+def _setup_widths(table: Table) -> list[tuple[str, int]]:
+    """Each setup in column order with its number of columns."""
+    return [(setup, len(list(group))) for setup, group in groupby(table.columns, key=lambda column: column.setup)]
+
+
+def _pair_cells(table: Table, row: Row) -> list[tuple[Column, Cell]]:
+    return list(zip(table.columns, row.cells, strict=True))
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _bold_average(column: Column, label: str, bold: str) -> str:
+    return bold % label if column.benchmark == AVERAGE else label
+
+
+def _mark_text(cell: Cell, marks: Mapping[Mark, str]) -> str:
+    return cell.text if cell.mark is None else marks[cell.mark] % cell.text
+
+
+def _is_best(table: Table, row: Row) -> bool:
+    """Whether a method has the best average of every setup, so that its name is set bold."""
+    averages = [cell for column, cell in _pair_cells(table, row) if column.benchmark == AVERAGE]
+    return bool(averages) and all(cell.mark == "best" for cell in averages)
+
+
+def _margin(table: Table, row: Row, column: Column) -> str:
+    """`2.9`, the reach of a score's interval; empty where it is unknown."""
+    known = table.evidence.find(column.setup, row.method) if table.evidence else None
+    return tenths_text(known.columns[column.benchmark].score.margin) if known else ""
+
+
+def _markdown(text: str) -> str:
+    return _one_line(text).translate(_MARKDOWN_ESCAPES)
+
+
+def _markdown_line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _markdown_row(table: Table, row: Row) -> str:
+    label = _markdown(row.label)
+    cells = []
+    for column, cell in _pair_cells(table, row):
+        margin = _margin(table, row, column)
+        cells.append(_mark_text(cell, _MARKDOWN_MARKS) + (f" ±{margin}" if margin else ""))
+    return _markdown_line([f"**{label}**" if _is_best(table, row) else label, *cells])
+
+
+def _latex(text: str) -> str:
+    return _one_line(text).translate(_LATEX_ESCAPES)
+
+
+def _latex_line(cells: Sequence[str]) -> str:
+    return rf"{' & '.join(cells)} \\"
+
+
+def _latex_titles(table: Table) -> list[str]:
+    """The line of setup titles and the rules under them; nothing for a table without columns."""
+    titles, rules, start = [""], [], 2
+    for setup, width in _setup_widths(table):
+        titles.append(rf"\multicolumn{{{width}}}{{c}}{{{_latex(table.title(setup))}}}")
+        rules.append(rf"\cmidrule(lr){{{start}-{start + width - 1}}}")
+        start += width
+    return [_latex_line(titles).lstrip(), " ".join(rules)] if rules else []
+
+
+def _latex_group(row: Row) -> int:
+    """Rules part the method of the paper, its rivals, and the untrained student."""
+    return {TRUST_REGION: 0, BASE: 2}.get(row.method, 1)
+
+
+def _latex_row(table: Table, row: Row) -> str:
+    label = _latex(method_title(row.method))
+    cells = []
+    for column, cell in _pair_cells(table, row):
+        margin = _margin(table, row, column)
+        cells.append(_mark_text(cell, _LATEX_MARKS) + (rf"{{\scriptsize$\pm${margin}}}" if margin else ""))
+    indent = "" if row.method == TRUST_REGION else r"\quad "
+    return _latex_line([indent + (rf"\textbf{{{label}}}" if _is_best(table, row) else label), *cells])
+
+
+def _latex_parts(table: Table) -> list[Table]:
+    """The table as one, or a table for each setup where the reach of the intervals makes it wider than a page."""
+    setups = [setup for setup, _ in _setup_widths(table)]
+    widest = max((len(method_title(row.method)) for row in table.rows), default=0)
+    if table.evidence is None or len(setups) < 2 or widest + LATEX_CELL * len(table.columns) <= LATEX_WIDTH:
+        return [table]
+    return [_only(table, setup) for setup in setups]
+
+
+def _only(table: Table, setup: str) -> Table:
+    """The columns of one setup."""
+    places = [place for place, column in enumerate(table.columns) if column.setup == setup]
+    rows = tuple(replace(row, cells=tuple(row.cells[place] for place in places)) for row in table.rows)
+    return replace(table, columns=tuple(table.columns[place] for place in places), rows=rows)
+
+
+def _evidence_fields(evidence: Evidence, method: str, column: Column, scale: float) -> list[str]:
+    return evidence_formats.csv_fields(evidence.find(column.setup, method), column.benchmark, scale)
+
+
+def _fraction_text(cell: Cell) -> str:
+    """The rounded percentage, at most 1, as a fraction: 0.7 percent is 0.007."""
+    return "" if cell.value is None else f"0.{round_to_tenths(cell.value):03d}"
+
+
+def _cell_object(cell: Cell) -> dict[str, float | str | None]:
+    value = None if cell.value is None else float(cell.value)
+    return {"value": value, "text": cell.text, "mark": cell.mark}
+
+
+FORMATS: Mapping[str, Callable[[Table], str]] = {
+    "md": to_markdown,
+    "tex": to_latex,
+    "csv": to_csv,
+    "json": to_json,
+}

@@ -1,0 +1,288 @@
+"""The paper's results table, from scores or from a CSV file of them; `table_formats` writes it out.
+
+Scores are exact fractions in percent (0 to 100) from input to the printed digit; binary floats appear only as
+numbers in the JSON output. Layout and marks are those of the paper's main results table.
+"""
+
+import csv
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import Literal, NoReturn
+
+from analysis.labels import (
+    AVERAGE,
+    AVERAGE_LABEL,
+    BASE,
+    benchmark_key,
+    benchmark_label,
+    method_key,
+    method_label,
+    order_methods,
+    setup_key,
+    setup_title,
+)
+from analysis.numbers import round_to_tenths, tenths_text
+from analysis.scores.evidence import Evidence
+
+CSV_COLUMNS = ("method", "setup", "benchmark", "pass_at_1")
+# What `table_formats.to_csv` adds where the table knows what stands behind it; of no use to `read_results`.
+EVIDENCE_COLUMNS = (
+    *("ci_low", "ci_high", "split_half", "fresh", "fresh_low", "fresh_high"),
+    *("minus_vanilla", "minus_vanilla_low", "minus_vanilla_high", "p_value"),
+    *("candidates", "step", "setting", "seeds", "problems", "samples", "n", "interval_over", "minus_vanilla_over"),
+)
+
+MOST_CELLS = 1_000_000
+
+Mark = Literal["best", "second"]
+
+_Values = Mapping[tuple[str, str, str], Fraction | None]
+_Labels = Mapping[tuple[str, str], str]  # (setup, benchmark) → heading
+
+# Bounded, so that no exponent in a file can ask for a number with millions of digits.
+_NUMBER = re.compile(r"[+-]?(?:[0-9]{1,9}(?:\.[0-9]{0,60})?|\.[0-9]{1,60})(?:[eE][+-]?[0-9]{1,2})?")
+
+
+@dataclass(frozen=True)
+class Score:
+    """pass@1 of one method on one benchmark, exact, in percent (0 to 100); None while it is missing.
+
+    A score whose benchmark is `avg` overrides the computed mean of its method and setup.
+    """
+
+    method: str
+    setup: str
+    benchmark: str
+    value: Fraction | None
+
+
+@dataclass(frozen=True)
+class Column:
+    """One benchmark of one setup, or the setup's average (benchmark `avg`)."""
+
+    setup: str
+    benchmark: str
+    label: str
+
+
+@dataclass(frozen=True)
+class Cell:
+    """An exact value in percent, its text with one decimal (empty if missing), and its rank in the column."""
+
+    value: Fraction | None
+    text: str
+    mark: Mark | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method under its short label; `cells` follow the table's columns."""
+
+    method: str
+    label: str
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns grouped by setup, the average first in each group; rows in the paper's order.
+
+    `evidence` is known where the scores come from run directories; `titles` holds those of setups that have their own.
+    `verdict` is what may be said of the methods (`analysis.scores.verdict`), the last lines of every form.
+    """
+
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...] = ()
+    evidence: Evidence | None = None
+    titles: Mapping[str, str] = field(default_factory=dict)
+    verdict: tuple[str, ...] = ()
+
+    def title(self, setup: str) -> str:
+        """The heading over the columns of a setup."""
+        return self.titles.get(setup) or setup_title(setup)
+
+
+# --- from scores to a table ---
+
+
+def make_table(
+    scores: Iterable[Score],
+    notes: Iterable[str] = (),
+    evidence: Evidence | None = None,
+    titles: Mapping[str, str] | None = None,
+    labels: Mapping[tuple[str, str], str] | None = None,
+    verdict: Iterable[str] = (),
+) -> Table:
+    """Averages, rounds and ranks scores. `titles` are those of setups, `labels` of a setup's benchmarks.
+
+    Setups and benchmarks come in the order of their first score. The average is the unweighted mean over all
+    benchmarks of the setup, and missing where one of them is. Raises ValueError for a score that is given twice
+    or lies outside 0 to 100, and for a table of more than MOST_CELLS.
+    """
+    values = _index_scores(scores)
+    benchmarks: dict[str, dict[str, None]] = {}  # of each setup, in order
+    for _, setup, benchmark in values:
+        own = benchmarks.setdefault(setup, {})
+        own |= {benchmark: None} if benchmark != AVERAGE else {}
+    methods = order_methods(method for method, _, _ in values)
+    size = len(methods) * sum(len(own) + 1 for own in benchmarks.values())
+    if size > MOST_CELLS:
+        raise ValueError(f"{len(methods):,} methods make a table of {size:,} cells; {MOST_CELLS:,} are the most")
+    columns = [column for setup, own in benchmarks.items() for column in _make_columns(setup, list(own), labels or {})]
+    by_column = [
+        _make_cells(methods, [_look_up(values, method, column, benchmarks[column.setup]) for method in methods])
+        for column in columns
+    ]
+    rows = (
+        Row(method, method_label(method), tuple(cells[position] for cells in by_column))
+        for position, method in enumerate(methods)
+    )
+    return Table(tuple(columns), tuple(rows), tuple(notes), evidence, titles or {}, tuple(verdict))
+
+
+def _index_scores(scores: Iterable[Score]) -> _Values:
+    values: dict[tuple[str, str, str], Fraction | None] = {}
+    for score in scores:
+        key = (score.method, score.setup, score.benchmark)
+        if key in values:
+            raise ValueError(f"score of {', '.join(key)} is given twice; give it once")
+        if score.value is not None and not 0 <= score.value <= 100:
+            raise ValueError(f"score of {', '.join(key)} is {float(score.value)}; give percent from 0 to 100")
+        values[key] = score.value
+    return values
+
+
+def _make_columns(setup: str, benchmarks: Sequence[str], labels: _Labels) -> list[Column]:
+    """The average, then the benchmarks under their labels; those that have the same label keep their keys."""
+    found = {key: labels.get((setup, key)) or benchmark_label(key) for key in benchmarks}
+    uses = Counter(found.values())
+    named = [Column(setup, key, label if uses[label] == 1 else key) for key, label in found.items()]
+    return [Column(setup, AVERAGE, AVERAGE_LABEL), *named]
+
+
+def _look_up(values: _Values, method: str, column: Column, benchmarks: Iterable[str]) -> Fraction | None:
+    """A score, or where an average is not given the mean over the setup's benchmarks."""
+    value = values.get((method, column.setup, column.benchmark))
+    if value is None and column.benchmark == AVERAGE:
+        return _mean([values.get((method, column.setup, name)) for name in benchmarks])
+    return value
+
+
+def _mean(values: Sequence[Fraction | None]) -> Fraction | None:
+    present = [value for value in values if value is not None]
+    if not values or len(present) < len(values):
+        return None
+    return sum(present, Fraction(0)) / len(present)
+
+
+def _make_cells(methods: Sequence[str], values: Sequence[Fraction | None]) -> list[Cell]:
+    """The cells of one column. The untrained student is a reference, not a competitor, and is not ranked."""
+    tenths = [None if value is None else round_to_tenths(value) for value in values]
+    ranked = {n for n, method in zip(tenths, methods, strict=True) if n is not None and method != BASE}
+    podium: tuple[Mark, Mark] = ("best", "second")
+    marks = dict(zip(sorted(ranked, reverse=True), podium, strict=False))
+    return [
+        Cell(value, "" if value is None else tenths_text(value), None if n is None or method == BASE else marks.get(n))
+        for method, value, n in zip(methods, values, tenths, strict=True)
+    ]
+
+
+# --- from a CSV file to scores ---
+
+
+def read_results(path: str | Path) -> list[Score]:
+    """Scores of a UTF-8 CSV file with the columns method, setup, benchmark, pass_at_1, in any order.
+
+    Names are keys or labels. An empty value is a missing score. If any value exceeds 1 the whole file is in
+    percent, else in fractions; either way the scores are returned in percent. The columns that `trb table --format
+    csv` adds are passed over. Raises ValueError, one line that names the file, the line, the column, the value and
+    what would be right.
+    """
+    (line, header), *records = _read_records(path)
+    _check_header(f"{path}:{line}", header)
+    if not records:
+        _fail(f"{path}:{line}", "no rows follow the header; add one row per method, setup and benchmark")
+    scores = [_parse_record(f"{path}:{line}", header, record) for line, record in records]
+    _reject_duplicates(path, [line for line, _ in records], scores)
+    scale = 1 if any(score.value is not None and score.value > 1 for score in scores) else 100
+    return [
+        Score(score.method, score.setup, score.benchmark, None if score.value is None else score.value * scale)
+        for score in scores
+    ]
+
+
+def _fail(where: str, problem: str) -> NoReturn:
+    raise ValueError(f"{where}: {problem}")
+
+
+def _read_records(path: str | Path) -> list[tuple[int, list[str]]]:
+    """The header and the rows that are not blank, each with its line number; at least one."""
+    try:
+        # utf-8-sig: spreadsheets put a byte order mark before the first column's name.
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file, strict=True)
+            records = [(reader.line_num, [" ".join(field.split()) for field in record]) for record in reader]
+    except OSError as error:
+        _fail(str(path), f"cannot be read ({error.strerror}); give a CSV file with header {','.join(CSV_COLUMNS)}")
+    except UnicodeDecodeError:
+        _fail(str(path), "is not UTF-8 text; save it as a UTF-8 CSV file")
+    except csv.Error as error:
+        _fail(str(path), f"is not a CSV file ({error}); separate with commas and close every quote")
+    filled = [(line, record) for line, record in records if any(record)]
+    if not filled:
+        _fail(str(path), f"is empty; line 1 must be {','.join(CSV_COLUMNS)}")
+    return filled
+
+
+def _check_header(where: str, header: Sequence[str]) -> None:
+    wanted = f"the header must be {','.join(CSV_COLUMNS)}"
+    for column in CSV_COLUMNS:
+        if column not in header:
+            _fail(where, f"column {column} is missing from {','.join(header)!r}; {wanted}")
+    for column in header:
+        if column not in CSV_COLUMNS + EVIDENCE_COLUMNS:
+            _fail(where, f"column {column!r} is unknown; {wanted}")
+        if header.count(column) > 1:
+            _fail(where, f"column {column} appears {header.count(column)} times; {wanted}")
+
+
+def _parse_record(where: str, header: Sequence[str], record: Sequence[str]) -> Score:
+    """A score in the unit of the file."""
+    if len(record) != len(header):
+        _fail(where, f"{len(record)} values in {','.join(record)!r}; give {len(header)}, for {','.join(header)}")
+    fields = dict(zip(header, record, strict=True))
+    for column in ("method", "setup", "benchmark"):
+        if not fields[column]:
+            _fail(where, f"column {column}: '' is no name; give the {column}'s key or label")
+    return Score(
+        method_key(fields["method"]),
+        setup_key(fields["setup"]),
+        benchmark_key(fields["benchmark"]),
+        _parse_value(f"{where}: column pass_at_1", fields["pass_at_1"]),
+    )
+
+
+def _parse_value(where: str, text: str) -> Fraction | None:
+    if not text:
+        return None
+    if not _NUMBER.fullmatch(text):
+        _fail(where, f"{text!r} is not a number; write one such as 69.7 or 0.697, or nothing if it is missing")
+    value = Fraction(text)
+    if not 0 <= value <= 100:
+        _fail(where, f"{text!r} is out of range; write percent from 0 to 100 or a fraction from 0 to 1")
+    return value
+
+
+def _reject_duplicates(path: str | Path, lines: Sequence[int], scores: Sequence[Score]) -> None:
+    first: dict[tuple[str, str, str], int] = {}
+    for line, score in zip(lines, scores, strict=True):
+        key = (score.method, score.setup, score.benchmark)
+        if key in first:
+            row = f"columns method,setup,benchmark: {','.join(key)!r}"
+            _fail(f"{path}:{line}", f"{row} is already on line {first[key]}; keep one of the two")
+        first[key] = line

@@ -1,0 +1,200 @@
+"""`trb config`: every key with type, default and meaning, read off `orchestrator.config` and the table of methods.
+
+With an experiment instead of a key: the resolved values, each with where it comes from.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import textwrap
+import types
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from orchestrator import config
+from orchestrator.errors import did_you_mean, refuse
+from orchestrator.experiment.grids import PLACEMENT_KEY, SEEDS_KEY
+from orchestrator.experiment.load import SHARED_PARTS, layers, load_experiment, origin
+from orchestrator.experiment.methods import METHODS
+from orchestrator.experiment.shipped import find_experiment
+
+KINDS = {int: "whole number", float: "number", str: "text", bool: "true or false"}
+GIVEN_BY_SETUP = (config.Shape, config.Vocabulary, config.DataFile)  # where 0 and "" stand for "not given"
+ANY = "NAME"  # in a key: a name of one's own
+WIDTH = 100
+
+Path_ = tuple[str, ...]  # a dotted key in parts
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key: its dotted name, type, default as YAML writes it, meaning, and choices with a line each if closed."""
+
+    name: str
+    kind: str
+    default: str
+    meaning: str
+    choices: Mapping[str, str]
+
+
+def all_keys() -> list[Key]:
+    """Keys of experiment files in the order of `config.ExperimentFile`, then those that only setup files have."""
+    keys = list(_keys(config.ExperimentFile, ()))
+    of_setups = (key for key in _keys(config.Setup, ()) if key.name.partition(".")[0] not in SHARED_PARTS)
+    return keys + [dataclasses.replace(key, name=f"(setup) {key.name}") for key in of_setups]
+
+
+def find_keys(word: str) -> list[Key]:
+    """Keys called `word`, below it, or ending in it; UserError with the nearest one if there are none."""
+    wanted, keys = word.split("."), all_keys()
+    below = [key for key in keys if _begins(_parts(key), wanted)]
+    found = below or [key for key in keys if _begins(_parts(key)[-len(wanted) :], wanted)]
+    if not found:
+        names = {".".join(_parts(key)): key for key in keys}
+        near = did_you_mean(word, names) or did_you_mean(wanted[-1], {_parts(key)[-1] for key in keys})
+        raise refuse("config", word, f"a key or the beginning of one, as `trb config` lists them{near}")
+    return found
+
+
+def reference(keys: Sequence[Key], width: int) -> str:
+    """The keys as text: a line with type and default, the meaning and the choices below it."""
+    lines = []
+    for key in keys:
+        lines.append(f"{key.name} = {key.default}  ({key.kind})")
+        lines += textwrap.wrap(key.meaning, max(min(width, WIDTH), 40), initial_indent="    ", subsequent_indent="    ")
+        for choice, text in key.choices.items():
+            indent = " " * 8
+            lines += textwrap.wrap(f"{choice}: {text}", max(min(width, WIDTH), 40),
+                                   initial_indent="      ", subsequent_indent=indent)  # fmt: skip
+    return "\n".join(lines)
+
+
+def resolved(path: Path, overrides: Sequence[str]) -> list[tuple[str, Any, str]]:
+    """(dotted key, value, origin) of an experiment; keys of a setup begin with its name. UserError if it is invalid."""
+    experiment = load_experiment(path, overrides)
+    own, setups = layers(path, overrides)
+    rows = [(("name",), experiment.name), (("setups",), list(experiment.setups)), (("seeds",), experiment.seeds),
+            (("data_dir",), experiment.data_dir)]  # fmt: skip
+    for method, grid in experiment.methods.items():
+        rows += [(("methods", *rest), value) for rest, value in _leaves({method: grid})]
+    for method, placement in experiment.placements.items():
+        rows += [(("methods", method, PLACEMENT_KEY, *rest), value) for rest, value in _leaves(asdict(placement))]
+    rows += [(("methods", method, SEEDS_KEY), seeds) for method, seeds in experiment.method_seeds.items()]
+    rows += [(("runtime", *rest), value) for rest, value in _leaves(asdict(experiment.runtime))]
+    found = [(".".join(key), value, origin(key, own)) for key, value in rows]
+    for name, setup in experiment.setups.items():
+        for key, value in _leaves(asdict(setup)):
+            above = own if key[0] in SHARED_PARTS else []
+            found.append((".".join((name, *key)), value, origin(key, [*above, setups[name]])))
+    return found
+
+
+def show(what: str | None, overrides: Sequence[str], as_json: bool, width: int) -> str:
+    """What `trb config [KEY | EXP.yaml]` prints."""
+    if what is not None and (what.endswith((".yaml", ".yml")) or Path(what).is_file()):
+        rows = resolved(find_experiment(Path(what)), overrides)
+        if as_json:
+            return json.dumps({key: {"value": value, "origin": place} for key, value, place in rows}, indent=2)
+        return "\n".join(f"{key} = {_written(value)}  # {place}" for key, value, place in rows)
+    if overrides:
+        raise refuse("override", overrides[0], "an EXP.yaml before it")
+    keys = all_keys() if what is None else find_keys(what)
+    return json.dumps([asdict(key) for key in keys], indent=2) if as_json else reference(keys, width)
+
+
+def _keys(schema: type, prefix: Path_) -> Iterator[Key]:
+    """Keys of a dataclass, with those of the dataclasses inside it."""
+    hints = typing.get_type_hints(schema, include_extras=True)
+    for field in dataclasses.fields(schema):
+        hint, path = hints[field.name], (*prefix, field.name)
+        if dataclasses.is_dataclass(hint):
+            yield from _keys(typing.cast(type, hint), path)
+            continue
+        kind, meaning, *more = typing.get_args(hint)
+        choices = more[0] if more and isinstance(more[0], dict) else {}
+        part = more[0] if more and dataclasses.is_dataclass(more[0]) else None
+        if part is None:
+            yield Key(".".join(path), _kind(kind, choices), _default(schema, field), meaning, choices)
+        else:  # an experiment's differences to its setups
+            yield from _keys(typing.cast(type, part), path)
+        if path == ("methods",):
+            yield from _knobs()
+        inner = _inner(kind)
+        if inner is not None:
+            yield from _keys(inner, (*path, ANY) if typing.get_origin(kind) is dict else path)
+
+
+def _knobs() -> Iterator[Key]:
+    for key, method in METHODS.items():
+        for name, knob in method.knobs.items():
+            meaning = f"{knob.meaning} One or several values, each {knob.describe()}."
+            yield Key(f"methods.{key}.{name}", KINDS[knob.kind], "—", meaning, {})
+    meaning = "Where this method's trials live, if not as runtime.placement says: a mode, or {mode, gpus, cpus}."
+    yield Key(f"methods.{ANY}.{PLACEMENT_KEY}", "text or mapping", "null", meaning, {})
+    yield Key(
+        f"methods.{ANY}.{SEEDS_KEY}",
+        "list of whole numbers",
+        "null",
+        "Seeds of this method, if not the experiment's.",
+        {},
+    )
+
+
+def _inner(kind: Any) -> type | None:
+    """The dataclass inside list[…], dict[str, … | None] or … | None, if there is one."""
+    for argument in (kind, *typing.get_args(kind)):
+        if dataclasses.is_dataclass(argument):
+            return typing.cast(type, argument)
+        if argument is not kind and _inner(argument) is not None:
+            return _inner(argument)
+    return None
+
+
+def _kind(hint: Any, choices: Mapping[str, str]) -> str:
+    """`whole number`, `list of text`, `text or null`, `one of full, adaptive`."""
+    arguments = [a for a in typing.get_args(hint) if a is not type(None)]
+    match typing.get_origin(hint):
+        case types.UnionType | typing.Union:
+            return f"{_kind(arguments[0], choices)} or null"
+        case origin if origin is list:
+            return f"list of {_kind(arguments[0], {})}s".replace("texts", "text")
+        case origin if origin is dict:
+            return "mapping"
+    return f"one of {', '.join(choices)}" if choices else KINDS.get(hint, "mapping")
+
+
+def _default(schema: type, field: dataclasses.Field) -> str:
+    default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    not_given = default in ("", -1) or (schema in GIVEN_BY_SETUP and default == 0 and default is not False)
+    return "—" if not_given else _written(default)
+
+
+def _written(value: Any) -> str:
+    """`value` as YAML in one line."""
+    text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=10**6).strip()
+    return text.removesuffix("...").strip()
+
+
+def _parts(key: Key) -> list[str]:
+    return key.name.removeprefix("(setup) ").split(".")
+
+
+def _begins(parts: Sequence[str], wanted: Sequence[str]) -> bool:
+    return len(parts) >= len(wanted) and all(p in (w, ANY) for p, w in zip(parts, wanted, strict=False))
+
+
+def _leaves(tree: Mapping[str, Any], prefix: Path_ = ()) -> Iterator[tuple[Path_, Any]]:
+    """Every value that is no mapping of its own, with its path; an empty mapping is a value."""
+    if not tree and prefix:
+        yield prefix, {}
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, (*prefix, name))
+        else:
+            yield (*prefix, name), value

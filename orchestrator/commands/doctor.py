@@ -1,0 +1,241 @@
+"""`trb doctor`: is this machine ready, and does an experiment's setup hold together?"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+
+from orchestrator.config import Experiment, Model, Setup
+from orchestrator.cores import cores_here
+from orchestrator.data.benchmarks import load_benchmark
+from orchestrator.engines.memory import needs_gpu
+from orchestrator.experiment.units import Unit
+from orchestrator.grading.grader import Grader
+from orchestrator.models import checkpoints, making
+from orchestrator.tracking.login import chosen_mode, server_url
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+SIGNS = {"ok": "[green]ok[/]  ", "warn": "[yellow]warn[/]", "fail": "[red]fail[/]"}
+MOST_IDS, LAST_IDS = 64, 8  # token ids shown of a prompt
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One check: `verdict` is ok, warn or fail; `detail` is one line, or several of which the first stands alone."""
+
+    name: str
+    verdict: str
+    detail: str
+
+
+def examine(loaded: tuple[Experiment, list[Unit], Path] | None, as_json: bool) -> int:
+    """Print all findings; 0 unless one of them is `fail`."""
+    checks: list[tuple[str, Callable[[], Finding]]] = [
+        ("devices", _devices),
+        ("memory", _memory),
+        ("grader", _grader),
+        ("gradient", _gradient),
+        ("wandb", lambda: _wandb(loaded[0].runtime.wandb if loaded else "auto")),
+    ]
+    if loaded:
+        experiment, _, runs = loaded
+        checks.append(("placement", lambda: _placement(experiment)))
+        for name, setup in experiment.setups.items():
+            checks += _setup_checks(name, setup, experiment, runs)
+        for name, setup in experiment.setups.items():  # last, since they may read for minutes
+            checks.append((f"{name} training data", partial(_training_data, name, setup, experiment, runs)))
+    findings: list[Finding] = []
+    for name, check in checks:
+        findings.append(_once(_run(name, check), findings))
+        if not as_json:
+            _show(findings[-1])
+    if as_json:
+        print(json.dumps({"checks": [asdict(finding) for finding in findings]}, indent=2))
+    return int(any(finding.verdict == "fail" for finding in findings))
+
+
+def _once(finding: Finding, earlier: list[Finding]) -> Finding:
+    """The finding; one that failed for a reason that was given already only says where."""
+    if finding.verdict == "fail":
+        for other in earlier:
+            if (other.verdict, other.detail) == ("fail", finding.detail):
+                return replace(finding, detail=f"as {other.name}")
+    return finding
+
+
+def _show(finding: Finding) -> None:
+    """A line with the verdict; further lines of the detail below it."""
+    first, *rest = escape(finding.detail).split("\n")
+    lines = [f"{SIGNS[finding.verdict]} {finding.name}: {first}", *(f"     {line}" for line in rest)]
+    Console().print("\n".join(lines), highlight=False, soft_wrap=True)
+
+
+def _run(name: str, check: Callable[[], Finding]) -> Finding:
+    """A check that breaks is a finding too."""
+    try:
+        return check()
+    except Exception as error:
+        return Finding(name, "fail", " ".join(str(error).split())[:300])
+
+
+def _devices() -> Finding:
+    import torch
+
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    words = ", ".join([_count(cores_here(), "CPU core"), " ".join([_count(len(gpus), "GPU"), *gpus])])
+    return Finding("devices", "ok", f"{words}; torch {torch.__version__}")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _memory() -> Finding:
+    try:
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    except ValueError:  # macOS does not count free pages
+        return Finding("memory", "ok", "free memory is not known on this system; a laptop sweep wants 4 GiB")
+    return Finding("memory", "ok" if free > 4 else "warn", f"{free:.1f} GiB free; a laptop sweep wants 4")
+
+
+def _grader() -> Finding:
+    with Grader() as grader:
+        right = grader.grade("\\frac{1}{2}", "so it is \\boxed{0.5}").correct
+        wrong = grader.grade("\\frac{1}{2}", "so it is \\boxed{0.25}").correct
+    verdict = "ok" if right and not wrong else "fail"
+    return Finding("grader", verdict, "0.5 is one half and 0.25 is not" if verdict == "ok" else "grades wrongly here")
+
+
+def _gradient() -> Finding:
+    """The default objective's gradient against finite differences, in float64."""
+    import torch
+
+    from orchestrator.policy.objective import token_loss
+
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(3, 8, generator=generator, dtype=torch.float64, requires_grad=True)
+    teacher = torch.randn(3, 8, generator=generator, dtype=torch.float64).log_softmax(-1)
+    right = torch.autograd.gradcheck(lambda x: token_loss("renormalized", x.log_softmax(-1), teacher), logits)
+    return Finding("gradient", "ok" if right else "fail", "renormalized reverse KL agrees with finite differences")
+
+
+def _wandb(wish: str) -> Finding:
+    mode = chosen_mode(wish)
+    if mode != "online":
+        hint = "log in with `wandb login` to watch online" if mode == "offline" else "nothing is mirrored"
+        return Finding("wandb", "ok", f"{mode}; {hint}")
+    import requests
+
+    url = server_url()
+    try:
+        requests.get(f"{url}/healthz", timeout=5)
+    except requests.RequestException as error:
+        return Finding("wandb", "warn", f"online, but {url} cannot be reached ({type(error).__name__})")
+    return Finding("wandb", "ok", f"online, {url} answers")
+
+
+def _placement(experiment: Experiment) -> Finding:
+    """GPUs that trials ask for against those of this machine; a pair that needs one never goes without a word."""
+    import torch
+
+    asked = [p.gpus for p in [experiment.runtime.placement, *experiment.placements.values()]]
+    here = torch.cuda.device_count()
+    large = [name for name, setup in experiment.setups.items() if needs_gpu(setup)]
+    found = f"a trial asks for {_count(max(asked), 'GPU')}; this machine has {_count(here, 'GPU')}"
+    if large and min(asked) == 0:
+        return Finding("placement", "fail", f"{', '.join(large)} on CPUs would take years: runtime.placement.gpus=1")
+    if max(asked) > here:
+        return Finding("placement", "warn", f"{found}: only a cluster can run it (trb submit --address)")
+    return Finding("placement", "ok", found)
+
+
+def _setup_checks(
+    name: str, setup: Setup, experiment: Experiment, runs: Path
+) -> list[tuple[str, Callable[[], Finding]]]:
+    return [
+        (f"{name} benchmarks", lambda: _benchmarks(name, setup, experiment)),
+        (f"{name} models", lambda: _models(name, setup, runs)),
+        (f"{name} prompt", lambda: _prompt(name, setup, experiment, runs)),
+    ]
+
+
+def _benchmarks(name: str, setup: Setup, experiment: Experiment) -> Finding:
+    benchmarks = setup.evaluation.benchmarks
+    sizes = {key: len(load_benchmark(key, experiment.data_dir, run)) for key, run in benchmarks.items()}
+    shown = ", ".join(f"{key} ({size:,} problems)" for key, size in sizes.items())
+    return Finding(f"{name} benchmarks", "ok", f"{shown}; as declared")
+
+
+def _models(name: str, setup: Setup, runs: Path) -> Finding:
+    """Both models are there and agree with the setup's vocabulary and shapes."""
+    if not making.are_there(setup, runs):
+        return Finding(f"{name} models", "warn", "not made yet; the first submit makes them")
+    for role in ("student", "teacher"):
+        model = getattr(setup, role)
+        checkpoints.check_config(f"{name}.{role}", model, checkpoints.checkpoint_of(model, setup, runs), setup)
+    eos = f"EOS {setup.student.eos} (student), {setup.teacher.eos} (teacher) are one stop event"
+    return Finding(f"{name} models", "ok", f"{setup.vocabulary.size} shared vocabulary rows; {eos}")
+
+
+def _training_data(name: str, setup: Setup, experiment: Experiment, runs: Path) -> Finding:
+    """The prompts of all steps are selected, as every trial will; what the data hold and what was left out."""
+    from orchestrator.data.openthoughts import needs_scan
+    from orchestrator.data.training_set import load_training_set
+
+    tokenizer = _tokenizer(setup.teacher, setup, runs)
+    if setup.data.source == "openthoughts" and needs_scan(setup.data):
+        print(f"trb: reading all rows of {setup.data.path} once; this takes minutes", file=sys.stderr)
+    chosen = load_training_set(setup, experiment.data_dir, tokenizer)
+    total = len(chosen.prompts)
+    left_out = [f"{count:,} {what.replace('_', ' ')}" for what, count in chosen.rows.items()]
+    golds = [f"{what.replace('_', ' ')} {count:,} ({count / total:.1%})" for what, count in chosen.golds.items()]
+    lines = [
+        f"{total:,} prompts in one order for all methods; {chosen.too_long:,} too long were passed over",
+        *([f"the source: {', '.join(left_out)}"] if left_out else []),
+        f"golds: {', '.join(golds)}",
+    ]
+    return Finding(f"{name} training data", "ok", "\n".join(lines))
+
+
+def _prompt(name: str, setup: Setup, experiment: Experiment, runs: Path) -> Finding:
+    """One rendered prompt of a benchmark with its token ids; student and teacher must read it alike."""
+    from orchestrator.data.prompts import render
+
+    benchmark, run = next(iter(setup.evaluation.benchmarks.items()))
+    problem = load_benchmark(benchmark, experiment.data_dir, run)[0]
+    student, teacher = (_tokenizer(model, setup, runs) for model in (setup.student, setup.teacher))
+    ids = render(problem.text, setup.prompt, teacher)
+    if student.encode(problem.text) != teacher.encode(problem.text):
+        return Finding(f"{name} prompt", "fail", f"the tokenizers of student and teacher disagree on {problem.text!r}")
+    text = "\n".join(f"│ {line}" for line in str(teacher.decode(list(ids))).split("\n"))
+    return Finding(f"{name} prompt", "ok", f"{benchmark} {problem.id}, {len(ids)} tokens\n{text}\n{_shown_ids(ids)}")
+
+
+def _tokenizer(model: Model, setup: Setup, runs: Path) -> PreTrainedTokenizerBase:
+    """The tokenizer of one model; an embedded one is known before its model is made."""
+    if model.recipe is not None:
+        from orchestrator.models.embedded import make_tokenizer
+
+        return make_tokenizer(setup.tokenizer or "")
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(checkpoints.checkpoint_of(model, setup, runs).path)
+
+
+def _shown_ids(ids: tuple[int, ...]) -> str:
+    """All ids, or both ends of many."""
+    if len(ids) <= MOST_IDS:
+        return " ".join(map(str, ids))
+    ends = [" ".join(map(str, part)) for part in (ids[: MOST_IDS - LAST_IDS], ids[-LAST_IDS:])]
+    return f"{ends[0]} … {len(ids) - MOST_IDS} more … {ends[1]}"

@@ -1,0 +1,207 @@
+"""`trb eval`: pass@1 of any checkpoint, with the evaluator and grader of the sweeps."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from analysis.scores import uncertainty
+from orchestrator.commands.arguments import MOST_DIGITS
+from orchestrator.commands.display import percent
+from orchestrator.config import BenchmarkRun, Runtime, Setup
+from orchestrator.data.files import SUFFIXES
+from orchestrator.engines.interface import ModelFolder, Owner
+from orchestrator.engines.memory import needs_gpu
+from orchestrator.errors import UserError, refuse
+from orchestrator.experiment import validate
+from orchestrator.experiment.evaluations import evaluation_ids
+from orchestrator.experiment.identity import digest
+from orchestrator.experiment.load import load_setup
+from orchestrator.experiment.local_models import completed
+from orchestrator.experiment.units import Unit
+from orchestrator.models import checkpoints
+from orchestrator.records.problem_record import ProblemRecord
+from orchestrator.selection.scores import pass_at_1
+from orchestrator.sweep import prepare
+from orchestrator.workers.spec import WorkerSpec
+
+
+@dataclass(frozen=True)
+class Score:
+    """pass@1 in [0, 1] with the interval that resampling the problems gives."""
+
+    pass_at_1: float
+    low: float
+    high: float
+
+
+def evaluate_model(options: argparse.Namespace) -> int:
+    """Evaluate `options.model`, print a row for each benchmark and keep the result as JSON."""
+    data_dir = options.data_dir or os.environ.get("TRB_DATA_DIR")
+    setup = _setup(options, data_dir)
+    if options.out is not None and (options.out.is_dir() or not options.out.resolve().parent.is_dir()):
+        raise refuse("--out", str(options.out), "a file in a folder that is there")
+    spec = _spec(options, setup, data_dir)
+    _warn_of_cpus(setup)
+    records = _evaluate(spec, options.stops_as, options.step)
+    document = _document(options, setup, records)
+    path = options.out or _default_path(options, setup, document)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    if options.json:
+        print(json.dumps(document, indent=2, ensure_ascii=False))
+    else:
+        Console().print(_table(records, document), f"written to {path}", sep="\n", highlight=False, soft_wrap=True)
+    return 0
+
+
+def scores(records: dict[str, list[ProblemRecord]]) -> tuple[dict[str, Score], Score]:
+    """pass@1 of each benchmark, and their unweighted mean."""
+    replicates, exact = {}, {key: pass_at_1(rows) for key, rows in records.items()}
+    for key, rows in records.items():
+        shares = np.array([row.correct / row.n for row in rows])
+        replicates[key] = uncertainty.resample({key: shares}, key)[key]
+    mean = sum(exact.values(), Fraction(0)) / len(exact)
+    found = {key: _score(float(exact[key]), replicates[key]) for key in records}
+    return found, _score(float(mean), uncertainty.average(list(replicates.values())))
+
+
+def _score(value: float, replicates: uncertainty.Array) -> Score:
+    limits = uncertainty.interval(value, replicates)
+    return Score(value, limits.low, limits.high)
+
+
+def _document(options: argparse.Namespace, setup: Setup, records: dict[str, list[ProblemRecord]]) -> dict[str, Any]:
+    by_benchmark, mean = scores(records)
+    ids = evaluation_ids(setup)
+    return {
+        "model": options.model,
+        "revision": options.revision,
+        "setup": options.setup,
+        "stops_as": options.stops_as,
+        "seed": options.seed,
+        "step": options.step,
+        "limit": options.limit,
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "interval": f"{100 * uncertainty.CONFIDENCE:g} % bootstrap over problems",
+        "mean": asdict(mean),
+        "benchmarks": {
+            key: asdict(by_benchmark[key]) | _counts(rows) | {"evaluation_id": ids[key]}
+            for key, rows in records.items()
+        },
+    }
+
+
+def _default_path(options: argparse.Namespace, setup: Setup, document: dict[str, Any]) -> Path:
+    """A file of its own for each model, setup and way of evaluating it, among the results."""
+    asked = {key: document[key] for key in ("model", "revision", "setup", "stops_as", "seed", "step", "limit")}
+    asked["n"] = {key: run.n for key, run in setup.evaluation.benchmarks.items() if run is not None}
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(options.model).resolve().name or options.model)
+    return options.runs.resolve() / "results" / "eval" / f"{name}-{digest(asked | {'ids': evaluation_ids(setup)})}.json"
+
+
+def _warn_of_cpus(setup: Setup) -> None:
+    import torch
+
+    if needs_gpu(setup) and not torch.cuda.is_available():
+        print("trb: no GPU is visible; models of this size take hours on CPUs", file=sys.stderr)
+
+
+def _setup(options: argparse.Namespace, data_dir: str | None) -> Setup:
+    if options.setups_from is not None and not options.setups_from.is_file():
+        raise refuse("--setups-from", str(options.setups_from), "an experiment file beside its setups/")
+    setup = load_setup(options.setup, options.setups_from)
+    items = [_benchmark(item, setup, options.limit) for item in options.benchmarks.split(",")]
+    runs = dict(items)
+    if len(runs) < len(items):
+        raise refuse("--benchmarks", options.benchmarks, "every benchmark once")
+    name = Path(options.setup).stem if options.setup.endswith(".yaml") else options.setup
+    setup, notes = completed(name, replace(setup, evaluation=replace(setup.evaluation, benchmarks=runs)))
+    validate.check_setup(name, setup)
+    for note in notes:
+        print(f"trb: {note}", file=sys.stderr)
+    no_training_data = replace(setup, data=replace(setup.data, source="arithmetic"))
+    prepare.check_data(name, no_training_data, data_dir)
+    return setup
+
+
+def _benchmark(item: str, setup: Setup, limit: int | None) -> tuple[str, BenchmarkRun]:
+    """`math500:64` → n = 64; without a number, the setup's n or 1. A file is a benchmark of its own name."""
+    key, _, count = item.partition(":")
+    if not key or (count and not (count.isascii() and count.isdigit() and len(count) <= MOST_DIGITS)):
+        raise refuse("--benchmarks", item, "KEY or KEY:n with a whole number n ≥ 1; KEY may be a FILE.jsonl")
+    file = key if key.endswith(SUFFIXES) else None
+    key = Path(key).stem if file else key
+    declared = BenchmarkRun(path=file) if file else setup.evaluation.benchmarks.get(key) or BenchmarkRun()
+    return key, replace(declared, n=int(count) if count else declared.n, limit=limit)
+
+
+def _spec(options: argparse.Namespace, setup: Setup, data_dir: str | None) -> WorkerSpec:
+    runs = options.runs.resolve()
+    model = ModelFolder(_folder(options.model, options.revision))
+    unit = Unit("eval", "base_eval", options.setup, None, {}, options.seed, (), 0, 0, {})
+    own = (Path(model.path) / "tokenizer.json").exists()
+    tokenizer = model if own else checkpoints.checkpoint_of(setup.teacher, setup, runs)
+    return WorkerSpec(unit, setup, Runtime(), model, tokenizer, model, data_dir)
+
+
+def _folder(model: str, revision: str | None) -> str:
+    if (Path(model) / "checkpoints").is_dir():
+        steps = sorted(folder.name for folder in (Path(model) / "checkpoints").iterdir())
+        raise UserError(f"{model}: a run, not a model — one of its checkpoints/: {', '.join(steps) or 'none are left'}")
+    if Path(model).is_dir():
+        if not (Path(model) / "config.json").is_file():
+            raise UserError(f"{model}: no config.json — a Hugging Face model folder")
+        return str(Path(model).resolve())
+    if revision is None:
+        raise UserError(f"{model}: no such folder — a model folder, or a hub id with --revision COMMIT")
+    return checkpoints.download(model, revision)
+
+
+def _evaluate(spec: WorkerSpec, stops_as: Owner, step: int) -> dict[str, list[ProblemRecord]]:
+    from orchestrator.workers.evaluator import EvaluatorWorker
+    from orchestrator.workers.store import ModelStore
+
+    evaluator = EvaluatorWorker(ModelStore(spec, stops_as))
+    try:
+        benchmarks = spec.setup.evaluation.benchmarks
+        return {
+            key: evaluator.evaluate(None, key, 0, run.n, step) for key, run in benchmarks.items() if run is not None
+        }
+    finally:
+        evaluator.close()
+
+
+def _counts(rows: list[ProblemRecord]) -> dict[str, int]:
+    names = ("n", "correct", "truncated", "no_answer", "timed_out", "tokens")
+    return {"problems": len(rows)} | {name: sum(getattr(row, name) for row in rows) for name in names}
+
+
+def _table(records: dict[str, list[ProblemRecord]], document: dict[str, Any]) -> Table:
+    caption = f"[ ]: {document['interval']}"
+    table = Table(box=None, pad_edge=False, caption=caption, caption_justify="left")
+    for heading in ("benchmark", "pass@1", "problems", "generations", "truncated", "no answer"):
+        table.add_column(heading, justify="left" if heading == "benchmark" else "right", overflow="fold")
+    for key in records:
+        row = document["benchmarks"][key]
+        numbers = (row["problems"], row["n"], row["truncated"], row["no_answer"])
+        table.add_row(key, _limits(row), *map(str, numbers))
+    if len(records) > 1:
+        table.add_row("mean", _limits(document["mean"]))
+    return table
+
+
+def _limits(row: dict[str, Any]) -> str:
+    return f"{percent(row['pass_at_1'])} \\[{percent(row['low'])}, {percent(row['high'])}]"

@@ -1,0 +1,92 @@
+"""`trb list`: what there is to choose from, and whose results lie in a runs folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+from orchestrator.data.benchmarks import BENCHMARKS
+from orchestrator.errors import UserError
+from orchestrator.experiment import shipped
+from orchestrator.experiment.load import known_setups, load_setup
+from orchestrator.experiment.methods import METHODS
+from orchestrator.selection.results_folder import RECORD
+
+Rows = Iterator[Sequence[str]]
+
+
+def show_list(kind: str | None, runs: Path, console: Console) -> int:
+    """Print one of KINDS, or all of them; 0."""
+    for name in [kind] if kind else KINDS:
+        headings, rows_of = KINDS[name]
+        table = Table(*headings, title=name, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        for column in table.columns:
+            column.overflow = "fold"  # a narrow terminal breaks lines; it never drops a character
+        table.columns[0].no_wrap = True
+        for row in rows_of(runs):
+            table.add_row(*row)
+        console.print(table if table.row_count else f"{name}: none in {runs}", highlight=False, markup=False)
+        console.print()
+    return 0
+
+
+def _experiments(_: Path) -> Rows:
+    """Shipped experiment files; the first sentence of each file says what it is."""
+    for path in sorted(shipped.EXPERIMENTS.glob("*.yaml")):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        comment = " ".join(line.removeprefix("#").strip() for line in _first_comment(lines))
+        yield path.stem, comment.partition(". ")[0].removesuffix(".")
+
+
+def _first_comment(lines: list[str]) -> Iterator[str]:
+    for line in lines:
+        if not line.startswith("#"):
+            return
+        yield line
+
+
+def _methods(_: Path) -> Rows:
+    for key, method in METHODS.items():
+        described = [f"{name}: {knob.describe()}" for name, knob in method.knobs.items()]
+        yield method.short, key, method.title, "; ".join(described) or "no knobs"
+
+
+def _setups(_: Path) -> Rows:
+    for name in known_setups():
+        yield name, load_setup(name).title
+
+
+def _benchmarks(_: Path) -> Rows:
+    for key, benchmark in BENCHMARKS.items():
+        yield key, str(benchmark.problems), benchmark.file or "generated"
+
+
+def _results(runs: Path) -> Rows:
+    for record in sorted((runs / "results").glob(f"*/{RECORD}")):
+        try:
+            document = yaml.safe_load(record.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError):
+            document = None
+        if isinstance(document, dict):
+            yield record.parent.name, str(document.get("digest", "")), str(document.get("command", ""))
+        else:
+            yield record.parent.name, "", f"{record} cannot be read"
+
+
+KINDS: dict[str, tuple[Sequence[str], Callable[[Path], Rows]]] = {
+    "experiments": (("name", "what it is"), _experiments),
+    "methods": (("label", "key", "name in the paper", "knobs"), _methods),
+    "setups": (("name", "title"), _setups),
+    "benchmarks": (("key", "problems", "file below data_dir"), _benchmarks),
+    "results": (("folder", "digest", "made by"), _results),
+}
+
+
+def check_kind(word: str | None) -> None:
+    """UserError unless there is such a list."""
+    if word is not None and word not in KINDS:
+        raise UserError(f"list: {word!r} — one of {', '.join(KINDS)}")

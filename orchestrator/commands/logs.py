@@ -1,0 +1,102 @@
+"""`trb logs`: what a unit wrote for people, found by its id, the beginning of one, or its label."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from orchestrator.errors import UserError, did_you_mean
+from orchestrator.experiment.methods import BASE, METHODS, method_label
+from orchestrator.experiment.units import Unit
+from orchestrator.records.rundir import RunReader
+
+FOLLOW_S = 0.5
+MOST_NAMED = 6  # units of a message
+
+Say = Callable[[str], None]
+
+
+def show_logs(unit_ids: Sequence[str], runs: Path, say: Say) -> None:
+    """Print the logs of the units one after the other, each with the traceback of its last failure."""
+    for unit_id in unit_ids:
+        run = RunReader(runs, unit_id)
+        if len(unit_ids) > 1:
+            say(f"==> {unit_id}")
+        text = run.log_text()
+        say(text.rstrip("\n") if text else f"{unit_id}: no log yet")
+        if run.traceback is not None and run.traceback.strip() not in (text or ""):
+            say(f"traceback of the last failure:\n{run.traceback.rstrip()}")
+
+
+def follow_logs(unit_ids: Sequence[str], runs: Path, say: Say, goes_on: Callable[[], bool] = lambda: True) -> None:
+    """Print the logs, and what is added to them until Ctrl-C, as long as it `goes_on`."""
+    shown = dict.fromkeys(unit_ids, 0)
+    last = None
+    while True:
+        for unit_id in unit_ids:
+            text = RunReader(runs, unit_id).log_text() or ""
+            whole = text[: text.rfind("\n") + 1]
+            new, shown[unit_id] = whole[shown[unit_id] :], len(whole)
+            if not new:
+                continue
+            if len(unit_ids) > 1 and unit_id != last:
+                say(f"==> {unit_id}")
+            last = unit_id
+            say(new.rstrip("\n"))
+        if not goes_on():
+            return
+        time.sleep(FOLLOW_S)
+
+
+def find_unit(name: str, runs: Path) -> str:
+    """The unit that `name` means: an id, the beginning of one, a part of one, or a label such as `TRB K=12`.
+
+    UserError if it means none of the run directories in `runs`, or several.
+    """
+    if not runs.is_dir():
+        raise UserError(f"--runs: {runs} does not exist")
+    ids = sorted(folder.name for folder in runs.iterdir() if is_unit(folder))
+    labels = {unit_id: _label(runs / unit_id) for unit_id in ids}
+    wanted = name.rstrip("/").rsplit("/", 1)[-1].casefold()
+    rules: tuple[Callable[[str], bool], ...] = (
+        lambda unit_id: unit_id.casefold() == wanted,
+        lambda unit_id: unit_id.casefold().startswith(wanted),
+        lambda unit_id: labels[unit_id].casefold() == name.casefold(),
+        lambda unit_id: wanted in unit_id.casefold(),
+    )
+    for fits in rules:
+        found = [unit_id for unit_id in ids if fits(unit_id)]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise UserError(f"{name!r} means {len(found)} units — {_named(found)}")
+    known = [*ids, *labels.values()]
+    raise UserError(f"{name!r}: no such unit in {runs} — one of {_named(ids)}{did_you_mean(name, known)}")
+
+
+def started_units(units: Iterable[Unit], runs: Path) -> list[str]:
+    """Ids of the units that have a log."""
+    return [unit.id for unit in units if RunReader(runs, unit.id).log_text() is not None]
+
+
+def is_unit(folder: Path) -> bool:
+    """Whether a folder is a run directory."""
+    run = RunReader(folder.parent, folder.name)
+    return not folder.name.startswith(".") and (run.started or run.log_text() is not None)
+
+
+def _named(ids: Sequence[str]) -> str:
+    more = f" and {len(ids) - MOST_NAMED} more" if len(ids) > MOST_NAMED else ""
+    return (", ".join(ids[:MOST_NAMED]) or "there is none") + more
+
+
+def _label(folder: Path) -> str:
+    """The label of the unit in `folder`, as `Unit.label` makes it; its name where the configuration cannot be read."""
+    try:
+        unit = RunReader(folder.parent, folder.name).config()["unit"]
+        name = method_label(BASE if unit["kind"] == "base_eval" else unit["method"] or unit["kind"])
+        knobs = sorted(unit["knobs"].items(), key=lambda item: [*METHODS[unit["method"]].knobs].index(item[0]))
+        return " ".join([name, *(f"{knob}={value:g}" for knob, value in knobs)])
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):  # damaged, or of another version
+        return folder.name

@@ -1,0 +1,65 @@
+"""`trb probe continuation`: run what is missing of the probe of each setup, in this process."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
+
+from orchestrator.commands.watching import building
+from orchestrator.config import Experiment
+from orchestrator.errors import UserError
+from orchestrator.experiment.probe import LOGS, probe_unit
+from orchestrator.experiment.units import Unit
+from orchestrator.records.lease import LeaseHeld
+from orchestrator.records.provenance import provenance
+from orchestrator.records.rundir import RunReader, RunWriter
+from orchestrator.sweep import prepare
+from orchestrator.sweep.prepare import worker_spec
+from orchestrator.workers.spec import WorkerSpec, resolved
+
+
+def run_probes(experiment: Experiment, runs: Path, console: Console) -> None:
+    """Bring the probe of every setup to its end, from its last commit on. UserError where one cannot be run."""
+    missing = _missing(experiment, runs)
+    if not missing:
+        return
+    wanted = _without_benchmarks(experiment, missing)
+    prepare.check(wanted, runs)
+    runs.mkdir(parents=True, exist_ok=True)
+    with building(console) as report:
+        pairs = prepare.prepare(wanted, runs, report)
+    for unit in _missing(experiment, runs):  # with the ids that the models have given them
+        _run(worker_spec(unit, experiment, runs, pairs[unit.setup]), runs, console)
+
+
+def _missing(experiment: Experiment, runs: Path) -> list[Unit]:
+    units = [probe_unit(experiment, name, runs) for name in experiment.setups]
+    return [unit for unit in units if not RunReader(runs, unit.id).trained]
+
+
+def _without_benchmarks(experiment: Experiment, units: list[Unit]) -> Experiment:
+    """The setups of some units, with nothing to evaluate: the probe reads training prompts alone."""
+    setups = {unit.setup: experiment.setups[unit.setup] for unit in units}
+    bare = {name: replace(setup, evaluation=replace(setup.evaluation, benchmarks={})) for name, setup in setups.items()}
+    return replace(experiment, setups=bare)
+
+
+def _run(spec: WorkerSpec, runs: Path, console: Console) -> None:
+    from orchestrator.trial.probe import run_probe  # torch takes seconds to import
+
+    unit = spec.unit
+    if not console.is_terminal:
+        console.print(f"probing {unit.setup}: {spec.setup.probe.prompts} prompts", highlight=False)
+    try:
+        run = RunWriter(runs, unit.id, LOGS)
+    except LeaseHeld as error:
+        raise UserError(str(error)) from None
+    with closing(run), Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        run.describe(resolved(spec), provenance, spec.trained_from)
+        task = progress.add_task(f"probing {unit.setup}", total=unit.steps, completed=run.next_step)
+        for done in run_probe(spec, run):
+            progress.update(task, completed=done)

@@ -1,0 +1,144 @@
+"""`trb regrade`: count what was right again with the present grader, from the answers that evaluations keep.
+
+An evaluation's id holds the version of the grader. Records under an id that differs from the present one in nothing
+else are counted again and written under the present id; theirs stay as they are.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+from orchestrator.config import Experiment, Setup
+from orchestrator.data.benchmarks import load_benchmark
+from orchestrator.errors import UserError
+from orchestrator.experiment import evaluations
+from orchestrator.experiment.units import Unit
+from orchestrator.grading.grader import GRADER_VERSION, Gold, Grader
+from orchestrator.records.lease import LeaseHeld
+from orchestrator.records.problem_record import ProblemRecord
+from orchestrator.records.rundir import RecordWriter, RunReader
+
+# A sweep's answers repeat over checkpoints and methods.
+REMEMBERED = 1_000_000
+DRAWS = (0, evaluations.FRESH)
+NOTES = {"carried": "carried over from an older version of the grader", "timed_out": "answers timed out"}
+
+
+@dataclass(frozen=True)
+class Recount:
+    """What one evaluation file came to; `gained` and `lost` are net counts of right answers in each problem."""
+
+    carried: int  # 1 if the records were an older grader's
+    problems: int
+    changed: int  # of the problems
+    answers: int
+    gained: int
+    lost: int
+    timed_out: int
+
+
+def regrade(experiment: Experiment, units: list[Unit], runs: Path) -> int:
+    """Recount every evaluation of the experiment that is there, and print what changed. Idempotent; 0 when done.
+
+    UserError, before anything is written, if a unit is being run.
+    """
+    there = [unit for unit in units if RunReader(runs, unit.id).path.is_dir()]
+    for unit in there:
+        if RunReader(runs, unit.id).running:
+            raise UserError(f"{unit.id} is being run — trb regrade when it is done or stopped")
+    golds = Golds(experiment)
+    found: dict[tuple[str, str], list[Recount]] = {}
+    with Grader(deadline_s=experiment.runtime.grader_deadline_s, cache_size=REMEMBERED) as grader:
+        for unit in there:
+            with _writer(runs, unit.id) as run:
+                for benchmark, counted in _regrade_unit(run, unit.setup, golds, grader):
+                    found.setdefault((unit.setup, benchmark), []).append(counted)
+    if not found:
+        raise UserError(f"{runs}: no evaluations of {experiment.name} — trb submit makes them")
+    for (setup, benchmark), counted in sorted(found.items()):
+        print(_line(setup, benchmark, counted))
+    print(f"grader version {GRADER_VERSION}; + and − are net within each problem")
+    return 0
+
+
+def recount(record: ProblemRecord, gold: Gold, grader: Grader) -> ProblemRecord:
+    """The record with `correct` and `timed_out` as the grader sees its answers; what was extracted stays."""
+    grades = [(grader.grade_answer(gold, answer), count) for answer, count in record.answers.items()]
+    return replace(
+        record,
+        correct=sum(count for grade, count in grades if grade.correct),
+        timed_out=sum(count for grade, count in grades if grade.timed_out),
+    )
+
+
+class Golds:
+    """Golds by problem id, read when first asked for: an experiment's data are needed only where it has scores."""
+
+    def __init__(self, experiment: Experiment):
+        self.experiment = experiment
+        self._read: dict[tuple[str, str], dict[str, Gold]] = {}
+
+    def of(self, setup: str, benchmark: str) -> dict[str, Gold]:
+        """Golds of one benchmark as the setup takes it. UserError if its problems cannot be had."""
+        if (setup, benchmark) not in self._read:
+            run = self.experiment.setups[setup].evaluation.benchmarks[benchmark]
+            problems = load_benchmark(benchmark, self.experiment.data_dir, run)
+            self._read[setup, benchmark] = {p.id: p.gold for p in problems if p.gold is not None}
+        return self._read[setup, benchmark]
+
+
+@contextmanager
+def _writer(runs: Path, unit_id: str) -> Iterator[RecordWriter]:
+    try:
+        writer = RecordWriter(runs, unit_id)
+    except LeaseHeld as error:
+        raise UserError(f"{error} — trb regrade when it is done or stopped") from None
+    with closing(writer):
+        yield writer
+
+
+def _regrade_unit(run: RecordWriter, setup: str, golds: Golds, grader: Grader) -> Iterator[tuple[str, Recount]]:
+    """(benchmark, what came of it) for every evaluation file of a unit, those on fresh samples included."""
+    evaluated = golds.experiment.setups[setup]
+    for benchmark, draw in itertools.product(evaluated.evaluation.benchmarks, DRAWS):
+        ids = _ids_by_version(evaluated, benchmark, draw)
+        for step in sorted({step for each in ids for step in run.evaluated_steps(each)}):
+            yield benchmark, _regrade_file(run, ids, step, golds.of(setup, benchmark), grader)
+
+
+def _ids_by_version(setup: Setup, benchmark: str, draw: int) -> list[str]:
+    """Ids of one evaluation under the present version of the grader, then under the older ones, newest first."""
+    versions = [str(version) for version in range(int(GRADER_VERSION), 0, -1)]
+    return [evaluations.drawn_evaluation_ids(setup, draw, version)[benchmark] for version in versions]
+
+
+def _regrade_file(run: RecordWriter, ids: list[str], step: int, golds: dict[str, Gold], grader: Grader) -> Recount:
+    """Recount the records with the most samples (samples are keyed, so they hold the others) into the present id."""
+    present, *older = [run.evaluation(each, step) for each in ids]
+    old = max((records for records in (present, *older) if records), key=lambda records: records[0].n)
+    new = [recount(record, golds[record.problem], grader) for record in old]
+    if new != present:
+        run.write_evaluation(ids[0], step, new)
+    difference = [after.correct - before.correct for before, after in zip(old, new, strict=True)]
+    return Recount(
+        carried=int(old is not present),
+        problems=len(new),
+        answers=sum(record.n - record.no_answer for record in new),
+        changed=sum(each != 0 for each in difference),
+        gained=sum(each for each in difference if each > 0),
+        lost=-sum(each for each in difference if each < 0),
+        timed_out=sum(record.timed_out for record in new),
+    )
+
+
+def _line(setup: str, benchmark: str, counted: list[Recount]) -> str:
+    """What all files of one benchmark came to."""
+    total = {field.name: sum(getattr(each, field.name) for each in counted) for field in fields(Recount)}
+    what = f"{len(counted):,} evaluations, {total['problems']:,} problems, {total['answers']:,} answers"
+    changed = f"{total['changed']:,} problems changed, right answers +{total['gained']:,} −{total['lost']:,}"
+    notes = [f"{total[name]:,} {said}" for name, said in NOTES.items() if total[name]]
+    return f"{setup} {benchmark}: {'; '.join([what, changed, *notes])}"

@@ -1,0 +1,194 @@
+"""A sweep while it runs: a live table on a terminal, a line for each event everywhere else."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+from rich.console import Console
+from rich.live import Live
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from orchestrator.commands.display import duration, names, percent, status_view, sweep_line
+from orchestrator.monitor.status import Overview, UnitStatus
+from orchestrator.records.log import RESCORING
+
+REFRESH_S = 1.0
+LAST_LOOK_S = 10.0  # run directories that cannot be read any more hold nothing up
+QUIET_S = 300.0  # without an event, after which a line says how the sweep stands
+LINES_BESIDE_TABLE = 5  # of a terminal: the headings, the line of the sweep and room for the prompt
+REPORTED_PARTS = 4  # of the making of a model, where output is no terminal
+
+Look = Callable[[], Overview]
+
+
+@contextmanager
+def watching(look: Look, console: Console) -> Iterator[None]:
+    """Show the units while the body runs."""
+    ended = threading.Event()
+    follow = _follow_live if console.is_terminal else _follow_lines
+    thread = threading.Thread(target=follow, args=(look, console, ended), daemon=True, name="display")
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(LAST_LOOK_S)
+
+
+def _follow_live(look: Look, console: Console, ended: threading.Event) -> None:
+    def view():
+        return status_view(look(), console.width, max(1, console.height - LINES_BESIDE_TABLE))
+
+    with Live(view(), console=console, auto_refresh=False) as live:
+        while not ended.wait(REFRESH_S):
+            live.update(view(), refresh=True)
+        live.update(view(), refresh=True)
+
+
+def _follow_lines(look: Look, console: Console, ended: threading.Event) -> None:
+    overview = look()
+    events, spoke = Events(overview), time.monotonic()
+    while True:
+        last = ended.wait(REFRESH_S)
+        overview = look()
+        lines = events.since_then(overview)
+        if last or (not lines and time.monotonic() - spoke > QUIET_S):
+            lines.append(sweep_line(overview))
+        for line in lines:
+            console.print(f"{time.strftime('%H:%M:%S')} {line}", highlight=False, markup=False, soft_wrap=True)
+            spoke = time.monotonic()
+        if last:
+            return
+
+
+class Events:
+    """What is new at each look at a sweep, a line for each; what stands at the first look is not new."""
+
+    def __init__(self, first: Overview):
+        self._seen = {s.id: _sign(s) for s in first.units if s.state != "running"}
+
+    def since_then(self, overview: Overview) -> list[str]:
+        """`[4/10] TRB epsilon0=0.05 K=12 seed 0: step 40/60, 45.5, about 1m00s left`, for each unit with news."""
+        called, lines = names(overview.units), []
+        done = sum(s.state == "done" for s in overview.units)
+        for s in overview.units:
+            sign = _sign(s)
+            if self._seen.get(s.id) != sign and s.state != "queued" and s.doing != "waiting for sft":
+                lines.append(f"[{done}/{len(overview.units)}] {called[s.id]}: {event(s)}")
+            self._seen[s.id] = sign
+        return lines
+
+
+def _sign(s: UnitStatus) -> tuple[object, ...]:
+    """What makes an event when it changes."""
+    return s.state, s.state == "running" and s.phase == RESCORING, s.latest_step, s.attempt, s.error
+
+
+def event(s: UnitStatus) -> str:
+    """What a unit came to, in words."""
+    best = "" if s.score is None else f", best {percent(s.score)} at step {s.best_step}"
+    match s.state:
+        case "done":
+            return f"done{best if s.kind == 'trial' else _score(s)}"
+        case "failed":
+            return f"failed at step {s.step}/{s.steps}: {s.error}"
+        case "damaged":
+            return f"damaged: {s.error}"
+        case "interrupted":
+            return f"interrupted at step {s.step}/{s.steps}"
+        case "waiting":
+            return f"trained{best}; {s.doing}" if s.kind == "trial" else f"evaluated{_score(s)}; {s.doing}"
+        case _:
+            return _running(s)
+
+
+def _running(s: UnitStatus) -> str:
+    attempt = f"attempt {s.attempt} of {s.attempts}, " if s.attempt and s.attempt > 1 else ""
+    left = f", about {duration(s.seconds_left)} left" if s.seconds_left is not None else ""
+    if s.phase == RESCORING:
+        step = f" step {s.best_step}" if s.kind == "trial" else ""
+        return f"{attempt}rescoring{step} on fresh samples{left}"
+    if s.latest_step is None or not s.step:
+        return f"{attempt}{s.phase or 'starting'}{left}"
+    return f"{attempt}step {s.latest_step}/{s.steps}{_score(s)}{left}"
+
+
+def _score(s: UnitStatus) -> str:
+    return "" if s.latest_score is None else f", {percent(s.latest_score)}"
+
+
+@contextmanager
+def building(console: Console) -> Iterator[Callable[[str, dict[str, float]], None]]:
+    """Progress of the embedded models while they are made."""
+    columns = (TextColumn("making the {task.description} model"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
+               TextColumn("loss {task.fields[loss]:.3f}"), TimeRemainingColumn())  # fmt: skip
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        tasks: dict[str, object] = {}
+        parts: dict[str, int] = {}
+
+        def report(role: str, point: dict[str, float]) -> None:
+            if role not in tasks:
+                tasks[role] = progress.add_task(role, total=point["of"], loss=point["loss"])
+            progress.update(tasks[role], completed=point["update"], loss=point["loss"])  # type: ignore[arg-type]
+            part = int(REPORTED_PARTS * point["update"] / max(1, point["of"]))
+            if not console.is_terminal and parts.get(role) != part:
+                parts[role] = part
+                console.print(f"making the {role} model: {100 * part // REPORTED_PARTS} %", highlight=False)
+
+        yield report
+
+
+class LastingOutput(io.TextIOBase):
+    """Standard output that outlives its reader: once a pipe is closed, what is written goes nowhere.
+
+    A sweep of days must not die because `head` has seen enough.
+    """
+
+    def __init__(self, stream: TextIO, on_end: Callable[[], None]):
+        self._stream, self._on_end = stream, on_end
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except BrokenPipeError:
+            return self._leave(len(text))
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except BrokenPipeError:
+            self._leave(0)
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    @property
+    def encoding(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self._stream.encoding
+
+    def _leave(self, written: int) -> int:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self._stream.fileno())
+        os.close(nowhere)
+        self._on_end()
+        return written
+
+
+def lasting_console(runs: Path) -> Console:
+    """A console on standard output for a sweep in `runs`, which goes on when nobody reads it any more."""
+
+    def tell() -> None:
+        print(f"trb: nobody reads the output any more; the sweep goes on in {runs}", file=sys.stderr)
+
+    return Console(file=LastingOutput(sys.stdout, tell))  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,97 @@
+"""The embedded world: sums of one-digit terms, solved step by step.
+
+`6+9+1=?` is answered `6+9=15;15+1=16 \\boxed{16}`. The teacher learns from clean solutions; the base
+student from a corrupted mixture, so that it is weak in the ways base models are: it slips and carries the
+slip on, drifts off task, or answers without reasoning.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import random
+from collections.abc import Iterator
+
+from orchestrator.config import Recipe
+from orchestrator.data.problem import Problem
+from orchestrator.grading.grader import Gold
+
+WORLD_VERSION = 2
+SHORT_TERMS = (2, 3)
+LONG_TERMS = (4, 5)
+BENCHMARK_PROBLEMS = 200
+CHARACTERS = "0123456789+=?;\\{} \nabcdefghijklmnopqrstuvwxyz"
+_OFF_TASK_WORDS = ["the", "day", "was", "calm", "and", "people", "walk", "home", "with", "music", "while", "rain"]
+_OFF_TASK_WORDS += ["fell", "over", "green", "hills"]
+
+
+def solution(terms: list[int]) -> str:
+    """The reasoning and the boxed sum of `terms`."""
+    return _reasoning(terms, slips=[0] * (len(terms) - 1))
+
+
+def corrupted_solution(terms: list[int], recipe: Recipe, rng: random.Random) -> str:
+    """One response of the base student's training mixture (shares in `recipe`)."""
+    kind = rng.random()
+    if kind < recipe.off_task:
+        return " ".join(rng.choices(_OFF_TASK_WORDS, k=rng.randint(3, 6)))
+    slips = [rng.choice((-3, -2, -1, 1, 2, 3)) if rng.random() < recipe.wrong_step else 0 for _ in terms[1:]]
+    if kind < recipe.off_task + recipe.no_reasoning:
+        return f"\\boxed{{{max(0, sum(terms) + sum(slips))}}}"
+    return _reasoning(terms, slips)
+
+
+def _reasoning(terms: list[int], slips: list[int]) -> str:
+    total, steps = terms[0], []
+    for term, slip in zip(terms[1:], slips, strict=True):
+        result = max(0, total + term + slip)
+        steps.append(f"{total}+{term}={result}")
+        total = result
+    return f"{';'.join(steps)} \\boxed{{{total}}}"
+
+
+def question(terms: list[int]) -> str:
+    """`[6, 9, 1]` → `6+9+1=?`."""
+    return "+".join(map(str, terms)) + "=?"
+
+
+def draw_terms(rng: random.Random) -> list[int]:
+    """Terms of one training problem: 2 to 5 of them, none held out for the benchmarks."""
+    while True:
+        terms = [rng.randint(1, 9) for _ in range(rng.randint(SHORT_TERMS[0], LONG_TERMS[1]))]
+        if question(terms) not in _held_out():
+            return terms
+
+
+def training_problems(order_seed: int) -> Iterator[Problem]:
+    """An endless, deterministic stream of problems that no benchmark contains."""
+    rng = random.Random(f"arithmetic-train-{order_seed}")
+    for index in itertools.count():
+        terms = draw_terms(rng)
+        yield Problem(f"arithmetic/train/{index}", question(terms), Gold(str(sum(terms))))
+
+
+def benchmark_problems(lengths: tuple[int, int]) -> list[Problem]:
+    """The held-out problems with that many terms, always the same."""
+    name = "short" if lengths == SHORT_TERMS else "long"
+    rng = random.Random(f"arithmetic-benchmark-{name}")
+    drawn: dict[str, int] = {}
+    for length, count in zip(lengths, _held_out_counts(lengths), strict=True):
+        while len(drawn) < count:
+            terms = [rng.randint(1, 9) for _ in range(length)]
+            drawn.setdefault(question(terms), sum(terms))
+    return [Problem(f"arithmetic/{name}/{i}", text, Gold(str(total))) for i, (text, total) in enumerate(drawn.items())]
+
+
+def _held_out_counts(lengths: tuple[int, int]) -> tuple[int, int]:
+    """How many problems there are up to the end of each length.
+
+    Half of the benchmark each, but never over a quarter of all sums of a length, so that training still covers them.
+    """
+    shortest = min(BENCHMARK_PROBLEMS // 2, 9 ** lengths[0] // 4)
+    return shortest, BENCHMARK_PROBLEMS
+
+
+@functools.cache
+def _held_out() -> frozenset[str]:
+    return frozenset(problem.text for lengths in (SHORT_TERMS, LONG_TERMS) for problem in benchmark_problems(lengths))

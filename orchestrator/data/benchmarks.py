@@ -1,0 +1,148 @@
+"""The benchmarks by name: how many problems, and which content.
+
+Every score names the content it was measured on (`Benchmark.identity` is part of an evaluation's id); a file with
+other content than declared is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.config import BenchmarkRun
+from orchestrator.data import arithmetic
+from orchestrator.data.benchmark_rows import benchmark_problem
+from orchestrator.data.files import data_file, iterate_rows, verify_sha256
+from orchestrator.data.hub import check_hub_id, iterate_hub
+from orchestrator.data.problem import Problem
+from orchestrator.errors import UserError, did_you_mean, refuse
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """`file` below the data folder and its sha256, or `terms` for the generated arithmetic sets."""
+
+    problems: int
+    file: str | None = None
+    sha256: str | None = None
+    terms: tuple[int, int] | None = None
+
+    def identity(self, run: BenchmarkRun | None = None) -> dict[str, Any]:
+        """What fixes the content, never where it lies: part of an evaluation's id."""
+        if self.terms is not None:
+            return {"world": arithmetic.WORLD_VERSION, "terms": list(self.terms)}
+        if run is None or run.path is None or (run.revision == self.sha256 and self.file is not None):
+            return {"file": self.file, "sha256": self.sha256}
+        if _is_sha256(run.revision):
+            return {"sha256": run.revision}
+        return {"hub": run.path, "revision": run.revision, "subset": run.subset, "split": run.split}
+
+
+BENCHMARKS: dict[str, Benchmark] = {
+    "arithmetic_short": Benchmark(arithmetic.BENCHMARK_PROBLEMS, terms=arithmetic.SHORT_TERMS),
+    "arithmetic_long": Benchmark(arithmetic.BENCHMARK_PROBLEMS, terms=arithmetic.LONG_TERMS),
+    "gsm8k": Benchmark(
+        1319, "eval/gsm8k_test.jsonl", "ad3b7e9107f117e55b2908fe97fd93271bd198bab200b900da62235e8afddb36"
+    ),
+    "math500": Benchmark(500, "eval/math500.jsonl", "3e0b9940311eadc524188210609bc444b5b6a9c64f281944abd35a11d188887a"),
+    "olympiadbench_674": Benchmark(
+        674, "eval/olympiadbench_674.jsonl", "223a7cd166d3f4bb718350e495b94ece6e12b9167aa2e46b7f0be8ee110f3979"
+    ),
+    "olympiadbench": Benchmark(
+        675, "eval/olympiadbench.jsonl", "958287939da9e3c2fed25e073a451bbfdd05cf266a598643d88df41de0536b54"
+    ),
+    "amc23": Benchmark(40, "eval/amc23.jsonl", "8d5f13755716f562419ee5006b9140eed286a467a2e54d6f1a44182e2586a5a8"),
+    "amc22_23": Benchmark(
+        83, "eval/amc22_23.jsonl", "cb7ddf7b48de4768479bd8affa99486f2debf0d35139f8c59cc3b2e23ab4febe"
+    ),
+    "aime24": Benchmark(30, "eval/aime24.jsonl", "cfd40d16eca1d155f5cfe729a9a5dfe5448ccd906ab4d4e975103df107e2ca44"),
+    "aime25": Benchmark(30, "eval/aime25.jsonl", "9c8816522c93701baf05058e3d708d8e763bd2b269ad0b7985e2f825f651b8e9"),
+}
+
+
+def benchmark_of(key: str, run: BenchmarkRun | None = None) -> Benchmark:
+    """The declared benchmark of this key, else the one that `run.path` makes of it; UserError if it is neither."""
+    if key in BENCHMARKS:
+        return BENCHMARKS[key]
+    if run is None or run.path is None:
+        known = f"one of {', '.join(BENCHMARKS)}, or any other name with a path=FILE.jsonl"
+        raise UserError(f"evaluation.benchmarks.{key}: unknown benchmark — {known}{did_you_mean(key, BENCHMARKS)}")
+    return Benchmark(run.problems or 0)
+
+
+def load_benchmark(key: str, data_dir: str | None, run: BenchmarkRun | None = None) -> list[Problem]:
+    """All problems of a benchmark, in order: from `run.path` if it is set, else from its file below `data_dir`.
+
+    UserError if they cannot be had, are not as many or not the ones declared, or are broken.
+    """
+    benchmark = benchmark_of(key, run)
+    if benchmark.terms is not None:
+        return arithmetic.benchmark_problems(benchmark.terms)
+    where, rows = _rows(key, data_dir, run or BenchmarkRun())
+    if len(rows) != benchmark.problems:
+        own = f" of {key}; for another benchmark take a key of your own" if key in BENCHMARKS else ""
+        raise UserError(f"{where}: {len(rows)} rows — {benchmark.problems} expected{own}")
+    return _problems(where, rows)
+
+
+def check_source(key: str, run: BenchmarkRun) -> None:
+    """UserError unless `evaluation.benchmarks.<key>` says where problems come from in a way that pins them."""
+    where = f"evaluation.benchmarks.{key}"
+    declared = benchmark_of(key, run)
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", key) or key == "avg":
+        raise refuse("evaluation.benchmarks", key, "letters, digits, '_', '.' and '-', and not avg")
+    if run.path is None and (run.revision or run.subset or run.problems):
+        raise UserError(f"{where}.path: not set, but revision, subset or problems is — a hub id or a local file")
+    if run.path is None:
+        return
+    if declared.terms is not None:
+        raise UserError(f"{where}.path: {run.path!r} — null: these problems are generated")
+    if not _is_sha256(run.revision):
+        _check_not_a_file(where, run.path)
+        check_hub_id(where, run.path, run.revision)
+    if key not in BENCHMARKS and not run.problems:
+        here = "the number of its rows, 1 or more" if Path(run.path).exists() else "the number of its rows"
+        raise refuse(f"{where}.problems", run.problems, f"{here} ({run.path})")
+    if key in BENCHMARKS and run.problems not in (None, declared.problems):
+        raise refuse(f"{where}.problems", run.problems, f"{declared.problems}, or a key of your own")
+
+
+def _check_not_a_file(where: str, path: str) -> None:
+    """UserError for a path that is meant as a file and is none."""
+    if path.endswith((".jsonl", ".parquet", ".json", ".csv", ".tsv")):
+        raise refuse(f"{where}.path", path, "a file or folder that is there, .jsonl or .parquet")
+
+
+def _is_sha256(revision: str | None) -> bool:
+    return len(revision or "") == 64
+
+
+def _rows(key: str, data_dir: str | None, run: BenchmarkRun) -> tuple[str, list[dict[str, Any]]]:
+    """Where the problems come from, in words, and their rows."""
+    if run.path is None:
+        declared = benchmark_of(key)
+        assert declared.file is not None
+        path, sha256 = data_file(declared.file, data_dir), declared.sha256
+    elif Path(run.path).exists():
+        path, sha256 = Path(run.path), run.revision
+    elif _is_sha256(run.revision):
+        raise refuse(f"evaluation.benchmarks.{key}.path", run.path, "a file or folder that is there")
+    else:
+        rows = iterate_hub(f"evaluation.benchmarks.{key}", run.path, run.revision, None, run.split, run.subset)
+        return f"{run.path}@{run.revision}", list(rows)
+    rows = list(iterate_rows(path))
+    verify_sha256(path, sha256)
+    return str(path), rows
+
+
+def _problems(where: str, rows: Iterable[dict[str, Any]]) -> list[Problem]:
+    problems = [benchmark_problem(where, line, row) for line, row in enumerate(rows, 1)]
+    lines: dict[str, int] = {}
+    for line, problem in enumerate(problems, 1):
+        first = lines.setdefault(problem.id, line)
+        if first != line:
+            raise UserError(f"{where} line {line}: id {problem.id!r} stands in line {first} too — every id once")
+    return problems

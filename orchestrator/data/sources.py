@@ -1,0 +1,228 @@
+"""Where the data files come from: repositories at fixed commits, and how their files become rows of ours.
+
+Only field names change: problems and answers stay as published, but for numbers that become text. A file is right if
+and only if its sha256 is the declared one, so a conversion either reproduces it byte for byte or is refused. All of
+them were checked against the files at these commits.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.data.benchmarks import BENCHMARKS
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Upstream:
+    """A file of a public repository at a commit."""
+
+    repository: str
+    commit: str
+    path: str
+
+    @property
+    def place(self) -> str:
+        """Its path below a mirror of raw files."""
+        return f"{self.repository}/{self.commit}/{self.path}"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A data file: its place below the data folder and its sha256; `convert` makes its rows of the files upstream.
+
+    `licence` is what the repository states itself.
+    """
+
+    file: str
+    sha256: str
+    rows: int
+    upstream: tuple[Upstream, ...]
+    licence: str
+    convert: Callable[[Sequence[bytes]], list[Row]]
+
+
+def to_bytes(rows: Sequence[Row]) -> bytes:
+    """Rows as JSON Lines, as all data files are written."""
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode("utf-8")
+
+
+QWEN_MATH = ("QwenLM/Qwen2.5-Math", "a45202bd16f1ec06f433442dc1152d0074773465")
+OPD = ("thunlp/OPD", "0a443955152fcd76dd08570ee3a43d50e307c5d1")
+GRADE_SCHOOL = ("openai/grade-school-math", "3101c7d5072418e28b9008a6636bde82a006892c")
+OLYMPIAD_FILE = Upstream(*QWEN_MATH, "evaluation/data/olympiadbench/test.jsonl")
+OLYMPIAD_FIELDS = ("is_multiple_answer", "answer_type", "unit", "error", "subfield")
+PROSE_ANSWER = "olympiadbench/1965"  # the 674 edition leaves it out
+
+# MATH training problems that are left out, by subject: they share at least half of the 10-word shingles of a problem
+# that is evaluated, repeat another one, or have an empty answer.
+MATH_LEFT_OUT = {
+    "algebra": {27, 309, 374, 456, 658, 2835, 24377},
+    "counting_and_probability": {70, 98, 296, 316, 457, 493, 700, 989, 1042, 1049},
+    "geometry": {181, 721, 874, 1000},
+    "intermediate_algebra": {132, 172, 443, 627, 705, 753, 815, 1087, 1163, 1984},
+    "number_theory": {809, 988, 998, 1245, 7115, 7117},
+    "prealgebra": {120, 391, 444, 574, 1072},
+    "precalculus": {
+        124, 172, 208, 431, 474, 560, 568, 618, 671, 685, 698, 729, 776, 787, 918, 978, 1050, 1080, 1173, 1225,
+    },
+}  # fmt: skip
+# Which 1,500 of the 7,473 GSM8K training problems are taken: a bit for each line, the lowest of the first byte first.
+GSM8K_SAMPLE = (
+    "B5IIzAAAEIQhyQYAoBAoYZAIAAGgARYEAIIiBBQQQQgEQgkAVQQgU4Q4ggdAOEWEEgiAAQBgAAJAAAQaEDBQ4AgKBIoDICAgEyCBUAAChkCoACsc"
+    "BCgxJDABAIBAakCwAAEAAApXEIVIAQDGAEAQJgAgQAECYtGAgVEQKCwARkwCAAoCxCQAvhAgQQEwQZBBBawiAABCCJEIA+ABABmCqEIIAYAggITR"
+    "AEAgAAgQIBBAIAADAAYkAEEAKAAYkAEcKEJBwyARAEhAAcAIBACyACpVQBKEQyFIAABgAChHEEwDmAwTFAAQDAQAAAYCCFFMAAUIAEhUAQnBgAAA"
+    "AABDYmAJQACgYEACEBRdDIgAAgAIAAAAoiABAgCIBCAASsAgICEEGAhAoQDwCEJomJAAkEBENFB4RCMARAUADQJgAHEAEEjQQgBBSAggREAKg6CE"
+    "UABiAGAUEgoBLAlAMgAgEFVEAhEEIEQAYCUpAgFDQaYBIAkBCAAgwAIkAwJ0EQQAIFAAQgIAIJAgmRcAAUkFAWgQAAgpQgYgGQCAEIECQEIAgBBC"
+    "QAoCAOkmgKYJkEyAjBQQgKwkIgAAMQIAMEghAECAQIQRCcBcghJCyQAQEIAoIXAAAFkBoAGmAAAAEBoEAGDEEUIQAAIXIGCAUNEAAQCgAiEogwPB"
+    "MBg4HGBiMAAAIBBAgAMACqQAQCAQAAhAIAkwECjIKCBJRlASBAIlAQYIMgKYAoAAECgCgKIYCKQowAgAEYQQAICAEKQQBgoBABAGIACGgBUBICDI"
+    "AJAAAAAggCECEQAZMEQAABEMAAiAQLADQAEgQDhCkAwCAQaH0DCwFABCgAAEJACQAwEQAAiAVCEDUoA8EmIdCNCgCMBxAABAoAAgQMQBJIAgUBAE"
+    "IWEAYaQABAQCQEAAeAQIgIDBAgUiCCHFCZMAAiIAAGuCBAQgIAAAECBAITAlhpglUAxdWCAABTQIYoBAAMFgkAACAAACAAIKQsBIEgWMKgAmkAAG"
+    "AIHAnAkCAISgAiIEgeAgEIBbAgENBBAIMAAAAgAQBUQAAKBMIAACBgUJBAQAAkpCEgAC6EBAFBASigAAQhxADAMAoAA4ZCAKoKAIBAMARCCAIgEA"
+    "IIggBoBFAAEKkRUQAMgLQDJAI0gQRIACiPHCQkRIAYICAHgIFQEQCAgIRMgBwGZFIDAgHBALgBFFsAEGAoFABjgUWUAEWQBASASAgAiCSjA0EQDG"
+    "AQGAAJqQRgAGAAA="
+)
+
+
+def _lines(content: bytes) -> list[Row]:
+    return [json.loads(line) for line in content.decode("utf-8").splitlines() if line.strip()]
+
+
+def _math500(files: Sequence[bytes]) -> list[Row]:
+    fields = ("problem", "answer", "solution", "subject", "level")
+    return [
+        {"id": row["unique_id"], **{name: row[name] for name in fields}, "source": "MATH500"}
+        for row in _lines(files[0])
+    ]
+
+
+def _gsm8k(split: str, files: Sequence[bytes]) -> list[Row]:
+    return [
+        {
+            "id": f"gsm8k/{split}/{number}",
+            "problem": row["question"],
+            "answer": row["answer"].rpartition("####")[2].strip(),
+            "solution": row["answer"],
+            "source": f"GSM8K {split}",
+        }
+        for number, row in enumerate(_lines(files[0]))
+    ]
+
+
+def _gsm8k_test(files: Sequence[bytes]) -> list[Row]:
+    return _gsm8k("test", files)
+
+
+def _gsm8k_train(files: Sequence[bytes]) -> list[Row]:
+    taken = int.from_bytes(base64.b64decode(GSM8K_SAMPLE), "little")
+    return [row for number, row in enumerate(_gsm8k("train", files)) if taken >> number & 1]
+
+
+def _contest(name: str, source: str, extra: Sequence[str]) -> Callable[[Sequence[bytes]], list[Row]]:
+    """Rows of a contest whose answers are numbers; `extra` fields are kept."""
+
+    def convert(files: Sequence[bytes]) -> list[Row]:
+        rows = []
+        for row in _lines(files[0]):
+            kept = {field: row[field] for field in extra}
+            answer = str(row["answer"])
+            rows.append(
+                {"id": f"{name}/{row['id']}", "problem": row["problem"], "answer": answer, **kept, "source": source}
+            )
+        return rows
+
+    return convert
+
+
+def _amc22_23(files: Sequence[bytes]) -> list[Row]:
+    return [
+        {
+            "id": f"amc22_23/{number}",
+            "orig_id": row["id"],  # starts again with each contest
+            "problem": row["question"],
+            "answer": str(row["answer"]),
+            "url": row["url"],
+            "source": "aimo-validation-amc (83)",
+        }
+        for number, row in enumerate(_lines(files[0]))
+    ]
+
+
+def _olympiadbench(files: Sequence[bytes]) -> list[Row]:
+    rows = []
+    for row in _lines(files[0]):
+        kept = {name: row[name] for name in ("final_answer", *OLYMPIAD_FIELDS, "context")}
+        head = {"id": f"olympiadbench/{row['id']}", "problem": row["question"], "answer": row["final_answer"][0]}
+        rows.append({**head, **kept, "source": "OlympiadBench/OE_TO_maths_en_COMP"})
+    return rows
+
+
+def _olympiadbench_674(files: Sequence[bytes]) -> list[Row]:
+    """The later edition, in the order of the 675 rows without one of them, with the fields that only those have."""
+    import pyarrow.parquet
+
+    edition = pyarrow.parquet.read_table(io.BytesIO(files[0])).to_pylist()
+    first = [row for row in _olympiadbench(files[1:]) if row["id"] != PROSE_ANSWER]
+    rows = []
+    for row, older in zip(edition, first, strict=True):
+        problem = row["prompt"][0]["content"]
+        rows.append({
+            "id": older["id"],
+            "problem": problem,
+            "answer": row["reward_model"]["ground_truth"],
+            "text_vs_675": "verbatim" if problem == older["problem"] else "T value filled in",
+            "answer_675": older["answer"],
+            **{name: older[name] for name in OLYMPIAD_FIELDS},
+            "source": "OlympiadBench/OE_TO_maths_en_COMP (674-row edition)",
+        })  # fmt: skip
+    return rows
+
+
+def _math_train(files: Sequence[bytes]) -> list[Row]:
+    rows = []
+    for row in json.loads(files[0]):
+        split, subject, name = row["id"].split("/")
+        if split == "train" and int(name.removesuffix(".json")) not in MATH_LEFT_OUT.get(subject, ()):
+            head = {"id": f"math/{row['id']}", "problem": row["prompt"], "answer": row["answer"]}
+            rows.append({**head, "source": "MATH train", "subject": subject, "level": row["level"]})
+    return rows
+
+
+def _benchmark(key: str, convert: Callable[[Sequence[bytes]], list[Row]], licence: str, *upstream: Upstream) -> Source:
+    declared = BENCHMARKS[key]
+    assert declared.file is not None
+    assert declared.sha256 is not None
+    return Source(declared.file, declared.sha256, declared.problems, upstream, licence, convert)
+
+
+SOURCES: dict[str, Source] = {
+    "math500": _benchmark("math500", _math500, "MIT", Upstream(
+        "ZubinGou/math-evaluation-harness", "db77bc6bb2a17c90ed2d63e88ebd8c40a82858c5", "data/math_oai/test.jsonl")),
+    "gsm8k": _benchmark("gsm8k", _gsm8k_test, "MIT", Upstream(*GRADE_SCHOOL, "grade_school_math/data/test.jsonl")),
+    "olympiadbench": _benchmark("olympiadbench", _olympiadbench, "MIT", OLYMPIAD_FILE),
+    "olympiadbench_674": _benchmark(
+        "olympiadbench_674", _olympiadbench_674, "none stated; upstream OpenBMB/OlympiadBench MIT",
+        Upstream(*OPD, "scripts/val/data/Olympiad-Bench/test.parquet"), OLYMPIAD_FILE),
+    "amc23": _benchmark("amc23", _contest("amc23", "AMC12 2023 (40)", ("url",)), "MIT",
+                        Upstream(*QWEN_MATH, "evaluation/data/amc23/test.jsonl")),
+    "amc22_23": _benchmark("amc22_23", _amc22_23, "Apache-2.0", Upstream(
+        "PRIME-RL/PRIME", "18ad596f08d487bb546d80d738d99ec697bd2e75",
+        "eval/data/AI-MO/aimo-validation-amc/aimo-validation-amc.jsonl")),
+    "aime24": _benchmark("aime24", _contest("aime24", "AIME 2024 I+II", ("solution", "url")), "MIT",
+                         Upstream(*QWEN_MATH, "evaluation/data/aime24/test.jsonl")),
+    "aime25": _benchmark("aime25", _contest("aime25", "AIME 2025 I+II", ()), "MIT", Upstream(
+        "RUCBM/G-OPD", "37371a4c31ad7947746200d234161769191f4748", "data/aime25/test.jsonl")),
+    "math_train": Source(
+        "train/math_train.jsonl", "c8224ad363656d57f4c549c503d1da7d87b1a9593d94e7574c1c07f139fa63f0", 7437,
+        (Upstream(*OPD, "datasets/test_data/MATH/train.json"),), "none stated; upstream hendrycks/math MIT",
+        _math_train),
+    "gsm8k_train": Source(
+        "train/gsm8k_train_sample.jsonl", "7e4d6db0de26b5848925585705a3dbbd18584b47365b245d9a17af702fb9773a", 1500,
+        (Upstream(*GRADE_SCHOOL, "grade_school_math/data/train.jsonl"),), "MIT", _gsm8k_train),
+}  # fmt: skip

@@ -1,0 +1,4 @@
+"""The engine on plain torch: keyed sampling (the same bytes after any restart), exact blending, one device.
+
+Imported by `workers`, `trial` and `models` only.
+"""

@@ -1,0 +1,103 @@
+"""A transformers causal language model behind the few operations the engines need.
+
+Shapes: B sequences, L prompt positions (left-padded), V vocabulary rows, N flattened response positions, H hidden.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from orchestrator.engines.interface import Owner
+from orchestrator.engines.torch.attention import attention_for
+from orchestrator.policy.vocabulary import TokenSpace
+
+
+@dataclass
+class CausalModel:
+    """A model, and the token space in which its probabilities are read."""
+
+    model: Any  # PreTrainedModel; its forward signature is dynamic
+    space: TokenSpace
+    owner: Owner
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    def log_prob(self, logits: Tensor) -> Tensor:
+        """Canonical log-probabilities, (…, V) → (…, V), float32 or better."""
+        canonical = self.space.student_log_prob if self.owner == "student" else self.space.teacher_log_prob
+        return canonical(logits)
+
+    def hidden(self, ids: Tensor, attention: Tensor) -> Tensor:
+        """Last hidden states (B, L, H) of right-padded rows."""
+        return self.model.model(input_ids=ids, attention_mask=attention, use_cache=False).last_hidden_state
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Logits (N, V) of hidden states (N, H)."""
+        return self.model.lm_head(hidden)
+
+
+def load_model(path: str, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
+    """A model from a folder, in eval mode; safetensors only, no remote code."""
+    transformers.logging.disable_progress_bar()
+    attention = attention_for(device)
+    model = AutoModelForCausalLM.from_pretrained(
+        path, dtype=dtype, use_safetensors=True, trust_remote_code=False, attn_implementation=attention
+    )
+    return model.eval().to(device)  # pyright: ignore[reportArgumentType]
+
+
+def best_device() -> torch.device:
+    """The GPU this process was given, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Right-padded prompt+response rows, and where their response tokens are predicted."""
+
+    ids: Tensor  # (B, L)
+    attention: Tensor  # (B, L)
+    rows: Tensor  # (N,) row of each response token
+    columns: Tensor  # (N,) position whose logits predict it
+    positions: Tensor  # (N,) its position t in the response
+
+
+def pack(prompts: list[tuple[int, ...]], responses: list[list[int]], device: torch.device) -> Packed:
+    """Rows for one forward pass over prompts followed by responses."""
+    longest = max(len(p) + len(r) for p, r in zip(prompts, responses, strict=True))
+    ids = torch.zeros(len(prompts), longest, dtype=torch.long)
+    attention = torch.zeros_like(ids)
+    rows, columns, positions = [], [], []
+    for row, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
+        whole = [*prompt, *response]
+        ids[row, : len(whole)] = torch.tensor(whole)
+        attention[row, : len(whole)] = 1
+        rows += [row] * len(response)
+        columns += range(len(prompt) - 1, len(whole) - 1)
+        positions += range(len(response))
+    index = [torch.tensor(values, device=device) for values in (rows, columns, positions)]
+    return Packed(ids.to(device), attention.to(device), *index)
+
+
+def micro_batches(lengths: Iterable[int], max_tokens: int) -> Iterator[list[int]]:
+    """Row indices, shortest rows first, grouped so that rows × longest row ≤ max_tokens (a single row may exceed it).
+
+    Rows of like length share a group, so that little of it is padding.
+    """
+    group: list[int] = []
+    for length, row in sorted((length, row) for row, length in enumerate(lengths)):
+        if group and length * (len(group) + 1) > max_tokens:
+            yield group
+            group = []
+        group.append(row)
+    if group:
+        yield group

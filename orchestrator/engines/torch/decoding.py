@@ -1,0 +1,198 @@
+"""Batched decoding on transformers models: the student alone, or drafts of the student judged by the teacher.
+
+A blended round: the student drafts γ tokens, one teacher pass over the γ prefixes gives all of its distributions, and
+each draft is accepted or redrawn so that what is emitted has the behavior's law exactly (`policy.speculation`); what
+follows a rejected draft is forgotten. γ = 1 is lockstep decoding: the reference. The token after γ accepted drafts is
+left to the next round, which needs no further student distribution. Rows advance at their own pace and leave the
+batch as they finish; the teacher's targets for the loss come out of the same passes.
+
+Shapes: B active rows, γ drafts, V vocabulary rows, N emitted positions of a round.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from orchestrator.engines.torch.causal import CausalModel
+from orchestrator.engines.torch.record import Record
+from orchestrator.engines.torch.stream import Stream
+from orchestrator.errors import NotFinite
+from orchestrator.policy import laws, speculation
+from orchestrator.policy.randomness import Role, uniforms
+from orchestrator.policy.spec import Behavior
+from orchestrator.records import pulse
+from orchestrator.rollouts import Request, Rollouts
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """What a decoding pass is allowed to do."""
+
+    max_tokens: int
+    top_k: int = 0  # support size; 0 records no support (evaluation)
+    draft_length: int = 1  # γ of behaviors that need the teacher
+
+
+@torch.no_grad()
+def generate(
+    student: CausalModel, teacher: CausalModel | None, requests: list[Request], behavior: Behavior, decoding: Decoding
+) -> Rollouts:
+    """One response to every request, sampled from `behavior`."""
+    batch = _Batch(student, teacher if behavior.needs_teacher else None, requests, decoding)
+    while len(batch.rows):
+        batch.advance(batch.blended_round(behavior) if behavior.needs_teacher else batch.student_round(behavior))
+        pulse.advance()
+    return batch.record.finish(requests, student.space.student_eos, blended=behavior.needs_teacher)
+
+
+@dataclass(frozen=True)
+class _Round:
+    """What one round proposes for each active row: `tokens` (B, γ), of which the first `count` (B,) are emitted."""
+
+    tokens: Tensor
+    count: Tensor
+    log_p: Tensor  # (B, γ, V)
+    log_mu: Tensor  # (B, γ, V)
+    log_q: Tensor | None  # (B, γ, V)
+    measured: dict[str, Tensor]  # each (B, γ)
+
+
+class _Batch:
+    """The rows that are still being decoded."""
+
+    def __init__(self, student: CausalModel, teacher: CausalModel | None, requests: list[Request], decoding: Decoding):
+        self._eos, self._decoding = student.space.student_eos, decoding
+        prompts = [request.prompt_ids for request in requests]
+        keys = [request.key for request in requests]
+        device = student.device
+        roles = Role if teacher is not None else (Role.DRAFT,)  # the student alone draws and is never judged
+        self._draws = {role: uniforms(keys, role, decoding.max_tokens).to(device) for role in roles}
+        self._sampler = student.owner  # the teacher, where it answers prompts itself
+        self._student = Stream(student, prompts)
+        self._teacher = Stream(teacher, prompts) if teacher is not None else None
+        self._pending = torch.tensor([prompt[-1] for prompt in prompts], device=device)
+        self.rows = torch.arange(len(requests), device=device)
+        self.record = Record(len(requests), decoding.max_tokens, device)
+
+    def student_round(self, behavior: Behavior) -> _Round:
+        """One token of each row, straight from the behavior's law."""
+        log_p = self._student.feed(self._pending[:, None])
+        self._check(log_p, self._sampler)
+        law = laws.law(behavior, log_p[:, 0], None)
+        tokens = speculation.sample(law.log_mu, self._uniforms(Role.DRAFT, 1)[:, 0])
+        return _Round(tokens[:, None], torch.ones_like(tokens), log_p, law.log_mu[:, None], None, {})
+
+    def blended_round(self, behavior: Behavior) -> _Round:
+        """Up to γ tokens of each row: student drafts, one teacher pass, one verification."""
+        assert self._teacher is not None
+        left = self._decoding.max_tokens - int(self._positions().min())
+        length = min(self._decoding.draft_length, left)
+        drafts, log_p = self._draft(length)
+        self._check(log_p, self._sampler)
+        log_q = self._teacher.feed(torch.cat([self._pending[:, None], drafts[:, :-1]], 1))
+        self._check(log_q, "teacher")
+        flat_p, flat_q = log_p.flatten(0, 1), log_q.flatten(0, 1)
+        law = laws.law(behavior, flat_p, flat_q)
+        accept, residual = (self._uniforms(role, length).flatten() for role in (Role.ACCEPT, Role.RESIDUAL))
+        verified = speculation.verify(flat_p, law.log_mu, drafts.flatten(), accept, residual)
+        accepted = verified.accepted.view_as(drafts)
+        survivors = accepted.long().cumprod(-1).sum(-1)
+        self.record.count(self.rows, rounds=1, drafted=length, accepted=survivors)
+        return _Round(
+            tokens=verified.tokens.view_as(drafts),
+            count=(survivors + 1).clamp_max(length),
+            log_p=log_p,
+            log_mu=law.log_mu.view_as(log_p),
+            log_q=log_q,
+            measured={name: value.float().view_as(drafts) for name, value in law.measured.items()},
+        )
+
+    def advance(self, done: _Round) -> None:
+        """Record what a round emits, take back what it does not, and drop the rows that are finished."""
+        fed = done.tokens.shape[1]
+        offsets = torch.arange(fed, device=self.rows.device)
+        count = torch.minimum(done.count, self._decoding.max_tokens - self._positions())
+        stops = (done.tokens == self._eos) & (offsets < count[:, None])
+        ended = stops.any(-1)
+        count = torch.where(ended, stops.long().argmax(-1) + 1, count)
+        emitted = offsets < count[:, None]
+        row, offset = emitted.nonzero(as_tuple=True)
+        values = _measure(done, row, offset, self._decoding.top_k)
+        self.record.add(self.rows[row], self._positions()[row] + offset, values)
+        self.record.lengths[self.rows] += count
+        alive = (~ended & (self._positions() < self._decoding.max_tokens)).nonzero()[:, 0]
+        self._continue(alive, fed, count, done.tokens.gather(1, count[:, None] - 1)[:, 0])
+
+    def _continue(self, alive: Tensor, fed: int, count: Tensor, last: Tensor) -> None:
+        finished = len(alive) < len(self.rows)
+        self.rows, self._pending = self.rows[alive], last[alive]
+        for stream in (self._student, self._teacher):
+            if stream is not None and len(alive):
+                if finished:
+                    stream.keep(alive)
+                stream.take_back(fed, count[alive])
+
+    def _draft(self, length: int) -> tuple[Tensor, Tensor]:
+        """γ student samples in a row (B, γ) and the distributions (B, γ, V) they were drawn from."""
+        uniform = self._uniforms(Role.DRAFT, length)
+        token, drafts, log_p = self._pending, [], []
+        for index in range(length):
+            log_p.append(self._student.feed(token[:, None])[:, 0])
+            token = speculation.sample(log_p[-1], uniform[:, index])
+            drafts.append(token)
+        return torch.stack(drafts, 1), torch.stack(log_p, 1)
+
+    def _check(self, log_prob: Tensor, owner: str) -> None:
+        """NotFinite if a distribution (B, γ, V) is NaN: where one entry is, the entry of EOS is too."""
+        if bool(log_prob[..., self._eos].isnan().any()):
+            raise NotFinite(f"the {owner}'s logits are not finite")
+
+    def _positions(self) -> Tensor:
+        """Response position (B,) of the next token."""
+        return self.record.lengths[self.rows]
+
+    def _uniforms(self, role: Role, length: int) -> Tensor:
+        """Uniforms (B, γ) of the next positions; beyond the length limit they repeat and are never used."""
+        positions = self._positions()[:, None] + torch.arange(length, device=self.rows.device)
+        return self._draws[role][self.rows].gather(1, positions.clamp_max(self._decoding.max_tokens - 1))
+
+
+def _measure(done: _Round, row: Tensor, offset: Tensor, top_k: int) -> dict[str, Tensor]:
+    """What is kept of N emitted positions, by the names of `Rollouts` and `TeacherScores`."""
+    tokens, log_p, log_mu = (each[row, offset] for each in (done.tokens, done.log_p, done.log_mu))
+    measured = {name: value[row, offset] for name, value in done.measured.items()}
+    if done.log_q is not None:
+        measured["acceptance"] = speculation.acceptance(log_p, log_mu).float()
+        if "behavior_kl" not in measured:
+            measured["behavior_kl"] = speculation.kl_divergence(log_mu, log_p).float()
+    kept = {
+        "tokens": tokens,
+        "student": _at(log_p, tokens),
+        "behavior": _at(log_mu, tokens),
+        **{f"measured.{name}": value for name, value in measured.items()},
+    }
+    if top_k:
+        kept["support_ids"] = log_p.topk(top_k, dim=-1).indices
+        if done.log_q is not None:
+            statistics = teacher_statistics(done.log_q[row, offset], tokens, kept["support_ids"])
+            kept |= {f"teacher.{name}": value for name, value in statistics.items()}
+    return kept
+
+
+def teacher_statistics(log_q: Tensor, tokens: Tensor, support: Tensor) -> dict[str, Tensor]:
+    """Fields of `TeacherScores` at N prefixes: log q (N, V), tokens (N,), support ids (N, K)."""
+    own = log_q.topk(support.shape[-1], dim=-1).indices
+    q = log_q.exp()
+    return {
+        "support_BTK": log_q.gather(-1, support),
+        "token_BT": _at(log_q, tokens),
+        "entropy_BT": -torch.where(q > 0, q * log_q, 0.0).sum(-1),
+        "overlap_BT": (support[:, :, None] == own[:, None, :]).any(-1).float().mean(-1),
+    }
+
+
+def _at(log_prob: Tensor, ids: Tensor) -> Tensor:
+    return log_prob.gather(-1, ids[:, None])[:, 0]

@@ -1,0 +1,45 @@
+"""The teacher's statistics on finished rollouts, in batched passes; no token is scored outside its response."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+from orchestrator.engines.torch.causal import CausalModel, Packed, micro_batches, pack
+from orchestrator.engines.torch.decoding import teacher_statistics
+from orchestrator.records import pulse
+from orchestrator.rollouts import Rollouts, TeacherScores
+
+# Tokens × vocabulary of the rows held at once: on CPUs what the caches keep, on GPUs what fills one (1 GiB of float32).
+HEAD_CHUNK = {"cpu": 2**21, "cuda": 2**28}
+
+
+@torch.no_grad()
+def score(teacher: CausalModel, rollouts: Rollouts, micro_batch_tokens: int) -> TeacherScores:
+    """log q of support and tokens, entropy and overlap at every visited prefix (see `TeacherScores`)."""
+    rows, width, top_k = rollouts.support_ids_BTK.shape
+    shapes = {"support_BTK": (rows, width, top_k)}
+    out = {f.name: torch.zeros(shapes.get(f.name, (rows, width))) for f in dataclasses.fields(TeacherScores)}
+    lengths = [len(r.prompt_ids) + int(n) for r, n in zip(rollouts.requests, rollouts.lengths_B, strict=True)]
+    for group in micro_batches(lengths, micro_batch_tokens):
+        prompts = [rollouts.requests[row].prompt_ids for row in group]
+        packed = pack(prompts, [rollouts.response(row) for row in group], teacher.device)
+        _score_group(teacher, rollouts, torch.tensor(group), packed, out)
+        pulse.advance()
+    return TeacherScores(**out)
+
+
+def _score_group(
+    teacher: CausalModel, rollouts: Rollouts, group: torch.Tensor, packed: Packed, out: dict[str, torch.Tensor]
+) -> None:
+    hidden = teacher.hidden(packed.ids, packed.attention)[packed.rows, packed.columns]
+    rows, positions = group[packed.rows.cpu()], packed.positions.cpu()
+    chunk = max(1, HEAD_CHUNK[hidden.device.type] // teacher.model.config.vocab_size)
+    for start in range(0, len(hidden), chunk):
+        part = slice(start, start + chunk)
+        tokens = rollouts.tokens_BT[rows[part], positions[part]].to(hidden.device)
+        support = rollouts.support_ids_BTK[rows[part], positions[part]].to(hidden.device)
+        statistics = teacher_statistics(teacher.log_prob(teacher.head(hidden[part])), tokens, support)
+        for name, value in statistics.items():
+            out[name][rows[part], positions[part]] = value.float().cpu()

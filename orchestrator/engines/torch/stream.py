@@ -1,0 +1,96 @@
+"""A batch of sequences being decoded by one model: its KV cache, with slots that may be taken back.
+
+A stream holds all tokens of a row but its last, the pending one. Feeding the pending token and drafts after it gives
+the distributions at those prefixes; the slots of drafts that are then rejected are masked, and the cache is compacted
+when too much of it is dead.
+
+Shapes: B rows, n fed tokens, L cache slots, V vocabulary rows.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from orchestrator.engines.torch.causal import CausalModel
+from orchestrator.engines.torch.slots import SlotCache
+
+DEAD_SHARE = 0.25  # of the slots; beyond it a compaction costs less than attending over them
+
+
+class Stream:
+    """One model's view of the batch. Positions are explicit, so masked slots do not shift what follows."""
+
+    def __init__(self, causal: CausalModel, prompts: list[tuple[int, ...]]):
+        self._causal = causal
+        self._cache = SlotCache(causal.model.config)
+        held = [prompt[:-1] for prompt in prompts]
+        distinct = list(dict.fromkeys(held))
+        width = max(map(len, held))
+        ids = torch.zeros(len(distinct), width, dtype=torch.long)
+        live = torch.zeros_like(ids)
+        for row, tokens in enumerate(distinct):
+            ids[row, width - len(tokens) :] = torch.tensor(tokens, dtype=torch.long)
+            live[row, width - len(tokens) :] = 1
+        self._live = live.to(causal.device)
+        if width:
+            self._forward(ids.to(causal.device), (self._live.cumsum(-1) - 1).clamp_min(0), logits=1)
+        # Samples of one prompt share its pass.
+        rows = {tokens: row for row, tokens in enumerate(distinct)}
+        self.keep(torch.tensor([rows[tokens] for tokens in held], device=causal.device))
+
+    def feed(self, tokens: Tensor) -> Tensor:
+        """Append n tokens (B, n) to every row; log-probabilities (B, n, V) of what follows each of them."""
+        rows, count = tokens.shape
+        start = self._live.sum(-1, keepdim=True)
+        positions = start + torch.arange(count, device=tokens.device)
+        self._live = torch.cat([self._live, self._live.new_ones(rows, count)], -1)
+        return self._causal.log_prob(self._forward(tokens, positions, logits=count))
+
+    def take_back(self, fed: int, kept: Tensor) -> None:
+        """Of the last `fed` tokens of each row, keep the first `kept` (B,), at least one."""
+        unused = fed - int(kept.max())
+        if unused:
+            self._cache.crop(-unused)
+            self._live = self._live[:, :-unused]
+        columns = torch.arange(fed - unused, device=kept.device)
+        self._live[:, self._live.shape[1] - (fed - unused) :] = (columns < kept[:, None]).long()
+        if float((self._live == 0).float().mean()) > DEAD_SHARE:
+            self._compact()
+
+    def keep(self, rows: Tensor) -> None:
+        """Keep `rows` (int64 indices), which may repeat."""
+        self._cache.keep(rows)
+        self._live = self._live[rows]
+
+    def _compact(self) -> None:
+        """Move each row's live slots to the right, in order, and drop the columns that no row uses."""
+        width = int(self._live.sum(-1).max())
+        order = self._live.argsort(dim=-1, stable=True)[:, -width:]
+        if width == self._live.shape[1]:
+            return
+        self._live = self._live.gather(1, order)
+        self._cache.reorder(order)
+
+    def _forward(self, ids: Tensor, positions: Tensor, logits: int) -> Tensor:
+        """Logits (B, `logits`, V) of the last positions."""
+        return self._causal.model(
+            input_ids=ids,
+            attention_mask=self._visible(ids.shape[1]),
+            position_ids=positions,
+            past_key_values=self._cache,
+            use_cache=True,
+            logits_to_keep=logits,
+        ).logits
+
+    def _visible(self, fed: int) -> Tensor:
+        """Slots that the last `fed` tokens attend to, (B, 1, fed, L) bool: live ones up to their own.
+
+        A token always sees itself: padding that saw nothing would turn its keys and values into NaN.
+        """
+        live = self._live.bool()[:, None, None, :]
+        if fed == 1:
+            return live
+        slots = torch.arange(self._live.shape[1], device=self._live.device)
+        own = slots[-fed:, None]
+        return (live & (slots <= own)) | (slots == own)

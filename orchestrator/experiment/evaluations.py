@@ -1,0 +1,80 @@
+"""Evaluations of an experiment: their ids, how many samples they want, and in which rungs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import NamedTuple
+
+from orchestrator.config import Evaluation, Setup
+from orchestrator.data.benchmarks import benchmark_of
+from orchestrator.experiment.identity import digest, evaluation_identity
+from orchestrator.grading.grader import GRADER_VERSION
+
+FRESH = 1  # draw of the samples that take no part in selection
+# Doublings, and one more where a few candidates close to each other cost most (tests/benchmarks/race.py compares).
+SHARES = (*(Fraction(1, size) for size in (32, 16, 8, 4, 2)), Fraction(3, 4), Fraction(1))
+
+
+def evaluation_id(setup: Setup, benchmark: str, grader: str = GRADER_VERSION) -> str:
+    """`<benchmark>-<8 hex>`: see `identity.evaluation_identity`."""
+    return f"{benchmark}-{digest(evaluation_identity(setup, benchmark, grader))}"
+
+
+def evaluation_ids(setup: Setup, grader: str = GRADER_VERSION) -> dict[str, str]:
+    """Benchmark key → evaluation id, in the order of the table's columns."""
+    return {key: evaluation_id(setup, key, grader) for key in setup.evaluation.benchmarks}
+
+
+def fresh_evaluation_ids(setup: Setup) -> dict[str, str]:
+    """Benchmark key → id of the same evaluation on samples that take no part in selection."""
+    return drawn_evaluation_ids(setup, FRESH)
+
+
+def drawn_evaluation_ids(setup: Setup, draw: int, grader: str = GRADER_VERSION) -> dict[str, str]:
+    """Benchmark key → id of an independent repetition: draw d has the samples of the evaluation with seed + d."""
+    drawn = replace(setup.evaluation, seed=setup.evaluation.seed + draw)
+    return evaluation_ids(replace(setup, evaluation=drawn), grader)
+
+
+def samples_wanted(evaluation: Evaluation, benchmark: str) -> int:
+    """n of a benchmark."""
+    run = evaluation.benchmarks[benchmark]
+    assert run is not None
+    return run.n
+
+
+def rungs(evaluation: Evaluation) -> list[dict[str, int]]:
+    """Benchmark → samples for each problem, rung by rung; the last is n. A single one under `budget: full`."""
+    full = {benchmark: samples_wanted(evaluation, benchmark) for benchmark in evaluation.benchmarks}
+    if evaluation.budget == "full":
+        return [full]
+    return [dict(zip(full, sizes, strict=True)) for sizes in rung_sizes(list(full.values()))]
+
+
+def samples_at_once(evaluation: Evaluation, kind: str) -> dict[str, int]:
+    """Benchmark → samples a checkpoint gets as soon as it is there; the untrained student has no rivals."""
+    return rungs(evaluation)[-1 if kind == "base_eval" else 0]
+
+
+def problems_wanted(evaluation: Evaluation, benchmark: str) -> int:
+    """How many problems of a benchmark are evaluated."""
+    run = evaluation.benchmarks[benchmark]
+    assert run is not None
+    total = benchmark_of(benchmark, run).problems
+    return total if run.limit is None else min(run.limit, total)
+
+
+def rung_sizes(full: Sequence[int]) -> list[tuple[int, ...]]:
+    """Samples for each problem at each rung, by benchmark; the last rung is `full`, and none repeats another."""
+    sizes = (tuple(-(-n * share.numerator // share.denominator) for n in full) for share in SHARES)
+    return list(dict.fromkeys(sizes))
+
+
+class Sampling(NamedTuple):
+    """One evaluation of one checkpoint; `draw` 0 are the samples that select, `grid.FRESH` those that do not."""
+
+    benchmark: str
+    step: int
+    draw: int

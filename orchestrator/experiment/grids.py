@@ -1,0 +1,103 @@
+"""What an experiment file asks of its methods: grids of knobs, own placements and seeds."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from orchestrator.config import Placement
+from orchestrator.errors import UserError, refuse, unknown
+from orchestrator.experiment import strict
+from orchestrator.experiment.methods import METHODS, Knob
+
+PLACEMENT_KEY = "placement"
+
+
+SEEDS_KEY = "seeds"
+
+
+MOST = 10**9  # of a knob, where its own interval has no end
+
+
+RESERVED = (PLACEMENT_KEY, SEEDS_KEY)  # what a method's block may hold beside its knobs
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The `methods` of an experiment file: method → knob → list of values, and what some have of their own."""
+
+    grids: dict[str, dict[str, list[Any]]]
+    placements: dict[str, Placement]
+    seeds: dict[str, list[int]]
+
+
+def parse_methods(raw: dict[str, Any], default: Placement) -> Asked:
+    """The grids of the methods, with the placements and seeds of those that give their own.
+
+    A method set to null is left out. Raises UserError on an unknown method or knob, a value of the wrong
+    type or out of range, a missing knob or a repeated value.
+    """
+    asked = Asked({}, {}, {})
+    for method, body in raw.items():
+        if method not in METHODS:
+            raise unknown(f"methods.{method}", "method", method, METHODS)
+        if body is None:
+            continue
+        if not isinstance(body, dict):
+            raise refuse(f"methods.{method}", body, "a mapping of knobs to lists of values, {} for none")
+        asked.grids[method] = _grid(method, {k: v for k, v in body.items() if k not in RESERVED})
+        if PLACEMENT_KEY in body:
+            asked.placements[method] = _placement(method, body[PLACEMENT_KEY], default)
+        if SEEDS_KEY in body:
+            asked.seeds[method] = check_seeds(f"methods.{method}.{SEEDS_KEY}", body[SEEDS_KEY])
+    return asked
+
+
+def check_seeds(key: str, seeds: Any) -> list[int]:
+    """`seeds` as they are; UserError unless they are one or several distinct whole numbers ≥ 0."""
+    whole = isinstance(seeds, list) and all(type(seed) is int and 0 <= seed <= strict.LARGEST for seed in seeds)
+    if not whole or not seeds:
+        raise refuse(key, seeds, "one or several whole numbers ≥ 0, for example [0, 1, 2]")
+    if len(set(seeds)) != len(seeds):
+        raise refuse(key, seeds, "every seed once")
+    return seeds
+
+
+def without_own_seeds(raw: dict[str, Any]) -> dict[str, Any]:
+    """`methods` of an experiment file without the seeds that methods give for themselves; anything else as it is."""
+    return {
+        method: {k: v for k, v in body.items() if k != SEEDS_KEY} if isinstance(body, dict) else body
+        for method, body in raw.items()
+    }
+
+
+def _grid(method: str, body: dict[str, Any]) -> dict[str, list[Any]]:
+    knobs = METHODS[method].knobs
+    for name in body:
+        if name not in knobs:
+            raise unknown(f"methods.{method}.{name}", "key", name, [*knobs, *RESERVED])
+    return {name: _values(f"methods.{method}.{name}", knob, body.get(name)) for name, knob in knobs.items()}
+
+
+def _values(key: str, knob: Knob, raw: Any) -> list[Any]:
+    values = raw if isinstance(raw, list) else [raw]
+    if raw is None or not values:
+        raise UserError(f"{key}: missing — one or several values, each {knob.describe()}")
+    for value in values:
+        if not knob.accepts(value):
+            raise refuse(key, value, knob.describe())
+        if value > MOST:
+            raise refuse(key, value, f"{knob.describe()}, at most {MOST:g}")
+    typed = [knob.kind(value) for value in values]
+    repeated = next((v for i, v in enumerate(typed) if v in typed[:i]), None)
+    if repeated is not None:
+        raise refuse(key, raw, f"{repeated!r} stands twice: every point of the grid once")
+    return typed
+
+
+def _placement(method: str, raw: Any, default: Placement) -> Placement:
+    values = {"mode": raw} if isinstance(raw, str) else raw
+    key = f"methods.{method}.{PLACEMENT_KEY}"
+    if not isinstance(values, dict):
+        raise refuse(key, raw, "inline, colocated, split, or a mapping with mode, gpus, cpus")
+    return strict.build(Placement, asdict(default) | values, key)

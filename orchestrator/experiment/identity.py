@@ -1,0 +1,148 @@
+"""What an id is made of: named keys of the configuration, and nothing that is not named here.
+
+Same identity ⇒ same training, so a key belongs here if it can change what training produces (or, for an evaluation,
+what the samples and their grades are). A new key of a configuration class leaves every id as it is until it is named
+here. Name it under LATER, and it counts only where it differs from its default, so that ids from before it stay.
+Any other change to an identity gives every unit another id: bump SCHEMA and say so in CHANGELOG.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from orchestrator.config import Data, Model, Optimizer, Setup
+from orchestrator.data.benchmarks import BENCHMARKS, benchmark_of
+from orchestrator.grading.grader import GRADER_VERSION
+
+SCHEMA = 2
+
+Models = Mapping[str, dict[str, Any]]  # role → what fixes that model; see `made_models.models_of`
+
+RECIPE = ("updates", "batch", "lr", "seed", "wrong_step", "off_task", "no_reasoning")
+SHAPE = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "tied")
+VOCABULARY = ("size", "valid")
+PROMPT = ("kind", "system", "enable_thinking")
+DATA = ("source", "revision", "order_seed")
+ENGINE = ("rollout", "learner", "dtype")
+TRAINING = ("prompts_per_step", "samples_per_prompt", "max_prompt_tokens", "max_response_tokens")
+OPTIMIZER = ("lr", "beta1", "beta2", "eps", "weight_decay", "clip", "warmup_steps")
+OBJECTIVE = ("objective", "top_k", "steps", "checkpoint_every")
+SFT = ("updates", "checkpoints")
+DECODING = ("max_response_tokens", "temperature", "seed")
+PROBE = ("prompts", "prefixes", "continuations")
+# Keys that came after ids were given out: they count only where they differ from their default.
+LATER: dict[type, tuple[str, ...]] = {Optimizer: ("decay",)}
+
+
+def digest(value: Any) -> str:
+    """8 hex digits of the sha256 of `value` as canonical JSON."""
+    canonical = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:8]
+
+
+def part(value: Any, keys: Sequence[str]) -> dict[str, Any]:
+    """The named keys of a configuration object, with those under LATER that are not at their default."""
+    chosen = {key: getattr(value, key) for key in keys}
+    for kind, later in LATER.items():
+        if isinstance(value, kind):
+            chosen |= {key: getattr(value, key) for key in later if getattr(value, key) != getattr(kind(), key)}
+    return chosen
+
+
+def model_identity(model: Model, setup: Setup) -> dict[str, Any]:
+    """What is known of a model beforehand: its revision, or its recipe with shape and tokenizer.
+
+    Whatever is trained from a made model counts its weights instead; see `made_models.models_of`.
+    """
+    if model.recipe is None:
+        return {"revision": model.revision}
+    return {
+        "recipe": part(model.recipe, RECIPE),
+        "shape": part(model.shape, SHAPE),
+        "eos": model.eos,
+        "tokenizer": setup.tokenizer,
+        "vocabulary": part(setup.vocabulary, VOCABULARY),
+        "world": _world(),
+    }
+
+
+def pair_identity(setup: Setup, models: Models) -> dict[str, Any]:
+    """What fixes both models, how they read a problem, and the problems."""
+    return {
+        "student": models["student"],
+        "teacher": models["teacher"],
+        "eos": [setup.student.eos, setup.teacher.eos],
+        "vocabulary": part(setup.vocabulary, VOCABULARY),
+        "prompt": part(setup.prompt, PROMPT),
+        "data": _data_identity(setup.data),
+    }
+
+
+def base_identity(setup: Setup, models: Models) -> dict[str, Any]:
+    """The untrained student."""
+    return {
+        "kind": "base_eval",
+        "student": models["student"],
+        "eos": [setup.student.eos, setup.teacher.eos],
+        "vocabulary": part(setup.vocabulary, VOCABULARY),
+        "engine": setup.engine.rollout,
+        "dtype": setup.engine.dtype,
+        "schema": SCHEMA,
+    }
+
+
+def sft_identity(setup: Setup, models: Models, seed: int) -> dict[str, Any]:
+    """The supervised stage; where trials go on from it is theirs."""
+    return _training_identity("sft", setup, models, seed) | {"sft": part(setup.training.sft, SFT)}
+
+
+def trial_identity(
+    setup: Setup, models: Models, method: str, knobs: dict[str, Any], seed: int, stage: str | None
+) -> dict[str, Any]:
+    """A distillation run; `stage` is the id of the supervised stage that it starts from."""
+    identity = _training_identity("trial", setup, models, seed) | part(setup.training, OBJECTIVE)
+    identity |= {"method": method, "knobs": knobs}
+    if stage is not None:
+        identity |= {"sft": stage, "after_sft": setup.training.sft.after}
+    return identity
+
+
+def evaluation_identity(setup: Setup, benchmark: str, grader: str = GRADER_VERSION) -> dict[str, Any]:
+    """An evaluation: the benchmark's content, prompt, decoding and grader.
+
+    The number of samples is not in it: more samples extend a record, they do not replace it.
+    """
+    run = setup.evaluation.benchmarks[benchmark]
+    assert run is not None
+    return {
+        "benchmark": benchmark_of(benchmark, run).identity(run) | {"limit": run.limit},
+        "prompt": part(setup.prompt, PROMPT),
+        "decoding": part(setup.evaluation, DECODING),
+        "grader": grader,
+        "schema": SCHEMA,
+    }
+
+
+def _data_identity(data: Data) -> dict[str, Any]:
+    """Training problems by content, never by where they lie: sha256 of files, a hub's revision, the embedded world."""
+    identity = part(data, DATA) | {"files": [file.sha256 for file in data.files]}
+    return identity | {"world": _world()} if data.source == "arithmetic" else identity
+
+
+def _world() -> Any:
+    return BENCHMARKS["arithmetic_short"].identity()["world"]
+
+
+def _training_identity(kind: str, setup: Setup, models: Models, seed: int) -> dict[str, Any]:
+    """What every kind of training depends on."""
+    training = part(setup.training, TRAINING) | {"optimizer": part(setup.training.optimizer, OPTIMIZER)}
+    return pair_identity(setup, models) | {
+        "kind": kind,
+        "seed": seed,
+        "training": training,
+        "engine": part(setup.engine, ENGINE),
+        "schema": SCHEMA,
+    }

@@ -1,0 +1,164 @@
+"""What an experiment may leave to its local files: content as sha256, numbers of rows, shapes, vocabularies, stop ids.
+
+A file named without its sha256 is read here once, when the experiment is loaded, so that ids and plans know what it
+holds; each of them is a note for the user, with the line that pins it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from orchestrator.config import BenchmarkRun, Model, Setup, Shape, Vocabulary
+from orchestrator.data.benchmarks import BENCHMARKS
+from orchestrator.data.cache import cached
+from orchestrator.data.files import file_sha256, folder_sha256, iterate_rows
+from orchestrator.errors import UserError, refuse
+from orchestrator.experiment.identity import digest
+
+CONFIG_KEYS = {
+    "layers": "num_hidden_layers",
+    "hidden": "hidden_size",
+    "heads": "num_attention_heads",
+    "kv_heads": "num_key_value_heads",
+    "head_dim": "head_dim",
+    "ffn": "intermediate_size",
+}
+ROLES = ("student", "teacher")
+
+
+def completed(name: str, setup: Setup) -> tuple[Setup, list[str]]:
+    """`setup` with what its local files say where it says nothing itself, and a note for each sha256 found so.
+
+    `name` is the setup's. UserError where a file that has to be read is missing or broken.
+    """
+    notes: list[str] = []
+    runs = {key: _benchmark(key, run, notes) for key, run in setup.evaluation.benchmarks.items()}
+    setup = replace(setup, evaluation=replace(setup.evaluation, benchmarks=runs))
+    for role in ROLES:
+        setup = replace(setup, **{role: _model(f"{name}.{role}", getattr(setup, role), notes)})
+    return replace(setup, vocabulary=_vocabulary(name, setup)), notes
+
+
+def local_folder(model: Model) -> Path | None:
+    """The folder of a model that lies on this machine; None for a hub id or a recipe."""
+    folder = Path(model.path or "").expanduser()
+    return folder if model.path and model.recipe is None and folder.is_dir() else None
+
+
+def describe(key: str, folder: Path) -> tuple[Shape, int]:
+    """Shape and stop id of the model in `folder`, from its configuration. UserError if it does not say."""
+    config = _json(key, folder / "config.json")
+    numbers: dict[str, int] = {}
+    for ours, theirs in CONFIG_KEYS.items():
+        value = config.get(theirs)
+        if isinstance(value, int):
+            numbers[ours] = value
+        else:
+            raise refuse(f"{key}.shape.{ours}", value, f"a number as {theirs} in {folder / 'config.json'}")
+    return Shape(**numbers, tied=bool(config.get("tie_word_embeddings", False))), _stop_id(key, folder, config)
+
+
+def vocabulary_of(key: str, folder: Path) -> Vocabulary:
+    """Rows of the embedding, and ids that the tokenizer in `folder` knows. UserError if it does not say."""
+    size = _json(key, folder / "config.json").get("vocab_size")
+    if not isinstance(size, int):
+        raise refuse(f"{key}: vocab_size", size, f"a number in {folder / 'config.json'}")
+    return Vocabulary(size, 1 + max(_token_ids(key, folder).values()))
+
+
+def _benchmark(key: str, run: BenchmarkRun | None, notes: list[str]) -> BenchmarkRun | None:
+    path = Path(run.path).expanduser() if run is not None and run.path else None
+    if run is None or path is None or not path.exists():
+        return run
+    run = replace(run, path=str(path.resolve()))
+    where = f"evaluation.benchmarks.{key}"
+    if run.revision is None:
+        if path.is_dir():
+            raise refuse(f"{where}.path", str(path), "a .jsonl or .parquet file")
+        run = replace(run, revision=file_sha256(path))
+        notes.append(f"{where}: the sha256 of {path} is taken as it is; to pin it: {where}.revision={run.revision}")
+    if key not in BENCHMARKS and run.problems is None:
+        run = replace(run, problems=sum(1 for _ in iterate_rows(path)))
+    return run
+
+
+def _model(key: str, model: Model, notes: list[str]) -> Model:
+    folder = local_folder(model)
+    if folder is None:
+        return model
+    if model.revision is None:
+        model = replace(model, revision=_folder_sha256(folder))
+        notes.append(f"{key}: the sha256 of {folder} is taken as it is; to pin it: revision: {model.revision}")
+    elif set(model.revision) == {"0"}:
+        raise refuse(f"{key}.revision", model.revision, f"left out at first, then what is printed for {folder}")
+    lacking = [field.name for field in fields(Shape) if field.name != "tied" and not getattr(model.shape, field.name)]
+    if lacking or model.eos == -1:
+        shape, eos = describe(key, folder)
+        given = {field: getattr(model.shape, field) for field in CONFIG_KEYS if field not in lacking}
+        tied = shape.tied if lacking and model.shape.tied else model.shape.tied
+        model = replace(model, shape=replace(shape, **given, tied=tied), eos=eos if model.eos == -1 else model.eos)
+    return replace(model, path=str(folder.resolve()))
+
+
+def _vocabulary(name: str, setup: Setup) -> Vocabulary:
+    """The setup's vocabulary; what it does not give is the teacher's, whose tokenizer is used, or the student's."""
+    vocabulary = setup.vocabulary
+    if vocabulary.size and vocabulary.valid:
+        return vocabulary
+    folder = local_folder(setup.teacher) or local_folder(setup.student)
+    if folder is None:
+        return vocabulary
+    own = vocabulary_of(name, folder)
+    return Vocabulary(vocabulary.size or own.size, vocabulary.valid or own.valid)
+
+
+def _stop_id(key: str, folder: Path, config: dict[str, Any]) -> int:
+    """The first stop id of the generation settings, else of the model's configuration, else the tokenizer's."""
+    generation = folder / "generation_config.json"
+    for settings in (_json(key, generation) if generation.is_file() else {}, config):
+        ids = settings.get("eos_token_id")
+        first = ids[0] if isinstance(ids, list) and ids else ids
+        if isinstance(first, int):
+            return first
+    tokenizer = folder / "tokenizer_config.json"
+    token = _json(key, tokenizer).get("eos_token") if tokenizer.is_file() else None
+    text = token.get("content") if isinstance(token, dict) else token
+    known = _token_ids(key, folder) if text else {}
+    if text not in known:
+        raise refuse(f"{key}.eos", None, f"the id of the token that ends a response; {folder} does not say")
+    return known[text]
+
+
+def _token_ids(key: str, folder: Path) -> dict[str, int]:
+    """Token → id of a folder's tokenizer.json."""
+    tokenizer = _json(key, folder / "tokenizer.json")
+    try:
+        entries = tokenizer["model"]["vocab"]  # a mapping, or with unigrams a list of [token, score]
+        ids = dict(entries) if isinstance(entries, dict) else {entry[0]: i for i, entry in enumerate(entries)}
+        ids |= {token["content"]: token["id"] for token in tokenizer.get("added_tokens") or []}
+        return {str(token): int(number) for token, number in ids.items()}
+    except (KeyError, TypeError, ValueError, IndexError):
+        raise UserError(f"{key}: {folder / 'tokenizer.json'} has no vocabulary — give vocabulary and eos") from None
+
+
+def _json(key: str, file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise UserError(f"{key}: {file} is missing or broken — a Hugging Face model folder") from None
+    return found
+
+
+def _folder_sha256(folder: Path) -> str:
+    """`folder_sha256`, which reads gigabytes, remembered for as long as names, sizes and times are the same."""
+    files = sorted(path for path in folder.resolve().rglob("*") if path.is_file())
+    stamps = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    try:
+        return cached(f"folder-{digest(stamps)}.sha256", lambda: folder_sha256(folder))
+    except UserError:  # no cache folder to write to
+        return folder_sha256(folder)

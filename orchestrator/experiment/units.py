@@ -1,0 +1,139 @@
+"""Experiment → units of work, each with an id that says what training produces.
+
+Same id ⇒ same training, so units are shared between experiments and only what is missing runs.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from orchestrator.config import Experiment, Placement, Setup
+from orchestrator.experiment.identity import Models, base_identity, digest, sft_identity, trial_identity
+from orchestrator.experiment.made_models import models_of
+from orchestrator.experiment.methods import BASE, method_label
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One run directory. `identity` holds everything that can change what training produces."""
+
+    id: str
+    kind: str  # base_eval | sft | trial | probe
+    setup: str
+    method: str | None
+    knobs: dict[str, Any]
+    seed: int
+    depends_on: tuple[str, ...]
+    steps: int
+    first_batch: int  # prompt batch of step 0 (K under `after: continue`)
+    identity: dict[str, Any] = field(repr=False)
+    placement: Placement = field(default_factory=Placement)
+    provisional: bool = False  # the id rests on recipes of models that were not made yet, and will be another
+
+    @property
+    def label(self) -> str:
+        """Method and knobs for people: `TRB epsilon0=0.05 K=12`."""
+        name = method_label(BASE if self.kind == "base_eval" else self.method or self.kind)
+        return " ".join([name, *(f"{k}={v:g}" for k, v in self.knobs.items())])
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """A setup with what is known of its models."""
+
+    name: str
+    setup: Setup
+    models: Models
+    final: bool
+
+
+def expand(experiment: Experiment, runs: Path | None = None) -> list[Unit]:
+    """All units of `experiment`; what a unit depends on stands before it.
+
+    `runs` is where embedded models are made: their weights are in the ids. Without it, and before they are made, units
+    of such setups are `provisional`.
+    """
+    units: list[Unit] = []
+    for name, setup in experiment.setups.items():
+        pair = _Pair(name, setup, *models_of(setup, runs))
+        base_placement = experiment.runtime.placement
+        units.append(_base_eval(pair, base_placement))
+        if "sft_warmup" in experiment.methods:
+            units += [_sft(pair, seed, base_placement) for seed in experiment.seeds_of("sft_warmup")]
+        for method, grid in experiment.methods.items():
+            placement = experiment.placements.get(method, base_placement)
+            for values, seed in itertools.product(itertools.product(*grid.values()), experiment.seeds_of(method)):
+                knobs = dict(zip(grid, values, strict=True))
+                units.append(_trial(pair, method, knobs, seed, placement))
+    return units
+
+
+def waves(units: list[Unit]) -> list[list[Unit]]:
+    """Units by depth of dependency: a wave needs only what earlier waves made."""
+    first = [unit for unit in units if not unit.depends_on]
+    return [wave for wave in (first, [unit for unit in units if unit.depends_on]) if wave]
+
+
+def _base_eval(pair: _Pair, placement: Placement) -> Unit:
+    identity = base_identity(pair.setup, pair.models)
+    return Unit(
+        id=f"{pair.name}-base_eval-{digest(identity)}",
+        kind="base_eval",
+        setup=pair.name,
+        method=None,
+        knobs={},
+        seed=0,
+        depends_on=(),
+        steps=0,
+        first_batch=0,
+        identity=identity,
+        placement=placement,
+        provisional=not pair.final,
+    )
+
+
+def _sft(pair: _Pair, seed: int, placement: Placement) -> Unit:
+    identity = sft_identity(pair.setup, pair.models, seed)
+    return Unit(
+        id=f"{pair.name}-sft-s{seed}-{digest(identity)}",
+        kind="sft",
+        setup=pair.name,
+        method=None,
+        knobs={},
+        seed=seed,
+        depends_on=(),
+        steps=pair.setup.training.sft.updates,
+        first_batch=0,
+        identity=identity,
+        placement=placement,
+        provisional=not pair.final,
+    )
+
+
+def _trial(pair: _Pair, method: str, knobs: dict[str, Any], seed: int, placement: Placement) -> Unit:
+    depends_on: tuple[str, ...] = ()
+    steps, first_batch = pair.setup.training.steps, 0
+    if method == "sft_warmup":
+        depends_on = (_sft(pair, seed, placement).id,)
+        if pair.setup.training.sft.after == "continue":
+            steps, first_batch = steps - knobs["K"], knobs["K"]
+    stage = depends_on[0] if depends_on else None
+    identity = trial_identity(pair.setup, pair.models, method, knobs, seed, stage)
+    slug = "-".join([pair.name, method, *(f"{knob}={value:g}" for knob, value in knobs.items()), f"s{seed}"])
+    return Unit(
+        id=f"{slug}-{digest(identity)}",
+        kind="trial",
+        setup=pair.name,
+        method=method,
+        knobs=knobs,
+        seed=seed,
+        depends_on=depends_on,
+        steps=steps,
+        first_batch=first_batch,
+        identity=identity,
+        placement=placement,
+        provisional=not pair.final,
+    )

@@ -1,0 +1,104 @@
+r"""Where a generation states its answer: the last ``\boxed{...}``, or the boxes that make one answer together."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+
+from orchestrator.grading.gold import Gold
+from orchestrator.grading.spelling import listed, spelled
+from orchestrator.grading.structure import readings
+
+_BOX = r"\\+(?:boxed|fbox)(?![A-Za-z])"
+_TOKEN = re.compile(_BOX + r"\s*(?P<brace>\{)?|\\[\\{}]|[{}]")
+# What is in a box that has no braces (`\boxed 5`), or that was never closed (`\boxed{5$`).
+_BARE = re.compile(r"[^$\n]{1,200}?(?=\$|\\\)|\\\]|\n|$|\s[a-z]{2})")
+_UNCLOSED = re.compile(r"[^$\n]{1,200}(?=\$)")
+# Text between two boxes by which they make one list: `$\boxed{2}$ and $x = \boxed{3}$`.
+_BLANK = r"\s|\$|\\[()\[\],;! ]|\\q?quad(?![A-Za-z])|~|&"
+_AND = r"[,;]|\\text\s*\{\s*,?\s*(?:and|or)\s*\}|\b(?:and|or)\b"
+_JOINS = re.compile(rf"(?:{_BLANK})*(?:{_AND})(?:{_BLANK}|{_AND})*(?:[A-Za-z](?:_\{{?\w{{1,4}}\}}?)?\s*=\s*\$?\s*)?")
+_MAX_JOIN = 60
+# A box that holds one of several answers is short; longer texts are not worth counting in the parent process.
+_MAX_PART = 200
+
+
+@dataclass(frozen=True)
+class _Box:
+    """Content of one box, and where its command starts and its braces end."""
+
+    content: str
+    start: int
+    end: int
+
+
+def _boxes(text: str) -> list[_Box]:
+    r"""Complete boxes with content, in the order of their start; of nested ones only the innermost.
+
+    A box without braces reaches to the end of its formula or line. A box that is never closed counts if its formula
+    ends (``\boxed{5$``), and not if the text ends with it: there the answer may be cut off. One forward pass with a
+    stack, so that thousands of unclosed boxes still cost linear time.
+    """
+    open_braces: list[tuple[int, int] | None] = []
+    found: list[_Box] = []
+    for token in _TOKEN.finditer(text):
+        kind = token.group()
+        if len(kind) > 2 and token["brace"]:
+            open_braces.append((token.start(), token.end()))
+        elif len(kind) > 2:
+            bare = _BARE.match(text, token.end())
+            if bare:
+                found.append(_Box(bare[0].strip().rstrip(".").strip(), token.start(), bare.end()))
+        elif kind == "{":
+            open_braces.append(None)
+        elif kind == "}" and open_braces:
+            opened = open_braces.pop()
+            if opened:
+                found.append(_Box(text[opened[1] : token.start()].strip(), opened[0], token.end()))
+    last = max((opened for opened in open_braces if opened), default=None)
+    unclosed = _UNCLOSED.match(text, last[1]) if last else None
+    if last and unclosed and all(box.start < last[0] for box in found):
+        found.append(_Box(unclosed[0].strip(), last[0], unclosed.end()))
+    return _innermost(sorted((box for box in found if box.content), key=lambda box: box.start))
+
+
+def _innermost(boxes: list[_Box]) -> list[_Box]:
+    """Without the boxes that hold another one."""
+    return [box for box, after in pairwise([*boxes, None]) if box and (after is None or after.start >= box.end)]
+
+
+def last_boxed(text: str) -> str | None:
+    r"""Content of the last ``\boxed{...}`` or ``\fbox{...}``, stripped; None if there is none or all are empty.
+
+    Boxes joined by nothing but "and", "or" or a comma are one answer and come out as a comma-separated list.
+    """
+    boxes = _boxes(text)
+    run = boxes[-1:]
+    for box in reversed(boxes[:-1]):
+        between = text[box.end : run[0].start]
+        if len(between) > _MAX_JOIN or not _JOINS.fullmatch(between):
+            break
+        run.insert(0, box)
+    return ", ".join(dict.fromkeys(box.content for box in run)) or None
+
+
+def extract(gold: Gold, text: str) -> str | None:
+    """The answer a generation puts in a box, None if there is none.
+
+    That is :func:`last_boxed`, except where the gold has several answers and the text exactly as many different boxes
+    with one answer each: then they are the list.
+    """
+    parts = _count(gold.answer)
+    if parts > 1 and text.count("box") >= parts:
+        contents = list(dict.fromkeys(box.content for box in _boxes(text)))
+        if len(contents) == parts and all(len(one) <= _MAX_PART and _count(one) == 1 for one in contents):
+            return ", ".join(contents)
+    return last_boxed(text)
+
+
+@lru_cache(maxsize=10_000)
+def _count(answer: str) -> int:
+    """Number of answers in a text; of two readings (``58,500``) the one with fewer."""
+    return min(len(reading) for reading in readings(listed(spelled(answer)), is_list=False))

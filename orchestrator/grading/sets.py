@@ -1,0 +1,162 @@
+r"""Sets of real numbers however they are written: ``(2,5]``, ``2 < x \le 5``, ``\{x : x > 2\}``, ``x \ne 3``."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from orchestrator.grading.algebra import real_constant
+from orchestrator.grading.spelling import TEXT
+from orchestrator.grading.structure import enclosed, is_name, named, split_top
+
+_OR = rf"\\(?:cup|lor|vee)(?![A-Za-z])|{TEXT}\s*\{{\s*,?\s*or\s*\}}|\bor\b"
+_AND = rf"\\(?:land|wedge)(?![A-Za-z])|{TEXT}\s*\{{\s*,?\s*(?:and|but|with)\s*\}}|\b(?:and|but)\b|,"
+_RELATION = re.compile(r"(<|>|\\(?:le|ge|ne)(?![A-Za-z]))")
+_MEMBER = re.compile(r"(?P<name>[^=<>]*?)\s*(?:\\in(?![A-Za-z])|=)\s*(?=[\[\](\\])(?P<set>.*)", re.DOTALL)
+# A name straight before a half-open interval has lost its \in: the brackets can't be a product.
+_LOST_IN = re.compile(r"(?P<name>[a-z])\s*(?P<set>\([^()\[\]]*\]|\[[^()\[\]]*\))")
+_SUCH_THAT = rf":|\\(?:mid|vert)(?![A-Za-z])|\||{TEXT}\s*\{{\s*such that\s*\}}"
+_REALS = re.compile(
+    rf"\\mathbb\s*\{{R\}}|(?:{TEXT}\s*\{{)?\s*all\s+(?:the\s+)?real\s+(?:numbers|values)(?:\s+of\s+\$?[a-z]\$?)?\s*\}}?",
+    re.IGNORECASE,
+)
+_EXCEPT = re.compile(
+    r"\s*(?:\\setminus(?![A-Za-z])|\\backslash(?![A-Za-z])|-|"
+    rf"(?:{TEXT}\s*\{{)?\s*(?:except|but|other than)(?:\s+for)?\s*\}}?)"
+)
+_FLIPPED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le", r"\ne": r"\ne"}
+_INTERVAL = re.compile(r"(?P<open>[(\[\]])(?P<low>.*),(?P<high>.*)(?P<close>[)\]\[])", re.DOTALL)
+
+
+def real_set(text: str) -> Any:
+    """The sympy set of real numbers a spelled answer describes, None if it describes none with constant ends."""
+    text = text.strip()
+    ends = enclosed(text)
+    halves = split_top(ends[1], _SUCH_THAT) if ends and ends[0] == "\\{" else []
+    if len(halves) == 2 and is_name(halves[0].split(r"\in")[0]):
+        return real_set(halves[1])
+    member = _MEMBER.fullmatch(text) or _LOST_IN.fullmatch(text)
+    if member and is_name(member["name"]):
+        return real_set(member["set"])
+    return _combined(text)
+
+
+def _combined(text: str) -> Any:
+    """A union of parts; "and" and the comma join relations to one part, and intervals to a union."""
+    from sympy import Intersection, Union
+
+    parts = []
+    for part in split_top(text, _OR):
+        sets = [_simple(condition) for condition in split_top(part, _AND)]
+        if not sets or any(one is None for one in sets):
+            return None
+        parts.append(Intersection(*sets) if _RELATION.search(part) else Union(*sets))
+    return Union(*parts) if parts else None
+
+
+def _simple(text: str) -> Any:
+    """One interval, one chain of relations, a finite set in braces, or the reals with exceptions."""
+    from sympy import Complement, FiniteSet, Reals
+
+    if _RELATION.search(text):
+        return _chain([piece.strip() for piece in _RELATION.split(text)])
+    reals = _REALS.match(text)
+    if reals:
+        taken = _EXCEPT.match(text, reals.end())
+        if not taken:
+            return Reals if not text[reals.end() :].strip() else None
+        missing = text[taken.end() :].strip()
+        ends = enclosed(missing)
+        points = [real_constant(_value_of(part)) for part in split_top(ends[1] if ends else missing, _AND)]
+        return None if not points or None in points else Complement(Reals, FiniteSet(*points))
+    ends = enclosed(text)
+    if ends and ends[0] == "\\{":
+        points = [real_constant(part) for part in split_top(ends[1], ",")]
+        return None if not points or None in points else FiniteSet(*points)
+    if (one := named(text)) is not None and (point := real_constant(one[1])) is not None:
+        return FiniteSet(point)
+    return _interval(text)
+
+
+def _value_of(text: str) -> str:
+    """``3`` of ``x = 3``, and of ``3``."""
+    return one[1] if (one := named(text)) else text
+
+
+def _interval(text: str) -> Any:
+    """``(a,b]`` and its kin, also with the outward brackets of ``]a,b[``."""
+    from sympy import Interval
+
+    match = _INTERVAL.fullmatch(text)
+    if match is None or len(split_top(text[1:-1], ",")) != 2:
+        return None
+    low, high = _end(match["low"]), _end(match["high"])
+    if low is None or high is None or not (low < high):
+        return None
+    return Interval(low, high, match["open"] != "[", match["close"] != "]")
+
+
+def _chain(pieces: list[str]) -> Any:
+    """``a < x``, ``x < a``, ``a < x < b`` or ``|x| < a`` with constants; pieces alternate with relations."""
+    from sympy import Complement, FiniteSet, Intersection, Reals, Union
+
+    if len(pieces) == 3 and not is_name(pieces[0]):
+        pieces = [pieces[2], _FLIPPED[pieces[1]], pieces[0]]
+    if len(pieces) == 5:
+        lower = _chain(pieces[:3])
+        upper = _chain(pieces[2:])
+        return None if lower is None or upper is None else Intersection(lower, upper)
+    end = _end(pieces[2]) if len(pieces) == 3 else None
+    if end is None:
+        return None
+    size = re.fullmatch(r"\|([^|]*)\|", pieces[0])
+    if size and is_name(size[1]) and end > 0:
+        inside, outside = (_half_line(pieces[1], end), _half_line(_FLIPPED[pieces[1]], -end))
+        return Intersection(inside, outside) if pieces[1] in ("<", r"\le") else Union(inside, outside)
+    if size or not is_name(pieces[0]):
+        return None
+    if pieces[1] == r"\ne":
+        return Complement(Reals, FiniteSet(end))
+    return _half_line(pieces[1], end)
+
+
+def _half_line(relation: str, end: Any) -> Any:
+    """The numbers that stand in a relation to an end."""
+    from sympy import Interval, oo
+
+    below = relation in ("<", r"\le")
+    return Interval(-oo, end, True, relation == "<") if below else Interval(end, oo, relation == ">", True)
+
+
+def _end(text: str) -> Any:
+    """An end of an interval: a real constant or an infinity, None for anything else."""
+    from sympy import oo
+
+    plain = text.replace(" ", "")
+    if plain in (r"\infty", r"-\infty"):
+        return oo if plain[0] != "-" else -oo
+    return real_constant(text)
+
+
+def same_real_set(gold: str, said: str) -> bool | None:
+    """Whether two spelled answers describe the same set of reals, None unless both describe one for certain.
+
+    ``(2,4)`` is a point as well as an interval, so two such pairs are left to others; so are finite sets.
+    """
+    from sympy import EmptySet, FiniteSet
+
+    pairs = [(ends := enclosed(text)) is not None and ends[0] + ends[2] == "()" for text in (gold, said)]
+    if all(pairs) or not _looks_like_a_set(gold + said):
+        return None
+    ours = real_set(gold)
+    if ours is None or isinstance(ours, FiniteSet):
+        return None
+    theirs = real_set(said)
+    if theirs is None:
+        return None
+    return (ours - theirs) == EmptySet and (theirs - ours) == EmptySet
+
+
+def _looks_like_a_set(text: str) -> bool:
+    """Whether it's worth parsing: something that only sets of reals contain."""
+    return bool(re.search(r"[<>\[\]]|\\(?:le|ge|ne|cup|infty|mathbb)(?![A-Za-z])|\breal\b", text))

@@ -1,0 +1,62 @@
+"""The grading process: decides whether an extracted answer equals a gold answer.
+
+Run as ``python -m orchestrator.grading.worker``. It speaks JSON lines: first ``{"ready": true}``, then for each
+``{"gold": {...}, "answer": str, "deadline_s": float}`` on stdin one ``{"correct": bool}`` on stdout. It ends when stdin
+closes. If its parent dies while an answer hangs, its own alarm ends it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import resource
+import signal
+import sys
+from typing import Any
+
+from orchestrator.grading.gold import Gold
+from orchestrator.grading.judge import judge
+
+# Address space in bytes: towers of powers exhaust the machine's memory well before any deadline.
+_MEMORY_LIMIT = 2 << 30
+
+
+def _limit_memory() -> None:
+    """Make a runaway computation fail instead of filling the machine."""
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    limit = _MEMORY_LIMIT if hard == resource.RLIM_INFINITY else min(_MEMORY_LIMIT, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+
+
+def _reply(request: dict[str, Any]) -> dict[str, Any]:
+    """The verdict on one request. An answer that breaks the algebra is not a right answer."""
+    # The default action of SIGALRM kills the process even inside C code: a hanging orphan ends by itself.
+    signal.alarm(math.ceil(request["deadline_s"]) + 5)
+    try:
+        return {"correct": bool(judge(Gold(**request["gold"]), request["answer"]))}
+    except Exception:
+        return {"correct": False}
+    finally:
+        signal.alarm(0)
+
+
+def main() -> None:
+    """Serve requests until stdin closes."""
+    # Replies own the real stdout; whatever a library prints goes to stderr.
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    _limit_memory()
+    try:
+        # Loads everything that is imported at its first use, which must not count against an answer's deadline.
+        judge(Gold("$x^2$"), "x+x")
+    except Exception as error:
+        print(json.dumps({"ready": False, "error": f"{type(error).__name__}: {error}"}), file=replies, flush=True)
+        return
+    print(json.dumps({"ready": True}), file=replies, flush=True)
+    for line in sys.stdin:
+        print(json.dumps(_reply(json.loads(line))), file=replies, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""Where a model lies: in a folder, on a hub, or made here; and whether it is what the setup declares."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from orchestrator.config import Model, Setup
+from orchestrator.data.files import folder_sha256
+from orchestrator.engines.interface import ModelFolder
+from orchestrator.errors import UserError
+from orchestrator.experiment import made_models
+from orchestrator.experiment.local_models import CONFIG_KEYS
+
+
+def checkpoint_of(model: Model, setup: Setup, runs: Path) -> ModelFolder:
+    """Where a model lies. UserError if it cannot be had or is not the declared one."""
+    if model.recipe is not None:
+        folder = made_models.folder_of(model, setup, runs)
+        return ModelFolder(str(folder), made_models.recorded(folder) or {}, made_models.remedy(folder))
+    assert model.path is not None
+    assert model.revision is not None
+    if Path(model.path).is_dir():
+        actual = folder_sha256(Path(model.path))
+        if actual != model.revision:
+            raise UserError(f"{model.path}: sha256 of its files is {actual} — the setup declares {model.revision}")
+        return ModelFolder(str(Path(model.path).resolve()))
+    if model.path.startswith((".", "/")):
+        raise UserError(f"{model.path}: no such model folder")
+    return ModelFolder(download(model.path, model.revision))
+
+
+def download(path: str, revision: str) -> str:
+    """Folder of a hub model at `revision`, fetched if need be. UserError if it cannot be had."""
+    import httpx
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return snapshot_download(
+            path, revision=revision, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.jinja"]
+        )
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError, httpx.HTTPError) as error:
+        reason = " ".join(str(error).split())[:160]
+        raise UserError(
+            f"{path}@{revision[:12]}: not a local folder and not to be had from the hub ({reason})"
+        ) from None
+
+
+def check_config(key: str, model: Model, checkpoint: ModelFolder, setup: Setup) -> None:
+    """The model's own config agrees with the vocabulary and shape that the setup declares."""
+    file = Path(checkpoint.path) / "config.json"
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+        shown = {name: config.get(name) for name in ("vocab_size", "tie_word_embeddings", *CONFIG_KEYS.values())}
+    except (OSError, ValueError, AttributeError, RecursionError):
+        raise UserError(f"{key}: {file} is missing or broken — a Hugging Face model folder") from None
+    if shown["vocab_size"] != setup.vocabulary.size:
+        raise UserError(
+            f"{key}: vocabulary of {shown['vocab_size']} rows — the setup declares {setup.vocabulary.size} "
+            "for student and teacher alike"
+        )
+    for name, value in asdict(model.shape).items():
+        actual = shown[CONFIG_KEYS.get(name, "tie_word_embeddings")]
+        if actual != value:
+            raise UserError(f"{key}.shape.{name}: {value} — the model has {actual}")

@@ -1,0 +1,155 @@
+"""Embedded models: made here, deterministically, instead of loaded from a hub.
+
+Run as a process of its own, one for each model, so that a student and a teacher are made side by side:
+`python -m orchestrator.models.embedded SPEC.json`. Progress leaves as one JSON line per report on stdout.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+from orchestrator.config import Recipe, Shape
+from orchestrator.data import arithmetic
+from orchestrator.errors import UserError
+from orchestrator.experiment import made_models
+
+STUDENT_EOS, TEACHER_EOS = "<|endoftext|>", "<|im_end|>"
+REPORT_EVERY = 20
+WARMUP_UPDATES = 20
+IGNORED = -100  # cross_entropy's label of what is not learned
+CHATML = (
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+
+
+def build(spec: dict[str, Any], folder: Path) -> None:
+    """Make the model and tokenizer that `spec` describes (see `identity.model_identity`) in `folder`."""
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    recipe = Recipe(**spec["recipe"])
+    torch.manual_seed(recipe.seed)
+    tokenizer = make_tokenizer(spec["tokenizer"])
+    model = Qwen3ForCausalLM(qwen3_config(Shape(**spec["shape"]), spec["vocabulary"]["size"], spec["eos"]))
+    if recipe.updates:
+        _train(model, tokenizer, recipe, spec["eos"])
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def make_tokenizer(kind: str) -> PreTrainedTokenizerFast:
+    """`characters`: one token per character of the arithmetic world; `bytes`: one per UTF-8 byte.
+
+    The student's EOS and the teacher's are the two ids after the alphabet (then, for bytes, ChatML's opening).
+    """
+    alphabet = list(arithmetic.CHARACTERS) if kind == "characters" else sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.WordLevel({c: i for i, c in enumerate(alphabet)}, unk_token=alphabet[0]))
+    pieces = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    if kind == "characters":
+        tokenizer.pre_tokenizer = pieces
+        tokenizer.decoder = decoders.Fuse()
+    else:
+        byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([byte_level, pieces])
+        tokenizer.decoder = decoders.ByteLevel()
+    special = [STUDENT_EOS, TEACHER_EOS, *(["<|im_start|>"] if kind == "bytes" else [])]
+    tokenizer.add_special_tokens(special)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token=STUDENT_EOS,
+        pad_token=STUDENT_EOS,
+        chat_template=CHATML if kind == "bytes" else None,
+    )
+
+
+def qwen3_config(shape: Shape, vocabulary: int, eos: int) -> Qwen3Config:
+    """The configuration of a Qwen3 decoder."""
+    return Qwen3Config(
+        vocab_size=vocabulary,
+        hidden_size=shape.hidden,
+        intermediate_size=shape.ffn,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        head_dim=shape.head_dim,
+        tie_word_embeddings=shape.tied,
+        max_position_embeddings=32768,
+        eos_token_id=eos,
+        pad_token_id=eos,
+    )
+
+
+def _train(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, recipe: Recipe, eos: int) -> None:
+    """Supervised steps on arithmetic solutions, loss on the response alone, cosine decay to zero after a warmup."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.lr, betas=(0.9, 0.95), weight_decay=0.01)
+    rng = random.Random(f"arithmetic-recipe-{recipe.seed}")
+    model.train()
+    for update in range(recipe.updates):
+        for group in optimizer.param_groups:
+            warmup = min(1.0, (update + 1) / WARMUP_UPDATES)
+            group["lr"] = recipe.lr * warmup * 0.5 * (1 + math.cos(math.pi * update / recipe.updates))
+        examples = _examples(tokenizer, recipe, rng, eos)
+        total = sum(len(response) for _, response in examples)
+        optimizer.zero_grad()
+        half = len(examples) // 2
+        # Two passes, the shorter examples first, so that little padding is computed.
+        loss = sum(_backward(model, part, total, eos) for part in (examples[:half], examples[half:]) if part)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        if (update + 1) % REPORT_EVERY == 0 or update + 1 == recipe.updates:
+            print(json.dumps({"update": update + 1, "of": recipe.updates, "loss": loss}), flush=True)
+
+
+def _examples(
+    tokenizer: PreTrainedTokenizerFast, recipe: Recipe, rng: random.Random, eos: int
+) -> list[tuple[list[int], list[int]]]:
+    """(prompt ids, response ids) of one update, by length."""
+    drawn = []
+    for _ in range(recipe.batch):
+        terms = arithmetic.draw_terms(rng)
+        prompt = tokenizer.encode(arithmetic.question(terms) + "\n")
+        drawn.append((prompt, [*tokenizer.encode(arithmetic.corrupted_solution(terms, recipe, rng)), eos]))
+    return sorted(drawn, key=lambda example: len(example[0]) + len(example[1]))
+
+
+def _backward(model: Qwen3ForCausalLM, examples: list[tuple[list[int], list[int]]], total: int, eos: int) -> float:
+    """Add the gradient of these examples to a mean over `total` response tokens; returns their share of the loss."""
+    pad = torch.nn.utils.rnn.pad_sequence
+    ids = pad([torch.tensor(p + r) for p, r in examples], batch_first=True, padding_value=eos)
+    masked = [torch.tensor([IGNORED] * len(p) + r) for p, r in examples]
+    labels = pad(masked, batch_first=True, padding_value=IGNORED)
+    logits = model(input_ids=ids[:, :-1]).logits
+    summed = torch.nn.functional.cross_entropy(
+        logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED, reduction="sum"
+    )
+    (summed / total).backward()
+    return float(summed.detach()) / total
+
+
+def main() -> None:
+    """Build into a scratch folder, note what its files are, and rename: a kill leaves no half-made model."""
+    spec = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    target = Path(spec["folder"])
+    scratch = target.with_name(f"{target.name}.{os.getpid()}.tmp")
+    build(spec, scratch)
+    try:
+        made_models.record(target, files_in=scratch)
+    except UserError as error:
+        shutil.rmtree(scratch)
+        sys.exit(str(error))
+    os.replace(scratch, target)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""Make the embedded models that are missing, each in a process of its own (`models.embedded`)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from orchestrator.config import Model, Setup
+from orchestrator.errors import UserError
+from orchestrator.experiment import made_models
+from orchestrator.experiment.identity import model_identity
+from orchestrator.records.files import verify_files
+
+Report = Callable[[str, dict[str, Any]], None]
+
+
+def must_make(model: Model, setup: Setup, runs: Path) -> bool:
+    """Whether a model has a recipe and no recorded folder yet."""
+    if model.recipe is None:
+        return False
+    folder = made_models.folder_of(model, setup, runs)
+    return not folder.is_dir() or made_models.recorded(folder) is None
+
+
+def verify_made(model: Model, setup: Setup, runs: Path) -> None:
+    """Raise Damaged unless the files of a model made by a recipe are those that were made."""
+    if model.recipe is not None:
+        folder = made_models.folder_of(model, setup, runs)
+        verify_files(folder, made_models.recorded(folder) or {}, made_models.remedy(folder))
+
+
+def make(setup: Setup, roles: list[str], runs: Path, report: Report) -> None:
+    """Make the missing models, each in a process of its own; what lies there without a record is taken as it is."""
+    processes = {}
+    for role in roles:
+        model: Model = getattr(setup, role)
+        folder = made_models.folder_of(model, setup, runs)
+        if folder.is_dir():
+            made_models.record(folder)
+            continue
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        spec = folder.with_suffix(".json")
+        spec.write_text(json.dumps(model_identity(model, setup) | {"folder": str(folder)}, indent=2), encoding="utf-8")
+        command = [sys.executable, "-m", "orchestrator.models.embedded", str(spec)]
+        log = folder.with_suffix(".log").open("w+", encoding="utf-8")
+        processes[role] = (subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True), log)
+    try:
+        _follow(processes, report)
+    finally:
+        for process, log in processes.values():
+            process.kill()
+            process.communicate()
+            log.close()
+
+
+def _follow(processes: dict[str, Any], report: Report) -> None:
+    """Pass progress on until all are done; the lines of a slower process wait in its pipe meanwhile."""
+    running = dict(processes)
+    while running:
+        for role, (process, log) in list(running.items()):
+            line = process.stdout.readline()
+            if line:
+                report(role, json.loads(line))
+            elif process.wait() == 0:
+                del running[role]
+            else:
+                log.seek(0)
+                reason = log.read().strip().splitlines()
+                raise UserError(f"making the {role} model failed: {reason[-1] if reason else process.returncode}")
+
+
+def are_there(setup: Setup, runs: Path) -> bool:
+    """Whether neither model of the setup has to be made first."""
+    return not any(must_make(model, setup, runs) for model in (setup.student, setup.teacher))

@@ -1,0 +1,343 @@
+"""Where every unit of an experiment stands, from the run directories alone."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from orchestrator.config import Experiment
+from orchestrator.experiment import evaluations
+from orchestrator.experiment.evaluations import Sampling
+from orchestrator.experiment.methods import BASE, method_label
+from orchestrator.experiment.units import Unit
+from orchestrator.monitor.time_left import Job, seconds_of, sweep_seconds, work_left, work_once_trained
+from orchestrator.monitor.timings import Costs, measure
+from orchestrator.records.log import EVALUATING, RESCORING, TRAINING
+from orchestrator.records.rundir import RunReader
+from orchestrator.selection import scores as selection
+from orchestrator.selection.damage import damaged_units
+from orchestrator.selection.wants import Wants, standing, wants
+
+STATES = ("done", "running", "failed", "damaged", "interrupted", "queued", "waiting")
+
+
+@dataclass(frozen=True)
+class UnitStatus:
+    """`state` is one of STATES; `score` is the best mean pass@1 so far, in [0, 1], at `best_step`.
+
+    `phase` is `training`, `evaluating` or `rescoring`: what the unit does, or what it waits for. `doing` says the same
+    to people, for example `evaluating arithmetic_long 120/200`. `seconds_left` is that of a running unit,
+    `seconds_needed` that of every unit that is not done, both None while unknown.
+    """
+
+    id: str
+    setup: str
+    label: str
+    kind: str
+    seed: int
+    state: str
+    step: int
+    steps: int
+    loss: float | None
+    score: float | None
+    best_step: int | None
+    seconds_left: float | None
+    error: str | None
+    latest_step: int | None = None  # of the checkpoint evaluated last
+    latest_score: float | None = None
+    phase: str | None = None
+    doing: str = ""
+    attempt: int | None = None
+    attempts: int | None = None
+    seconds_needed: float | None = None
+    method: str | None = None
+    cpus: float = 0.0
+    gpus: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Session:
+    """What only the process knows that runs the sweep: since when (monotonic), how much was done, and its cluster."""
+
+    started: float
+    trials_before: int
+    cluster: Mapping[str, float]  # CPU, GPU → how many there are
+
+
+@dataclass(frozen=True)
+class FamilyStatus:
+    """The trials of one method in one setup, or the untrained student: how many stand where, and what is best so far.
+
+    `score` is the mean over seeds and benchmarks in [0, 1] of the checkpoint after `step` in `setting`, all None before
+    there is one that all seeds of a setting have.
+    """
+
+    setup: str
+    label: str
+    states: Mapping[str, int]
+    score: float | None
+    setting: str | None
+    step: int | None
+
+
+@dataclass(frozen=True)
+class Overview:
+    """All units, and the sweep as a whole; seconds are None while unknown. `used` and `cluster` count CPUs and GPUs."""
+
+    units: list[UnitStatus]
+    families: list[FamilyStatus]
+    seconds_left: float | None
+    elapsed: float | None = None
+    trials_an_hour: float | None = None
+    used: Mapping[str, float] = field(default_factory=dict)
+    cluster: Mapping[str, float] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """The sweep without its units."""
+        return {name: value for name, value in asdict(self).items() if name not in ("units", "families")}
+
+
+@dataclass(frozen=True)
+class _Family:
+    """What a family wants now, and which checkpoint of it is best so far.
+
+    Once it is trained it will want `later` samples (EVALUATING or RESCORING) of some of the units in `candidates`.
+    """
+
+    settings: list[list[Unit]]
+    wants: Wants
+    best: selection.Candidate | None
+    later: str | None = None
+    candidates: frozenset[str] = frozenset()
+
+
+def collect(experiment: Experiment, units: list[Unit], runs: Path) -> list[UnitStatus]:
+    """Status of each unit, in the order of `units`."""
+    return overview(experiment, units, runs).units
+
+
+def overview(experiment: Experiment, units: list[Unit], runs: Path, session: Session | None = None) -> Overview:
+    """Status of each unit, in the order of `units`, and of the sweep; safe while it runs.
+
+    A unit with damaged files is `damaged`, and no best is told of its family: it cannot be known.
+    """
+    damaged = damaged_units(experiment, units, runs)
+    if not damaged:
+        return _overview(experiment, units, runs, session)
+    sound = [unit for unit in units if not damaged.keys() & {unit.id, *unit.depends_on}]
+    made = _overview(experiment, sound, runs, session)
+    known = {s.id: s for s in made.units}
+    statuses = [known.get(unit.id) or _unread_status(unit, damaged.get(unit.id)) for unit in units]
+    unread = {(unit.setup, method_label(unit.method or BASE)) for unit in units if unit.id not in known}
+    families = [
+        replace(family, score=None, setting=None, step=None) if (family.setup, family.label) in unread else family
+        for family in made.families
+    ]
+    return replace(made, units=statuses, families=families, seconds_left=None)
+
+
+def _unread_status(unit: Unit, damage: str | None) -> UnitStatus:
+    """Of a unit that is damaged, or waits for one that is."""
+    return UnitStatus(
+        id=unit.id,
+        setup=unit.setup,
+        label=unit.label,
+        kind=unit.kind,
+        seed=unit.seed,
+        state="damaged" if damage else "waiting",
+        step=0,
+        steps=unit.steps,
+        loss=None,
+        score=None,
+        best_step=None,
+        seconds_left=None,
+        error=damage,
+        method=unit.method,
+    )
+
+
+def _overview(experiment: Experiment, units: list[Unit], runs: Path, session: Session | None) -> Overview:
+    found = [_family(experiment, family, runs) for family in selection.families(units)]
+    wanted = {unit_id: samples for family in found for unit_id, samples in family.wants.items()}
+    later = {unit_id: family.later for family in found for unit_id in family.candidates if family.later}
+    costs = measure(experiment, units, runs)
+    view = _View(experiment, runs, wanted, later, costs)
+    statuses = [view.unit_status(unit) for unit in units]
+    states = {s.id: s.state for s in statuses}
+    families = [_family_status(family, states) for family in found]
+    running = [s for s in statuses if s.state == "running"]
+    used = {"CPU": sum(s.cpus for s in running), "GPU": float(sum(s.gpus for s in running))}
+    cluster = session.cluster if session else {}
+    left = sweep_seconds(_jobs(experiment, units, statuses, found, costs), cluster, len(running))
+    if session is None:
+        return Overview(statuses, families, left, used=used)
+    elapsed = time.monotonic() - session.started
+    finished = sum(s.kind == "trial" and s.state == "done" for s in statuses) - session.trials_before
+    rate = 3600 * finished / elapsed if finished > 0 and elapsed else None
+    return Overview(statuses, families, left, elapsed, rate, used, cluster)
+
+
+def missing_units(experiment: Experiment, units: list[Unit], runs: Path) -> list[Unit]:
+    """Units that still need work: training, or samples that are wanted now."""
+    wanted = wants(experiment, units, runs)
+    return [unit for unit in units if unit.id in wanted or not RunReader(runs, unit.id).trained]
+
+
+def _family(experiment: Experiment, family: list[list[Unit]], runs: Path) -> _Family:
+    """Where a family stands. While it is open, what stands best now is what would be sampled again."""
+    setup = experiment.setups[family[0][0].setup]
+    now = standing(setup, family, runs)
+    best = selection.best_of(selection.candidates(setup, family, runs))
+    if now.settled:
+        return _Family(family, now.wants, best)
+    members = frozenset(unit.id for setting in family for unit in setting)
+    if setup.evaluation.budget == "adaptive" and family[0][0].kind == "trial":
+        return _Family(family, now.wants, best, EVALUATING, members)
+    if not setup.evaluation.rescore:
+        return _Family(family, now.wants, best)
+    chosen = {unit.id for unit in best.setting} if best else set()
+    for setting in family:
+        # A setting of several seeds may come to stand best only with its last seed: none of them is done before that.
+        if len(setting) > 1 and not all(RunReader(runs, unit.id).trained for unit in setting):
+            chosen |= {unit.id for unit in setting}
+    return _Family(family, now.wants, best, RESCORING, frozenset(chosen))
+
+
+def _family_status(family: _Family, states: Mapping[str, str]) -> FamilyStatus:
+    first = family.settings[0][0]
+    counts = Counter(states[unit.id] for setting in family.settings for unit in setting)
+    name = method_label(first.method or BASE)
+    if family.best is None:
+        return FamilyStatus(first.setup, name, counts, None, None, None)
+    knobs = family.best.setting[0].label.removeprefix(name).strip()
+    return FamilyStatus(first.setup, name, counts, float(family.best.mean), knobs, family.best.step)
+
+
+@dataclass(frozen=True)
+class _View:
+    """What the status of every unit rests on: the samples wanted now, and those that will be wanted `later`."""
+
+    experiment: Experiment
+    runs: Path
+    wanted: Wants
+    later: Mapping[str, str]
+    costs: Costs
+
+    def unit_status(self, unit: Unit) -> UnitStatus:
+        run, setup = RunReader(self.runs, unit.id), self.experiment.setups[unit.setup]
+        metrics = run.metrics()
+        ids = list(evaluations.evaluation_ids(setup).values())
+        scores = {} if unit.kind == "sft" else selection.trajectory(run, ids)
+        best = selection.best_step(run, ids) if scores else None
+        latest = max(scores, default=None)
+        state = self._state(unit, run)
+        running = state == "running"
+        step = len(metrics) if running else run.next_step
+        needed = None if state == "done" else self._needed(unit, run, step)
+        note = run.phase() if running else None
+        return UnitStatus(
+            id=unit.id,
+            setup=unit.setup,
+            label=unit.label,
+            kind=unit.kind,
+            seed=unit.seed,
+            state=state,
+            step=step,
+            steps=unit.steps,
+            loss=metrics[-1].get("loss") if metrics else None,
+            score=float(scores[best]) if best is not None else None,
+            best_step=best,
+            latest_step=latest,
+            latest_score=float(scores[latest]) if latest is not None else None,
+            seconds_left=needed if running else None,
+            error=run.error,
+            phase=self._phase(unit, run, state),
+            doing=self._doing(unit, run, state),
+            attempt=note.attempt if note else None,
+            attempts=note.attempts if note else None,
+            seconds_needed=needed,
+            method=unit.method,
+            cpus=unit.placement.cpus,
+            gpus=unit.placement.gpus,
+        )
+
+    def _state(self, unit: Unit, run: RunReader) -> str:
+        if run.running:
+            return "running"
+        asked = self.wanted.get(unit.id, {})
+        later = unit.id in self.later
+        if run.trained and not asked and not later:
+            return "done"
+        if run.error is not None:
+            return "failed"
+        if run.trained:
+            rescoring = all(sampling.draw == evaluations.FRESH for sampling in asked)
+            return "waiting" if rescoring else "queued"
+        if run.started:
+            return "interrupted"
+        return "queued" if all(RunReader(self.runs, needed).trained for needed in unit.depends_on) else "waiting"
+
+    def _phase(self, unit: Unit, run: RunReader, state: str) -> str | None:
+        """What a unit does if it runs, else what it waits for."""
+        if state == "running":
+            note = run.phase()
+            return note.name or None if note else None
+        if state not in ("queued", "waiting"):
+            return None
+        if not run.trained:
+            return EVALUATING if unit.kind == "base_eval" else TRAINING
+        asked = self.wanted.get(unit.id)
+        if asked:
+            return RESCORING if all(sampling.draw == evaluations.FRESH for sampling in asked) else EVALUATING
+        return self.later.get(unit.id)
+
+    def _doing(self, unit: Unit, run: RunReader, state: str) -> str:
+        phase = self._phase(unit, run, state)
+        if state == "running":
+            note = run.phase()
+            words = phase or "starting"
+            if note and note.benchmark:
+                words += f" {note.benchmark} {note.done}/{note.of}"
+            return f"{words}, attempt {note.attempt} of {note.attempts}" if note and note.attempt > 1 else words
+        if state == "waiting" and not run.trained:
+            return "waiting for sft"
+        if state == "waiting":
+            return "waiting for rescoring" if phase == RESCORING else "waiting for its race"
+        return "queued for evaluation" if state == "queued" and run.trained else state
+
+    def _needed(self, unit: Unit, run: RunReader, step: int) -> float | None:
+        work = work_left(self.experiment, unit, run, step, self._missing(unit, run))
+        return seconds_of(unit, work, self.costs)
+
+    def _missing(self, unit: Unit, run: RunReader) -> dict[Sampling, int]:
+        """Samples of each problem that the checkpoints of a unit lack now."""
+        setup = self.experiment.setups[unit.setup]
+        wanted, lacking = self.wanted.get(unit.id, {}), {}
+        ids = {draw: evaluations.drawn_evaluation_ids(setup, draw) for draw in {sampling.draw for sampling in wanted}}
+        for sampling, samples in wanted.items():
+            have = selection.tally(run, ids[sampling.draw][sampling.benchmark], sampling.step)
+            lacking[sampling] = samples - (have.samples if have else 0)
+        return lacking
+
+
+def _jobs(
+    experiment: Experiment, units: list[Unit], statuses: list[UnitStatus], found: list[_Family], costs: Costs
+) -> list[Job]:
+    """What is left: of the units, of those that wait for others, and of families once they are trained."""
+    jobs = []
+    for unit, s in zip(units, statuses, strict=True):
+        if s.state not in ("done", "failed"):
+            jobs.append(Job(unit, s.seconds_needed, wave=1 if s.state == "waiting" and s.step < s.steps else 0))
+    for family in found:
+        if family.later:
+            seeds = family.settings[0]
+            seconds = seconds_of(seeds[0], work_once_trained(experiment, family.settings), costs)
+            jobs += [Job(unit, None if seconds is None else seconds / len(seeds), wave=2) for unit in seeds]
+    return jobs

@@ -1,0 +1,154 @@
+"""What a runs folder holds of an experiment already, as `trb plan` counts it; and why each unit would run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.config import Experiment, Setup
+from orchestrator.errors import UserError
+from orchestrator.experiment import evaluations
+from orchestrator.experiment.evaluations import FRESH, Sampling
+from orchestrator.experiment.units import Unit
+from orchestrator.planning.plan import Done
+from orchestrator.records.rundir import RunReader
+from orchestrator.selection import scores
+from orchestrator.selection.wants import standing, wants
+
+# Where the parts of an identity stand in a setup file; the others have their own names.
+CONFIG_NAMES = {name: f"training.{name}" for name in ("objective", "top_k", "steps", "checkpoint_every")}
+
+
+def done_of(experiment: Experiment, units: list[Unit], runs: Path) -> dict[str, Done]:
+    """What is there of each unit, by id; nothing is written."""
+    if not runs.is_dir():
+        return {}
+    found = {}
+    ids = {name: list(evaluations.evaluation_ids(setup).values()) for name, setup in experiment.setups.items()}
+    stands = {}
+    for family in scores.families(units):
+        now = standing(experiment.setups[family[0][0].setup], family, runs)
+        stands |= {unit.id: now for setting in family for unit in setting}
+    wanted = wants(experiment, units, runs)
+    for unit in units:
+        run, now = RunReader(runs, unit.id), stands.get(unit.id)
+        found[unit.id] = Done(
+            steps=unit.steps if run.trained else min(run.next_step, unit.steps),
+            generations=0 if unit.kind == "sft" else _generations(run, ids[unit.setup]),
+            selected=now is not None and now.settled,
+            rescored=now is not None and now.settled and not now.wants,
+            complete=run.trained and unit.id not in wanted,
+        )
+    return found
+
+
+def _generations(run: RunReader, evaluation_ids: Sequence[str]) -> int:
+    """Samples that take part in selection, over all checkpoints and benchmarks."""
+    counts = (
+        scores.tally(run, evaluation_id, step)
+        for evaluation_id in evaluation_ids
+        for step in run.evaluated_steps(evaluation_id)
+    )
+    return sum(int(tally.n.sum()) for tally in counts if tally is not None)
+
+
+# --- why ---
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a unit would run, or not: `why` in a few words.
+
+    Of a unit that has no directory, `nearest` is the one of the same setup and method that differs least, if any, and
+    `differences` are the fields that differ.
+    """
+
+    unit: Unit
+    why: str
+    nearest: str | None = None
+    differences: tuple[str, ...] = ()
+
+
+def reasons(experiment: Experiment, units: list[Unit], runs: Path) -> list[Reason]:
+    """One for each unit, in their order."""
+    wanted = wants(experiment, units, runs) if runs.is_dir() else {}
+    others = list(_recorded(runs))
+    found = []
+    for unit in units:
+        run = RunReader(runs, unit.id)
+        if run.started or run.trained:
+            found.append(Reason(unit, _why_started(unit, run, wanted.get(unit.id, {}), experiment.setups[unit.setup])))
+        else:
+            waits = [needed for needed in unit.depends_on if not RunReader(runs, needed).trained]
+            why = f"missing; waits for {waits[0]}" if waits else "missing"
+            found.append(Reason(unit, why, *_nearest(unit, others)))
+    return found
+
+
+def _why_started(unit: Unit, run: RunReader, wanted: Mapping[Sampling, int], setup: Setup) -> str:
+    if not run.trained and unit.kind != "base_eval":
+        failed = f", failed: {run.error}" if run.error else ""
+        return f"{'runs now' if run.running else 'training incomplete'}: step {run.next_step} of {unit.steps}{failed}"
+    if not wanted:
+        return "done" if run.trained else "evaluation incomplete"
+    by_draw = {False: "samples wanted", True: "fresh samples of the selected checkpoint wanted"}
+    parts = []
+    for fresh, words in by_draw.items():
+        asked = {sampling: n for sampling, n in wanted.items() if (sampling.draw == FRESH) == fresh}
+        if asked:
+            benchmarks = ", ".join(dict.fromkeys(f"{sampling.benchmark} n={n}" for sampling, n in asked.items()))
+            steps = sorted({sampling.step for sampling in asked})
+            at = f"step {steps[0]}" if len(steps) == 1 else f"{len(steps)} checkpoints"
+            parts.append(f"{words}: {benchmarks} at {at}")
+    return "; ".join(parts)
+
+
+def _recorded(runs: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(directory, unit as it was started) of everything in a runs folder that can be read."""
+    for path in sorted(runs.glob("*/config.json")):
+        try:
+            unit = RunReader(runs, path.parent.name).config().get("unit")
+        except (OSError, ValueError, AttributeError, UserError):
+            continue  # a damaged directory is no neighbour; commands that need it say so
+        if isinstance(unit, dict) and isinstance(unit.get("identity"), dict):
+            yield path.parent.name, unit
+
+
+def _nearest(unit: Unit, others: Sequence[tuple[str, dict[str, Any]]]) -> tuple[str | None, tuple[str, ...]]:
+    """The directory of the same setup, kind and method with the fewest fields that differ, and these fields."""
+    same = ("setup", "kind", "method")
+    found = {
+        name: differences(other["identity"], unit.identity)
+        for name, other in others
+        if all(other.get(key) == getattr(unit, key) for key in same)
+    }
+    name = min(found, key=lambda name: len(found[name]), default=None)
+    return (name, tuple(found[name])) if name else (None, ())
+
+
+def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+    """`training.optimizer.lr: 0.001 there, 0.0006 here` for every field of two identities that differs."""
+    old, new = dict(_flat(there)), dict(_flat(here))
+    return [
+        f"{name}: {_shown(old, name)} there, {_shown(new, name)} here"
+        for name in {**new, **old}
+        if old.get(name, _ABSENT) != new.get(name, _ABSENT)
+    ]
+
+
+_ABSENT = object()
+
+
+def _shown(fields: Mapping[str, Any], name: str) -> str:
+    return f"{fields[name]!r}" if name in fields else "not named"
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        name = f"{prefix}.{key}" if prefix else CONFIG_NAMES.get(key, key)
+        if isinstance(value, Mapping):
+            yield from _flat(value, name)
+        else:
+            yield name, value

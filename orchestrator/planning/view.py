@@ -1,0 +1,339 @@
+"""`trb plan` on a terminal: the numbers of `orchestrator.planning.plan` as tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Group
+from rich.markup import escape
+from rich.table import Table
+
+from orchestrator.config import Experiment
+from orchestrator.engines.memory import Memory
+from orchestrator.experiment.methods import method_label
+from orchestrator.planning.cpu_time import CpuTime
+from orchestrator.planning.plan import GPU_GIB, PHASES, Plan, Range
+from orchestrator.planning.progress import Reason
+from orchestrator.planning.totals import (
+    checkpoints_gib,
+    evaluation_budgets,
+    hours_on_gpus,
+    longest_chain_hours,
+    longest_unit_hours,
+    total_gpu_hours,
+    totals,
+    units_left,
+)
+
+MOST_DIFFERENCES = 6  # shown of a unit's nearest neighbour
+
+
+@dataclass(frozen=True)
+class Clock:
+    """What the clock would say: of the CPU units, where there are any, and on how many GPUs the others are planned."""
+
+    cpu: CpuTime | None = None
+    gpus: int = 1
+
+
+def render(plan: Plan, clock: Clock | None = None, reasons: Sequence[Reason] | None = None) -> Group:
+    """The plan for a terminal of 80 columns or more; with `reasons`, why each unit would run, and the assumptions."""
+    clock = clock or Clock()
+    total, left = totals(plan), len(units_left(plan))
+    why = [] if reasons is None else ["", *_why(reasons)]
+    if not left:
+        everything = f"{len(plan.units)} of {len(plan.units)} units done: nothing to run."
+        return Group(_heading(plan, total), everything, *why)
+    memories = _memories(plan)
+    parts: list[Any] = [
+        _heading(plan, total),
+        *_progress(plan, left),
+        "",
+        _methods_table(plan),
+        "",
+        *_order(plan, total),
+    ]
+    if memories:
+        parts += ["", _memory_table(memories), *_memory_notes(memories)]
+    parts += ["", _tokens_table(total), *_ratio(total), "", _budget_table(plan), *_budget_notes(plan), _disk(plan), ""]
+    parts += [*_gpu_time(plan, clock.gpus), *_cpu_time(clock.cpu), *why]
+    if reasons is None:
+        return Group(*parts, "[dim]--why: why each unit would run, and what is assumed.[/]")
+    return Group(*parts, *([""] if plan.assumptions else []), *_assumptions(plan))
+
+
+def _progress(plan: Plan, left: int) -> list[str]:
+    if left == len(plan.units) and not any(done.steps or done.generations for done in plan.done.values()):
+        return []
+    return [f"{len(plan.units) - left} of {len(plan.units)} units done; hours and minutes are of what is left."]
+
+
+def _why(reasons: Sequence[Reason]) -> list[str]:
+    """A line for each unit, with the fields in which a missing one differs from its nearest neighbour."""
+    lines = ["[bold]why each unit would run[/]"]
+    for reason in reasons:
+        lines.append(escape(f"{reason.unit.id}: {reason.why}"))
+        if reason.nearest:
+            lines.append(escape(f"  nearest: {reason.nearest}"))
+            lines += [escape(f"    {difference}") for difference in reason.differences[:MOST_DIFFERENCES]]
+            more = len(reason.differences) - MOST_DIFFERENCES
+            lines += [f"    and {more} more"] if more > 0 else []
+    return lines
+
+
+def _disk(plan: Plan) -> str:
+    kept, most = checkpoints_gib(plan)
+    until = "" if kept == most else f", {_gib(most)} at most before"
+    return f"Checkpoints take {_gib(kept)} in the end{until} (keep: {plan.experiment.runtime.keep})."
+
+
+def _gib(size: float) -> str:
+    return f"{_three_digits(size / 1024)} TiB" if size >= 1024 else f"{_three_digits(size)} GiB"
+
+
+def _heading(plan: Plan, total: dict[str, Any]) -> str:
+    names = {"trial": "trial", "base_eval": "base evaluation", "sft": "supervised stage"}
+    kinds = ", ".join(_count(total["by_kind"][kind], name) for kind, name in names.items() if kind in total["by_kind"])
+    lines = [f"[bold]{escape(plan.experiment.name)}[/] · {_count(total['units'], 'unit')}: {kinds}"]
+    for key, setup in plan.experiment.setups.items():
+        trials = _count(total["by_setup"][key].get("trial", 0), "trial")
+        lines.append(f"  {escape(key)}: {escape(setup.title)} · {trials}")
+    return "\n".join(lines)
+
+
+def _methods_table(plan: Plan) -> Table:
+    """Trials by method and setup with the grid that makes them."""
+    table, setups = _table("trials by method", "grid"), list(plan.experiment.setups)
+    for name in setups:
+        table.add_column(name, justify="right", overflow="fold")
+    counts = Counter((u.unit.method, u.unit.setup) for u in plan.units)
+    for method, grid in plan.experiment.methods.items():
+        sweep = " × ".join(f"{knob} {', '.join(f'{v:g}' for v in values)}" for knob, values in grid.items())
+        table.add_row(method_label(method), sweep, *(str(counts[method, name]) for name in setups))
+    if any(len(plan.experiment.seeds_of(method)) > 1 for method in plan.experiment.methods):
+        table.add_row("", _seeds(plan.experiment), *[""] * len(setups))
+    return table
+
+
+def _seeds(experiment: Experiment) -> str:
+    """`each with seeds 0, 1`, or which methods have which."""
+    methods_of: dict[tuple[int, ...], list[str]] = {}
+    for method in experiment.methods:
+        methods_of.setdefault(tuple(experiment.seeds_of(method)), []).append(method)
+    listed = {", ".join(map(str, seeds)): methods for seeds, methods in methods_of.items()}
+    if len(listed) == 1:
+        return f"each with seeds {next(iter(listed))}"
+    return "; ".join(f"{', '.join(methods)} with seeds {seeds}" for seeds, methods in listed.items())
+
+
+def _order(plan: Plan, total: dict[str, Any]) -> list[str]:
+    """What can start at once and what waits for what."""
+    placements = Counter((u.resources.placement, u.resources.gpus, u.resources.cpus) for u in plan.units)
+    needs = "; ".join(
+        f"{_count(number, 'unit')} {mode} on {_count(gpus, 'GPU') if gpus else 'no GPU'} and {_count(cpus, 'CPU core')}"
+        for (mode, gpus, cpus), number in placements.items()
+    )
+    waiting = Counter(needed for u in plan.units for needed in u.unit.depends_on)
+    lines = [f"placement: {needs}", f"order: {_count(total['waves'][0], 'unit')} can start at once"]
+    return [*lines, *(f"  {needed} → {_count(number, 'trial')}" for needed, number in waiting.items())]
+
+
+def _memories(plan: Plan) -> dict[str, Memory]:
+    """Memory by setup, of those that use a GPU."""
+    return {u.unit.setup: u.resources.memory for u in plan.units if u.resources.memory is not None}
+
+
+def _memory_table(memories: dict[str, Memory]) -> Table:
+    rows = {
+        "student weights W_S": "student_weights",
+        "teacher weights W_Q": "teacher_weights",
+        "learner: float32 master, moments, gradient; copy": "learner_state",
+        "workspace": "workspace",
+        "KV_S of a sequence of full length": "kv_student",
+        "KV_Q of a sequence of full length": "kv_teacher",
+        "sequences decoded at once, n, student alone": "sequences_decoded_vanilla",
+        "sequences decoded at once, n, blending": "sequences_decoded_blending",
+        "sequences decoded at once, evaluation": "sequences_decoded_evaluation",
+        "generation W_S + n·KV_S": "generation_vanilla",
+        "generation W_S + W_Q + n·(KV_S + KV_Q)": "generation_blending",
+        "peak, all on the GPU, student alone": "peak_vanilla",
+        "peak, all on the GPU, blending": "peak_blending",
+        f"sequences that fit in {GPU_GIB:g} GiB, student alone": "sequences_at_once_vanilla",
+        f"sequences that fit in {GPU_GIB:g} GiB, blending": "sequences_at_once_blending",
+    }
+    table = _table("memory of a trial on its GPU, GiB", *memories, right_from=1)
+    for label, field in rows.items():
+        values = [getattr(of_trial, field) for of_trial in memories.values()]
+        table.add_row(label, *(str(v) if isinstance(v, int) else f"{v:.2f}" for v in values))
+    return table
+
+
+def _memory_notes(memories: dict[str, Memory]) -> list[str]:
+    notes = ["[dim]Not counted: activations of scoring and learning, which hold no cache (micro_batch_tokens).[/]"]
+    surely = min(min(m.sequences_at_once_vanilla, m.sequences_at_once_blending) for m in memories.values())
+    decoded = max(m.sequences_decoded_vanilla for m in memories.values())
+    if surely == 0:
+        notes.append(f"[yellow]Not even one sequence of full length fits in {GPU_GIB:g} GiB while blending.[/]")
+    elif any(_exceeds(m) for m in memories.values()):
+        notes.append(
+            f"[yellow]runtime.rollout_batch: {decoded} sequences fit in {GPU_GIB:g} GiB only while they are short; "
+            f"{surely} fit at full length, blending included.[/]"
+        )
+    return notes
+
+
+def _exceeds(of_trial: Memory) -> bool:
+    """Whether more is decoded than surely fits: a configured batch may, a derived one never does."""
+    alone = of_trial.sequences_decoded_vanilla > of_trial.sequences_at_once_vanilla
+    return alone or of_trial.sequences_decoded_blending > of_trial.sequences_at_once_blending
+
+
+def _tokens_table(total: dict[str, Any]) -> Table:
+    table = _table("generated", "generations", "tokens at most", "tokens expected", right_from=1)
+    names = {"training": "training", "evaluation": "evaluation, full"}
+    for what in names:
+        most, expected = total[what]["tokens"]["most"], total[what]["tokens"]["expected"]
+        span = _span(expected["low"], expected["high"], _short) if expected else "—"
+        table.add_row(names[what], f"{total[what]['generations']:,}", _short(most), span)
+    return table
+
+
+def _ratio(total: dict[str, Any]) -> list[str]:
+    training, evaluation = total["training"]["generations"], total["evaluation"]["generations"]
+    if not training:
+        return []
+    return [f"Evaluation generates {evaluation / training:.1f} responses for each one of training."]
+
+
+def _budget_table(plan: Plan) -> Table:
+    """What evaluation costs in full and in races, and the selected checkpoints' fresh samples."""
+    names = {"full": "full", "adaptive": "adaptive, expected", "rescore": "rescore"}
+    costs = evaluation_budgets(plan)
+    whole = costs["full"].generations[0]
+    table = _table("evaluation", "generations", "of full", "GPU-hours", right_from=1)
+    for key, name in names.items():
+        low, high = costs[key].generations
+        shares = _span(low / whole, high / whole, lambda share: f"{100 * share:.2g} %" if share < 1 else "100 %")
+        hours = costs[key].gpu_hours
+        table.add_row(name, _span(low, high, _short), shares, _span(*hours, _short_hours) if hours else "—")
+    return table
+
+
+def _budget_notes(plan: Plan) -> list[str]:
+    """What is chosen, and what the expectation rests on."""
+    evaluations = [setup.evaluation for setup in plan.experiment.setups.values()]
+    chosen = " and ".join(dict.fromkeys(f"{e.budget} with rescore {str(e.rescore).lower()}" for e in evaluations))
+    basis = "Expected: shares that simulated races took (tests/benchmarks/race.py); no bound."
+    return [f"Chosen: {chosen}.", f"[dim]{basis}[/]"]
+
+
+def _gpu_time(plan: Plan, gpus: int) -> list[Any]:
+    """GPU-hours by phase as chosen, and what they are on the clock."""
+    whole = total_gpu_hours(plan)
+    if whole is None:
+        return ["GPU-hours: — (no GPU is used)"]
+    some_done = len(units_left(plan)) < len(plan.units) or any(done.steps for done in plan.done.values())
+    if some_done:
+        columns = {"left": total_gpu_hours(plan, left=True), "whole": whole}
+    else:
+        columns = {name: total_gpu_hours(plan, name) for name in plan.experiment.setups} | {"all": whole}
+    budgets = {setup.evaluation.budget for setup in plan.experiment.setups.values()}
+    names = {"evaluate": f"evaluate, {' and '.join(sorted(budgets))}", "rescore": "fresh samples"}
+    table = _table("GPU-hours, H100", *(name for name, part in columns.items() if part), right_from=1)
+    for phase in (*PHASES, "rescore", "total"):
+        row = [hours_text(part[phase]) for part in columns.values() if part]
+        table.add_row(names.get(phase, phase), *row, style="bold" if phase == "total" else None)
+    return [table, *_on_the_clock(plan, gpus, left=some_done)]
+
+
+def _on_the_clock(plan: Plan, gpus: int, left: bool) -> list[str]:
+    unit, chain, hours = (
+        longest_unit_hours(plan, left), longest_chain_hours(plan, left), hours_on_gpus(plan, gpus, left)
+    )  # fmt: skip
+    if unit is None or chain is None or hours is None:
+        return []
+    lines = [f"The longest unit takes {_long(unit)} on the clock."]
+    if chain != unit:
+        lines.append(f"The longest chain of units that wait for each other takes {_long(chain)}.")
+    on = f"On {_count(gpus, 'GPU')}{', kept busy' if gpus > 1 else ''}"
+    return [*lines, f"[bold]{on}: {_long(hours)}.[/]"]
+
+
+def _cpu_time(time: CpuTime | None) -> list[str]:
+    if time is None:
+        return []
+    low, high = time.seconds.low / 60, time.seconds.high / 60
+    basis = (
+        "rough: from the sizes of the models, nothing was measured here yet"
+        if time.rough
+        else "from what was measured in the runs folder"
+    )
+    span = _span(max(1.0, low), max(1.0, high), lambda minutes: f"{minutes:.0f}")
+    return [f"[bold]On {_count(time.cores, 'CPU core')}: about {span} minutes[/] ({basis})."]
+
+
+def hours_text(hours: Range) -> str:
+    """`267,000 – 611,000`."""
+    return _span(hours.low, hours.high, _short_hours)
+
+
+def _long(hours: Range) -> str:
+    """`33,400 – 76,400 hours = 3.8 – 8.7 years`; days from two days on, years from two years on."""
+    for size, noun in ((24 * 365.25, "years"), (24.0, "days")):
+        if hours.high >= 2 * size:
+            return f"{hours_text(hours)} hours = {_span(hours.low / size, hours.high / size, _two_digits)} {noun}"
+    return f"{hours_text(hours)} hours"
+
+
+def _two_digits(number: float) -> str:
+    return f"{number:.1f}" if number < 10 else f"{float(f'{number:.2g}'):,.0f}"
+
+
+def _assumptions(plan: Plan) -> list[str]:
+    """One line each: the values of the low and of the high estimate, and why."""
+    if not plan.assumptions:
+        return []
+    values = [(a, _span(a.low, a.high, _plain)) for a in plan.assumptions]
+    lines = [f"[dim]{escape(f'{a.name}: {span} {a.unit} ({a.why})')}[/]" for a, span in values]
+    return ["[bold]assumed[/]", *lines]
+
+
+def _table(*headings: str, right_from: int | None = None) -> Table:
+    """A table without lines; columns from `right_from` on hold numbers. Where it is too narrow, cells wrap."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for index, heading in enumerate(headings):
+        right = right_from is not None and index >= right_from
+        table.add_column(heading, justify="right" if right else "left", overflow="fold")
+    return table
+
+
+def _count(number: float, noun: str) -> str:
+    return f"{number:g} {noun}{'' if number == 1 else 's'}"
+
+
+def _span(low: float, high: float, form: Callable[[float], str]) -> str:
+    return form(low) if low == high else f"{form(low)} – {form(high)}"
+
+
+def _short(number: float) -> str:
+    """`1.86 T`, `63.1 B`, `840 k`: three digits."""
+    for size, suffix in ((1e12, " T"), (1e9, " B"), (1e6, " M"), (1e3, " k")):
+        if number >= size:
+            return _three_digits(number / size) + suffix
+    return f"{number:g}"
+
+
+def _short_hours(hours: float) -> str:
+    return _three_digits(hours) if hours < 1000 else f"{float(f'{hours:.3g}'):,.0f}"
+
+
+def _three_digits(number: float) -> str:
+    decimals = 0 if number >= 100 else 1 if number >= 10 else 2
+    return f"{number:.{decimals}f}"
+
+
+def _plain(number: float) -> str:
+    return f"{number:,.0f}" if number >= 100 else f"{number:g}"

@@ -1,0 +1,84 @@
+"""What code, versions and machine a run was made with. No clock, no environment variables, no secrets."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("trb", "torch", "transformers", "ray", "numpy", "math-verify", "tokenizers", "safetensors")
+CPU_INFO = Path("/proc/cpuinfo")
+GPU_INFO = Path("/proc/driver/nvidia/gpus")
+
+
+def provenance() -> dict[str, Any]:
+    """Commit, dirty diff and untracked files of the source tree (null where it is no checkout), versions, machine."""
+    return {
+        "commit": _git("rev-parse", "HEAD"),
+        "dirty_diff": _git("diff", "HEAD"),
+        "untracked": _untracked(),
+        "versions": {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES},
+        "host": {
+            "name": platform.node(),
+            "system": platform.platform(),
+            "machine": platform.machine(),
+            "cpu": cpu_model(CPU_INFO),
+            "cores": os.cpu_count(),
+            "gpus": gpu_models(GPU_INFO),
+        },
+    }
+
+
+def cpu_model(info: Path) -> str | None:
+    """The processor's name in a `/proc/cpuinfo`, elsewhere what the platform module knows; None if that is nothing."""
+    text = info.read_text(errors="replace") if info.exists() else ""
+    named = re.search(r"^(?:model name|Model|Hardware)\s*:\s*(.+)$", text, re.MULTILINE)
+    return named[1].strip() if named else platform.processor() or None
+
+
+def gpu_models(folder: Path) -> list[str]:
+    """Names of the machine's NVIDIA GPUs, from the driver's folder, which needs no CUDA context.
+
+    Where the driver shows no such folder, as in some containers, torch is asked if it already uses a GPU.
+    """
+    files = sorted(folder.glob("*/information"))
+    named = [re.search(r"^Model:\s*(.+)$", file.read_text(errors="replace"), re.MULTILINE) for file in files]
+    names = [match[1].strip() for match in named if match]
+    torch = sys.modules.get("torch")
+    if not names and torch is not None and torch.cuda.is_initialized():
+        names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return names
+
+
+def version_line() -> str:
+    """`trb 0.1.0`, in a checkout with its commit: `trb 0.1.0, commit 0f3a9c1b2d3e with changes`."""
+    line, commit = f"trb {_version('trb') or '(not installed)'}", _git("rev-parse", "--short=12", "HEAD")
+    if commit is None:
+        return line
+    return f"{line}, commit {commit}{' with changes' if _git('status', '--porcelain') else ''}"
+
+
+def _git(*arguments: str) -> str | None:
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return None
+    done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _untracked() -> list[str] | None:
+    """Files of the source tree that no commit and no ignore rule knows."""
+    listed = _git("ls-files", "--others", "--exclude-standard")
+    return None if listed is None else listed.splitlines()
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,197 @@
+"""Scores of checkpoints, and which of them is selected: projections of the run directories."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cache, cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestrator.config import Experiment, Setup
+from orchestrator.experiment import evaluations
+from orchestrator.experiment.units import Unit
+from orchestrator.records.problem_record import ProblemRecord
+from orchestrator.records.rundir import RunReader
+
+Setting = list[Unit]  # units that differ in nothing but the seed
+
+
+@dataclass(frozen=True, eq=False)
+class Tally:
+    """One benchmark at one checkpoint of one unit: `correct` out of `n` samples of each problem, (problems,).
+
+    `problems` names them, where the counts come from a run directory.
+    """
+
+    n: NDArray[np.int64]
+    correct: NDArray[np.int64]
+    problems: tuple[str, ...] = field(default=(), repr=False)
+
+    @cached_property
+    def pass_at_1(self) -> Fraction:
+        """See `pass_at_1`."""
+        right = {int(n): int(self.correct[self.n == n].sum()) for n in np.unique(self.n)}
+        return sum((Fraction(c, n) for n, c in right.items()), Fraction(0)) / len(self.n)
+
+    @property
+    def samples(self) -> int:
+        """Samples that every problem has."""
+        return int(self.n.min())
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One checkpoint of one setting, its scores averaged over seeds. `sampled` tells how far its evaluation is:
+    the sum over benchmarks of the share of the wanted samples that is there.
+    """
+
+    setting: tuple[Unit, ...]
+    step: int
+    mean: Fraction
+    sampled: Fraction
+
+
+def pass_at_1(records: list[ProblemRecord]) -> Fraction:
+    """Mean over problems of c/n, exact (paper, "Evaluation Protocol")."""
+    return Tally(np.array([r.n for r in records]), np.array([r.correct for r in records])).pass_at_1
+
+
+def tally(run: RunReader, evaluation_id: str, step: int) -> Tally | None:
+    """Counts of a checkpoint; None if it was not evaluated."""
+    tallies = _tallies(run, evaluation_id, step)
+    return tallies[-1] if tallies else None
+
+
+def tally_at(run: RunReader, evaluation_id: str, step: int, n: int) -> Tally:
+    """Counts of a checkpoint when it had n samples, or as few above that as were kept; it must have n by now."""
+    return next(counts for counts in _tallies(run, evaluation_id, step) if counts.samples >= n)
+
+
+def benchmark_scores(run: RunReader, evaluation_ids: list[str], step: int) -> list[Fraction | None]:
+    """pass@1 of one checkpoint on each benchmark; None where it was not evaluated."""
+    tallies = [tally(run, evaluation_id, step) for evaluation_id in evaluation_ids]
+    return [None if found is None else found.pass_at_1 for found in tallies]
+
+
+def exact_mean(scores: Sequence[Fraction | None]) -> Fraction | None:
+    """Unweighted mean over benchmarks; None if any is missing."""
+    present = [score for score in scores if score is not None]
+    return sum(present, Fraction(0)) / len(present) if present and len(present) == len(scores) else None
+
+
+def mean_score(run: RunReader, evaluation_ids: list[str], step: int) -> float | None:
+    """Unweighted mean pass@1 of a checkpoint in [0, 1]."""
+    mean = exact_mean(benchmark_scores(run, evaluation_ids, step))
+    return None if mean is None else float(mean)
+
+
+def trajectory(run: RunReader, evaluation_ids: list[str]) -> dict[int, Fraction]:
+    """Mean pass@1 by step, for the checkpoints that all benchmarks have."""
+    steps = set.intersection(*(set(run.evaluated_steps(evaluation_id)) for evaluation_id in evaluation_ids))
+    means = {step: exact_mean(benchmark_scores(run, evaluation_ids, step)) for step in sorted(steps)}
+    return {step: mean for step, mean in means.items() if mean is not None}
+
+
+def best_step(run: RunReader, evaluation_ids: list[str]) -> int | None:
+    """The checkpoint with the highest mean among those with the most samples, ties to the earliest.
+
+    None before the first evaluation. Fewer samples are those of checkpoints that were given up.
+    """
+    means = trajectory(run, evaluation_ids)
+    samples = {step: sum(_samples(run, evaluation_id, step) for evaluation_id in evaluation_ids) for step in means}
+    most = max(samples.values(), default=0)
+    return highest({step: mean for step, mean in means.items() if samples[step] == most})
+
+
+def highest(means: dict[int, Fraction]) -> int | None:
+    """The step with the highest mean, ties to the earliest."""
+    return max(means, key=lambda step: (means[step], -step)) if means else None
+
+
+def families(units: Iterable[Unit]) -> list[list[Setting]]:
+    """The settings of each setup and method, and of the untrained student, in the order of the grid."""
+    found: dict[tuple[str, str | None], dict[str, Setting]] = defaultdict(lambda: defaultdict(list))
+    for unit in units:
+        if unit.kind in ("trial", "base_eval"):
+            found[unit.setup, unit.method][unit.label].append(unit)
+    return [list(settings.values()) for settings in found.values()]
+
+
+def decided_by_family(experiment: Experiment, unit: Unit) -> bool:
+    """Whether a trial alone cannot tell which of its checkpoints may be selected: in a race, or averaged over seeds."""
+    budget = experiment.setups[unit.setup].evaluation.budget
+    return budget == "adaptive" or len(experiment.seeds_of(unit.method)) > 1
+
+
+def candidates(setup: Setup, family: list[Setting], runs: Path) -> list[Candidate]:
+    """Checkpoints of a family that all seeds of their setting have on all benchmarks."""
+    ids = evaluations.evaluation_ids(setup)
+    return [
+        _candidate(setup, ids, setting, step, runs)
+        for setting in family
+        for step in evaluated_steps(setup, setting, runs)
+    ]
+
+
+def evaluated_steps(setup: Setup, setting: Setting, runs: Path) -> list[int]:
+    """Checkpoints that all seeds of a setting have on all benchmarks; a trial's are not the untrained student."""
+    ids = evaluations.evaluation_ids(setup).values()
+    steps = [set(RunReader(runs, unit.id).evaluated_steps(evaluation_id)) for unit in setting for evaluation_id in ids]
+    return [step for step in sorted(set.intersection(*steps)) if step > 0 or setting[0].kind == "base_eval"]
+
+
+def best_of(candidates: Sequence[Candidate]) -> Candidate | None:
+    """The highest mean among those with the most samples; ties go to the earliest checkpoint, then to the grid's order.
+
+    So a race is judged on its survivors, and a checkpoint with fewer samples only while there is no other (paper,
+    "Evaluation Protocol", for the full one).
+    """
+    most = max((candidate.sampled for candidate in candidates), default=None)
+    pool = [candidate for candidate in candidates if candidate.sampled == most]
+    return max(pool, key=lambda candidate: (candidate.mean, -candidate.step), default=None)
+
+
+def _candidate(setup: Setup, ids: dict[str, str], setting: Setting, step: int, runs: Path) -> Candidate:
+    means, sampled = [], Fraction(0)
+    for benchmark, evaluation_id in ids.items():
+        found = [tally(RunReader(runs, unit.id), evaluation_id, step) for unit in setting]
+        tallies = [counts for counts in found if counts is not None]
+        assert len(tallies) == len(setting), "only evaluated checkpoints are candidates"
+        means.append(sum((counts.pass_at_1 for counts in tallies), Fraction(0)) / len(tallies))
+        wanted = evaluations.samples_wanted(setup.evaluation, benchmark)
+        sampled += Fraction(min(wanted, *(counts.samples for counts in tallies)), wanted)
+    return Candidate(tuple(setting), step, sum(means, Fraction(0)) / len(means), sampled)
+
+
+def _samples(run: RunReader, evaluation_id: str, step: int) -> int:
+    found = tally(run, evaluation_id, step)
+    return found.samples if found is not None else 0
+
+
+def _tallies(run: RunReader, evaluation_id: str, step: int) -> tuple[Tally, ...]:
+    """Counts at the rungs that were kept, and as they are; read once while the file does not change."""
+    stamp = run.evaluation_stamp(evaluation_id, step)
+    return () if stamp is None else _read(run.path, evaluation_id, step, stamp)
+
+
+@cache
+def _read(path: Path, evaluation_id: str, step: int, _stamp: tuple[int, int]) -> tuple[Tally, ...]:
+    run = RunReader(path.parent, path.name)
+    noted, now = run.rungs(evaluation_id, step), run.counts(evaluation_id, step)
+    if not now:
+        return ()
+    names, n, correct = zip(*now, strict=True)
+    problems = _shared(names)
+    rungs = [Tally(np.full(len(problems), size), np.array(right), problems) for size, right in noted]
+    return (*rungs, Tally(np.array(n), np.array(correct), problems))
+
+
+@cache
+def _shared(problems: tuple[str, ...]) -> tuple[str, ...]:
+    """One tuple for all checkpoints with the same problems, which thousands of files name again."""
+    return problems

@@ -1,0 +1,4 @@
+"""Missing units over a laptop or a cluster: Tune, processes that die or freeze, and what must be there before.
+
+Imports `trial`, `models`, `selection`. With `workers.actors` the only place where ray is imported.
+"""

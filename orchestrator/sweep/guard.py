@@ -1,0 +1,116 @@
+"""A process beside a sweep's private Ray cluster that ends the cluster when the sweep's own process is gone.
+
+Ray's servers notice the death of their driver late or never; the kernel tells this process at once, since its parent
+changes. It kills what belongs to the cluster, and nothing else: Ray processes that name the cluster's scratch folder on
+their command line and what descends from them; and what the driver itself had started. Then it removes the scratch
+folders.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.sweep.scratch import remove_abandoned
+
+POLL_S = 0.5
+REMEMBER_EVERY = 2  # polls: processes whose parent dies first are known by then
+ENDED_WITHIN_S = 30.0
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process of this machine; `born` tells it from a later one of the same id."""
+
+    pid: int
+    born: int
+    parent: int
+
+
+@contextmanager
+def guarded(scratch: Path) -> Iterator[None]:
+    """Nothing of a cluster whose temporary folder is `scratch` outlives this process, however it ends."""
+    if not Path("/proc/self/stat").exists():  # not Linux: Ctrl-C and SIGTERM clean up, SIGKILL does not
+        yield
+        return
+    command = [sys.executable, "-m", "orchestrator.sweep.guard", str(os.getpid()), str(scratch)]
+    quiet = subprocess.DEVNULL
+    # A session of its own: Ctrl-C in the terminal is for the sweep.
+    guard = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, start_new_session=True)
+    try:
+        yield
+    finally:
+        guard.communicate()  # closing its standard input tells it that the sweep is over
+
+
+def main(driver: int, scratch: Path) -> None:
+    """Wait for the end of `driver`, or of standard input; then end the cluster and clear up."""
+    cluster: set[Process] = set()
+    everything: set[Process] = set()
+    polls = 0
+    while os.getppid() == driver and not select.select([sys.stdin], [], [], POLL_S)[0]:
+        polls += 1
+        if polls % REMEMBER_EVERY == 1:
+            alive = processes()
+            cluster, everything = members(alive, scratch, None), members(alive, scratch, driver)
+    # What else the driver has started is its own business while it lives.
+    known = cluster if os.getppid() == driver else everything
+    deadline = time.monotonic() + ENDED_WITHIN_S
+    while time.monotonic() < deadline:
+        alive = processes()
+        left = (known & set(alive.values())) | members(alive, scratch, None)
+        known |= left
+        if not left:
+            break
+        for process in left:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(process.pid, signal.SIGKILL)
+        time.sleep(0.1)
+    remove_abandoned(scratch.parent)
+
+
+def processes() -> dict[int, Process]:
+    """All processes of this machine by id, zombies left out."""
+    found = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with suppress(OSError):
+                fields = (folder / "stat").read_text().rpartition(")")[2].split()
+                if fields[0] != "Z":
+                    pid = int(folder.name)
+                    found[pid] = Process(pid, int(fields[19]), int(fields[1]))
+    return found
+
+
+def members(alive: dict[int, Process], scratch: Path, driver: int | None) -> set[Process]:
+    """Those of a cluster: Ray's processes that name its folder, and the descendants of these and of its driver."""
+    own = os.getpid()
+    roots = {pid for pid in alive if pid != own and _names(pid, scratch)} | ({driver} if driver is not None else set())
+    found = set(roots)
+    grown = True
+    while grown:
+        more = {p.pid for p in alive.values() if p.parent in found and p.pid not in found and p.pid != own}
+        found |= more
+        grown = bool(more)
+    return {alive[pid] for pid in found - {driver} if pid in alive}
+
+
+def _names(pid: int, scratch: Path) -> bool:
+    """Whether a process is one of Ray's that was told to use the folder."""
+    try:
+        line = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+    except OSError:
+        return False
+    return f"{scratch}/" in line + "/" and "/ray/" in line
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,89 @@
+"""Before anything is scheduled: models are there, are the declared ones, and agree with their setup.
+
+Loads no weights, so that mistakes are named within a second. Embedded models are made here, side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from orchestrator.config import Data, Experiment, Model, Setup
+from orchestrator.data.benchmarks import benchmark_of, load_benchmark
+from orchestrator.data.hub import check_hub_id
+from orchestrator.data.openthoughts import load_thoughts
+from orchestrator.data.problem_files import read_problems
+from orchestrator.engines.interface import ModelFolder
+from orchestrator.errors import UserError
+from orchestrator.experiment import made_models
+from orchestrator.experiment.evaluations import Sampling
+from orchestrator.experiment.units import Unit
+from orchestrator.models.checkpoints import check_config, checkpoint_of
+from orchestrator.models.making import Report, make, must_make, verify_made
+from orchestrator.records.rundir import RunReader
+from orchestrator.selection.scores import decided_by_family
+from orchestrator.workers.spec import WorkerSpec
+
+
+def check(experiment: Experiment, runs: Path) -> None:
+    """UserError on data or models that cannot be used; quick, and makes nothing."""
+    for name, setup in experiment.setups.items():
+        check_data(name, setup, experiment.data_dir)
+        for role in ("student", "teacher"):
+            model: Model = getattr(setup, role)
+            if not must_make(model, setup, runs):
+                verify_made(model, setup, runs)
+                check_config(f"{name}.{role}", model, checkpoint_of(model, setup, runs), setup)
+
+
+def prepare(experiment: Experiment, runs: Path, report: Report) -> dict[str, tuple[ModelFolder, ModelFolder]]:
+    """Student and teacher of each setup; `report(model, progress)` is called while missing ones are made."""
+    pairs = {}
+    for name, setup in experiment.setups.items():
+        missing = [role for role in ("student", "teacher") if must_make(getattr(setup, role), setup, runs)]
+        make(setup, missing, runs, report)
+        made_models.check_trained_from(setup, runs)
+        pairs[name] = (checkpoint_of(setup.student, setup, runs), checkpoint_of(setup.teacher, setup, runs))
+    return pairs
+
+
+def worker_spec(
+    unit: Unit,
+    experiment: Experiment,
+    runs: Path,
+    pair: tuple[ModelFolder, ModelFolder],
+    wanted: Mapping[Sampling, int] | None = None,
+) -> WorkerSpec:
+    """What the roles of `unit` need; an sft_warmup trial starts from its stage's checkpoint."""
+    student, teacher = pair
+    initial = student
+    if unit.depends_on:
+        stage, step = RunReader(runs, unit.depends_on[0]), unit.knobs["K"]
+        initial = ModelFolder(str(stage.checkpoint_path(step)), stage.checkpoint_files(step), stage.remedy)
+    setup = experiment.setups[unit.setup]
+    prunes = not decided_by_family(experiment, unit)
+    runtime, data_dir = experiment.runtime, experiment.data_dir
+    return WorkerSpec(unit, setup, runtime, student, teacher, initial, data_dir, wanted or {}, prunes)
+
+
+def check_data(name: str, setup: Setup, data_dir: str | None) -> None:
+    """UserError unless every file the setup reads is there and is the declared one."""
+    check_training_data(name, setup.data, data_dir)
+    for benchmark, run in setup.evaluation.benchmarks.items():
+        if benchmark_of(benchmark, run).terms is None:
+            load_benchmark(benchmark, data_dir, run)
+
+
+def check_training_data(name: str, data: Data, data_dir: str | None) -> None:
+    """UserError unless the training prompts can be read; what lies on a hub is left to the loading."""
+    if data.source == "jsonl":
+        if not data.files:
+            raise UserError(f"{name}.data.files: empty — at least one {{file, sha256}}")
+        read_problems(data, data_dir)
+    elif data.source == "openthoughts":
+        if not data.path:
+            raise UserError(f"{name}.data.path: not set — a hub id, or a local parquet or JSON Lines file")
+        if Path(data.path).exists():
+            load_thoughts(data)
+        else:
+            check_hub_id(f"{name}.data", data.path, data.revision)

@@ -1,0 +1,108 @@
+"""Ends processes of units that are frozen, so that Tune's handling of failures starts them again.
+
+A unit's process is frozen if it is stopped by a signal, if its beats have ceased, or if it beats but its work has not
+got on for far longer than any piece of it has taken so far. Time is counted in looks of this process: while the
+machine or the file system stands still, nobody else is found guilty of it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from socket import gethostname
+
+from orchestrator.records.log import RunLog
+from orchestrator.records.pulse import BEAT_S, Beat, born, is_stopped, pulse_path, read_beat
+
+LOOK_S = BEAT_S
+STOPPED_LOOKS = 5  # 10 s: a debugger's or an administrator's short stop is none of our business
+SILENT_LOOKS = 45  # 90 s: a thread of a busy process may get no turn for many seconds
+HANGS_AFTER_S = 900.0  # without a piece of work done, or
+HANGS_FACTOR = 20  # times the longest piece so far
+
+End = Callable[[Beat], None]
+
+
+@dataclass
+class _Watched:
+    """A process as it was last seen: its beat, and for how many looks it has been silent or stopped."""
+
+    beat: Beat
+    silent: int = 0
+    stopped: int = 0
+    ended: bool = False
+
+
+class Watchdog:
+    """Looks after the units of a wave; `end` kills the process of a beat, wherever it runs."""
+
+    def __init__(self, runs: Path, units: Iterable[str], end: End):
+        self._runs, self._units, self._end = runs, list(units), end
+        self._watched: dict[str, _Watched] = {}
+
+    def look(self) -> list[str]:
+        """One look at every unit; returns those whose process was ended."""
+        frozen = []
+        for unit in self._units:
+            reason = self._reason(unit)
+            if reason is not None:
+                watched = self._watched[unit]
+                watched.ended = True
+                RunLog(self._runs / unit).line(f"process {watched.beat.pid} {reason}: ended by the watchdog")
+                self._end(watched.beat)
+                frozen.append(unit)
+        return frozen
+
+    def _reason(self, unit: str) -> str | None:
+        """Why the unit's process must end; None where it need not."""
+        beat = read_beat(pulse_path(self._runs, unit))
+        if beat is None:
+            self._watched.pop(unit, None)
+            return None
+        watched = self._watched.get(unit)
+        if watched is None or (watched.beat.pid, watched.beat.born) != (beat.pid, beat.born):
+            self._watched[unit] = _Watched(beat)
+            return None
+        here = beat.host == gethostname()
+        if watched.ended or (here and born(beat.pid) != beat.born):  # Tune knows of a process that is gone
+            return None
+        watched.silent = watched.silent + 1 if watched.beat.number == beat.number else 0
+        watched.stopped = watched.stopped + 1 if here and is_stopped(beat.pid) else 0
+        watched.beat = beat
+        if watched.stopped >= STOPPED_LOOKS:
+            return f"has been stopped for {STOPPED_LOOKS * LOOK_S:.0f} s"
+        if watched.silent >= SILENT_LOOKS:
+            return f"has given no sign of life for {SILENT_LOOKS * LOOK_S:.0f} s"
+        if beat.idle_s > max(HANGS_AFTER_S, HANGS_FACTOR * beat.longest_s):
+            return f"has done nothing for {beat.idle_s:.0f} s"
+        return None
+
+
+@contextmanager
+def watching(watchdog: Watchdog) -> Iterator[None]:
+    """Look every LOOK_S while the body runs."""
+    ended = threading.Event()
+
+    def follow() -> None:
+        while not ended.wait(LOOK_S):
+            with suppress(OSError):  # a file system that is away for a moment; the next look is soon
+                watchdog.look()
+
+    thread = threading.Thread(target=follow, daemon=True, name="watchdog")
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(LOOK_S)
+
+
+def end_process(pid: int, birth: int) -> None:
+    """SIGKILL a process of this machine, unless it is gone and its id another's."""
+    if born(pid) == birth:
+        os.kill(pid, signal.SIGKILL)

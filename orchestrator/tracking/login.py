@@ -1,0 +1,140 @@
+"""Where W&B is and what it was given: online, offline or disabled, the login, and a note of each run that was sent."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import math
+import netrc
+import os
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from orchestrator.experiment import units
+
+# The cloud's addresses; an account of one is an account of the other.
+CLOUD = ("https://api.forge.coreweave.com", "https://api.wandb.ai")
+PROJECT_NOTE = "project.json"
+
+
+def chosen_mode(wish: str) -> str:
+    """`online`, `offline` or `disabled`; the wish `auto` is online only when the user is logged in."""
+    if wish != "auto":
+        return wish
+    match os.environ.get("WANDB_MODE"):
+        case "online" | "offline" as forced:
+            return forced
+        case "dryrun":
+            return "offline"
+        case "disabled":
+            return "disabled"
+    return "online" if logged_in() else "offline"
+
+
+def logged_in() -> bool:
+    """Whether W&B's client finds a key: in the environment, or where `wandb login` leaves it."""
+    named = os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE")
+    return bool(named) or _in_netrc()
+
+
+def server_url() -> str:
+    """The server W&B's client talks to: `WANDB_BASE_URL`, what `wandb login --host` noted, or the cloud."""
+    folder = os.environ.get("WANDB_CONFIG_DIR") or "~/.config/wandb"
+    noted = configparser.ConfigParser(default_section="default", interpolation=None)
+    try:
+        noted.read(Path(folder).expanduser() / "settings")
+    except configparser.Error:
+        noted.clear()
+    return (os.environ.get("WANDB_BASE_URL") or noted.defaults().get("base_url") or CLOUD[0]).rstrip("/")
+
+
+def mirror_folder(runs: Path) -> Path:
+    """Where offline runs and the markers lie."""
+    return runs / ".wandb"
+
+
+def remember(run_id: str, content: Any, runs: Path, mode: str) -> None:
+    """Note what W&B was given of a run; `content` is anything JSON holds."""
+    marker = _marker(run_id, runs)
+    scratch = marker.with_name(f"{marker.name}.tmp")
+    scratch.write_text(json.dumps(_state(content, mode)))
+    os.replace(scratch, marker)
+
+
+def was_given(run_id: str, content: Any, runs: Path, mode: str, within_s: float = math.inf) -> bool:
+    """Whether W&B was given exactly `content` of a run, in the last `within_s` seconds."""
+    marker = _marker(run_id, runs)
+    try:
+        known = json.loads(marker.read_text()) == _state(content, mode)
+        return known and time.time() - marker.stat().st_mtime < within_s
+    except (FileNotFoundError, ValueError):  # absent or torn
+        return False
+
+
+# --- where runs are shown ---
+
+
+def note_project(project: str, url: str, runs: Path) -> None:
+    """Remember the page of a project on the present server."""
+    folder = mirror_folder(runs)
+    folder.mkdir(parents=True, exist_ok=True)
+    note = {"server": server_url(), "project": project, "url": url}
+    scratch = folder / "project.tmp"
+    scratch.write_text(json.dumps(note))
+    os.replace(scratch, folder / PROJECT_NOTE)
+
+
+def noted_project(project: str, runs: Path) -> str | None:
+    """The page of a project, as `note_project` left it for the present server."""
+    try:
+        note = json.loads((mirror_folder(runs) / PROJECT_NOTE).read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    return note["url"] if (note["server"], note["project"]) == (server_url(), project) else None
+
+
+def leet_command(runs: Path) -> str:
+    """The command that shows offline runs in the terminal."""
+    return f"{_program()} leet {shlex.quote(_nearby(mirror_folder(runs) / 'wandb'))}"
+
+
+def sync_command(runs: Path) -> str:
+    """The command that sends offline runs to the server; the star is for the shell."""
+    return f"{_program()} sync {shlex.quote(_nearby(mirror_folder(runs) / 'wandb'))}/offline-run-*"
+
+
+# --- private ---
+
+
+def _program() -> str:
+    """W&B's command: that of this Python's environment where it has one."""
+    beside = Path(sys.executable).with_name("wandb")
+    return shlex.quote(_nearby(beside)) if beside.exists() else "wandb"
+
+
+def _nearby(path: Path) -> str:
+    """Relative to the working directory where it lies below that."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def _marker(run_id: str, runs: Path) -> Path:
+    return mirror_folder(runs) / f"{run_id}.json"
+
+
+def _state(content: Any, mode: str) -> dict[str, str]:
+    server = {"server": server_url()} if mode == "online" else {}
+    return {"mode": mode, **server, "rows": units.digest(content)}
+
+
+def _in_netrc() -> bool:
+    url = server_url()
+    hosts = {urlsplit(name).netloc for name in (CLOUD if url in CLOUD else (url,))}
+    try:
+        found = netrc.netrc(os.environ.get("NETRC") or None).hosts
+    except (OSError, netrc.NetrcParseError):
+        return False
+    return bool(hosts & set(found))

@@ -1,0 +1,172 @@
+"""What W&B should show of a unit and of an experiment's results, from the run directories alone. Needs no wandb."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from orchestrator.config import Experiment, Setup
+from orchestrator.experiment import evaluations
+from orchestrator.experiment.units import Unit
+from orchestrator.records.rundir import RunReader
+from orchestrator.selection import scores as selection
+
+PHASES = ("rollout", "score", "reward", "learn")  # of a training step, as `timing.jsonl` has them
+
+# How a W&B run stands: may still go on, came to its end, or did not.
+OPEN, FINISHED, FAILED = "open", "finished", "failed"
+
+Table = tuple[list[Any], list[Any]]  # headings; rows, each a list
+
+
+@dataclass(frozen=True)
+class Projection:
+    """A unit as a W&B run: rows by step, the flat configuration, the summary, and how the run stands."""
+
+    unit: Unit
+    rows: dict[int, dict[str, Any]]
+    config: dict[str, Any]
+    summary: dict[str, Any]
+    outcome: str
+
+    @property
+    def name(self) -> str:
+        """What tells runs apart comes first, since lists cut names off: `TRB epsilon0=0.05 K=12 s0 · arithmetic`."""
+        return f"{self.unit.label} s{self.unit.seed} · {self.unit.setup}"
+
+    @property
+    def content(self) -> list[Any]:
+        """All of it as JSON; another content has to be sent."""
+        return [list(self.rows.items()), self.config, self.summary, self.outcome]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to show: no row, and no failure either."""
+        return not self.rows and self.summary["state"] != "failed"
+
+
+def project(setup: Setup, unit: Unit, run: RunReader, state: str, goes_on: bool) -> Projection:
+    """What W&B should show of a unit whose `state` is one of `status.STATES`; `goes_on` is True within a sweep."""
+    rows = projected_rows(unit, setup, run)
+    summary = {"state": state} | _best(unit, setup, run)
+    return Projection(unit, rows, _config(setup, unit, run), summary, outcome(state, goes_on))
+
+
+def outcome(state: str, goes_on: bool) -> str:
+    """How a W&B run stands whose unit is in `state`: what neither ended nor runs is open only while the sweep runs."""
+    match state:
+        case "done":
+            return FINISHED
+        case "failed":
+            return FAILED
+        case "running":
+            return OPEN
+    return OPEN if goes_on else FAILED
+
+
+def projected_rows(unit: Unit, setup: Setup, run: RunReader) -> dict[int, dict[str, Any]]:
+    """W&B rows by step: committed metrics of update k, its seconds, and scores of the checkpoint after k updates.
+
+    A row is final once training went past its step; until then a later score could still belong to it.
+    """
+    rows: dict[int, dict[str, Any]] = {}
+    for metrics in run.committed_metrics():
+        named = {f"train/{key}": value for key, value in metrics.items() if key != "step" and value is not None}
+        rows.setdefault(metrics["step"], {}).update(named)
+    for step, seconds in _seconds(run).items():
+        if step in rows:
+            rows[step].update(seconds)
+    ids = evaluations.evaluation_ids(setup)
+    for step in sorted({s for evaluation_id in ids.values() for s in run.evaluated_steps(evaluation_id)}):
+        scores = selection.benchmark_scores(run, list(ids.values()), step)
+        row = {f"eval/{key}": float(score) for key, score in zip(ids, scores, strict=True) if score is not None}
+        mean = selection.exact_mean(scores)
+        rows.setdefault(step, {}).update(row | ({"eval/mean": float(mean)} if mean is not None else {}))
+    return {step: rows[step] for step in sorted(rows) if run.trained or step < run.next_step}
+
+
+# --- the results of an experiment ---
+
+
+def results_id(experiment: Experiment) -> str:
+    """W&B id of the run that holds an experiment's results; the same name is the same run."""
+    return f"results-{experiment.name}"
+
+
+def result_tables(document: dict[str, Any], scores: str) -> dict[str, Table]:
+    """The results table twice, from its JSON and CSV forms: `results` as printed, `scores` a row for each cell.
+
+    Empty where nothing has a score yet.
+    """
+    if all(cell["value"] is None for row in document["rows"] for cell in row["cells"]):
+        return {}
+    several = len({column["setup"] for column in document["columns"]}) > 1
+    headings = [f"{c['setup']} {c['label']}" if several else c["label"] for c in document["columns"]]
+    rows = [[row["label"], *(cell["value"] for cell in row["cells"])] for row in document["rows"]]
+    names, *cells = csv.reader(scores.splitlines())
+    columns = [_numbers(list(column)) for column in zip(*cells, strict=True)]
+    scored = [list(row) for row in zip(*columns, strict=True)]
+    return {"results": (["Method", *headings], rows), "scores": (names, scored)}
+
+
+# --- private ---
+
+
+def _config(setup: Setup, unit: Unit, run: RunReader) -> dict[str, Any]:
+    """Everything that `config.json` holds, by dotted names such as `training.optimizer.lr`, and the code it ran with.
+
+    Before a unit was started it is what the unit would be started with. Nothing is under a name without a value.
+    """
+    started = run.config() if run.started else {}
+    made_with = run.provenance() if run.started else {}
+    host = made_with.get("host", {})
+    named = {"method": unit.method or unit.kind, "setup": unit.setup, "seed": unit.seed, "kind": unit.kind}
+    code = {
+        "commit": made_with.get("commit"),
+        "uncommitted_changes": bool(made_with.get("dirty_diff")) if made_with.get("commit") else None,
+        "versions": made_with.get("versions", {}),
+        "cpu": host.get("cpu"),
+        "gpus": host.get("gpus") or None,
+    }
+    whole = started.get("setup", asdict(setup)) | {"runtime": started.get("runtime", {})} | code
+    return dict(_flat(whole)) | named | unit.knobs
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        elif value is not None:
+            yield f"{prefix}{key}", value
+
+
+def _best(unit: Unit, setup: Setup, run: RunReader) -> dict[str, Any]:
+    """The best checkpoint, out of how many, and its score on each benchmark; empty without evaluations."""
+    ids = evaluations.evaluation_ids(setup)
+    known = list(ids.values())
+    best = None if unit.kind == "sft" else selection.best_step(run, known)
+    if best is None:
+        return {}
+    scores = zip(ids, selection.benchmark_scores(run, known, best), strict=True)
+    each = {f"best/{benchmark}": float(score) for benchmark, score in scores if score is not None}
+    found = {"best_step": best, "best_score": selection.mean_score(run, known, best)}
+    return {**found, "candidates": len(selection.trajectory(run, known)), **each}
+
+
+def _seconds(run: RunReader) -> dict[int, dict[str, float]]:
+    """Seconds of each phase by step; of a step taken again after a kill, the last time."""
+    seconds = {}
+    for row in run.timing():
+        if row["phase"] == "train":
+            seconds[row["step"]] = {f"time/{phase}": row[phase] for phase in PHASES if phase in row}
+    return seconds
+
+
+def _numbers(texts: list[str]) -> list[Any]:
+    """A column of numbers where all its cells are some or empty, else of texts; empty cells are missing."""
+    try:
+        return [float(text) if text else None for text in texts]
+    except ValueError:
+        return [text or None for text in texts]

@@ -1,0 +1,152 @@
+"""Weights & Biases as a projection of the run directories: rebuilt from them at any time, never a source.
+
+Offline, a run's fragments are removed and written anew; online, rows that the server has are skipped. Only
+committed steps are sent, so a crash neither loses nor doubles a row. No call waits for the server for ever.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # wandb's dependencies deprecate each other
+    import wandb
+
+from orchestrator.config import Experiment
+from orchestrator.experiment.methods import method_label
+from orchestrator.tracking.login import mirror_folder, note_project, remember
+from orchestrator.tracking.projection import FAILED, FINISHED, OPEN, Projection, Table, results_id
+
+INIT_TIMEOUT_S = 20.0
+FINISH_TIMEOUT_S = 40.0  # of one run's rows
+ASK_TIMEOUT_S = 5
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What a W&B run is opened with."""
+
+    id: str
+    name: str
+    job_type: str
+    tags: list[str]
+    config: dict[str, Any]
+    notes: str | None = None
+
+
+def mirror(experiment: Experiment, projection: Projection, runs: Path, mode: str) -> None:
+    """Give W&B every row of a unit, its configuration and how it stands; `mode` is online or offline.
+
+    Raises wandb.Error or TimeoutError where the server does not take them.
+    """
+    unit = projection.unit
+    kind = method_label(unit.method) if unit.method else unit.kind
+    facts = RunFacts(unit.id, projection.name, kind, [unit.setup], projection.config)
+    with _service():
+        run = _open(experiment, facts, runs, mode, projection.outcome == OPEN)
+        _write(run, projection.rows, projection.summary, mode, projection.outcome)
+    remember(unit.id, projection.content, runs, mode)
+
+
+def mirror_results(experiment: Experiment, tables: dict[str, Table], notes: list[str], runs: Path, mode: str) -> None:
+    """Give W&B the results tables as a run of their own; raises as `mirror` does.
+
+    They lie in its summary, which the next ones replace, so giving them again doubles nothing.
+    """
+    run_id = results_id(experiment)
+    config = {"method": "results", "setup": ", ".join(experiment.setups)}  # a group of its own in the workspace
+    facts = RunFacts(
+        run_id, f"Results · {experiment.name}", "results", list(experiment.setups), config, "\n".join(notes)
+    )
+    summary = {name: wandb.Table(columns=headings, data=rows) for name, (headings, rows) in tables.items()}
+    with _service():
+        run = _open(experiment, facts, runs, mode)
+        _write(run, {}, summary, mode)
+    remember(run_id, [tables, notes], runs, mode)
+
+
+def project_page(project: str) -> str | None:
+    """The address of a project of the user's own entity; None where the server knows no user.
+
+    Raises what wandb raises where the server does not answer.
+    """
+    wandb.setup(wandb.Settings(silent=True))
+    entity = os.environ.get("WANDB_ENTITY") or wandb.Api(timeout=ASK_TIMEOUT_S).default_entity
+    return f"{wandb.setup().settings.app_url}/{entity}/{project}" if entity else None
+
+
+@contextmanager
+def _service() -> Iterator[None]:
+    """wandb's service for one run. A run that failed keeps its id taken there, so the next one gets a new service."""
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError, SystemExit):  # a service that crashed cannot be asked to end
+            wandb.teardown()
+        raise
+
+
+def _open(experiment: Experiment, facts: RunFacts, runs: Path, mode: str, goes_on: bool = False) -> Any:
+    """A W&B run; one that `goes_on` stays running on the server when this process lets go of it."""
+    folder = mirror_folder(runs)
+    folder.mkdir(parents=True, exist_ok=True)
+    if mode == "offline":
+        for fragment in (folder / "wandb").glob(f"offline-run-????????_??????-{facts.id}"):
+            shutil.rmtree(fragment)
+    wandb.setup(wandb.Settings(silent=True))  # before the login, which would be announced
+    run = wandb.init(
+        project=experiment.runtime.wandb_project,
+        id=facts.id,
+        name=facts.name,
+        group=experiment.name,
+        job_type=facts.job_type,
+        tags=facts.tags,
+        notes=facts.notes,
+        config=facts.config,
+        dir=str(folder),
+        mode=mode,  # pyright: ignore[reportArgumentType]
+        resume="allow" if mode == "online" else None,
+        reinit="finish_previous",
+        settings=_settings(mode, goes_on),
+    )
+    if mode == "online" and run.project_url:
+        note_project(experiment.runtime.wandb_project, run.project_url, runs)
+    return run
+
+
+def _settings(mode: str, goes_on: bool) -> wandb.Settings:
+    """Rows only: no console, no machine statistics, no code, no package list."""
+    return wandb.Settings(
+        console="off",
+        silent=True,
+        symlink=mode == "offline",
+        disable_git=True,
+        save_code=False,
+        x_disable_stats=True,
+        x_disable_meta=True,
+        x_save_requirements=False,
+        x_update_finish_state=not goes_on,
+        init_timeout=INIT_TIMEOUT_S,
+        finish_timeout=FINISH_TIMEOUT_S,
+        finish_timeout_raises=True,
+    )
+
+
+def _write(
+    run: Any, rows: dict[int, dict[str, Any]], summary: dict[str, Any], mode: str, outcome: str = FINISHED
+) -> None:
+    first = run.starting_step if mode == "online" else 0
+    for step, row in rows.items():
+        if step >= first:
+            run.log(row, step=step, commit=True)
+    run.summary.update(summary)
+    run.finish(exit_code=int(outcome == FAILED))
+    if mode == "online":  # the server has it all; a folder for each time would pile up
+        shutil.rmtree(run.settings.sync_dir)

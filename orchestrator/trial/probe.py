@@ -1,0 +1,198 @@
+"""The continuation probe at work: prompts → rollouts of both behaviors → prefixes → continuations → grades.
+
+A rollout has the key of optimizer step 0, so the probe looks at the very rollouts that training begins with. Both
+behaviors use the same uniforms, and so do their continuations: where the behaviors have not parted by token t, neither
+have their outcomes. A rollout that ended within t tokens is no prefix any more: it is a finished answer, keeps its
+grade, and counts as often as it would have been continued.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from orchestrator.data.prompts import response_text
+from orchestrator.data.training_set import load_training_set
+from orchestrator.engines.torch.decoding import Decoding, generate
+from orchestrator.errors import refuse
+from orchestrator.experiment.probe import BEHAVIORS, CONTINUERS, DOCUMENTS, PROMPTS_AT_ONCE, truncation_lengths
+from orchestrator.grading.grader import Grade, Grader
+from orchestrator.policy.randomness import Purpose, SequenceKey
+from orchestrator.policy.spec import Behavior, Student, TrustRegion
+from orchestrator.records.rundir import RunWriter
+from orchestrator.rollouts import Request, Rollouts, concatenate
+from orchestrator.trial import diagnostics
+from orchestrator.trial.probe_documents import EXCERPTS, Prompts, Source, excerpts, gold_of, solved_example
+from orchestrator.workers.generation import RolloutWorker, TeacherWorker
+from orchestrator.workers.spec import WorkerSpec
+from orchestrator.workers.store import ModelStore, open_tokenizer
+
+# Rows × longest prefix of one decoding batch: its first pass reads all prefixes at once.
+PREFIX_TOKENS = 2**17
+
+
+@dataclass(frozen=True)
+class Cut:
+    """One rollout at one truncation length: what continues it (nothing if it had ended), and its own grade."""
+
+    prompt: int
+    requests: list[Request]
+    grade: Grade
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one rollout ended."""
+
+    grade: Grade
+    truncated: bool
+
+
+def run_probe(spec: WorkerSpec, run: RunWriter) -> Iterator[int]:
+    """Do what is missing; yields the number of commits there are, after each."""
+    with Grader(deadline_s=spec.runtime.grader_deadline_s) as grader:
+        probe = ContinuationProbe(spec, run, grader)
+        for step in range(run.next_step, spec.unit.steps):
+            probe.take(step)
+            run.commit(step + 1)
+            yield step + 1
+    run.finish()
+
+
+class ContinuationProbe:
+    """What all steps of a probe share."""
+
+    def __init__(self, spec: WorkerSpec, run: RunWriter, grader: Grader):
+        self.spec, self.settings = spec, spec.setup.probe
+        self.run, self.grader = run, grader
+        self.store = ModelStore(spec)
+
+    @functools.cached_property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The setup's one tokenizer."""
+        return open_tokenizer(self.spec)
+
+    @functools.cached_property
+    def prompts(self) -> Prompts:
+        """The first training prompts with a gold, each with its position in the training order."""
+        data = load_training_set(self.spec.setup, self.spec.data_dir, self.tokenizer)
+        graded = [(index, prompt) for index, prompt in enumerate(data.prompts) if prompt.problem.gold is not None]
+        if len(graded) < self.settings.prompts:
+            wanted = f"≤ {len(graded)}, the number of training prompts with a gold"
+            raise refuse("probe.prompts", self.settings.prompts, wanted)
+        return graded[: self.settings.prompts]
+
+    def take(self, step: int) -> None:
+        """Probe the prompts of one commit and append their rows; the first commit has the documents too."""
+        prompts = self.prompts[step * PROMPTS_AT_ONCE : (step + 1) * PROMPTS_AT_ONCE]
+        behaviors: tuple[Behavior, ...] = (Student(), TrustRegion(self.spec.unit.knobs["epsilon"]))
+        sources = {name: self.sample(prompts, each) for name, each in zip(BEHAVIORS, behaviors, strict=True)}
+        if step == 0:
+            self.write_documents(prompts, sources)
+        for name, source in sources.items():
+            rows = diagnostics.rollout_rows(0, source.rollouts, source.scores, source.rewards, [])
+            self.run.append("rollouts.jsonl", ({"behavior": name} | row for row in rows))
+        for length in truncation_lengths(self.spec.setup):
+            cuts = {name: self.cut(source, length) for name, source in sources.items()}
+            for continuer in CONTINUERS:
+                rows = self.rows(cuts, self.outcomes(cuts, continuer, length))
+                self.run.append("continuations.jsonl", ({"continuer": continuer, "t": length} | row for row in rows))
+
+    def sample(self, prompts: Prompts, behavior: Behavior) -> Source:
+        """The rollouts of step 0, graded and scored by the teacher, in prompt order."""
+        requests = [
+            Request(prompt.ids, SequenceKey(Purpose.TRAINING, self.spec.unit.seed, 0, index, sample))
+            for index, prompt in prompts
+            for sample in range(self.settings.prefixes)
+        ]
+        rollouts = RolloutWorker(self.store).sample(requests, behavior)
+        scores = rollouts.teacher or TeacherWorker(self.store).score(rollouts)
+        texts = [self.text(rollouts.response(row)) for row in range(len(requests))]
+        grades = self.grade([request.key.prompt for request in requests], texts)
+        return Source(rollouts, scores, texts, grades)
+
+    def cut(self, source: Source, length: int) -> list[Cut]:
+        """Each rollout cut to `length` tokens, with the requests that go on from there."""
+        cuts = []
+        for row, request in enumerate(source.rollouts.requests):
+            prefix, key = source.rollouts.response(row)[:length], request.key
+            ended = self.spec.setup.student.eos in prefix
+            continued = [
+                Request(
+                    (*request.prompt_ids, *prefix),
+                    SequenceKey(Purpose.CONTINUATION, key.seed, length, key.prompt, key.sample, draw),
+                )
+                for draw in range(0 if ended else self.settings.continuations)
+            ]
+            cuts.append(Cut(key.prompt, continued, source.grades[row]))
+        return cuts
+
+    def outcomes(self, cuts: dict[str, list[Cut]], continuer: str, length: int) -> dict[Request, Outcome]:
+        """What each continuation came to; a prefix that both behaviors share is continued once."""
+        requests = list(dict.fromkeys(r for own in cuts.values() for cut in own for r in cut.requests))
+        if not requests:
+            return {}
+        rollouts = self.generate(continuer, requests, length)
+        texts = [
+            self.text([*request.prompt_ids[-length:], *rollouts.response(row)]) for row, request in enumerate(requests)
+        ]
+        grades = self.grade([request.key.prompt for request in requests], texts)
+        ends = zip(grades, rollouts.truncated_B.tolist(), strict=True)
+        return {request: Outcome(*end) for request, end in zip(requests, ends, strict=True)}
+
+    def generate(self, continuer: str, requests: list[Request], length: int) -> Rollouts:
+        """The rest of each response, up to the limit that prefix and rest share."""
+        limit = self.spec.setup.training.max_response_tokens
+        longest = max(len(request.prompt_ids) for request in requests)
+        fitting = self.store.decode_batch(continuer == "teacher", limit)
+        size = max(1, min(fitting, PREFIX_TOKENS // longest))
+        sampler = self.store.student if continuer == "student" else self.store.teacher
+        starts = range(0, len(requests), size)
+        decoding = Decoding(limit - length)
+        return concatenate([generate(sampler, None, requests[s : s + size], Student(), decoding) for s in starts])
+
+    def rows(self, cuts: dict[str, list[Cut]], outcomes: dict[Request, Outcome]) -> Iterator[dict[str, Any]]:
+        """Counts of each behavior and prompt."""
+        each = self.settings.prefixes
+        for name, own in cuts.items():
+            for start in range(0, len(own), each):
+                group = own[start : start + each]
+                yield {"behavior": name, "prompt": group[0].prompt} | self.counts(group, outcomes)
+
+    def counts(self, cuts: list[Cut], outcomes: dict[Request, Outcome]) -> dict[str, int]:
+        """Counts over the continuations of one prompt's rollouts; a finished answer counts for all of its own."""
+        ended = [Outcome(cut.grade, False) for cut in cuts if not cut.requests]
+        found = ended * self.settings.continuations
+        found += [outcomes[request] for cut in cuts for request in cut.requests]
+        return {
+            "prefixes": len(cuts),
+            "finished": len(ended),
+            "n": len(found),
+            "correct": sum(outcome.grade.correct for outcome in found),
+            "truncated": sum(outcome.truncated for outcome in found),
+            "no_answer": sum(outcome.grade.extracted is None for outcome in found),
+            "timed_out": sum(outcome.grade.timed_out for outcome in found),
+        }
+
+    def write_documents(self, prompts: Prompts, sources: dict[str, Source]) -> None:
+        """The solved prefix and the prompt-matched rollouts, from the first of each prompt's samples."""
+        rows = range(0, min(len(prompts), EXCERPTS) * self.settings.prefixes, self.settings.prefixes)
+        example, matched = DOCUMENTS
+        budgets = self.spec.unit.identity["budgets"]
+        models, vanilla = (self.store.student, self.store.teacher), sources["vanilla"].rollouts
+        visited = [(vanilla.requests[row].prompt_ids, vanilla.response(row)) for row in rows]
+        self.run.write_document(example, solved_example(*models, visited, self.tokenizer, budgets))
+        self.run.write_document(matched, excerpts(prompts, sources, rows))
+
+    def text(self, response: list[int]) -> str:
+        """A response as it is graded."""
+        return response_text(response, self.spec.setup.student.eos, self.tokenizer)
+
+    def grade(self, prompts: list[int], texts: list[str]) -> list[Grade]:
+        """The grade of each text as an answer to the prompt at that position of the training order."""
+        golds = {index: gold_of(prompt) for index, prompt in self.prompts}
+        return self.grader.grade_many([(golds[index], text) for index, text in zip(prompts, texts, strict=True)])

@@ -1,0 +1,142 @@
+"""What the probe writes for readers: one prefix with its solved trust regions, and prompt-matched rollouts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from orchestrator.data.training_set import TrainingPrompt
+from orchestrator.engines.torch.causal import CausalModel, pack
+from orchestrator.grading.grader import Gold, Grade
+from orchestrator.policy import speculation, trust_region
+from orchestrator.rollouts import Rollouts, TeacherScores
+
+EXCERPTS = 8  # prompts
+SHOWN_TOKENS = 10
+PATH_STEPS = 50
+# What makes a prefix worth showing: the student is torn between more than this many tokens of more than this mass, the
+# teacher's favourite among them.
+PLAUSIBLE_TOKENS, PLAUSIBLE_MASS = 3, 0.05
+HEAD_CHUNK = 256  # positions whose full-vocabulary rows are held at once
+
+Prompts = list[tuple[int, TrainingPrompt]]  # with their positions in the training order
+Visited = tuple[tuple[int, ...], list[int]]  # token ids of a prompt and of the response to it
+
+
+@dataclass(frozen=True)
+class Source:
+    """Rollouts of one behavior, graded; lists have an entry for each of them."""
+
+    rollouts: Rollouts
+    scores: TeacherScores
+    texts: list[str]
+    grades: list[Grade]
+
+    @property
+    def rewards(self) -> list[float | None]:
+        """1.0 or 0.0 for each rollout."""
+        return [float(grade.correct) for grade in self.grades]
+
+
+def gold_of(prompt: TrainingPrompt) -> Gold:
+    """What is right; the probe takes no prompts without it."""
+    assert prompt.problem.gold is not None
+    return prompt.problem.gold
+
+
+def excerpts(prompts: Prompts, sources: dict[str, Source], rows: Sequence[int]) -> list[dict[str, Any]]:
+    """The rollouts `rows`, one for each of the first prompts, of every behavior side by side."""
+    return [
+        {"prompt": prompt.problem.text, "gold": gold_of(prompt).answer}
+        | {name: _excerpt(source, row) for name, source in sources.items()}
+        for (_, prompt), row in zip(prompts, rows, strict=False)
+    ]
+
+
+def _excerpt(source: Source, row: int) -> dict[str, Any]:
+    length = int(source.rollouts.lengths_B[row])
+    return {
+        "text": source.texts[row],
+        "correct": source.grades[row].correct,
+        "length": length,
+        "truncated": bool(source.rollouts.truncated_B[row]),
+        "mean_teacher_log_prob": float(source.scores.token_BT[row, :length].double().mean()),
+    }
+
+
+@torch.no_grad()
+def solved_example(
+    student: CausalModel,
+    teacher: CausalModel,
+    visited: list[Visited],
+    tokenizer: PreTrainedTokenizerBase,
+    budgets: list[float],
+) -> dict[str, Any]:
+    """The first visited prefix where the policies clearly differ, solved for every budget.
+
+    Clearly: KL(q‖p) is above the median of all visited prefixes, and the student is torn between several tokens of
+    which the teacher favours one. Where no prefix is like that, the one with the largest KL(q‖p). `path` holds pairs
+    of β and KL(μ_β‖p) in nats.
+    """
+    row, position = _telling_prefix(student, teacher, visited)
+    prompt, response = visited[row]
+    end = (prompt, response[: position + 1])
+    log_p, log_q = (list(_log_probs(model, end))[-1][-1].double().log_softmax(-1) for model in (student, teacher))
+    p, q = log_p.exp(), log_q.exp()
+    either = torch.maximum(p, q)
+    shown = either.topk(min(SHOWN_TOKENS, int((either > 0).sum()))).indices
+    return {
+        "prompt": _text(tokenizer, prompt),
+        "prefix": _text(tokenizer, response[:position]),
+        "tokens": [_text(tokenizer, [token]) for token in shown.tolist()],
+        "p": p[shown].tolist(),
+        "q": q[shown].tolist(),
+        "solutions": [_solution(log_p, log_q, epsilon, shown) for epsilon in budgets],
+        "path": [[i / PATH_STEPS, _path_kl(log_p, log_q, i / PATH_STEPS)] for i in range(PATH_STEPS + 1)],
+        "kl_teacher": float(speculation.kl_divergence(log_q, log_p)),
+    }
+
+
+def _telling_prefix(student: CausalModel, teacher: CausalModel, visited: list[Visited]) -> tuple[int, int]:
+    """Index of a response, and of the position in it that its prefix ends before."""
+    places, divergences, torn = [], [], []
+    for row, pair in enumerate(visited):
+        places += [(row, position) for position in range(len(pair[1]))]
+        for log_p, log_q in zip(_log_probs(student, pair), _log_probs(teacher, pair), strict=True):
+            divergences.append(speculation.kl_divergence(log_q, log_p).cpu())
+            plausible = log_p.exp() > PLAUSIBLE_MASS
+            favourite = plausible.gather(-1, log_q.argmax(-1, keepdim=True))[:, 0]
+            torn.append((favourite & (plausible.sum(-1) > PLAUSIBLE_TOKENS)).cpu())
+    kl = torch.cat(divergences)
+    telling = ((kl > kl.median()) & torch.cat(torn)).nonzero()[:, 0]
+    return places[int(telling[0]) if len(telling) else int(kl.argmax())]
+
+
+def _log_probs(model: CausalModel, pair: Visited) -> Iterator[Tensor]:
+    """Canonical log-probabilities at the prefixes of one response, in order: some (N, V) at a time."""
+    packed = pack([pair[0]], [pair[1]], model.device)
+    hidden = model.hidden(packed.ids, packed.attention)[packed.rows, packed.columns]
+    yield from (model.log_prob(model.head(part)) for part in hidden.split(HEAD_CHUNK))
+
+
+def _solution(log_p: Tensor, log_q: Tensor, epsilon: float, shown: Tensor) -> dict[str, Any]:
+    solved = trust_region.solve(log_p[None], log_q[None], epsilon)
+    mu = solved.log_mu[0].exp()[shown].tolist()
+    return {"epsilon": epsilon, "beta": float(solved.beta), "kl": float(solved.kl), "mu": mu}
+
+
+def _path_kl(log_p: Tensor, log_q: Tensor, beta: float) -> float:
+    """KL(μ_β‖p), μ_β ∝ p^(1−β) q^β (paper, Eq. 2)."""
+    live = log_p > trust_region.NEG_INF
+    p, q = log_p[live], log_q[live]
+    mixed = (p if beta == 0 else q if beta == 1 else torch.lerp(p, q, beta)).log_softmax(-1)
+    return float(speculation.kl_divergence(mixed, p))
+
+
+def _text(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
+    return cast(str, tokenizer.decode(list(ids), skip_special_tokens=False))

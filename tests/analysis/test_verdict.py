@@ -1,0 +1,322 @@
+"""What every form of the results says of 1, 2, 3 and 5 seeds, and that no character of a setting is ever dropped."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from analysis.report.page import build_page
+from analysis.scores.verdict import more_seeds, verdict
+from analysis.table import build, compare, terminal
+from analysis.table.formats import FORMATS
+from analysis.table.model import Table
+from orchestrator.cli import main
+from orchestrator.config import Experiment
+from orchestrator.experiment.load import load_experiment
+from orchestrator.experiment.units import Unit, expand
+from tests.analysis.test_evidence import draw, write
+from tests.fake_runs import QUICKSTART, SHIPPED, quickstart, units_of, write_run
+from tests.sweeps import ROOT, environment
+
+# Methods with their mean pass rates; SFT warmup is far ahead, SKD level with vanilla.
+RATES = {"vanilla": 0.45, "skd": 0.45, "sft_warmup": 0.8}
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A made-up sweep with its run directories and its table."""
+
+    experiment: Experiment
+    units: list[Unit]
+    runs: Path
+    table: Table
+
+    @property
+    def overrides(self) -> list[str]:
+        return [word for word in self.experiment.arguments if "=" in word]
+
+
+def sweep(runs: Path, seeds: int, *overrides: str) -> Sweep:
+    experiment, units = quickstart(f"seeds=[{','.join(map(str, range(seeds)))}]", *overrides)
+    write_run(runs, experiment, units_of(units, "base_eval")[0], {})
+    write(runs, experiment, units_of(units, "base_eval")[0], 0, draw(9, 0.2))
+    generator = np.random.default_rng(seeds)
+    for method, rate in RATES.items():
+        for unit in units_of(units, method)[: len(experiment.seeds_of(method))]:
+            write_run(runs, experiment, unit, {})
+            write(runs, experiment, unit, 20, draw(int(generator.integers(10**6)), rate))
+    return Sweep(experiment, units, runs, build.results_table(experiment, units, runs))
+
+
+@pytest.fixture(scope="module", params=[1, 2, 3, 5])
+def several(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, Sweep]:
+    return request.param, sweep(tmp_path_factory.mktemp("runs"), request.param)
+
+
+def on_terminal(table: Table, width: int) -> str:
+    console = Console(width=width, file=StringIO(), force_terminal=False)
+    console.print(terminal.to_rich(table))
+    assert isinstance(console.file, StringIO)
+    return console.file.getvalue()
+
+
+def flat(text: str) -> str:
+    """Text without line breaks, escapes and marks."""
+    return re.sub(r"\s+", " ", re.sub(r"\n% ?|[*\\]", " ", text)).replace("( ", "(")
+
+
+# --- every form, with 1, 2, 3 and 5 seeds ---
+
+
+@pytest.mark.parametrize("form", ["60", "80", "140", "md", "tex", "json", "report"])
+def test_the_text_forms_name_what_the_intervals_are_over_and_end_in_the_verdict(
+    several: tuple[int, Sweep], form: str
+) -> None:
+    count, found = several
+    if form == "report":
+        page = build_page(found.experiment, found.units, found.runs, found.runs / "report.html")
+        text = re.sub(r"<[^>]+>", " ", page.partition("<body>")[2]).replace("&#x27;", "'").replace("&lt;", "<")
+    else:
+        text = on_terminal(found.table, int(form)) if form.isdigit() else FORMATS[form](found.table)
+    text = flat(text)
+    if count == 1:
+        assert "bootstrap over the problems of one training run each; another seed or machine moves Avg" in text
+        assert "No method can be called better: one seed. Run: trb submit" in text
+        assert "'seeds=[0,1,2,3,4]' (32 more trials)" in text
+        assert "t interval" not in text
+        assert not re.search(r"\bp(:| [=<|]|_value\": [0-9])", text)
+    else:
+        assert f"95 % t interval over {count} seeds, variance pooled over the methods" in text
+        assert ("few seeds" in text) == (count < 5)
+        assert f"Over {count} seeds: SFT warmup is better than Vanilla by +" in text
+        assert "for no other method can a difference to Vanilla be shown." in text
+        assert "(1 seed)" not in text
+        assert "not corrected for the number of methods" in text
+    if form not in ("json", "report"):
+        assert ("(1 seed)" in text) == (count == 1)
+        assert "problems only" in text  # with one seed every difference, else that of the untrained student
+    last = FORMATS["md"](found.table).splitlines()[-1]
+    assert last == f"**{found.table.verdict[-1].replace('<', chr(92) + '<')}**"
+
+
+def test_the_report_opens_with_the_verdict(several: tuple[int, Sweep]) -> None:
+    _, found = several
+    page = build_page(found.experiment, found.units, found.runs, found.runs / "report.html")
+    head = page.partition("</h1>")[2].replace("&#x27;", "'").replace("&lt;", "<")
+    assert head.startswith(f'<p class="verdict"><strong>{found.table.verdict[0]}</strong></p>')
+
+
+def test_numbers_of_csv_and_json(several: tuple[int, Sweep]) -> None:
+    count, found = several
+    rows = {(r["method"], r["benchmark"]): r for r in csv.DictReader(StringIO(FORMATS["csv"](found.table)))}
+    document = json.loads(FORMATS["json"](found.table))
+    evidence = {row["method"]: row for row in document["evidence"]}
+    for method in ("skd", "sft_warmup"):
+        gap = evidence[method]["columns"]["avg"]["minus_vanilla"]
+        row = rows[method, "avg"]
+        over = "problems" if count == 1 else "seeds"
+        assert gap["interval_over"] == [over]
+        assert row["interval_over"] == row["minus_vanilla_over"] == over
+        assert row["seeds"] == str(count) == str(evidence[method]["seeds"])
+        assert (gap["p_value"] is None) == (row["p_value"] == "") == (count == 1)
+    base = evidence["base"]["columns"]["avg"]["minus_vanilla"]
+    assert (base["p_value"], base["interval_over"]) == (None, ["problems"])
+    spread = document["seed_spread"]["arithmetic"]["avg"]
+    assert spread is None if count == 1 else spread["degrees_of_freedom"] == 3 * (count - 1)
+
+
+@pytest.mark.parametrize("form", ["md", "csv", "json"])
+def test_a_comparison_says_the_same(several: tuple[int, Sweep], form: str) -> None:
+    count, found = several
+    compared = compare.compare(found.experiment, found.units, found.runs, "SFT warmup,vanilla")
+    text = compare.FORMATS[form](compared)
+    (said,) = compare.verdicts(compared)
+    if form == "csv":
+        for row in csv.DictReader(StringIO(text)):
+            assert (row["p_value"] == "") == (count == 1)
+            assert row["interval_over"] == ("problems" if count == 1 else "seeds")
+            assert row["first_seeds"] == row["second_seeds"] == str(count)
+    elif form == "json":
+        document = json.loads(text)
+        assert document["verdict"] == [said]
+        for column in document["comparisons"][0]["columns"]:
+            assert (column["difference"]["p_value"] is None) == (count == 1)
+    else:
+        assert text.rstrip().endswith(f"**{said}**")
+        assert ("(1 seed)" in text) == ("problems only" in text) == (count == 1)
+        assert bool(re.search(r"\| +p \|", text)) == (count > 1)
+    if count == 1:
+        assert said.startswith("Neither method can be called better: one seed. Run: trb submit ")
+    else:
+        assert said.startswith(f"Over {count} seeds: SFT warmup is better than Vanilla by +")
+
+
+def test_the_csv_command_says_the_verdict_beside_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = sweep(tmp_path, 1)
+    for arguments in ([], ["--compare", "skd,vanilla"]):
+        with pytest.raises(SystemExit) as ended:
+            main(["table", str(QUICKSTART), *made.overrides, "--runs", str(tmp_path), "--format", "csv", *arguments])
+        assert ended.value.code == 0
+        printed = capsys.readouterr()
+        assert "can be called better: one seed. Run: trb submit" in printed.err
+        assert "better" not in printed.out
+
+
+# --- seeds that methods do not share, and spreads of nothing ---
+
+
+def test_methods_of_one_seed_stay_unjudged_beside_others(tmp_path: Path) -> None:
+    own = [f"methods.{method}.seeds=[0,1,2]" for method in ("vanilla", "sft_warmup")]
+    experiment, units = quickstart(*own)
+    for method, rate in RATES.items():
+        for place, unit in enumerate(units_of(units, method)[: len(experiment.seeds_of(method))]):
+            write(tmp_path, experiment, unit, 20, draw(place, rate))
+    table = build.results_table(experiment, units, tmp_path)
+    first, advice = table.verdict
+    assert first.startswith("Over 3 seeds: SFT warmup is better than Vanilla by +")
+    assert first.endswith("; one seed says nothing of SKD.")
+    trials = 8 * 5 - (8 + 2 * 2)
+    assert advice == f"Run: trb submit {QUICKSTART} evaluation.rescore=false 'seeds=[0,1,2,3,4]' ({trials} more trials)"
+    text = flat(on_terminal(table, 100))
+    assert "Where there is one seed: 95 % bootstrap" in text
+    assert "t interval over 3 seeds" in text
+    assert "few seeds" in text
+
+
+def test_equal_seeds_leave_no_p_and_say_why(tmp_path: Path) -> None:
+    experiment, units = quickstart("seeds=[0,1]")
+    for method, rate in RATES.items():
+        for unit in units_of(units, method)[:2]:
+            write(tmp_path, experiment, unit, 20, draw(1, rate))
+    table = build.results_table(experiment, units, tmp_path)
+    assert table.evidence is not None
+    gap = next(row for row in table.evidence.rows if row.method == "skd").columns["avg"].difference
+    assert gap is not None
+    assert (gap.p_value, gap.estimate.over) == (None, "problems")
+    text = flat(FORMATS["md"](table))
+    assert "(equal seeds)" in text
+    assert "Where no two seeds of any method differ, no spread between seeds can be told" in text
+    assert "nan" not in text
+
+
+def test_without_vanilla_or_rivals_nothing_is_judged(tmp_path: Path) -> None:
+    experiment, units = quickstart("seeds=[0,1]")
+    for method in ("skd", "sft_warmup"):
+        for unit in units_of(units, method)[:2]:
+            write(tmp_path, experiment, unit, 20, draw(unit.seed, 0.5))
+    table = build.results_table(experiment, units, tmp_path)
+    assert table.verdict == ("There is no Vanilla to compare with; trb table --compare compares any two methods.",)
+    assert table.evidence is not None
+    lone = replace(table.evidence, rows=table.evidence.rows[:1])
+    assert verdict(experiment, lone) == ()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words", "more"),
+    [
+        ([], "'seeds=[0,1,2,3,4]'", 32),
+        (["seeds=[7]"], "'seeds=[7,0,1,2,3]'", 32),
+        (["seeds=[0,1,2,3,4,5]"], "'seeds=[0,1,2,3,4,5]'", 0),
+        (["methods.vanilla.seeds=[0,9]", "training.steps=4"], "training.steps=4 'seeds=[0,9,1,2,3]'", 31),
+    ],
+)
+def test_the_advice_is_the_command_for_five_seeds(overrides: list[str], words: str, more: int) -> None:
+    experiment, units = quickstart(*overrides)
+    trials = len([unit for unit in units if unit.kind == "trial"])
+    assert more_seeds(experiment) == (
+        f"trb submit {QUICKSTART} evaluation.rescore=false {words} ({more} more trial{'s' if more != 1 else ''})"
+    )
+    chosen = re.findall(r"'(seeds=[^']+)'", words)
+    wider = quickstart(*[word for word in overrides if "seeds" not in word], *chosen)[1]
+    assert len([unit for unit in wider if unit.kind == "trial"]) - trials == more
+
+
+# --- terminals and pipes of any width ---
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 96, 100, 120, 160])
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_no_character_is_dropped_at_any_width(tmp_path: Path, width: int, seeds: int) -> None:
+    experiment, units = quickstart(f"seeds=[{','.join(map(str, range(seeds)))}]")
+    settings = {}
+    for unit in units:
+        if unit.kind == "trial":
+            write(tmp_path, experiment, unit, 20, draw(len(unit.id) + unit.seed, 0.5))
+    table = build.results_table(experiment, units, tmp_path)
+    assert table.evidence is not None
+    settings = {row.setting for row in table.evidence.rows if row.setting}
+    assert {"epsilon=0.01", "tau0=0.8 E=15", "beta_start=0.4"} <= settings
+    text = on_terminal(table, width)
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= width
+    for row in table.evidence.rows:
+        for word in row.setting.split():
+            assert re.search(rf"(^|\s){re.escape(word)}([;\s]|$)", text, re.M), f"{word} at {width} columns"
+    for row in table.rows:
+        for cell in row.cells:
+            assert cell.text in text
+
+
+def test_a_pipe_has_whole_settings_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = sweep(tmp_path, 1)
+    with pytest.raises(SystemExit):
+        main(["table", str(QUICKSTART), *made.overrides, "--runs", str(tmp_path), "--format", "text"])
+    text = capsys.readouterr().out
+    assert re.search(r"^ +K=15 tau_T=0\.6;", text, re.M)
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_markdown_is_the_default_where_output_is_no_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = sweep(tmp_path, 1)
+    with pytest.raises(SystemExit):
+        main(["table", str(QUICKSTART), *made.overrides, "--runs", str(tmp_path)])
+    assert capsys.readouterr().out.startswith("|  | Arithmetic |")
+
+
+@pytest.mark.parametrize(
+    "command", [["table"], ["table", "--compare", "skd,vanilla"], ["figures", "--out", "x"], ["report"]]
+)
+def test_a_runs_folder_that_does_not_exist_is_said(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([command[0], str(QUICKSTART), "--runs", str(tmp_path / "nowhere"), *command[1:]])
+    assert ended.value.code == 1
+    assert capsys.readouterr().err.splitlines()[0] == f"runs: {tmp_path / 'nowhere'} (does not exist)"
+    assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize("form", ["text", "md"])
+def test_a_terminal_that_knows_only_ascii_gets_its_table(form: str) -> None:
+    paper = ROOT / "tests" / "fixtures" / "paper_results.csv"
+    code = f"from orchestrator.cli import main; main({['table', '--results', str(paper), '--format', form]!r})"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        check=False,
+        cwd=ROOT,
+        env=environment() | {"PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Qwen3-1.7B-Base ? Qwen3-8B" in done.stdout
+
+
+def test_setups_too_wide_for_a_page_have_a_tabular_each(tmp_path: Path) -> None:
+    experiment = load_experiment(SHIPPED / "paper.yaml", [])
+    made = build.results_table(experiment, expand(experiment), tmp_path)
+    text = FORMATS["tex"](made)
+    assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 2
+    assert text.startswith("% needs \\usepackage{booktabs}\n")

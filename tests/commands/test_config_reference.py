@@ -1,0 +1,123 @@
+"""`trb config`: no key without a meaning, and no value without the place it comes from."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import typing
+from pathlib import Path
+
+import pytest
+import yaml
+
+from orchestrator import config
+from orchestrator.cli import main
+from orchestrator.commands.config_reference import all_keys, find_keys, reference, resolved
+from orchestrator.experiment.methods import METHODS
+from tests.sweeps import ROOT, write_experiment
+
+QUICKSTART = ROOT / "experiments" / "quickstart.yaml"
+OF_FILES = [
+    thing for thing in vars(config).values() if dataclasses.is_dataclass(thing) and thing is not config.Experiment
+]
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(["config", *arguments])
+    captured = capsys.readouterr()
+    assert isinstance(ended.value.code, int)
+    return ended.value.code, captured.out, captured.err
+
+
+@pytest.mark.parametrize("schema", OF_FILES, ids=lambda schema: schema.__name__)
+def test_every_field_has_a_meaning_in_a_sentence(schema: type) -> None:
+    for name, hint in typing.get_type_hints(schema, include_extras=True).items():
+        if not dataclasses.is_dataclass(hint):
+            _, meaning, *_ = typing.get_args(hint)
+            assert meaning[0].isupper() or not meaning[0].isalpha(), (schema, name)
+            assert meaning.endswith("."), (schema, name)
+
+
+def test_every_knob_of_every_method_is_a_key() -> None:
+    names = {key.name for key in all_keys()}
+    assert {f"methods.{key}.{knob}" for key, method in METHODS.items() for knob in method.knobs} < names
+    assert {"runtime.placement.gpus", "(setup) student.recipe.wrong_step", "(setup) data.files.sha256"} < names
+    assert len(names) == len(all_keys())
+
+
+def test_defaults_are_those_of_the_dataclasses() -> None:
+    defaults = {key.name: key.default for key in all_keys()}
+    assert yaml.safe_load(defaults["training.optimizer.beta2"]) == config.Optimizer().beta2
+    assert yaml.safe_load(defaults["training.sft.checkpoints"]) == config.Sft().checkpoints
+    assert defaults["(setup) student.shape.layers"] == defaults["(setup) student.eos"] == "—"
+    assert defaults["runtime.placement.gpus"] == "0"
+
+
+def test_closed_choices_are_listed_with_a_line_each() -> None:
+    text = reference(find_keys("training.objective"), 200)
+    assert text.startswith("training.objective = renormalized  (one of renormalized, surrogate, tail,")
+    assert [
+        line.split(":")[0].strip() for line in text.splitlines() if line.startswith("      ") and ": " in line
+    ] == list(config.OBJECTIVES)
+
+
+@pytest.mark.parametrize(
+    ("word", "names"),
+    [
+        ("seeds", ["seeds"]),
+        ("training.optimizer.lr", ["training.optimizer.lr"]),
+        ("lr", ["training.optimizer.lr", "(setup) student.recipe.lr", "(setup) teacher.recipe.lr"]),
+        ("evaluation.benchmarks.mine.n", ["evaluation.benchmarks.NAME.n"]),
+        ("methods.skd", ["methods.skd.K", "methods.skd.tau_T", "methods.NAME.placement", "methods.NAME.seeds"]),
+    ],
+)
+def test_keys_are_found_by_name_beginning_or_end(word: str, names: list[str]) -> None:
+    assert [key.name for key in find_keys(word)] == names
+
+
+def test_an_unknown_key_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = printed(capsys, "training.stepz")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "did you mean training.steps?" in err
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_meanings_fit_the_terminal(width: int) -> None:
+    lines = [line for line in reference(all_keys(), width).splitlines() if line.startswith(" ")]
+    assert max(map(len, lines)) <= width
+
+
+def test_a_resolved_experiment_names_the_place_of_each_value(tmp_path: Path) -> None:
+    path = write_experiment(
+        tmp_path,
+        {"vanilla": {}, "veto": {"beta_start": 0.4, "seeds": [7]}, "skd": {"K": 5, "tau_T": [0.6]}},
+        training={"steps": 6},
+    )
+    found = {key: (value, origin) for key, value, origin in resolved(path, ["training.top_k=4", "seeds=[0,1]"])}
+    setup = str(tmp_path / "setups" / "tiny.yaml")
+    assert found["tiny.training.steps"] == (6, str(path))
+    assert found["tiny.training.top_k"] == (4, "override")
+    assert found["tiny.training.samples_per_prompt"] == (2, setup)
+    assert found["tiny.training.optimizer.beta1"] == (0.9, "default")
+    assert found["tiny.evaluation.benchmarks.arithmetic_short.limit"] == (6, setup)
+    assert found["seeds"] == ([0, 1], "override")
+    assert found["methods.skd.K"] == ([5], str(path))
+    assert found["methods.vanilla"] == ({}, str(path))
+    assert "methods.veto.seeds" not in found, "seeds on the command line hold for every method"
+    assert found["runtime.keep"] == ("all", str(path))
+    assert found["runtime.wandb"] == ("auto", "default")
+
+
+def test_the_command_prints_an_experiment_as_text_and_json(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = printed(capsys, str(QUICKSTART), "training.steps=5")
+    assert (code, err) == (0, "")
+    assert "arithmetic.training.steps = 5  # override" in out.splitlines()
+    code, out, _ = printed(capsys, str(QUICKSTART), "training.steps=5", "--json")
+    assert json.loads(out)["arithmetic.training.steps"] == {"value": 5, "origin": "override"}
+
+
+def test_an_invalid_experiment_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = printed(capsys, str(QUICKSTART), "training.steps=0")
+    assert code == 2
+    assert "training.steps: 0" in err

@@ -1,0 +1,235 @@
+"""What is shown of a sweep: nothing cropped at any width, one line for each event, large sweeps by family."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from orchestrator.commands.display import duration, names, ordered, runs_line, status_view, sweep_line
+from orchestrator.commands.watching import Events, LastingOutput, building, event
+from orchestrator.monitor.status import FamilyStatus, Overview, UnitStatus
+from orchestrator.records.log import EVALUATING, RESCORING, TRAINING
+
+LONG = "evaluating arithmetic_short 1024/12800, attempt 2 of 3"
+
+
+def unit(label: str, state: str = "done", **other: object) -> UnitStatus:
+    values = {
+        "id": f"arithmetic-{label}",
+        "setup": "arithmetic",
+        "label": label,
+        "kind": "trial",
+        "seed": 0,
+        "state": state,
+        "step": 60,
+        "steps": 60,
+        "loss": 0.1234,
+        "score": 0.455,
+        "best_step": 40,
+        "latest_step": 60,
+        "latest_score": 0.45,
+        "seconds_left": None,
+        "error": None,
+        "doing": state,
+    }
+    return UnitStatus(**(values | other))  # type: ignore[arg-type]
+
+
+UNITS = [
+    unit("TRB epsilon0=0.05 K=12"),
+    unit("Temperature tau0=0.85 E=15", "running", doing=LONG, seconds_left=3725.0, loss=12.3456),
+    unit("SKD K=15 tau_T=0.6", "running", doing="training", seed=3, seconds_left=90.0),
+    unit("Veto beta_start=0.4", "waiting", doing="waiting for rescoring", setup="qwen3-0.6b"),
+]
+FAMILIES = [
+    FamilyStatus("arithmetic", "TRB", {"done": 12, "running": 2, "failed": 1}, 0.455, "epsilon0=0.05 K=12", 40),
+    FamilyStatus("qwen3-0.6b", "Temperature", {"queued": 6}, None, None, None),
+]
+
+
+def shown(overview: Overview, width: int, **options: object) -> str:
+    console = Console(file=io.StringIO(), width=width, force_terminal=False)
+    console.print(status_view(overview, width, **options))  # type: ignore[arg-type]
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+# --- widths ---
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 400])
+def test_no_word_is_lost_at_any_width(width: int) -> None:
+    text = shown(Overview(UNITS, FAMILIES, None), width)
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= width
+    words = " ".join(f"{s.setup} {s.label} seed {s.seed} {s.doing} {s.step}/{s.steps}" for s in UNITS).split()
+    assert set(words) | {"45.5", "1h02m", "1m30s", "left", "score", "state"} <= set(text.split())
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 400])
+def test_no_word_of_the_families_is_lost_at_any_width(width: int) -> None:
+    text = shown(Overview(UNITS, FAMILIES, None), width, rows=3)
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= width
+    assert {"TRB", "epsilon0=0.05", "K=12", "step", "40", "12", "45.5", "best", "queued", "6"} <= set(text.split())
+
+
+def test_a_wide_terminal_has_a_line_for_each_unit() -> None:
+    text = shown(Overview(UNITS, FAMILIES, None), 400)
+    line = next(line for line in text.splitlines() if "Temperature" in line)
+    assert line.split("  ")[0] == "arithmetic Temperature tau0=0.85 E=15 seed 0"
+    assert LONG in line
+    assert "12.3456" in line
+
+
+# --- large sweeps ---
+
+
+def test_a_large_sweep_shows_families_and_the_units_that_need_a_look() -> None:
+    many = [unit(f"TRB K={k}") for k in range(1, 60)] + [
+        unit("Veto beta_start=0.4", "running", doing="training"),
+        unit("Vanilla", "failed", doing="failed"),
+    ]
+    text = shown(Overview(many, FAMILIES, None), 100)
+    assert "TRB K=7 " not in text
+    assert "Veto beta_start=0.4" in text
+    assert "failed" in text
+    assert "59 of 61 done" in text
+    everything = shown(Overview(many, FAMILIES, None), 100, every=True)
+    assert "TRB K=7 " in everything
+
+
+def test_what_does_not_fit_on_the_screen_is_counted() -> None:
+    many = [unit(f"TRB K={k}", "running", doing="training") for k in range(50)]
+    text = shown(Overview(many, FAMILIES, None), 100, rows=22)
+    assert text.count("training") == 20
+    assert "and 30 more" in text
+
+
+def test_units_are_sorted_as_asked() -> None:
+    units = [
+        unit("b", "running", score=0.1, seconds_left=5.0),
+        unit("a", "done", score=None),
+        unit("c", "failed", score=0.9, seconds_left=1.0),
+    ]
+    assert [s.label for s in ordered(units, "score")] == ["c", "b", "a"]
+    assert [s.label for s in ordered(units, "name")] == ["a", "b", "c"]
+    assert [s.label for s in ordered(units, "state")] == ["a", "b", "c"]
+    assert [s.label for s in ordered(units, "left")] == ["c", "b", "a"]
+
+
+# --- lines ---
+
+
+def test_the_line_of_the_sweep() -> None:
+    cluster = {"CPU": 2.0, "GPU": 0.0}
+    overview = Overview(UNITS, [], 160.0, 80.0, 186.0, {"CPU": 2.0, "GPU": 0.0}, cluster)
+    rest = "elapsed 1m20s · left about 2m40s · 2 of 2 CPUs used · 3.1 trials/min"
+    assert sweep_line(overview) == f"1 of 4 done · 2 running · 1 waiting · {rest}"
+    gpus = replace(overview, used={"CPU": 2.0, "GPU": 6.0}, cluster={"CPU": 64.0, "GPU": 8.0}, trials_an_hour=2.5)
+    assert sweep_line(gpus).endswith("6 of 8 GPUs used · 2.5 trials/h")
+
+
+def test_the_runs_folder_is_named(tmp_path: Path) -> None:
+    assert runs_line(tmp_path, UNITS) == f"runs: {tmp_path} (1 of 4 units done)"
+    assert runs_line(tmp_path / "no", UNITS) == f"runs: {tmp_path / 'no'} (does not exist)"
+
+
+def test_names_tell_setups_and_seeds_apart() -> None:
+    assert set(names([UNITS[0]]).values()) == {"TRB epsilon0=0.05 K=12"}
+    assert set(names([UNITS[0], replace(UNITS[0], id="x", seed=1)]).values()) == {
+        "TRB epsilon0=0.05 K=12 seed 0",
+        "TRB epsilon0=0.05 K=12 seed 1",
+    }
+    base = unit("Untrained student", kind="base_eval")
+    assert names([base, replace(UNITS[0], seed=1)])[base.id] == "Untrained student"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(None, ""), (0.4, "0s"), (80, "1m20s"), (7500, "2h05m"), (273600, "3d04h")]
+)
+def test_durations(seconds: float | None, text: str) -> None:
+    assert duration(seconds) == text
+
+
+# --- events, where output is no terminal ---
+
+
+def looks(*stages: UnitStatus) -> list[list[str]]:
+    """Lines at each look at one unit beside another one that is done."""
+    other = unit("Vanilla")
+    events = Events(Overview([other, replace(stages[0], state="queued")], [], None))
+    return [events.since_then(Overview([other, stage], [], None)) for stage in stages]
+
+
+def test_a_trial_from_start_to_end_has_a_line_for_each_event() -> None:
+    start = unit("TRB K=5", "running", step=0, score=None, best_step=None, latest_step=None, latest_score=None)
+    stages = [
+        replace(start, phase=TRAINING),
+        replace(start, phase=TRAINING, step=7),
+        replace(start, phase=EVALUATING, step=20),
+        replace(start, phase=TRAINING, step=25, score=0.4, best_step=20, latest_step=20, latest_score=0.4,
+                seconds_left=61.0),
+        unit("TRB K=5", "waiting", doing="waiting for rescoring"),
+        unit("TRB K=5", "running", phase=RESCORING, seconds_left=4.0),
+        unit("TRB K=5"),
+    ]  # fmt: skip
+    assert looks(*stages) == [
+        ["[1/2] TRB K=5: training"],
+        [],
+        [],
+        ["[1/2] TRB K=5: step 20/60, 40.0, about 1m01s left"],
+        ["[1/2] TRB K=5: trained, best 45.5 at step 40; waiting for rescoring"],
+        ["[1/2] TRB K=5: rescoring step 40 on fresh samples, about 4s left"],
+        ["[2/2] TRB K=5: done, best 45.5 at step 40"],
+    ]
+
+
+def test_what_is_done_already_is_no_event() -> None:
+    overview = Overview([unit("Vanilla"), unit("TRB K=5", "failed", error="before")], [], None)
+    assert Events(overview).since_then(overview) == []
+
+
+def test_failures_and_attempts_are_told() -> None:
+    failed = unit("TRB K=5", "failed", step=3, error="RuntimeError: no")
+    again = unit("TRB K=5", "running", step=2, attempt=2, attempts=3, phase=TRAINING, latest_step=None)
+    assert looks(failed, again) == [
+        ["[1/2] TRB K=5: failed at step 3/60: RuntimeError: no"],
+        ["[1/2] TRB K=5: attempt 2 of 3, training"],
+    ]
+
+
+def test_a_supervised_stage_and_the_untrained_student_end_in_few_words() -> None:
+    assert event(unit("sft", kind="sft", score=None, best_step=None, latest_score=None)) == "done"
+    assert event(unit("Untrained student", kind="base_eval", best_step=0, latest_score=0.176)) == "done, 17.6"
+
+
+def test_models_that_are_made_are_reported_in_quarters() -> None:
+    console = Console(file=io.StringIO(), force_terminal=False, width=80)
+    with building(console) as report:
+        for update in range(0, 801, 50):
+            report("student", {"update": update, "of": 800, "loss": 1.0})
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert [re.findall(r"\d+", line)[0] for line in lines] == ["0", "25", "50", "75", "100"]
+    assert all(line.startswith("making the student model") for line in lines)
+
+
+# --- a pipe that is closed ---
+
+
+def test_output_outlives_its_reader() -> None:
+    reading, writing = os.pipe()
+    told: list[str] = []
+    with os.fdopen(writing, "w") as stream:
+        console = Console(file=LastingOutput(stream, lambda: told.append("gone")))  # type: ignore[arg-type]
+        console.print("first")
+        assert os.read(reading, 100) == b"first\n"
+        os.close(reading)
+        console.print("second")
+        console.print("third")
+    assert told == ["gone"]

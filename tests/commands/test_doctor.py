@@ -1,0 +1,134 @@
+"""What the preflight tells of an experiment: the data with their counts, a prompt with its ids, and what is wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from orchestrator.cli import main
+from orchestrator.experiment.load import load_experiment
+from orchestrator.experiment.units import expand
+from tests.sweeps import TINY_SETUP, write_experiment
+
+
+@pytest.fixture(autouse=True)
+def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.delenv("TRB_DATA_DIR", raising=False)
+
+
+def experiment(folder: Path, **changes: Any) -> Path:
+    path = write_experiment(folder, {"vanilla": {}})
+    (folder / "setups" / "tiny.yaml").write_text(yaml.safe_dump(TINY_SETUP | changes))
+    return path
+
+
+def doctor(capsys: pytest.CaptureFixture[str], path: Path, *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor", str(path), "--runs", str(path.parent / "runs"), *arguments])
+    captured = capsys.readouterr()
+    assert isinstance(ended.value.code, int)
+    return ended.value.code, captured.out, captured.err
+
+
+def write_thoughts(folder: Path) -> dict[str, Any]:
+    """40 problems of three rows, every fourth of them undecided, and a row of another domain."""
+    rows = [{"domain": "code", "source": "x", "conversations": []}]
+    for turn in range(3):
+        for i in range(40):
+            answer = f"\\boxed{{{turn if i % 4 == 0 else 7}}}"
+            turns = [{"from": "human", "value": f"{i}+1=?"}, {"from": "gpt", "value": answer}]
+            rows.append({"domain": "math", "source": "x", "conversations": turns})
+    path = folder / "thoughts.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return {"path": str(path), "revision": hashlib.sha256(path.read_bytes()).hexdigest(), "source": "openthoughts"}
+
+
+def test_the_embedded_world_needs_no_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = doctor(capsys, experiment(tmp_path))
+    lines = out.splitlines()
+    assert (code, err) == (0, "")
+    assert "ok   tiny benchmarks: arithmetic_short (200 problems); as declared" in lines
+    assert "warn tiny models: not made yet; the first submit makes them" in lines
+    assert "ok   tiny training data: 40 prompts in one order for all methods; 0 too long were passed over" in lines
+    assert "     golds: given 40 (100.0%), none 0 (0.0%)" in lines
+    shown = lines.index("ok   tiny prompt: arithmetic_short arithmetic/short/0, 6 tokens")
+    assert lines[shown + 1 : shown + 4] == ["     │ 8+2=?", "     │ ", "     8 10 2 11 12 18"]
+
+
+def test_counts_of_openthoughts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = write_thoughts(tmp_path)
+    path = experiment(tmp_path, data=data)
+    first, again = (doctor(capsys, path) for _ in range(2))
+    assert first[0] == again[0] == 0
+    assert first[2] == f"trb: reading all rows of {data['path']} once; this takes minutes\n"
+    assert again[2] == ""
+    for _, out, _ in (first, again):
+        lines = out.splitlines()
+        assert "     the source: 121 rows, 1 not math, 0 malformed, 80 repeats" in lines
+        assert "     golds: majority 30 (75.0%), tied 10 (25.0%), no box 0 (0.0%)" in lines
+
+
+def test_data_that_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = write_thoughts(tmp_path) | {"revision": "0" * 64}
+    benchmarks = {"max_response_tokens": 24, "benchmarks": {"amc23": {"n": 1}}}
+    code, out, _ = doctor(capsys, experiment(tmp_path, data=data, evaluation=benchmarks))
+    assert code == 1
+    failed = [line for line in out.splitlines() if line.startswith("fail")]
+    assert [line.split(": ")[0] for line in failed] == [
+        "fail tiny benchmarks",
+        "fail tiny prompt",
+        "fail tiny training data",
+    ]
+    assert "data_dir: not set, but eval/amc23.jsonl is needed" in failed[0]
+    assert "`trb data fetch FOLDER` gets the data files" in failed[0]
+    assert failed[1] == "fail tiny prompt: as tiny benchmarks", "each cause once"
+    assert f"{data['path']}: sha256" in failed[2]
+
+
+def test_findings_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = doctor(capsys, experiment(tmp_path), "--json")
+    checks = {check["name"]: check for check in json.loads(out)["checks"]}
+    assert code == 0
+    assert {"devices", "memory", "grader", "gradient", "tiny benchmarks", "tiny training data"} <= set(checks)
+    assert checks["tiny prompt"]["detail"].splitlines()[-1] == "8 10 2 11 12 18"
+
+
+def test_prompts_are_rendered_before_the_training_data_are_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, out, _ = doctor(capsys, experiment(tmp_path), "--json")
+    names = [check["name"] for check in json.loads(out)["checks"]]
+    assert names[-2:] == ["tiny prompt", "tiny training data"]
+    devices = json.loads(out)["checks"][0]["detail"]
+    assert "1 GPUs" not in devices
+    assert "1 CPU cores" not in devices
+
+
+# --- GPUs ---
+
+
+LARGE = {"layers": 28, "hidden": 1024, "heads": 16, "kv_heads": 8, "head_dim": 128, "ffn": 3072}
+
+
+def test_a_pair_that_needs_a_gpu_asks_for_one(tmp_path: Path) -> None:
+    model = TINY_SETUP["teacher"] | {"shape": LARGE}
+    path = experiment(tmp_path, teacher=model, student=TINY_SETUP["student"] | {"shape": LARGE})
+    loaded = load_experiment(path)
+    assert loaded.runtime.placement.gpus == 1
+    assert {unit.placement.gpus for unit in expand(loaded)} == {1}
+    assert load_experiment(path, ["runtime.placement.gpus=0"]).runtime.placement.gpus == 0
+    assert load_experiment(path, ["methods.vanilla.placement=colocated"]).placements["vanilla"].gpus == 1
+    assert load_experiment(experiment(tmp_path)).runtime.placement.gpus == 0
+
+
+def test_the_doctor_says_so_where_it_is_told_not_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = experiment(tmp_path, **{role: TINY_SETUP[role] | {"shape": LARGE} for role in ("student", "teacher")})
+    _, out, _ = doctor(capsys, path, "runtime.placement.gpus=0")
+    assert "fail placement: tiny on CPUs would take years: runtime.placement.gpus=1" in out.splitlines()

@@ -1,0 +1,91 @@
+"""`trb grade`: what a file may hold, and what comes out."""
+
+import io
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.commands.grade import Counts, grade_file
+from orchestrator.cores import cores_here
+
+
+def _write(path: Path, rows: list[Any]) -> Path:
+    """A JSON Lines file of the rows; a string row is written as it is."""
+    lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def test_grade_file_adds_grades_and_keeps_fields(tmp_path: Path) -> None:
+    rows = [
+        {"id": "a", "gold": "025", "generation": r"\boxed{25}", "timed_out": True},
+        {"id": "é", "gold": {"answer": "1,3", "multiple": True}, "generation": r"\boxed{3, 1}"},
+        "",
+        {"id": "c", "gold": 5, "generation": "no box"},
+        {"id": "d", "gold": 27.0, "generation": r"\boxed{27}"},
+    ]
+    path = _write(tmp_path / "in.jsonl", rows)
+    assert grade_file(path, None) == Counts(n=4, correct=3, no_answer=1, timed_out=0)
+    assert list(tmp_path.iterdir()) == [path]
+    assert grade_file(path, path) == Counts(n=4, correct=3, no_answer=1, timed_out=0)
+    assert list(tmp_path.iterdir()) == [path]
+    graded = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert graded[0] == {"id": "a", "gold": "025", "generation": r"\boxed{25}", "correct": True, "extracted": "25"}
+    assert [row["id"] for row in graded] == ["a", "é", "c", "d"]
+    assert [row["correct"] for row in graded] == [True, True, False, True]
+    assert graded[2]["extracted"] is None
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("{broken", r"in\.jsonl:2: not JSON \(.*\); expected one object per line"),
+        ([1], r"in\.jsonl:2: found \[1\]; expected an object with 'gold' and 'generation'"),
+        ({"gold": "5"}, r"in\.jsonl:2: key 'generation' is missing; the row has \['gold'\]"),
+        ({"generation": "5"}, r"in\.jsonl:2: key 'gold' is missing"),
+        ({"gold": "5", "generation": 5}, r"in\.jsonl:2: key 'generation' is 5; expected a string"),
+        (
+            {"gold": [5], "generation": "5"},
+            r"in\.jsonl:2: key 'gold' is \[5\]; expected a string, a number or an object with \['answer'",
+        ),
+        ({"gold": {"unit": "km"}, "generation": "5"}, r"in\.jsonl:2: key 'gold' lacks the field 'answer'"),
+        ({"gold": {"answer": "5", "x": 1}, "generation": "5"}, r"in\.jsonl:2: key 'gold' has unknown fields \['x'\]"),
+        ({"gold": {"answer": 5}, "generation": "5"}, r"in\.jsonl:2: key 'gold': gold field 'answer' is 5"),
+    ],
+)
+def test_grade_file_names_the_line_at_fault(tmp_path: Path, row: Any, message: str) -> None:
+    path = _write(tmp_path / "in.jsonl", [{"gold": "5", "generation": "5"}, row])
+    with pytest.raises(ValueError, match=message) as caught:
+        grade_file(path, tmp_path / "out.jsonl")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_grade_file_refuses_unusable_paths(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"absent\.jsonl: cannot be read \(No such file or directory\)"):
+        grade_file(tmp_path / "absent.jsonl", None)
+    (tmp_path / "latin.jsonl").write_bytes(b'{"gold": "\xe9"}\n')
+    with pytest.raises(ValueError, match="is not UTF-8"):
+        grade_file(tmp_path / "latin.jsonl", None)
+    path = _write(tmp_path / "in.jsonl", [{"gold": "5", "generation": "5"}])
+    with pytest.raises(ValueError, match=r"the folder .* does not exist"):
+        grade_file(path, tmp_path / "absent" / "out.jsonl")
+
+
+def test_standard_input_is_a_file_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"gold": "½", "generation": r"\boxed{0.5}"}, {"gold": "2", "generation": r"\boxed{3}"}]
+    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode("utf-8"))))
+    assert grade_file(Path("-"), tmp_path / "out.jsonl").n == 2
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"{")))
+    with pytest.raises(ValueError, match="-:1: not JSON"):
+        grade_file(Path("-"), None)
+
+
+def test_a_system_that_does_not_bind_processes_to_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert 1 <= cores_here() <= (os.cpu_count() or 1)
+    monkeypatch.delattr("os.sched_getaffinity")
+    assert cores_here() == os.cpu_count()

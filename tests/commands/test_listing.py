@@ -1,0 +1,89 @@
+"""What there is to choose from, and a choice of methods: through the commands, in this process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from orchestrator import cli
+from orchestrator.commands import listing
+from tests.sweeps import write_experiment
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[object, str, str]:
+    """Exit code, stdout and stderr of `trb …`."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main([str(word) for word in arguments])
+    shown = capsys.readouterr()
+    return ended.value.code, shown.out, shown.err
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("experiments", ("quickstart", "paper-small", "Every method of the paper")),
+        ("methods", ("TRB", "trust_region", "epsilon0: a number ≥ 0", "Fixed ε")),
+        ("setups", ("arithmetic", "Qwen3-1.7B-Base ← Qwen3-8B")),
+        ("benchmarks", ("aime24", "eval/math500.jsonl", "generated")),
+    ],
+)
+@pytest.mark.parametrize("columns", ["60", "200"])
+def test_everything_that_is_shipped_is_listed(
+    kind: str, words: tuple[str, ...], columns: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    code, out, _ = run(capsys, "list", kind)
+    assert code == 0
+    for word in words if columns == "200" else words[:1]:
+        assert word in out
+
+
+def test_results_are_listed_with_the_command_that_made_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    for name, text in (("one", "digest: 0123abcd\ncommand: trb submit one.yaml\n"), ("torn", "a: [")):
+        folder = tmp_path / "results" / name
+        folder.mkdir(parents=True)
+        (folder / "experiment.yaml").write_text(text)
+    code, out, _ = run(capsys, "list", "results", "--runs", tmp_path)
+    assert code == 0
+    assert "one" in out
+    assert "trb submit one.yaml" in out
+    assert "cannot be read" in out
+
+
+def test_nothing_to_list_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "none in" in run(capsys, "list", "results", "--runs", tmp_path)[1]
+
+
+def test_all_lists_come_without_a_word(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "list", "--runs", tmp_path)
+    assert code == 0
+    assert all(kind in out for kind in listing.KINDS)
+
+
+def test_an_unknown_list_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "list", "metods")
+    assert code == 2
+    assert len(err.splitlines()) == 1
+    assert "methods" in err
+
+
+def test_only_the_chosen_methods_are_planned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    methods = {"vanilla": {}, "trust_region": {"epsilon0": [0.05], "K": [5]}, "skd": {"K": [5], "tau_T": [1.0]}}
+    path = write_experiment(tmp_path, methods)
+    code, out, _ = run(capsys, "plan", path, "--methods", "Vanilla,TRB", "--json", "--runs", tmp_path / "runs")
+    assert code == 0
+    found = {unit["method"] for unit in json.loads(out)["units"]} - {None}
+    assert found == {"vanilla", "trust_region"}
+
+
+def test_a_method_that_is_not_in_the_file_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_experiment(tmp_path, {"vanilla": {}})
+    code, _, err = run(capsys, "plan", path, "--methods", "vanilla,SKD")
+    assert code == 2
+    assert len(err.splitlines()) == 1
+    assert "'SKD'" in err

@@ -1,0 +1,96 @@
+"""`trb logs`: finding a unit, and what is printed of it."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli import main
+from orchestrator.commands.logs import find_unit, follow_logs, show_logs
+from orchestrator.errors import UserError
+from orchestrator.experiment.units import Unit
+from orchestrator.records.rundir import RunWriter
+from tests.fake_runs import QUICKSTART, quickstart, units_of
+
+
+@pytest.fixture
+def units(tmp_path: Path) -> list[Unit]:
+    """Three units with a log of one line each, the last of them failed."""
+    _, known = quickstart()
+    chosen = [*units_of(known, "trust_region"), *units_of(known, "vanilla")]
+    for unit in chosen:
+        with closing(RunWriter(tmp_path, unit.id)) as run:
+            run.describe({"unit": {"kind": unit.kind, "method": unit.method, "knobs": unit.knobs}}, dict)
+            run.log.line(f"hello of {unit.label}")
+    with closing(RunWriter(tmp_path, chosen[-1].id)) as run:
+        run.fail("RuntimeError: no", "Traceback of it\nRuntimeError: no\n")
+    (tmp_path / "results").mkdir()
+    return chosen
+
+
+def test_a_unit_is_found_by_id_beginning_label_and_part(tmp_path: Path, units: list[Unit]) -> None:
+    first, second, vanilla = units
+    assert find_unit(first.id, tmp_path) == first.id
+    assert find_unit(f"runs/{first.id}/", tmp_path) == first.id
+    assert find_unit("arithmetic-van", tmp_path) == vanilla.id
+    assert find_unit("trb epsilon0=0.05 K=12", tmp_path) == second.id
+    assert find_unit("epsilon0=0.01", tmp_path) == first.id
+
+
+def test_what_means_several_or_none_is_refused_with_names(tmp_path: Path, units: list[Unit]) -> None:
+    first, second, vanilla = units
+    with pytest.raises(UserError, match="means 2 units") as several:
+        find_unit("trust_region", tmp_path)
+    assert first.id in str(several.value)
+    assert second.id in str(several.value)
+    with pytest.raises(UserError, match="did you mean") as none:
+        find_unit("vanila", tmp_path)
+    assert vanilla.id in str(none.value)
+    with pytest.raises(UserError, match="does not exist"):
+        find_unit("vanilla", tmp_path / "nowhere")
+
+
+def test_the_log_is_printed_and_the_traceback_of_a_failure(tmp_path: Path, units: list[Unit]) -> None:
+    lines: list[str] = []
+    show_logs([units[-1].id], tmp_path, lines.append)
+    assert lines[0].endswith("hello of Vanilla")
+    assert "Traceback of it" in lines[1]
+
+
+def test_a_traceback_that_the_log_holds_is_not_printed_twice(tmp_path: Path, units: list[Unit]) -> None:
+    with closing(RunWriter(tmp_path, units[0].id)) as run:
+        run.log.line("failed: RuntimeError: no\nTraceback of it\nRuntimeError: no")
+        run.fail("RuntimeError: no", "Traceback of it\nRuntimeError: no\n")
+    lines: list[str] = []
+    show_logs([units[0].id], tmp_path, lines.append)
+    assert "\n".join(lines).count("Traceback of it") == 1
+
+
+def test_following_prints_what_is_added(tmp_path: Path, units: list[Unit]) -> None:
+    lines: list[str] = []
+    rounds = iter([True, True, False])
+
+    def goes_on() -> bool:
+        with (tmp_path / units[0].id / "log.txt").open("a") as file:
+            file.write("a whole line\nhalf a li")
+        return next(rounds)
+
+    follow_logs([units[0].id], tmp_path, lines.append, goes_on)
+    assert [line.split()[-1] for line in lines] == ["K=12", "line", "line"]
+    assert lines[2] == "half a lia whole line"
+
+
+def test_the_command_takes_a_unit_or_an_experiment(
+    tmp_path: Path, units: list[Unit], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for what, expected in (("vanilla", 1), (str(QUICKSTART), 3)):
+        with pytest.raises(SystemExit) as ended:
+            main(["logs", what, "--runs", str(tmp_path)])
+        assert ended.value.code == 0
+        assert capsys.readouterr().out.count("hello of") == expected
+    with pytest.raises(SystemExit) as ended:
+        main(["logs", "nothing", "--runs", str(tmp_path)])
+    assert ended.value.code == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1

@@ -1,0 +1,153 @@
+"""Recounting what was right from stored answers: carried over from older graders, idempotent, refused while running."""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli import main
+from orchestrator.commands import regrade
+from orchestrator.config import Experiment
+from orchestrator.data.benchmarks import load_benchmark
+from orchestrator.errors import UserError
+from orchestrator.experiment import evaluations
+from orchestrator.experiment.units import Unit
+from orchestrator.grading.grader import GRADER_VERSION, Gold, Grader
+from orchestrator.records.problem_record import ProblemRecord, length_histogram
+from orchestrator.records.rundir import RunReader, RunWriter
+from tests.fake_runs import QUICKSTART, quickstart, units_of
+
+Trial = tuple[Experiment, list[Unit], Unit, dict[str, str]]
+STEP, BENCHMARK = 20, "arithmetic_short"
+NEXT_VERSION = str(int(GRADER_VERSION) + 1)
+
+
+def records(correct: int, n: int = 4) -> list[ProblemRecord]:
+    """All problems of the benchmark: n − 1 right answers and a wrong one, of which `correct` were counted."""
+    problems = load_benchmark(BENCHMARK, None)
+    golds = [problem.gold.answer for problem in problems if problem.gold is not None]
+    return [
+        ProblemRecord(
+            problem.id, n, correct, 1, 0, 0, 10 * n, {gold: n - 1, "1000": 1}, length_histogram(range(9, 9 + n))
+        )
+        for problem, gold in zip(problems, golds, strict=True)
+    ]
+
+
+def evaluated(runs: Path, unit: Unit, evaluation_id: str, rows: list[ProblemRecord]) -> None:
+    with closing(RunWriter(runs, unit.id)) as run:
+        run.write_evaluation(evaluation_id, STEP, rows)
+
+
+@pytest.fixture
+def trial() -> Trial:
+    """The quickstart, its vanilla trial, and the ids of its evaluations."""
+    experiment, units = quickstart()
+    return experiment, units, units_of(units, "vanilla")[0], evaluations.evaluation_ids(experiment.setups["arithmetic"])
+
+
+def contents(runs: Path) -> dict[str, str]:
+    files = [path for path in runs.rglob("*") if path.is_file() and path.suffix != ".lock"]
+    return {str(path.relative_to(runs)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def test_wrong_counts_are_mended_and_nothing_else(
+    trial: Trial, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment, units, unit, ids = trial
+    evaluated(tmp_path, unit, ids[BENCHMARK], [*records(0)[:5], *records(4)[5:8], *records(3)[8:]])
+    assert regrade.regrade(experiment, units, tmp_path) == 0
+    assert RunReader(tmp_path, unit.id).evaluation(ids[BENCHMARK], STEP) == records(3)
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if BENCHMARK in line]
+    counts = "1 evaluations, 200 problems, 800 answers; 8 problems changed, right answers +15 −3"
+    assert line == f"arithmetic {BENCHMARK}: {counts}"
+
+
+def test_regrading_again_changes_no_byte(trial: Trial, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    experiment, units, unit, ids = trial
+    evaluated(tmp_path, unit, ids[BENCHMARK], records(1))
+    regrade.regrade(experiment, units, tmp_path)
+    once, _ = contents(tmp_path), capsys.readouterr()
+    regrade.regrade(experiment, units, tmp_path)
+    assert contents(tmp_path) == once
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if BENCHMARK in line]
+    assert line.endswith("; 0 problems changed, right answers +0 −0")
+
+
+@pytest.mark.parametrize("draw", regrade.DRAWS)
+def test_scores_of_an_older_grader_are_carried_over(
+    draw: int,
+    trial: Trial,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    experiment, units, unit, _ = trial
+    setup = experiment.setups[unit.setup]
+    old = evaluations.drawn_evaluation_ids(setup, draw)[BENCHMARK]
+    evaluated(tmp_path, unit, old, records(0))
+    before = contents(tmp_path)
+    monkeypatch.setattr(regrade, "GRADER_VERSION", NEXT_VERSION)
+    regrade.regrade(experiment, units, tmp_path)
+    new = evaluations.drawn_evaluation_ids(setup, draw, NEXT_VERSION)[BENCHMARK]
+    run = RunReader(tmp_path, unit.id)
+    assert new != old
+    assert run.evaluation(new, STEP) == records(3)
+    assert run.evaluation(old, STEP) == records(0)
+    assert contents(tmp_path).items() > before.items()
+    assert "; 1 carried over from an older version of the grader\n" in capsys.readouterr().out
+
+
+def test_more_samples_win_over_a_newer_grader(trial: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment, units, unit, ids = trial
+    setup = experiment.setups[unit.setup]
+    new = evaluations.evaluation_id(setup, BENCHMARK, NEXT_VERSION)
+    monkeypatch.setattr(regrade, "GRADER_VERSION", NEXT_VERSION)
+    for older, newer in ((4, 2), (2, 4), (4, 4)):
+        evaluated(tmp_path, unit, ids[BENCHMARK], records(0, n=older))
+        evaluated(tmp_path, unit, new, records(0, n=newer))
+        regrade.regrade(experiment, units, tmp_path)
+        assert RunReader(tmp_path, unit.id).evaluation(new, STEP) == records(3, n=4)
+
+
+def test_a_unit_that_runs_is_left_alone(trial: Trial, tmp_path: Path) -> None:
+    experiment, units, unit, ids = trial
+    first = units[0]
+    evaluated(tmp_path, first, ids[BENCHMARK], records(0))
+    evaluated(tmp_path, unit, ids[BENCHMARK], records(0))
+    before = contents(tmp_path)
+    with (
+        closing(RunWriter(tmp_path, unit.id)),
+        pytest.raises(UserError, match=f"{unit.id} is being run — trb regrade when"),
+    ):
+        regrade.regrade(experiment, units, tmp_path)
+    assert contents(tmp_path) == before
+
+
+def test_why_a_unit_failed_is_not_forgotten(trial: Trial, tmp_path: Path) -> None:
+    experiment, units, unit, ids = trial
+    with closing(RunWriter(tmp_path, unit.id)) as run:
+        run.write_evaluation(ids[BENCHMARK], STEP, records(0))
+        run.append("metrics.jsonl", [{"step": 0}])
+        run.fail("no memory", "")
+    regrade.regrade(experiment, units, tmp_path)
+    reader = RunReader(tmp_path, unit.id)
+    assert (reader.error, reader.metrics()) == ("no memory", [{"step": 0}])
+
+
+def test_nothing_to_recount(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["regrade", str(QUICKSTART), "--runs", str(tmp_path)])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == f"trb: {tmp_path}: no evaluations of quickstart — trb submit makes them\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_recount_keeps() -> None:
+    record = ProblemRecord("p", 7, 7, 2, 1, 1, 70, {"\\frac12": 2, "0.5": 3, "2": 1}, {10: 7})
+    with Grader() as grader:
+        assert regrade.recount(record, Gold("0.50"), grader) == replace(record, correct=5, timed_out=0)

@@ -1,0 +1,89 @@
+"""`trb submit` asks before it spends more than a thousand GPU-hours, and does not without an answer."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli import main
+from orchestrator.commands import plan as plan_command
+from orchestrator.commands import spending
+from orchestrator.errors import UserError
+from orchestrator.experiment.load import load_experiment
+from orchestrator.experiment.units import expand
+from orchestrator.planning import plan, totals
+from tests.sweeps import ROOT
+
+PAPER, SMALL, QUICKSTART = (ROOT / "experiments" / f"{name}.yaml" for name in ("paper", "paper-small", "quickstart"))
+
+
+class Keyboard(io.StringIO):
+    """A terminal's input."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def confirm(path: Path, runs: Path, yes: bool = False) -> None:
+    experiment = load_experiment(path)
+    spending.confirm(experiment, expand(experiment), runs, yes)
+
+
+def test_in_a_pipe_only_yes_spends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+    with pytest.raises(UserError, match=r"submit: 267,000 – 611,000 GPU-hours are planned .* — --yes to spend them"):
+        confirm(PAPER, tmp_path)
+    confirm(PAPER, tmp_path, yes=True)
+
+
+@pytest.mark.parametrize(("answer", "starts"), [("y\n", True), ("YES\n", True), ("\n", False), ("", False)])
+def test_in_a_terminal_the_user_is_asked(
+    answer: str, starts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", Keyboard(answer))
+    if starts:
+        confirm(PAPER, tmp_path)
+    else:
+        with pytest.raises(UserError, match="not started"):
+            confirm(PAPER, tmp_path)
+    assert capsys.readouterr().err.endswith("Start? [y/N] ")
+
+
+@pytest.mark.parametrize("path", [SMALL, QUICKSTART], ids=lambda path: path.stem)
+def test_what_costs_little_is_not_asked_about(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    confirm(path, tmp_path)
+
+
+def test_a_refused_submit_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    with pytest.raises(SystemExit) as ended:
+        main(["submit", str(PAPER), "--runs", str(tmp_path / "runs")])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_done_is_not_asked_about(tmp_path: Path) -> None:
+    experiment = load_experiment(PAPER)
+    units = expand(experiment)
+    assert plan_command.gpu_hours_left(experiment, units, tmp_path).low > 200_000
+    done = {unit.id: plan.Done(unit.steps, 10**9, True, True, True) for unit in units}
+    left = totals.total_gpu_hours(plan.make_plan(experiment, units, done), left=True)
+    assert left is not None
+    assert left["total"] == plan.Range(0, 0)
+
+
+def test_one_node_finishes_the_small_sweep_in_days_as_its_head_says() -> None:
+    made = plan.make_plan(load_experiment(SMALL))
+    hours, total = totals.hours_on_gpus(made, 8), totals.total_gpu_hours(made)
+    assert hours is not None
+    assert total is not None
+    head = " ".join(line.lstrip("# ") for line in SMALL.read_text().splitlines() if line.startswith("#"))
+    assert f"{hours.low / 24:.1f} – {hours.high / 24:.1f} days" in head
+    assert f"({total['total'].low:.0f} – {total['total'].high:.0f} GPU-hours on H100)" in head
+    assert hours.high / 24 < 5

@@ -1,0 +1,217 @@
+"""Training prompts: the same order whatever the method and the number of steps; OpenThoughts' math rows."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import PreTrainedTokenizerBase
+
+from orchestrator.config import Data, DataFile, Setup
+from orchestrator.data.training_set import TrainingSet, load_training_set
+from orchestrator.errors import UserError
+from orchestrator.experiment.load import load_setup
+from orchestrator.grading.grader import Gold
+from orchestrator.models.embedded import make_tokenizer
+
+DATA_DIR = os.environ.get("TRB_DATA_DIR")
+needs_data = pytest.mark.skipif(not DATA_DIR, reason="TRB_DATA_DIR is not set: no training files to read")
+
+
+@pytest.fixture(scope="module")
+def characters() -> PreTrainedTokenizerBase:
+    return make_tokenizer("characters")
+
+
+@pytest.fixture(scope="module")
+def utf8() -> PreTrainedTokenizerBase:
+    return make_tokenizer("bytes")
+
+
+def sized(setup: Setup, steps: int, prompts: int, **changes: Any) -> Setup:
+    """`setup` with so many steps and prompts, one update of its supervised stage, and other training keys."""
+    sft = dataclasses.replace(setup.training.sft, updates=1, checkpoints=[1])
+    training = dataclasses.replace(setup.training, steps=steps, prompts_per_step=prompts, sft=sft, **changes)
+    return dataclasses.replace(setup, training=training)
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def local(
+    folder: Path, texts: list[str], steps: int = 2, prompts: int = 3, order_seed: int = 0, **changes: Any
+) -> Setup:
+    """A setup that reads `texts` from a file of its own below `folder`."""
+    path = folder / "train.jsonl"
+    rows = [{"id": f"row-{i}", "problem": text, "answer": str(i)} for i, text in enumerate(texts)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = Data(source="jsonl", files=[DataFile("train.jsonl", sha256(path))], order_seed=order_seed)
+    return sized(dataclasses.replace(load_setup("arithmetic"), data=data), steps, prompts, **changes)
+
+
+def texts(chosen: TrainingSet) -> list[str]:
+    return [prompt.problem.text for prompt in chosen.prompts]
+
+
+TEXTS = [f"{i}+{j}=?" for i in range(1, 7) for j in range(1, 4)]
+
+Loader = Callable[[Setup], TrainingSet]
+
+
+@pytest.fixture
+def load(tmp_path: Path, characters: PreTrainedTokenizerBase) -> Loader:
+    return lambda setup: load_training_set(setup, str(tmp_path), characters)
+
+
+# --- order ---
+
+
+def test_exactly_the_prompts_of_all_steps(tmp_path: Path, load: Loader) -> None:
+    chosen = load(local(tmp_path, TEXTS, steps=4, prompts=3))
+    assert len(chosen.prompts) == len(set(texts(chosen))) == 12
+    assert set(texts(chosen)) <= set(TEXTS)
+    assert texts(chosen) != TEXTS[:12]
+
+
+def test_the_order_is_deterministic(tmp_path: Path, load: Loader) -> None:
+    assert load(local(tmp_path, TEXTS)) == load(local(tmp_path, TEXTS))
+    assert texts(load(local(tmp_path, TEXTS))) != texts(load(local(tmp_path, TEXTS, order_seed=1)))
+
+
+def test_the_order_does_not_depend_on_how_many_steps_are_run(tmp_path: Path, load: Loader) -> None:
+    whole = load(local(tmp_path, TEXTS, steps=6))
+    for steps in (1, 3, 5):
+        assert texts(load(local(tmp_path, TEXTS, steps=steps))) == texts(whole)[: 3 * steps]
+    assert whole.batch(1, 3) == list(enumerate(whole.prompts))[3:6]
+
+
+def test_the_supervised_stage_reads_the_same_prompts(tmp_path: Path, load: Loader) -> None:
+    setup = local(tmp_path, TEXTS, steps=2)
+    longer = dataclasses.replace(setup.training, sft=dataclasses.replace(setup.training.sft, updates=4))
+    chosen = load(dataclasses.replace(setup, training=longer))
+    assert len(chosen.prompts) == 12
+    assert texts(chosen)[:6] == texts(load(setup))
+
+
+def test_the_embedded_stream_does_not_depend_on_steps(load: Loader) -> None:
+    setup = load_setup("arithmetic")
+    short, long = (load(sized(setup, steps, 8)) for steps in (2, 5))
+    assert texts(short) == texts(long)[:16]
+    assert len(long.prompts) == 40
+
+
+# --- what is left out ---
+
+
+def test_repeats_are_removed(tmp_path: Path, load: Loader) -> None:
+    chosen = load(local(tmp_path, [*TEXTS[:6], *TEXTS[:6]]))
+    assert sorted(texts(chosen)) == sorted(TEXTS[:6])
+    assert {prompt.problem.id for prompt in chosen.prompts} == {f"row-{i}" for i in range(6)}
+
+
+def test_repeats_do_not_change_the_order(tmp_path: Path, load: Loader) -> None:
+    assert texts(load(local(tmp_path, TEXTS[:6] * 3))) == texts(load(local(tmp_path, TEXTS[:6])))
+
+
+def test_over_long_prompts_are_passed_over(tmp_path: Path, load: Loader) -> None:
+    long = [f"{text}{'0' * 12}" for text in TEXTS[:6]]
+    chosen = load(local(tmp_path, TEXTS[:6] + long, max_prompt_tokens=10))
+    assert sorted(texts(chosen)) == sorted(TEXTS[:6])
+    assert 0 < chosen.too_long <= 6
+    assert all(len(prompt.ids) <= 10 for prompt in chosen.prompts)
+
+
+def test_a_prompt_of_exactly_the_limit_is_kept(tmp_path: Path, load: Loader) -> None:
+    length = len("1+1=?\n")
+    assert len(load(local(tmp_path, TEXTS[:6], max_prompt_tokens=length)).prompts) == 6
+    with pytest.raises(UserError, match="0 usable prompts"):
+        load(local(tmp_path, TEXTS[:6], max_prompt_tokens=length - 1))
+
+
+def test_too_few_prompts(tmp_path: Path, load: Loader) -> None:
+    with pytest.raises(UserError, match=r"5 usable prompts \(1 too long\) — 6 needed for 2 steps of 3"):
+        load(local(tmp_path, [*TEXTS[:5], "0" * 20], max_prompt_tokens=10))
+
+
+def test_an_altered_or_broken_file(tmp_path: Path, load: Loader) -> None:
+    setup = local(tmp_path, TEXTS)
+    with (tmp_path / "train.jsonl").open("a") as file:
+        file.write('{"id": "x", "problem": "1+1=?"}\n')
+    with pytest.raises(UserError, match=r"train\.jsonl: sha256"):
+        load(setup)
+    with (tmp_path / "train.jsonl").open("a") as file:
+        file.write("{\n")
+    with pytest.raises(UserError, match=rf"train\.jsonl line {len(TEXTS) + 2}"):
+        load(setup)
+
+
+# --- golds and prompts ---
+
+
+def test_a_row_without_an_answer_has_no_gold(tmp_path: Path, load: Loader) -> None:
+    setup = local(tmp_path, TEXTS[:1], steps=1, prompts=2)
+    path = tmp_path / "train.jsonl"
+    rows = [{"id": "a", "problem": "1+1=?", "answer": "2"}, {"id": "b", "problem": "1+2=?"}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = dataclasses.replace(setup.data, files=[DataFile("train.jsonl", sha256(path))])
+    chosen = load(dataclasses.replace(setup, data=data))
+    assert {p.problem.id: p.problem.gold for p in chosen.prompts} == {"a": Gold("2"), "b": None}
+
+
+def test_prompts_are_rendered_as_the_setup_says(
+    tmp_path: Path, load: Loader, characters: PreTrainedTokenizerBase
+) -> None:
+    for prompt in load(local(tmp_path, TEXTS)).prompts:
+        assert characters.decode(list(prompt.ids)) == f"{prompt.problem.text}\n"
+
+
+def test_chat_prompts_need_a_chat_template(tmp_path: Path, load: Loader) -> None:
+    setup = local(tmp_path, TEXTS)
+    chat = dataclasses.replace(setup, prompt=dataclasses.replace(setup.prompt, kind="chat"))
+    with pytest.raises(UserError, match=r"prompt\.kind"):
+        load(chat)
+
+
+def test_chat_prompts_hold_system_and_problem(tmp_path: Path, utf8: PreTrainedTokenizerBase) -> None:
+    setup = local(tmp_path, ["¿1+1?"], steps=1, prompts=1, max_prompt_tokens=200)
+    prompt = dataclasses.replace(setup.prompt, kind="chat", system="Think.")
+    (only,) = load_training_set(dataclasses.replace(setup, prompt=prompt), str(tmp_path), utf8).prompts
+    expected = "<|im_start|>system\nThink.<|im_end|>\n<|im_start|>user\n¿1+1?<|im_end|>\n<|im_start|>assistant\n"
+    assert utf8.decode(list(only.ids)) == expected
+
+
+@needs_data
+def test_the_shipped_training_files(utf8: PreTrainedTokenizerBase) -> None:
+    setup = load_setup("math-smoke")
+    chosen, longer = (load_training_set(sized(setup, steps, 16), DATA_DIR, utf8) for steps in (3, 6))
+    assert texts(chosen) == texts(longer)[:48]
+    assert len(set(texts(longer))) == 96
+    assert all(prompt.problem.gold is not None for prompt in longer.prompts)
+    assert all(len(prompt.ids) <= setup.training.max_prompt_tokens for prompt in longer.prompts)
+
+
+# --- what is told of the data ---
+
+
+def test_counts_of_files(tmp_path: Path, load: Loader) -> None:
+    long = [f"{text}{'0' * 12}" for text in TEXTS[:6]]
+    chosen = load(local(tmp_path, [*TEXTS[:6], *TEXTS[:2], *long], max_prompt_tokens=10))
+    assert chosen.counts() == {
+        "rows": 14,
+        "repeats": 2,
+        "too_long": chosen.too_long,
+        "prompts": 6,
+        "golds": {"given": 6, "none": 0},
+    }
+
+
+def test_counts_of_the_embedded_stream(load: Loader) -> None:
+    chosen = load(sized(load_setup("arithmetic"), 2, 8))
+    assert chosen.counts() == {"too_long": 0, "prompts": 16, "golds": {"given": 16, "none": 0}}

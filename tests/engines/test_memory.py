@@ -1,0 +1,118 @@
+"""Parameters, memory of a trial and sequences decoded at once, against figures worked out here by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.config import Runtime, Setup
+from orchestrator.engines.memory import WORKSPACE_GIB, Memory, decode_batch, memory, parameters
+from orchestrator.errors import UserError
+from orchestrator.experiment.load import load_experiment
+from tests.sweeps import ROOT
+
+PAPER = ROOT / "experiments" / "paper.yaml"
+GIB = 2**30
+# Parameters as the model cards and checkpoints have them.
+PARAMETERS = {
+    ("qwen3-0.6b", "student"): 596_049_920,
+    ("qwen3-1.7b", "student"): 1_720_574_976,
+    ("qwen3-0.6b", "teacher"): 4_022_468_096,
+    ("qwen3-1.7b", "teacher"): 8_190_735_360,
+}
+DERIVED = Runtime()
+# qwen3-1.7b: weights 2 bytes, learner 4 + 8 + 4 + 2 bytes for each parameter; KV of a token 2 × layers × 8 × 128 × 2.
+W_S, W_Q = 2 * 1_720_574_976 / GIB, 2 * 8_190_735_360 / GIB
+LEARNER = 18 * 1_720_574_976 / GIB
+RESIDENT = W_S + W_Q + LEARNER + 6
+
+
+def setup(*overrides: str, name: str = "qwen3-1.7b") -> Setup:
+    return load_experiment(PAPER, overrides).setups[name]
+
+
+def of_trial(rollout_batch: int | None = None, name: str = "qwen3-1.7b", *overrides: str) -> Memory:
+    return memory(setup(*overrides, name=name), Runtime(rollout_batch=rollout_batch), 80.0)
+
+
+@pytest.mark.parametrize(("name", "role"), PARAMETERS)
+def test_parameter_counts_are_those_of_the_checkpoints(name: str, role: str) -> None:
+    whole = setup(name=name)
+    assert parameters(getattr(whole, role).shape, whole.vocabulary.size) == PARAMETERS[name, role]
+
+
+def test_memory_of_a_trial() -> None:
+    found = of_trial(rollout_batch=8)
+    assert WORKSPACE_GIB == 6
+    assert found.student_weights == pytest.approx(W_S)
+    assert found.teacher_weights == pytest.approx(W_Q)
+    assert found.learner_state == pytest.approx(LEARNER)
+    assert (found.kv_student, found.kv_teacher) == (0.875, 1.125)  # GiB for 1024 + 7168 tokens of 28 and 36 layers
+    assert (found.sequences_decoded_vanilla, found.sequences_decoded_blending) == (8, 8)
+    assert found.generation_vanilla == pytest.approx(W_S + 8 * 0.875)
+    assert found.generation_blending == pytest.approx(W_S + W_Q + 8 * 2.0)
+    assert found.peak_vanilla == pytest.approx(RESIDENT + 8 * 0.875)
+    assert found.peak_blending == pytest.approx(RESIDENT + 8 * 2.0)
+    assert (found.sequences_at_once_vanilla, found.sequences_at_once_blending) == (30, 13)
+
+
+@pytest.mark.parametrize("name", ["qwen3-1.7b", "qwen3-0.6b"])
+def test_what_blending_adds_to_generation_is_the_teacher(name: str) -> None:
+    """The paper's overhead W_Q + KV_Q, at the same n."""
+    found = of_trial(13, name)
+    added = found.teacher_weights + 13 * found.kv_teacher
+    assert found.generation_blending - found.generation_vanilla == pytest.approx(added)
+
+
+@pytest.mark.parametrize("name", ["qwen3-1.7b", "qwen3-0.6b"])
+def test_derived_batches_fill_the_gpu_and_no_more(name: str) -> None:
+    found = of_trial(None, name)
+    assert 80 - found.kv_student < found.peak_vanilla <= 80
+    assert 80 - found.kv_student - found.kv_teacher < found.peak_blending <= 80
+
+
+def test_no_more_sequences_are_decoded_than_a_step_has() -> None:
+    assert of_trial(rollout_batch=100_000).sequences_decoded_vanilla == 64 * 4
+    short = of_trial(None, "qwen3-1.7b", "training.max_prompt_tokens=64", "training.max_response_tokens=64")
+    assert (short.sequences_decoded_vanilla, short.sequences_decoded_blending) == (256, 256)
+
+
+@pytest.mark.parametrize(
+    ("gpu_gib", "blending", "max_tokens", "trains", "sequences"),
+    [
+        (80.0, False, None, True, 30),  # (80 − 53.30) ÷ 0.875 = 30.5
+        (80.0, True, None, True, 13),  # (80 − 53.30) ÷ 2 = 13.3
+        (80.0, False, 8192, True, 27),  # evaluation: 1024 + 8192 tokens, 26.70 ÷ 0.984 = 27.1
+        (80.0, False, 8192, False, 71),  # base evaluation: (80 − 3.20 − 6) ÷ 0.984 = 71.9
+        (54.2, False, None, True, 1),  # (54.2 − 53.30) ÷ 0.875 = 1.02
+        (24.0, False, 8192, False, 15),  # a model alone fits a small GPU: 14.8 ÷ 0.984 = 15.03
+    ],
+)
+def test_derived_batch_by_hand(
+    gpu_gib: float, blending: bool, max_tokens: int | None, trains: bool, sequences: int
+) -> None:
+    assert pytest.approx(53.30, abs=0.005) == RESIDENT
+    assert decode_batch(setup(), DERIVED, gpu_gib, blending, max_tokens, trains) == sequences
+
+
+def test_cpus_decode_512_at_once() -> None:
+    assert decode_batch(setup(), DERIVED, None, blending=True) == 512
+
+
+@pytest.mark.parametrize("gpu_gib", [None, 80.0, 1.0])
+def test_a_configured_batch_wins(gpu_gib: float | None) -> None:
+    assert decode_batch(setup(), Runtime(rollout_batch=7), gpu_gib, blending=True) == 7
+
+
+def test_a_gpu_too_small_for_one_sequence_is_refused_with_what_is_needed() -> None:
+    with pytest.raises(
+        UserError, match=r"^GPU memory: 40\.0 GiB — at least 54\.2 GiB for one sequence of full length "
+    ):
+        decode_batch(setup(), DERIVED, 40.0, blending=False)
+    with pytest.raises(UserError, match=r"at least 55\.3 GiB .* while blending \(Qwen3-1\.7B-Base ← Qwen3-8B\)"):
+        decode_batch(setup(), DERIVED, 55.2, blending=True)
+
+
+def test_a_batch_below_one_is_no_batch() -> None:
+    with pytest.raises(UserError, match=r"runtime\.rollout_batch: 0 — must be ≥ 1"):
+        load_experiment(PAPER, ("runtime.rollout_batch=0",))
+    assert load_experiment(PAPER, ("runtime.rollout_batch=null",)).runtime.rollout_batch is None

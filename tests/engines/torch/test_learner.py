@@ -1,0 +1,392 @@
+"""Updates of the learner against a plain float64 implementation: full logits, one unpadded row at a time, AdamW."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from orchestrator.config import Optimizer
+from orchestrator.engines.torch.causal import CausalModel, load_model
+from orchestrator.engines.torch.decoding import Decoding, generate
+from orchestrator.engines.torch.learner import MASTER_STATE, TorchLearner, learning_rate
+from orchestrator.engines.torch.scoring import score
+from orchestrator.policy.spec import Objective, Student, TrustRegion
+from orchestrator.rollouts import Rollouts, TeacherScores
+from orchestrator.workers.generation import RolloutWorker, TeacherWorker
+from orchestrator.workers.learner import LearnerWorker
+from tests import tiny
+
+TOP_K, ENOUGH, STEPS = 4, 10_000, 3
+OPTIMIZER = Optimizer(lr=1e-2, weight_decay=0.05, clip=0.3, warmup_steps=5)
+GOALS = [Objective(name) for name in ("renormalized", "tail", "surrogate", "truncated", "nll")]
+GOALS += [Objective(name, veto) for name in ("renormalized", "surrogate", "truncated") for veto in (0.2, 0.8)]
+STATE = ("loss", "grad_norm", "lr")
+
+
+@pytest.fixture(scope="module")
+def rollouts() -> Rollouts:
+    """Float64 rollouts that carry their teacher scores."""
+    pair = tiny.student(torch.float64), tiny.teacher(torch.float64)
+    return generate(*pair, tiny.requests(3, seed=5), TrustRegion(0.1), Decoding(6, TOP_K))
+
+
+@pytest.fixture(scope="module")
+def whole_vocabulary() -> Rollouts:
+    """The same with every id as support, those without mass included."""
+    pair = tiny.student(torch.float64), tiny.teacher(torch.float64)
+    return generate(*pair, tiny.requests(3, seed=5), TrustRegion(0.1), Decoding(6, tiny.VALID))
+
+
+def token_losses(goal: Objective, log_p: Tensor, log_q: Tensor, start: Tensor, tokens: list[int]) -> Tensor:
+    """(T,) losses of one response from full log p (with gradient), log q and the log p it was sampled from, (T, V)."""
+    if goal.name == "nll":
+        return -torch.stack([row[token] for row, token in zip(log_p, tokens, strict=True)])
+    size = tiny.VALID - 1 if goal.name == "full" else TOP_K
+    rows = zip(log_p.exp(), log_q.exp(), start.topk(size).indices, strict=True)
+    return torch.stack([divergence(goal, p[support], q[support]) for p, q, support in rows])
+
+
+def divergence(goal: Objective, p: Tensor, q: Tensor) -> Tensor:
+    """Loss at one prefix: p and q on the support, by the definitions."""
+    if goal.veto_beta:
+        q = q * p.detach() ** goal.veto_beta
+        q = q / q.sum()
+    mass_p, mass_q = p.sum(), q.sum()
+    if goal.name == "renormalized":
+        return (p / mass_p * ((p / mass_p) / (q / mass_q)).log()).sum()
+    if goal.name == "surrogate":
+        advantage = -(p / mass_p * (p / q).log()).detach()
+        return -(advantage * p / p.detach()).sum()
+    inside = (p * (p / q).log()).sum()
+    if goal.name == "tail":
+        return inside + (1 - mass_p) * ((1 - mass_p) / (1 - mass_q)).log()
+    return inside
+
+
+class Plain:
+    """Full-batch gradient of the mean over all response tokens, clipped by hand, torch's AdamW."""
+
+    def __init__(self, student: CausalModel, optimizer: Optimizer):
+        self.sampler, self.student, self.config = tiny.student(torch.float64), copy.deepcopy(student), optimizer
+        self.weights = dict(self.student.model.named_parameters())
+        self.adamw = torch.optim.AdamW(
+            self.weights.values(),
+            betas=(optimizer.beta1, optimizer.beta2),
+            eps=optimizer.eps,
+            weight_decay=optimizer.weight_decay,
+        )
+
+    def step(self, rollouts: Rollouts, teacher: CausalModel, goal: Objective, rate: float) -> dict[str, float]:
+        losses = []
+        for row, request in enumerate(rollouts.requests):
+            response = rollouts.response(row)
+            log_p = tiny.visited(self.student, request.prompt_ids, response)
+            with torch.no_grad():
+                log_q, start = (tiny.visited(m, request.prompt_ids, response) for m in (teacher, self.sampler))
+            losses.append(token_losses(goal, log_p, log_q, start, response))
+        loss = torch.cat(losses).mean()
+        gradients = torch.autograd.grad(loss, list(self.weights.values()))
+        norm = math.sqrt(sum(float(g.square().sum()) for g in gradients))
+        for weight, gradient in zip(self.weights.values(), gradients, strict=True):
+            weight.grad = gradient * min(1.0, self.config.clip / (norm + 1e-6))
+        self.adamw.param_groups[0]["lr"] = rate
+        self.adamw.step()
+        return {"loss": float(loss.detach()), "grad_norm": norm, "lr": rate}
+
+
+def learner(
+    micro_batch_tokens: int = ENOUGH,
+    optimizer: Optimizer = OPTIMIZER,
+    tied: bool = True,
+    dtype: torch.dtype | None = None,
+) -> tuple[TorchLearner, CausalModel]:
+    """A learner of float64 weights, or of float32 weights with forward passes in `dtype`; and its student."""
+    student = tiny.student(torch.float32 if dtype else torch.float64, tied)
+    return TorchLearner(student, optimizer, micro_batch_tokens, dtype or torch.float32, STEPS), student
+
+
+def weights_of(student: CausalModel) -> dict[str, Tensor]:
+    return {name: p.detach().clone() for name, p in student.model.named_parameters()}
+
+
+def assert_close(a: dict[str, Tensor], b: dict[str, Tensor], tolerance: float) -> None:
+    assert a.keys() == b.keys()
+    for name in a:
+        torch.testing.assert_close(a[name], b[name].detach(), atol=tolerance, rtol=0)
+
+
+def assert_steps_equal_plain(goal: Objective, rollouts: Rollouts, optimizer: Optimizer, tied: bool) -> None:
+    """STEPS updates: reported numbers and weights to 1e-9."""
+    engine, student = learner(optimizer=optimizer, tied=tied)
+    plain = Plain(tiny.student(torch.float64, tied), optimizer)
+    for step in range(STEPS):
+        reported = engine.step(rollouts, rollouts.teacher, goal, step)
+        rate = optimizer.lr * 0.5 * (1 - math.cos(math.pi * (step + 1) / 5))
+        expected = plain.step(rollouts, tiny.teacher(torch.float64), goal, rate)
+        assert {name: reported[name] for name in STATE} == pytest.approx(expected, abs=1e-9)
+    assert_close(weights_of(student), plain.weights, 1e-9)
+
+
+@pytest.mark.parametrize("goal", GOALS)
+@pytest.mark.parametrize("tied", [True, False])
+def test_updates_equal_a_plain_implementation(rollouts: Rollouts, goal: Objective, tied: bool) -> None:
+    assert_steps_equal_plain(goal, rollouts, OPTIMIZER, tied)
+
+
+@pytest.mark.parametrize("veto_beta", [0.0, 0.4])
+def test_full_updates_equal_a_plain_implementation(whole_vocabulary: Rollouts, veto_beta: float) -> None:
+    assert_steps_equal_plain(Objective("full", veto_beta), whole_vocabulary, OPTIMIZER, tied=True)
+
+
+@pytest.mark.parametrize("clip", [1e-8, 1e-2, 1e6])
+def test_clipped_updates_equal_a_plain_implementation(rollouts: Rollouts, clip: float) -> None:
+    assert_steps_equal_plain(Objective("renormalized"), rollouts, replace(OPTIMIZER, clip=clip), tied=True)
+
+
+@pytest.mark.parametrize(("clip", "binds"), [(1e-2, True), (1e6, False)])
+def test_the_clipped_gradient_enters_the_moments(rollouts: Rollouts, tmp_path: Path, clip: float, binds: bool) -> None:
+    engine, _ = learner(optimizer=replace(OPTIMIZER, clip=clip))
+    norm = engine.step(rollouts, rollouts.teacher, Objective("renormalized"), 0)["grad_norm"]
+    engine.save_state(tmp_path)
+    first_moments = [v for k, v in load_file(tmp_path / MASTER_STATE).items() if k.startswith("exp_avg/")]
+    moment = math.sqrt(sum(float(v.square().sum()) for v in first_moments))
+    assert moment == pytest.approx((1 - OPTIMIZER.beta1) * (clip if binds else norm), rel=1e-4)
+    assert (norm > clip) == binds
+
+
+@pytest.mark.parametrize("goal", GOALS)
+def test_micro_batches_change_nothing(rollouts: Rollouts, goal: Objective) -> None:
+    results = []
+    for micro_batch_tokens in (1, 30, ENOUGH):
+        engine, student = learner(micro_batch_tokens)
+        reported = [engine.step(rollouts, rollouts.teacher, goal, step) for step in range(2)]
+        results.append((reported, weights_of(student)))
+    for reported, weights in results[1:]:
+        assert_close(weights, results[0][1], 1e-9)
+        for ours, theirs in zip(reported, results[0][0], strict=True):
+            assert ours == pytest.approx(theirs, abs=1e-9)
+
+
+def test_micro_batches_change_nothing_in_float32(rollouts: Rollouts) -> None:
+    # AdamW divides by the size of the gradient: the larger eps keeps rounding of near-zero gradients from growing.
+    optimizer = replace(OPTIMIZER, eps=1e-4)
+    results = []
+    for micro_batch_tokens in (1, ENOUGH):
+        engine, student = learner(micro_batch_tokens, optimizer, dtype=torch.float32)
+        engine.step(rollouts, rollouts.teacher, Objective("renormalized"), 0)
+        results.append(weights_of(student))
+    assert_close(results[0], results[1], 1e-6)
+
+
+def test_the_order_of_rows_changes_nothing(rollouts: Rollouts) -> None:
+    order = torch.randperm(len(rollouts.requests), generator=torch.Generator().manual_seed(0))
+    assert rollouts.teacher is not None
+    shuffled = replace(
+        rollouts,
+        requests=[rollouts.requests[i] for i in order.tolist()],
+        teacher=TeacherScores(**{name: value[order] for name, value in vars(rollouts.teacher).items()}),
+        **{name: getattr(rollouts, name)[order] for name in ("tokens_BT", "lengths_B", "support_ids_BTK")},
+    )
+    results = []
+    for batch in (rollouts, shuffled):
+        engine, student = learner(40)
+        engine.step(batch, batch.teacher, Objective("tail"), 0)
+        results.append(weights_of(student))
+    assert_close(results[0], results[1], 1e-9)
+
+
+def test_masses_are_those_of_the_support(rollouts: Rollouts) -> None:
+    engine, _ = learner()
+    reported = engine.step(rollouts, rollouts.teacher, Objective("renormalized"), 0)
+    for name, causal in (("student", tiny.student(torch.float64)), ("teacher", tiny.teacher(torch.float64))):
+        logs = torch.cat([torch.from_numpy(row) for row in tiny.visited_rows(causal, rollouts)])
+        mass = logs.gather(-1, rollouts.support_ids_BTK[rollouts.mask_BT]).exp().sum(-1).mean()
+        assert reported[f"support_mass_{name}"] == pytest.approx(float(mass), abs=1e-9)
+
+
+def test_nll_needs_no_scores_and_veto_at_zero_is_the_plain_objective(rollouts: Rollouts) -> None:
+    engine, _ = learner()
+    assert set(engine.step(rollouts, None, Objective("nll"), 0)) == set(STATE)
+    results = []
+    for goal in (Objective("surrogate"), Objective("surrogate", 0.0)):
+        engine, student = learner()
+        engine.step(rollouts, rollouts.teacher, goal, 0)
+        results.append(weights_of(student))
+    assert_close(results[0], results[1], 0)
+
+
+def test_warmup_rises_as_a_cosine_to_a_constant() -> None:
+    paper = Optimizer()
+    for k in range(15):
+        assert learning_rate(paper, k, 400) == pytest.approx(
+            1e-5 * (1 - math.cos(math.pi * (k + 1) / 15)) / 2, rel=1e-12
+        )
+    assert learning_rate(paper, 0, 400) == pytest.approx(1.0926199633097157e-7, rel=1e-9)
+    assert [learning_rate(paper, k, 400) for k in (14, 15, 16, 399)] == pytest.approx([1e-5] * 4, rel=1e-12)
+    rates = [learning_rate(paper, k, 400) for k in range(15)]
+    assert rates == sorted(rates)
+    assert learning_rate(Optimizer(warmup_steps=0), 0, 400) == 1e-5
+    assert learning_rate(Optimizer(warmup_steps=1), 0, 400) == pytest.approx(1e-5, rel=1e-12)
+
+
+def test_linear_decay_falls_from_the_end_of_the_warmup_to_zero_after_the_last_step() -> None:
+    decayed, constant = (Optimizer(lr=6e-4, warmup_steps=5, decay=decay) for decay in ("linear", "constant"))
+    assert [learning_rate(decayed, k, 60) for k in range(5)] == [learning_rate(constant, k, 60) for k in range(5)]
+    expected = [6e-4 * (1 - (k - 5) / 55) for k in range(5, 60)]
+    assert [learning_rate(decayed, k, 60) for k in range(5, 60)] == pytest.approx(expected, rel=1e-12)
+    assert learning_rate(decayed, 5, 60) == pytest.approx(6e-4, rel=1e-12)
+    assert learning_rate(decayed, 59, 60) == pytest.approx(6e-4 / 55, rel=1e-12)
+    assert learning_rate(Optimizer(lr=1.0, warmup_steps=0, decay="linear"), 1, 2) == 0.5
+    short = [learning_rate(Optimizer(lr=1.0, warmup_steps=9, decay="linear"), k, 4) for k in range(4)]
+    assert short == [learning_rate(Optimizer(lr=1.0, warmup_steps=9), k, 4) for k in range(4)]
+
+
+def test_a_learner_takes_the_rates_of_its_schedule(rollouts: Rollouts) -> None:
+    optimizer = replace(OPTIMIZER, warmup_steps=1, decay="linear")
+    engine, _ = learner(optimizer=optimizer)
+    rates = [engine.step(rollouts, rollouts.teacher, Objective("nll"), step)["lr"] for step in range(STEPS)]
+    assert rates == [learning_rate(optimizer, step, STEPS) for step in range(STEPS)]
+    assert rates == pytest.approx([1e-2, 1e-2, 0.5e-2])
+
+
+@pytest.mark.parametrize("dtype", [None, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("done", [0, 1, 2])
+def test_a_restored_learner_goes_on_bitwise(
+    rollouts: Rollouts, tmp_path: Path, done: int, dtype: torch.dtype | None
+) -> None:
+    goal = Objective("renormalized")
+    first, undisturbed = learner(40, dtype=dtype)
+    for step in range(done):
+        first.step(rollouts, rollouts.teacher, goal, step)
+    first.save_state(tmp_path)
+    second, restored = learner(40, dtype=dtype)
+    second.step(rollouts, rollouts.teacher, Objective("nll"), 0)  # whatever it did before is forgotten
+    second.load_state(tmp_path)
+    for step in range(done, done + 2):
+        reports = [engine.step(rollouts, rollouts.teacher, goal, step) for engine in (first, second)]
+        assert reports[0] == reports[1]
+        assert_close(weights_of(undisturbed), weights_of(restored), 0)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_saved_model_is_the_trained_one(rollouts: Rollouts, tmp_path: Path, tied: bool, dtype: torch.dtype) -> None:
+    engine, student = learner(tied=tied, dtype=dtype)
+    engine.step(rollouts, rollouts.teacher, Objective("renormalized"), 0)
+    before = weights_of(student)
+    engine.save_model(tmp_path)
+    assert_close(weights_of(student), before, 0)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    assert loaded.config.tie_word_embeddings == tied
+    ids = torch.tensor([[1, 2, 3, 4, 5, 0]])
+    expected = copy.deepcopy(student.model)
+    with torch.no_grad():
+        for parameter in expected.parameters():
+            parameter.copy_(parameter.to(dtype))
+        assert torch.equal(loaded.eval()(input_ids=ids).logits, expected.eval()(input_ids=ids).logits)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_saved_file_holds_the_weights_that_generate(tmp_path: Path, tied: bool, dtype: torch.dtype) -> None:
+    engine, student = learner(tied=tied, dtype=dtype)
+    engine.save_model(tmp_path)
+    weights, saved = engine.weights(), load_file(tmp_path / "model.safetensors")
+    assert_close(saved, weights, 0)
+    assert {tensor.dtype for tensor in saved.values()} == {dtype}
+    assert {p.dtype for p in student.model.parameters()} == {torch.float32}
+    own = {name for name, _ in load_model(str(tmp_path), dtype, torch.device("cpu")).named_parameters()}
+    assert own == weights.keys()
+
+
+def test_weights_are_copies(rollouts: Rollouts) -> None:
+    engine, student = learner(dtype=torch.float32)
+    taken = engine.weights()
+    before = weights_of(student)
+    engine.step(rollouts, rollouts.teacher, Objective("nll"), 0)
+    assert_close(taken, before, 0)
+    assert not torch.equal(taken["model.norm.weight"], weights_of(student)["model.norm.weight"])
+
+
+def test_bfloat16_passes_train_float32_weights_in_nearly_the_same_direction(rollouts: Rollouts) -> None:
+    moved = []
+    for dtype in (torch.float32, torch.bfloat16):
+        engine, student = learner(dtype=dtype, optimizer=replace(OPTIMIZER, weight_decay=0.0, eps=1.0, clip=1e6))
+        before = weights_of(student)
+        engine.step(rollouts, rollouts.teacher, Objective("renormalized"), 0)
+        moved.append(torch.cat([(weights_of(student)[name] - before[name]).flatten() for name in before]))
+    assert float(torch.cosine_similarity(*moved, dim=0)) > 0.99
+
+
+@pytest.fixture(scope="module")
+def models_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.mark.parametrize("blended", [True, False])
+@pytest.mark.parametrize("objective", ["renormalized", "full"])
+def test_workers_take_the_same_update_as_a_plain_implementation(
+    models_folder: Path, objective: str, blended: bool
+) -> None:
+    optimizer = replace(OPTIMIZER, eps=1e-3)
+    store = tiny.model_store(models_folder, rollout_batch=5, objective=objective, optimizer=optimizer)
+    batch = RolloutWorker(store).sample(tiny.requests(2), TrustRegion(0.05) if blended else Student())
+    assert (batch.teacher is not None) == blended
+    scores = batch.teacher or TeacherWorker(store).score(batch)
+    worker, goal = LearnerWorker(store), Objective(objective)
+    plain = Plain(tiny.student(torch.float64), optimizer)
+    rate = optimizer.lr * 0.5 * (1 - math.cos(math.pi / 5))
+    expected = plain.step(batch, tiny.teacher(torch.float64), goal, rate)
+    reported = worker.step(batch, scores, goal, 0)
+    assert {name: reported[name] for name in STATE} == pytest.approx(expected, abs=2e-6, rel=1e-5)
+    assert_close({name: w.double() for name, w in worker.weights().items()}, plain.weights, 1e-6)
+
+
+def test_the_full_support_is_every_valid_id(models_folder: Path) -> None:
+    store = tiny.model_store(models_folder, objective="full")
+    batch = RolloutWorker(store).sample(tiny.requests(2), Student())
+    scores = TeacherWorker(store).score(batch)
+    ids = batch.support_ids_BTK[batch.mask_BT]
+    assert ids.shape[-1] == tiny.VALID
+    live = set(range(tiny.VALID)) - {tiny.TEACHER_EOS}
+    assert all(live <= set(row) and len(set(row)) == tiny.VALID for row in ids.tolist())
+    assert score(store.teacher, batch, ENOUGH).support_BTK.shape == scores.support_BTK.shape
+    mass = scores.support_BTK[batch.mask_BT].exp().sum(-1)
+    torch.testing.assert_close(mass, torch.ones_like(mass))
+
+
+def test_saved_and_restored_workers_agree(models_folder: Path, tmp_path: Path) -> None:
+    store = tiny.model_store(models_folder)
+    batch = RolloutWorker(store).sample(tiny.requests(2), TrustRegion(0.05))
+    first, second = LearnerWorker(store), LearnerWorker(store)
+    first.step(batch, batch.teacher, Objective("renormalized"), 0)
+    first.save(str(tmp_path))
+    second.restore(str(tmp_path))
+    for worker in (first, second):
+        worker.step(batch, batch.teacher, Objective("renormalized"), 1)
+    assert_close(first.weights(), second.weights(), 0)
+
+
+def test_loaded_weights_are_what_generates(models_folder: Path) -> None:
+    store = tiny.model_store(models_folder)
+    worker, trained = RolloutWorker(store), LearnerWorker(store)
+    before = worker.sample(tiny.requests(2), Student())
+    trained.step(before, None, Objective("nll"), 0)
+    worker.load(trained.weights())
+    after = worker.sample(tiny.requests(2), Student())
+    log_p = tiny.visited_rows(store.student, after)
+    for row, expected in enumerate(log_p):
+        response = after.response(row)
+        assert after.student_BT[row, : len(response)].numpy() == pytest.approx(
+            expected[range(len(response)), response], abs=1e-5
+        )
+    assert not torch.equal(before.student_BT[:, 0], after.student_BT[:, 0])
+    assert_close(weights_of(store.student), trained.weights(), 0)

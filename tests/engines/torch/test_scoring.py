@@ -1,0 +1,106 @@
+"""The teacher's batched pass over finished rollouts: equal to lockstep decoding and to plain forward passes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from orchestrator.engines.torch.causal import micro_batches, pack
+from orchestrator.engines.torch.decoding import Decoding, generate
+from orchestrator.engines.torch.scoring import score
+from orchestrator.policy.spec import Behavior, Student
+from orchestrator.rollouts import Rollouts, TeacherScores
+from tests import tiny
+from tests.policy import reference
+
+TOP_K = 4
+ENOUGH = 10_000
+BLENDED = [behavior for behavior in tiny.BEHAVIORS if behavior.needs_teacher]
+FIELDS = tuple(TeacherScores.__dataclass_fields__)
+
+
+def rolled_out(behavior: Behavior, dtype: torch.dtype = torch.float32) -> Rollouts:
+    pair = tiny.student(dtype), tiny.teacher(dtype)
+    return generate(*pair, tiny.requests(4, seed=3), behavior, Decoding(7, TOP_K))
+
+
+@pytest.fixture(scope="module")
+def plain() -> Rollouts:
+    """Responses of the student alone."""
+    return rolled_out(Student())
+
+
+def assert_equal_scores(a: TeacherScores, b: TeacherScores, mask: torch.Tensor, tolerance: float) -> None:
+    for name in FIELDS:
+        ours, theirs = (getattr(scores, name)[mask].double() for scores in (a, b))
+        torch.testing.assert_close(ours, theirs, atol=tolerance, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("behavior", BLENDED)
+def test_lockstep_and_batched_scores_agree(behavior: Behavior, dtype: torch.dtype) -> None:
+    rollouts = rolled_out(behavior, dtype)
+    assert rollouts.teacher is not None
+    assert_equal_scores(score(tiny.teacher(dtype), rollouts, ENOUGH), rollouts.teacher, rollouts.mask_BT, 1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_scores_are_those_of_a_plain_pass(plain: Rollouts, dtype: torch.dtype) -> None:
+    teacher = tiny.teacher(dtype)
+    scores = score(teacher, plain, ENOUGH)
+    for row, expected in enumerate(tiny.visited_rows(teacher, plain)):
+        for t, token in enumerate(plain.response(row)):
+            log_q, support = expected[t], plain.support_ids_BTK[row, t].numpy()
+            own = np.argsort(-log_q)[:TOP_K]
+            assert scores.support_BTK[row, t].numpy() == pytest.approx(log_q[support], abs=1e-5)
+            assert float(scores.token_BT[row, t]) == pytest.approx(log_q[token], abs=1e-5)
+            entropy = -reference.kl(log_q, np.zeros(tiny.SIZE))
+            assert float(scores.entropy_BT[row, t]) == pytest.approx(entropy, abs=1e-5)
+            assert float(scores.overlap_BT[row, t]) == pytest.approx(len({*own} & {*support}) / TOP_K)
+
+
+@pytest.mark.parametrize("max_tokens", [1, 17, 30, 100])
+def test_scores_do_not_depend_on_micro_batches(plain: Rollouts, max_tokens: int) -> None:
+    teacher = tiny.teacher()
+    assert_equal_scores(score(teacher, plain, max_tokens), score(teacher, plain, ENOUGH), plain.mask_BT, 1e-5)
+
+
+def test_scores_do_not_depend_on_head_chunks(plain: Rollouts, monkeypatch: pytest.MonkeyPatch) -> None:
+    teacher = tiny.teacher()
+    whole = score(teacher, plain, ENOUGH)
+    monkeypatch.setattr("orchestrator.engines.torch.scoring.HEAD_CHUNK", {"cpu": 7 * tiny.SIZE})
+    assert_equal_scores(score(teacher, plain, ENOUGH), whole, plain.mask_BT, 1e-5)
+
+
+def test_scores_have_the_shape_of_the_rollouts_and_nothing_beyond_them(plain: Rollouts) -> None:
+    scores = score(tiny.teacher(), plain, 40)
+    assert scores.support_BTK.shape == plain.support_ids_BTK.shape
+    for name in FIELDS:
+        values = getattr(scores, name)
+        assert values.shape[:2] == plain.tokens_BT.shape
+        assert not values[~plain.mask_BT].any()
+
+
+@pytest.mark.parametrize("max_tokens", [1, 8, 9, 20, 21, 1000])
+def test_micro_batches_are_the_longest_groups_that_fit(max_tokens: int) -> None:
+    lengths = [4, 4, 8, 3, 3, 3, 20, 1, 1, 5]
+    groups = list(micro_batches(lengths, max_tokens))
+    order = [row for group in groups for row in group]
+    assert order == sorted(range(len(lengths)), key=lambda row: lengths[row])
+    for group, following in zip(groups, [*groups[1:], None], strict=True):
+        assert len(group) == 1 or lengths[group[-1]] * len(group) <= max_tokens
+        if following is not None:
+            assert lengths[following[0]] * (len(group) + 1) > max_tokens
+    assert list(micro_batches([], max_tokens)) == []
+
+
+def test_packed_rows_point_at_what_predicts_each_response_token() -> None:
+    prompts, responses = [(5, 6, 7), (8,)], [[1, 2], [3, 4, 9]]
+    packed = pack(prompts, responses, torch.device("cpu"))
+    assert packed.ids.tolist() == [[5, 6, 7, 1, 2], [8, 3, 4, 9, 0]]
+    assert packed.attention.tolist() == [[1, 1, 1, 1, 1], [1, 1, 1, 1, 0]]
+    assert packed.rows.tolist() == [0, 0, 1, 1, 1]
+    assert packed.positions.tolist() == [0, 1, 0, 1, 2]
+    assert packed.ids[packed.rows, packed.columns + 1].tolist() == [1, 2, 3, 4, 9]
+    assert packed.ids[packed.rows, packed.columns].tolist() == [7, 1, 8, 3, 4]

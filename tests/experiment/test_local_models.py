@@ -1,0 +1,267 @@
+"""Benchmarks and models of one's own: files named by their path, with everything else read off them."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from analysis.table.build import results_table
+from analysis.table.formats import FORMATS
+from orchestrator.cli import main
+from orchestrator.commands import evaluate
+from orchestrator.config import Experiment, Shape
+from orchestrator.data.files import folder_sha256
+from orchestrator.errors import UserError
+from orchestrator.experiment.evaluations import evaluation_ids
+from orchestrator.experiment.load import load_experiment, load_setup
+from orchestrator.experiment.units import expand
+from orchestrator.monitor import status
+from orchestrator.planning import plan, totals
+from tests.fake_runs import record, units_of, write_run
+from tests.sweeps import TINY_SETUP, write_experiment
+
+ROWS = [{"question": f"{i}+1", "answer": str(i + 1)} for i in range(5)]
+CONFIG = {
+    "vocab_size": 64,
+    "num_hidden_layers": 3,
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "intermediate_size": 96,
+    "tie_word_embeddings": True,
+}
+SHAPE = Shape(layers=3, hidden=32, heads=4, kv_heads=2, head_dim=8, ffn=96, tied=True)
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("TRB_DATA_DIR", raising=False)
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]] = ROWS) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def with_benchmark(folder: Path, key: str = "mine", **run: Any) -> Experiment:
+    benchmarks = {"arithmetic_short": None, key: run}
+    return load_experiment(write_experiment(folder, {"vanilla": {}}, evaluation={"benchmarks": benchmarks}))
+
+
+# --- benchmarks ---
+
+
+def test_a_file_is_a_benchmark_under_any_key(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "my.jsonl")
+    experiment = with_benchmark(tmp_path, "my-2.set", path=str(path), n=4)
+    run = experiment.setups["tiny"].evaluation.benchmarks["my-2.set"]
+    assert run is not None
+    assert (run.problems, run.revision) == (5, hashlib.sha256(path.read_bytes()).hexdigest())
+    [note] = experiment.notes
+    assert note.endswith(f"to pin it: evaluation.benchmarks.my-2.set.revision={run.revision}")
+    made = totals.totals(plan.make_plan(experiment))
+    assert made["evaluation"]["generations"] == 6 * 5 * 4
+
+
+def test_its_content_is_its_identity(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "my.jsonl")
+    first = evaluation_ids(with_benchmark(tmp_path, path=str(path)).setups["tiny"])
+    moved = write_rows(tmp_path / "elsewhere.jsonl")
+    pinned = with_benchmark(tmp_path, path=str(moved), revision=hashlib.sha256(path.read_bytes()).hexdigest())
+    assert evaluation_ids(pinned.setups["tiny"]) == first
+    assert pinned.notes == ()
+    write_rows(path, ROWS[:4])
+    assert evaluation_ids(with_benchmark(tmp_path, path=str(path)).setups["tiny"]) != first
+
+
+def test_scores_on_it_stand_in_status_and_table(tmp_path: Path) -> None:
+    write_rows(tmp_path / "my.jsonl")
+    experiment = with_benchmark(tmp_path, path=str(tmp_path / "my.jsonl"), n=4, title="My sums")
+    units, runs = expand(experiment), tmp_path / "runs"
+    write_run(runs, experiment, units_of(units, "vanilla")[0], {2: [1], 4: [3]}, steps=10)
+    found = {unit.kind: unit.score for unit in status.collect(experiment, units, runs)}
+    assert found["trial"] == 0.75
+    table = json.loads(FORMATS["json"](results_table(experiment, units, runs)))
+    assert [column["benchmark"] for column in table["columns"]] == ["avg", "mine"]
+
+
+@pytest.mark.parametrize(
+    ("key", "run", "words"),
+    [
+        ("mine", {"n": 4}, "evaluation.benchmarks.mine: unknown benchmark — one of arithmetic_short, .* path=FILE"),
+        ("math50", {"n": 4}, r"evaluation.benchmarks.math50: unknown .*\(did you mean math500\?\)"),
+        ("mine", {"path": "gone.jsonl"}, "evaluation.benchmarks.mine.path: 'gone.jsonl' — a file or folder that is t"),
+        ("mine", {"path": "a/b"}, "evaluation.benchmarks.mine.revision: None — the commit .* of the hub dataset a/b"),
+        ("mine", {"path": "a/b", "revision": "0" * 40}, "evaluation.benchmarks.mine.problems: None — the number of i"),
+        ("my set", {"path": "my.jsonl"}, "evaluation.benchmarks: 'my set' — letters, digits"),
+        ("avg", {"path": "my.jsonl"}, "evaluation.benchmarks: 'avg' — letters"),
+        ("../up", {"path": "my.jsonl"}, "evaluation.benchmarks: '../up' — letters, digits"),
+        ("amc23", {"path": "my.jsonl", "problems": 5}, "amc23.problems: 5 — 40, or a key of your own"),
+        ("mine", {"path": "empty.jsonl"}, "evaluation.benchmarks.mine.problems: 0 — the number of its rows, 1 or more"),
+        ("mine", {"path": "broken.jsonl"}, "broken.jsonl line 1: not valid JSON"),
+    ],
+)
+def test_benchmarks_that_are_none(
+    key: str, run: dict[str, Any], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_rows(tmp_path / "my.jsonl")
+    write_rows(tmp_path / "empty.jsonl", [])
+    (tmp_path / "broken.jsonl").write_text("{\n")
+    with pytest.raises(UserError, match=words):
+        with_benchmark(tmp_path, key, **run)
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"q": "1+1", "answer": "2"}, "line 1: no field problem or question — fields there: 'q', 'answer'"),
+        ({"problem": "1+1", "a": "2"}, "line 1: no field answer, final_answer or solution — fields there: 'problem'"),
+    ],
+)
+def test_rows_that_lack_a_field(
+    row: dict[str, str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_rows(tmp_path / "my.jsonl", [row])
+    file = write_experiment(tmp_path, {"vanilla": {}}, evaluation={"benchmarks": {"mine": {"path": str(path)}}})
+    with pytest.raises(SystemExit) as ended:
+        main(["submit", str(file), "--runs", str(tmp_path / "runs")])
+    err = capsys.readouterr().err.splitlines()
+    assert ended.value.code == 2
+    assert f"{path} {words}" in err[-1]
+
+
+# --- models ---
+
+
+def write_model(folder: Path, eos: Any = 60, **config: Any) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(CONFIG | config))
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": eos}))
+    vocabulary = {chr(33 + i): i for i in range(50)}
+    added = [{"id": 60, "content": "<end>"}, {"id": 61, "content": "<|im_end|>"}]
+    (folder / "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocabulary}, "added_tokens": added}))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|im_end|>"}))
+    (folder / "model.safetensors").write_bytes(b"weights")
+    return folder
+
+
+def own_setup(folder: Path, student: dict[str, Any], teacher: dict[str, Any], **changes: Any) -> Path:
+    """An experiment on a setup of two models that says nothing else of them."""
+    path = write_experiment(folder, {"vanilla": {}})
+    left_out = ("tokenizer", "vocabulary", "student", "teacher")
+    setup = {key: value for key, value in TINY_SETUP.items() if key not in left_out}
+    (folder / "setups" / "tiny.yaml").write_text(
+        yaml.safe_dump(setup | {"student": student, "teacher": teacher} | changes)
+    )
+    return path
+
+
+def test_a_local_pair_is_read_off_its_folders(tmp_path: Path) -> None:
+    student = write_model(tmp_path / "student")
+    teacher = write_model(tmp_path / "teacher", [61, 60], num_hidden_layers=5, tie_word_embeddings=False)
+    experiment = load_experiment(own_setup(tmp_path, {"path": str(student)}, {"path": str(teacher)}))
+    setup = experiment.setups["tiny"]
+    assert setup.student.shape == SHAPE
+    assert setup.teacher.shape == dataclasses.replace(SHAPE, layers=5, tied=False)
+    assert (setup.student.eos, setup.teacher.eos) == (60, 61)
+    assert (setup.vocabulary.size, setup.vocabulary.valid) == (64, 62)
+    assert setup.student.revision == folder_sha256(student)
+    assert experiment.notes == tuple(
+        f"tiny.{role}: the sha256 of {folder} is taken as it is; to pin it: revision: {folder_sha256(folder)}"
+        for role, folder in (("student", student), ("teacher", teacher))
+    )
+
+
+def test_another_content_is_another_model(tmp_path: Path) -> None:
+    student, teacher = write_model(tmp_path / "student"), write_model(tmp_path / "teacher")
+    path = own_setup(tmp_path, {"path": str(student)}, {"path": str(teacher)})
+    before = load_experiment(path).setups["tiny"].student.revision
+    (student / "model.safetensors").write_bytes(b"other weights")
+    assert load_experiment(path).setups["tiny"].student.revision == folder_sha256(student) != before
+
+
+def test_what_is_given_stands(tmp_path: Path) -> None:
+    student, teacher = write_model(tmp_path / "student"), write_model(tmp_path / "teacher")
+    given = {"path": str(student), "eos": 3, "revision": "a" * 64, "shape": {"layers": 7}}
+    setup = load_experiment(own_setup(tmp_path, given, {"path": str(teacher)})).setups["tiny"]
+    assert (setup.student.eos, setup.student.revision, setup.student.shape.layers) == (3, "a" * 64, 7)
+    assert setup.student.shape.hidden == 32
+
+
+def test_without_generation_settings_the_tokenizer_says_what_ends_a_response(tmp_path: Path) -> None:
+    student, teacher = write_model(tmp_path / "student"), write_model(tmp_path / "teacher")
+    (teacher / "generation_config.json").unlink()
+    setup = load_experiment(own_setup(tmp_path, {"path": str(student)}, {"path": str(teacher)})).setups["tiny"]
+    assert setup.teacher.eos == 61
+
+
+@pytest.mark.parametrize(
+    ("student", "words"),
+    [
+        ("{revision: " + "0" * 64 + "}", "tiny.yaml: student.revision: 0 — text, in quotes .*leave it out at first"),
+        ("{revision: '" + "0" * 64 + "'}", "tiny.student.revision: '000.*' — left out at first, then what is printed"),
+        ("{path: ./gone}", "tiny.student.revision: None — a commit .*; there is no folder ./gone .*tiny.yaml"),
+        ("{path: Qwen/Qwen3, revision: " + "a" * 40 + "}", r"tiny.student.shape.layers: 0 — ≥ 1; only of a model in"),
+        ("{pat: x}", "tiny.yaml: student.pat: unknown key"),
+    ],
+)
+def test_models_that_cannot_be_used(student: str, words: str, tmp_path: Path) -> None:
+    folder, teacher = write_model(tmp_path / "student"), write_model(tmp_path / "teacher")
+    changes = yaml.safe_load(student)
+    path = own_setup(tmp_path, {"path": str(folder)} | changes, {"path": str(teacher)})
+    with pytest.raises(UserError, match=words):
+        load_experiment(path)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "words"),
+    [
+        ("config.json", "{", "tiny.student: .*config.json is missing or broken"),
+        ("config.json", json.dumps(CONFIG | {"head_dim": None}), "tiny.student.shape.head_dim: None — a number as he"),
+        ("tokenizer.json", "{}", "tiny: .*tokenizer.json has no vocabulary"),
+    ],
+)
+def test_folders_that_do_not_say(file: str, content: str, words: str, tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "student")
+    (folder / file).write_text(content)
+    with pytest.raises(UserError, match=words):
+        load_experiment(own_setup(tmp_path, {"path": str(folder)}, {"path": str(folder)}))
+
+
+def test_a_setup_by_the_path_of_its_file(tmp_path: Path) -> None:
+    write_experiment(tmp_path, {"vanilla": {}})
+    assert load_setup(str(tmp_path / "setups" / "tiny.yaml")).title == "Tiny"
+
+
+def test_a_value_out_of_range_names_the_file_it_stands_in(tmp_path: Path) -> None:
+    path = write_experiment(tmp_path, {"vanilla": {}}, training={"steps": 0})
+    with pytest.raises(UserError, match=rf"training.steps: 0 — must be ≥ 1 \({path}\)"):
+        load_experiment(path)
+    with pytest.raises(UserError, match=r"training.steps: 0 — must be ≥ 1$"):
+        load_experiment(path, ["training.steps=0"])
+
+
+# --- `trb eval` ---
+
+
+def test_an_evaluation_has_an_interval_over_its_problems() -> None:
+    rows = [record(correct, problem=str(i)) for i, correct in enumerate([0, 4, 2, 3] * 10)]
+    found, mean = evaluate.scores({"mine": rows})
+    assert found["mine"].pass_at_1 == mean.pass_at_1 == 9 / 16
+    assert 0.4 < found["mine"].low < 9 / 16 < found["mine"].high < 0.7
+
+
+def test_a_file_may_be_named_where_benchmarks_are() -> None:
+    setup = load_setup("arithmetic")
+    key, run = evaluate._benchmark("folder/my.jsonl:4", setup, 7)
+    assert (key, run.path, run.n, run.limit) == ("my", "folder/my.jsonl", 4, 7)
+    assert evaluate._benchmark("arithmetic_short", setup, None)[1].n == 4

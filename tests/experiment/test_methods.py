@@ -1,0 +1,159 @@
+"""The rows of methods: their names in every spelling, and what samples and trains at each step."""
+
+from typing import Any
+
+import pytest
+
+from analysis.labels import setup_title
+from orchestrator.errors import UserError
+from orchestrator.experiment.load import load_setup
+from orchestrator.experiment.methods import (
+    BASE,
+    METHODS,
+    annealed_budget,
+    annealed_temperature,
+    annealed_veto,
+    behavior_at,
+    known_method,
+    method_key,
+    method_label,
+    method_title,
+    needs_teacher,
+)
+from orchestrator.policy.spec import Objective, Student, TeacherInjection, Tempered, TrustRegion
+from tests.policy.reference import PAPER_BUDGETS
+
+# --- names ---
+
+
+def test_labels_tell_methods_apart() -> None:
+    assert len({method_label(key) for key in (*METHODS, BASE)}) == len(METHODS) + 1
+    assert len({method_title(key) for key in (*METHODS, BASE)}) == len(METHODS) + 1
+
+
+@pytest.mark.parametrize("key", [*METHODS, BASE])
+def test_key_title_and_label_all_give_the_key(key: str) -> None:
+    title, label = method_title(key), method_label(key)
+    for name in (key, key.upper(), title, title.lower(), label, label.upper(), f" {key} "):
+        assert method_key(name) == key
+
+
+@pytest.mark.parametrize("name", ["trust-region", "Trust Region", "trb"])
+def test_blanks_and_hyphens_stand_for_each_other(name: str) -> None:
+    assert method_key(name) == "trust_region"
+
+
+def test_an_unknown_method_is_its_own_name() -> None:
+    assert method_key("Mine") == method_label("Mine") == method_title("Mine") == "Mine"
+
+
+def test_a_method_that_is_not_asked_for_is_refused_with_a_suggestion() -> None:
+    assert known_method("--methods", "TRB", ["vanilla", "trust_region"]) == "trust_region"
+    for name, near in (("TRBB", "TRB"), ("vanila", "vanilla"), ("trust_regon", "trust_region")):
+        with pytest.raises(UserError) as error:
+            known_method("--methods", name, ["vanilla", "trust_region"])
+        assert str(error.value) == f"--methods: '{name}' — one of Vanilla, TRB (did you mean {near}?)"
+    with pytest.raises(UserError, match=r"'skd' — one of Vanilla, TRB$"):
+        known_method("--methods", "skd", ["vanilla", "trust_region"])
+
+
+def test_a_setups_own_title_is_its_heading() -> None:
+    setups = {"mine": load_setup("arithmetic", overrides=["title=My pair"]), "shipped": load_setup("arithmetic")}
+    assert setup_title("mine", setups) == "My pair"
+    assert setup_title("arithmetic") == "Arithmetic"
+    assert setup_title("other") == "other"
+    assert setup_title("one", {"one": setups["shipped"], "two": setups["shipped"]}) == "Arithmetic (one)"
+    assert setup_title("bare", {"bare": load_setup("arithmetic", overrides=["title=''"])}) == "bare"
+
+
+# --- schedules ---
+
+
+@pytest.mark.parametrize("epsilon0", PAPER_BUDGETS)
+@pytest.mark.parametrize("horizon", [15, 25, 50])
+def test_budget_schedule(epsilon0: float, horizon: int) -> None:
+    """ε_k = ε0(1 − k/K), then exactly zero (paper, Section "Annealed Warmup")."""
+    assert annealed_budget(epsilon0, horizon, 0) == epsilon0
+    for step in range(horizon):
+        expected = epsilon0 * (horizon - step) / horizon
+        assert annealed_budget(epsilon0, horizon, step) == pytest.approx(expected, rel=1e-12)
+    assert annealed_budget(epsilon0, horizon, horizon - 1) > 0
+    assert [annealed_budget(epsilon0, horizon, step) for step in (horizon, horizon + 1, 399)] == [0, 0, 0]
+
+
+def test_budget_halves_in_the_middle() -> None:
+    assert annealed_budget(0.05, 50, 25) == 0.025
+
+
+@pytest.mark.parametrize("tau0", [0.8, 0.9, 0.95])
+@pytest.mark.parametrize("horizon", [15, 25])
+def test_temperature_schedule(tau0: float, horizon: int) -> None:
+    assert annealed_temperature(tau0, horizon, 0) == tau0
+    for step in range(horizon):
+        left = (horizon - step) / horizon
+        assert annealed_temperature(tau0, horizon, step) == pytest.approx(left * tau0 + (1 - left), rel=1e-12)
+    assert annealed_temperature(tau0, horizon, horizon - 1) < 1
+    assert [annealed_temperature(tau0, horizon, step) for step in (horizon, horizon + 1, 399)] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("beta_start", [0.2, 0.4, 0.6, 0.8])
+def test_veto_schedule(beta_start: float) -> None:
+    """β_k = β_start(1 − k/N) over the whole run, never longer than it."""
+    assert annealed_veto(beta_start, 400, 0) == beta_start
+    assert annealed_veto(beta_start, 400, 200) == beta_start / 2
+    assert annealed_veto(beta_start, 400, 399) == pytest.approx(beta_start / 400, rel=1e-12)
+    assert annealed_veto(beta_start, 400, 400) == 0
+
+
+@pytest.mark.parametrize("method", [None, "vanilla", "veto", "sft_warmup"])
+@pytest.mark.parametrize("step", [0, 1, 15, 399])
+def test_methods_that_roll_out_the_student(method: str | None, step: int) -> None:
+    knobs: dict[str | None, dict[str, Any]] = {"veto": {"beta_start": 0.8}, "sft_warmup": {"K": 25}}
+    behavior = behavior_at(method, knobs.get(method, {}), step)
+    assert behavior == Student()
+    assert not behavior.needs_teacher
+
+
+def test_trust_region_by_step() -> None:
+    knobs = {"epsilon0": 0.02, "K": 25}
+    assert behavior_at("trust_region", knobs, 0) == TrustRegion(0.02)
+    for step in range(25):
+        behavior = behavior_at("trust_region", knobs, step)
+        assert isinstance(behavior, TrustRegion)
+        assert behavior.epsilon == pytest.approx(0.02 * (25 - step) / 25, rel=1e-12)
+        assert behavior.needs_teacher
+    assert [behavior_at("trust_region", knobs, step) for step in (25, 26, 399)] == [Student()] * 3
+    assert behavior_at("trust_region", {"epsilon0": 0.0, "K": 25}, 0) == Student()
+
+
+def test_fixed_epsilon_by_step() -> None:
+    assert [behavior_at("fixed_epsilon", {"epsilon": 0.01}, k) for k in (0, 24, 25, 399)] == [TrustRegion(0.01)] * 4
+    assert behavior_at("fixed_epsilon", {"epsilon": 0.0}, 0) == Student()
+
+
+def test_skd_by_step() -> None:
+    knobs = {"K": 15, "tau_T": 0.2}
+    assert [behavior_at("skd", knobs, k) for k in (0, 14, 15, 399)] == [TeacherInjection(15, 0.2)] * 4
+    assert behavior_at("skd", knobs, 0).needs_teacher
+
+
+def test_temperature_by_step() -> None:
+    knobs = {"tau0": 0.8, "E": 15}
+    assert behavior_at("temperature_warmup", knobs, 0) == Tempered(0.8)
+    behavior = behavior_at("temperature_warmup", knobs, 14)
+    assert isinstance(behavior, Tempered)
+    assert behavior.tau == pytest.approx(0.8 + 0.2 * 14 / 15, rel=1e-12)
+    assert not behavior.needs_teacher
+    assert [behavior_at("temperature_warmup", knobs, k) for k in (15, 16, 399)] == [Student()] * 3
+
+
+def test_only_veto_trains_on_another_target() -> None:
+    training = load_setup("arithmetic").training
+    for key, method in METHODS.items():
+        knobs = {"beta_start": 0.8}
+        beta = 0.4 if key == "veto" else 0.0
+        assert method.objective(knobs, training, 30, 60) == Objective(training.objective, beta)
+
+
+def test_a_unit_without_a_method_needs_no_teacher_to_sample() -> None:
+    assert not needs_teacher(None, {}, 0)

@@ -1,0 +1,261 @@
+"""The grader's processes: what hangs, what dies, what is remembered, and what runs at once."""
+
+import json
+import re
+import resource
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.grading.gold import Gold, decide_plain, plain_number
+from orchestrator.grading.grader import MAX_ANSWER_CHARS, Grade, Grader
+from orchestrator.grading.judge import judge
+from tests.sweeps import ROOT
+
+# Parses to an integer of 370 million digits, which no timeout inside Python can interrupt.
+HANGS = r"9^{9^{9}}"
+# Answers that a model's repetition or a malicious reward hunter could produce.
+PATHOLOGICAL = {
+    "tower": r"10^{10^{10^{10}}}",
+    "factorial": r"\frac{99999999!}{2}",
+    "nested fractions": r"\frac{1}{" * 200 + "x" + "}" * 200,
+    "nested brackets": "(" * 900 + "x" + ")" * 900,
+    "nested roots": r"\sqrt{" * 150 + "2" + "}" * 150,
+    "long sum": "+".join(f"x^{{{power}}}" for power in range(200)),
+    "long list": ",".join(map(str, range(400))),
+    "large matrix": r"\begin{pmatrix}" + r"\\".join(["&".join("1" * 20)] * 20) + r"\end{pmatrix}",
+    "large determinant": r"\det\begin{pmatrix}" + r"\\".join(["&".join("abcdefgh")] * 8) + r"\end{pmatrix}",
+    "spacing": r"\," * 900,
+    "signs": r"\pm 1 " * 300,
+    "sum": r"\sum_{n=1}^{10^{12}} \frac{1}{n^{2}}",
+    "integral": r"\int_0^1 \sin(x^{x^{x}}) dx",
+    "too long": "9" * (MAX_ANSWER_CHARS + 1),
+}
+
+
+@pytest.fixture(scope="module")
+def grader() -> Iterator[Grader]:
+    """One grader for the quick tests, with a deadline that a loaded machine keeps too."""
+    with Grader(deadline_s=30.0) as quick:
+        yield quick
+
+
+@pytest.fixture(scope="module")
+def brief() -> Iterator[Grader]:
+    """One grader that waits two seconds and forgets every answer."""
+    with Grader(deadline_s=2.0, cache_size=0) as impatient:
+        yield impatient
+
+
+def process_of(grader: Grader) -> subprocess.Popen[bytes] | None:
+    """The process of a grader with one worker, None if it runs none."""
+    (slot,) = grader._idle.queue
+    return slot.worker and slot.worker._process
+
+
+def test_stored_answer_grades_like_the_generation(grader: Grader) -> None:
+    for gold, answer in [(r"\frac12", "0.5"), ("5", "6")]:
+        assert grader.grade_answer(gold, answer) == grader.grade(gold, rf"\boxed{{{answer}}}")
+
+
+def test_without_a_box_there_is_no_answer(grader: Grader) -> None:
+    assert grader.grade("5", "The answer is $5$.") == Grade(False, None)
+    assert grader.grade("5", r"\boxed{}") == Grade(False, None)
+    assert grader.grade_answer("5", None) == Grade(False, None)
+
+
+def test_last_box_wins_in_a_long_text(grader: Grader) -> None:
+    text = r"Let \boxed{3} be a guess. " * 500 + r"Therefore \boxed{\frac{14}{3}}. I checked 3 and 7."
+    assert grader.grade(r"\frac{14}{3}", text).correct
+    assert not grader.grade("3", text).correct
+
+
+def test_several_boxes_are_one_answer(grader: Grader) -> None:
+    text = r"Thus $x = \boxed{2}$ or $x = \boxed{-3}$."
+    assert grader.grade("2,-3", text) == Grade(True, "2, -3")
+    assert grader.grade("2", text) == Grade(False, "2, -3")
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_grade_many_keeps_order(workers: int) -> None:
+    golds = [f"${number}x$" for number in range(120)]
+    pairs: list[tuple[Gold | str, str]] = [(gold, rf"\boxed{{{index % 7}x}}") for index, gold in enumerate(golds)]
+    with Grader(deadline_s=30.0, workers=workers) as many:
+        grades = many.grade_many(pairs + pairs)
+        started = [slot.worker for slot in many._idle.queue if slot.worker is not None]
+    assert [grade.correct for grade in grades] == [index % 7 == index for index in range(120)] * 2
+    assert len(started) == workers
+
+
+def test_strange_answers_are_graded_not_raised(grader: Grader) -> None:
+    strange = [
+        "\n",
+        "\x00",
+        "\ud800",
+        "{}" * 10,
+        "\\",
+        r"\frac",
+        "((((",
+        "))))",
+        "=",
+        ",",
+        r"\%",
+        "^_",
+        r"\text{",
+        "x=",
+        "[,]",
+    ]
+    for answer in strange:
+        assert not grader.grade_answer("$2x$", answer).correct
+
+
+@pytest.mark.parametrize("kind", PATHOLOGICAL)
+def test_pathological_answers_are_wrong_within_the_deadline(brief: Grader, kind: str) -> None:
+    start = time.monotonic()
+    assert not brief.grade_answer("$2x$", PATHOLOGICAL[kind]).correct
+    assert time.monotonic() - start < 8
+    assert brief.grade_answer("$3x$", "x+2x").correct
+
+
+def test_worker_may_not_fill_the_memory(grader: Grader) -> None:
+    assert grader.grade_answer("$2x$", "x+x").correct
+    process = process_of(grader)
+    assert process is not None
+    assert 0 < resource.prlimit(process.pid, resource.RLIMIT_AS)[0] <= 2 << 30
+
+
+def test_hanging_answer_costs_its_deadline_and_the_next_grade_works() -> None:
+    with Grader(deadline_s=1.0) as waiting:
+        assert waiting.grade("$2x$", r"\boxed{x+x}").correct
+        start = time.monotonic()
+        assert waiting.grade("$2x$", rf"\boxed{{{HANGS}}}") == Grade(False, HANGS, timed_out=True)
+        assert 0.9 < time.monotonic() - start < 5
+        assert waiting.grade("$2x$", rf"\boxed{{{HANGS}}}").timed_out
+        assert waiting.grade_answer("$3x$", "x+2x").correct
+
+
+def test_works_in_a_thread() -> None:
+    """No alarm outside the worker: signals work in a process's main thread only."""
+    found: list[bool] = []
+    with Grader(deadline_s=30.0) as threaded:
+        thread = threading.Thread(target=lambda: found.append(threaded.grade_answer("$2x$", "x+x").correct))
+        thread.start()
+        thread.join()
+    assert found == [True]
+
+
+def test_worker_killed_between_answers_is_replaced() -> None:
+    with Grader(deadline_s=30.0) as killed:
+        assert killed.grade_answer("$2x$", "x+x").correct
+        process = process_of(killed)
+        assert process is not None
+        process.kill()
+        process.wait()
+        assert killed.grade_answer("$3x$", "x+2x").correct
+
+
+def test_closed_grader_leaves_no_process_and_can_start_again() -> None:
+    closed = Grader(deadline_s=30.0)
+    assert process_of(closed) is None
+    assert closed.grade_answer("$2x$", "x+x").correct
+    process = process_of(closed)
+    closed.close()
+    assert process is not None
+    assert process.returncode == 0
+    assert closed.grade_answer("$3x$", "x+2x").correct
+    closed.close()
+    closed.close()
+
+
+def test_cache_answers_repeats_and_stays_bounded() -> None:
+    with Grader(deadline_s=30.0, cache_size=2) as small:
+        for answer in ["x+x", "x+2x", "x+3x"]:
+            small.grade_answer("$2x$", answer)
+        assert [key[1] for key in small._cache] == ["x+2x", "x+3x"]
+        small.close()
+        assert not small.grade_answer("$2x$", "x+2x").correct
+        assert process_of(small) is None
+        # Used last, so the other one goes first.
+        assert [key[1] for key in small._cache] == ["x+3x", "x+2x"]
+
+
+def test_worker_starts_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sympy.py").write_text("raise ImportError('the wrong sympy')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    with Grader(deadline_s=30.0) as elsewhere:
+        assert elsewhere.grade_answer("$2x$", "x+x").correct
+
+
+def test_worker_that_cannot_start_says_how_to_find_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.grading.process._WORKER_MODULE", "orchestrator.grading.no_such_worker")
+    message = r"did not start: it exited at once; try: .*no_such_worker"
+    with Grader() as broken, pytest.raises(RuntimeError, match=message):
+        broken.grade_answer("$2x$", "x+x")
+
+
+def test_worker_ends_when_its_stdin_closes() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "orchestrator.grading.worker"],
+        input='{"gold": {"answer": "$2x$"}, "answer": "x+x", "deadline_s": 30}\n',
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [{"ready": True}, {"correct": True}]
+
+
+@pytest.mark.parametrize("heavy", ["torch", "ray", "math_verify", "sympy"])
+def test_grader_module_stays_light(heavy: str) -> None:
+    code = f"import sys, orchestrator.grading.grader; sys.exit({heavy!r} in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+@pytest.mark.parametrize("text", ["5", "-5", "+5", "05", "5.0", "5.", ".5"])
+def test_plain_numerals_have_exact_values(text: str) -> None:
+    value = plain_number(f" {text} ")
+    assert value is not None
+    assert float(value) == float(text)
+
+
+@pytest.mark.parametrize("text", ["", "5,0", "1/2", "5e3", "1_000", "٣", "5 5", "--5", "9" * 2000])
+def test_other_texts_are_not_plain_numerals(text: str) -> None:
+    assert plain_number(text) is None
+
+
+def test_fast_path_agrees_with_the_worker() -> None:
+    for gold, answer in [("025", "25"), ("27.0", "27"), ("12", "12.5"), ("-4.0", "4")]:
+        fast = decide_plain(Gold(gold), answer)
+        assert fast == judge(Gold(gold), answer)
+        # Dollar signs bar the fast path, so this is the full comparison.
+        assert fast == judge(Gold(f"${gold}$"), answer)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"answer": ""}, "'answer' is ''; expected a non-empty string"),
+        ({"answer": "5", "multiple": 1}, "'multiple' is 1; expected true or false"),
+        ({"answer": "5", "unit": 3}, "'unit' is 3; expected a string or null"),
+        ({"answer": "5", "tolerance": -1}, "'tolerance' is -1; expected a finite number >= 0 or null"),
+        ({"answer": "5", "tolerance": float("nan")}, "'tolerance' is nan; expected a finite number"),
+    ],
+)
+def test_gold_refuses_wrong_fields(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Gold(**arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"deadline_s": 0}, {"deadline_s": float("inf")}, {"cache_size": -1}, {"workers": 0}]
+)
+def test_grader_refuses_wrong_settings(arguments: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        Grader(**arguments)

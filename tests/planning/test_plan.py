@@ -1,0 +1,433 @@
+"""`trb plan`: counts, parameters, memory, tokens and GPU-hours against figures worked out here by hand."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from orchestrator.engines.memory import Decoder
+from orchestrator.errors import UserError
+from orchestrator.experiment.load import load_experiment
+from orchestrator.experiment.methods import behavior_at
+from orchestrator.planning import cpu_time, plan, totals, view
+from orchestrator.planning.evaluation import expected_share
+from tests.sweeps import ROOT
+
+EXPERIMENTS = ROOT / "experiments"
+ONLY_VANILLA = tuple(f"methods.{m}=null" for m in (
+    "trust_region", "fixed_epsilon", "veto", "skd", "temperature_warmup", "sft_warmup"))  # fmt: skip
+SETUPS = ("qwen3-1.7b", "qwen3-0.6b")
+COUNTS = {
+    "vanilla": 1,
+    "trust_region": 15,
+    "fixed_epsilon": 5,
+    "veto": 4,
+    "skd": 9,
+    "temperature_warmup": 6,
+    "sft_warmup": 3,
+}
+# Generations of one checkpoint: problems × n.
+SETUP_A = 500 * 64 + 674 * 64 + 40 * 512 + 30 * 512 + 30 * 512
+SETUP_B = 1319 * 32 + 500 * 64 + 674 * 64 + 40 * 512
+
+
+def planned(name: str = "paper", *overrides: str) -> plan.Plan:
+    return plan.make_plan(load_experiment(EXPERIMENTS / f"{name}.yaml", overrides))
+
+
+def units(made: plan.Plan, setup: str, method: str | None, kind: str = "trial") -> list[plan.PlannedUnit]:
+    return [u for u in made.units if (u.unit.setup, u.unit.method, u.unit.kind) == (setup, method, kind)]
+
+
+def vanilla(made: plan.Plan, setup: str = "qwen3-1.7b") -> plan.Resources:
+    return units(made, setup, "vanilla")[0].resources
+
+
+def shown(made: plan.Plan, width: int = 100) -> str:
+    console = Console(width=width, color_system=None)
+    with console.capture() as capture:
+        console.print(view.render(made))
+    return capture.get()
+
+
+def test_counts_of_the_papers_sweep() -> None:
+    made = planned()
+    total = totals.totals(made)
+    assert total["units"] == 90
+    assert total["by_kind"] == {"base_eval": 2, "sft": 2, "trial": 86}
+    assert total["by_setup"] == {setup: {"base_eval": 1, "sft": 1, "trial": 43} for setup in SETUPS}
+    assert total["by_method"] == {method: 2 * count for method, count in COUNTS.items()}
+    assert total["waves"] == [84, 6]
+    assert total["gpus_per_trial"] == 1
+    counted = Counter((u.unit.setup, u.unit.method) for u in made.units if u.unit.kind == "trial")
+    assert counted == {(setup, method): count for setup in SETUPS for method, count in COUNTS.items()}
+
+
+def test_waves_follow_the_dependencies() -> None:
+    made = planned()
+    wave = {u.unit.id: u.wave for u in made.units}
+    assert {u.wave for u in made.units if u.unit.method == "sft_warmup"} == {2}
+    assert all(wave[needed] < u.wave for u in made.units for needed in u.unit.depends_on)
+
+
+def test_batches_are_derived_from_the_gpu_planned_for() -> None:
+    found = vanilla(planned()).memory
+    assert found is not None
+    assert (found.sequences_decoded_vanilla, found.sequences_decoded_blending) == (30, 13)
+    assert found.sequences_decoded_evaluation == 27
+
+
+def test_a_model_too_large_for_the_gpu_is_refused_unless_its_batch_is_configured() -> None:
+    with pytest.raises(UserError, match=r"GPU memory: 80.0 GiB — at least .* while blending \(Qwen3-1.7B"):
+        planned("paper", "training.max_response_tokens=150000")
+    text = shown(planned("paper", "training.max_response_tokens=150000", "runtime.rollout_batch=4"))
+    assert "Not even one sequence" in text
+
+
+def test_without_blending_no_room_for_it_is_needed() -> None:
+    made = planned("paper", "training.max_response_tokens=150000", *ONLY_VANILLA)
+    found = vanilla(made).memory
+    assert found is not None
+    assert (found.sequences_decoded_vanilla, found.sequences_decoded_blending) == (1, 0)
+    assert [a.name for a in made.assumptions if a.unit == "tokens/s"][:2] == [
+        "qwen3-1.7b, student alone",
+        "qwen3-0.6b, student alone",
+    ]
+
+
+def test_training_tokens() -> None:
+    made = planned()
+    assert vanilla(made).training_generations == 400 * 64 * 4 == 102_400
+    assert vanilla(made).training_tokens == 102_400 * 7168 == 734_003_200
+    [stage] = units(made, "qwen3-1.7b", None, "sft")
+    assert stage.resources.training_tokens == 50 * 64 * 4 * 7168
+    assert stage.resources.evaluation_generations == 0
+    total = totals.totals(made)["training"]
+    assert total["generations"] == 86 * 102_400 + 2 * 12_800
+    assert total["tokens"]["most"] == total["generations"] * 7168
+    assert total["tokens"]["expected"]["low"] == round(total["tokens"]["most"] * plan.LOW.mean_response)
+
+
+@pytest.mark.parametrize(("setup", "once"), [("qwen3-1.7b", SETUP_A), ("qwen3-0.6b", SETUP_B)])
+def test_evaluation_generations(setup: str, once: int) -> None:
+    assert (SETUP_A, SETUP_B) == (126_336, 137_824)
+    made = planned()
+    assert vanilla(made, setup).evaluation_generations == 20 * once
+    assert vanilla(made, setup).evaluation_tokens == 20 * once * 8192
+    [base] = units(made, setup, None, "base_eval")
+    assert (base.resources.evaluation_generations, base.resources.training_generations) == (once, 0)
+    whole = totals.totals(made)["evaluation"]["generations"]
+    assert whole == (43 * 20 + 1) * (SETUP_A + SETUP_B)
+
+
+def test_evaluation_under_either_budget() -> None:
+    """Full is what the units add up to; a race takes an expected share; rescoring is one checkpoint of a family."""
+    total = totals.totals(planned())
+    found = total["evaluation_budgets"]
+    assert found["full"]["generations"]["low"] == found["full"]["generations"]["high"] == 861 * (SETUP_A + SETUP_B)
+    assert found["full"]["gpu_hours"] == pytest.approx(total["gpu_hours"]["evaluate"])
+    assert found["rescore"]["generations"]["low"] == 8 * (SETUP_A + SETUP_B)
+    hours, whole = found["adaptive"]["generations"], found["full"]["generations"]["low"]
+    assert 1 / 32 < hours["low"] / whole < hours["high"] / whole < 1 / 3
+    assert total["evaluation_chosen"]["qwen3-1.7b"] == {"budget": "full", "error": 0.05, "rescore": True}
+
+
+def test_the_base_evaluation_is_no_race() -> None:
+    only_base = 20 * SETUP_A * Fraction(expected_share(20, planned().experiment.setups["qwen3-1.7b"])[1]) + SETUP_A
+    made = planned("paper", "setups=[qwen3-1.7b]", *ONLY_VANILLA)
+    found = totals.totals(made)["evaluation_budgets"]["adaptive"]["generations"]
+    assert found["high"] == round(only_base)
+
+
+def test_seeds_multiply_a_race_and_do_not_widen_it() -> None:
+    once, twice = (
+        totals.totals(planned("paper", "setups=[qwen3-1.7b]", f"seeds={seeds}"))["evaluation_budgets"]
+        for seeds in ("[0]", "[0,1]")
+    )
+    base = SETUP_A  # of the untrained student there is one
+    for name in ("adaptive", "rescore"):
+        low, doubled = once[name]["generations"]["low"], twice[name]["generations"]["low"]
+        assert doubled - base == pytest.approx(2 * (low - base), abs=2)
+
+
+def test_fewer_candidates_and_smaller_n_leave_less_to_save() -> None:
+    setup = planned().experiment.setups["qwen3-1.7b"]
+    shares = [expected_share(candidates, setup) for candidates in (1, 2, 20, 100, 300, 900)]
+    assert shares[0] == (1, 1)
+    assert shares == sorted(shares, reverse=True)
+    assert shares[-1] == shares[-2]
+    small = planned("quickstart").experiment.setups["arithmetic"]
+    assert expected_share(20, small)[0] > shares[2][0]
+    assert expected_share(20, small)[1] == 1
+
+
+@pytest.mark.parametrize(
+    ("overrides", "most"),
+    [
+        ((), 2),
+        (("runtime.keep=all",), 20),
+        (("evaluation.budget=adaptive",), 20),
+        (("seeds=[0,1]",), 40),
+    ],
+)
+def test_checkpoints_on_disk(overrides: tuple[str, ...], most: int) -> None:
+    found = totals.totals(planned("paper", "setups=[qwen3-1.7b]", *ONLY_VANILLA, *overrides))["checkpoints_gib"]
+    one = 1_720_574_976 * 2 / 2**30
+    assert found["most"] == pytest.approx(most * one, abs=0.001)
+    kept = {(): 1, ("runtime.keep=all",): 20, ("seeds=[0,1]",): 2}.get(overrides, 1)
+    assert found["kept"] == pytest.approx(kept * one, abs=0.001)
+
+
+def test_the_chosen_hours_are_those_of_the_chosen_budget() -> None:
+    full, races = (planned("paper", f"evaluation.budget={budget}") for budget in ("full", "adaptive"))
+    alone = planned("paper", "evaluation.rescore=false")
+    most = [totals.totals(made)["chosen_gpu_hours"]["high"] for made in (races, alone, full)]
+    assert most == sorted(set(most))
+    total = totals.totals(alone)
+    assert total["chosen_gpu_hours"] == pytest.approx(total["gpu_hours"]["total"])
+    assert total["gpu_hours"]["rescore"] == {"low": 0, "high": 0}
+    assert totals.total_gpu_hours(planned("quickstart")) is None
+    assert "Chosen: adaptive with rescore true." in shown(races, 80)
+    assert shown(races, 80).count("45,800 – 166,000") == 2, "one total, of what is chosen, and the same on one GPU"
+
+
+def test_the_last_step_is_a_checkpoint_too() -> None:
+    made = planned("paper", "training.steps=50", "methods.sft_warmup=null")
+    assert vanilla(made).evaluation_generations == 3 * SETUP_A  # after 20, 40 and 50 steps
+
+
+@pytest.mark.parametrize("steps", [20, 60])
+def test_online_steps_are_those_whose_behavior_needs_the_teacher(steps: int) -> None:
+    made = planned(
+        "paper",
+        f"training.steps={steps}",
+        "methods.trust_region.epsilon0=[0,0.01]",
+        "methods.fixed_epsilon.epsilon=[0,0.01]",
+    )
+    for u in made.units:
+        needing = [behavior_at(u.unit.method, u.unit.knobs, k).needs_teacher for k in range(u.unit.steps)]
+        assert u.resources.teacher_online_steps == sum(needing), u.unit.id
+
+
+def test_gpu_hours_of_vanilla_by_hand() -> None:
+    """Low scenario: kernel launches bound decoding, arithmetic bounds the rest."""
+    hours = vanilla(planned()).gpu_hours
+    assert hours is not None
+    batches = 9  # 256 sequences, 30 at once
+    assert hours["rollout"].low == pytest.approx(400 * batches * 0.7 * 7168 * 0.025 / 3600)
+    tokens = 256 * (0.1 * 1024 + 0.15 * 7168)
+    assert hours["score"].low == pytest.approx(400 * 2 * 8_190_735_360 * tokens / (0.4 * 990e12) / 3600)
+    assert hours["learn"].low == pytest.approx(400 * 6 * 1_720_574_976 * tokens / (0.4 * 990e12) / 3600)
+    batches = 1186 + 1598 + 759 + 569 + 569  # of 27 sequences, benchmark after benchmark
+    assert hours["evaluate"].low == pytest.approx(20 * batches * 0.7 * 8192 * 0.025 / 3600)
+
+
+def test_a_base_evaluation_shares_its_gpu_with_nothing() -> None:
+    [base] = units(planned(), "qwen3-1.7b", None, "base_eval")
+    assert base.resources.gpu_hours is not None
+    # (80 − 3.20 − 6) ÷ 0.984: 71 at once
+    batches = 451 + 608 + 289 + 217 + 217
+    assert base.resources.gpu_hours["evaluate"].low == pytest.approx(batches * 0.7 * 8192 * 0.025 / 3600)
+
+
+def test_the_supervised_stage_decodes_with_the_teacher_in_the_batches_of_blending() -> None:
+    [stage] = units(planned(), "qwen3-1.7b", None, "sft")
+    assert stage.resources.gpu_hours is not None
+    assert stage.resources.gpu_hours["rollout"].low == pytest.approx(50 * 20 * 0.7 * 7168 * 0.025 * 36 / 28 / 3600)
+
+
+def test_long_caches_bound_decoding_by_bandwidth() -> None:
+    student = Decoder(layers=28, parameters=10**9, value_bytes=2, kv_bytes=114_688, head_groups=2)
+    training = load_experiment(EXPERIMENTS / "paper.yaml").setups["qwen3-1.7b"].training
+    seconds = plan.decode_seconds(student, 128, 128, 7168, training, plan.HIGH)
+    mean = 0.4 * 7168
+    moved = 7168 * 2e9 + (3 + 2 * 2) * 114_688 * 128 * mean * (0.5 * 1024 + mean / 2)
+    assert seconds == pytest.approx(moved / (0.5 * 3.35e12))
+    assert seconds > 7168 * 0.040
+
+
+def test_blending_adds_the_teachers_decoding_and_saves_its_scoring() -> None:
+    made = planned()
+    plain = vanilla(made).gpu_hours
+    skd = units(made, "qwen3-1.7b", "skd")[0].resources.gpu_hours
+    assert plain is not None
+    assert skd is not None
+    step = 0.7 * 7168 * 0.025 / 3600  # of one batch of the student's
+    both = 20 * step * (1 + 36 / 28)  # 256 sequences, 13 at once; launches ∝ layers
+    assert skd["rollout"].low == pytest.approx(400 * both)
+    assert (skd["score"].low, skd["score"].high) == (0, 0)
+    assert (skd["learn"], skd["evaluate"]) == (plain["learn"], plain["evaluate"])
+    warm = next(u for u in units(made, "qwen3-1.7b", "trust_region") if u.unit.knobs["K"] == 50).resources.gpu_hours
+    assert warm is not None
+    assert warm["score"].low == pytest.approx(plain["score"].low * 350 / 400)
+    assert warm["rollout"].low == pytest.approx(350 * 9 * step + 50 * both)
+
+
+def test_a_configured_batch_is_the_batch_of_everything() -> None:
+    hours = vanilla(planned("paper", "runtime.rollout_batch=128")).gpu_hours
+    assert hours is not None
+    assert hours["rollout"].low == pytest.approx(400 * 2 * 0.7 * 7168 * 0.025 / 3600)
+    batches = 250 + 337 + 160 + 120 + 120
+    assert hours["evaluate"].low == pytest.approx(20 * batches * 0.7 * 8192 * 0.025 / 3600)
+
+
+def test_the_low_estimate_is_the_lower_one_and_phases_add_up() -> None:
+    made = planned()
+    hours = totals.totals(made)["gpu_hours"]
+    assert list(hours) == [*plan.PHASES, "rescore", "total"]
+    assert all(0 < part["low"] < part["high"] for part in hours.values())
+    for bound in ("low", "high"):
+        assert hours["total"][bound] == pytest.approx(sum(hours[phase][bound] for phase in totals.ALL_PHASES), abs=0.01)
+    assert hours["total"]["low"] == pytest.approx(
+        sum(u["resources"]["gpu_hours"]["total"]["low"] for u in totals.to_json(made)["units"]), abs=0.1
+    )
+
+
+def test_json_is_stable_and_complete() -> None:
+    made = totals.to_json(planned())
+    assert json.dumps(made) == json.dumps(totals.to_json(planned()))
+    assert json.loads(json.dumps(made, allow_nan=False)) == made
+    assert set(made) == {"units", "totals", "assumptions"}
+    assert [unit["id"] for unit in made["units"]] == [u.unit.id for u in planned().units]
+    assert set(made["units"][0]) == {
+        "id", "kind", "setup", "method", "knobs", "seed", "depends_on", "wave", "steps", "done", "resources",
+    }  # fmt: skip
+    assert all(set(a) == {"name", "unit", "low", "high", "why"} for a in made["assumptions"])
+
+
+def test_without_a_gpu_nothing_is_made_up() -> None:
+    made = planned("quickstart")
+    total = totals.totals(made)
+    assert total["gpu_hours"] is None
+    assert total["longest_unit_hours"] is None
+    assert total["training"]["tokens"]["expected"] is None
+    assert made.assumptions == ()
+    assert all(u.resources.gpu_hours is None and u.resources.memory is None for u in made.units)
+    assert "GPU-hours: —" in shown(made)
+
+
+@pytest.mark.parametrize("name", ["paper", "quickstart", "arithmetic-seeds"])
+@pytest.mark.parametrize("width", [80, 100])
+def test_what_the_terminal_shows_fits_and_is_whole(name: str, width: int) -> None:
+    text = shown(planned(name), width)
+    assert all(len(line) <= width for line in text.splitlines())
+    assert "…" not in text
+    assert text.startswith(f"{name} · ")
+
+
+def test_the_terminal_shows_what_matters() -> None:
+    text = shown(planned())
+    for part in ("86 trials", "43 trials", "→ 3 trials", "8,832,000", "25.8 responses", "GPU-hours"):
+        assert part in text
+
+
+def test_only_a_configured_batch_that_does_not_fit_is_warned_of() -> None:
+    text = shown(planned("paper", "runtime.rollout_batch=128"))
+    assert "runtime.rollout_batch: 128 sequences fit in 80 GiB only while they are short" in text
+    assert "runtime.rollout_batch" not in shown(planned())
+    assert "runtime.rollout_batch" not in shown(planned("paper", "runtime.rollout_batch=13"))
+
+
+def test_planning_is_instant() -> None:
+    experiment = load_experiment(EXPERIMENTS / "paper.yaml")
+    started = time.process_time()
+    plan.make_plan(experiment)
+    assert time.process_time() - started < 0.2
+
+
+def test_planning_imports_nothing_heavy() -> None:
+    heavy = ("torch", "ray", "transformers", "pandas", "rich")
+    code = f"import sys, orchestrator.planning.plan; print([m for m in {heavy!r} if m in sys.modules])"
+    result: Any = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert result.stdout.strip() == "[]"
+
+
+# --- on the clock ---
+
+
+def test_days_and_years_on_some_gpus() -> None:
+    made = planned()
+    hours = totals.total_gpu_hours(made)
+    on_8, chain = totals.hours_on_gpus(made, 8), totals.longest_chain_hours(made)
+    assert hours is not None
+    assert chain is not None
+    assert on_8 == plan.Range(hours["total"].low / 8, hours["total"].high / 8)
+    assert totals.hours_on_gpus(made, 1000) == chain, "no unit is split over GPUs"
+    console = Console(width=80, color_system=None)
+    with console.capture() as capture:
+        console.print(view.render(made, view.Clock(gpus=8)))
+    assert "On 8 GPUs, kept busy: 33,400 – 76,400 hours = 3.8 – 8.7 years." in capture.get()
+
+
+def test_a_chain_is_the_supervised_stage_and_what_starts_from_it() -> None:
+    made = planned("paper", "setups=[qwen3-1.7b]", *ONLY_VANILLA[:-1], "evaluation.rescore=false")
+    hours = totals.unit_hours(made)
+    [stage] = units(made, "qwen3-1.7b", None, "sft")
+    trial = units(made, "qwen3-1.7b", "sft_warmup")[0]
+    alone = [plan.Range.total(hours[u.unit.id].values()) for u in (stage, trial)]
+    assert totals.longest_chain_hours(made) == plan.Range.total(alone)
+
+
+def test_what_is_done_is_not_planned_again() -> None:
+    """A trial at step 100 of 400 with a quarter of its evaluations, and one of which nothing is left."""
+    experiment = planned("paper", "setups=[qwen3-1.7b]", "methods.skd=null").experiment
+    fresh = plan.make_plan(experiment)
+    first, second = units(fresh, "qwen3-1.7b", "fixed_epsilon")[:2]
+    done = {
+        first.unit.id: plan.Done(steps=100, generations=5 * SETUP_A),
+        second.unit.id: plan.Done(steps=400, generations=20 * SETUP_A, selected=True, rescored=True, complete=True),
+    }
+    made = plan.make_plan(experiment, done=done)
+    whole, left = totals.unit_hours(made), totals.unit_hours(made, left=True)
+    for phase in ("rollout", "learn", "evaluate"):
+        assert left[first.unit.id][phase].low == pytest.approx(0.75 * whole[first.unit.id][phase].low)
+        assert left[second.unit.id][phase] == plan.Range(0, 0)
+    assert len(totals.units_left(made)) == len(made.units) - 1
+    assert totals.totals(made)["left"]["units"] == len(made.units) - 1
+    assert "1 of" in shown(made, 80)
+    untouched = units(made, "qwen3-1.7b", "vanilla")[0].unit.id
+    assert left[untouched] == whole[untouched]
+
+
+def test_steps_left_with_the_teacher_come_first() -> None:
+    [u] = [
+        u.unit for u in units(planned(), "qwen3-1.7b", "trust_region") if u.unit.knobs == {"epsilon0": 0.01, "K": 25}
+    ]
+    assert [plan.steps_left(u, first) for first in (0, 10, 25, 399, 400)] == [
+        (25, 375), (15, 375), (0, 375), (0, 1), (0, 0),
+    ]  # fmt: skip
+
+
+def test_everything_done_is_nothing_to_run() -> None:
+    units_of_plan = planned("quickstart").units
+    done = {u.unit.id: plan.Done(complete=True) for u in units_of_plan}
+    made = plan.make_plan(load_experiment(EXPERIMENTS / "quickstart.yaml"), done=done)
+    assert f"{len(units_of_plan)} of {len(units_of_plan)} units done: nothing to run." in shown(made, 80)
+
+
+def test_minutes_on_cpus_are_rough_and_fall_with_what_is_done() -> None:
+    made = planned("quickstart")
+    whole = cpu_time.estimate(made, cores=2)
+    assert whole is not None
+    assert whole.rough
+    assert 60 < whole.seconds.low < whole.seconds.high < 3600
+    more_cores = cpu_time.estimate(made, cores=8)
+    assert more_cores is not None
+    assert more_cores.seconds.high < whole.seconds.high
+    done = {u.unit.id: plan.Done(u.unit.steps, 10**9, True, True, True) for u in made.units[1:]}
+    left = cpu_time.estimate(plan.make_plan(made.experiment, done=done), cores=2, made=True)
+    assert left is not None
+    assert left.seconds.high < whole.seconds.high / 3
+    assert cpu_time.estimate(planned("paper"), cores=2) is None
+    console = Console(width=80, color_system=None)
+    with console.capture() as capture:
+        console.print(view.render(made, view.Clock(cpu=whole)))
+    assert "On 2 CPU cores: about" in capture.get()

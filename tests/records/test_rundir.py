@@ -1,0 +1,395 @@
+"""The run directory after any interruption: what was committed is there, byte for byte, and nothing else is."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.records.files import sealed_lines
+from orchestrator.records.rundir import LEARNER_STATE, RunReader, RunWriter
+from tests.fake_runs import record
+from tests.sweeps import ROOT
+
+UNIT = "unit-0"
+LOGS = ("metrics.jsonl", "rollouts.jsonl")
+STEPS, COMMIT_EVERY = 12, 3
+
+
+def opened(runs: Path) -> closing[RunWriter]:
+    return closing(RunWriter(runs, UNIT))
+
+
+def row(step: int) -> dict[str, Any]:
+    return {"step": step, "loss": 1 / (step + 1)}
+
+
+def save(folder: Path) -> None:
+    """A checkpoint: weights and the learner's state."""
+    (folder / "model.safetensors").write_text("weights")
+    (folder / LEARNER_STATE).write_text("state")
+
+
+# --- logs ---
+
+
+def test_uncommitted_rows_vanish_on_reopening(tmp_path: Path) -> None:
+    with opened(tmp_path) as run:
+        run.append("metrics.jsonl", [row(0), row(1)])
+        run.append("rollouts.jsonl", [row(0)])
+        run.commit(2)
+        run.append("metrics.jsonl", [row(2)])
+        run.append("rollouts.jsonl", [row(2)])
+        assert run.metrics() == [row(0), row(1), row(2)]
+    with opened(tmp_path) as run:
+        assert run.next_step == 2
+        assert run.metrics() == [row(0), row(1)]
+        assert list(run.rollouts()) == [row(0)]
+
+
+def test_without_a_commit_everything_vanishes(tmp_path: Path) -> None:
+    with opened(tmp_path) as run:
+        run.append("metrics.jsonl", [row(0)])
+    with opened(tmp_path) as run:
+        assert (run.next_step, run.metrics()) == (0, [])
+
+
+def test_a_commit_records_the_offsets(tmp_path: Path) -> None:
+    with opened(tmp_path) as run:
+        run.append("metrics.jsonl", [{"text": "größer ≥ 1"}])
+        run.commit(1)
+        run.append("metrics.jsonl", [row(1)])
+        run.commit(2)
+    state = json.loads((tmp_path / UNIT / "state.json").read_text())
+    assert state["next_step"] == 2
+    assert state["offsets"] == {name: (tmp_path / UNIT / name).stat().st_size for name in LOGS}
+
+
+def test_appending_goes_on_where_the_commit_was(tmp_path: Path) -> None:
+    with opened(tmp_path / "whole") as run:
+        run.append("metrics.jsonl", [row(step) for step in range(4)])
+        run.commit(4)
+    for start in (0, 2):
+        with opened(tmp_path / "parts") as run:
+            run.append("metrics.jsonl", [row(start), row(start + 1)])
+            run.commit(start + 2)
+            run.append("metrics.jsonl", [row(99)])
+    RunWriter(tmp_path / "parts", UNIT).close()
+    assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
+
+
+def test_committed_rows_are_told_from_the_others(tmp_path: Path) -> None:
+    with opened(tmp_path) as run:
+        assert run.committed_metrics() == []
+        run.append("metrics.jsonl", [row(0)])
+        assert run.committed_metrics() == []
+        run.commit(1)
+        run.append("metrics.jsonl", [row(1)])
+        assert run.committed_metrics() == [row(0)]
+
+
+@pytest.mark.parametrize("tail", [b"{", b'{"step": 1', b'{"step": 1}', '{"text": "ü'.encode()[:-1]])
+def test_a_torn_last_line_is_not_read(tail: bytes, tmp_path: Path) -> None:
+    with opened(tmp_path) as run:
+        run.append("metrics.jsonl", [row(0)])
+        run.commit(1)
+        with (run.path / "metrics.jsonl").open("ab") as file:
+            file.write(tail)
+        assert RunReader(tmp_path, UNIT).metrics() == [row(0)]
+    RunWriter(tmp_path, UNIT).close()
+    assert (tmp_path / UNIT / "metrics.jsonl").read_text() == json.dumps(row(0)) + "\n"
+
+
+def test_line_separators_in_texts_are_no_line_ends(tmp_path: Path) -> None:
+    texts = [{"text": "a\u2028b\x85c\nd\r"}, {"text": "e"}]
+    with opened(tmp_path) as run:
+        run.append("rollouts.jsonl", texts)
+        assert list(run.rollouts()) == texts
+
+
+def test_numbers_that_are_not_finite_become_null(tmp_path: Path) -> None:
+    with opened(tmp_path) as run:
+        run.append("metrics.jsonl", [{"a": math.nan, "b": [math.inf, 1.5], "c": {"d": -math.inf}, "e": "NaN"}])
+        assert run.metrics() == [{"a": None, "b": [None, 1.5], "c": {"d": None}, "e": "NaN"}]
+
+
+def test_the_wall_clock_log_is_left_alone(tmp_path: Path) -> None:
+    for attempt in (0, 1):
+        with opened(tmp_path) as run:
+            run.append_timing({"phase": "train", "step": attempt})
+    assert [row["step"] for row in RunReader(tmp_path, UNIT).timing()] == [0, 1]
+
+
+# --- checkpoints ---
+
+
+def files(run: RunReader) -> dict[int, list[str]]:
+    return {step: sorted(file.name for file in folder.iterdir()) for step, folder in run.checkpoints().items()}
+
+
+def test_a_half_made_checkpoint_is_discarded(tmp_path: Path) -> None:
+    def save_half(folder: Path) -> None:
+        save(folder)
+        raise KeyboardInterrupt
+
+    with opened(tmp_path) as run:
+        with suppress(KeyboardInterrupt):
+            run.new_checkpoint(2, save_half)
+        assert run.checkpoints() == {}
+        assert list((run.path / "checkpoints").iterdir()) != []
+    with opened(tmp_path) as run:
+        assert list((run.path / "checkpoints").iterdir()) == []
+        run.new_checkpoint(2, save)
+        assert files(run) == {2: [LEARNER_STATE, "model.safetensors"]}
+
+
+def test_a_checkpoint_that_was_never_committed_is_discarded(tmp_path: Path) -> None:
+    with opened(tmp_path) as run:
+        run.new_checkpoint(2, save)
+        run.commit(2)
+        run.new_checkpoint(4, save)
+    with opened(tmp_path) as run:
+        assert files(run) == {2: [LEARNER_STATE, "model.safetensors"]}
+
+
+def test_a_checkpoint_made_again_replaces_the_first(tmp_path: Path) -> None:
+    with opened(tmp_path) as run:
+        run.new_checkpoint(2, save)
+        run.new_checkpoint(2, lambda folder: (folder / "other").touch())
+        assert files(run) == {2: ["other"]}
+
+
+def test_the_learners_state_lies_beside_the_last_checkpoint_only(tmp_path: Path) -> None:
+    with opened(tmp_path) as run:
+        for step in (2, 4, 6):
+            run.new_checkpoint(step, save)
+            run.commit(step)
+        weights, both = ["model.safetensors"], [LEARNER_STATE, "model.safetensors"]
+        assert files(run) == {2: weights, 4: weights, 6: both}
+        run.drop_checkpoints({4, 6})
+        assert files(run) == {4: weights, 6: both}
+        run.finish()
+        assert files(run) == {4: weights, 6: weights}
+
+
+def test_the_state_to_go_on_from_is_there_until_the_next_one_is_committed(tmp_path: Path) -> None:
+    with opened(tmp_path) as run:
+        run.new_checkpoint(2, save)
+        run.commit(2)
+        run.new_checkpoint(4, save)
+        assert files(run)[2] == [LEARNER_STATE, "model.safetensors"]
+
+
+# --- evaluations, descriptions, ends ---
+
+
+def test_evaluations_are_read_as_written(tmp_path: Path) -> None:
+    records = [record(3, problem="α/1"), record(0, problem="α/2")]
+    with opened(tmp_path) as run:
+        assert run.evaluation("bench-1", 2) is None
+        run.write_evaluation("bench-1", 2, [record(1)])
+        run.write_evaluation("bench-1", 2, records)
+        run.write_evaluation("bench-1", 10, records)
+    reader = RunReader(tmp_path, UNIT)
+    assert reader.evaluation("bench-1", 2) == records
+    assert reader.evaluated_steps("bench-1") == [2, 10]
+    assert reader.evaluated_steps("bench-2") == []
+
+
+def test_an_evaluation_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
+    versions = [[record(correct, problem=f"{i}" * 50) for i in range(100)] for correct in (1, 2)]
+    with opened(tmp_path) as run:
+        thread = threading.Thread(target=lambda: [run.write_evaluation("bench", 2, versions[i % 2]) for i in range(40)])
+        thread.start()
+        seen = []
+        while thread.is_alive():
+            seen.append(RunReader(tmp_path, UNIT).evaluation("bench", 2))
+        thread.join()
+    assert all(found in (None, *versions) for found in seen)
+
+
+def test_what_a_kill_left_of_an_evaluation_is_not_read(tmp_path: Path) -> None:
+    with opened(tmp_path) as run:
+        run.write_evaluation("bench", 2, [record(1)])
+        (run.path / "evals" / "bench" / ".step_000004.jsonl.tmp").write_text('{"problem": ')
+        assert run.evaluated_steps("bench") == [2]
+        assert run.evaluation("bench", 4) is None
+
+
+@pytest.mark.parametrize("names", [["p0", "p1"], ['quoted "p"', "back\\slash"], ["x²", '{"n": 9}'], []])
+def test_counts_are_those_of_the_records(names: list[str], tmp_path: Path) -> None:
+    records = [record(correct, 4, name) for correct, name in enumerate(names)]
+    with opened(tmp_path) as run:
+        run.write_evaluation("math500-0", 20, records)
+    assert run.counts("math500-0", 20) == [(r.problem, r.n, r.correct) for r in records]
+    assert run.counts("math500-0", 40) is None
+
+
+def test_counts_of_rows_in_another_layout_are_read_all_the_same(tmp_path: Path) -> None:
+    with opened(tmp_path) as run:
+        run.write_evaluation("math500-0", 20, [record(1, 4, "p0"), record(2, 4, "p1")])
+    path = tmp_path / run.unit_id / "evals" / "math500-0" / "step_000020.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()[:-1]]
+    path.write_text(sealed_lines("".join(json.dumps(dict(sorted(row.items()))) + "\n" for row in rows)))
+    assert run.counts("math500-0", 20) == [("p0", 4, 1), ("p1", 4, 2)]
+
+
+def test_the_stamp_of_an_evaluation_changes_when_it_is_written_again(tmp_path: Path) -> None:
+    with opened(tmp_path) as run:
+        assert run.evaluation_stamp("math500-0", 20) is None
+        run.write_evaluation("math500-0", 20, [record(1, 4)])
+        first = run.evaluation_stamp("math500-0", 20)
+        assert first == run.evaluation_stamp("math500-0", 20)
+        run.write_evaluation("math500-0", 20, [record(1, 4)])
+        assert run.evaluation_stamp("math500-0", 20) != first
+
+
+def test_a_unit_is_described_once(tmp_path: Path) -> None:
+    for attempt in (0, 1):
+        with opened(tmp_path) as run:
+            assert run.started == bool(attempt)
+            run.describe({"attempt": attempt}, lambda: {"commit": "abc"})
+    reader = RunReader(tmp_path, UNIT)
+    assert (reader.config(), reader.provenance()) == ({"attempt": 0}, {"commit": "abc", "models": {}})
+
+
+def test_each_attempt_leaves_a_row_that_no_torn_line_spoils(tmp_path: Path) -> None:
+    for commit in ("abc", "def"):
+        with opened(tmp_path) as run:
+            run.describe({}, lambda: {"commit": commit})  # noqa: B023
+            run.append_timing({"phase": "train", "step": 0})
+        with (run.path / "attempts.jsonl").open("a") as file:
+            file.write('{"started": ')  # a kill
+    reader = RunReader(tmp_path, UNIT)
+    assert [row["commit"] for row in reader.attempts()] == ["abc", "def"]
+    started = [datetime.fromisoformat(row["started"]).timestamp() for row in reader.attempts()]
+    assert started[0] <= started[1] <= reader.timing()[-1]["at"] + 1
+
+
+def test_done_is_said_last_and_stays(tmp_path: Path) -> None:
+    with opened(tmp_path) as run:
+        run.append("metrics.jsonl", [row(0)])
+        run.commit(1)
+        assert not run.trained
+        run.finish()
+    with opened(tmp_path) as run:
+        assert run.trained
+        assert (run.next_step, run.metrics()) == (1, [row(0)])
+
+
+def test_the_next_attempt_forgets_why_the_last_one_failed(tmp_path: Path) -> None:
+    with opened(tmp_path) as run:
+        run.fail("no memory", "")
+    assert RunReader(tmp_path, UNIT).error == "no memory"
+    RunWriter(tmp_path, UNIT).close()
+    assert RunReader(tmp_path, UNIT).error is None
+
+
+def test_a_unit_that_was_never_begun(tmp_path: Path) -> None:
+    reader = RunReader(tmp_path, UNIT)
+    assert (reader.next_step, reader.trained, reader.started, reader.running, reader.error) == (0, *[False] * 3, None)
+    assert (reader.metrics(), list(reader.rollouts()), reader.timing(), reader.checkpoints()) == ([], [], [], {})
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- a writer in another process ---
+
+
+def work(runs: str, until: int = STEPS, stop_in: int | None = None) -> None:
+    """Steps from wherever the unit stands; within step `stop_in` it waits in the middle of appending."""
+    with opened(Path(runs)) as run:
+        for step in range(run.next_step, until):
+            run.append("metrics.jsonl", [row(step)])
+            run.append("rollouts.jsonl", rollouts(step, waits=step == stop_in))
+            if (step + 1) % COMMIT_EVERY == 0:
+                run.new_checkpoint(step + 1, save)
+                run.commit(step + 1)
+        run.finish()
+
+
+def rollouts(step: int, waits: bool) -> Iterator[dict[str, Any]]:
+    """Rows larger than a write buffer, so that some of them reach the file before the step is over."""
+    for sample in range(8):
+        if waits and sample == 5:
+            print("midway", flush=True)
+            time.sleep(300)
+        yield {"step": step, "sample": sample, "text": f"{step}-{sample}→" * 700}
+
+
+def worker(runs: Path, stop_in: int | None = None) -> subprocess.Popen[str]:
+    command = [
+        sys.executable,
+        "-c",
+        f"from tests.records.test_rundir import work; work({str(runs)!r}, stop_in={stop_in})",
+    ]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+
+
+def kill_midway(runs: Path, stop_in: int) -> None:
+    with worker(runs, stop_in) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "midway\n"
+        process.kill()
+    with (runs / UNIT / "rollouts.jsonl").open("ab") as file:
+        file.write('{"step": 0, "text": "→'.encode()[:-1])  # the row being written, torn
+
+
+def contents(runs: Path) -> dict[str, bytes]:
+    unit = runs / UNIT
+    return {str(file.relative_to(unit)): file.read_bytes() for file in sorted(unit.rglob("*")) if file.is_file()}
+
+
+def test_kills_in_the_middle_of_appending_leave_no_trace(tmp_path: Path) -> None:
+    work(str(tmp_path / "undisturbed"))
+    runs = tmp_path / "killed"
+    for stop_in in (1, 3, 5, 11):
+        kill_midway(runs, stop_in)
+        reader = RunReader(runs, UNIT)
+        assert reader.next_step == stop_in // COMMIT_EVERY * COMMIT_EVERY
+        assert [r["step"] for r in reader.metrics()] == list(range(stop_in + 1))
+        assert [r["step"] for r in reader.committed_metrics()] == list(range(reader.next_step))
+        assert [(r["step"], r["sample"]) for r in reader.rollouts()][-1] > (stop_in, 0)
+    work(str(runs))
+    assert contents(runs) == contents(tmp_path / "undisturbed")
+
+
+def test_a_killed_writer_lets_go_of_the_unit(tmp_path: Path) -> None:
+    with worker(tmp_path, stop_in=4) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert RunReader(tmp_path, UNIT).running
+        process.kill()
+    assert not RunReader(tmp_path, UNIT).running
+
+
+def test_reading_while_another_process_writes(tmp_path: Path) -> None:
+    reader, seen = RunReader(tmp_path, UNIT), 0
+    command = f"from tests.records.test_rundir import work; work({str(tmp_path)!r}, until=90)"
+    with subprocess.Popen([sys.executable, "-c", command], cwd=ROOT) as process:
+        while process.poll() is None:
+            metrics, committed = reader.metrics(), reader.committed_metrics()
+            assert metrics == [row(step) for step in range(len(metrics))]
+            assert committed == [row(step) for step in range(len(committed))]
+            assert len(committed) % COMMIT_EVERY == 0
+            assert all(len(r["text"]) >= 2100 for r in reader.rollouts())
+            seen += 0 < len(metrics) < 90
+    assert process.returncode == 0
+    assert seen > 0
+    assert len(reader.metrics()) == 90
+
+
+def test_a_folder_copied_without_its_locks_is_readable(tmp_path: Path) -> None:
+    work(str(tmp_path / "runs"))
+    os.rename(tmp_path / "runs" / UNIT, tmp_path / UNIT)
+    assert len(RunReader(tmp_path, UNIT).metrics()) == STEPS

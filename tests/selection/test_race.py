@@ -1,0 +1,145 @@
+"""Races by simulation: the same pick as the full protocol, for a fraction of the generations."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from statistics import fmean
+
+import numpy as np
+import pytest
+
+from orchestrator.experiment import evaluations
+from orchestrator.selection import race
+from tests.race_world import PAPER, WORLDS, Suite, World, play, race_of, rates, samples
+
+FULL = [suite.n for suite in PAPER]
+
+
+# --- rungs ---
+
+
+def test_rungs_grow_to_the_full_number_of_samples() -> None:
+    sizes = evaluations.rung_sizes(FULL)
+    assert sizes[0] == (2, 2, 16, 16, 16)
+    assert sizes[-2:] == [(48, 48, 384, 384, 384), (64, 64, 512, 512, 512)]
+    assert all(low < high for a, b in pairwise(sizes) for low, high in zip(a, b, strict=True))
+
+
+@pytest.mark.parametrize(("full", "expected"), [(1, [1]), (2, [1, 2]), (4, [1, 2, 3, 4]), (5, [1, 2, 3, 4, 5])])
+def test_few_samples_make_few_rungs(full: int, expected: list[int]) -> None:
+    assert evaluations.rung_sizes([full]) == [(n,) for n in expected]
+
+
+def test_a_rung_may_repeat_a_benchmark_but_not_all_of_them() -> None:
+    sizes = evaluations.rung_sizes([2, 64])
+    assert sizes[:2] == [(1, 2), (1, 4)]
+    assert len(set(sizes)) == len(sizes)
+
+
+# --- one rung ---
+
+
+def counts(correct: list[list[int]], n: int, full: int) -> race.Counts:
+    array = np.array(correct)
+    return race.Counts(array, np.full_like(array, n), full)
+
+
+def alive(correct: list[list[int]], n: int, full: int, error: float = 0.05) -> list[bool]:
+    return race.survivors([counts(correct, n, full)], error, len(correct), 5).tolist()
+
+
+def test_the_clearly_worse_leave_and_the_leader_stays() -> None:
+    assert alive([[30] * 50, [30] * 45 + [28] * 5, [2] * 50], 32, 512) == [True, True, False]
+
+
+def test_equals_stay() -> None:
+    assert alive([[1] * 20, [1] * 20], 2, 64) == [True, True]
+
+
+def test_a_sole_candidate_stays() -> None:
+    assert alive([[0] * 5], 1, 4) == [True]
+
+
+def test_all_right_or_all_wrong_in_few_samples_is_not_certain() -> None:
+    """Two samples of one problem say little, whatever they were."""
+    assert alive([[2], [0]], 2, 512) == [True, True]
+    assert alive([[0, 0, 0], [0, 0, 0], [1, 0, 0]], 1, 512) == [True, True, True]
+
+
+def test_what_is_complete_is_compared_exactly() -> None:
+    assert alive([[300, 10], [300, 9], [299, 11]], 512, 512) == [True, False, True]
+
+
+def test_only_what_has_not_been_sampled_is_uncertain() -> None:
+    """The same counts decide when they are half of the protocol's samples and do not when they are a trifle."""
+    close = [[40] * 30, [38] * 30]
+    assert alive(close, 64, 80) == [True, False]
+    assert alive(close, 64, 100_000) == [True, True]
+
+
+def test_a_stricter_bound_drops_less() -> None:
+    rows = [[40] * 30, [35] * 30]
+    assert alive(rows, 64, 512, error=0.2) == [True, False]
+    assert alive(rows, 64, 512, error=1e-9) == [True, True]
+
+
+def test_benchmarks_weigh_the_same() -> None:
+    """100 problems against 10: the small benchmark outweighs what the large one says."""
+    large, small = [[40] * 100, [41] * 100], [[60] * 10, [20] * 10]
+    found = race.survivors([counts(large, 64, 512), counts(small, 64, 512)], 0.05, 2, 5)
+    assert found.tolist() == [True, False]
+
+
+def test_candidates_may_have_different_numbers_of_samples() -> None:
+    mixed = race.Counts(np.array([[50] * 40, [4] * 40, [1] * 40]), np.array([[64] * 40, [8] * 40, [8] * 40]), 64)
+    assert race.survivors([mixed], 0.05, 3, 5).tolist() == [True, False, False]
+
+
+def test_the_predicted_variance_is_that_of_what_comes() -> None:
+    """Standardised, the difference between the full and the first scores has a variance of about one, or a bit less."""
+    rng, suite = np.random.default_rng(0), Suite(100, 64, 0.5)
+    rate = np.repeat(rates(rng, (suite,), World(0, 0), 1, 1)[0], 400, axis=0)
+    [(first, full)] = samples(rng, [rate], [(2,), (64,)])
+    predicted = race._variance(race.Counts(first, np.full_like(first, 2), 64))
+    standard = (first.mean(axis=1) / 2 - full.mean(axis=1) / 64) / np.sqrt(predicted)
+    assert 0.75 < standard.std() < 1.05
+
+
+# --- whole races ---
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_a_family_of_the_papers_size(name: str) -> None:
+    """15 runs of 20 checkpoints on setup A: at most a third of the generations, and the same pick."""
+    found = [race_of(seed, PAPER, WORLDS[name], 15, 20) for seed in range(2)]
+    assert all(outcome.share < 1 / 3 for outcome in found)
+    assert all(outcome.same for outcome in found)
+    assert all(outcome.alive[0] == 300 for outcome in found)
+
+
+@pytest.mark.parametrize("runs", [1, 5])
+def test_small_families_save_too(runs: int) -> None:
+    found = [race_of(seed, PAPER, WORLDS["middle"], runs, 20) for seed in range(4)]
+    assert fmean(outcome.share for outcome in found) < (0.4 if runs == 1 else 0.25)
+    assert all(outcome.loss < 0.001 for outcome in found)
+
+
+def test_the_error_is_bounded_where_it_is_hardest_to_keep() -> None:
+    """Checkpoints without any true difference and few problems: the full protocol's pick is nothing but noise."""
+    few = (Suite(30, 16, 0.2),)
+    found = [race_of(seed, few, World(0, 0), 3, 5, error=0.1) for seed in range(200)]
+    assert fmean(not outcome.same for outcome in found) <= 0.1
+    assert fmean(outcome.share for outcome in found) < 0.95
+
+
+def test_with_one_sample_there_is_nothing_to_race_for() -> None:
+    once = (Suite(20, 1, 0.5),)
+    outcome = race_of(0, once, World(0.2, 0.1), 2, 4)
+    assert outcome.same
+    assert outcome.share == 1
+
+
+def test_counts_that_are_recorded_decide_alike_again() -> None:
+    rng, sizes = np.random.default_rng(3), evaluations.rung_sizes(FULL)
+    correct = samples(rng, rates(rng, PAPER, WORLDS["near"], 2, 5), sizes)
+    assert play(PAPER, correct, sizes, 0.05) == play(PAPER, correct, sizes, 0.05)

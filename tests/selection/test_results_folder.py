@@ -1,0 +1,173 @@
+"""One results folder holds one experiment: edited files, overrides, other folders and other models never mix."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from analysis import results
+from analysis.report.page import write_report
+from analysis.table import build
+from analysis.trials import read_trials, to_csv
+from orchestrator.cli import main
+from orchestrator.config import Experiment
+from orchestrator.experiment.load import load_experiment
+from orchestrator.experiment.units import expand
+from orchestrator.selection.results_folder import RECORD, claim, content_digest, folder_of, settled_name
+from tests.fake_runs import QUICKSTART, quickstart, units_of, write_run
+
+
+def settled(runs: Path, path: Path, *overrides: str) -> Experiment:
+    """The experiment as the command loads it."""
+    experiment = load_experiment(path, overrides)
+    return replace(experiment, name=settled_name(experiment, overrides, runs))
+
+
+def written(runs: Path, path: Path, *overrides: str) -> str:
+    """The name of the folder that results go to."""
+    experiment = settled(runs, path, *overrides)
+    folder = claim(experiment, expand(experiment, runs), runs)
+    assert folder == folder_of(experiment.name, runs)
+    return folder.name
+
+
+def edited(folder: Path, **more: Any) -> Path:
+    """Another quickstart.yaml in a folder of its own."""
+    folder.mkdir()
+    path = folder / "quickstart.yaml"
+    raw = yaml.safe_load(QUICKSTART.read_text(encoding="utf-8")) | more
+    path.write_text(yaml.safe_dump(raw), encoding="utf-8")
+    return path
+
+
+def test_an_unchanged_experiment_keeps_its_folder_and_others_have_their_own(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    other = edited(tmp_path / "elsewhere", probe={"prompts": 3})
+    assert written(runs, QUICKSTART) == "quickstart"
+    assert written(runs, QUICKSTART) == "quickstart"
+    assert written(runs, QUICKSTART, "runtime.keep=all", "data_dir=/x") == "quickstart"
+    shorter = f"quickstart-{content_digest(load_experiment(other))}"
+    assert written(runs, other) == shorter
+    assert written(runs, QUICKSTART, "probe.prompts=3") == shorter  # the same numbers, asked for in another way
+    plain = load_experiment(QUICKSTART).setups["arithmetic"].probe.prompts
+    assert written(runs, other, f"probe.prompts={plain}") == "quickstart"
+    assert len({written(runs, QUICKSTART, f"seeds=[{seed}]") for seed in (0, 1, 2)}) == 3
+
+
+def test_overrides_leave_the_plain_name_to_the_plain_experiment(tmp_path: Path) -> None:
+    longer = written(tmp_path, QUICKSTART, "training.steps=4")
+    assert longer.startswith("quickstart-")
+    assert written(tmp_path, QUICKSTART) == "quickstart"
+    assert written(tmp_path, QUICKSTART, "training.steps=4") == longer
+    assert written(tmp_path, QUICKSTART, "name=mine") == "mine"
+
+
+def test_looking_writes_nothing_and_finds_what_will_be_written(tmp_path: Path) -> None:
+    for overrides in ((), ("training.steps=4",)):
+        before = settled(tmp_path, QUICKSTART, *overrides).name
+        assert not (tmp_path / "results" / before).exists()
+        assert written(tmp_path, QUICKSTART, *overrides) == before
+
+
+@pytest.mark.parametrize("text", [None, "", "digest: 1234\n", "digest: 00000000\n", "\0"])
+def test_a_folder_of_unknown_origin_is_left_alone(tmp_path: Path, text: str | None) -> None:
+    folder = folder_of("quickstart", tmp_path)
+    folder.mkdir(parents=True)
+    (folder / "report.html").touch()
+    if text is not None:
+        (folder / RECORD).write_text(text, encoding="utf-8")
+    assert written(tmp_path, QUICKSTART).startswith("quickstart-")
+    assert (folder / "report.html").exists()
+    assert ((folder / RECORD).read_text(encoding="utf-8") if text is not None else None) == text
+
+
+def test_who_comes_second_to_a_name_takes_the_longer_one(tmp_path: Path) -> None:
+    """Both found the name free before either wrote."""
+    first = settled(tmp_path, QUICKSTART, "name=x")
+    second = replace(settled(tmp_path, QUICKSTART, "name=x"), seeds=[5])
+    assert claim(first, expand(first), tmp_path).name == "x"
+    assert claim(second, expand(second), tmp_path).name == f"x-{content_digest(second)}"
+
+
+def test_the_record_is_the_resolved_experiment_in_plain_yaml(tmp_path: Path) -> None:
+    experiment = replace(
+        settled(tmp_path, QUICKSTART, "training.steps=4"), arguments=("experiments/quickstart.yaml", "training.steps=4")
+    )
+    folder = claim(experiment, expand(experiment), tmp_path)
+    record = yaml.safe_load((folder / RECORD).read_text(encoding="utf-8"))
+    assert record["digest"] == content_digest(experiment)
+    assert record["command"] == "trb submit experiments/quickstart.yaml training.steps=4"
+    assert record["setups"]["arithmetic"]["training"]["steps"] == 4
+    assert record["setups"]["arithmetic"]["training"]["top_k"] == experiment.setups["arithmetic"].training.top_k
+    assert record["methods"] == experiment.methods
+    assert record["seeds"] == experiment.seeds
+
+
+def test_what_the_digest_is_of() -> None:
+    experiment = load_experiment(QUICKSTART)
+    setup = experiment.setups["arithmetic"]
+    assert content_digest(replace(experiment, setups={"arithmetic": replace(setup, title="Other")})) != content_digest(
+        experiment
+    )
+    assert content_digest(replace(experiment, setups={"arithmetic": setup})) == content_digest(experiment)
+    assert content_digest(replace(experiment, placements={}, data_dir="/x")) == content_digest(experiment)
+
+
+def test_pages_and_figures_of_other_runs_do_not_stay_beside_new_tables(tmp_path: Path) -> None:
+    """The same experiment whose units have other ids, as with models made anew on another kind of machine."""
+    experiment, units = quickstart()
+    write_run(tmp_path, experiment, units_of(units, "vanilla")[0], {20: [1, 2]})
+    folder = results.write_results(experiment, units, tmp_path, build.results_table(experiment, units, tmp_path))
+    assert write_report(experiment, units, tmp_path).parent == folder
+    (folder / "notes.txt").touch()
+    names = {path.name for path in folder.iterdir()}
+    assert {"report.html", "trajectories-arithmetic.png", "table.md", "trials.csv", RECORD} < names
+    assert claim(experiment, units, tmp_path) == folder
+    assert {path.name for path in folder.iterdir()} == names
+    claim(experiment, [replace(unit, id=f"{unit.id[:-1]}x") for unit in units], tmp_path)
+    left = {path.name for path in folder.iterdir()}
+    assert names - left == {"report.html", "trajectories-arithmetic.png", "trajectories-arithmetic.pdf"}
+
+
+def test_figures_and_report_of_the_command_go_where_the_table_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    overrides = ("evaluation.rescore=false", "training.steps=40")
+    experiment = settled(tmp_path, QUICKSTART, *overrides)
+    units = expand(experiment, tmp_path)
+    write_run(tmp_path, experiment, units_of(units, "vanilla")[0], {20: [1, 2]})
+    folder = results.write_results(experiment, units, tmp_path, build.results_table(experiment, units, tmp_path))
+    for command in ("figures", "report"):
+        with pytest.raises(SystemExit) as ended:
+            main([command, str(QUICKSTART), *overrides, "--runs", str(tmp_path)])
+        assert ended.value.code == 0
+        assert {Path(line).parent for line in capsys.readouterr().out.splitlines()} == {folder}
+    assert [path.name for path in (tmp_path / "results").iterdir()] == [folder.name]
+
+
+# --- trials.csv ---
+
+
+def test_every_unit_is_a_row_with_its_scores(tmp_path: Path) -> None:
+    experiment, units = quickstart("seeds=[0,1]", "methods.sft_warmup=null")
+    write_run(tmp_path, experiment, units_of(units, "base_eval")[0], {0: [1, 0]})
+    first, second = units_of(units, "vanilla")
+    write_run(tmp_path, experiment, first, {20: [1, 2], 40: [4, 3]}, steps=60)
+    write_run(tmp_path, experiment, second, {20: [1, None]}, done=False)
+    trials = read_trials(experiment, units, tmp_path)
+    assert [trial.unit for trial in trials] == [unit.id for unit in units]
+    rows = {row["unit"]: row for row in csv.DictReader(to_csv(trials).splitlines())}
+    best = rows[first.id]
+    assert (best["method"], best["seed"], best["state"], best["best_step"]) == ("vanilla", "0", "done", "40")
+    assert (best["avg"], best["arithmetic_short"], best["arithmetic_long"]) == ("87.50", "100.00", "75.00")
+    assert best["seconds"] == ""
+    assert (rows[second.id]["avg"], rows[second.id]["best_step"]) == ("", "")
+    base = rows[units_of(units, "base_eval")[0].id]
+    assert (base["method"], base["kind"], base["avg"]) == ("base", "base_eval", "12.50")
+    trust = next(unit for unit in units if unit.method == "trust_region")
+    assert (rows[trust.id]["setting"], rows[trust.id]["state"]) == ("epsilon0=0.01 K=12", "queued")

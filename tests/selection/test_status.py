@@ -1,0 +1,316 @@
+"""Where units stand, what they do, and how long the rest takes: from made-up run directories."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli import main
+from orchestrator.config import Experiment
+from orchestrator.experiment.evaluations import evaluation_ids, fresh_evaluation_ids, problems_wanted
+from orchestrator.experiment.units import Unit
+from orchestrator.monitor import status
+from orchestrator.monitor.status import Session, UnitStatus, overview
+from orchestrator.monitor.time_left import Job, sweep_seconds, work_left, work_once_trained
+from orchestrator.monitor.timings import BLENDED, PLAIN, measure
+from orchestrator.planning import plan
+from orchestrator.records.log import EVALUATING, RESCORING, TRAINING
+from orchestrator.records.rundir import RunReader, RunWriter
+from tests.fake_runs import QUICKSTART, metrics, quickstart, record, units_of, write_run
+
+Loaded = tuple[Experiment, list[Unit]]
+SHORT, LONG = "arithmetic_short", "arithmetic_long"
+
+
+@pytest.fixture(scope="module")
+def plain() -> Loaded:
+    return quickstart()
+
+
+@pytest.fixture(scope="module")
+def rescored() -> Loaded:
+    return quickstart("evaluation.rescore=true")
+
+
+def of(found: list[UnitStatus], unit: Unit) -> UnitStatus:
+    return next(s for s in found if s.id == unit.id)
+
+
+@contextmanager
+def writing(runs: Path, *units: Unit) -> Iterator[list[RunWriter]]:
+    """Units that a process works on."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(closing(RunWriter(runs, unit.id))) for unit in units]
+
+
+def train_row(step: int, seconds: float) -> dict[str, object]:
+    return {"step": step, "phase": "train", "rollout": seconds}
+
+
+def evaluation_row(step: int, benchmark: str, responses: int, seconds: float) -> dict[str, object]:
+    what = {"step": step, "phase": "evaluate", "benchmark": benchmark}
+    return {**what, "draw": 0, "responses": responses, "seconds": seconds}
+
+
+# --- states and phases ---
+
+
+def test_a_running_unit_says_what_it_does(tmp_path: Path, plain: Loaded) -> None:
+    [vanilla] = units_of(plain[1], "vanilla")
+    with writing(tmp_path, vanilla) as [run]:
+        run.describe({}, dict)
+        assert of(status.collect(*plain, tmp_path), vanilla).doing == "starting"
+        run.log.begin("sweep", 3)
+        run.log.enter(TRAINING)
+        run.append("metrics.jsonl", [metrics(0)])
+        found = of(status.collect(*plain, tmp_path), vanilla)
+        assert (found.state, found.phase, found.doing, found.step) == ("running", TRAINING, "training", 1)
+        run.log.enter(EVALUATING, LONG, step=20, of=200)
+        assert of(status.collect(*plain, tmp_path), vanilla).doing == f"evaluating {LONG} 0/200"
+
+
+def test_another_attempt_is_counted(tmp_path: Path, plain: Loaded) -> None:
+    [vanilla] = units_of(plain[1], "vanilla")
+    with writing(tmp_path, vanilla) as [run]:
+        run.log.begin("sweep", 3)
+        run.log.begin("sweep", 3)
+        run.log.enter(TRAINING)
+        assert of(status.collect(*plain, tmp_path), vanilla).doing == "training, attempt 2 of 3"
+
+
+def test_the_best_trial_of_an_open_family_waits_for_rescoring(tmp_path: Path, rescored: Loaded) -> None:
+    """While its rival trains, only the trial that is ahead is not done; once all are trained it is its turn."""
+    experiment, units = rescored
+    better, worse = units_of(units, "trust_region")
+    write_run(tmp_path, experiment, better, {60: [4, 3]}, steps=60)
+    found = of(status.collect(*rescored, tmp_path), better)
+    assert (found.state, found.phase, found.doing) == ("waiting", RESCORING, "waiting for rescoring")
+    write_run(tmp_path, experiment, worse, {60: [1, 1]}, steps=60)
+    states = {unit.id: of(status.collect(*rescored, tmp_path), unit).doing for unit in (better, worse)}
+    assert states == {better.id: "waiting for rescoring", worse.id: "done"}
+    with writing(tmp_path, better) as [run]:
+        run.log.enter(RESCORING, SHORT, step=60, of=800)
+        assert of(status.collect(*rescored, tmp_path), better).doing == f"rescoring {SHORT} 0/800"
+        for evaluation_id in fresh_evaluation_ids(experiment.setups["arithmetic"]).values():
+            run.write_evaluation(evaluation_id, 60, [record(2)])
+    assert of(status.collect(*rescored, tmp_path), better).state == "done"
+
+
+def test_trained_units_of_a_race_that_has_not_begun_wait_for_it(tmp_path: Path) -> None:
+    loaded = quickstart("evaluation.budget=adaptive")
+    first, _ = units_of(loaded[1], "trust_region")
+    write_run(tmp_path, loaded[0], first, {60: [4, 3]}, steps=60)
+    assert of(status.collect(*loaded, tmp_path), first).doing == "waiting for its race"
+
+
+def test_what_waits_for_the_supervised_stage_says_so(tmp_path: Path, plain: Loaded) -> None:
+    [trial] = units_of(plain[1], "sft_warmup")
+    assert of(status.collect(*plain, tmp_path), trial).doing == "waiting for sft"
+
+
+def test_the_latest_score_stands_beside_the_best(tmp_path: Path, plain: Loaded) -> None:
+    [vanilla] = units_of(plain[1], "vanilla")
+    write_run(tmp_path, plain[0], vanilla, {20: [4, 3], 40: [2, 2]}, steps=40, done=False)
+    found = of(status.collect(*plain, tmp_path), vanilla)
+    assert (found.state, found.best_step, found.score) == ("interrupted", 20, 7 / 8)
+    assert (found.latest_step, found.latest_score) == (40, 1 / 2)
+
+
+def test_families_are_counted_with_their_best_checkpoint(tmp_path: Path, plain: Loaded) -> None:
+    first, second = units_of(plain[1], "trust_region")
+    write_run(tmp_path, plain[0], first, {20: [1, 1], 60: [2, 2]}, steps=60)
+    write_run(tmp_path, plain[0], second, {20: [3, 2]}, steps=20, done=False)
+    [family] = [f for f in overview(*plain, tmp_path).families if f.label == "TRB"]
+    assert family.states == {"done": 1, "interrupted": 1}
+    assert (family.score, family.setting, family.step) == (5 / 8, "epsilon0=0.05 K=12", 20)
+
+
+# --- time left ---
+
+
+def test_nothing_is_said_before_anything_was_measured(tmp_path: Path, plain: Loaded) -> None:
+    [vanilla] = units_of(plain[1], "vanilla")
+    with writing(tmp_path, vanilla) as [run]:
+        run.log.enter(TRAINING)
+        found = overview(*plain, tmp_path)
+    assert of(found.units, vanilla).seconds_left is None
+    assert found.seconds_left is None
+
+
+def test_time_left_counts_steps_and_the_evaluations_to_come(tmp_path: Path, plain: Loaded) -> None:
+    """20 of 60 steps at 2 s; two checkpoints to come, 1,600 responses each at 0.01 s."""
+    [vanilla] = units_of(plain[1], "vanilla")
+    with writing(tmp_path, vanilla) as [run]:
+        run.append("metrics.jsonl", [metrics(step) for step in range(20)])
+        run.new_checkpoint(20, lambda folder: (folder / "model.safetensors").touch())
+        run.commit(20)
+        for step in range(20):
+            run.append_timing(train_row(step, 9.0 if step == 0 else 2.0))
+        for benchmark, evaluation_id in evaluation_ids(plain[0].setups["arithmetic"]).items():
+            run.write_evaluation(evaluation_id, 20, [record(1)])
+            run.append_timing(evaluation_row(20, benchmark, 800, 8.0))
+        found = of(status.collect(*plain, tmp_path), vanilla)
+    assert found.seconds_left == pytest.approx(40 * 2.0 + 2 * 1600 * 0.01)
+
+
+def test_responses_that_are_sampled_are_not_left(tmp_path: Path, plain: Loaded) -> None:
+    experiment, units = plain
+    [vanilla] = units_of(units, "vanilla")
+    with writing(tmp_path, vanilla) as [run]:
+        run.new_checkpoint(60, lambda folder: (folder / "model.safetensors").touch())
+        run.commit(60)
+        run.log.enter(EVALUATING, SHORT, step=60, of=800)
+        wanted = status.wants(experiment, units, tmp_path)[vanilla.id]
+        run.log.enter(EVALUATING, LONG, step=60, of=800)
+        work = work_left(experiment, vanilla, RunReader(tmp_path, vanilla.id), 60, wanted)
+        assert work == {SHORT: 800, LONG: 800}
+        note = RunReader(tmp_path, vanilla.id).phase()
+        assert note is not None
+        (run.path / "phase.json").write_text(json.dumps(vars(replace(note, done=512))))
+        work = work_left(experiment, vanilla, RunReader(tmp_path, vanilla.id), 60, wanted)
+        assert work == {SHORT: 800, LONG: 288}
+
+
+def test_blended_steps_and_plain_steps_cost_what_each_was_measured_at(tmp_path: Path, plain: Loaded) -> None:
+    first, second = units_of(plain[1], "trust_region")
+    assert plan.teacher_online_steps(first) == 12
+    with writing(tmp_path, first) as [run]:
+        for step in range(20):
+            run.append_timing(train_row(step, 3.0 if step < 12 else 1.0))
+    costs = measure(*plain, tmp_path)
+    assert [costs.of(second, kind) for kind in (BLENDED, PLAIN)] == [3.0, 1.0]
+    fresh = work_left(plain[0], second, RunReader(tmp_path, second.id), 0, {})
+    assert (fresh[BLENDED], fresh[PLAIN]) == (12, 48)
+
+
+def test_what_nobody_measured_is_planned_in_proportion(tmp_path: Path, plain: Loaded) -> None:
+    """Twice as slow in training than planned: evaluations are expected to be twice as slow as planned too."""
+    experiment, units = plain
+    [vanilla] = units_of(units, "vanilla")
+    seconds = {s: plan.phase_seconds(experiment.setups["arithmetic"], vanilla, experiment.runtime, s)
+               for s in (plan.LOW, plan.HIGH)}  # fmt: skip
+    a_step = sum(sum(s[phase] for phase in ("rollout", "score", "learn")) for s in seconds.values()) / 2 / 60
+    responses = 3 * sum(problems_wanted(experiment.setups["arithmetic"].evaluation, key) * 4 for key in (SHORT, LONG))
+    a_response = sum(s["evaluate"] for s in seconds.values()) / 2 / responses
+    with writing(tmp_path, vanilla) as [run]:
+        for step in range(3):
+            run.append_timing(train_row(step, 2 * a_step))
+    costs = measure(experiment, units, tmp_path)
+    assert costs.of(vanilla, SHORT) == pytest.approx(2 * a_response)
+
+
+def test_once_trained_a_family_is_sampled_again_for_each_seed() -> None:
+    experiment, units = quickstart("evaluation.rescore=true", "seeds=[0,1]")
+    seeds = units_of(units, "vanilla")
+    assert work_once_trained(experiment, [seeds]) == {SHORT: 1600, LONG: 1600}
+
+
+def test_a_race_expects_more_rungs() -> None:
+    experiment, units = quickstart("evaluation.budget=adaptive", f"evaluation.benchmarks.{SHORT}.n=64")
+    settings = [[unit] for unit in units_of(units, "trust_region")]
+    assert work_once_trained(experiment, settings)[SHORT] > 0
+
+
+def test_waves_of_a_sweep_add_up_and_run_side_by_side(plain: Loaded) -> None:
+    [vanilla] = units_of(plain[1], "vanilla")
+    four = [Job(vanilla, 10.0, 0) for _ in range(4)]
+    assert sweep_seconds(four, {"CPU": 2, "GPU": 0}, running=1) == 20.0
+    assert sweep_seconds(four, {}, running=4) == 10.0
+    assert sweep_seconds([*four, Job(vanilla, 5.0, 1)], {"CPU": 2}, running=1) == 25.0
+    assert sweep_seconds([*four, Job(vanilla, None, 1)], {"CPU": 2}, running=1) is None
+    assert sweep_seconds(four, {"CPU": 2}, running=0) is None
+
+
+def test_the_process_that_submits_knows_its_cluster_and_its_pace(
+    tmp_path: Path, plain: Loaded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [vanilla] = units_of(plain[1], "vanilla")
+    write_run(tmp_path, plain[0], vanilla, {60: [1, 2]}, steps=60)
+    monkeypatch.setattr(status.time, "monotonic", lambda: 130.0)
+    with writing(tmp_path, *units_of(plain[1], "veto")):
+        found = overview(*plain, tmp_path, Session(100.0, 0, {"CPU": 2.0, "GPU": 0.0}))
+    assert (found.elapsed, found.trials_an_hour, found.used["CPU"]) == (30.0, 120.0, 1.0)
+
+
+# --- the command ---
+
+
+def test_json_keeps_its_keys_and_names_the_folder(
+    tmp_path: Path, plain: Loaded, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["status", str(QUICKSTART), "--json", "--runs", str(tmp_path)])
+    assert ended.value.code == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["runs"] == str(tmp_path)
+    assert {"seconds_left", "elapsed"} <= set(shown["sweep"])
+    old = {"id", "setup", "label", "kind", "seed", "state", "step", "steps", "loss", "score", "best_step"}
+    assert old | {"seconds_left", "error", "phase", "doing"} <= set(shown["units"][0])
+
+
+def test_a_runs_folder_that_is_not_there_is_said_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["status", str(QUICKSTART), "--runs", str(tmp_path / "nowhere")])
+    assert ended.value.code == 1
+    assert capsys.readouterr().out.splitlines()[0] == f"runs: {tmp_path / 'nowhere'} (does not exist)"
+
+
+def test_the_runs_folder_can_come_from_the_environment(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRB_RUNS", str(tmp_path))
+    with pytest.raises(SystemExit):
+        main(["status", str(QUICKSTART)])
+    assert capsys.readouterr().out.startswith(f"runs: {tmp_path} (0 of ")
+
+
+def test_a_failed_unit_names_its_traceback_and_its_log(
+    tmp_path: Path, plain: Loaded, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [vanilla] = units_of(plain[1], "vanilla")
+    with writing(tmp_path, vanilla) as [run]:
+        run.describe({}, dict)
+        run.fail("RuntimeError: lr 1e30?", "Traceback …")
+    with pytest.raises(SystemExit):
+        main(["status", str(QUICKSTART), "--runs", str(tmp_path)])
+    shown = capsys.readouterr().out
+    assert f"{vanilla.id}: RuntimeError: lr 1e30?" in shown
+    assert str(tmp_path / vanilla.id / "traceback.txt") in shown
+    assert f"trb logs {vanilla.id}" in shown
+
+
+def test_a_folder_that_cannot_be_written_can_be_looked_at(plain: Loaded) -> None:
+    """As somebody else than its owner, who may only read."""
+    [vanilla] = units_of(plain[1], "vanilla")
+    with tempfile.TemporaryDirectory() as name:
+        runs = Path(name)
+        write_run(runs, plain[0], vanilla, {60: [1, 2]}, steps=60)
+        folders = [runs, *(path for path in runs.rglob("*") if path.is_dir())]
+        for folder in folders:
+            folder.chmod(0o555)
+        try:
+            with somebody_else():
+                assert of(status.collect(*plain, runs), vanilla).state == "done"
+        finally:
+            for folder in folders:
+                folder.chmod(0o755)
+
+
+@contextmanager
+def somebody_else() -> Iterator[None]:
+    """Without the rights of root, who may write everywhere."""
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)

@@ -1,0 +1,100 @@
+"""What is refused before Ray starts: folders that cannot be written to, full disks, addresses where no Ray is."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import UserError
+from orchestrator.sweep.preflight import HELLO, check_address, check_runs_folder
+
+
+def test_a_folder_that_can_be_written_to_is_left_as_it_was(tmp_path: Path) -> None:
+    check_runs_folder(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    check_runs_folder(tmp_path / "runs")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for runs in (Path("/proc/trb"), Path("/sys/trb/runs"), tmp_path / "file" / "runs"):
+        with pytest.raises(UserError, match=f"^--runs: '.*{runs.name}' — a folder that can be written to"):
+            check_runs_folder(runs)
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"— 1099511627776 MiB free on its disk, which has \d+$"):
+        check_runs_folder(tmp_path, least_free=2**60)
+    assert list(tmp_path.iterdir()) == []
+
+
+class Server:
+    """Answers everyone who connects with `answer`, after `reads` bytes."""
+
+    def __init__(self, answer: bytes, reads: int):
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._answer, self._reads = answer, reads
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            with connection:
+                connection.recv(self._reads)
+                connection.sendall(self._answer)
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+@pytest.fixture
+def serve() -> Iterator[object]:
+    servers: list[Server] = []
+
+    def start(answer: bytes, reads: int = len(HELLO)) -> str:
+        servers.append(Server(answer, reads))
+        return servers[-1].address
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+def test_a_server_that_speaks_grpc(serve) -> None:
+    check_address(serve(bytes([0, 0, 6, 4, 0, 0, 0, 0, 0]) + b"\0" * 6))
+
+
+@pytest.mark.parametrize("answer", [b"", b"SSH-2.0-OpenSSH_9.2\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
+def test_a_server_that_is_not_ray(answer: bytes, serve) -> None:
+    address = serve(answer)
+    with pytest.raises(UserError, match=f"^--address: '{address}' — something answers there, but it is not Ray$"):
+        check_address(address)
+
+
+def test_nobody_at_all() -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        port = listener.getsockname()[1]
+    with pytest.raises(UserError, match="nothing answers there"):
+        check_address(f"127.0.0.1:{port}")
+
+
+@pytest.mark.parametrize("address", ["", "host", ":6379", "host:", "host:x", "host:99999", "host:" + "9" * 5000, "h:²"])
+def test_what_is_no_address(address: str) -> None:
+    with pytest.raises(UserError, match="auto, or HOST:PORT"):
+        check_address(address)
+
+
+@pytest.mark.parametrize("host", ["x" * 70, "a..b", "é" * 70])
+def test_what_is_no_host(host: str) -> None:
+    with pytest.raises(UserError, match="nothing answers there"):
+        check_address(f"{host}:6379")

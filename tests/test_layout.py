@@ -1,0 +1,148 @@
+"""The rooms of the program: imports point one way, down the floors that the packages' docstrings list."""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.sweeps import ROOT, environment
+
+PACKAGES = ("orchestrator", "analysis")
+FOR_ANALYSIS = {"config", "errors", "data", "experiment", "records", "selection", "monitor"}
+USING_ANALYSIS = {"orchestrator.commands", "orchestrator.cli"}
+USING_ENGINES = {"models", "workers", "trial"}  # the engines' own folders, not their catalog
+CONFINED = {
+    "wandb": {"orchestrator.tracking.upload", "orchestrator.tracking.dashboard"},
+    "wandb_workspaces": {"orchestrator.tracking.dashboard"},
+    "ray": {
+        "orchestrator.sweep.waves",
+        "orchestrator.sweep.trainable",
+        "orchestrator.sweep.failures",
+        "orchestrator.workers.actors",
+    },
+}
+HEAVY = {"torch", "ray", "transformers", "wandb", "matplotlib", "pandas", "datasets"}
+LIGHT = {"errors", "config", "cores", "records", "grading", "experiment", "selection", "planning", "monitor", "cli"}
+LIGHT_MODULES = {
+    *("policy.spec", "policy.draft_length", "engines.memory", "data.benchmarks", "data.files", "data.sources"),
+    *("models.checkpoints", "tracking.projection", "tracking.login"),
+}
+
+
+def modules() -> dict[str, Path]:
+    """Dotted name → file of every module of the product."""
+    files = [file for package in PACKAGES for file in sorted((ROOT / package).rglob("*.py"))]
+    return {".".join(file.relative_to(ROOT).with_suffix("").parts): file for file in files if file.stem != "__init__"}
+
+
+def floors(package: str) -> list[set[str]]:
+    """The rooms of each floor, the lowest first: the indented block of the package's docstring."""
+    text = ast.get_docstring(ast.parse((ROOT / package / "__init__.py").read_text(encoding="utf-8"))) or ""
+    lines = re.findall(r"^ {4}([a-z_, ]+)$", text, flags=re.MULTILINE)
+    return [set(line.split(", ")) for line in lines]
+
+
+FLOORS = {package: floors(package) for package in PACKAGES}
+
+
+def imported(file: Path) -> Iterator[str]:
+    """Dotted names a file imports, also inside functions; `from a import b` is both a and a.b."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}: relative import"
+            yield node.module or ""
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def own_imports(name: str) -> set[str]:
+    """Product modules that a product module imports."""
+    known = modules()
+    return {target for target in imported(known[name]) if target in known} - {name}
+
+
+def room(name: str) -> str:
+    return name.split(".")[1]
+
+
+def floor(name: str) -> int:
+    """The floor of a module's room, counted from the lowest."""
+    found = [index for index, rooms in enumerate(FLOORS[name.split(".")[0]]) if room(name) in rooms]
+    assert len(found) == 1, f"{name} needs one place in the table of {name.split('.')[0]}/__init__.py"
+    return found[0]
+
+
+@pytest.mark.parametrize("name", modules())
+def test_imports_point_down(name: str) -> None:
+    package = name.split(".")[0]
+    for target in own_imports(name):
+        if target.split(".")[0] != package:
+            continue
+        assert room(target) == room(name) or floor(target) < floor(name), f"{name} imports {target}"
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_table_names_what_is_there(package: str) -> None:
+    there = {room(name) for name in modules() if name.startswith(f"{package}.")}
+    assert set().union(*FLOORS[package]) == there
+    assert sum(map(len, FLOORS[package])) == len(there)
+
+
+def test_no_module_imports_itself_in_a_circle() -> None:
+    graph = {name: own_imports(name) for name in modules()}
+    assert set(graphlib.TopologicalSorter(graph).static_order()) == set(graph)
+
+
+def test_analysis_reads_and_is_used_by_commands() -> None:
+    for name in modules():
+        across = {target for target in own_imports(name) if target.split(".")[0] != name.split(".")[0]}
+        if name.startswith("analysis."):
+            assert {room(target) for target in across} <= FOR_ANALYSIS, name
+        elif across:
+            assert ".".join(name.split(".")[:2]) in USING_ANALYSIS, name
+
+
+def test_engines_are_behind_their_users() -> None:
+    for name in modules():
+        inside = [target for target in own_imports(name) if re.match(r"orchestrator\.engines\.\w+\.", target)]
+        assert not inside or room(name) in USING_ENGINES | {"engines"}, f"{name} imports {inside}"
+
+
+@pytest.mark.parametrize("package", CONFINED)
+def test_where_a_package_is_imported(package: str) -> None:
+    users = {n for n, file in modules().items() if package in {target.split(".")[0] for target in imported(file)}}
+    assert users == CONFINED[package]
+
+
+def test_every_room_says_what_it_is_for() -> None:
+    folders = {file.parent for file in modules().values()}
+    for folder in folders:
+        assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))), folder
+
+
+def test_rooms_of_plans_and_records_are_light() -> None:
+    """None of their modules loads torch, ray or the like, directly or by what it imports."""
+    own = [name for name in modules() if name.startswith("orchestrator.")]
+    light = [name for name in own if room(name) in LIGHT or name.split(".", 1)[1] in LIGHT_MODULES]
+    assert {name.split(".", 1)[1] for name in light} >= LIGHT_MODULES
+    code = f"""
+import importlib, json, sys
+loaded = {{}}
+for name in {light!r}:
+    importlib.import_module(name)
+    for heavy in {HEAVY!r} & set(sys.modules):
+        loaded.setdefault(heavy, name)
+print(json.dumps(loaded))
+"""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, check=True, cwd=ROOT, env=environment(), capture_output=True, text=True)
+    assert json.loads(done.stdout) == {}

@@ -1,0 +1,245 @@
+"""The W&B workspace: its panels name what runs really log, and saving it twice leaves one."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.cli import main
+from orchestrator.experiment.evaluations import evaluation_ids
+from orchestrator.experiment.identity import model_identity
+from orchestrator.experiment.load import load_experiment
+from orchestrator.experiment.units import expand
+from orchestrator.grading.grader import Grade
+from orchestrator.models import checkpoints
+from orchestrator.models.embedded import build
+from orchestrator.records.problem_record import ProblemRecord
+from orchestrator.records.rundir import RunWriter
+from orchestrator.sweep import prepare
+from orchestrator.tracking.dashboard import COST, OBJECTIVE, TRUST_REGION, dashboard
+from orchestrator.tracking.projection import projected_rows, results_id
+from orchestrator.trial.loop import run_unit
+from orchestrator.workers.roles import inline_roles
+from tests.fake_runs import QUICKSTART, quickstart, units_of, write_run
+from tests.sweeps import ROOT, environment, write_experiment
+from tests.tracking.test_online import server  # noqa: F401  a fixture
+from tests.tracking.test_projection import mirror
+from tests.wandb_server import WandbServer
+
+KNOBS: dict[str, dict[str, list[float]]] = {
+    "vanilla": {},
+    "trust_region": {"epsilon0": [0.05], "K": [5]},
+    "fixed_epsilon": {"epsilon": [0.05]},
+    "skd": {"K": [5], "tau_T": [0.6]},
+}
+NOT_PER_STEP = {"best_score"}  # of the summary
+
+
+class EverySecond:
+    """A grader to whom every second response is right: a model this small never is."""
+
+    def __init__(self, deadline_s: float):
+        self._verdicts = itertools.cycle([True, False])
+
+    def __enter__(self) -> EverySecond:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def grade(self, gold: str, text: str) -> Grade:
+        return Grade(next(self._verdicts), None)
+
+
+@pytest.fixture(scope="module")
+def logged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, set[str]]]:
+    """Method → W&B names of a unit that really took two steps."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("orchestrator.trial.loop.Grader", EverySecond)
+        yield names_of(tmp_path_factory.mktemp("logged"))
+
+
+def names_of(folder: Path) -> dict[str, set[str]]:
+    runs = folder / "runs"
+    training = {"steps": 2, "checkpoint_every": 2}
+    experiment = load_experiment(write_experiment(folder, KNOBS, training=training))
+    (setup,) = experiment.setups.values()
+    for model in (setup.student, setup.teacher):
+        build(model_identity(model, setup), Path(checkpoints.checkpoint_of(model, setup, runs).path))
+    pair = checkpoints.checkpoint_of(setup.student, setup, runs), checkpoints.checkpoint_of(setup.teacher, setup, runs)
+    names: dict[str, set[str]] = {}
+    for unit in expand(experiment):
+        if unit.method is None:
+            continue
+        spec = prepare.worker_spec(unit, experiment, runs, pair)
+        roles = inline_roles(spec)
+        with closing(RunWriter(runs, unit.id)) as run:
+            for _ in run_unit(spec, run, roles):
+                pass
+            for evaluation_id in evaluation_ids(setup).values():
+                run.write_evaluation(evaluation_id, 2, [ProblemRecord("p", 1, 1, 0, 0, 0, 3, {"1": 1})])
+            rows = projected_rows(unit, setup, run)
+        roles.close()
+        names[unit.method] = {name for row in rows.values() for name in row}
+    return names
+
+
+def panels_of(view: dict[str, Any]) -> dict[str, list[str]]:
+    """Section → metrics of its panels, from the specification that is sent."""
+    sections = view["spec"]["section"]["panelBankConfig"]["sections"]
+    return {
+        section["name"]: [name for panel in section["panels"] for name in panel["config"].get("metrics", [])]
+        for section in sections
+    }
+
+
+def specification(*overrides: str) -> dict[str, Any]:
+    experiment, units = quickstart(*overrides)
+    return json.loads(dashboard(experiment, units, Path("runs"), None, None, dry_run=True))
+
+
+# --- panels ---
+
+
+@pytest.mark.parametrize("panel", [*TRUST_REGION, *OBJECTIVE, *COST], ids=lambda panel: panel.title)
+def test_a_panel_shows_what_its_methods_log_and_no_other(panel: Any, logged: dict[str, set[str]]) -> None:
+    assert set(panel.methods) <= set(logged)
+    for method, names in logged.items():
+        shown = set(panel.metrics) <= names
+        assert shown is (not panel.methods or method in panel.methods), method
+
+
+def test_every_metric_of_the_specification_is_logged(logged: dict[str, set[str]], tmp_path: Path) -> None:
+    experiment = load_experiment(write_experiment(tmp_path, KNOBS))
+    view = json.loads(dashboard(experiment, expand(experiment), tmp_path, None, None, dry_run=True))
+    named = {name for metrics in panels_of(view).values() for name in metrics}
+    assert {"eval/mean", "eval/arithmetic_short", "train/reward", "train/beta", "train/replaced"} <= named
+    assert named - set().union(*logged.values()) == NOT_PER_STEP
+
+
+def test_the_sections_and_their_order() -> None:
+    view = specification()
+    assert list(panels_of(view)) == ["accuracy", "trust region", "objective", "cost"]
+    accuracy = panels_of(view)["accuracy"]
+    assert accuracy == ["best_score", "eval/mean", "eval/arithmetic_short", "eval/arithmetic_long", "train/reward"]
+
+
+def test_a_panel_that_no_method_fills_is_left_out() -> None:
+    assert "train/replaced" in panels_of(specification())["trust region"]
+    without = panels_of(specification("methods.skd=null"))["trust region"]
+    assert "train/replaced" not in without
+    assert "train/beta" in without
+    alone = {f"methods.{method}=null" for method in load_experiment(QUICKSTART).methods if method != "vanilla"}
+    shown = {name for metrics in panels_of(specification(*alone)).values() for name in metrics}
+    assert {"train/loss", "time/rollout"} <= shown
+    assert not {"train/beta", "train/behavior_kl", "train/draft_length"} & shown
+
+
+def test_runs_of_the_experiment_grouped_by_method_and_setup() -> None:
+    experiment, units = quickstart()
+    (runset,) = specification()["spec"]["section"]["runSets"]
+    assert [key["name"] for key in runset["grouping"]] == ["method.value", "setup.value"]
+    (only,) = runset["filters"]["filters"]
+    assert (only["key"], only["op"]) == ({"section": "run", "name": "name"}, "IN")
+    assert only["value"] == [*(unit.id for unit in units), results_id(experiment)]
+
+
+# --- the command ---
+
+
+def run(*arguments: str | Path) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(["dashboard", str(QUICKSTART), *map(str, arguments)])
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+def test_a_dry_run_is_json_always_the_same_and_needs_no_network(
+    server: WandbServer,  # noqa: F811
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shown = []
+    for _ in range(2):
+        assert run("--dry-run", "--entity", "me", "--project", "elsewhere") == 0
+        shown.append(capsys.readouterr().out)
+    assert shown[0] == shown[1]
+    view = json.loads(shown[0])
+    assert (view["entity"], view["project"], view["displayName"]) == ("me", "elsewhere", "trb quickstart")
+    assert server.seen == []
+
+
+def test_saving_twice_leaves_one_workspace(
+    server: WandbServer,  # noqa: F811
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    experiment, units = quickstart()
+    unit = units_of(units, "vanilla")[0]
+    write_run(tmp_path / "runs", experiment, unit, {}, steps=2)
+    mirror(experiment, [unit], tmp_path / "runs", "online")
+    shown = []
+    for _ in range(2):
+        assert run() == 0
+        shown.append(capsys.readouterr())
+    (view,) = server.views.values()
+    identity = view["name"].removeprefix("nw-").removesuffix("-v")
+    assert shown == [(f"{server.url}/team/trb?nw={identity}\n", "")] * 2
+    assert (view["entityName"], view["projectName"], view["type"]) == ("team", "trb", "project-view")
+    assert json.loads(view["spec"]) == specification()["spec"]
+
+
+def complaint(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
+    assert run(*arguments) == 2
+    shown, line = capsys.readouterr()
+    assert shown == ""
+    assert line.startswith("trb: ")
+    assert line.count("\n") == 1
+    return line
+
+
+def test_without_a_login_it_says_how_to_log_in(
+    server: WandbServer,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.delenv("WANDB_API_KEY")
+    line = complaint(capsys, "--runs", tmp_path)
+    assert f"no key for {server.url} — `wandb login`, or WANDB_API_KEY in the environment" in line
+    assert f"wandb leet {tmp_path}/.wandb/wandb" in line
+    assert server.seen == []
+
+
+def test_a_project_that_is_not_there(
+    server: WandbServer,  # noqa: F811
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert "--project: team/nowhere is not there — `trb submit`" in complaint(capsys, "--project", "nowhere")
+    assert server.views == {}
+
+
+def test_a_server_that_refuses(
+    server: WandbServer,  # noqa: F811
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    server.refusals["View"] = "permission denied"
+    line = complaint(capsys, "--entity", "others")
+    assert server.url in line
+    assert "permission denied" in line
+
+
+# --- import ---
+
+
+def test_its_libraries_warnings_reach_nobody() -> None:
+    command = [sys.executable, "-W", "error", "-c", "import orchestrator.tracking.dashboard"]
+    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

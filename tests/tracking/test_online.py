@@ -1,0 +1,447 @@
+"""W&B online, against a stand-in server on 127.0.0.1: rows once, the results table, no key, no waiting for ever."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import wandb
+
+from orchestrator.cli import main
+from orchestrator.config import Experiment
+from orchestrator.experiment.units import Unit, expand
+from orchestrator.tracking import follow, upload
+from orchestrator.tracking.follow import Mirror, stale_projections
+from orchestrator.tracking.login import mirror_folder, sync_command
+from orchestrator.tracking.projection import Table, results_id
+from orchestrator.tracking.upload import mirror_results
+from tests.fake_runs import QUICKSTART, fake_models, quickstart, units_of, write_run
+from tests.tracking.test_projection import KEY, mirror, scores, stale_units, train_rows
+from tests.wandb_server import WandbServer, serving
+
+Loaded = tuple[Experiment, list[Unit]]
+
+AGAIN = "trb submit sweep.yaml"
+CLOSED = "http://127.0.0.1:9"  # nothing listens there
+TABLES: dict[str, Table] = {"results": (["Method", "Avg"], [["Veto", 50.0], ["Vanilla", None]])}
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WandbServer]:
+    """A user who is logged in to a server of the test's own; wandb forgets all others."""
+    for name in ("WANDB_MODE", "WANDB_DIR", "WANDB_PROJECT", "WANDB_ENTITY", "WANDB_RUN_ID"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
+    wandb.teardown()
+    with serving() as running:
+        monkeypatch.setenv("WANDB_BASE_URL", running.url)
+        yield running
+    wandb.teardown()
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for a server longer than a second."""
+    monkeypatch.setattr(upload, "INIT_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(upload, "FINISH_TIMEOUT_S", 1.0)
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    return tmp_path / "runs"
+
+
+@pytest.fixture(scope="module")
+def loaded() -> Loaded:
+    return quickstart()
+
+
+def forget(runs: Path) -> None:
+    """Remove the notes of what W&B was given."""
+    for note in mirror_folder(runs).glob("*.json"):
+        note.unlink()
+
+
+# --- rows ---
+
+
+def test_each_committed_step_arrives_once(
+    server: WandbServer, runs: Path, loaded: Loaded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment, units = loaded
+    unit = units_of(units, "trust_region")[0]
+    write_run(runs, experiment, unit, {20: [1, 2]}, steps=25, done=False)
+    mirror(experiment, [unit], runs, "online")
+    expected = train_rows(45)
+    expected[20] |= scores(0.25, 0.5)
+    assert server.runs[unit.id].rows == expected[:25]
+    write_run(runs, experiment, unit, {40: [3, 4]}, steps=45, done=False)
+    assert stale_units(experiment, [unit], runs, "online") == [unit]
+    mirror(experiment, [unit], runs, "online")
+    expected[40] |= scores(0.75, 1.0)
+    assert server.runs[unit.id].rows == expected
+    forget(runs)
+    mirror(experiment, [unit], runs, "online")
+    assert server.runs[unit.id].rows == expected
+    assert stale_units(experiment, [unit], runs, "online") == []
+    monkeypatch.setenv("WANDB_BASE_URL", CLOSED)  # another server has nothing yet
+    assert stale_units(experiment, [unit], runs, "online") == [unit]
+
+
+def test_a_run_goes_on_where_the_server_has_it(server: WandbServer, runs: Path, loaded: Loaded) -> None:
+    experiment, units = loaded
+    unit = units_of(units, "vanilla")[0]
+    write_run(runs, experiment, unit, {}, steps=20, done=False)
+    mirror(experiment, [unit], runs, "online")
+    run = server.runs[unit.id]
+    for line in range(7, 20):  # the connection broke on the way
+        del run.history[line]
+    run.summary["_step"] = 6
+    write_run(runs, experiment, unit, {}, steps=30, done=False)
+    mirror(experiment, [unit], runs, "online")
+    assert run.rows == train_rows(30)
+
+
+def test_a_unit_is_a_run_with_its_knobs_and_its_best_checkpoint(
+    server: WandbServer, runs: Path, loaded: Loaded
+) -> None:
+    experiment, units = loaded
+    unit = units_of(units, "trust_region")[1]
+    write_run(runs, experiment, unit, {20: [1, 2], 40: [4, 2], 60: [3, 3]}, steps=60)
+    mirror(experiment, [unit], runs, "online")
+    run = server.runs[unit.id]
+    config = {key: item["value"] for key, item in json.loads(run.inputs["config"]).items() if key != "_wandb"}
+    expected = {"method": "trust_region", "setup": "arithmetic", "seed": 0, "epsilon0": 0.05, "K": 12}
+    expected |= {"training.top_k": experiment.setups["arithmetic"].training.top_k}
+    assert {key: config.get(key) for key in expected} == expected
+    named = {key: run.inputs[key] for key in ("project", "groupName", "jobType", "tags")}
+    assert named == {"project": "trb", "groupName": "quickstart", "jobType": "TRB", "tags": ["arithmetic"]}
+    assert run.inputs["displayName"] == f"{unit.label} s0 · arithmetic"
+    best = {"best_step": 40, "best_score": 0.75, "candidates": 3}
+    each = {"best/arithmetic_short": 1.0, "best/arithmetic_long": 0.5}
+    assert {key: run.summary.get(key) for key in best | each} == best | each
+    assert run.finished == 1
+
+
+# --- results ---
+
+
+def test_the_results_table_arrives_and_is_replaced(server: WandbServer, runs: Path, loaded: Loaded) -> None:
+    experiment, _ = loaded
+    run_id = results_id(experiment)
+    mirror_results(experiment, TABLES, ["one note", "another"], runs, "online")
+    for value in (50.0, 62.5):
+        changed: dict[str, Table] = {"results": (["Method", "Avg"], [["Veto", value], ["Vanilla", None]])}
+        mirror_results(experiment, changed, ["one note", "another"], runs, "online")
+        run = server.runs[run_id]
+        shown = json.loads(server.files[f"{run_id}/{run.summary['results']['path']}"])
+        assert shown == {"columns": ["Method", "Avg"], "data": [["Veto", value], ["Vanilla", None]]}
+    assert list(server.runs) == [run_id]
+    assert run.rows == []
+    assert (run.inputs["jobType"], run.inputs["notes"]) == ("results", "one note\nanother")
+
+
+# --- how runs stand, and where they are ---
+
+
+def test_a_unit_that_goes_on_stays_open_until_it_is_done(server: WandbServer, runs: Path, loaded: Loaded) -> None:
+    experiment, units = loaded
+    unit = units_of(units, "vanilla")[0]
+    for state, codes in (("running", []), ("failed", [1]), ("running", [1]), ("done", [1, 0])):
+        write_run(runs, experiment, unit, {}, steps=10, done=False)
+        mirror(experiment, [unit], runs, "online", state, goes_on=True)
+        assert server.runs[unit.id].exit_codes == codes
+        assert server.runs[unit.id].summary["state"] == state
+
+
+def test_an_open_run_is_sent_now_and_then_without_anything_new(
+    server: WandbServer, runs: Path, loaded: Loaded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment, units = loaded
+    unit = units_of(units, "vanilla")[0]
+    write_run(runs, experiment, unit, {}, steps=10, done=False)
+    mirror(experiment, [unit], runs, "online", "interrupted", goes_on=True)
+    assert stale_projections(experiment, [unit], runs, "online", goes_on=True) == []
+    monkeypatch.setattr(follow, "HEARTBEAT_S", 0.0)
+    assert len(stale_projections(experiment, [unit], runs, "online", goes_on=True)) == 1
+
+
+def test_a_configuration_that_changed_reaches_a_run_that_is_there(
+    server: WandbServer, runs: Path, loaded: Loaded
+) -> None:
+    experiment, units = loaded
+    unit = units_of(units, "vanilla")[0]
+    write_run(runs, experiment, unit, {}, steps=10, done=False)
+    mirror(experiment, [unit], runs, "online")
+    old = json.loads(server.runs[unit.id].inputs["config"])
+    server.runs[unit.id].inputs["config"] = json.dumps({"training.steps": {"value": 7}, "_wandb": old["_wandb"]})
+    mirror(experiment, [unit], runs, "online")
+    config = json.loads(server.runs[unit.id].inputs["config"])
+    assert config["training.steps"]["value"] == experiment.setups["arithmetic"].training.steps
+
+
+def test_the_projects_page_is_said_before_anything_was_sent(
+    server: WandbServer, runs: Path, loaded: Loaded, unit: Unit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[str] = []
+    Mirror(*loaded, runs, AGAIN, lines.append).announce()
+    assert lines == [f"W&B: {server.url}/team/trb"]
+    Mirror(*loaded, runs, AGAIN, lines.append).catch_up({}, [])
+    before = len(server.seen)
+    Mirror(*loaded, runs, AGAIN, lines.append).announce()  # as noted: nobody is asked again
+    assert lines == [f"W&B: {server.url}/team/trb"] * 3
+    assert len(server.seen) == before
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    Mirror(*loaded, runs, AGAIN, lines.append).announce()
+    assert "wandb leet" in lines[-1]
+    assert str(runs / ".wandb" / "wandb") in lines[-1]
+
+
+def test_the_command_that_is_said_sends_offline_runs(
+    server: WandbServer, runs: Path, loaded: Loaded, unit: Unit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirror(loaded[0], [unit], runs, "offline")
+    assert server.seen == []
+    monkeypatch.chdir(runs.parent)  # it leaves a log in the working directory
+    done = subprocess.run(["bash", "-c", sync_command(runs)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(server.runs[unit.id].rows) == 25
+    assert server.runs[unit.id].exit_codes == [1]
+
+
+# --- the key ---
+
+
+def test_the_key_leaves_only_in_headers(
+    server: WandbServer, runs: Path, loaded: Loaded, capfd: pytest.CaptureFixture[str]
+) -> None:
+    experiment, units = loaded
+    unit = units_of(units, "vanilla")[0]
+    write_run(runs, experiment, unit, {20: [1, 2]}, steps=25)
+    mirror(experiment, [unit], runs, "online")
+    mirror_results(experiment, TABLES, [], runs, "online")
+    assert list((mirror_folder(runs) / "wandb").iterdir()) == []  # what the server has needs no folder
+    server.refusals["UpsertBucket"] = "closed"
+    write_run(runs, experiment, unit, {}, steps=30)
+    with pytest.raises(wandb.Error):
+        mirror(experiment, [unit], runs, "online")
+    assert len(server.seen) > 5
+    assert [request for request in server.seen if KEY in request] == []
+    files = [file for file in runs.parent.rglob("*") if file.is_file()]
+    assert any(file.name == "debug-internal.log" for file in files)
+    assert [file for file in files if KEY.encode() in file.read_bytes()] == []
+    assert capfd.readouterr() == ("", "")  # nothing between the lines of a live table either
+
+
+# --- beside a sweep ---
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def unit(runs: Path, loaded: Loaded) -> Unit:
+    """A unit with a few rows."""
+    found = units_of(loaded[1], "vanilla")[0]
+    write_run(runs, loaded[0], found, {20: [1, 2]}, steps=25, done=False)
+    return found
+
+
+def mirror_of(loaded: Loaded, runs: Path, said: list[str], every: float = 0.05, patience: float = 10.0) -> Mirror:
+    """A mirror whose complaints go to `said`; where runs are shown is left out."""
+
+    def say(line: str) -> None:
+        said.extend([] if line.startswith("W&B: ") else [line])
+
+    return Mirror(*loaded, runs, AGAIN, say, every, patience)
+
+
+def wait_until(true: object) -> None:
+    assert callable(true)
+    deadline = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_rows_arrive_while_units_run_and_the_table_at_the_end(
+    server: WandbServer, runs: Path, loaded: Loaded, unit: Unit, said: list[str]
+) -> None:
+    job = mirror_of(loaded, runs, said)
+    with job.following():
+        wait_until(lambda: unit.id in server.runs and len(server.runs[unit.id].rows) == 25)
+        write_run(runs, loaded[0], unit, {}, steps=30, done=False)
+        wait_until(lambda: len(server.runs[unit.id].rows) == 30)
+        assert server.runs[unit.id].exit_codes == []
+    job.catch_up(TABLES, [])
+    assert set(server.runs) == {unit.id, results_id(loaded[0])}
+    assert server.runs[unit.id].exit_codes == [1]  # the sweep ended, the unit did not; and it was open all the time
+    assert server.runs[unit.id].summary["state"] == "interrupted"
+    assert said == []
+
+
+def test_a_second_submission_has_nothing_to_send(
+    server: WandbServer, runs: Path, loaded: Loaded, unit: Unit, said: list[str]
+) -> None:
+    mirror_of(loaded, runs, said).catch_up(TABLES, ["note"])
+    requests = len(server.seen)
+    mirror_of(loaded, runs, said).catch_up(TABLES, ["note"])
+    assert (len(server.seen), said) == (requests, [])
+    forget(runs)
+    mirror_of(loaded, runs, said).catch_up(TABLES, ["note"])
+    assert len(server.seen) > requests
+    assert server.runs[unit.id].rows[20] == train_rows(21)[20] | scores(0.25, 0.5)
+    assert len(server.runs[unit.id].rows) == 25
+
+
+@pytest.mark.usefixtures("hasty")
+def test_submitting_a_finished_experiment_catches_up(
+    server: WandbServer, runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = [f"methods.{name}=null" for name in quickstart()[0].methods if name not in ("vanilla", "sft_warmup")]
+    experiment, _ = quickstart(*names)
+    fake_models(experiment, runs)
+    units = expand(experiment, runs)
+    for unit in units:
+        evaluated = {"base_eval": {0: [1, 1]}, "sft": {}, "trial": {20: [1, 1], 40: [3, 2], 60: [2, 2]}}[unit.kind]
+        write_run(runs, experiment, unit, evaluated, steps=unit.steps)
+    again = ["submit", str(QUICKSTART), "evaluation.rescore=false", *names, "--runs", str(runs)]
+    shown = []
+    with monkeypatch.context() as broken:
+        broken.setenv("WANDB_BASE_URL", CLOSED)
+        shown.append(submitted(again, capsys))
+    shown.append(submitted(again, capsys))
+    first, second = [[line for line in text.splitlines() if line.startswith("W&B")] for text in shown]
+    assert first[0] == f"W&B: online at {CLOSED}"
+    assert first[1].startswith("W&B lags behind")
+    assert first[1].endswith(f"; catch up with: trb {' '.join(again)}")
+    assert second == [f"W&B: {server.url}/team/trb"] * 2
+    assert {server.runs[unit.id].exit_codes[-1] for unit in units} == {0}
+    results = [run_id for run_id in server.runs if run_id.startswith("results-quickstart-")]
+    assert set(server.runs) == {*(unit.id for unit in units), *results}
+    assert len(results) == 1
+
+
+def submitted(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """What a successful submit shows."""
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("hasty", "unit")
+def test_an_unreachable_server_is_said_once_and_stops_nothing(
+    server: WandbServer, runs: Path, loaded: Loaded, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_BASE_URL", CLOSED)
+    job = mirror_of(loaded, runs, said)
+    with job.following():
+        wait_until(lambda: said)
+        time.sleep(2.5)  # further attempts
+    job.catch_up(TABLES, [])
+    first, last = said
+    assert first.startswith(f"W&B is behind ({CLOSED}: ")
+    assert first.endswith("; the sweep goes on")
+    assert last.startswith(f"W&B lags behind ({CLOSED}: ")
+    assert last.endswith(f"; catch up with: {AGAIN}")
+    assert "\n" not in first + last
+    assert server.seen == []
+
+
+@pytest.mark.usefixtures("hasty")
+def test_what_a_refusing_server_missed_is_sent_by_the_next_attempt(
+    server: WandbServer, runs: Path, loaded: Loaded, unit: Unit, said: list[str]
+) -> None:
+    server.refusals["UpsertBucket"] = "this project is closed"
+    mirror_of(loaded, runs, said).catch_up(TABLES, [])
+    assert len(said) == 1
+    assert "this project is closed" in said[0]
+    server.refusals.clear()
+    mirror_of(loaded, runs, said).catch_up(TABLES, [])
+    assert len(said) == 1
+    assert len(server.runs[unit.id].rows) == 25
+    assert results_id(loaded[0]) in server.runs
+
+
+@pytest.mark.usefixtures("unit")
+def test_a_server_that_never_answers_is_left_to_itself(
+    server: WandbServer, runs: Path, loaded: Loaded, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upload, "INIT_TIMEOUT_S", 3.0)
+    server.hold = True
+    job = mirror_of(loaded, runs, said, patience=0.5)
+    started = time.monotonic()
+    with job.following():
+        wait_until(lambda: server.seen)
+    job.catch_up(TABLES, [])
+    assert time.monotonic() - started < 2.5
+    assert said == [f"W&B lags behind ({server.url} does not answer); catch up with: {AGAIN}"]
+    (left,) = [thread for thread in threading.enumerate() if thread.name == "mirror"]
+    left.join(10)
+    assert not left.is_alive()
+
+
+@pytest.mark.usefixtures("hasty")
+def test_rows_of_a_connection_that_broke_are_sent_again(
+    server: WandbServer, runs: Path, loaded: Loaded, unit: Unit, said: list[str]
+) -> None:
+    server.hold_after("UpsertBucket")
+    mirror_of(loaded, runs, said).catch_up({}, [])
+    assert len(said) == 1
+    assert server.runs[unit.id].rows == []
+    server.recover()
+    mirror_of(loaded, runs, said).catch_up({}, [])
+    assert len(said) == 1
+    assert len(server.runs[unit.id].rows) == 25
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_crash_of_wandbs_own_service_is_overcome(
+    server: WandbServer, runs: Path, loaded: Loaded, unit: Unit, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = wandb.setup().ensure_service()._proc
+    assert service
+    with monkeypatch.context() as nonsense:
+        nonsense.setattr(server, "_CreateRunFiles", lambda _: {})  # it has no word for such an answer
+        mirror_of(loaded, runs, said).catch_up({}, [])
+        service.join()  # wandb itself does not wait for a process that crashed
+    assert said == [f"W&B lags behind ({server.url}: HandleAbandonedError); catch up with: {AGAIN}"]
+    mirror_of(loaded, runs, said).catch_up({}, [])
+    assert len(said) == 1
+    expected = train_rows(25)
+    expected[20] |= scores(0.25, 0.5)
+    assert server.runs[unit.id].rows == expected
+
+
+@pytest.mark.usefixtures("unit")
+def test_online_without_a_login_is_said(
+    server: WandbServer, runs: Path, loaded: Loaded, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("WANDB_API_KEY")
+    monkeypatch.setenv("WANDB_MODE", "online")
+    mirror_of(loaded, runs, said).catch_up(TABLES, [])
+    assert len(said) == 1
+    assert f"{server.url}: no key: `wandb login`, or WANDB_API_KEY" in said[0]
+    assert server.seen == []
+
+
+@pytest.mark.usefixtures("unit")
+def test_disabled_sends_and_writes_nothing(
+    server: WandbServer, runs: Path, loaded: Loaded, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    job = mirror_of(loaded, runs, said)
+    with job.following():
+        time.sleep(0.2)
+    job.catch_up(TABLES, [])
+    assert (server.seen, said, mirror_folder(runs).exists()) == ([], [], False)

@@ -1,0 +1,149 @@
+"""A whole trial in this process, on data in which some problems have no known answer."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from orchestrator.engines.interface import ModelFolder
+from orchestrator.errors import NotFinite
+from orchestrator.experiment import evaluations
+from orchestrator.experiment.identity import model_identity
+from orchestrator.experiment.load import load_experiment
+from orchestrator.experiment.units import expand
+from orchestrator.models.embedded import build
+from orchestrator.records.problem_record import length_histogram
+from orchestrator.records.rundir import RunReader, RunWriter
+from orchestrator.trial.loop import run_unit
+from orchestrator.workers.roles import RoleProxy, inline_roles
+from orchestrator.workers.spec import WorkerSpec
+from tests.sweeps import TINY_SETUP, write_experiment
+
+# Some problems with a gold, some without; 8 prompts are what two steps take.
+ROWS = [{"id": f"{i}", "problem": f"{i}+1=?"} | ({"answer": f"{i + 1}"} if i % 2 else {}) for i in range(1, 9)]
+
+
+def worker_spec(folder: Path, rows: list[dict[str, str]], optimizer: dict[str, float] | None = None) -> WorkerSpec:
+    """The vanilla trial of the tiny setup on `rows`, with models that learned next to nothing."""
+    data = folder / "train.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    files = [{"file": data.name, "sha256": hashlib.sha256(data.read_bytes()).hexdigest()}]
+    training = (
+        TINY_SETUP["training"]
+        | {"steps": 2, "sft": {"updates": 1, "checkpoints": [1]}}
+        | ({"optimizer": optimizer} if optimizer is not None else {})
+    )
+    path = write_experiment(folder, {"vanilla": {}})
+    changed = TINY_SETUP | {"data": {"source": "jsonl", "files": files}, "training": training}
+    (folder / "setups" / "tiny.yaml").write_text(yaml.safe_dump(changed))
+    experiment = load_experiment(path)
+    setup = experiment.setups["tiny"]
+    models = {role: ModelFolder(str(folder / role)) for role in ("student", "teacher")}
+    for role, model in (("student", setup.student), ("teacher", setup.teacher)):
+        build(model_identity(model, setup), folder / role)
+    unit = next(unit for unit in expand(experiment) if unit.kind == "trial")
+    start, teacher = models["student"], models["teacher"]
+    return WorkerSpec(unit, setup, experiment.runtime, start, teacher, start, str(folder))
+
+
+def test_a_diverged_run_names_its_step(tmp_path: Path) -> None:
+    """With this rate the first update leaves weights from which nothing can be sampled."""
+    spec = worker_spec(tmp_path, ROWS, {"lr": 1e30, "warmup_steps": 0})
+    roles = inline_roles(spec)
+    with closing(RunWriter(tmp_path / "runs", spec.unit.id)) as run:
+        try:
+            with pytest.raises(NotFinite, match=r"^step 1: .* not finite \(training.optimizer.lr=1e\+30\?\)$"):
+                list(run_unit(spec, run, roles))
+        finally:
+            roles.close()
+    assert [row["step"] for row in run.metrics()] == [0]
+
+
+def test_a_loss_that_is_not_finite_is_never_logged(tmp_path: Path) -> None:
+    """Weights that overflow only in training's passes: a learner's numbers are looked at before they are logged."""
+    spec = worker_spec(tmp_path, ROWS, {})
+    roles = inline_roles(spec)
+
+    def call(role: str, method: str, *arguments: Any) -> Any:
+        answer = getattr(roles.learner, method)(*arguments)
+        return answer | {"loss": float("inf")} if method == "step" else answer
+
+    learner: Any = RoleProxy(call, "learner")
+    with closing(RunWriter(tmp_path / "runs", spec.unit.id)) as run:
+        try:
+            with pytest.raises(NotFinite, match=r"^step 0: loss is not finite"):
+                list(run_unit(spec, run, replace(roles, learner=learner)))
+        finally:
+            roles.close()
+    assert run.metrics() == []
+
+
+def run_trial(folder: Path, rows: list[dict[str, str]]) -> tuple[RunReader, WorkerSpec]:
+    spec = worker_spec(folder, rows)
+    roles = inline_roles(spec)
+    with closing(RunWriter(folder / "runs", spec.unit.id)) as run:
+        try:
+            assert [progress.step for progress in run_unit(spec, run, roles)] == [2]
+        finally:
+            roles.close()
+    return RunReader(folder / "runs", spec.unit.id), spec
+
+
+@pytest.fixture(scope="module")
+def trial(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunReader, WorkerSpec]:
+    return run_trial(tmp_path_factory.mktemp("trial"), ROWS)
+
+
+def test_prompts_without_a_gold_have_no_reward(trial: tuple[RunReader, WorkerSpec]) -> None:
+    run, _ = trial
+    rewards = [row["reward"] for row in run.rollouts()]
+    assert rewards.count(None) == 8
+    assert set(rewards) - {None} <= {0.0, 1.0}
+    for metrics in run.metrics():
+        present = [
+            row["reward"] for row in run.rollouts() if row["step"] == metrics["step"] and row["reward"] is not None
+        ]
+        assert metrics["reward"] == (sum(present) / len(present) if present else None)
+
+
+def test_a_step_without_any_gold_has_no_reward(tmp_path: Path) -> None:
+    run, _ = run_trial(tmp_path, [{"id": row["id"], "problem": row["problem"]} for row in ROWS])
+    assert {row["reward"] for row in run.rollouts()} == {None}
+    assert [(row["reward"], row["support_auroc"]) for row in run.metrics()] == [(None, None)] * 2
+    assert all(row["loss"] is not None for row in run.metrics())
+
+
+def test_the_run_says_what_its_data_were(trial: tuple[RunReader, WorkerSpec]) -> None:
+    run, _ = trial
+    told = json.loads((run.path / "data.json").read_text())
+    assert told == {"rows": 8, "repeats": 0, "too_long": 0, "prompts": 8, "golds": {"given": 4, "none": 4}}
+
+
+def test_evaluations_keep_the_lengths_of_their_responses(trial: tuple[RunReader, WorkerSpec]) -> None:
+    run, spec = trial
+    ((benchmark, evaluation_id),) = evaluations.evaluation_ids(spec.setup).items()
+    records = run.evaluation(evaluation_id, 2)
+    assert records is not None
+    assert len(records) == evaluations.problems_wanted(spec.setup.evaluation, benchmark)
+    for record in records:
+        assert sum(record.lengths.values()) == record.n == 1
+        assert record.lengths == length_histogram([record.tokens])
+
+
+def test_start_up_is_logged_once_for_each_role_and_ahead_of_its_first_work(tmp_path: Path) -> None:
+    run, _ = run_trial(tmp_path, ROWS)
+    timing = [(row["phase"], row.get("role")) for row in run.timing()]
+    assert timing == [
+        *(("start", role) for role in ("learner", "teacher", "rollout")),
+        *[("train", None)] * 2,
+        ("start", "evaluator"),
+        ("evaluate", None),
+    ]
+    assert all(row["seconds"] >= 0 for row in run.timing() if row["phase"] == "start")

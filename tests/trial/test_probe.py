@@ -1,0 +1,325 @@
+"""The probe continues the right prefixes with the right model, counts every answer once, and survives kills."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from orchestrator.cli import main
+from orchestrator.config import Experiment
+from orchestrator.data.problem import Problem
+from orchestrator.data.training_set import TrainingPrompt, TrainingSet
+from orchestrator.engines.torch.decoding import Decoding, generate
+from orchestrator.errors import UserError
+from orchestrator.experiment.probe import BEHAVIORS, CONTINUERS, LOGS, probe_unit
+from orchestrator.grading.grader import Grade, Grader, last_boxed
+from orchestrator.policy.randomness import Purpose, Role, SequenceKey, uniforms
+from orchestrator.policy.spec import Student
+from orchestrator.records.lease import Lease
+from orchestrator.records.rundir import RunReader, RunWriter
+from orchestrator.rollouts import Request, Rollouts, TeacherScores
+from orchestrator.sweep import prepare
+from orchestrator.trial import probe as continuation
+from orchestrator.trial.probe import ContinuationProbe, Outcome
+from orchestrator.trial.probe_documents import Source
+from orchestrator.trial.step import TrainingStep
+from orchestrator.workers.roles import inline_roles
+from orchestrator.workers.spec import WorkerSpec
+from tests.probes import LIMIT, SIZES, run_probe, write_probe
+from tests.sweeps import ROOT, contents, environment
+
+pytestmark = pytest.mark.xdist_group("probe")
+PROMPTS, PREFIXES, CONTINUATIONS, LENGTHS = SIZES["prompts"], SIZES["prefixes"], SIZES["continuations"], (3, 12)
+KILLED = """
+import os, signal, sys
+from orchestrator import cli
+from orchestrator.records import rundir
+
+class Mortal(rundir.RunWriter):
+    appends = 0
+    def append(self, log, rows):
+        super().append(log, rows)
+        Mortal.appends += 1
+        if Mortal.appends == int(sys.argv[1]):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+rundir.RunWriter = Mortal
+cli.main(sys.argv[2:])
+"""
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of an experiment whose probe is done."""
+    path = write_probe(tmp_path_factory.mktemp("probe"))
+    run_probe(path)
+    return path
+
+
+def finished(path: Path, *overrides: str) -> RunReader:
+    runs = path.parent / "runs"
+    return RunReader(runs, probe_unit(run_probe(path, *overrides), "tiny", runs).id)
+
+
+def spec_of(path: Path, experiment: Experiment) -> WorkerSpec:
+    runs = path.parent / "runs"
+    pairs = prepare.prepare(experiment, runs, lambda *_: None)
+    return prepare.worker_spec(probe_unit(experiment, "tiny", runs), experiment, runs, pairs["tiny"])
+
+
+@pytest.fixture
+def probe(path: Path, tmp_path: Path) -> Iterator[ContinuationProbe]:
+    """A probe of its own, with the models of `path`."""
+    spec = spec_of(path, run_probe(path))
+    with closing(RunWriter(tmp_path, spec.unit.id, LOGS)) as run, Grader() as grader:
+        yield ContinuationProbe(spec, run, grader)
+
+
+def rows_of(path: Path, log: str = "continuations.jsonl") -> list[dict[str, Any]]:
+    return finished(path).committed(log)
+
+
+# --- what is counted ---
+
+
+def test_every_prompt_is_counted_once_in_every_cell(path: Path) -> None:
+    rows = rows_of(path)
+    keys = [(row["continuer"], row["t"], row["behavior"], row["prompt"]) for row in rows]
+    assert sorted(keys) == sorted(product(CONTINUERS, LENGTHS, BEHAVIORS, range(PROMPTS)))
+    for row in rows:
+        assert (row["prefixes"], row["n"]) == (PREFIXES, PREFIXES * CONTINUATIONS)
+        assert all(0 <= row[name] <= row["n"] for name in ("correct", "truncated", "no_answer", "timed_out"))
+        assert row["correct"] <= row["n"] - row["no_answer"]
+
+
+def test_both_kinds_of_success_occur(path: Path) -> None:
+    """Else the tests below would compare zeros."""
+    rows = rows_of(path)
+    for continuer, behavior in product(CONTINUERS, BEHAVIORS):
+        assert sum(row["correct"] for row in rows if (row["continuer"], row["behavior"]) == (continuer, behavior)) > 0
+    assert 0 < sum(row["finished"] for row in rows) < len(rows) * PREFIXES
+
+
+def test_finished_rollouts_are_those_that_ended_within_the_length(path: Path) -> None:
+    rollouts = rows_of(path, "rollouts.jsonl")
+    assert len(rollouts) == len(BEHAVIORS) * PROMPTS * PREFIXES
+    for row in rows_of(path):
+        own = [r for r in rollouts if (r["behavior"], r["prompt"]) == (row["behavior"], row["prompt"])]
+        ended = [r for r in own if r["length"] <= row["t"] and not r["truncated"]]
+        assert row["finished"] == len(ended)
+        if len(ended) == PREFIXES:
+            assert row["correct"] == CONTINUATIONS * sum(r["reward"] for r in ended)
+            assert row["truncated"] == 0
+
+
+def test_a_budget_of_nothing_gains_nothing(path: Path) -> None:
+    """Where both behaviors have the same prefixes, they have the same outcomes, answer by answer."""
+    rows = finished(path, "probe.epsilon=1e-12").committed("continuations.jsonl")
+    sides = [
+        [{k: v for k, v in row.items() if k != "behavior"} for row in rows if row["behavior"] == behavior]
+        for behavior in BEHAVIORS
+    ]
+    assert sides[0] == sides[1]
+    own = [[row["correct"] for row in rows_of(path) if row["behavior"] == behavior] for behavior in BEHAVIORS]
+    assert own[0] != own[1]
+
+
+def fabricated(probe: ContinuationProbe, tokens: list[list[int]], lengths: list[int], grades: list[Grade]) -> Source:
+    """Rollouts of the first prompt with the given tokens."""
+    prompt = probe.prompts[0][1]
+    requests = [Request(prompt.ids, SequenceKey(Purpose.TRAINING, 0, 0, 0, i)) for i in range(len(tokens))]
+    zeros = torch.zeros(len(tokens), len(tokens[0]))
+    ids = torch.tensor(tokens)
+    rollouts = Rollouts(requests, ids, torch.tensor(lengths), ids[:, 0] < 0, zeros, zeros, zeros[:, :, None].long())
+    return Source(rollouts, TeacherScores(zeros[:, :, None], zeros, zeros, zeros), [""] * len(tokens), grades)
+
+
+def test_cutting(probe: ContinuationProbe) -> None:
+    """A rollout that ends at t is over; one that ends later is cut there, whatever lies beyond."""
+    right, wrong, none = Grade(True, "1"), Grade(False, "2"), Grade(False, None)
+    eos = 45
+    tokens = [[1, 2, eos, 0], [1, 2, 3, eos], [1, eos, 0, 0], [4, 5, 6, 7]]
+    cuts = probe.cut(fabricated(probe, tokens, [3, 4, 2, 4], [right, wrong, none, wrong]), 3)
+    prompt = probe.prompts[0][1].ids
+    assert [len(cut.requests) for cut in cuts] == [0, CONTINUATIONS, 0, CONTINUATIONS]
+    assert {request.prompt_ids for request in cuts[1].requests} == {(*prompt, 1, 2, 3)}
+    outcomes = {request: Outcome(right, False) for request in cuts[1].requests}
+    outcomes |= {request: Outcome(Grade(False, None, timed_out=True), True) for request in cuts[3].requests}
+    assert probe.counts(cuts, outcomes) == {
+        "prefixes": 4,
+        "finished": 2,
+        "n": 4 * CONTINUATIONS,
+        "correct": 2 * CONTINUATIONS,
+        "truncated": CONTINUATIONS,
+        "no_answer": 2 * CONTINUATIONS,
+        "timed_out": CONTINUATIONS,
+    }
+
+
+# --- what is sampled ---
+
+
+def test_its_rollouts_are_those_training_begins_with(probe: ContinuationProbe, path: Path) -> None:
+    spec = probe.spec
+    data = TrainingSet([prompt for _, prompt in probe.prompts], 0, {}, {})
+    training = TrainingStep(spec, probe.run, inline_roles(spec), data, probe.tokenizer, probe.grader)
+    expected = training.requests(0, data.batch(0, spec.setup.training.prompts_per_step))
+    source = probe.sample(probe.prompts[:4], Student())
+    assert source.rollouts.requests == expected
+    rows = [row for row in rows_of(path, "rollouts.jsonl") if row["behavior"] == "vanilla"][: len(expected)]
+    assert [(row["length"], row["reward"]) for row in rows] == [
+        (int(length), float(grade.correct))
+        for length, grade in zip(source.rollouts.lengths_B, source.grades, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("continuer", CONTINUERS)
+def test_each_continuation_is_its_continuers(probe: ContinuationProbe, continuer: str) -> None:
+    """Against one sequence at a time, graded by comparing the boxed number."""
+    prompts = probe.prompts[:6]
+    cuts = {"vanilla": probe.cut(probe.sample(prompts, Student()), 3)}
+    outcomes = probe.outcomes(cuts, continuer, 3)
+    assert len(outcomes) == sum(len(cut.requests) for cut in cuts["vanilla"]) > 0
+    model = getattr(probe.store, continuer)
+    golds = {index: prompt.problem.gold for index, prompt in prompts}
+    for request, outcome in outcomes.items():
+        alone = generate(model, None, [request], Student(), Decoding(LIMIT - 3))
+        text = probe.text([*request.prompt_ids[-3:], *alone.response(0)])
+        gold = golds[request.key.prompt]
+        assert gold is not None
+        assert outcome.grade.extracted == last_boxed(text)
+        assert outcome.grade.correct == (last_boxed(text) == gold.answer)
+        assert outcome.truncated == bool(alone.truncated_B[0])
+        assert int(alone.lengths_B[0]) <= LIMIT - 3
+
+
+def test_continuations_draw_on_their_own(probe: ContinuationProbe) -> None:
+    """No continuation shares a stream with a rollout, another continuation or another length."""
+    source = probe.sample(probe.prompts[:3], Student())
+    keys = [request.key for request in source.rollouts.requests]
+    keys += [request.key for t in (1, 3) for cut in probe.cut(source, t) for request in cut.requests]
+    first = uniforms(keys, Role.DRAFT, 4)
+    assert len(first.unique(dim=0)) == len(keys) == 6 + 2 * 6 * CONTINUATIONS
+
+
+@pytest.mark.parametrize("size", [1, 7])
+def test_batching_changes_nothing(
+    probe: ContinuationProbe, monkeypatch: pytest.MonkeyPatch, size: int, path: Path
+) -> None:
+    source = probe.sample(probe.prompts[:4], Student())
+    requests = [request for cut in probe.cut(source, 3) for request in cut.requests]
+    whole = probe.generate("teacher", requests, 3)
+    monkeypatch.setattr(continuation, "PREFIX_TOKENS", size * max(len(r.prompt_ids) for r in requests))
+    parts = probe.generate("teacher", requests, 3)
+    assert [parts.response(i) for i in range(len(requests))] == [whole.response(i) for i in range(len(requests))]
+
+
+def test_prompts_without_a_gold_are_passed_over(probe: ContinuationProbe, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = [prompt for _, prompt in probe.prompts]
+    unknown = TrainingPrompt(Problem("?", "?", None), (1,))
+    del probe.prompts
+    data = TrainingSet([unknown, known[0], unknown, *known[1:]], 0, {}, {})
+    monkeypatch.setattr(continuation, "load_training_set", lambda *_: data)
+    assert [index for index, _ in probe.prompts] == [1, *range(3, PROMPTS + 2)]
+
+
+def test_too_few_prompts(path: Path) -> None:
+    with pytest.raises(UserError, match=r"probe\.prompts: 41 — ≤ 40, the number of training prompts with a gold"):
+        run_probe(path, "probe.prompts=41")
+
+
+# --- the run directory ---
+
+
+@pytest.mark.parametrize("appends", [3, 9])
+def test_a_kill_leaves_no_trace(path: Path, tmp_path: Path, appends: int) -> None:
+    """Before the first commit (after 6 appends), and between the first and the second."""
+    run, runs = finished(path), tmp_path / "runs"
+    shutil.copytree(path.parent / "runs" / ".models", runs / ".models")
+    command = ["probe", "continuation", str(path), "--runs", str(runs)]
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, str(appends), *command],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    left = RunReader(runs, run.unit_id)
+    assert (left.next_step, left.trained) == (appends // 6, False)
+    assert (left.path / "rollouts.jsonl").stat().st_size > 0
+    with pytest.raises(SystemExit) as ended:
+        main(command)
+    assert ended.value.code == 0
+    assert made_by(runs, run.unit_id) == made_by(path.parent / "runs", run.unit_id)
+
+
+def made_by(runs: Path, unit_id: str) -> dict[str, str]:
+    """Path → sha256 of a probe's files, without the one that tells of the source tree and not of the probe."""
+    found = {name: sha for name, sha in contents(runs).items() if name.startswith(unit_id)}
+    assert found.pop(f"{unit_id}/provenance.json")
+    return found
+
+
+def test_only_one_process_at_a_time(path: Path) -> None:
+    experiment = run_probe(path)
+    unit = probe_unit(experiment, "tiny", path.parent / "runs")
+    (path.parent / "runs" / unit.id / "DONE").rename(path.parent / "kept")
+    held = Lease(path.parent / "runs" / ".locks" / f"{unit.id}.lock")
+    try:
+        with pytest.raises(UserError, match=f"{unit.id} is being run by process"):
+            run_probe(path)
+    finally:
+        held.release()
+        (path.parent / "kept").rename(path.parent / "runs" / unit.id / "DONE")
+
+
+def test_a_finished_probe_is_not_touched(path: Path) -> None:
+    before = {file: file.stat().st_mtime_ns for file in finished(path).path.iterdir()}
+    assert {"DONE", "config.json", "provenance.json", "example.json", "excerpts.json", *LOGS} <= {
+        f.name for f in before
+    }
+    run_probe(path)
+    assert {file: file.stat().st_mtime_ns for file in finished(path).path.iterdir()} == before
+
+
+def test_excerpts_are_rollouts_of_the_probe(path: Path) -> None:
+    run = finished(path)
+    rollouts = {(row["behavior"], row["prompt"], row["sample"]): row for row in run.committed("rollouts.jsonl")}
+    excerpts = run.document("excerpts.json")
+    assert len(excerpts) == 8
+    for index, excerpt in enumerate(excerpts):
+        left, right = excerpt["prompt"].removesuffix("=?"), excerpt["gold"]
+        assert sum(map(int, left.split("+"))) == int(right)
+        for behavior in BEHAVIORS:
+            row = rollouts[behavior, index, 0]
+            assert excerpt[behavior]["length"] == row["length"]
+            assert excerpt[behavior]["truncated"] == row["truncated"]
+            assert excerpt[behavior]["correct"] == bool(row["reward"])
+            assert excerpt[behavior]["mean_teacher_log_prob"] == pytest.approx(row["teacher_log_prob"])
+            assert excerpt[behavior]["correct"] == (last_boxed(excerpt[behavior]["text"]) == right)
+
+
+def test_the_command_prints_json_alone(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["probe", "continuation", str(path), "--runs", str(path.parent / "runs"), "--json"])
+    assert ended.value.code == 0
+    (found,) = json.loads(capsys.readouterr().out)["probes"]
+    rows = rows_of(path)
+    assert (found["unit"], found["epsilon"], found["seed"]) == (finished(path).unit_id, 0.3, 0)
+    assert [(row["continuer"], row["t"]) for row in found["rows"]] == list(product(CONTINUERS, LENGTHS))
+    for shown, behavior in product(found["rows"], BEHAVIORS):
+        own = [r for r in rows if (r["continuer"], r["t"], r["behavior"]) == (shown["continuer"], shown["t"], behavior)]
+        for name in ("n", "correct", "finished", "prefixes", "no_answer"):
+            assert shown[behavior][name] == sum(row[name] for row in own)
