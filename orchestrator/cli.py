@@ -11,9 +11,14 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from orchestrator.commands.arguments import Parser, parse, whole_number
 from orchestrator.errors import UserError, one_line
+
+if TYPE_CHECKING:
+    from orchestrator.config import Experiment
+    from orchestrator.experiment.units import Unit
 
 OVERRIDES = "OmegaConf dotlist, for example training.steps=20 methods.skd=null"
 
@@ -206,9 +211,9 @@ def _add_runs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runs", type=Path, metavar="DIR", default=default, help=text)
 
 
-def _load(options: argparse.Namespace, notes: bool = False):
+def _load(options: argparse.Namespace, notes: bool = False) -> tuple[Experiment, list[Unit], Path]:
     """Experiment with its data folder settled, its units, and the runs folder; its notes are shown if asked for."""
-    from orchestrator.experiment.load import load_experiment
+    from orchestrator.experiment.load import data_folder, load_experiment
     from orchestrator.experiment.methods import null_overrides
     from orchestrator.experiment.shipped import find_experiment
     from orchestrator.experiment.units import expand
@@ -221,15 +226,18 @@ def _load(options: argparse.Namespace, notes: bool = False):
         experiment = load_experiment(path, options.overrides)
     for note in experiment.notes if notes else ():
         print(f"trb: {note}", file=sys.stderr)
-    data_dir = experiment.data_dir or os.environ.get("TRB_DATA_DIR")
+    folder = data_folder(experiment.data_dir)
     typed = (str(options.experiment), *options.overrides)
     typed += ("--runs", str(options.runs)) if options.runs != Path("runs") else ()
-    data_dir = str(Path(data_dir).resolve()) if data_dir else None
-    experiment = replace(experiment, data_dir=data_dir, arguments=typed)
     runs = options.runs.resolve()
     if runs.exists() and not runs.is_dir():
         raise UserError(f"--runs: {options.runs} is a file — a folder")
-    experiment = replace(experiment, name=settled_name(experiment, options.overrides, runs))
+    experiment = replace(
+        experiment,
+        name=settled_name(experiment, options.overrides, runs),
+        data_dir=str(Path(folder).resolve()) if folder else None,
+        arguments=typed,
+    )
     return experiment, expand(experiment, runs), runs
 
 
@@ -429,12 +437,13 @@ def _config(options: argparse.Namespace) -> int:
 
 def _data(options: argparse.Namespace) -> int:
     from orchestrator.commands import data as data_fetch
+    from orchestrator.experiment.load import data_folder
 
     only = options.only.split(",") if options.only else []
     if options.action == "sources":
         print(data_fetch.table(only))
         return 0
-    folder = options.folder or Path(os.environ.get("TRB_DATA_DIR") or "data")
+    folder = options.folder or Path(data_folder(None) or "data")
     for line in data_fetch.fetch(folder, only, options.mirror or data_fetch.RAW_FILES):
         print(line, flush=True)
     print(f"use them with data_dir={folder}, or TRB_DATA_DIR={folder.resolve()}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import sys
 from dataclasses import asdict, dataclass, replace
@@ -28,7 +27,7 @@ from orchestrator.errors import UserError, refuse
 from orchestrator.experiment import validate
 from orchestrator.experiment.evaluations import evaluation_ids
 from orchestrator.experiment.identity import digest
-from orchestrator.experiment.load import load_setup
+from orchestrator.experiment.load import data_folder, load_setup
 from orchestrator.experiment.local_models import completed
 from orchestrator.experiment.units import Unit
 from orchestrator.models import checkpoints
@@ -49,7 +48,7 @@ class Score:
 
 def evaluate_model(options: argparse.Namespace) -> int:
     """Evaluate `options.model`, print a row for each benchmark and keep the result as JSON."""
-    data_dir = options.data_dir or os.environ.get("TRB_DATA_DIR")
+    data_dir = data_folder(options.data_dir)
     setup = _setup(options, data_dir)
     if options.out is not None and (options.out.is_dir() or not options.out.resolve().parent.is_dir()):
         raise refuse("--out", str(options.out), "a file in a folder that is there")

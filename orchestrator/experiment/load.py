@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -81,6 +82,11 @@ def load_setup(name: str, beside: Path | None = None, overrides: Sequence[str] =
     setup, _ = local_models.completed(path.stem, setup)
     validate.check_setup(path.stem, setup)
     return setup
+
+
+def data_folder(given: str | None) -> str | None:
+    """The folder of the data files: the one that was given, else that of TRB_DATA_DIR, else None."""
+    return given or os.environ.get("TRB_DATA_DIR") or None
 
 
 @dataclass(frozen=True)
