@@ -8,7 +8,8 @@ this table.
     grading, rollouts
     data, engines
     experiment
-    models, selection, workers
+    models, selection
+    workers
     planning
     monitor, trial
     tracking, sweep

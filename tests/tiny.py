@@ -17,13 +17,14 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from orchestrator.config import Engine, Model, Optimizer, Runtime, Setup, Training, Vocabulary
 from orchestrator.engines.interface import ModelFolder, Owner
 from orchestrator.engines.torch.causal import CausalModel
+from orchestrator.engines.torch.engine import TorchEngine
 from orchestrator.experiment.units import Unit
 from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.policy.spec import Behavior, Student, TeacherInjection, Tempered, TrustRegion
 from orchestrator.policy.vocabulary import TokenSpace
 from orchestrator.rollouts import Request, Rollouts
+from orchestrator.workers.engines import job_of
 from orchestrator.workers.spec import WorkerSpec
-from orchestrator.workers.store import ModelStore
 from tests.policy import reference
 
 Array = NDArray[np.float64]
@@ -129,14 +130,28 @@ def assert_frequencies(counts: Array, probability: Array) -> None:
     assert stats.chisquare(observed, expected).pvalue > 1e-4
 
 
-def model_store(
+def torch_engine(
     folder: Path,
     rollout_batch: int = 512,
     objective: str = "renormalized",
     optimizer: Optimizer | None = None,
     micro_batch_tokens: int = 64,
-) -> ModelStore:
-    """The pair saved below `folder`, in the store a worker holds."""
+    draft_length: int | None = None,
+) -> TorchEngine:
+    """The pair saved below `folder`, in the engine that a worker opens."""
+    spec = worker_spec(folder, rollout_batch, objective, optimizer, micro_batch_tokens, draft_length)
+    return TorchEngine(job_of(spec))
+
+
+def worker_spec(
+    folder: Path,
+    rollout_batch: int = 512,
+    objective: str = "renormalized",
+    optimizer: Optimizer | None = None,
+    micro_batch_tokens: int = 64,
+    draft_length: int | None = None,
+) -> WorkerSpec:
+    """A unit of one step of the pair saved below `folder`."""
     for causal in (student(), teacher()):
         if not (folder / causal.owner).is_dir():
             causal.model.save_pretrained(folder / causal.owner)
@@ -151,5 +166,5 @@ def model_store(
     )
     unit = Unit("tiny", "trial", "tiny", None, {}, 0, (), 1, 0, {})
     start, goal = (ModelFolder(str(folder / owner)) for owner in ("student", "teacher"))
-    runtime = Runtime(rollout_batch=rollout_batch, micro_batch_tokens=micro_batch_tokens)
-    return ModelStore(WorkerSpec(unit, setup, runtime, start, goal, start, None))
+    runtime = Runtime(rollout_batch=rollout_batch, micro_batch_tokens=micro_batch_tokens, draft_length=draft_length)
+    return WorkerSpec(unit, setup, runtime, start, goal, start, None)

@@ -21,7 +21,8 @@ from orchestrator.commands.arguments import MOST_DIGITS
 from orchestrator.commands.display import percent
 from orchestrator.config import BenchmarkRun, Runtime, Setup
 from orchestrator.data.files import SUFFIXES
-from orchestrator.engines.interface import ModelFolder, Owner
+from orchestrator.engines.catalog import open_engine
+from orchestrator.engines.interface import Job, ModelFolder
 from orchestrator.engines.memory import needs_gpu
 from orchestrator.errors import UserError, refuse
 from orchestrator.experiment import validate
@@ -29,12 +30,10 @@ from orchestrator.experiment.evaluations import evaluation_ids
 from orchestrator.experiment.identity import digest
 from orchestrator.experiment.load import data_folder, load_setup
 from orchestrator.experiment.local_models import completed
-from orchestrator.experiment.units import Unit
 from orchestrator.models import checkpoints
 from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.selection.scores import pass_at_1
 from orchestrator.sweep import prepare
-from orchestrator.workers.spec import WorkerSpec
 
 
 @dataclass(frozen=True)
@@ -52,9 +51,12 @@ def evaluate_model(options: argparse.Namespace) -> int:
     setup = _setup(options, data_dir)
     if options.out is not None and (options.out.is_dir() or not options.out.resolve().parent.is_dir()):
         raise refuse("--out", str(options.out), "a file in a folder that is there")
-    spec = _spec(options, setup, data_dir)
+    model = ModelFolder(_folder(options.model, options.revision))
+    own = (Path(model.path) / "tokenizer.json").exists()
+    tokenizer = model if own else checkpoints.checkpoint_of(setup.teacher, setup, options.runs.resolve())
     _warn_of_cpus(setup)
-    records = _evaluate(spec, options.stops_as, options.step)
+    job = Job(setup, Runtime(), model, trains=False, stops_as=options.stops_as)
+    records = _evaluate(job, tokenizer, data_dir, options.seed, options.step)
     document = _document(options, setup, records)
     path = options.out or _default_path(options, setup, document)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -131,8 +133,7 @@ def _setup(options: argparse.Namespace, data_dir: str | None) -> Setup:
     validate.check_setup(name, setup)
     for note in notes:
         print(f"trb: {note}", file=sys.stderr)
-    no_training_data = replace(setup, data=replace(setup.data, source="arithmetic"))
-    prepare.check_data(name, no_training_data, data_dir)
+    prepare.check_benchmarks(setup, data_dir)
     return setup
 
 
@@ -145,15 +146,6 @@ def _benchmark(item: str, setup: Setup, limit: int | None) -> tuple[str, Benchma
     key = Path(key).stem if file else key
     declared = BenchmarkRun(path=file) if file else setup.evaluation.benchmarks.get(key) or BenchmarkRun()
     return key, replace(declared, n=int(count) if count else declared.n, limit=limit)
-
-
-def _spec(options: argparse.Namespace, setup: Setup, data_dir: str | None) -> WorkerSpec:
-    runs = options.runs.resolve()
-    model = ModelFolder(_folder(options.model, options.revision))
-    unit = Unit("eval", "base_eval", options.setup, None, {}, options.seed, (), 0, 0, {})
-    own = (Path(model.path) / "tokenizer.json").exists()
-    tokenizer = model if own else checkpoints.checkpoint_of(setup.teacher, setup, runs)
-    return WorkerSpec(unit, setup, Runtime(), model, tokenizer, model, data_dir)
 
 
 def _folder(model: str, revision: str | None) -> str:
@@ -169,18 +161,22 @@ def _folder(model: str, revision: str | None) -> str:
     return checkpoints.download(model, revision)
 
 
-def _evaluate(spec: WorkerSpec, stops_as: Owner, step: int) -> dict[str, list[ProblemRecord]]:
+def _evaluate(
+    job: Job, tokenizer: ModelFolder, data_dir: str | None, seed: int, step: int
+) -> dict[str, list[ProblemRecord]]:
+    """Records of each benchmark of the job's setup."""
     from orchestrator.workers.evaluator import EvaluatorWorker
-    from orchestrator.workers.store import ModelStore
 
-    evaluator = EvaluatorWorker(ModelStore(spec, stops_as))
+    sampler = open_engine(job.setup.engine.rollout, job).sampler()
+    evaluator = EvaluatorWorker(job.setup, tokenizer, sampler, data_dir, seed, job.runtime.grader_deadline_s)
+    records = {}
     try:
-        benchmarks = spec.setup.evaluation.benchmarks
-        return {
-            key: evaluator.evaluate(None, key, 0, run.n, step) for key, run in benchmarks.items() if run is not None
-        }
+        for key, run in job.setup.evaluation.benchmarks.items():
+            if run is not None:
+                records[key] = evaluator.evaluate(None, key, range(run.n), step)
     finally:
         evaluator.close()
+    return records
 
 
 def _counts(rows: list[ProblemRecord]) -> dict[str, int]:

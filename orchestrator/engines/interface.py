@@ -1,10 +1,23 @@
-"""What engines and their users agree on; no torch."""
+"""What engines and their users agree on: a sampler, a scorer and a trainer, and what passes between them. No torch.
+
+An engine is opened for a job and gives out its roles; those of one process share what they hold. Which engines exist
+and what each can do stands in `engines.catalog`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from orchestrator.config import Runtime, Setup
+from orchestrator.policy.spec import Behavior, Objective
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from orchestrator.rollouts import Request, Rollouts, TeacherScores
 
 Owner = Literal["student", "teacher"]  # of a model: whose stop id it uses
 
@@ -20,3 +33,118 @@ class ModelFolder:
     path: str
     files: Mapping[str, str] = field(default_factory=dict)
     remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What an engine is opened for.
+
+    `initial` is the student that sampling and training start from, which stops as `stops_as` does. `steps` are those
+    of the whole training; a job that does not train has none, needs no teacher, and keeps no memory free for them.
+    """
+
+    setup: Setup
+    runtime: Runtime
+    initial: ModelFolder
+    teacher: ModelFolder | None = None
+    steps: int = 0
+    trains: bool = True
+    stops_as: Owner = "student"
+
+
+@dataclass(frozen=True)
+class WeightsRef:
+    """The student's weights after `step` steps, wherever they lie: a model folder, or tensors by Hugging Face name.
+
+    Tensors stay in the process, or in the memory that processes share: whoever passes a reference on passes a handle
+    to it (`workers.roles.Handle`).
+    """
+
+    step: int
+    place: Path | Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What sampling is allowed to do and asked to keep.
+
+    `support` is the k of the student's top-k ids that are kept of each prefix; 0 keeps none. No more than `at_once`
+    sequences are decoded together, if that is given: it decides the time, never the result.
+    """
+
+    max_tokens: int
+    support: int = 0
+    at_once: int | None = None
+
+
+class Sampler(Protocol):
+    """Samples responses; a call is pure in (weights, requests, behavior, limits)."""
+
+    def start(self, teacher: bool) -> None:
+        """Load the student, and the teacher where behaviors will need it."""
+        ...
+
+    def load(self, weights: WeightsRef) -> None:
+        """Sample from these weights of the student from now on."""
+        ...
+
+    def sample(self, requests: Sequence[Request], behavior: Behavior, limits: Limits) -> Iterator[Rollouts]:
+        """One response to each request, some at a time, in the order of the requests.
+
+        Teacher scores are included where the behavior needed the teacher and a support is kept.
+        """
+        ...
+
+
+class Scorer(Protocol):
+    """Reads the teacher at the prefixes of finished rollouts."""
+
+    def start(self) -> None:
+        """Load the teacher."""
+        ...
+
+    def score(self, rollouts: Rollouts) -> TeacherScores:
+        """log q of the rollouts' own support ids and tokens, entropy and overlap at every visited prefix."""
+        ...
+
+
+class Trainer(Protocol):
+    """A student in training, on one device or many. Its calls change it: a lost one is restored from a folder."""
+
+    def step(self, rollouts: Rollouts, scores: TeacherScores | None, goal: Objective, step: int) -> dict[str, float]:
+        """Update number `step`, counted from 0; what it logs, by the columns of `metrics.jsonl`."""
+        ...
+
+    def publish(self, step: int) -> WeightsRef:
+        """The weights after `step` steps, for samplers to load."""
+        ...
+
+    def export(self, folder: Path) -> None:
+        """Write the model in Hugging Face layout, in the forward pass's dtype."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Write what `restore` needs to go on exactly."""
+        ...
+
+    def restore(self, folder: Path) -> None:
+        """Go on from what `save` wrote."""
+        ...
+
+
+class Engine(Protocol):
+    """An engine opened in one process. Roles it cannot play raise ValueError; see `engines.catalog`."""
+
+    def sampler(self, owner: Owner = "student") -> Sampler:
+        """A sampler from the student, or from the teacher that answers prompts itself."""
+        ...
+
+    def scorer(self) -> Scorer: ...
+
+    def trainer(self) -> Trainer: ...
+
+
+class OpenEngine(Protocol):
+    """What the module of an engine has under the name `open_engine`."""
+
+    def __call__(self, job: Job) -> Engine: ...

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.config import Experiment, Setup
+from orchestrator.engines.interface import Owner
 from orchestrator.errors import UserError, refuse
 from orchestrator.experiment.identity import PROBE, SCHEMA, Models, digest, pair_identity, part
 from orchestrator.experiment.made_models import models_of
@@ -17,7 +18,7 @@ from orchestrator.experiment.units import Unit
 from orchestrator.grading.grader import GRADER_VERSION
 
 BEHAVIORS = ("vanilla", "trust_region")
-CONTINUERS = ("student", "teacher")
+CONTINUERS: tuple[Owner, ...] = ("student", "teacher")
 LOGS = ("rollouts.jsonl", "continuations.jsonl")
 DOCUMENTS = ("example.json", "excerpts.json")
 PROMPTS_AT_ONCE = 16  # of a commit

@@ -69,6 +69,11 @@ def worker_spec(
 def check_data(name: str, setup: Setup, data_dir: str | None) -> None:
     """UserError unless every file the setup reads is there and is the declared one."""
     check_training_data(name, setup.data, data_dir)
+    check_benchmarks(setup, data_dir)
+
+
+def check_benchmarks(setup: Setup, data_dir: str | None) -> None:
+    """UserError unless the files of the setup's benchmarks are there and are the declared ones."""
     for benchmark, run in setup.evaluation.benchmarks.items():
         if benchmark_of(benchmark, run).terms is None:
             load_benchmark(benchmark, data_dir, run)

@@ -15,14 +15,14 @@ from orchestrator.errors import NotFinite
 from orchestrator.experiment import evaluations
 from orchestrator.experiment.evaluations import Sampling
 from orchestrator.grading.grader import Grader
+from orchestrator.models.tokenizer import open_tokenizer
 from orchestrator.records.log import EVALUATING, RESCORING, TRAINING
 from orchestrator.records.problem_record import merge
 from orchestrator.records.rundir import RunWriter
 from orchestrator.selection.scores import best_step, mean_score
 from orchestrator.trial.step import TrainingStep
-from orchestrator.workers.roles import Role, Roles
+from orchestrator.workers.roles import Evaluator, Learner, Roles, Rollout, Teacher
 from orchestrator.workers.spec import WorkerSpec
-from orchestrator.workers.store import open_tokenizer
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Trial:
     @functools.cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """The setup's one tokenizer."""
-        return open_tokenizer(self.spec)
+        return open_tokenizer(self.spec.teacher)
 
     def catch_up(self) -> Iterator[Progress]:
         """Evaluate the checkpoints that are there: after a kill, or when benchmarks or samples were added."""
@@ -87,7 +87,7 @@ class Trial:
         if self.unit.kind == "trial":
             self.start(rollout=self.roles.rollout)
         if self.run.next_step:
-            self.roles.learner.restore(str(self.run.checkpoint_path(self.run.next_step)))
+            self.roles.learner.restore(self.run.checkpoint_path(self.run.next_step))
         with Grader(deadline_s=self.spec.runtime.grader_deadline_s) as grader:
             training_step = TrainingStep(self.spec, self.run, self.roles, data, self.tokenizer, grader)
             for k in range(self.run.next_step, self.unit.steps):
@@ -99,7 +99,7 @@ class Trial:
                     self.run.log.line(f"checkpoint of step {k + 1} of {self.unit.steps}")
                     yield from self.catch_up_at(k + 1)
 
-    def start(self, **roles: Role) -> None:
+    def start(self, **roles: Rollout | Teacher | Learner | Evaluator) -> None:
         """Bring up those of `roles` that are not up yet, so that no step or evaluation is charged for it."""
         for name, role in roles.items():
             if name not in self.started:
@@ -112,7 +112,7 @@ class Trial:
 
     def save(self, folder: Path) -> None:
         """A complete model folder: weights, configuration, tokenizer and the learner's state."""
-        self.roles.learner.save(str(folder))
+        self.roles.learner.save(folder)
         self.tokenizer.save_pretrained(folder)
 
     def catch_up_at(self, step: int) -> Iterator[Progress]:
@@ -151,12 +151,12 @@ class Trial:
         if checkpoint is not None:
             self.verify(step)
         self.start(evaluator=self.roles.evaluator)
-        started, folder = time.monotonic(), str(checkpoint) if checkpoint else None
+        started = time.monotonic()
         responses = (wanted - have) * evaluations.problems_wanted(self.setup.evaluation, benchmark)
         name = RESCORING if draw == evaluations.FRESH else EVALUATING
         self.run.log.enter(name, benchmark, step, responses)
         try:
-            fresh = self.roles.evaluator.evaluate(folder, benchmark, have, wanted, step, draw, str(self.run.path))
+            fresh = self.roles.evaluator.evaluate(checkpoint, benchmark, range(have, wanted), step, draw, self.run.path)
         except NotFinite as error:
             raise NotFinite(f"evaluating the checkpoint of step {step}: {error}") from error
         if records and draw == 0 and self.setup.evaluation.budget == "adaptive":

@@ -17,19 +17,20 @@ from transformers import PreTrainedTokenizerBase
 
 from orchestrator.data.prompts import response_text
 from orchestrator.data.training_set import load_training_set
-from orchestrator.engines.torch.decoding import Decoding, generate
+from orchestrator.engines.interface import Limits, Owner
+from orchestrator.engines.torch.engine import TorchEngine
 from orchestrator.errors import refuse
 from orchestrator.experiment.probe import BEHAVIORS, CONTINUERS, DOCUMENTS, PROMPTS_AT_ONCE, truncation_lengths
 from orchestrator.grading.grader import Grade, Grader
+from orchestrator.models.tokenizer import open_tokenizer
 from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.policy.spec import Behavior, Student, TrustRegion
 from orchestrator.records.rundir import RunWriter
 from orchestrator.rollouts import Request, Rollouts, concatenate
-from orchestrator.trial import diagnostics
 from orchestrator.trial.probe_documents import EXCERPTS, Prompts, Source, excerpts, gold_of, solved_example
-from orchestrator.workers.generation import RolloutWorker, TeacherWorker
+from orchestrator.workers.engines import job_of
+from orchestrator.workers.generation import support_size
 from orchestrator.workers.spec import WorkerSpec
-from orchestrator.workers.store import ModelStore, open_tokenizer
 
 # Rows × longest prefix of one decoding batch: its first pass reads all prefixes at once.
 PREFIX_TOKENS = 2**17
@@ -69,12 +70,13 @@ class ContinuationProbe:
     def __init__(self, spec: WorkerSpec, run: RunWriter, grader: Grader):
         self.spec, self.settings = spec, spec.setup.probe
         self.run, self.grader = run, grader
-        self.store = ModelStore(spec)
+        # The solved prefix needs whole distributions, which of all engines this one gives.
+        self.engine = TorchEngine(job_of(spec))
 
     @functools.cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """The setup's one tokenizer."""
-        return open_tokenizer(self.spec)
+        return open_tokenizer(self.spec.teacher)
 
     @functools.cached_property
     def prompts(self) -> Prompts:
@@ -94,7 +96,7 @@ class ContinuationProbe:
         if step == 0:
             self.write_documents(prompts, sources)
         for name, source in sources.items():
-            rows = diagnostics.rollout_rows(0, source.rollouts, source.scores, source.rewards, [])
+            rows = source.rows()
             self.run.append("rollouts.jsonl", ({"behavior": name} | row for row in rows))
         for length in truncation_lengths(self.spec.setup):
             cuts = {name: self.cut(source, length) for name, source in sources.items()}
@@ -109,8 +111,10 @@ class ContinuationProbe:
             for index, prompt in prompts
             for sample in range(self.settings.prefixes)
         ]
-        rollouts = RolloutWorker(self.store).sample(requests, behavior)
-        scores = rollouts.teacher or TeacherWorker(self.store).score(rollouts)
+        training = self.spec.setup.training
+        limits = Limits(training.max_response_tokens, support_size(self.spec.setup))
+        rollouts = concatenate(list(self.engine.sampler().sample(requests, behavior, limits)))
+        scores = rollouts.teacher or self.engine.scorer().score(rollouts)
         texts = [self.text(rollouts.response(row)) for row in range(len(requests))]
         grades = self.grade([request.key.prompt for request in requests], texts)
         return Source(rollouts, scores, texts, grades)
@@ -131,7 +135,7 @@ class ContinuationProbe:
             cuts.append(Cut(key.prompt, continued, source.grades[row]))
         return cuts
 
-    def outcomes(self, cuts: dict[str, list[Cut]], continuer: str, length: int) -> dict[Request, Outcome]:
+    def outcomes(self, cuts: dict[str, list[Cut]], continuer: Owner, length: int) -> dict[Request, Outcome]:
         """What each continuation came to; a prefix that both behaviors share is continued once."""
         requests = list(dict.fromkeys(r for own in cuts.values() for cut in own for r in cut.requests))
         if not requests:
@@ -144,16 +148,12 @@ class ContinuationProbe:
         ends = zip(grades, rollouts.truncated_B.tolist(), strict=True)
         return {request: Outcome(*end) for request, end in zip(requests, ends, strict=True)}
 
-    def generate(self, continuer: str, requests: list[Request], length: int) -> Rollouts:
+    def generate(self, continuer: Owner, requests: list[Request], length: int) -> Rollouts:
         """The rest of each response, up to the limit that prefix and rest share."""
         limit = self.spec.setup.training.max_response_tokens
         longest = max(len(request.prompt_ids) for request in requests)
-        fitting = self.store.decode_batch(continuer == "teacher", limit)
-        size = max(1, min(fitting, PREFIX_TOKENS // longest))
-        sampler = self.store.student if continuer == "student" else self.store.teacher
-        starts = range(0, len(requests), size)
-        decoding = Decoding(limit - length)
-        return concatenate([generate(sampler, None, requests[s : s + size], Student(), decoding) for s in starts])
+        limits = Limits(limit - length, at_once=PREFIX_TOKENS // longest)
+        return concatenate(list(self.engine.sampler(continuer).sample(requests, Student(), limits)))
 
     def rows(self, cuts: dict[str, list[Cut]], outcomes: dict[Request, Outcome]) -> Iterator[dict[str, Any]]:
         """Counts of each behavior and prompt."""
@@ -183,7 +183,7 @@ class ContinuationProbe:
         rows = range(0, min(len(prompts), EXCERPTS) * self.settings.prefixes, self.settings.prefixes)
         example, matched = DOCUMENTS
         budgets = self.spec.unit.identity["budgets"]
-        models, vanilla = (self.store.student, self.store.teacher), sources["vanilla"].rollouts
+        models, vanilla = (self.engine.store.student, self.engine.store.teacher), sources["vanilla"].rollouts
         visited = [(vanilla.requests[row].prompt_ids, vanilla.response(row)) for row in rows]
         self.run.write_document(example, solved_example(*models, visited, self.tokenizer, budgets))
         self.run.write_document(matched, excerpts(prompts, sources, rows))

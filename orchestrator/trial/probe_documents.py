@@ -15,6 +15,8 @@ from orchestrator.engines.torch.causal import CausalModel, pack
 from orchestrator.grading.grader import Gold, Grade
 from orchestrator.policy import speculation, trust_region
 from orchestrator.rollouts import Rollouts, TeacherScores
+from orchestrator.trial.diagnostics import rollout_rows
+from orchestrator.workers.digests import digest_rollouts, digest_scores
 
 EXCERPTS = 8  # prompts
 SHOWN_TOKENS = 10
@@ -41,6 +43,11 @@ class Source:
     def rewards(self) -> list[float | None]:
         """1.0 or 0.0 for each rollout."""
         return [float(grade.correct) for grade in self.grades]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Rows of `rollouts.jsonl`, of step 0 and without texts."""
+        digest, scores = digest_rollouts(self.rollouts), digest_scores(self.rollouts, self.scores)
+        return rollout_rows(0, self.rollouts.requests, digest, scores, self.rewards, [])
 
 
 def gold_of(prompt: TrainingPrompt) -> Gold:

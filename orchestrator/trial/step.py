@@ -16,8 +16,9 @@ from orchestrator.grading.grader import Grader
 from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.policy.spec import Objective
 from orchestrator.records.rundir import RunWriter
-from orchestrator.rollouts import Request, Rollouts, TeacherScores
+from orchestrator.rollouts import Request
 from orchestrator.trial import diagnostics
+from orchestrator.workers.digests import RolloutDigest, ScoresDigest
 from orchestrator.workers.roles import Roles
 from orchestrator.workers.spec import WorkerSpec
 
@@ -47,21 +48,29 @@ class TrainingStep:
         prompts = self.data.batch(unit.first_batch + step, training.prompts_per_step)
         requests = self.requests(step, prompts)
         if unit.kind == "sft":
-            rollouts = roles.teacher.sample(requests)
-            scores = None
-            clock.lap("rollout")
+            rollouts, sampled = roles.teacher.sample(requests)
         else:
-            roles.rollout.load(roles.learner.weights())
-            rollouts = roles.rollout.sample(requests, behavior_at(unit.method, unit.knobs, step))
-            clock.lap("rollout")
-            scores = rollouts.teacher or roles.teacher.score(rollouts)
+            roles.refresh(step)
+            rollouts, sampled = roles.rollout.sample(requests, behavior_at(unit.method, unit.knobs, step))
+        digest = sampled.get()
+        clock.lap("rollout")
+        # Blended rollouts bring their scores, and the supervised stage needs none. A teacher in a process of its own
+        # scores while responses are graded here, so `score` is the time that grading does not hide.
+        scores, scored = None, None
+        if unit.kind != "sft":
+            if digest.scores is None:
+                scores, scored = roles.teacher.score(rollouts)
             clock.lap("score")
-        texts, rewards = self.rewards(rollouts, prompts)
+        texts, rewards = self.rewards(requests, digest, prompts)
         clock.lap("reward")
-        learned = roles.learner.step(rollouts, scores, self.objective(step), step)
+        judged = digest.scores
+        if scored is not None:
+            judged = scored.get()
+            clock.lap("score")
+        learned = roles.learner.step(rollouts, scores, self.objective(step), step).get()
         _check_finite(learned)
         clock.lap("learn")
-        self.log(step, rollouts, scores, rewards, texts, learned)
+        self.log(step, requests, digest, judged, rewards, texts, learned)
         self.run.append_timing({"step": step, "phase": "train", **clock.laps})
 
     def requests(self, step: int, prompts: list[tuple[int, TrainingPrompt]]) -> list[Request]:
@@ -83,33 +92,38 @@ class TrainingStep:
         return METHODS[unit.method].objective(unit.knobs, training, step, unit.steps)
 
     def rewards(
-        self, rollouts: Rollouts, prompts: list[tuple[int, TrainingPrompt]]
+        self, requests: list[Request], digest: RolloutDigest, prompts: list[tuple[int, TrainingPrompt]]
     ) -> tuple[list[str], list[float | None]]:
-        """Texts of all responses, and 1.0 or 0.0 for each whose prompt has a gold."""
+        """Texts of all responses, and 1.0 or 0.0 for each whose prompt has a gold; graded together."""
         golds = {index: prompt.problem.gold for index, prompt in prompts}
         eos = self.spec.setup.student.eos
-        texts, rewards = [], []
-        for row, request in enumerate(rollouts.requests):
-            text = response_text(rollouts.response(row), eos, self.tokenizer)
+        texts = [response_text(response, eos, self.tokenizer) for response in digest.responses]
+        asked = {}
+        for row, request in enumerate(requests):
             gold = golds[request.key.prompt]
-            texts.append(text)
-            rewards.append(None if gold is None else float(self.grader.grade(gold, text).correct))
+            if gold is not None:
+                asked[row] = (gold, texts[row])
+        rewards: list[float | None] = [None] * len(requests)
+        for row, grade in zip(asked, self.grader.grade_many(asked.values()), strict=True):
+            rewards[row] = float(grade.correct)
         return texts, rewards
 
     def log(
         self,
         step: int,
-        rollouts: Rollouts,
-        scores: TeacherScores | None,
+        requests: list[Request],
+        digest: RolloutDigest,
+        scores: ScoresDigest | None,
         rewards: list[float | None],
         texts: list[str],
         learned: dict[str, float],
     ) -> None:
         """A row for the step, a row for each rollout."""
-        kept = self.spec.runtime.rollout_texts
-        metrics = diagnostics.step_metrics(rollouts, scores, rewards)
+        kept = texts[: self.spec.runtime.rollout_texts]
+        metrics = diagnostics.step_metrics(digest, scores, rewards)
         self.run.append("metrics.jsonl", [{"step": step, **learned, **metrics}])
-        self.run.append("rollouts.jsonl", diagnostics.rollout_rows(step, rollouts, scores, rewards, texts[:kept]))
+        rows = diagnostics.rollout_rows(step, requests, digest, scores, rewards, kept)
+        self.run.append("rollouts.jsonl", rows)
 
 
 def _check_finite(learned: dict[str, float]) -> None:
@@ -119,7 +133,7 @@ def _check_finite(learned: dict[str, float]) -> None:
 
 
 class Clock:
-    """Seconds between laps."""
+    """Seconds between laps; those of laps with the same name add up."""
 
     def __init__(self) -> None:
         self.laps: dict[str, float] = {}
@@ -127,4 +141,5 @@ class Clock:
 
     def lap(self, name: str) -> None:
         now = time.monotonic()
-        self.laps[name], self._last = round(now - self._last, 4), now
+        self.laps[name] = round(self.laps.get(name, 0.0) + now - self._last, 4)
+        self._last = now

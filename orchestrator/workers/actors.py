@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import ray
 from ray.exceptions import GetTimeoutError, RayTaskError
@@ -12,16 +12,18 @@ from ray.util.placement_group import get_current_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from orchestrator.records import pulse
-from orchestrator.workers.placement import COLOCATED, SPLIT, bundles
-from orchestrator.workers.roles import WORKERS, Host, Roles, inline_roles, roles_of
+from orchestrator.workers.placement import COLOCATED, SPLIT, RoleName, bundles
+from orchestrator.workers.roles import Host, Roles, inline_roles
 from orchestrator.workers.spec import WorkerSpec
 
 ASK_EVERY_S = 5.0
 ANSWERS_WITHIN_S = 60.0  # a busy process may give its other thread no turn for long
+First = TypeVar("First")
+Second = TypeVar("Second")
 
 
 class WatchedHost(Host):
-    """Roles in an actor that says how far it is while it works."""
+    """Workers in an actor that says how far it is while it works."""
 
     @ray.method(concurrency_group="pulse")
     def pieces(self) -> int:
@@ -34,16 +36,12 @@ def start_roles(spec: WorkerSpec) -> Roles:
     placement = spec.unit.placement
     if placement.mode == "inline":
         return inline_roles(spec)
-    groups = COLOCATED if placement.mode == "colocated" else SPLIT
-    actors: list[Any] = []
-    calls: dict[str, Callable[..., Any]] = {}
-    for index, roles in enumerate(groups):
+    actors: dict[RoleName, Any] = {}
+    for index, roles in enumerate(COLOCATED if placement.mode == "colocated" else SPLIT):
         bundle = 1 if placement.mode == "colocated" else index + 1
         actor = _actor(spec, bundle, sharing=len(COLOCATED) if placement.mode == "colocated" else 1)
-        actors.append(actor)
-        calls |= dict.fromkeys(roles, _remote_call(actor, spec.runtime.worker_timeout_s))
-    assert set(calls) == set(WORKERS)
-    return roles_of(calls, lambda: _stop(actors))
+        actors |= dict.fromkeys(roles, actor)
+    return Roles(Remote(actors, spec.runtime.worker_timeout_s))
 
 
 def _actor(spec: WorkerSpec, bundle: int, sharing: int) -> Any:
@@ -61,26 +59,54 @@ def _actor(spec: WorkerSpec, bundle: int, sharing: int) -> Any:
     return remote(concurrency_groups={"pulse": 1})(WatchedHost).options(**options).remote(spec)
 
 
-def _remote_call(actor: Any, timeout_s: float) -> Callable[..., Any]:
-    """Calls of the actor that end when it dies, does not answer while it works, or has worked for `timeout_s`."""
+class Remote:
+    """Workers in actors: a call returns at once, and what a handle stands for goes from actor to actor."""
 
-    def call(role: str, method: str, *arguments: Any) -> Any:
-        answer = actor.call.remote(role, method, *arguments)
-        deadline, done = time.monotonic() + timeout_s, -1
-        while not ray.wait([answer], timeout=min(ASK_EVERY_S, max(deadline - time.monotonic(), 0.0)))[0]:
-            if time.monotonic() >= deadline:
-                raise GetTimeoutError(f"{role}.{method} has taken {timeout_s:g} s (runtime.worker_timeout_s)")
-            before, done = done, ray.get(actor.pieces.remote(), timeout=ANSWERS_WITHIN_S)
+    def __init__(self, actors: dict[RoleName, Any], timeout_s: float):
+        self._actors, self._timeout_s = actors, timeout_s
+
+    def call(self, role: RoleName, method: Callable[..., First], *arguments: Any) -> There[First]:
+        (handle,) = self._call(role, method, arguments, results=1)
+        return handle
+
+    def call_for_two(
+        self, role: RoleName, method: Callable[..., tuple[First, Second]], *arguments: Any
+    ) -> tuple[There[First], There[Second]]:
+        first, second = self._call(role, method, arguments, results=2)
+        return first, second
+
+    def _call(self, role: RoleName, method: Callable[..., Any], arguments: Any, results: int) -> list[There[Any]]:
+        actor = self._actors[role]
+        # Ray hands an actor the value of a reference that is an argument of its own, and fetches it from its maker.
+        values = [argument.reference if isinstance(argument, There) else argument for argument in arguments]
+        answer = actor.call.options(num_returns=results).remote(role, method, *values)
+        references = answer if results > 1 else [answer]
+        name = f"{role}.{method.__name__}"
+        return [There(reference, actor, name, self._timeout_s) for reference in references]
+
+    def close(self) -> None:
+        for actor in {id(actor): actor for actor in self._actors.values()}.values():
+            ray.kill(actor)
+
+
+class There(Generic[First]):
+    """A handle to what an actor's call `name` makes. It is waited for until `timeout_s` after the call."""
+
+    def __init__(self, reference: Any, actor: Any, name: str, timeout_s: float):
+        self.reference = reference
+        self._actor, self._name, self._timeout_s = actor, name, timeout_s
+        self._deadline = time.monotonic() + timeout_s
+
+    def get(self) -> First:
+        """Raises what the worker raised, and GetTimeoutError; ends when the actor dies or does not answer."""
+        done = -1
+        while not ray.wait([self.reference], timeout=min(ASK_EVERY_S, max(self._deadline - time.monotonic(), 0.0)))[0]:
+            if time.monotonic() >= self._deadline:
+                raise GetTimeoutError(f"{self._name} has taken {self._timeout_s:g} s (runtime.worker_timeout_s)")
+            before, done = done, ray.get(self._actor.pieces.remote(), timeout=ANSWERS_WITHIN_S)
             if done != before:  # the trial's own signs of life are those of its actors
                 pulse.advance()
         try:
-            return ray.get(answer)
-        except RayTaskError as error:  # what the role raised, as if it had been called here
+            return ray.get(self.reference)
+        except RayTaskError as error:  # what the worker raised, as if it had been called here
             raise (error.cause if isinstance(error.cause, Exception) else error) from error
-
-    return call
-
-
-def _stop(actors: list[Any]) -> None:
-    for actor in actors:
-        ray.kill(actor)

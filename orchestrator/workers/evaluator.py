@@ -6,73 +6,93 @@ import functools
 from collections import Counter
 from pathlib import Path
 
-from safetensors.torch import load_file
 from transformers import PreTrainedTokenizerBase
 
+from orchestrator.config import Setup
 from orchestrator.data.benchmarks import load_benchmark
 from orchestrator.data.problem import Problem
 from orchestrator.data.prompts import render, response_text
-from orchestrator.engines.torch.decoding import Decoding
+from orchestrator.engines.interface import Limits, ModelFolder, Sampler, WeightsRef
 from orchestrator.grading.grader import Grader
+from orchestrator.models.tokenizer import open_tokenizer
 from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.policy.spec import Student, Tempered
 from orchestrator.records.log import note_progress
 from orchestrator.records.problem_record import ProblemRecord, length_histogram
-from orchestrator.rollouts import Request, Rollouts
-from orchestrator.workers.generation import in_batches
-from orchestrator.workers.store import ModelStore, open_tokenizer
+from orchestrator.rollouts import Request, Rollouts, concatenate
+from orchestrator.workers.spec import WorkerSpec
 
 
 class EvaluatorWorker:
-    """Evaluates checkpoints; a call is pure in (checkpoint, benchmark, samples, step, draw)."""
+    """Evaluates a student in the weights it is told, or else in those its sampler holds.
 
-    def __init__(self, store: ModelStore):
-        self._store = store
-        self._grader = Grader(deadline_s=store.spec.runtime.grader_deadline_s)
+    `seed` is that of the training run: runs of other seeds are evaluated on other samples.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        tokenizer: ModelFolder,
+        sampler: Sampler,
+        data_dir: str | None,
+        seed: int,
+        grader_deadline_s: float,
+    ):
+        self._setup, self._data_dir, self._seed = setup, data_dir, seed
+        self._sampler, self._tokenizer_folder = sampler, tokenizer
+        self._grader = Grader(deadline_s=grader_deadline_s)
+
+    @staticmethod
+    def of_unit(spec: WorkerSpec, sampler: Sampler) -> EvaluatorWorker:
+        """The evaluator of a unit's checkpoints."""
+        deadline_s = spec.runtime.grader_deadline_s
+        return EvaluatorWorker(spec.setup, spec.teacher, sampler, spec.data_dir, spec.unit.seed, deadline_s)
 
     @functools.cached_property
     def _tokenizer(self) -> PreTrainedTokenizerBase:
-        return open_tokenizer(self._store.spec)
+        return open_tokenizer(self._tokenizer_folder)
 
     def start(self) -> None:
         """Load the student and its tokenizer."""
-        _ = self._store.student, self._tokenizer
+        self._sampler.start(teacher=False)
+        _ = self._tokenizer
 
     def evaluate(
         self,
-        checkpoint: str | None,
+        weights: WeightsRef | None,
         benchmark: str,
-        first: int,
-        last: int,
+        samples: range,
         step: int,
         draw: int = 0,
-        notes: str | None = None,
+        notes: Path | None = None,
     ) -> list[ProblemRecord]:
-        """Records of samples first … last−1 of every problem; `checkpoint` None is the initial model.
+        """Records of those samples of every problem; without `weights`, of the model the sampler started with.
 
         Another `draw` has other samples, independent of these. How far it is goes to the unit's folder `notes`.
         """
-        if checkpoint is not None:
-            self._store.load_student(load_file(Path(checkpoint) / "model.safetensors"))
-        spec = self._store.spec
-        run = spec.setup.evaluation.benchmarks[benchmark]
+        if weights is not None:
+            self._sampler.load(weights)
+        evaluation = self._setup.evaluation
+        run = evaluation.benchmarks[benchmark]
         assert run is not None
-        problems = load_benchmark(benchmark, spec.data_dir, run)[: run.limit]
-        evaluation = spec.setup.evaluation
+        problems = load_benchmark(benchmark, self._data_dir, run)[: run.limit]
         requests = []
         for index, problem in enumerate(problems):
-            ids = render(problem.text, spec.setup.prompt, self._tokenizer)
-            for sample in range(first, last):
-                key = SequenceKey(Purpose.EVALUATION, spec.unit.seed, step, index, sample, draw=evaluation.seed + draw)
+            ids = render(problem.text, self._setup.prompt, self._tokenizer)
+            for sample in samples:
+                key = SequenceKey(Purpose.EVALUATION, self._seed, step, index, sample, draw=evaluation.seed + draw)
                 requests.append(Request(ids, key))
         behavior = Student() if evaluation.temperature == 1 else Tempered(evaluation.temperature)
-        decoding = Decoding(evaluation.max_response_tokens)
-        report = functools.partial(note_progress, Path(notes)) if notes is not None else None
-        rollouts = in_batches(self._store, self._store.student, None, requests, behavior, decoding, report)
-        return self._records(problems, last - first, rollouts)
+        parts, done = [], 0
+        for part in self._sampler.sample(requests, behavior, Limits(evaluation.max_response_tokens)):
+            parts.append(part)
+            done += len(part.requests)
+            if notes is not None:
+                note_progress(notes, done)
+        return self._records(problems, len(samples), concatenate(parts))
 
     def _records(self, problems: list[Problem], n: int, rollouts: Rollouts) -> list[ProblemRecord]:
-        eos = self._store.spec.setup.student.eos
+        eos = self._setup.student.eos
         return [
             self._record(problem, range(index * n, (index + 1) * n), rollouts, eos)
             for index, problem in enumerate(problems)

@@ -1,93 +1,66 @@
-"""The roles that generate and score: rollout and teacher. Plain classes; their calls are pure in
-(weights, requests, behavior), so a lost call may simply be made again.
+"""The roles that generate and score: rollout and teacher. Their calls are pure in (weights, requests, behavior), so a
+lost call may simply be made again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from torch import Tensor
-
 from orchestrator.config import Setup
-from orchestrator.engines.torch.causal import CausalModel
-from orchestrator.engines.torch.decoding import Decoding, generate
-from orchestrator.engines.torch.scoring import score
+from orchestrator.engines.interface import Limits, WeightsRef
 from orchestrator.experiment.methods import behavior_at
 from orchestrator.policy.spec import Behavior, Student
 from orchestrator.rollouts import Request, Rollouts, TeacherScores, concatenate
-from orchestrator.workers.store import ModelStore
+from orchestrator.workers.digests import RolloutDigest, ScoresDigest, digest_rollouts, digest_scores
+from orchestrator.workers.engines import Engines
+from orchestrator.workers.spec import WorkerSpec
 
 
 class RolloutWorker:
     """Samples training rollouts from a behavior policy of student and teacher."""
 
-    def __init__(self, store: ModelStore):
-        self._store = store
+    def __init__(self, spec: WorkerSpec, engines: Engines):
+        self._spec = spec
+        self._sampler = engines.sampler()
 
     def start(self) -> None:
         """Load the models that the unit's first step samples with."""
-        unit = self._store.spec.unit
-        _ = self._store.student
-        if behavior_at(unit.method, unit.knobs, 0).needs_teacher:
-            _ = self._store.teacher
+        unit = self._spec.unit
+        self._sampler.start(teacher=behavior_at(unit.method, unit.knobs, 0).needs_teacher)
 
-    def load(self, weights: dict[str, Tensor]) -> None:
-        """Weights of the student to sample from, by Hugging Face name."""
-        self._store.load_student(weights)
+    def load(self, weights: WeightsRef) -> None:
+        """Sample from these weights of the student from now on."""
+        self._sampler.load(weights)
 
-    def sample(self, requests: list[Request], behavior: Behavior) -> Rollouts:
+    def sample(self, requests: list[Request], behavior: Behavior) -> tuple[Rollouts, RolloutDigest]:
         """One response to each request; teacher scores included if the behavior needed the teacher."""
-        training = self._store.spec.setup.training
-        teacher = self._store.teacher if behavior.needs_teacher else None
-        length = 1
-        if behavior.needs_teacher:
-            rows = min(len(requests), self._store.decode_batch(True, training.max_response_tokens))
-            length = self._store.draft_length(behavior, rows)
-        decoding = Decoding(training.max_response_tokens, support_size(self._store.spec.setup), length)
-        return in_batches(self._store, self._store.student, teacher, requests, behavior, decoding)
+        limits = Limits(self._spec.setup.training.max_response_tokens, support_size(self._spec.setup))
+        rollouts = concatenate(list(self._sampler.sample(requests, behavior, limits)))
+        return rollouts, digest_rollouts(rollouts)
 
 
 class TeacherWorker:
     """Scores finished rollouts; answers prompts itself for the supervised stage."""
 
-    def __init__(self, store: ModelStore):
-        self._store = store
+    def __init__(self, spec: WorkerSpec, engines: Engines):
+        self._spec = spec
+        self._scorer = engines.scorer()
+        self._engines = engines
 
     def start(self) -> None:
         """Load the teacher."""
-        _ = self._store.teacher
+        self._scorer.start()
 
-    def score(self, rollouts: Rollouts) -> TeacherScores:
+    def score(self, rollouts: Rollouts) -> tuple[TeacherScores, ScoresDigest]:
         """The teacher's statistics at every visited prefix."""
-        return score(self._store.teacher, rollouts, self._store.spec.runtime.micro_batch_tokens)
+        scores = self._scorer.score(rollouts)
+        return scores, digest_scores(rollouts, scores)
 
-    def sample(self, requests: list[Request]) -> Rollouts:
+    def sample(self, requests: list[Request]) -> tuple[Rollouts, RolloutDigest]:
         """Teacher responses at T = 1; its stop event is emitted as the student's EOS."""
-        decoding = Decoding(self._store.spec.setup.training.max_response_tokens)
-        return in_batches(self._store, self._store.teacher, None, requests, Student(), decoding)
+        limits = Limits(self._spec.setup.training.max_response_tokens)
+        rollouts = concatenate(list(self._engines.answering_teacher().sample(requests, Student(), limits)))
+        return rollouts, digest_rollouts(rollouts)
 
 
 def support_size(setup: Setup) -> int:
     """k of the top-k support; the objective `full` is on the whole vocabulary."""
     return setup.vocabulary.valid if setup.training.objective == "full" else setup.training.top_k
-
-
-def in_batches(
-    store: ModelStore,
-    sampler: CausalModel,
-    teacher: CausalModel | None,
-    requests: list[Request],
-    behavior: Behavior,
-    decoding: Decoding,
-    report: Callable[[int], None] | None = None,
-) -> Rollouts:
-    """`generate` over as many sequences at once as the store says fit; `report` hears how many there are by now."""
-    teacher_decodes = teacher is not None or sampler.owner == "teacher"
-    size = store.decode_batch(teacher_decodes, decoding.max_tokens)
-    parts = []
-    for start in range(0, len(requests), size):
-        batch = requests[start : start + size]
-        parts.append(generate(sampler, teacher, batch, behavior, decoding))
-        if report is not None:
-            report(start + len(batch))
-    return concatenate(parts)

@@ -6,10 +6,15 @@ gives each role a bundle of its own.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from orchestrator.config import Placement
 
-COLOCATED = (("rollout", "teacher", "evaluator"), ("learner",))
-SPLIT = (("rollout",), ("teacher",), ("evaluator",), ("learner",))
+RoleName = Literal["rollout", "teacher", "learner", "evaluator"]
+Groups = tuple[tuple[RoleName, ...], ...]  # roles that share an actor
+
+COLOCATED: Groups = (("rollout", "teacher", "evaluator"), ("learner",))
+SPLIT: Groups = (("rollout",), ("teacher",), ("evaluator",), ("learner",))
 
 
 def bundles(placement: Placement) -> list[dict[str, float]]:

@@ -1,124 +1,206 @@
-"""The four roles of a trial, whatever they run in."""
+"""The four roles of a trial as the trial sees them, wherever they live, and handles to what they make.
+
+Rollouts, scores and weights go from role to role as handles; the trial fetches digests and metrics only.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
 
-from torch import Tensor
-
+from orchestrator.engines.interface import WeightsRef
 from orchestrator.policy.spec import Behavior, Objective
 from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.rollouts import Request, Rollouts, TeacherScores
+from orchestrator.workers.digests import RolloutDigest, ScoresDigest
+from orchestrator.workers.engines import Engines
 from orchestrator.workers.evaluator import EvaluatorWorker
 from orchestrator.workers.generation import RolloutWorker, TeacherWorker
 from orchestrator.workers.learner import LearnerWorker
+from orchestrator.workers.placement import RoleName
 from orchestrator.workers.spec import WorkerSpec
-from orchestrator.workers.store import ModelStore
+
+First = TypeVar("First")
+Second = TypeVar("Second")
+Held = TypeVar("Held", covariant=True)
 
 
-class Role(Protocol):
-    """What all roles share: coming up ahead of the first call that needs it."""
+class Handle(Protocol[Held]):
+    """Something a role has made or is making; it stays where it is until somebody gets it."""
 
-    def start(self) -> None: ...
-
-
-class Rollout(Role, Protocol):
-    """See `generation.RolloutWorker`."""
-
-    def load(self, weights: dict[str, Tensor]) -> None: ...
-    def sample(self, requests: list[Request], behavior: Behavior) -> Rollouts: ...
+    def get(self) -> Held:
+        """Wait for it and bring it here. Raises what the role raised."""
+        ...
 
 
-class Teacher(Role, Protocol):
-    """See `generation.TeacherWorker`."""
+class Transport(Protocol):
+    """Calls methods of workers where these live. Handles among the arguments arrive as what they stand for."""
 
-    def score(self, rollouts: Rollouts) -> TeacherScores: ...
-    def sample(self, requests: list[Request]) -> Rollouts: ...
+    def call(self, role: RoleName, method: Callable[..., First], *arguments: Any) -> Handle[First]: ...
 
+    def call_for_two(
+        self, role: RoleName, method: Callable[..., tuple[First, Second]], *arguments: Any
+    ) -> tuple[Handle[First], Handle[Second]]:
+        """As `call`; both parts of the result have a handle of their own."""
+        ...
 
-class Learner(Role, Protocol):
-    """See `learner.LearnerWorker`."""
-
-    def step(
-        self, rollouts: Rollouts, scores: TeacherScores | None, goal: Objective, step: int
-    ) -> dict[str, float]: ...
-    def weights(self) -> dict[str, Tensor]: ...
-    def save(self, folder: str) -> None: ...
-    def restore(self, folder: str) -> None: ...
-
-
-class Evaluator(Role, Protocol):
-    """See `evaluator.EvaluatorWorker`."""
-
-    def evaluate(
-        self,
-        checkpoint: str | None,
-        benchmark: str,
-        first: int,
-        last: int,
-        step: int,
-        draw: int = 0,
-        notes: str | None = None,
-    ) -> list[ProblemRecord]: ...
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
+class Rollout:
+    """See `generation.RolloutWorker`."""
+
+    transport: Transport
+
+    def start(self) -> None:
+        self.transport.call("rollout", RolloutWorker.start).get()
+
+    def load(self, weights: Handle[WeightsRef]) -> None:
+        self.transport.call("rollout", RolloutWorker.load, weights).get()
+
+    def sample(self, requests: list[Request], behavior: Behavior) -> tuple[Handle[Rollouts], Handle[RolloutDigest]]:
+        return self.transport.call_for_two("rollout", RolloutWorker.sample, requests, behavior)
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """See `generation.TeacherWorker`."""
+
+    transport: Transport
+
+    def start(self) -> None:
+        self.transport.call("teacher", TeacherWorker.start).get()
+
+    def score(self, rollouts: Handle[Rollouts]) -> tuple[Handle[TeacherScores], Handle[ScoresDigest]]:
+        return self.transport.call_for_two("teacher", TeacherWorker.score, rollouts)
+
+    def sample(self, requests: list[Request]) -> tuple[Handle[Rollouts], Handle[RolloutDigest]]:
+        return self.transport.call_for_two("teacher", TeacherWorker.sample, requests)
+
+
+@dataclass(frozen=True)
+class Learner:
+    """See `learner.LearnerWorker`."""
+
+    transport: Transport
+
+    def start(self) -> None:
+        self.transport.call("learner", LearnerWorker.start).get()
+
+    def step(
+        self, rollouts: Handle[Rollouts], scores: Handle[TeacherScores] | None, goal: Objective, step: int
+    ) -> Handle[dict[str, float]]:
+        return self.transport.call("learner", LearnerWorker.step, rollouts, scores, goal, step)
+
+    def publish(self, step: int) -> Handle[WeightsRef]:
+        return self.transport.call("learner", LearnerWorker.publish, step)
+
+    def save(self, folder: Path) -> None:
+        self.transport.call("learner", LearnerWorker.save, str(folder)).get()
+
+    def restore(self, folder: Path) -> None:
+        self.transport.call("learner", LearnerWorker.restore, str(folder)).get()
+
+
+@dataclass(frozen=True)
+class Evaluator:
+    """See `evaluator.EvaluatorWorker`."""
+
+    transport: Transport
+
+    def start(self) -> None:
+        self.transport.call("evaluator", EvaluatorWorker.start).get()
+
+    def evaluate(
+        self, checkpoint: Path | None, benchmark: str, samples: range, step: int, draw: int, notes: Path
+    ) -> list[ProblemRecord]:
+        weights = None if checkpoint is None else WeightsRef(step, checkpoint)
+        arguments = (weights, benchmark, samples, step, draw, notes)
+        return self.transport.call("evaluator", EvaluatorWorker.evaluate, *arguments).get()
+
+
 class Roles:
-    """The roles, and how to let go of them."""
+    """All roles of a trial, over one transport."""
 
-    rollout: Rollout
-    teacher: Teacher
-    learner: Learner
-    evaluator: Evaluator
-    close: Callable[[], None]
+    def __init__(self, transport: Transport):
+        self.rollout = Rollout(transport)
+        self.teacher = Teacher(transport)
+        self.learner = Learner(transport)
+        self.evaluator = Evaluator(transport)
+        self.close = transport.close
+
+    def refresh(self, step: int) -> None:
+        """Let the rollout role sample from the learner's weights after `step` steps."""
+        self.rollout.load(self.learner.publish(step))
 
 
-WORKERS: dict[str, Callable[[ModelStore], Any]] = {
-    "rollout": RolloutWorker,
-    "teacher": TeacherWorker,
-    "learner": LearnerWorker,
-    "evaluator": EvaluatorWorker,
-}
+# --- where workers live ---
 
 
 class Host:
-    """Some of the roles in one process, around one store of models; each role comes up when first called."""
+    """Some of the workers in one process, around the same engines; each comes up when first called."""
 
     def __init__(self, spec: WorkerSpec):
-        self._store = ModelStore(spec)
-        self._workers: dict[str, Any] = {}
+        self._spec = spec
+        self._engines = Engines(spec)
+        self._workers: dict[RoleName, Any] = {}
 
-    def call(self, role: str, method: str, *arguments: Any) -> Any:
-        """`method` of `role`."""
+    def call(self, role: RoleName, method: Callable[..., First], *arguments: Any) -> First:
+        """`method`, a function of the role's class, on this process's worker."""
         if role not in self._workers:
-            self._workers[role] = WORKERS[role](self._store)
-        return getattr(self._workers[role], method)(*arguments)
+            self._workers[role] = self._open(role)
+        return method(self._workers[role], *arguments)
+
+    def _open(self, role: RoleName) -> RolloutWorker | TeacherWorker | LearnerWorker | EvaluatorWorker:
+        match role:
+            case "rollout":
+                return RolloutWorker(self._spec, self._engines)
+            case "teacher":
+                return TeacherWorker(self._spec, self._engines)
+            case "learner":
+                return LearnerWorker(self._spec, self._engines)
+            case "evaluator":
+                return EvaluatorWorker.of_unit(self._spec, self._engines.sampler())
 
     def close(self) -> None:
-        """End what the roles started."""
+        """End what the workers started."""
         if "evaluator" in self._workers:
             self._workers["evaluator"].close()
 
 
-class RoleProxy:
-    """A role somewhere else: its methods are calls of `call(role, method, *arguments)`."""
+@dataclass(frozen=True)
+class Here(Generic[Held]):
+    """A handle to something in this process."""
 
-    def __init__(self, call: Callable[..., Any], role: str):
-        self._call, self._role = call, role
+    value: Held
 
-    def __getattr__(self, method: str) -> Callable[..., Any]:
-        return lambda *arguments: self._call(self._role, method, *arguments)
+    def get(self) -> Held:
+        return self.value
 
 
-def roles_of(call_of: dict[str, Callable[..., Any]], close: Callable[[], None]) -> Roles:
-    """Roles from one `call` function for each of them."""
-    proxies: dict[str, Any] = {role: RoleProxy(call_of[role], role) for role in WORKERS}
-    return Roles(**proxies, close=close)
+class Inline:
+    """All workers in this process: a call is made at once."""
+
+    def __init__(self, spec: WorkerSpec):
+        self._host = Host(spec)
+
+    def call(self, role: RoleName, method: Callable[..., First], *arguments: Any) -> Here[First]:
+        values = [argument.value if isinstance(argument, Here) else argument for argument in arguments]
+        return Here(self._host.call(role, method, *values))
+
+    def call_for_two(
+        self, role: RoleName, method: Callable[..., tuple[First, Second]], *arguments: Any
+    ) -> tuple[Here[First], Here[Second]]:
+        first, second = self.call(role, method, *arguments).value
+        return Here(first), Here(second)
+
+    def close(self) -> None:
+        self._host.close()
 
 
 def inline_roles(spec: WorkerSpec) -> Roles:
     """All roles in this process."""
-    host = Host(spec)
-    return roles_of(dict.fromkeys(WORKERS, host.call), host.close)
+    return Roles(Inline(spec))

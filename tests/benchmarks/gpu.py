@@ -26,7 +26,7 @@ from orchestrator.engines.interface import Owner
 from orchestrator.engines.memory import GIB
 from orchestrator.engines.torch.attention import attention_for
 from orchestrator.engines.torch.causal import CausalModel, best_device
-from orchestrator.engines.torch.learner import TorchLearner
+from orchestrator.engines.torch.trainer import TorchTrainer
 from orchestrator.experiment.load import load_experiment
 from orchestrator.policy import trust_region
 from orchestrator.policy.randomness import SequenceKey
@@ -195,7 +195,7 @@ def _batch(size: Scale) -> tuple[Rollouts, TeacherScores]:
 def _learner_step(student: CausalModel, size: Scale) -> Callable[[], object]:
     rollouts, scores = _batch(size)
     student.model.float()
-    updating = TorchLearner(student, Optimizer(), size.sequence, torch.bfloat16, steps=400)
+    updating = TorchTrainer(student, Optimizer(), size.sequence, torch.bfloat16, steps=400)
     return lambda: updating.step(rollouts, scores, Objective("renormalized"), 0)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +23,9 @@ from orchestrator.records.rundir import RunReader, RunWriter
 from orchestrator.selection import retention, scores
 from orchestrator.selection.wants import Wants, wants
 from orchestrator.trial.loop import Trial
-from orchestrator.workers.roles import WORKERS, Roles, roles_of
+from orchestrator.workers.evaluator import EvaluatorWorker
+from orchestrator.workers.placement import RoleName
+from orchestrator.workers.roles import Here, Roles
 from orchestrator.workers.spec import WorkerSpec
 from tests.fake_runs import quickstart, record, units_of, write_run
 
@@ -78,26 +80,42 @@ class World:
         return WorkerSpec(unit, setup, runtime, NOWHERE, NOWHERE, NOWHERE, None, asked, prunes)
 
     def roles(self, unit: Unit) -> Roles:
-        def call(role: str, method: str, *arguments: Any) -> list[ProblemRecord] | None:
-            assert role == "evaluator"
-            assert method in ("start", "evaluate")
-            return self.evaluate(unit, *arguments) if method == "evaluate" else None
-
-        return roles_of(dict.fromkeys(WORKERS, call), lambda: None)
+        return Roles(MadeUp(self, unit))
 
     def evaluate(
-        self, unit: Unit, _: str | None, benchmark: str, first: int, last: int, step: int, draw: int, notes: str
+        self, unit: Unit, benchmark: str, samples: range, step: int, draw: int, notes: Path
     ) -> list[ProblemRecord]:
-        assert Path(notes).name == unit.id
+        assert notes.name == unit.id
         if self.calls_left <= 0:
             raise Killed
         self.calls_left -= 1
-        self.taken += (last - first) * PROBLEMS
+        self.taken += len(samples) * PROBLEMS
         self.log.append((unit.id, Sampling(benchmark, step, draw)))
         key = [zlib.crc32(f"{unit.label} {unit.seed} {benchmark}".encode()), step, draw]
         right = np.random.default_rng(key).random((PROBLEMS, 2 * N)) < self.rates.get((unit.label, step), 0.2)
-        counts = right[:, first:last].sum(axis=1)
-        return [record(int(count), last - first, f"p{index}") for index, count in enumerate(counts)]
+        counts = right[:, samples.start : samples.stop].sum(axis=1)
+        return [record(int(count), len(samples), f"p{index}") for index, count in enumerate(counts)]
+
+
+@dataclass
+class MadeUp:
+    """Roles of a unit whose evaluator makes its samples up; it has no others."""
+
+    world: World
+    unit: Unit
+
+    def call(self, role: RoleName, method: Callable[..., Any], *arguments: Any) -> Here[Any]:
+        assert role == "evaluator"
+        if method is EvaluatorWorker.start:
+            return Here(None)
+        assert method is EvaluatorWorker.evaluate
+        return Here(self.world.evaluate(self.unit, *arguments[1:]))
+
+    def call_for_two(self, role: RoleName, method: Callable[..., Any], *arguments: Any) -> Any:
+        raise AssertionError(f"{role} is not asked for anything")
+
+    def close(self) -> None:
+        pass
 
 
 def world(*overrides: str, rates: Mapping[tuple[str, int], float] | None = None) -> World:

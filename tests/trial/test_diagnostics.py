@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,9 @@ from torch import Tensor
 
 from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.rollouts import Request, Rollouts, TeacherScores
-from orchestrator.trial.diagnostics import auroc, mean_present, rollout_rows, step_metrics, support_scores
+from orchestrator.trial import diagnostics
+from orchestrator.trial.diagnostics import auroc, mean_present
+from orchestrator.workers.digests import digest_rollouts, digest_scores
 
 ROWS, WIDTH, TOP_K = 5, 6, 3
 LENGTHS = [6, 1, 3, 2, 5]
@@ -43,6 +46,20 @@ def batch(padding: float = 0.0) -> tuple[Rollouts, TeacherScores]:
         measured={"beta": random_values(6, padding), "behavior_kl": random_values(7, padding).abs()},
     )
     return rollouts, scores
+
+
+def step_metrics(rollouts: Rollouts, scores: TeacherScores | None, rewards: list[float | None]) -> dict[str, Any]:
+    digest = digest_rollouts(rollouts)
+    return diagnostics.step_metrics(digest, digest_scores(rollouts, scores) if scores else None, rewards)
+
+
+def rollout_rows(step: int, rollouts: Rollouts, scores: TeacherScores | None, texts: list[str]) -> list[dict[str, Any]]:
+    scored = digest_scores(rollouts, scores) if scores else None
+    return diagnostics.rollout_rows(step, rollouts.requests, digest_rollouts(rollouts), scored, REWARDS, texts)
+
+
+def support_scores(rollouts: Rollouts, scores: TeacherScores) -> list[float]:
+    return digest_scores(rollouts, scores).log_ratios
 
 
 def response_tokens(values: Tensor) -> list[list[float]]:
@@ -147,7 +164,7 @@ def test_metrics_without_a_teacher_or_without_rewards() -> None:
 @pytest.mark.parametrize("padding", PADDING)
 def test_rows_of_rollouts(padding: float) -> None:
     rollouts, scores = batch(padding)
-    rows = rollout_rows(4, rollouts, scores, REWARDS, ["one", "two"])
+    rows = rollout_rows(4, rollouts, scores, ["one", "two"])
     teacher = [sum(row) / len(row) for row in response_tokens(scores.token_BT)]
     for index, row in enumerate(rows):
         assert (row["step"], row["prompt"], row["sample"]) == (4, 70 + index, index % 2)
@@ -160,6 +177,6 @@ def test_rows_of_rollouts(padding: float) -> None:
 
 def test_rows_without_a_teacher_keep_none() -> None:
     rollouts, _ = batch()
-    for row in rollout_rows(0, rollouts, None, REWARDS, []):
+    for row in rollout_rows(0, rollouts, None, []):
         assert (row["teacher_log_prob"], row["log_ratio"]) == (None, None)
         assert "text" not in row

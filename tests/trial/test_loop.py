@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,9 @@ from orchestrator.models.embedded import build
 from orchestrator.records.problem_record import length_histogram
 from orchestrator.records.rundir import RunReader, RunWriter
 from orchestrator.trial.loop import run_unit
-from orchestrator.workers.roles import RoleProxy, inline_roles
+from orchestrator.workers.learner import LearnerWorker
+from orchestrator.workers.placement import RoleName
+from orchestrator.workers.roles import Here, Inline, Roles, inline_roles
 from orchestrator.workers.spec import WorkerSpec
 from tests.sweeps import TINY_SETUP, write_experiment
 
@@ -66,20 +68,22 @@ def test_a_diverged_run_names_its_step(tmp_path: Path) -> None:
     assert [row["step"] for row in run.metrics()] == [0]
 
 
+class Overflowing(Inline):
+    """Roles whose learner reports a loss that is not finite."""
+
+    def call(self, role: RoleName, method: Callable[..., Any], *arguments: Any) -> Here[Any]:
+        answer = super().call(role, method, *arguments)
+        return Here(answer.value | {"loss": float("inf")}) if method is LearnerWorker.step else answer
+
+
 def test_a_loss_that_is_not_finite_is_never_logged(tmp_path: Path) -> None:
     """Weights that overflow only in training's passes: a learner's numbers are looked at before they are logged."""
     spec = worker_spec(tmp_path, ROWS, {})
-    roles = inline_roles(spec)
-
-    def call(role: str, method: str, *arguments: Any) -> Any:
-        answer = getattr(roles.learner, method)(*arguments)
-        return answer | {"loss": float("inf")} if method == "step" else answer
-
-    learner: Any = RoleProxy(call, "learner")
+    roles = Roles(Overflowing(spec))
     with closing(RunWriter(tmp_path / "runs", spec.unit.id)) as run:
         try:
             with pytest.raises(NotFinite, match=r"^step 0: loss is not finite"):
-                list(run_unit(spec, run, replace(roles, learner=learner)))
+                list(run_unit(spec, run, roles))
         finally:
             roles.close()
     assert run.metrics() == []

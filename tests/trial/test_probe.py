@@ -20,6 +20,7 @@ from orchestrator.cli import main
 from orchestrator.config import Experiment
 from orchestrator.data.problem import Problem
 from orchestrator.data.training_set import TrainingPrompt, TrainingSet
+from orchestrator.engines.interface import Owner
 from orchestrator.engines.torch.decoding import Decoding, generate
 from orchestrator.errors import UserError
 from orchestrator.experiment.probe import BEHAVIORS, CONTINUERS, LOGS, probe_unit
@@ -185,13 +186,13 @@ def test_its_rollouts_are_those_training_begins_with(probe: ContinuationProbe, p
 
 
 @pytest.mark.parametrize("continuer", CONTINUERS)
-def test_each_continuation_is_its_continuers(probe: ContinuationProbe, continuer: str) -> None:
+def test_each_continuation_is_its_continuers(probe: ContinuationProbe, continuer: Owner) -> None:
     """Against one sequence at a time, graded by comparing the boxed number."""
     prompts = probe.prompts[:6]
     cuts = {"vanilla": probe.cut(probe.sample(prompts, Student()), 3)}
     outcomes = probe.outcomes(cuts, continuer, 3)
     assert len(outcomes) == sum(len(cut.requests) for cut in cuts["vanilla"]) > 0
-    model = getattr(probe.store, continuer)
+    model = getattr(probe.engine.store, continuer)
     golds = {index: prompt.problem.gold for index, prompt in prompts}
     for request, outcome in outcomes.items():
         alone = generate(model, None, [request], Student(), Decoding(LIMIT - 3))

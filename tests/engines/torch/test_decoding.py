@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
+from orchestrator.engines.interface import Limits
 from orchestrator.engines.torch.causal import CausalModel
 from orchestrator.engines.torch.decoding import Decoding, generate
 from orchestrator.errors import NotFinite
 from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.policy.spec import Behavior, Student, TeacherInjection, TrustRegion
 from orchestrator.rollouts import Request, Rollouts, concatenate
-from orchestrator.workers.generation import in_batches
 from tests import tiny
 from tests.policy import reference
 from tests.tiny import Array
@@ -257,12 +257,10 @@ def models_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("behavior", tiny.BEHAVIORS)
 def test_decoding_batches_of_any_size_give_the_same_rollouts(models_folder: Path, behavior: Behavior) -> None:
-    requests, decoding = tiny.requests(2), Decoding(MAX_TOKENS, TOP_K)
-    runs = []
+    requests, runs = tiny.requests(2), []
     for size in (1, 3, 1000):
-        store = tiny.model_store(models_folder, rollout_batch=size)
-        teacher = store.teacher if behavior.needs_teacher else None
-        runs.append(in_batches(store, store.student, teacher, requests, behavior, decoding))
+        sampler = tiny.torch_engine(models_folder, rollout_batch=size, draft_length=1).sampler()
+        runs.append(concatenate(list(sampler.sample(requests, behavior, Limits(MAX_TOKENS, TOP_K)))))
     for run in runs[:-1]:
         assert_same(run, runs[-1])
 

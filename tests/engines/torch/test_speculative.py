@@ -18,6 +18,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from orchestrator.engines.interface import Limits
 from orchestrator.engines.torch import decoding as torch_rollout
 from orchestrator.engines.torch import stream
 from orchestrator.engines.torch.causal import CausalModel
@@ -27,9 +28,8 @@ from orchestrator.policy.draft_length import LONGEST_DRAFT, draft_length, least_
 from orchestrator.policy.randomness import Role, SequenceKey, uniforms
 from orchestrator.policy.spec import Behavior, Student, TeacherInjection, Tempered, TrustRegion
 from orchestrator.policy.vocabulary import TokenSpace
-from orchestrator.rollouts import Request, Rollouts
-from orchestrator.trial.diagnostics import speculation_metrics
-from orchestrator.workers.generation import in_batches
+from orchestrator.rollouts import Request, Rollouts, concatenate
+from orchestrator.workers.digests import speculation_metrics
 from tests import tiny
 from tests.policy import reference
 from tests.policy.reference import PAPER_BUDGETS
@@ -187,9 +187,8 @@ def models_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_batches_of_any_size_give_the_same_tokens(models_folder: Path, behavior: Behavior, length: int) -> None:
     requests, runs = tiny.requests(3), []
     for size in (1, 4, 1000):
-        store = tiny.model_store(models_folder, rollout_batch=size)
-        decoding = Decoding(9, TOP_K, length)
-        runs.append(in_batches(store, store.student, store.teacher, requests, behavior, decoding))
+        sampler = tiny.torch_engine(models_folder, rollout_batch=size, draft_length=length).sampler()
+        runs.append(concatenate(list(sampler.sample(requests, behavior, Limits(9, TOP_K)))))
     for run in runs[:-1]:
         assert responses(run) == responses(runs[-1])
         mask = run.mask_BT

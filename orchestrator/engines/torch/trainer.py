@@ -1,6 +1,6 @@
 """One optimizer update on a batch of rollouts: AdamW, a rate schedule, one global mean over response tokens.
 
-Shapes as in `batch.py`; N are the response tokens of a micro-batch, flattened.
+Shapes as in `rollouts.py`; N are the response tokens of a micro-batch, flattened.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from orchestrator.config import Optimizer
+from orchestrator.engines.interface import WeightsRef
 from orchestrator.engines.torch.causal import CausalModel, micro_batches, pack
 from orchestrator.engines.torch.head_loss import summed_loss
 from orchestrator.policy import objective
@@ -38,7 +39,7 @@ def learning_rate(optimizer: Optimizer, step: int, steps: int) -> float:
     return optimizer.lr
 
 
-class TorchLearner:
+class TorchTrainer:
     """A student in training for `steps` updates. Its weights are master weights in float32; `dtype` is that of the
     forward pass.
     """
@@ -124,30 +125,33 @@ class TorchLearner:
             "support_mass_teacher": float(objective.support_mass(targets.log_q).sum()),
         }
 
-    def weights(self) -> dict[str, Tensor]:
-        """Detached weights by Hugging Face name, in the forward pass's dtype, on the CPU."""
-        return {name: p.detach().to("cpu", self._dtype, copy=True) for name, p in self._parameters.items()}
+    def publish(self, step: int) -> WeightsRef:
+        """Copies of the weights after `step` steps, detached, in the forward pass's dtype, on the CPU."""
+        return WeightsRef(step, self._weights())
 
-    def save_model(self, folder: Path) -> None:
+    def export(self, folder: Path) -> None:
         """The model in Hugging Face layout, in the forward pass's dtype."""
-        self._student.model.save_pretrained(folder, state_dict=self.weights(), max_shard_size="1TB")
+        self._student.model.save_pretrained(folder, state_dict=self._weights(), max_shard_size="1TB")
 
-    def save_state(self, folder: Path) -> None:
-        """Master weights and AdamW moments: what `load_state` needs to go on exactly."""
+    def save(self, folder: Path) -> None:
+        """Master weights and AdamW moments: what `restore` needs to go on exactly."""
         tensors = {f"weight/{name}": p.detach().cpu().contiguous() for name, p in self._parameters.items()}
         for name, parameter in self._parameters.items():
             for key, value in self._adamw.state[parameter].items():
                 tensors[f"{key}/{name}"] = value.detach().cpu().contiguous()
         save_file(tensors, folder / MASTER_STATE)
 
-    def load_state(self, folder: Path) -> None:
-        """Restore what `save_state` wrote."""
+    def restore(self, folder: Path) -> None:
+        """Go on from what `save` wrote."""
         tensors = load_file(folder / MASTER_STATE)
         with torch.no_grad():
             for name, parameter in self._parameters.items():
                 parameter.copy_(tensors[f"weight/{name}"])
                 keys = [key for key in ("step", "exp_avg", "exp_avg_sq") if f"{key}/{name}" in tensors]
                 self._adamw.state[parameter] = {key: self._moment(tensors[f"{key}/{name}"], key) for key in keys}
+
+    def _weights(self) -> dict[str, Tensor]:
+        return {name: p.detach().to("cpu", self._dtype, copy=True) for name, p in self._parameters.items()}
 
     def _moment(self, tensor: Tensor, key: str) -> Tensor:
         return tensor if key == "step" else tensor.to(self._student.device)

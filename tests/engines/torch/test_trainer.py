@@ -14,14 +14,15 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from orchestrator.config import Optimizer
+from orchestrator.engines.interface import Limits
 from orchestrator.engines.torch.causal import CausalModel, load_model
 from orchestrator.engines.torch.decoding import Decoding, generate
-from orchestrator.engines.torch.learner import MASTER_STATE, TorchLearner, learning_rate
+from orchestrator.engines.torch.engine import TorchEngine
 from orchestrator.engines.torch.scoring import score
-from orchestrator.policy.spec import Objective, Student, TrustRegion
-from orchestrator.rollouts import Rollouts, TeacherScores
-from orchestrator.workers.generation import RolloutWorker, TeacherWorker
-from orchestrator.workers.learner import LearnerWorker
+from orchestrator.engines.torch.trainer import MASTER_STATE, TorchTrainer, learning_rate
+from orchestrator.policy.spec import Behavior, Objective, Student, TrustRegion
+from orchestrator.rollouts import Rollouts, TeacherScores, concatenate
+from orchestrator.workers.generation import support_size
 from tests import tiny
 
 TOP_K, ENOUGH, STEPS = 4, 10_000, 3
@@ -102,15 +103,22 @@ class Plain:
         return {"loss": float(loss.detach()), "grad_norm": norm, "lr": rate}
 
 
+def published(trainer: TorchTrainer) -> dict[str, Tensor]:
+    """The weights that a trainer gives out, by name."""
+    place = trainer.publish(1).place
+    assert not isinstance(place, Path)
+    return dict(place)
+
+
 def learner(
     micro_batch_tokens: int = ENOUGH,
     optimizer: Optimizer = OPTIMIZER,
     tied: bool = True,
     dtype: torch.dtype | None = None,
-) -> tuple[TorchLearner, CausalModel]:
+) -> tuple[TorchTrainer, CausalModel]:
     """A learner of float64 weights, or of float32 weights with forward passes in `dtype`; and its student."""
     student = tiny.student(torch.float32 if dtype else torch.float64, tied)
-    return TorchLearner(student, optimizer, micro_batch_tokens, dtype or torch.float32, STEPS), student
+    return TorchTrainer(student, optimizer, micro_batch_tokens, dtype or torch.float32, STEPS), student
 
 
 def weights_of(student: CausalModel) -> dict[str, Tensor]:
@@ -155,7 +163,7 @@ def test_clipped_updates_equal_a_plain_implementation(rollouts: Rollouts, clip: 
 def test_the_clipped_gradient_enters_the_moments(rollouts: Rollouts, tmp_path: Path, clip: float, binds: bool) -> None:
     engine, _ = learner(optimizer=replace(OPTIMIZER, clip=clip))
     norm = engine.step(rollouts, rollouts.teacher, Objective("renormalized"), 0)["grad_norm"]
-    engine.save_state(tmp_path)
+    engine.save(tmp_path)
     first_moments = [v for k, v in load_file(tmp_path / MASTER_STATE).items() if k.startswith("exp_avg/")]
     moment = math.sqrt(sum(float(v.square().sum()) for v in first_moments))
     assert moment == pytest.approx((1 - OPTIMIZER.beta1) * (clip if binds else norm), rel=1e-4)
@@ -266,10 +274,10 @@ def test_a_restored_learner_goes_on_bitwise(
     first, undisturbed = learner(40, dtype=dtype)
     for step in range(done):
         first.step(rollouts, rollouts.teacher, goal, step)
-    first.save_state(tmp_path)
+    first.save(tmp_path)
     second, restored = learner(40, dtype=dtype)
     second.step(rollouts, rollouts.teacher, Objective("nll"), 0)  # whatever it did before is forgotten
-    second.load_state(tmp_path)
+    second.restore(tmp_path)
     for step in range(done, done + 2):
         reports = [engine.step(rollouts, rollouts.teacher, goal, step) for engine in (first, second)]
         assert reports[0] == reports[1]
@@ -282,7 +290,7 @@ def test_a_saved_model_is_the_trained_one(rollouts: Rollouts, tmp_path: Path, ti
     engine, student = learner(tied=tied, dtype=dtype)
     engine.step(rollouts, rollouts.teacher, Objective("renormalized"), 0)
     before = weights_of(student)
-    engine.save_model(tmp_path)
+    engine.export(tmp_path)
     assert_close(weights_of(student), before, 0)
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
     assert loaded.config.tie_word_embeddings == tied
@@ -298,8 +306,8 @@ def test_a_saved_model_is_the_trained_one(rollouts: Rollouts, tmp_path: Path, ti
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_saved_file_holds_the_weights_that_generate(tmp_path: Path, tied: bool, dtype: torch.dtype) -> None:
     engine, student = learner(tied=tied, dtype=dtype)
-    engine.save_model(tmp_path)
-    weights, saved = engine.weights(), load_file(tmp_path / "model.safetensors")
+    engine.export(tmp_path)
+    weights, saved = published(engine), load_file(tmp_path / "model.safetensors")
     assert_close(saved, weights, 0)
     assert {tensor.dtype for tensor in saved.values()} == {dtype}
     assert {p.dtype for p in student.model.parameters()} == {torch.float32}
@@ -309,7 +317,7 @@ def test_the_saved_file_holds_the_weights_that_generate(tmp_path: Path, tied: bo
 
 def test_weights_are_copies(rollouts: Rollouts) -> None:
     engine, student = learner(dtype=torch.float32)
-    taken = engine.weights()
+    taken = published(engine)
     before = weights_of(student)
     engine.step(rollouts, rollouts.teacher, Objective("nll"), 0)
     assert_close(taken, before, 0)
@@ -331,62 +339,69 @@ def models_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("models")
 
 
+def sampled(engine: TorchEngine, behavior: Behavior) -> Rollouts:
+    """Two responses to each prompt, as a step of training samples them."""
+    training = engine.store.job.setup.training
+    limits = Limits(training.max_response_tokens, support_size(engine.store.job.setup))
+    return concatenate(list(engine.sampler().sample(tiny.requests(2), behavior, limits)))
+
+
 @pytest.mark.parametrize("blended", [True, False])
 @pytest.mark.parametrize("objective", ["renormalized", "full"])
-def test_workers_take_the_same_update_as_a_plain_implementation(
+def test_the_engine_takes_the_same_update_as_a_plain_implementation(
     models_folder: Path, objective: str, blended: bool
 ) -> None:
     optimizer = replace(OPTIMIZER, eps=1e-3)
-    store = tiny.model_store(models_folder, rollout_batch=5, objective=objective, optimizer=optimizer)
-    batch = RolloutWorker(store).sample(tiny.requests(2), TrustRegion(0.05) if blended else Student())
+    engine = tiny.torch_engine(models_folder, rollout_batch=5, objective=objective, optimizer=optimizer)
+    batch = sampled(engine, TrustRegion(0.05) if blended else Student())
     assert (batch.teacher is not None) == blended
-    scores = batch.teacher or TeacherWorker(store).score(batch)
-    worker, goal = LearnerWorker(store), Objective(objective)
+    scores = batch.teacher or engine.scorer().score(batch)
+    trainer, goal = engine.trainer(), Objective(objective)
     plain = Plain(tiny.student(torch.float64), optimizer)
     rate = optimizer.lr * 0.5 * (1 - math.cos(math.pi / 5))
     expected = plain.step(batch, tiny.teacher(torch.float64), goal, rate)
-    reported = worker.step(batch, scores, goal, 0)
+    reported = trainer.step(batch, scores, goal, 0)
     assert {name: reported[name] for name in STATE} == pytest.approx(expected, abs=2e-6, rel=1e-5)
-    assert_close({name: w.double() for name, w in worker.weights().items()}, plain.weights, 1e-6)
+    assert_close({name: w.double() for name, w in published(trainer).items()}, plain.weights, 1e-6)
 
 
 def test_the_full_support_is_every_valid_id(models_folder: Path) -> None:
-    store = tiny.model_store(models_folder, objective="full")
-    batch = RolloutWorker(store).sample(tiny.requests(2), Student())
-    scores = TeacherWorker(store).score(batch)
+    engine = tiny.torch_engine(models_folder, objective="full")
+    batch = sampled(engine, Student())
+    scores = engine.scorer().score(batch)
     ids = batch.support_ids_BTK[batch.mask_BT]
     assert ids.shape[-1] == tiny.VALID
     live = set(range(tiny.VALID)) - {tiny.TEACHER_EOS}
     assert all(live <= set(row) and len(set(row)) == tiny.VALID for row in ids.tolist())
-    assert score(store.teacher, batch, ENOUGH).support_BTK.shape == scores.support_BTK.shape
+    assert score(engine.store.teacher, batch, ENOUGH).support_BTK.shape == scores.support_BTK.shape
     mass = scores.support_BTK[batch.mask_BT].exp().sum(-1)
     torch.testing.assert_close(mass, torch.ones_like(mass))
 
 
-def test_saved_and_restored_workers_agree(models_folder: Path, tmp_path: Path) -> None:
-    store = tiny.model_store(models_folder)
-    batch = RolloutWorker(store).sample(tiny.requests(2), TrustRegion(0.05))
-    first, second = LearnerWorker(store), LearnerWorker(store)
+def test_saved_and_restored_trainers_agree(models_folder: Path, tmp_path: Path) -> None:
+    engine = tiny.torch_engine(models_folder)
+    batch = sampled(engine, TrustRegion(0.05))
+    first, second = engine.trainer(), engine.trainer()
     first.step(batch, batch.teacher, Objective("renormalized"), 0)
-    first.save(str(tmp_path))
-    second.restore(str(tmp_path))
-    for worker in (first, second):
-        worker.step(batch, batch.teacher, Objective("renormalized"), 1)
-    assert_close(first.weights(), second.weights(), 0)
+    first.save(tmp_path)
+    second.restore(tmp_path)
+    for trainer in (first, second):
+        trainer.step(batch, batch.teacher, Objective("renormalized"), 1)
+    assert_close(published(first), published(second), 0)
 
 
 def test_loaded_weights_are_what_generates(models_folder: Path) -> None:
-    store = tiny.model_store(models_folder)
-    worker, trained = RolloutWorker(store), LearnerWorker(store)
-    before = worker.sample(tiny.requests(2), Student())
+    engine = tiny.torch_engine(models_folder)
+    trained = engine.trainer()
+    before = sampled(engine, Student())
     trained.step(before, None, Objective("nll"), 0)
-    worker.load(trained.weights())
-    after = worker.sample(tiny.requests(2), Student())
-    log_p = tiny.visited_rows(store.student, after)
+    engine.sampler().load(trained.publish(1))
+    after = sampled(engine, Student())
+    log_p = tiny.visited_rows(engine.store.student, after)
     for row, expected in enumerate(log_p):
         response = after.response(row)
         assert after.student_BT[row, : len(response)].numpy() == pytest.approx(
             expected[range(len(response)), response], abs=1e-5
         )
     assert not torch.equal(before.student_BT[:, 0], after.student_BT[:, 0])
-    assert_close(weights_of(store.student), trained.weights(), 0)
+    assert_close(weights_of(engine.store.student), published(trained), 0)

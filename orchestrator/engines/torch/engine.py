@@ -1,0 +1,88 @@
+"""The torch engine behind `engines.interface`: decoding, scoring and training around one store of models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from orchestrator.engines.interface import Job, Limits, Owner, WeightsRef
+from orchestrator.engines.torch.decoding import Decoding, generate
+from orchestrator.engines.torch.scoring import score
+from orchestrator.engines.torch.store import ModelStore
+from orchestrator.engines.torch.trainer import TorchTrainer
+from orchestrator.policy.spec import Behavior
+from orchestrator.rollouts import Request, Rollouts, TeacherScores
+
+
+class TorchEngine:
+    """Roles that share the models of one process."""
+
+    def __init__(self, job: Job):
+        self.store = ModelStore(job)
+
+    def sampler(self, owner: Owner = "student") -> TorchSampler:
+        """See `Engine.sampler`; all samplers of the student sample from the weights that any of them loaded last."""
+        return TorchSampler(self.store, owner)
+
+    def scorer(self) -> TorchScorer:
+        return TorchScorer(self.store)
+
+    def trainer(self) -> TorchTrainer:
+        """A student of its own, in float32: the sampler's copy may be in another dtype."""
+        job, store = self.store.job, self.store
+        master = store.open(job.initial, "student", torch.float32)
+        return TorchTrainer(
+            master, job.setup.training.optimizer, job.runtime.micro_batch_tokens, store.dtype, job.steps
+        )
+
+
+def open_engine(job: Job) -> TorchEngine:
+    """The engine for a job, in this process; models are loaded when they are first needed."""
+    return TorchEngine(job)
+
+
+class TorchSampler:
+    """Decodes as many sequences at once as fit on the device."""
+
+    def __init__(self, store: ModelStore, owner: Owner):
+        self._store, self._owner = store, owner
+
+    def start(self, teacher: bool) -> None:
+        """Load the student, and the teacher where behaviors will need it."""
+        _ = self._store.student if self._owner == "student" else self._store.teacher
+        if teacher:
+            _ = self._store.teacher
+
+    def load(self, weights: WeightsRef) -> None:
+        """Put these weights into the generating student."""
+        self._store.load_student(weights)
+
+    def sample(self, requests: Sequence[Request], behavior: Behavior, limits: Limits) -> Iterator[Rollouts]:
+        """One response to each request, batch by batch."""
+        sampler = self._store.student if self._owner == "student" else self._store.teacher
+        teacher_decodes = behavior.needs_teacher or sampler.owner == "teacher"
+        size = self._store.decode_batch(teacher_decodes, limits.max_tokens)
+        size = size if limits.at_once is None else max(1, min(size, limits.at_once))
+        teacher, drafted = None, 1
+        if behavior.needs_teacher:
+            teacher = self._store.teacher
+            drafted = self._store.draft_length(behavior, min(len(requests), size))
+        decoding = Decoding(limits.max_tokens, limits.support, drafted)
+        for start in range(0, len(requests), size):
+            yield generate(sampler, teacher, list(requests[start : start + size]), behavior, decoding)
+
+
+class TorchScorer:
+    """Scores with the teacher of the store."""
+
+    def __init__(self, store: ModelStore):
+        self._store = store
+
+    def start(self) -> None:
+        """Load the teacher."""
+        _ = self._store.teacher
+
+    def score(self, rollouts: Rollouts) -> TeacherScores:
+        """The teacher's statistics at every visited prefix."""
+        return score(self._store.teacher, rollouts, self._store.job.runtime.micro_batch_tokens)

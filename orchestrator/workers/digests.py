@@ -1,0 +1,105 @@
+"""What a trial reads of its rollouts: responses to grade and numbers to log, and no tensor of support size.
+
+Computed beside the tensors, which stay where they are: at paper size one step's support ids and log q are 352 MB. Means
+over tokens are over all response tokens of the batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from orchestrator.rollouts import Rollouts, TeacherScores
+
+
+@dataclass(frozen=True)
+class ScoresDigest:
+    """What the teacher said, in nats: `metrics` are means over tokens, the lists have an entry for each rollout.
+
+    `log_ratios` are mean_t(log q(y_t) − log p(y_t)): how much more the teacher supports a rollout than the student.
+    """
+
+    metrics: dict[str, float]
+    log_probs: list[float]
+    log_ratios: list[float]
+
+
+@dataclass(frozen=True)
+class RolloutDigest:
+    """The token ids of each response, its EOS included, and what is logged of them.
+
+    `sampled` and `behavior` are parts of a row of `metrics.jsonl`. `scores` is there where the behavior asked the
+    teacher while decoding: its statistics came out of the same passes.
+    """
+
+    responses: list[list[int]]
+    truncated: list[bool]
+    sampled: dict[str, Any]
+    behavior: dict[str, Any]
+    scores: ScoresDigest | None = None
+
+
+def digest_rollouts(rollouts: Rollouts) -> RolloutDigest:
+    """The digest of sampled responses."""
+    mask, lengths = rollouts.mask_BT, rollouts.lengths_B.double()
+    sampled = {
+        "response_tokens": int(lengths.sum()),
+        "response_length": float(lengths.mean()),
+        "truncated": float(rollouts.truncated_B.double().mean()),
+        "student_log_prob": _token_mean(rollouts.student_BT, mask),
+    }
+    behavior: dict[str, Any] = {name: _token_mean(values, mask) for name, values in rollouts.measured.items()}
+    if "behavior_kl" in rollouts.measured:
+        kl = torch.where(mask, rollouts.measured["behavior_kl"].double(), 0.0)
+        behavior["sequence_kl"] = float(kl.sum(-1).mean())
+    return RolloutDigest(
+        responses=[rollouts.response(row) for row in range(len(rollouts.requests))],
+        truncated=rollouts.truncated_B.tolist(),
+        sampled=sampled,
+        behavior=behavior | speculation_metrics(rollouts),
+        scores=None if rollouts.teacher is None else digest_scores(rollouts, rollouts.teacher),
+    )
+
+
+def digest_scores(rollouts: Rollouts, scores: TeacherScores) -> ScoresDigest:
+    """The digest of what the teacher said of rollouts."""
+    mask = rollouts.mask_BT
+    metrics = {
+        "teacher_log_prob": _token_mean(scores.token_BT, mask),
+        "teacher_entropy": _token_mean(scores.entropy_BT, mask),
+        "support_overlap": _token_mean(scores.overlap_BT, mask),
+    }
+    log_ratio_BT = scores.token_BT - rollouts.student_BT
+    return ScoresDigest(metrics, _row_means(scores.token_BT, rollouts), _row_means(log_ratio_BT, rollouts))
+
+
+def speculation_metrics(rollouts: Rollouts) -> dict[str, Any]:
+    """What the drafts of a blended rollout came to; empty where the teacher was not asked while decoding.
+
+    `rounds_per_token` is the mean over sequences of teacher passes ÷ tokens; `teacher_positions` are the drafts that
+    teacher passes judged, `accepted_drafts` those that survived, up to the first rejection of each round and with those
+    beyond a row's end. Their ratio `draft_acceptance` is lower than `acceptance`, because what follows a rejected draft
+    is lost with it; `draft_length` is γ as it came out, shorter at the end of a batch.
+    """
+    if not rollouts.speculation:
+        return {}
+    rounds, drafted, accepted = (rollouts.speculation[name] for name in ("rounds", "drafted", "accepted"))
+    return {
+        "rounds_per_token": float((rounds.double() / rollouts.lengths_B).mean()),
+        "teacher_positions": int(drafted.sum()),
+        "accepted_drafts": int(accepted.sum()),
+        "draft_acceptance": float(accepted.sum() / drafted.sum()),
+        "draft_length": float(drafted.sum() / rounds.sum()),
+    }
+
+
+def _token_mean(values_BT: Tensor, mask_BT: Tensor) -> float:
+    return float(values_BT[mask_BT].double().mean())
+
+
+def _row_means(values_BT: Tensor, rollouts: Rollouts) -> list[float]:
+    summed = torch.where(rollouts.mask_BT, values_BT.double(), 0.0).sum(-1)
+    return (summed / rollouts.lengths_B).tolist()
