@@ -13,7 +13,7 @@ import random
 from collections.abc import Iterator
 
 from orchestrator.config import Recipe
-from orchestrator.data.problem import Problem
+from orchestrator.data.problems import Problem
 from orchestrator.grading.grader import Gold
 
 WORLD_VERSION = 2

@@ -14,24 +14,34 @@ from typing import Any
 
 from orchestrator.config import BenchmarkRun
 from orchestrator.data import arithmetic
-from orchestrator.data.benchmark_rows import benchmark_problem
 from orchestrator.data.files import data_file, iterate_rows, verify_sha256
 from orchestrator.data.hub import check_hub_id, iterate_hub
-from orchestrator.data.problem import Problem
+from orchestrator.data.problems import Problem, benchmark_problem
 from orchestrator.errors import UserError, did_you_mean, refuse
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """`file` below the data folder and its sha256, or `terms` for the generated arithmetic sets."""
+    """A benchmark that comes with the program, or one that an experiment adds.
+
+    Its problems are read from `file`, a path below the data folder, whose content has the hash `sha256`; the
+    arithmetic sets are generated instead, from the numbers of `terms` of their sums. One that an experiment adds has
+    neither: its `BenchmarkRun` says where it lies. `label` heads the benchmark's column in tables; it is no part of
+    what identifies the content.
+    """
 
     problems: int
     file: str | None = None
     sha256: str | None = None
     terms: tuple[int, int] | None = None
+    label: str = ""
 
     def identity(self, run: BenchmarkRun | None = None) -> dict[str, Any]:
-        """What fixes the content, never where it lies: part of an evaluation's id."""
+        """What fixes the content, never where it lies; a part of an evaluation's id.
+
+        For example `{"file": "eval/amc23.jsonl", "sha256": "8d5f…"}`. A file that `run` names counts by its content
+        alone, and is the declared one wherever it lies if it has the declared hash.
+        """
         if self.terms is not None:
             return {"world": arithmetic.WORLD_VERSION, "terms": list(self.terms)}
         if run is None or run.path is None or (run.revision == self.sha256 and self.file is not None):
@@ -41,25 +51,66 @@ class Benchmark:
         return {"hub": run.path, "revision": run.revision, "subset": run.subset, "split": run.split}
 
 
+# One row per benchmark. Where two keys have one label, that label, read back, means the first of them.
 BENCHMARKS: dict[str, Benchmark] = {
-    "arithmetic_short": Benchmark(arithmetic.BENCHMARK_PROBLEMS, terms=arithmetic.SHORT_TERMS),
-    "arithmetic_long": Benchmark(arithmetic.BENCHMARK_PROBLEMS, terms=arithmetic.LONG_TERMS),
-    "gsm8k": Benchmark(
-        1319, "eval/gsm8k_test.jsonl", "ad3b7e9107f117e55b2908fe97fd93271bd198bab200b900da62235e8afddb36"
+    "arithmetic_short": Benchmark(
+        label="Short sums",
+        problems=arithmetic.BENCHMARK_PROBLEMS,
+        terms=arithmetic.SHORT_TERMS,
     ),
-    "math500": Benchmark(500, "eval/math500.jsonl", "3e0b9940311eadc524188210609bc444b5b6a9c64f281944abd35a11d188887a"),
+    "arithmetic_long": Benchmark(
+        label="Long sums",
+        problems=arithmetic.BENCHMARK_PROBLEMS,
+        terms=arithmetic.LONG_TERMS,
+    ),
+    "gsm8k": Benchmark(
+        label="GSM8K",
+        problems=1319,
+        file="eval/gsm8k_test.jsonl",
+        sha256="ad3b7e9107f117e55b2908fe97fd93271bd198bab200b900da62235e8afddb36",
+    ),
+    "math500": Benchmark(
+        label="MATH500",
+        problems=500,
+        file="eval/math500.jsonl",
+        sha256="3e0b9940311eadc524188210609bc444b5b6a9c64f281944abd35a11d188887a",
+    ),
     "olympiadbench_674": Benchmark(
-        674, "eval/olympiadbench_674.jsonl", "223a7cd166d3f4bb718350e495b94ece6e12b9167aa2e46b7f0be8ee110f3979"
+        label="Olympiad",
+        problems=674,
+        file="eval/olympiadbench_674.jsonl",
+        sha256="223a7cd166d3f4bb718350e495b94ece6e12b9167aa2e46b7f0be8ee110f3979",
     ),
     "olympiadbench": Benchmark(
-        675, "eval/olympiadbench.jsonl", "958287939da9e3c2fed25e073a451bbfdd05cf266a598643d88df41de0536b54"
+        label="Olympiad",
+        problems=675,
+        file="eval/olympiadbench.jsonl",
+        sha256="958287939da9e3c2fed25e073a451bbfdd05cf266a598643d88df41de0536b54",
     ),
-    "amc23": Benchmark(40, "eval/amc23.jsonl", "8d5f13755716f562419ee5006b9140eed286a467a2e54d6f1a44182e2586a5a8"),
+    "amc23": Benchmark(
+        label="AMC",
+        problems=40,
+        file="eval/amc23.jsonl",
+        sha256="8d5f13755716f562419ee5006b9140eed286a467a2e54d6f1a44182e2586a5a8",
+    ),
     "amc22_23": Benchmark(
-        83, "eval/amc22_23.jsonl", "cb7ddf7b48de4768479bd8affa99486f2debf0d35139f8c59cc3b2e23ab4febe"
+        label="AMC",
+        problems=83,
+        file="eval/amc22_23.jsonl",
+        sha256="cb7ddf7b48de4768479bd8affa99486f2debf0d35139f8c59cc3b2e23ab4febe",
     ),
-    "aime24": Benchmark(30, "eval/aime24.jsonl", "cfd40d16eca1d155f5cfe729a9a5dfe5448ccd906ab4d4e975103df107e2ca44"),
-    "aime25": Benchmark(30, "eval/aime25.jsonl", "9c8816522c93701baf05058e3d708d8e763bd2b269ad0b7985e2f825f651b8e9"),
+    "aime24": Benchmark(
+        label="AIME24",
+        problems=30,
+        file="eval/aime24.jsonl",
+        sha256="cfd40d16eca1d155f5cfe729a9a5dfe5448ccd906ab4d4e975103df107e2ca44",
+    ),
+    "aime25": Benchmark(
+        label="AIME25",
+        problems=30,
+        file="eval/aime25.jsonl",
+        sha256="9c8816522c93701baf05058e3d708d8e763bd2b269ad0b7985e2f825f651b8e9",
+    ),
 }
 
 

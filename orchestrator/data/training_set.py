@@ -19,8 +19,7 @@ from orchestrator.config import Data, Setup
 from orchestrator.data import arithmetic
 from orchestrator.data.majority import OUTCOMES, majorities
 from orchestrator.data.openthoughts import Thought, load_thoughts
-from orchestrator.data.problem import Problem
-from orchestrator.data.problem_files import read_problems
+from orchestrator.data.problems import Problem, read_training_problems
 from orchestrator.data.prompts import render
 from orchestrator.errors import UserError
 from orchestrator.grading.grader import Gold
@@ -96,7 +95,7 @@ def _thought_id(thought: Thought) -> str:
 
 
 def _files(data: Data, data_dir: str | None) -> _Source:
-    problems = read_problems(data, data_dir)
+    problems = read_training_problems(data, data_dir)
     # The first problem of each text.
     unique = list({problem.text: problem for problem in reversed(problems)}.values())[::-1]
     return _Source(unique, {"rows": len(problems), "repeats": len(problems) - len(unique)})

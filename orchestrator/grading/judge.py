@@ -11,8 +11,7 @@ import re
 from collections.abc import Callable
 from fractions import Fraction
 
-from orchestrator.grading.algebra import equal, numeric
-from orchestrator.grading.families import same_family
+from orchestrator.grading.algebra import equal, numeric, same_family
 from orchestrator.grading.gold import Gold, decide_plain, plain_number, within
 from orchestrator.grading.measures import angle_factor, strip_introduction, strip_units, unit_ratio
 from orchestrator.grading.sets import same_real_set

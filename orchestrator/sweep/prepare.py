@@ -12,7 +12,7 @@ from orchestrator.config import Data, Experiment, Model, Setup
 from orchestrator.data.benchmarks import benchmark_of, load_benchmark
 from orchestrator.data.hub import check_hub_id
 from orchestrator.data.openthoughts import load_thoughts
-from orchestrator.data.problem_files import read_problems
+from orchestrator.data.problems import read_training_problems
 from orchestrator.engines.interface import ModelFolder
 from orchestrator.errors import UserError
 from orchestrator.experiment import made_models
@@ -84,7 +84,7 @@ def check_training_data(name: str, data: Data, data_dir: str | None) -> None:
     if data.source == "jsonl":
         if not data.files:
             raise UserError(f"{name}.data.files: empty — at least one {{file, sha256}}")
-        read_problems(data, data_dir)
+        read_training_problems(data, data_dir)
     elif data.source == "openthoughts":
         if not data.path:
             raise UserError(f"{name}.data.path: not set — a hub id, or a local parquet or JSON Lines file")

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from orchestrator.config import Setup
 from orchestrator.data.benchmarks import load_benchmark
-from orchestrator.data.problem import Problem
+from orchestrator.data.problems import Problem
 from orchestrator.data.prompts import render, response_text
 from orchestrator.engines.interface import Limits, ModelFolder, Sampler, WeightsRef
 from orchestrator.grading.grader import Grader

@@ -21,7 +21,7 @@ from orchestrator.data.arithmetic import (
     solution,
     training_problems,
 )
-from orchestrator.data.problem import Problem
+from orchestrator.data.problems import Problem
 from orchestrator.grading.grader import Grader
 
 N = 4000

@@ -18,7 +18,7 @@ import torch
 
 from orchestrator.cli import main
 from orchestrator.config import Experiment
-from orchestrator.data.problem import Problem
+from orchestrator.data.problems import Problem
 from orchestrator.data.training_set import TrainingPrompt, TrainingSet
 from orchestrator.engines.interface import Owner
 from orchestrator.engines.torch.decoding import Decoding, generate
