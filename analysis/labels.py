@@ -1,12 +1,15 @@
 """Names for people: methods by their short labels, benchmarks and setups by their titles.
 
-Names unknown here are shown verbatim, so a new method or benchmark needs no entry to appear in a table.
+Methods and benchmarks that come with the program are named in their own rows, `experiment.methods.METHODS` and
+`data.benchmarks.BENCHMARKS`. Names unknown there are shown verbatim, so a benchmark that only an experiment knows needs
+no entry to appear in a table.
 """
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from orchestrator.config import BenchmarkRun, Setup
+from orchestrator.data.benchmarks import BENCHMARKS
 from orchestrator.experiment.methods import BASE, METHODS, method_key, method_label, method_title
 
 __all__ = ["BASE", "method_key", "method_label", "method_title"]
@@ -14,21 +17,6 @@ __all__ = ["BASE", "method_key", "method_label", "method_title"]
 AVERAGE = "avg"
 TRUST_REGION = "trust_region"
 
-# Where two keys have one label, the label read back means the first of them.
-BENCHMARKS: Mapping[str, str] = MappingProxyType(
-    {
-        "math500": "MATH500",
-        "olympiadbench_674": "Olympiad",
-        "olympiadbench": "Olympiad",
-        "amc23": "AMC",
-        "amc22_23": "AMC",
-        "aime24": "AIME24",
-        "aime25": "AIME25",
-        "gsm8k": "GSM8K",
-        "arithmetic_short": "Short sums",
-        "arithmetic_long": "Long sums",
-    }
-)
 AVERAGE_LABEL = "Avg"
 
 SETUPS: Mapping[str, str] = MappingProxyType(
@@ -39,8 +27,6 @@ SETUPS: Mapping[str, str] = MappingProxyType(
     }
 )
 
-_BENCHMARK_LABELS: Mapping[str, str] = {**BENCHMARKS, AVERAGE: AVERAGE_LABEL}
-
 
 def _by_any_name(labels: Mapping[str, str]) -> dict[str, str]:
     """Folded label or key → key; where names collide a key wins over a label, and the first over later ones."""
@@ -48,12 +34,18 @@ def _by_any_name(labels: Mapping[str, str]) -> dict[str, str]:
     return {name.casefold(): key for name, key in reversed(names)}
 
 
-_BENCHMARK_KEYS, _SETUP_KEYS = _by_any_name(_BENCHMARK_LABELS), _by_any_name(SETUPS)
+_SETUP_KEYS = _by_any_name(SETUPS)
+
+
+def _benchmark_labels() -> dict[str, str]:
+    """Key → column label of the benchmarks that come with the program and of the average over a setup's benchmarks."""
+    labels = {key: benchmark.label or key for key, benchmark in BENCHMARKS.items()}
+    return labels | {AVERAGE: AVERAGE_LABEL}
 
 
 def benchmark_label(key: str, run: BenchmarkRun | None = None) -> str:
     """The column label of a benchmark, or of the average (`avg`): the title its `run` gives, else the known one."""
-    return (run.title if run is not None else None) or _BENCHMARK_LABELS.get(key, key)
+    return (run.title if run is not None else None) or _benchmark_labels().get(key, key)
 
 
 def setup_title(key: str, setups: Mapping[str, Setup] | None = None) -> str:
@@ -69,7 +61,7 @@ def setup_title(key: str, setups: Mapping[str, Setup] | None = None) -> str:
 
 def benchmark_key(name: str) -> str:
     """The key of a benchmark given as key or label, in any case; an unknown name is its own key."""
-    return _BENCHMARK_KEYS.get(name.casefold(), name)
+    return _by_any_name(_benchmark_labels()).get(name.casefold(), name)
 
 
 def setup_key(name: str) -> str:

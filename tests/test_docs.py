@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
+from analysis.labels import benchmark_key, benchmark_label
 from orchestrator import cli
 from orchestrator.commands import arguments
+from orchestrator.data import benchmarks
 from orchestrator.data.benchmarks import load_benchmark
 from orchestrator.data.files import folder_sha256
 from orchestrator.errors import UserError
@@ -137,6 +139,20 @@ def test_the_rows_of_the_example_of_a_benchmark_are_problems(here: Path) -> None
     assert set(setup.evaluation.benchmarks) == {"arithmetic_short", "my"}
     found = [(problem.id, problem.gold and problem.gold.answer) for problem in load_benchmark("my", None, run)]
     assert found == [("first", "7"), ("second", "8"), ("third", "10")]
+
+
+def test_the_example_of_a_row_adds_a_benchmark_with_its_label(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names: dict[str, Any] = dict(vars(benchmarks))
+    exec(f"added = {{{examples(BENCHMARK, 'example')['benchmarks.py']}}}", names)
+    [(key, row)] = names["added"].items()
+    monkeypatch.setitem(benchmarks.BENCHMARKS, key, row)
+    (here / "data" / "eval").mkdir(parents=True)
+    (here / "my.jsonl").rename(here / "data" / row.file)
+    assert len(load_benchmark(key, str(here / "data"))) == row.problems
+    assert (benchmark_label(key), benchmark_key("my sums")) == ("My sums", key)
+    assert "eval/my.jsonl" in shown(capsys, "list", "benchmarks")
 
 
 @pytest.mark.parametrize(("page", "line"), COMMANDS, ids=lambda value: getattr(value, "stem", value))

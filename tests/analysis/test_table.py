@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from analysis.labels import BENCHMARKS, SETUPS, benchmark_label
+from analysis.labels import SETUPS, benchmark_label
 from analysis.table.formats import to_csv, to_json, to_latex, to_markdown
 from analysis.table.model import Score, Table, make_table, read_results, round_to_tenths
 from orchestrator.cli import main
+from orchestrator.data.benchmarks import BENCHMARKS
 from orchestrator.experiment.methods import BASE, METHODS, method_label, method_title
 from tests.sweeps import ROOT
 
@@ -392,10 +393,10 @@ def test_benchmarks_with_one_label_in_a_setup_keep_their_keys() -> None:
 
 
 def test_every_label_reads_back_to_a_benchmark_of_that_label(tmp_path: Path) -> None:
-    for key, label in BENCHMARKS.items():
-        by_key, by_label = read_results(write_csv(tmp_path, [f"veto,s,{key},1", f"skd,s,{label},1"]))
+    for key, benchmark in BENCHMARKS.items():
+        by_key, by_label = read_results(write_csv(tmp_path, [f"veto,s,{key},1", f"skd,s,{benchmark.label},1"]))
         assert by_key.benchmark == key
-        assert benchmark_label(by_label.benchmark) == label
+        assert benchmark_label(by_label.benchmark) == benchmark.label
 
 
 def test_a_long_file_is_a_table_or_one_line(tmp_path: Path) -> None:
