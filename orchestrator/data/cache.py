@@ -1,13 +1,17 @@
-"""What is dear to compute, kept in the user's cache folder under a name that says what it was computed from."""
+"""Expensive results, kept in the user's cache folder under names that say what they were computed from.
+
+A name such as `majorities-3f9a0c….json` holds a hash or a version of all that the result depends on, so other inputs
+have another name and no file ever goes stale. The folder can be removed at any time; its files are then made again.
+"""
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 from orchestrator.errors import UserError
+from orchestrator.records.locks import take_lock
 
 
 def cache_folder() -> Path:
@@ -36,13 +40,9 @@ def cached(name: str, make: Callable[[], str]) -> str:
                 f"{path.parent}: {error.strerror} — a folder that can be written, as XDG_CACHE_HOME=FOLDER"
             ) from None
         with lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not path.is_file():
-                _replace(path, make())
+            take_lock(lock, wait=True)
+            if not path.is_file():  # else another process has made it while this one waited
+                scratch = path.with_name(f".{name}.tmp")
+                scratch.write_text(make(), encoding="utf-8")
+                os.replace(scratch, path)
     return path.read_text(encoding="utf-8")
-
-
-def _replace(path: Path, text: str) -> None:
-    scratch = path.with_name(f".{path.name}.tmp")
-    scratch.write_text(text, encoding="utf-8")
-    os.replace(scratch, path)

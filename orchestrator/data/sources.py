@@ -1,8 +1,8 @@
 """Where the data files come from: repositories at fixed commits, and how their files become rows of ours.
 
-Only field names change: problems and answers stay as published, but for numbers that become text. A file is right if
-and only if its sha256 is the declared one, so a conversion either reproduces it byte for byte or is refused. All of
-them were checked against the files at these commits.
+Conversions change field names only: problems and answers stay as published, but for numbers, which become text. A file
+is right if and only if its sha256 is the declared one, so a conversion reproduces it byte for byte or is refused. Every
+conversion was checked against the files at these commits.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ class Upstream:
 
 @dataclass(frozen=True)
 class Source:
-    """A data file: its place below the data folder and its sha256; `convert` makes its rows of the files upstream.
+    """Where a data file comes from.
 
-    `licence` is what the repository states itself.
+    `file` is its place below the data folder. `convert` makes its rows from the contents of the files `upstream`, given
+    in that order. `licence` is what the repository states itself.
     """
 
     file: str
@@ -91,100 +92,101 @@ GSM8K_SAMPLE = (
 
 
 def _lines(content: bytes) -> list[Row]:
+    """Rows of a JSON Lines file."""
     return [json.loads(line) for line in content.decode("utf-8").splitlines() if line.strip()]
 
 
 def _math500(files: Sequence[bytes]) -> list[Row]:
-    fields = ("problem", "answer", "solution", "subject", "level")
-    return [
-        {"id": row["unique_id"], **{name: row[name] for name in fields}, "source": "MATH500"}
-        for row in _lines(files[0])
-    ]
+    rows = []
+    for row in _lines(files[0]):
+        kept = {name: row[name] for name in ("problem", "answer", "solution", "subject", "level")}
+        rows.append({"id": row["unique_id"], **kept, "source": "MATH500"})
+    return rows
 
 
-def _gsm8k(split: str, files: Sequence[bytes]) -> list[Row]:
-    return [
-        {
+def _gsm8k(split: str, file: bytes) -> list[Row]:
+    """Rows of GSM8K, whose answers are whole solutions that end in `#### gold`."""
+    rows = []
+    for number, row in enumerate(_lines(file)):
+        rows.append({
             "id": f"gsm8k/{split}/{number}",
             "problem": row["question"],
             "answer": row["answer"].rpartition("####")[2].strip(),
             "solution": row["answer"],
             "source": f"GSM8K {split}",
-        }
-        for number, row in enumerate(_lines(files[0]))
-    ]
+        })  # fmt: skip
+    return rows
 
 
 def _gsm8k_test(files: Sequence[bytes]) -> list[Row]:
-    return _gsm8k("test", files)
+    return _gsm8k("test", files[0])
 
 
 def _gsm8k_train(files: Sequence[bytes]) -> list[Row]:
     taken = int.from_bytes(base64.b64decode(GSM8K_SAMPLE), "little")
-    return [row for number, row in enumerate(_gsm8k("train", files)) if taken >> number & 1]
+    return [row for number, row in enumerate(_gsm8k("train", files[0])) if taken >> number & 1]
 
 
-def _contest(name: str, source: str, extra: Sequence[str]) -> Callable[[Sequence[bytes]], list[Row]]:
-    """Rows of a contest whose answers are numbers; `extra` fields are kept."""
+def _contest(name: str, source: str, extra_fields: Sequence[str]) -> Callable[[Sequence[bytes]], list[Row]]:
+    """A conversion for a contest whose answers are numbers; `extra_fields` are kept as they are."""
 
     def convert(files: Sequence[bytes]) -> list[Row]:
         rows = []
         for row in _lines(files[0]):
-            kept = {field: row[field] for field in extra}
-            answer = str(row["answer"])
-            rows.append(
-                {"id": f"{name}/{row['id']}", "problem": row["problem"], "answer": answer, **kept, "source": source}
-            )
+            head = {"id": f"{name}/{row['id']}", "problem": row["problem"], "answer": str(row["answer"])}
+            kept = {field: row[field] for field in extra_fields}
+            rows.append({**head, **kept, "source": source})
         return rows
 
     return convert
 
 
 def _amc22_23(files: Sequence[bytes]) -> list[Row]:
-    return [
-        {
+    rows = []
+    for number, row in enumerate(_lines(files[0])):
+        rows.append({
             "id": f"amc22_23/{number}",
             "orig_id": row["id"],  # starts again with each contest
             "problem": row["question"],
             "answer": str(row["answer"]),
             "url": row["url"],
             "source": "aimo-validation-amc (83)",
-        }
-        for number, row in enumerate(_lines(files[0]))
-    ]
+        })  # fmt: skip
+    return rows
 
 
 def _olympiadbench(files: Sequence[bytes]) -> list[Row]:
     rows = []
     for row in _lines(files[0]):
-        kept = {name: row[name] for name in ("final_answer", *OLYMPIAD_FIELDS, "context")}
         head = {"id": f"olympiadbench/{row['id']}", "problem": row["question"], "answer": row["final_answer"][0]}
+        kept = {name: row[name] for name in ("final_answer", *OLYMPIAD_FIELDS, "context")}
         rows.append({**head, **kept, "source": "OlympiadBench/OE_TO_maths_en_COMP"})
     return rows
 
 
 def _olympiadbench_674(files: Sequence[bytes]) -> list[Row]:
-    """The later edition, in the order of the 675 rows without one of them, with the fields that only those have."""
+    """The later edition: the 675 problems in their order without one, with fields that only the first edition has."""
     import pyarrow.parquet
 
-    edition = pyarrow.parquet.read_table(io.BytesIO(files[0])).to_pylist()
-    first = [row for row in _olympiadbench(files[1:]) if row["id"] != PROSE_ANSWER]
+    later_edition = pyarrow.parquet.read_table(io.BytesIO(files[0])).to_pylist()
+    first_edition = [row for row in _olympiadbench(files[1:]) if row["id"] != PROSE_ANSWER]
     rows = []
-    for row, older in zip(edition, first, strict=True):
-        problem = row["prompt"][0]["content"]
+    for later, first in zip(later_edition, first_edition, strict=True):
+        problem = later["prompt"][0]["content"]
         rows.append({
-            "id": older["id"],
+            "id": first["id"],
             "problem": problem,
-            "answer": row["reward_model"]["ground_truth"],
-            "text_vs_675": "verbatim" if problem == older["problem"] else "T value filled in",
-            "answer_675": older["answer"],
-            **{name: older[name] for name in OLYMPIAD_FIELDS},
+            "answer": later["reward_model"]["ground_truth"],
+            "text_vs_675": "verbatim" if problem == first["problem"] else "T value filled in",
+            "answer_675": first["answer"],
+            **{name: first[name] for name in OLYMPIAD_FIELDS},
             "source": "OlympiadBench/OE_TO_maths_en_COMP (674-row edition)",
         })  # fmt: skip
     return rows
 
 
 def _math_train(files: Sequence[bytes]) -> list[Row]:
+    """The training split of MATH without `MATH_LEFT_OUT`; ids upstream are like `train/algebra/27.json`."""
     rows = []
     for row in json.loads(files[0]):
         split, subject, name = row["id"].split("/")
@@ -195,6 +197,7 @@ def _math_train(files: Sequence[bytes]) -> list[Row]:
 
 
 def _benchmark(key: str, convert: Callable[[Sequence[bytes]], list[Row]], licence: str, *upstream: Upstream) -> Source:
+    """The source of the file that a benchmark declares."""
     declared = BENCHMARKS[key]
     assert declared.file is not None
     assert declared.sha256 is not None

@@ -7,8 +7,7 @@ the same whatever the method and however many steps are run.
 from __future__ import annotations
 
 import random
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -18,7 +17,7 @@ from transformers import PreTrainedTokenizerBase
 from orchestrator.config import Data, Setup
 from orchestrator.data import arithmetic
 from orchestrator.data.majority import OUTCOMES, majorities
-from orchestrator.data.openthoughts import Thought, load_thoughts
+from orchestrator.data.openthoughts import load_thoughts
 from orchestrator.data.problems import Problem, read_training_problems
 from orchestrator.data.prompts import render
 from orchestrator.errors import UserError
@@ -37,8 +36,9 @@ class TrainingPrompt:
 class TrainingSet:
     """Prompts in training order, and what was left out on the way.
 
-    `rows` counts what the source holds and what fell away before the order was drawn; `golds` counts the prompts by
-    where their gold comes from: given, or the majority of the answers, or why there is none.
+    `rows` counts what the source holds and what fell away before the order was drawn, such as `{"rows": 7437,
+    "repeats": 3}`. `golds` counts the prompts by where their gold comes from: `{"given": 96, "none": 0}` for published
+    answers, the outcomes of `data.majority` where the answers of many solutions are counted.
     """
 
     prompts: list[TrainingPrompt]
@@ -51,13 +51,17 @@ class TrainingSet:
         return list(enumerate(self.prompts[index * size : (index + 1) * size], index * size))
 
     def counts(self) -> dict[str, Any]:
-        """What `data.json` and the preflight tell of the data."""
+        """What `data.json` and the checks before a sweep say about the data."""
         return {**self.rows, "too_long": self.too_long, "prompts": len(self.prompts), "golds": self.golds}
 
 
 @dataclass(frozen=True)
 class _Source:
-    """Distinct problems in the source's order; `answers` by problem id where golds are a majority."""
+    """Distinct problems in training order.
+
+    `rows` counts what was read and what fell away: `{"rows": 7437, "repeats": 3}`. `answers` holds, by problem id, how
+    often each answer was given, where a problem's gold is what most answers agree on.
+    """
 
     problems: list[Problem]
     rows: dict[str, int]
@@ -65,68 +69,76 @@ class _Source:
 
 
 def load_training_set(setup: Setup, data_dir: str | None, tokenizer: PreTrainedTokenizerBase) -> TrainingSet:
-    """Exactly steps × prompts_per_step prompts. UserError where the data hold fewer."""
+    """The prompts of all steps, steps × prompts_per_step of them, in training order.
+
+    Raises UserError where the data hold fewer. Of the generated sums exactly that many are made, so that there are
+    fewer prompts if some are too long.
+    """
     training = setup.training
     # The supervised stage reads the same stream, so the two never disagree on a step's prompts.
     wanted = max(training.steps, training.sft.updates) * training.prompts_per_step
-    if setup.data.source == "arithmetic":
-        stream = islice(arithmetic.training_problems(setup.data.order_seed), wanted)
-        return _with_golds(*_select(stream, setup, tokenizer, wanted), _Source([], {}))
-    source = _openthoughts(setup.data) if setup.data.source == "openthoughts" else _files(setup.data, data_dir)
-    order = list(source.problems)
-    random.Random(f"order-{setup.data.order_seed}").shuffle(order)
-    kept, too_long = _select(order, setup, tokenizer, wanted)
-    if len(kept) < wanted:
-        raise UserError(
-            f"data: {len(kept)} usable prompts ({too_long} too long) — "
-            f"{wanted} needed for {wanted // training.prompts_per_step} steps of {training.prompts_per_step}"
-        )
-    return _with_golds(kept, too_long, source)
-
-
-def _openthoughts(data: Data) -> _Source:
-    thoughts = load_thoughts(data)
-    problems = [Problem(_thought_id(thought), thought.text, None) for thought in thoughts.problems]
-    return _Source(problems, thoughts.counts, {_thought_id(thought): thought.answers for thought in thoughts.problems})
-
-
-def _thought_id(thought: Thought) -> str:
-    return f"openthoughts/{thought.row}"
-
-
-def _files(data: Data, data_dir: str | None) -> _Source:
-    problems = read_training_problems(data, data_dir)
-    # The first problem of each text.
-    unique = list({problem.text: problem for problem in reversed(problems)}.values())[::-1]
-    return _Source(unique, {"rows": len(problems), "repeats": len(problems) - len(unique)})
-
-
-def _select(
-    problems: Iterable[Problem], setup: Setup, tokenizer: PreTrainedTokenizerBase, wanted: int
-) -> tuple[list[TrainingPrompt], int]:
-    """The first `wanted` problems whose prompts are short enough, and how many were not."""
-    kept: list[TrainingPrompt] = []
+    source = _read_source(setup.data, data_dir, wanted)
+    prompts: list[TrainingPrompt] = []
     too_long = 0
-    for problem in problems:
-        if len(kept) == wanted:
+    for problem in source.problems:
+        if len(prompts) == wanted:
             break
         ids = render(problem.text, setup.prompt, tokenizer)
-        if len(ids) > setup.training.max_prompt_tokens:
+        if len(ids) > training.max_prompt_tokens:
             too_long += 1
         else:
-            kept.append(TrainingPrompt(problem, ids))
-    return kept, too_long
+            prompts.append(TrainingPrompt(problem, ids))
+    if len(prompts) < wanted and setup.data.source != "arithmetic":
+        raise UserError(
+            f"data: {len(prompts)} usable prompts ({too_long} too long) — "
+            f"{wanted} needed for {wanted // training.prompts_per_step} steps of {training.prompts_per_step}"
+        )
+    if source.answers is not None:
+        prompts, golds = _with_majorities(prompts, source.answers)
+    else:
+        given = sum(prompt.problem.gold is not None for prompt in prompts)
+        golds = {"given": given, "none": len(prompts) - given}
+    return TrainingSet(prompts, too_long, source.rows, golds)
 
 
-def _with_golds(kept: Sequence[TrainingPrompt], too_long: int, source: _Source) -> TrainingSet:
-    """The prompts that were selected with their golds: a majority costs comparisons, so only these are looked at."""
-    if source.answers is None:
-        given = sum(prompt.problem.gold is not None for prompt in kept)
-        return TrainingSet(list(kept), too_long, source.rows, {"given": given, "none": len(kept) - given})
-    found = majorities([source.answers[prompt.problem.id] for prompt in kept])
-    prompts = [
-        replace(prompt, problem=replace(prompt.problem, gold=Gold(each.answer) if each.answer else None))
-        for prompt, each in zip(kept, found, strict=True)
-    ]
-    outcomes = Counter(each.outcome for each in found)
-    return TrainingSet(prompts, too_long, source.rows, {outcome: outcomes[outcome] for outcome in OUTCOMES})
+def _read_source(data: Data, data_dir: str | None, wanted: int) -> _Source:
+    """The problems of the declared source: `wanted` generated sums, or all problems of a data set in a random order."""
+    match data.source:
+        case "arithmetic":
+            return _Source(list(islice(arithmetic.training_problems(data.order_seed), wanted)), rows={})
+        case "openthoughts":
+            thoughts = load_thoughts(data)
+            answers: dict[str, Mapping[str, int]] = {}
+            problems = []
+            for thought in thoughts.problems:
+                problem = Problem(f"openthoughts/{thought.row}", thought.text, gold=None)
+                problems.append(problem)
+                answers[problem.id] = thought.answers
+            source = _Source(problems, thoughts.counts, answers)
+        case _:
+            problems = read_training_problems(data, data_dir)
+            # Of problems with one text the first is kept, at the place of the last: every seed's order rests on it.
+            by_text: dict[str, Problem] = {}
+            for problem in problems:
+                by_text[problem.text] = by_text.pop(problem.text, problem)
+            repeats = len(problems) - len(by_text)
+            source = _Source(list(by_text.values()), {"rows": len(problems), "repeats": repeats})
+    random.Random(f"order-{data.order_seed}").shuffle(source.problems)
+    return source
+
+
+def _with_majorities(
+    prompts: Sequence[TrainingPrompt], answers: Mapping[str, Mapping[str, int]]
+) -> tuple[list[TrainingPrompt], dict[str, int]]:
+    """The prompts with the majority of their problem's answers as gold, and how many prompts met which outcome.
+
+    A majority costs comparisons by the grader, so it is taken of the selected prompts only.
+    """
+    with_golds = []
+    outcomes = dict.fromkeys(OUTCOMES, 0)
+    majority_of_each = majorities([answers[prompt.problem.id] for prompt in prompts])
+    for prompt, majority in zip(prompts, majority_of_each, strict=True):
+        gold = Gold(majority.answer) if majority.answer else None
+        with_golds.append(replace(prompt, problem=replace(prompt.problem, gold=gold)))
+        outcomes[majority.outcome] += 1
+    return with_golds, outcomes

@@ -7,7 +7,6 @@ reads what the holder noted of itself, which needs no lock and no write access.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import socket
@@ -18,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from orchestrator.records.files import damaged
+from orchestrator.records.locks import take_lock
 
 HEARTBEAT_S = 15.0
 STALE_AFTER_S = 90.0
@@ -56,11 +56,9 @@ class Lease:
             self._file = path.open("a+")
         except (FileExistsError, IsADirectoryError, NotADirectoryError) as error:
             raise damaged(path, f"cannot be locked ({error.strerror})", "remove it") from None
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not take_lock(self._file, wait=False):
             self._file.close()
-            raise LeaseHeld(f"{path.stem} is being run by {_holder(path) or 'another process'}") from None
+            raise LeaseHeld(f"{path.stem} is being run by {_holder(path) or 'another process'}")
         holder = _holder(path)
         if holder and not holder.is_here and _beats(path, _file_system_time(path.parent)):
             self._file.close()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from orchestrator.records.locks import take_lock
 
 OWNER = "owner.lock"
 
@@ -21,7 +22,7 @@ def scratch_folder() -> Iterator[Path]:
     remove_abandoned(parent)
     folder = Path(tempfile.mkdtemp(dir=parent))
     with (folder / OWNER).open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        take_lock(lock, wait=True)
         try:
             yield folder
         finally:
@@ -29,11 +30,11 @@ def scratch_folder() -> Iterator[Path]:
 
 
 def remove_abandoned(parent: Path) -> None:
-    """Folders whose owner is gone: their lock is free. A folder without a lock is not ours to judge."""
+    """Remove the folders whose owner is gone, which is when their lock is free.
+
+    A folder without a lock file is left alone: its owner may be about to make one.
+    """
     for marker in parent.glob(f"*/{OWNER}"):
         with marker.open("a") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                continue
-            shutil.rmtree(marker.parent, ignore_errors=True)
+            if take_lock(lock, wait=False):
+                shutil.rmtree(marker.parent, ignore_errors=True)

@@ -120,6 +120,13 @@ def test_repeats_do_not_change_the_order(tmp_path: Path, load: Loader) -> None:
     assert texts(load(local(tmp_path, TEXTS[:6] * 3))) == texts(load(local(tmp_path, TEXTS[:6])))
 
 
+def test_a_repeated_problem_stands_where_its_last_row_stands(tmp_path: Path, load: Loader) -> None:
+    """The order before the shuffle decides every run: a change would train on other prompts under the same unit id."""
+    repeated = load(local(tmp_path, [*TEXTS[:6], TEXTS[0]]))
+    assert texts(repeated) == texts(load(local(tmp_path, [*TEXTS[1:6], TEXTS[0]])))
+    assert {prompt.problem.id for prompt in repeated.prompts} == {f"row-{i}" for i in range(6)}
+
+
 def test_over_long_prompts_are_passed_over(tmp_path: Path, load: Loader) -> None:
     long = [f"{text}{'0' * 12}" for text in TEXTS[:6]]
     chosen = load(local(tmp_path, TEXTS[:6] + long, max_prompt_tokens=10))
