@@ -12,7 +12,7 @@ from orchestrator.experiment.evaluations import evaluation_ids
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import Unit, expand
 from orchestrator.records.problem_record import ProblemRecord
-from orchestrator.records.rundir import RunWriter
+from orchestrator.records.writer import RunWriter
 
 SHIPPED = Path(__file__).resolve().parents[1] / "experiments"
 QUICKSTART = Path(__file__).resolve().parent / "experiments" / "quickstart.yaml"  # of the tests' own

@@ -16,7 +16,8 @@ from orchestrator.experiment.probe import LOGS, probe_unit
 from orchestrator.experiment.units import Unit
 from orchestrator.records.lease import LeaseHeld
 from orchestrator.records.provenance import provenance
-from orchestrator.records.rundir import RunReader, RunWriter
+from orchestrator.records.rundir import RunReader
+from orchestrator.records.writer import RunWriter
 from orchestrator.sweep import prepare
 from orchestrator.sweep.prepare import worker_spec
 from orchestrator.workers.spec import WorkerSpec, resolved

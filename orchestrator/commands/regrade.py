@@ -20,7 +20,8 @@ from orchestrator.experiment.units import Unit
 from orchestrator.grading.grader import GRADER_VERSION, Gold, Grader
 from orchestrator.records.lease import LeaseHeld
 from orchestrator.records.problem_record import ProblemRecord
-from orchestrator.records.rundir import RecordWriter, RunReader
+from orchestrator.records.rundir import RunReader
+from orchestrator.records.writer import RecordWriter
 
 # A sweep's answers repeat over checkpoints and methods.
 REMEMBERED = 1_000_000

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from orchestrator.errors import UserError
-from orchestrator.records.locks import take_lock
+from orchestrator.records.processes import take_lock
 
 
 def cache_folder() -> Path:

@@ -135,7 +135,7 @@ def _with_majorities(
     A majority costs comparisons by the grader, so it is taken of the selected prompts only.
     """
     with_golds = []
-    outcomes = dict.fromkeys(OUTCOMES, 0)
+    outcomes: dict[str, int] = dict.fromkeys(OUTCOMES, 0)
     majority_of_each = majorities([answers[prompt.problem.id] for prompt in prompts])
     for prompt, majority in zip(prompts, majority_of_each, strict=True):
         gold = Gold(majority.answer) if majority.answer else None

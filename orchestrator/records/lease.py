@@ -1,8 +1,14 @@
-"""One writer for each unit: a lock file beside the run directories.
+"""One writer for each unit: a lock file beside the run directories, `.locks/<unit id>.lock`.
 
-On one host `flock` decides, and the kernel drops the lock with its process. Where the file system is shared, the
-holder also touches the file; a file touched lately by another host means that the unit is taken. Whoever only looks
-reads what the holder noted of itself, which needs no lock and no write access.
+Between processes of one host the kernel's lock decides, and it goes with its process however that ends. Some shared
+file systems do not carry such a lock to other hosts. The holder therefore notes itself in the file and touches it every
+HEARTBEAT_S: a note of another host on a file that was touched within STALE_AFTER_S means that the unit is taken. The
+note of a host that died looks alive until then, which is why a sweep asks again for LEASE_PATIENCE_S.
+
+The heartbeat keeps out who comes while another host works. Two hosts that find a stale note in the same instant could
+both take it; only the lock, where the file system carries it, excludes that.
+
+Whoever only looks (`holder_of`) reads the note, which needs no lock and no write access.
 """
 
 from __future__ import annotations
@@ -17,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from orchestrator.records.files import damaged
-from orchestrator.records.locks import take_lock
+from orchestrator.records.processes import process_stat, take_lock
 
 HEARTBEAT_S = 15.0
 STALE_AFTER_S = 90.0
@@ -53,25 +59,29 @@ class Lease:
         self._path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            # Appending, so that opening it neither empties the holder's note nor counts as a heartbeat.
             self._file = path.open("a+")
         except (FileExistsError, IsADirectoryError, NotADirectoryError) as error:
             raise damaged(path, f"cannot be locked ({error.strerror})", "remove it") from None
         if not take_lock(self._file, wait=False):
             self._file.close()
             raise LeaseHeld(f"{path.stem} is being run by {_holder(path) or 'another process'}")
+        # With the lock in hand a note of this host is of a process that is gone. One of another host may be of a
+        # process whose lock does not reach here, so its heartbeat is asked, by the clock of the file system that stamps
+        # it.
         holder = _holder(path)
         if holder and not holder.is_here and _beats(path, _file_system_time(path.parent)):
             self._file.close()
             raise LeaseHeld(f"{path.stem} is being run by {holder}")
         self._file.truncate(0)
-        own = Holder(socket.gethostname(), os.getpid(), _start_of(os.getpid()))
-        self._file.write(json.dumps(asdict(own)))
+        note = Holder(socket.gethostname(), os.getpid(), _start_of(os.getpid()))
+        self._file.write(json.dumps(asdict(note)))
         self._file.flush()
         self._ended = threading.Event()
         threading.Thread(target=self._beat, daemon=True, name="lease").start()
 
     def release(self) -> None:
-        """Let others work on the unit."""
+        """Let others work on the unit; the note goes before the lock, so that no one reads a holder that is none."""
         self._ended.set()
         if not self._file.closed:
             self._file.truncate(0)
@@ -83,7 +93,11 @@ class Lease:
 
 
 def holder_of(path: Path) -> Holder | None:
-    """Who holds the lease now, as far as its file tells; a file that is not ours holds nothing."""
+    """Who holds the lease now, as far as its file tells; None also where the file is not one of ours.
+
+    A process of this host is looked up. One of another host is believed while it beats, by this host's clock: asking
+    the file system for its time would write to it.
+    """
     holder = _holder(path)
     if holder is None:
         return None
@@ -92,17 +106,17 @@ def holder_of(path: Path) -> Holder | None:
 
 
 def _holder(path: Path) -> Holder | None:
-    """What the file says of its holder; None if it says nothing that one wrote."""
+    """The note in the file; None if it holds none, or anything else."""
     try:
-        value = json.loads(path.read_bytes())
-        host, pid, started = value["host"], value["pid"], value.get("started")
+        note = json.loads(path.read_bytes())
+        host, pid, started = note["host"], note["pid"], note.get("started")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     return Holder(host, pid, started) if type(host) is str and type(pid) is int and pid > 0 else None
 
 
 def _runs(holder: Holder) -> bool:
-    """Whether a process of this host is still the one that wrote the note."""
+    """Whether the process of this host that wrote the note still runs; a later one with its pid started later."""
     try:
         os.kill(holder.pid, 0)
     except (ProcessLookupError, OverflowError):
@@ -115,11 +129,10 @@ def _runs(holder: Holder) -> bool:
 
 def _start_of(pid: int) -> str | None:
     """When a process started, in clock ticks since the host did; empty if it has ended; None where no system says."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-    except OSError:
+    stat = process_stat(pid)
+    if stat is None:
         return None
-    return "" if fields[0] in ("Z", "X") else fields[19]
+    return "" if stat[0] in ("Z", "X") else stat[19]
 
 
 def _beats(path: Path, now: float) -> bool:

@@ -1,8 +1,8 @@
 """Signs of life of the process that runs a unit: that it runs at all, and that its work gets on.
 
-Work calls `advance` after each small piece: a round of decoding, a micro-batch, an answer graded, rows read. A thread
-of the process writes every BEAT_S how long ago that was. Who reads it can tell a process that is stopped (no beats)
-from one that hangs (beats, but no work) and from one that is merely slow.
+Work calls `advance` after each small piece: a round of decoding, a micro-batch, an answer graded, some rows read. Every
+BEAT_S seconds a thread of the process writes how long ago the last piece was done. A reader can thus tell a process
+that is stopped (no beats) from one that hangs (beats, but no work) and from one that is merely slow.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from orchestrator.records.processes import process_stat
+
 BEAT_S = 2.0
 
 
 @dataclass(frozen=True)
 class Beat:
-    """What a beat says. `number` counts beats; `born` tells the process from a later one of the same id."""
+    """What a beat says. `number` counts beats; `born` tells the process from a later one with the same pid."""
 
     host: str
     node: str  # Ray's id of the machine
@@ -34,7 +36,7 @@ class Beat:
 
 
 class _Work:
-    """What this process has done; one for the whole process, since a process runs one unit at a time."""
+    """What this process has done. There is one for the whole process, since a process runs one unit at a time."""
 
     def __init__(self) -> None:
         self.pieces = 0
@@ -59,7 +61,7 @@ def pieces() -> int:
 
 
 class Pulse:
-    """Beats into `path` until `stop`, which removes it. Work done before does not count."""
+    """Writes beats into `path` until `stop`, which removes it. Work done before does not count."""
 
     def __init__(self, path: Path, node: str = ""):
         global _work
@@ -72,7 +74,7 @@ class Pulse:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the beats; the unit is done with, or its end is told otherwise."""
+        """End the beats: the unit is done with, or its end is noted elsewhere."""
         self._ended.set()
         self._thread.join()
         self._path.unlink(missing_ok=True)
@@ -109,19 +111,11 @@ def read_beat(path: Path) -> Beat | None:
 
 def born(pid: int) -> int | None:
     """When a process of this machine was started, in clock ticks since boot; None if it is gone, or not on Linux."""
-    found = _stat(pid)
-    return int(found[19]) if found else None
+    stat = process_stat(pid)
+    return int(stat[19]) if stat else None
 
 
 def is_stopped(pid: int) -> bool:
     """Whether a process of this machine is stopped by a signal."""
-    found = _stat(pid)
-    return found is not None and found[0] == "T"
-
-
-def _stat(pid: int) -> list[str] | None:
-    """Fields of /proc/<pid>/stat from the state on: the name before it may hold anything."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
+    stat = process_stat(pid)
+    return stat is not None and stat[0] == "T"

@@ -13,7 +13,8 @@ from pathlib import Path
 from orchestrator.config import Experiment, Setup
 from orchestrator.experiment.units import Unit
 from orchestrator.records.lease import LeaseHeld
-from orchestrator.records.rundir import RunReader, RunWriter
+from orchestrator.records.rundir import RunReader
+from orchestrator.records.writer import RunWriter
 from orchestrator.selection import scores
 from orchestrator.selection.wants import standing
 

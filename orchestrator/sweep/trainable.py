@@ -18,7 +18,7 @@ from orchestrator.records.lease import LEASE_PATIENCE_S, LeaseHeld
 from orchestrator.records.log import LogHandler
 from orchestrator.records.provenance import provenance
 from orchestrator.records.pulse import Pulse, pulse_path
-from orchestrator.records.rundir import RunWriter
+from orchestrator.records.writer import RunWriter
 from orchestrator.sweep.failures import Failure, failure_of
 from orchestrator.workers.spec import WorkerSpec, resolved
 

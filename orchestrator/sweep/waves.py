@@ -29,7 +29,8 @@ from orchestrator.errors import ClusterDied, UserError
 from orchestrator.experiment.units import Unit
 from orchestrator.records.lease import LeaseHeld
 from orchestrator.records.pulse import Beat
-from orchestrator.records.rundir import RunReader, RunWriter
+from orchestrator.records.rundir import RunReader
+from orchestrator.records.writer import RunWriter
 from orchestrator.selection.retention import prune
 from orchestrator.selection.wants import Wants, wants
 from orchestrator.sweep.guard import guarded

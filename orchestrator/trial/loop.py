@@ -18,7 +18,7 @@ from orchestrator.grading.grader import Grader
 from orchestrator.models.tokenizer import open_tokenizer
 from orchestrator.records.log import EVALUATING, RESCORING, TRAINING
 from orchestrator.records.problem_record import merge
-from orchestrator.records.rundir import RunWriter
+from orchestrator.records.writer import RunWriter
 from orchestrator.selection.scores import best_step, mean_score
 from orchestrator.trial.step import TrainingStep
 from orchestrator.workers.roles import Evaluator, Learner, Roles, Rollout, Teacher

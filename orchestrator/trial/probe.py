@@ -25,7 +25,7 @@ from orchestrator.grading.grader import Grade, Grader
 from orchestrator.models.tokenizer import open_tokenizer
 from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.policy.spec import Behavior, Student, TrustRegion
-from orchestrator.records.rundir import RunWriter
+from orchestrator.records.writer import RunWriter
 from orchestrator.rollouts import Request, Rollouts, concatenate
 from orchestrator.trial.probe_documents import EXCERPTS, Prompts, Source, excerpts, gold_of, solved_example
 from orchestrator.workers.engines import job_of

@@ -15,7 +15,7 @@ from orchestrator.experiment.methods import METHODS, behavior_at
 from orchestrator.grading.grader import Grader
 from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.policy.spec import Objective
-from orchestrator.records.rundir import RunWriter
+from orchestrator.records.writer import RunWriter
 from orchestrator.rollouts import Request
 from orchestrator.trial import diagnostics
 from orchestrator.workers.digests import RolloutDigest, ScoresDigest

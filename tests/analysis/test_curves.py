@@ -16,7 +16,7 @@ from analysis.scores.candidates import Candidate
 from analysis.table import build
 from orchestrator.config import Experiment
 from orchestrator.experiment.units import Unit
-from orchestrator.records.rundir import RunWriter
+from orchestrator.records.writer import RunWriter
 from orchestrator.selection.scores import Tally
 from tests.fake_runs import quickstart, units_of, write_run
 

@@ -30,7 +30,7 @@ from orchestrator.errors import UserError
 from orchestrator.experiment.evaluations import evaluation_ids, fresh_evaluation_ids
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import Unit, expand
-from orchestrator.records.rundir import RunWriter
+from orchestrator.records.writer import RunWriter
 from tests.fake_runs import QUICKSTART, SHIPPED, quickstart, record, units_of
 from tests.sweeps import ROOT
 

@@ -13,7 +13,7 @@ from analysis.table import build
 from orchestrator.cli import main
 from orchestrator.config import Experiment
 from orchestrator.experiment.units import Unit
-from orchestrator.records.rundir import RunWriter
+from orchestrator.records.writer import RunWriter
 from tests.analysis.test_figures import panel_title
 from tests.fake_runs import QUICKSTART, quickstart, units_of, write_run
 

@@ -17,7 +17,7 @@ from analysis.probe import view
 from orchestrator.config import Experiment
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.probe import BEHAVIORS, CONTINUERS, LOGS, probe_unit
-from orchestrator.records.rundir import RunWriter
+from orchestrator.records.writer import RunWriter
 from tests.sweeps import ROOT
 
 QUICKSTART = ROOT / "experiments" / "quickstart.yaml"

@@ -29,7 +29,7 @@ from orchestrator.errors import UserError
 from orchestrator.experiment.evaluations import evaluation_ids, fresh_evaluation_ids
 from orchestrator.experiment.probe import DOCUMENTS, LOGS, probe_unit
 from orchestrator.experiment.units import Unit
-from orchestrator.records.rundir import RunWriter
+from orchestrator.records.writer import RunWriter
 from tests.browser import Browser, browser
 from tests.fake_runs import QUICKSTART, SHIPPED, quickstart, record, units_of
 

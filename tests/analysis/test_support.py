@@ -14,7 +14,7 @@ import pytest
 from analysis.figures import curves
 from analysis.figures.support import POOLED_STEPS, SupportPoint, auroc, jackknife_margin, support_points
 from orchestrator.experiment.units import Unit
-from orchestrator.records.rundir import RunWriter
+from orchestrator.records.writer import RunWriter
 from tests.fake_runs import quickstart, units_of
 
 EXPERIMENT, UNITS = quickstart()

@@ -11,7 +11,7 @@ from orchestrator.cli import main
 from orchestrator.commands.logs import find_unit, follow_logs, show_logs
 from orchestrator.errors import UserError
 from orchestrator.experiment.units import Unit
-from orchestrator.records.rundir import RunWriter
+from orchestrator.records.writer import RunWriter
 from tests.fake_runs import QUICKSTART, quickstart, units_of
 
 

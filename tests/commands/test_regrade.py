@@ -18,7 +18,8 @@ from orchestrator.experiment import evaluations
 from orchestrator.experiment.units import Unit
 from orchestrator.grading.grader import GRADER_VERSION, Gold, Grader
 from orchestrator.records.problem_record import ProblemRecord, length_histogram
-from orchestrator.records.rundir import RunReader, RunWriter
+from orchestrator.records.rundir import RunReader
+from orchestrator.records.writer import RunWriter
 from tests.fake_runs import QUICKSTART, quickstart, units_of
 
 Trial = tuple[Experiment, list[Unit], Unit, dict[str, str]]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.commands.submit import company
-from orchestrator.records.rundir import RunWriter
+from orchestrator.records.writer import RunWriter
 from tests import fake_runs
 
 

@@ -24,7 +24,7 @@ from orchestrator.experiment.evaluations import evaluation_ids, fresh_evaluation
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.probe import probe_unit
 from orchestrator.experiment.units import Unit, expand
-from orchestrator.records.rundir import RunWriter
+from orchestrator.records.writer import RunWriter
 from tests.fake_runs import fake_models, quickstart
 from tests.sweeps import ROOT
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.records.lease import HEARTBEAT_S, STALE_AFTER_S, Lease, LeaseHeld, holder_of
-from orchestrator.records.rundir import RunReader, RunWriter
+from orchestrator.records.rundir import RunReader
+from orchestrator.records.writer import RunWriter
 from tests.sweeps import ROOT
 
 HOLD = """

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.records.log import EVALUATING, PHASE, TRAINING, LogHandler, Phase, RunLog, note_progress, read_phase
-from orchestrator.records.rundir import RunReader, RunWriter
+from orchestrator.records.rundir import RunReader
+from orchestrator.records.writer import RunWriter
 
 
 def test_lines_carry_their_clock_time_and_are_kept_by_the_next_writer(tmp_path: Path) -> None:

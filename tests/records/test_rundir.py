@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 
 from orchestrator.records.files import sealed_lines
-from orchestrator.records.rundir import LEARNER_STATE, RunReader, RunWriter
+from orchestrator.records.rundir import LEARNER_STATE, RunReader
+from orchestrator.records.writer import RunWriter
 from tests.fake_runs import record
 from tests.sweeps import ROOT
 

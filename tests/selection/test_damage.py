@@ -19,7 +19,8 @@ from orchestrator.config import Experiment
 from orchestrator.experiment import made_models
 from orchestrator.experiment.units import Unit, expand
 from orchestrator.records.files import Damaged
-from orchestrator.records.rundir import LEARNER_STATE, RunWriter
+from orchestrator.records.rundir import LEARNER_STATE
+from orchestrator.records.writer import RunWriter
 from orchestrator.sweep import prepare
 from tests.fake_runs import QUICKSTART, fake_models, quickstart, units_of, write_run
 

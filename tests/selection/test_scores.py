@@ -17,7 +17,8 @@ from orchestrator.experiment.evaluations import evaluation_ids
 from orchestrator.experiment.units import Unit
 from orchestrator.monitor import status
 from orchestrator.records.problem_record import ProblemRecord
-from orchestrator.records.rundir import RunReader, RunWriter
+from orchestrator.records.rundir import RunReader
+from orchestrator.records.writer import RunWriter
 from orchestrator.selection import scores as selection
 from tests.fake_runs import QUICKSTART, quickstart, record, units_of, write_run
 

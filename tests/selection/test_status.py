@@ -22,7 +22,8 @@ from orchestrator.monitor.time_left import Job, sweep_seconds, work_left, work_o
 from orchestrator.monitor.timings import BLENDED, PLAIN, measure
 from orchestrator.planning import plan
 from orchestrator.records.log import EVALUATING, RESCORING, TRAINING
-from orchestrator.records.rundir import RunReader, RunWriter
+from orchestrator.records.rundir import RunReader
+from orchestrator.records.writer import RunWriter
 from tests.fake_runs import QUICKSTART, metrics, quickstart, record, units_of, write_run
 
 Loaded = tuple[Experiment, list[Unit]]

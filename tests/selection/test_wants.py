@@ -19,7 +19,8 @@ from orchestrator.experiment.evaluations import Sampling
 from orchestrator.experiment.units import Unit
 from orchestrator.monitor import status
 from orchestrator.records.problem_record import ProblemRecord
-from orchestrator.records.rundir import RunReader, RunWriter
+from orchestrator.records.rundir import RunReader
+from orchestrator.records.writer import RunWriter
 from orchestrator.selection import retention, scores
 from orchestrator.selection.wants import Wants, wants
 from orchestrator.trial.loop import Trial

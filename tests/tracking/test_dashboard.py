@@ -22,7 +22,7 @@ from orchestrator.grading.grader import Grade
 from orchestrator.models import checkpoints
 from orchestrator.models.embedded import build
 from orchestrator.records.problem_record import ProblemRecord
-from orchestrator.records.rundir import RunWriter
+from orchestrator.records.writer import RunWriter
 from orchestrator.sweep import prepare
 from orchestrator.tracking.dashboard import COST, OBJECTIVE, TRUST_REGION, dashboard
 from orchestrator.tracking.projection import projected_rows, results_id

@@ -17,7 +17,8 @@ from analysis.table import build, formats
 from orchestrator.config import Experiment
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import Unit, expand
-from orchestrator.records.rundir import RunReader, RunWriter
+from orchestrator.records.rundir import RunReader
+from orchestrator.records.writer import RunWriter
 from orchestrator.tracking import upload
 from orchestrator.tracking.follow import stale_projections
 from orchestrator.tracking.login import chosen_mode, logged_in, mirror_folder, server_url

@@ -20,7 +20,8 @@ from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import expand
 from orchestrator.models.embedded import build
 from orchestrator.records.problem_record import length_histogram
-from orchestrator.records.rundir import RunReader, RunWriter
+from orchestrator.records.rundir import RunReader
+from orchestrator.records.writer import RunWriter
 from orchestrator.trial.loop import run_unit
 from orchestrator.workers.learner import LearnerWorker
 from orchestrator.workers.placement import RoleName

@@ -28,7 +28,8 @@ from orchestrator.grading.grader import Grade, Grader, last_boxed
 from orchestrator.policy.randomness import Purpose, Role, SequenceKey, uniforms
 from orchestrator.policy.spec import Student
 from orchestrator.records.lease import Lease
-from orchestrator.records.rundir import RunReader, RunWriter
+from orchestrator.records.rundir import RunReader
+from orchestrator.records.writer import RunWriter
 from orchestrator.rollouts import Request, Rollouts, TeacherScores
 from orchestrator.sweep import prepare
 from orchestrator.trial import probe as continuation
@@ -45,9 +46,9 @@ PROMPTS, PREFIXES, CONTINUATIONS, LENGTHS = SIZES["prompts"], SIZES["prefixes"],
 KILLED = """
 import os, signal, sys
 from orchestrator import cli
-from orchestrator.records import rundir
+from orchestrator.records import writer
 
-class Mortal(rundir.RunWriter):
+class Mortal(writer.RunWriter):
     appends = 0
     def append(self, log, rows):
         super().append(log, rows)
@@ -55,7 +56,7 @@ class Mortal(rundir.RunWriter):
         if Mortal.appends == int(sys.argv[1]):
             os.kill(os.getpid(), signal.SIGKILL)
 
-rundir.RunWriter = Mortal
+writer.RunWriter = Mortal
 cli.main(sys.argv[2:])
 """
 

@@ -1,0 +1,36 @@
+"""Processes of one host: locks between them, and whether another one still runs."""
+
+from __future__ import annotations
+
+import fcntl
+from pathlib import Path
+from typing import IO, Any
+
+
+def take_lock(file: IO[Any], wait: bool) -> bool:
+    """Take the exclusive lock of an open file, and tell whether it is ours; with `wait`, sleep until it is.
+
+    The kernel lets go of it when the file is closed, which the end of the process does however it ends: a lock file
+    that a killed process leaves behind locks nothing. Raises OSError where a file system knows no locks and `wait` is
+    set.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        if wait:
+            raise
+        return False
+    return True
+
+
+def process_stat(pid: int) -> list[str] | None:
+    """Fields of `/proc/<pid>/stat` from the third on: the state (`R`, `S`, `T` …) first, the start in ticks at 19.
+
+    The first two are the id and the name in parentheses, which may hold spaces and parentheses of its own. None if
+    there is no such process, or the system has no such file.
+    """
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    return text.rpartition(")")[2].split()

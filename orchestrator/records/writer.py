@@ -1,0 +1,297 @@
+"""Writing the run directory of a unit, so that any kill leaves either the last commit or the next one.
+
+Rows are appended freely, and checkpoints and documents are written whole; all of it counts only from the next `commit`
+on, which replaces `state.json` in one step. Opening for writing takes back what was not committed, so the files of a
+unit that was killed any number of times go on as if nothing had happened, and end equal to those of an undisturbed run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import UserError
+from orchestrator.records.files import file_sha256, pretty, sealed_lines, sync, write_atomically, write_sealed
+from orchestrator.records.lease import Lease
+from orchestrator.records.log import RunLog
+from orchestrator.records.problem_record import ProblemRecord
+from orchestrator.records.rundir import (
+    ATTEMPTS,
+    CONFIG,
+    DONE,
+    ERROR,
+    LEARNER_STATE,
+    METRICS,
+    PROVENANCE,
+    ROLLOUTS,
+    STATE,
+    TIMING,
+    TRACEBACK,
+    RunReader,
+    committed_bytes,
+)
+
+LOGS = (METRICS, ROLLOUTS)
+
+
+class RecordWriter(RunReader):
+    """Writes evaluations and nothing else; holds the unit's lease until `close`. Raises LeaseHeld."""
+
+    def __init__(self, runs: Path, unit_id: str):
+        super().__init__(runs, unit_id)
+        self._lease = Lease(self._lock)
+
+    def write_evaluation(self, evaluation_id: str, step: int, records: list[ProblemRecord]) -> None:
+        """Records of a checkpoint, replacing what was there: fewer samples of the same, or older grades."""
+        path = self._evaluation_path(evaluation_id, step)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, sealed_lines("".join(_line(record.to_row()) for record in records)))
+
+    def close(self) -> None:
+        """Let go of the lease."""
+        self._lease.release()
+
+
+class RunWriter(RecordWriter):
+    """The one writer of a unit's directory with its `logs`; holds the unit's lease until `close`.
+
+    Opening it takes back what was not committed. Raises LeaseHeld, and Damaged where what was committed is not there.
+    """
+
+    def __init__(self, runs: Path, unit_id: str, logs: Sequence[str] = LOGS):
+        super().__init__(runs, unit_id)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            for note in (ERROR, TRACEBACK):
+                (self.path / note).unlink(missing_ok=True)
+            self._committed = {name: self._cut_to_committed(name) for name in logs}
+            for name in (ATTEMPTS, TIMING):
+                _drop_torn_line(self.path / name)
+            self._remove_uncommitted_checkpoints()
+        except BaseException:
+            self._lease.release()
+            raise
+        self.log = RunLog(self.path)
+        self._logs = {name: (self.path / name).open("a", encoding="utf-8") for name in logs}
+        state = self._state()
+        self._models: Mapping[str, Any] = state.get("models", {})
+        self._checkpoints: dict[str, dict[str, str]] = state.get("checkpoints", {})
+        self._documents: dict[str, str] = state.get("documents", {})
+
+    def close(self) -> None:
+        """Let go of the files and the lease."""
+        for file in self._logs.values():
+            file.close()
+        super().close()
+
+    # --- what the unit is made with ---
+
+    def describe(
+        self,
+        config: dict[str, Any],
+        provenance: Callable[[], dict[str, Any]],
+        models: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write `config.json` and `provenance.json` once, when the unit starts, and a row of `attempts.jsonl`.
+
+        `models` is what the unit is trained from. Raises UserError if what was committed was trained from others.
+        """
+        self._models = models or self.models
+        for role, model in self.models.items():
+            if model != self._models.get(role):
+                raise UserError(f"{self.path}: trained from another {role} than the one that is here — {self.remedy}")
+        now = provenance() | {"models": self._models}
+        if not self.started:
+            # `started` looks for the configuration, so it comes last: a kill between the two writes both again.
+            write_atomically(self.path / PROVENANCE, pretty(now))
+            write_atomically(self.path / CONFIG, pretty(config))
+        started = datetime.now(UTC).isoformat(timespec="seconds")
+        self._append_clock(ATTEMPTS, {"started": started} | now)
+
+    def describe_data(self, counts: dict[str, Any]) -> None:
+        """Write `data.json` once: what the training data hold, what was left out, where the golds come from."""
+        name = "data.json"
+        if self.document(name) is None:
+            self.write_document(name, counts)
+        else:  # by an attempt that may have ended before its first commit
+            self._documents[name] = file_sha256(self.path / name)
+
+    # --- rows and documents ---
+
+    def append(self, log: str, rows: Iterable[dict[str, Any]]) -> None:
+        """Append rows to one of the logs; numbers that are not finite become null."""
+        self._logs[log].writelines(_line(row) for row in rows)
+        self._logs[log].flush()
+
+    def append_timing(self, row: dict[str, Any]) -> None:
+        """Append to the wall-clock log, with the time."""
+        self._append_clock(TIMING, row | {"at": round(time.time(), 1)})
+
+    def write_document(self, name: str, value: Any) -> None:
+        """Write `name`, a JSON file of its own, replacing what was there."""
+        text = pretty(_finite(value))
+        write_atomically(self.path / name, text)
+        self._documents[name] = hashlib.sha256(text.encode()).hexdigest()
+
+    def note_rung(self, evaluation_id: str, step: int) -> None:
+        """Keep the counts that a race rests on before its next rung adds to them; noting them again changes nothing."""
+        counts = self.counts(evaluation_id, step)
+        assert counts, "only what was evaluated is extended"
+        now = (counts[0][1], [correct for _, _, correct in counts])
+        rungs = [*(rung for rung in self.rungs(evaluation_id, step) if rung != now), now]
+        lines = [_line({"n": n, "correct": correct}) for n, correct in rungs]
+        write_atomically(self._rungs_path(evaluation_id, step), sealed_lines("".join(lines)))
+
+    # --- checkpoints and commits ---
+
+    def new_checkpoint(self, step: int, save: Callable[[Path], None]) -> None:
+        """Make a checkpoint complete or not at all: `save` fills a scratch folder that is then renamed.
+
+        It counts from the next `commit` on. A kill leaves a `.tmp` folder before the rename, and after it a folder that
+        `state.json` does not name; the next opening removes either, and the steps since the last commit are repeated.
+        """
+        target = self.checkpoint_path(step)
+        scratch = target.with_name(f"{target.name}.tmp")
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir(parents=True)
+        save(scratch)
+        for path in scratch.rglob("*"):
+            sync(path)
+        files = {path.relative_to(scratch).as_posix(): path for path in scratch.rglob("*") if path.is_file()}
+        self._checkpoints[str(step)] = {name: file_sha256(path) for name, path in sorted(files.items())}
+        shutil.rmtree(target, ignore_errors=True)
+        os.replace(scratch, target)
+        sync(target.parent)
+
+    def commit(self, next_step: int) -> None:
+        """Everything written so far is valid and training goes on at `next_step`.
+
+        A kill leaves, by where it strikes:
+
+        - before `state.json` is replaced, the commit before this one: its learner's state is still there, and rows and
+          checkpoints after it are removed at the next opening;
+        - after it, this commit: learner's states of earlier checkpoints may be left, which nothing reads and the next
+          commit removes.
+
+        The other way round, a kill could leave no learner's state from which to go on.
+        """
+        for name, file in self._logs.items():
+            file.flush()
+            os.fsync(file.fileno())
+            self._committed[name].extend(self.path / name, file.tell())
+        for step, files in self._checkpoints.items():
+            if int(step) != next_step:
+                files.pop(LEARNER_STATE, None)
+        self._write_state(next_step)
+        for step, folder in self.checkpoints().items():
+            if step != next_step:
+                (folder / LEARNER_STATE).unlink(missing_ok=True)
+
+    def drop_checkpoints(self, keep: set[int]) -> None:
+        """Remove all checkpoints but those of the steps in `keep`.
+
+        `state.json` lets go of them first: a kill in between leaves folders that it does not name, which the next
+        opening removes. The other way round, a checkpoint that it names would be missing, which is damage.
+        """
+        dropped = [step for step in self._checkpoints if int(step) not in keep]
+        if dropped:
+            for step in dropped:
+                del self._checkpoints[step]
+            self._write_state(self.next_step)
+        for step, folder in self.checkpoints().items():
+            if step not in keep:
+                shutil.rmtree(folder)
+
+    def finish(self) -> None:
+        """Training is complete: the learner's state is no longer needed.
+
+        `DONE` comes last. A kill before it leaves a unit whose steps are all committed, and the next attempt trains
+        nothing, needs no learner's state, and comes here again.
+        """
+        for folder in self.checkpoints().values():
+            (folder / LEARNER_STATE).unlink(missing_ok=True)
+        write_atomically(self.path / DONE, f"{self.next_step}\n")
+
+    def fail(self, reason: str, traceback: str) -> None:
+        """Leave a line for `status`, and the whole story beside it; the next attempt removes both."""
+        write_atomically(self.path / TRACEBACK, traceback)
+        write_atomically(self.path / ERROR, reason)
+
+    def _write_state(self, next_step: int) -> None:
+        state = {
+            "next_step": next_step,
+            "offsets": {name: part.size for name, part in self._committed.items()},
+            "log_sha256": {name: part.sha256.hexdigest() for name, part in self._committed.items()},
+            "checkpoints": self._checkpoints,
+            "documents": self._documents,
+            "models": self._models,
+        }
+        write_sealed(self.path / STATE, state)
+
+    def _append_clock(self, name: str, row: dict[str, Any]) -> None:
+        with (self.path / name).open("a", encoding="utf-8") as file:
+            file.write(_line(row))
+
+    # --- taking back what was not committed ---
+
+    def _cut_to_committed(self, log: str) -> _CommittedPart:
+        """Truncate a log to what was committed. Raises Damaged if that is not what was written."""
+        path, state, part = self.path / log, self._state(), _CommittedPart()
+        path.touch()
+        part.extend(path, committed_bytes(state, log))
+        self._verify_log(state, log, part.size, part.sha256.hexdigest())
+        with path.open("ab") as file:
+            file.truncate(part.size)
+        return part
+
+    def _remove_uncommitted_checkpoints(self) -> None:
+        for scratch in (self.path / "checkpoints").glob("*.tmp"):
+            shutil.rmtree(scratch)
+        committed = self.committed_checkpoints()
+        for step, folder in self.checkpoints().items():
+            if step not in committed:
+                shutil.rmtree(folder)
+
+
+class _CommittedPart:
+    """The committed first bytes of a log, with a running sha256, so that a commit reads only what is new."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.sha256 = hashlib.sha256()
+
+    def extend(self, path: Path, size: int) -> None:
+        """Take in what the file holds from the present end up to `size` bytes."""
+        with path.open("rb") as file:
+            file.seek(self.size)
+            data = file.read(size - self.size)
+        self.sha256.update(data)
+        self.size += len(data)
+
+
+def _drop_torn_line(path: Path) -> None:
+    """Cut off what a kill left of a last line, so that the next row starts on its own."""
+    if path.exists():
+        with path.open("rb+") as file:
+            file.truncate(file.read().rfind(b"\n") + 1)
+
+
+def _line(row: dict[str, Any]) -> str:
+    return json.dumps(_finite(row), ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    """NaN and infinities are missing numbers: null."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
