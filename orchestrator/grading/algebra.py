@@ -1,8 +1,9 @@
-"""Exact comparison of two mathematical expressions in LaTeX: parsed by math_verify, compared by value.
+r"""Exact comparison of two mathematical expressions in LaTeX: parsed by math_verify, compared by value.
 
 Expressions with unknowns are compared at fixed points of exact rational coordinates rather than simplified: that takes
 milliseconds where simplification takes seconds, and two different expressions of the kind answers are made of do not
-agree at several unrelated points. sympy and math_verify are imported at the first use.
+agree at several unrelated points. Families of angles such as ``\frac{\pi}{6} + 2\pi k`` are compared by start and
+period. sympy and math_verify are imported at the first use.
 """
 
 from __future__ import annotations
@@ -16,31 +17,34 @@ from typing import Any
 
 from orchestrator.grading.gold import plain_number
 
-# Digits for the value of a constant, and the most that cancellation may cost while two of them are told apart.
+# Digits for the value of a constant, and the most that cancellation may cost while two constants are told apart.
 _DIGITS, _MAX_DIGITS = 30, 400
+# Points that are tried, and how many of them must have a value for two expressions to be called equal. At some points
+# an expression has none (a logarithm of 0), or one that follows a convention.
 _POINTS, _ENOUGH = 8, 3
-# Unrelated fractions, so that no two terms cancel by accident.
+# Coordinates of the points: unrelated fractions of primes, so that no two terms cancel by accident.
 _NUMERATORS = (1009, 2003, 631, 1493, 787, 3001, 211, 1777)
 _DENOMINATORS = (613, 977, 499, 367, 1237, 1451, 307, 829)
-# A loose digit group: the parser would read the first and drop the rest.
+# Digits apart, `1 2`: the parser would read the first group and drop the rest.
 _LOOSE_DIGITS = re.compile(r"\d +\d")
-# No gold is near it, and computing it takes longer than any deadline.
+# No gold is as large as a factorial of five digits, and computing it takes longer than any deadline.
 _HUGE_FACTORIAL = re.compile(r"\d{5,}\}?\s*!")
 _FRACTION = re.compile(
     r"\s*(-?)\s*(?:\\frac\s*\{\s*(-?\d{1,18})\s*\}\s*\{\s*(-?\d{1,18})\s*\}|"
     r"(\d{1,18})\s*/\s*(\d{1,18})|\\frac\s*(\d)(\d))\s*",
     re.ASCII,
 )
-# The parser takes floats for decimals, and `3(\frac12)` for a mixed number.
+# What `_exact` rewrites: the parser makes floats of decimals, and takes the product `3(\frac12)` for a mixed number.
 _DECIMAL = re.compile(r"(?<![\d.])(?:\d+\.\d+|\.\d+|\d+\.(?!\d))")
 _FACTOR = re.compile(r"(?<![\d_^.])(\d+)\s*\((?=\s*\{?\\frac)")
-_IMAGINARY_FREE = re.compile(r"\\(?:sum|prod)")
+# Where i is an index, not the imaginary unit.
+_INDEXED = re.compile(r"\\(?:sum|prod)")
 
 
 # A training batch holds many answers to the same few golds.
 @lru_cache(maxsize=1000)
 def parsed(text: str) -> Any:
-    """The sympy object a LaTeX text stands for, evaluated, with exact decimals; None if it can't be read."""
+    """The sympy object that a LaTeX text stands for, evaluated, with exact decimals; None if it can't be read."""
     import sympy
     from latex2sympy2_extended.latex2sympy2 import NormalizationConfig
     from math_verify import LatexExtractionConfig, parse
@@ -54,10 +58,10 @@ def parsed(text: str) -> Any:
     normalization = NormalizationConfig(units=False, malformed_operators=True, nits=True, boxed="last")
     config = LatexExtractionConfig(boxed_match_priority=0, normalization_config=normalization)
     # A bare `2^{1009}` parses to 2, so everything goes in a box. The parent's deadline replaces the library's timeout.
-    found = parse(rf"\boxed{{{_exact(text)}}}", [config], fallback_mode="no_fallback", parsing_timeout=None)  # pyright: ignore[reportArgumentType]
-    if not found or isinstance(found[0], str):
+    candidates = parse(rf"\boxed{{{_exact(text)}}}", [config], fallback_mode="no_fallback", parsing_timeout=None)  # pyright: ignore[reportArgumentType]
+    if not candidates or isinstance(candidates[0], str):
         return None
-    result = found[0].doit()
+    result = candidates[0].doit()
     if isinstance(result, sympy.MatrixBase):
         return result.applyfunc(lambda entry: _canonical(entry, text))
     return _canonical(result, text)
@@ -65,35 +69,35 @@ def parsed(text: str) -> Any:
 
 def _rational(text: str) -> Fraction | None:
     """The value of a numeral or a plain fraction, by far the most common answers; None for anything else."""
-    found = _FRACTION.fullmatch(text)
-    if not found:
+    match = _FRACTION.fullmatch(text)
+    if not match:
         return plain_number(text)
-    sign, *pairs = found.groups()
-    top, bottom = (int(one) for one in pairs if one is not None)
+    sign, *numerals = match.groups()  # of the three ways to write a fraction, those of the two others are None
+    top, bottom = (int(numeral) for numeral in numerals if numeral is not None)
     return None if bottom == 0 else Fraction(-top if sign else top, bottom)
 
 
 def _exact(text: str) -> str:
-    """The text with decimals as fractions."""
-    return _FACTOR.sub(r"\1\\cdot (", _DECIMAL.sub(_as_fraction, text))
+    r"""The text with decimals as fractions, ``0.4\pi`` as ``{\frac{2}{5}}\pi``, and with products written out."""
 
+    def fraction(decimal: re.Match[str]) -> str:
+        value = Fraction(decimal[0])
+        return rf"{{\frac{{{value.numerator}}}{{{value.denominator}}}}}" if value.denominator > 1 else str(value)
 
-def _as_fraction(decimal: re.Match[str]) -> str:
-    value = Fraction(decimal[0])
-    return rf"{{\frac{{{value.numerator}}}{{{value.denominator}}}}}" if value.denominator > 1 else str(value)
+    return _FACTOR.sub(r"\1\\cdot (", _DECIMAL.sub(fraction, text))
 
 
 def _canonical(expression: Any, text: str) -> Any:
-    """One symbol for each name, and the imaginary unit for a lone i."""
+    """One real symbol for each name, whatever the parser assumed of it, and the imaginary unit for a lone i."""
     import sympy
 
     if not isinstance(expression, sympy.Basic):
         return expression
-    exact = {}
+    meanings = {}
     for symbol in expression.atoms(sympy.Symbol):
-        imaginary = symbol.name == "i" and not _IMAGINARY_FREE.search(text)
-        exact[symbol] = sympy.I if imaginary else sympy.Symbol(symbol.name, real=True)
-    return expression.xreplace(exact).doit() if exact else expression
+        imaginary = symbol.name == "i" and not _INDEXED.search(text)
+        meanings[symbol] = sympy.I if imaginary else sympy.Symbol(symbol.name, real=True)
+    return expression.xreplace(meanings).doit() if meanings else expression
 
 
 def numeric(text: str) -> Fraction | None:
@@ -121,63 +125,63 @@ def real_constant(text: str) -> Any:
     return None if _value(expression) is None else expression
 
 
-def equal(gold: str, said: str, rename: tuple[str, str] | None = None) -> bool:
-    """Whether two LaTeX expressions are equal. ``rename``: a symbol of the answer and what it's called in the gold."""
-    import sympy
+def equal(gold: str, answer: str, rename: tuple[str, str] | None = None) -> bool:
+    """Whether two LaTeX expressions are equal.
 
-    right, answer = parsed(gold), parsed(said)
-    if right is None or answer is None:
+    ``rename`` is a symbol of the answer and what it is called in the gold: f(x) = x^2 is the function f(n) = n^2.
+    """
+    import sympy
+    from math_verify import verify
+
+    right, said = parsed(gold), parsed(answer)
+    if right is None or said is None:
         return False
     if rename:
         old, new = (sympy.Symbol(name, real=True) for name in rename)
-        if new in answer.free_symbols:
+        if new in said.free_symbols:
             return False
-        answer = answer.subs(old, new)
-    verdict = _same_value(right, answer)
-    return _by_library(right, answer) if verdict is None else verdict
+        said = said.subs(old, new)
+    verdict = _same_value(right, said)
+    if verdict is not None:
+        return verdict
+    # Sets, inequalities and what has no value.
+    return verify([right], [said], timeout_seconds=None, allow_set_relation_comp=True)
 
 
-def _same_value(right: Any, answer: Any) -> bool | None:
+def _same_value(gold: Any, answer: Any) -> bool | None:
     """Whether two parsed expressions, matrices or equations agree; None for other kinds, or if they can't be valued."""
     import sympy
 
-    if isinstance(right, sympy.MatrixBase) and isinstance(answer, sympy.MatrixBase):
-        entries = zip(right.flat(), answer.flat(), strict=True)
-        return right.shape == answer.shape and all(_by_value(one, other) for one, other in entries)
-    if isinstance(right, sympy.Eq) and isinstance(answer, sympy.Eq):
-        return _proportional(right, answer)
-    if isinstance(right, sympy.Expr) and isinstance(answer, sympy.Expr):
-        return _by_value(right, answer)
+    if isinstance(gold, sympy.MatrixBase) and isinstance(answer, sympy.MatrixBase):
+        entries = zip(gold.flat(), answer.flat(), strict=True)
+        return gold.shape == answer.shape and all(_by_value(*pair) for pair in entries)
+    if isinstance(gold, sympy.Eq) and isinstance(answer, sympy.Eq):
+        return _proportional(gold, answer)
+    if isinstance(gold, sympy.Expr) and isinstance(answer, sympy.Expr):
+        return _by_value(gold, answer)
     return None
 
 
-def _by_library(right: Any, answer: Any) -> bool:
-    """math_verify's verdict on sets, inequalities and what has no value."""
-    from math_verify import verify
-
-    return verify([right], [answer], timeout_seconds=None, allow_set_relation_comp=True)
-
-
-def _by_value(right: Any, answer: Any) -> bool | None:
-    """Whether two scalar expressions agree, at every point if they have unknowns."""
+def _by_value(gold: Any, answer: Any) -> bool | None:
+    """Whether two scalar expressions agree, at every point if they have unknowns; None if too few points tell."""
     import sympy
 
-    difference = right - answer
+    difference = gold - answer
     if not difference.free_symbols:
-        if right.has(sympy.zoo, sympy.nan):
+        if gold.has(sympy.zoo, sympy.nan):
             return False
         # Infinities have no difference: they are equal only if they are the same.
-        return right == answer or _is_zero(difference, right)
+        return gold == answer or _is_zero(difference, gold)
     valued = 0
     for point in _points(difference):
-        ours, theirs = right.xreplace(point), answer.xreplace(point)
-        if valued >= _ENOUGH and not (ours.is_real and theirs.is_real):
+        gold_there, answer_there = gold.xreplace(point), answer.xreplace(point)
+        if valued >= _ENOUGH and not (gold_there.is_real and answer_there.is_real):
             # Roots and logarithms of negative numbers follow conventions that no answer is about.
             continue
-        if _in_whole_numbers(difference) and (ours.is_zero or theirs.is_zero):
+        if _in_whole_numbers(difference) and (gold_there.is_zero or answer_there.is_zero):
             # The factorial of a negative number below a fraction line.
             continue
-        zero = _is_zero(difference.xreplace(point), ours)
+        zero = _is_zero(difference.xreplace(point), gold_there)
         if zero is False:
             return False
         valued += zero is True
@@ -185,7 +189,11 @@ def _by_value(right: Any, answer: Any) -> bool | None:
 
 
 def _is_zero(difference: Any, scale: Any) -> bool | None:
-    """Whether a constant is zero, None if it has no value. ``scale``: one of the two numbers whose difference it is."""
+    """Whether a constant is zero, None if it has no value. ``scale``: one of the two numbers whose difference it is.
+
+    The difference of two equal numbers, such as √2·√3 − √6, has no significant digits: sympy gives up at _MAX_DIGITS
+    and returns something of that order. Two different numbers of answers do not agree to 340 digits.
+    """
     import sympy
 
     difference = difference.doit()
@@ -210,14 +218,14 @@ def _in_whole_numbers(expression: Any) -> bool:
 
 
 def _points(expression: Any) -> Iterator[dict[Any, Any]]:
-    """Points for every unknown: positive ones first, then all negative; whole numbers where only those make sense."""
+    """Points, {symbol: value}: positive ones first, then negative ones; whole numbers where only those make sense."""
     import sympy
 
     names = sorted(expression.free_symbols, key=str)
     whole = _in_whole_numbers(expression)
     for turn in range(_POINTS):
         if whole:
-            # Every second time the first is the largest.
+            # In every second point the first unknown is the largest, so that n − k and k − n are both tried positive.
             steps = range(len(names)) if turn % 2 else range(len(names) - 1, -1, -1)
             values = [sympy.Integer(12 + turn + 7 * step) for step in steps]
         else:
@@ -229,45 +237,51 @@ def _points(expression: Any) -> Iterator[dict[Any, Any]]:
         yield dict(zip(names, values, strict=True))
 
 
-def _numerator(expression: Any) -> Any:
+def _proportional(gold: Any, answer: Any) -> bool:
+    """Whether two equations are the same up to a constant factor and cleared denominators: y = x/2 and 4y = 2x.
+
+    With everything on one side and the denominators cleared, an equation is a polynomial (or the like) set to zero. Two
+    of them that are g and a are proportional if g(first)·a(point) = a(first)·g(point) at every other point.
+    """
     import sympy
 
-    together: Any = sympy.together(expression)
-    return together.as_numer_denom()[0]
-
-
-def _proportional(right: Any, answer: Any) -> bool:
-    """Whether two equations have the same solutions up to a constant factor and to cleared denominators."""
-    import sympy
-
-    ours, theirs = (_numerator(side.lhs - side.rhs) for side in (right, answer))
+    numerators = []
+    for equation in (gold, answer):
+        over_one_denominator: Any = sympy.together(equation.lhs - equation.rhs)
+        numerators.append(over_one_denominator.as_numer_denom()[0])
+    ours, theirs = numerators
     if ours.free_symbols != theirs.free_symbols:
         return False
     points = list(itertools.islice(_points(ours), _ENOUGH + 1))
     values = [(ours.xreplace(point), theirs.xreplace(point)) for point in points]
-    (first, other), rest = values[0], values[1:]
-    if _is_zero(first, sympy.Integer(1)) is not False or _is_zero(other, sympy.Integer(1)) is not False:
+    (our_first, their_first), rest = values[0], values[1:]
+    if _is_zero(our_first, sympy.Integer(1)) is not False or _is_zero(their_first, sympy.Integer(1)) is not False:
         return False
-    return all(_is_zero(first * there - other * here, first) for here, there in rest)
+    return all(
+        _is_zero(our_first * their_value - their_first * our_value, our_first) for our_value, their_value in rest
+    )
 
 
 # --- families of angles ---
 
 
-def same_family(gold: str, said: str) -> bool | None:
-    """Whether two expressions with one whole-number parameter run through the same angles, None if they aren't such.
+def same_family(gold: str, answer: str) -> bool | None:
+    r"""Whether two expressions with one whole-number parameter run through the same angles, None if they aren't such.
 
-    Only a period with π in it tells a family from an expression that happens to have one unknown.
+    Neither the parameter's letter nor the starting point matters: ``\frac{\pi}{6}+2\pi k`` and
+    ``\frac{13\pi}{6}+2\pi n``. Only a period with π in it tells a family from an expression that happens to have one
+    unknown.
     """
-    if r"\pi" not in gold or r"\pi" not in said:
+    if r"\pi" not in gold or r"\pi" not in answer:
         return None
-    right, answer = _family(parsed(gold)), _family(parsed(said))
-    if right is None or answer is None:
+    gold_family, answer_family = _family(parsed(gold)), _family(parsed(answer))
+    if gold_family is None or answer_family is None:
         return None
-    (start, period), (other, other_period) = right, answer
-    if (period - other_period).simplify() != 0 and (period + other_period).simplify() != 0:
+    (gold_start, gold_period), (answer_start, answer_period) = gold_family, answer_family
+    # A family may also be run through backwards.
+    if (gold_period - answer_period).simplify() != 0 and (gold_period + answer_period).simplify() != 0:
         return False
-    return bool(((start - other) / period).simplify().is_integer)
+    return bool(((gold_start - answer_start) / gold_period).simplify().is_integer)
 
 
 def _family(expression: Any) -> tuple[Any, Any] | None:

@@ -41,32 +41,31 @@ def _boxes(text: str) -> list[_Box]:
     ends (``\boxed{5$``), and not if the text ends with it: there the answer may be cut off. One forward pass with a
     stack, so that thousands of unclosed boxes still cost linear time.
     """
-    open_braces: list[tuple[int, int] | None] = []
-    found: list[_Box] = []
+    open_braces: list[tuple[int, int] | None] = []  # for a box its start and that of its content, for others None
+    boxes: list[_Box] = []
     for token in _TOKEN.finditer(text):
         kind = token.group()
-        if len(kind) > 2 and token["brace"]:
+        is_command = len(kind) > 2
+        if is_command and token["brace"]:
             open_braces.append((token.start(), token.end()))
-        elif len(kind) > 2:
+        elif is_command:
             bare = _BARE.match(text, token.end())
             if bare:
-                found.append(_Box(bare[0].strip().rstrip(".").strip(), token.start(), bare.end()))
+                boxes.append(_Box(bare[0].strip().rstrip(".").strip(), token.start(), bare.end()))
         elif kind == "{":
             open_braces.append(None)
         elif kind == "}" and open_braces:
             opened = open_braces.pop()
             if opened:
-                found.append(_Box(text[opened[1] : token.start()].strip(), opened[0], token.end()))
+                boxes.append(_Box(text[opened[1] : token.start()].strip(), opened[0], token.end()))
     last = max((opened for opened in open_braces if opened), default=None)
     unclosed = _UNCLOSED.match(text, last[1]) if last else None
-    if last and unclosed and all(box.start < last[0] for box in found):
-        found.append(_Box(unclosed[0].strip(), last[0], unclosed.end()))
-    return _innermost(sorted((box for box in found if box.content), key=lambda box: box.start))
-
-
-def _innermost(boxes: list[_Box]) -> list[_Box]:
-    """Without the boxes that hold another one."""
-    return [box for box, after in pairwise([*boxes, None]) if box and (after is None or after.start >= box.end)]
+    if last and unclosed and all(box.start < last[0] for box in boxes):
+        boxes.append(_Box(unclosed[0].strip(), last[0], unclosed.end()))
+    boxes = sorted((box for box in boxes if box.content), key=lambda box: box.start)
+    # Of nested boxes the innermost stays: one that holds another ends after the other starts.
+    inner = [box for box, after in pairwise(boxes) if after.start >= box.end]
+    return inner + boxes[-1:]
 
 
 def last_boxed(text: str) -> str | None:
@@ -75,25 +74,25 @@ def last_boxed(text: str) -> str | None:
     Boxes joined by nothing but "and", "or" or a comma are one answer and come out as a comma-separated list.
     """
     boxes = _boxes(text)
-    run = boxes[-1:]
+    joined = boxes[-1:]
     for box in reversed(boxes[:-1]):
-        between = text[box.end : run[0].start]
+        between = text[box.end : joined[0].start]
         if len(between) > _MAX_JOIN or not _JOINS.fullmatch(between):
             break
-        run.insert(0, box)
-    return ", ".join(dict.fromkeys(box.content for box in run)) or None
+        joined.insert(0, box)
+    return ", ".join(dict.fromkeys(box.content for box in joined)) or None
 
 
 def extract(gold: Gold, text: str) -> str | None:
     """The answer a generation puts in a box, None if there is none.
 
     That is :func:`last_boxed`, except where the gold has several answers and the text exactly as many different boxes
-    with one answer each: then they are the list.
+    with one answer each: then they are the list, as in "Alice gets \\boxed{1}. Bob is left with \\boxed{2}."
     """
     parts = _count(gold.answer)
     if parts > 1 and text.count("box") >= parts:
         contents = list(dict.fromkeys(box.content for box in _boxes(text)))
-        if len(contents) == parts and all(len(one) <= _MAX_PART and _count(one) == 1 for one in contents):
+        if len(contents) == parts and all(len(part) <= _MAX_PART and _count(part) == 1 for part in contents):
             return ", ".join(contents)
     return last_boxed(text)
 

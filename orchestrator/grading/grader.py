@@ -28,7 +28,7 @@ GRADER_VERSION = "2"
 
 # No gold is a tenth as long. Longer answers are derivations or degenerate repetition; parsing them is slow and useless.
 MAX_ANSWER_CHARS = 2000
-# Answers a worker takes at once: about as many as are graded in the time in which another worker starts.
+# Answers a worker takes at once: about as many as it grades in the time in which another worker starts.
 _SHARE = 40
 
 
@@ -94,21 +94,23 @@ class Grader:
 
     def grade_many(self, pairs: Iterable[tuple[Gold | str, str]]) -> list[Grade]:
         """Grade (gold, generation) pairs, in order; every different (gold, answer) once, on all workers."""
-        golds = [(Gold(gold) if isinstance(gold, str) else gold, generation) for gold, generation in pairs]
-        asked = [(gold, extract(gold, generation)) for gold, generation in golds]
-        # Answers to one gold follow each other, so that a worker parses it once.
-        of_gold: dict[Gold, dict[str | None, None]] = {}
-        for gold, answer in asked:
-            of_gold.setdefault(gold, {})[answer] = None
-        different = [(gold, answer) for gold, answers in of_gold.items() for answer in answers]
+        answers: list[tuple[Gold, str | None]] = []
+        answers_to: dict[Gold, dict[str | None, None]] = {}  # a dict for an ordered set
+        for gold, generation in pairs:
+            gold = Gold(gold) if isinstance(gold, str) else gold
+            answer = extract(gold, generation)
+            answers.append((gold, answer))
+            answers_to.setdefault(gold, {})[answer] = None
+        # Different answers to one gold follow each other, so that a worker parses the gold once.
+        different = [(gold, answer) for gold, given in answers_to.items() for answer in given]
         shares = [different[start : start + _SHARE] for start in range(0, len(different), _SHARE)]
         threads = min(self._workers, len(shares))
         if threads <= 1:
-            return [self.grade_answer(*pair) for pair in asked]
+            return [self.grade_answer(*pair) for pair in answers]
         with ThreadPoolExecutor(threads) as pool:
             graded = pool.map(lambda share: [self.grade_answer(*pair) for pair in share], shares)
             grades = dict(zip(different, chain.from_iterable(graded), strict=True))
-        return [grades[pair] for pair in asked]
+        return [grades[pair] for pair in answers]
 
     def grade_answer(self, gold: Gold | str, extracted: str | None) -> Grade:
         """Grade an answer extracted earlier; None (there was no box) is incorrect."""
@@ -122,23 +124,15 @@ class Grader:
             if (gold, extracted) in self._cache:
                 self._cache.move_to_end((gold, extracted))
                 return self._cache[gold, extracted]
-        verdict = self._ask(gold, extracted)
-        grade = Grade(bool(verdict), extracted, timed_out=verdict is None)
-        self._remember(gold, extracted, grade)
-        return grade
-
-    def _remember(self, gold: Gold, extracted: str, grade: Grade) -> None:
-        """Put a grade into the cache; the least recently used one goes when it's full."""
-        with self._lock:
-            self._cache[gold, extracted] = grade
-            if len(self._cache) > self._cache_size:
-                self._cache.popitem(last=False)
-
-    def _ask(self, gold: Gold, extracted: str) -> bool | None:
-        """A worker's verdict, None if it gave none."""
         request = {"gold": asdict(gold), "answer": extracted, "deadline_s": self._deadline_s}
         slot = self._idle.get()
         try:
-            return slot.ask(request, self._deadline_s)
+            verdict = slot.ask(request, self._deadline_s)
         finally:
             self._idle.put(slot)
+        grade = Grade(bool(verdict), extracted, timed_out=verdict is None)
+        with self._lock:
+            self._cache[gold, extracted] = grade
+            if len(self._cache) > self._cache_size:  # the least recently used one goes
+                self._cache.popitem(last=False)
+        return grade

@@ -1,8 +1,12 @@
 r"""Whether an extracted answer equals a gold answer, as a careful reader would say.
 
-Both sides are spelled alike (:mod:`answer_spelling`), read as lists of elements (:mod:`answer_parts`), and the elements
-are matched one to one in free order (a bracketed tuple keeps its order). Two elements are compared by the ``_RULES`` in
-turn: the first that has an opinion decides, and :mod:`algebra` has the last word.
+Both sides are brought to one spelling (`spelling`), units are compared and taken off (`measures`), and what is left is
+read as a list of elements (`structure`), which are matched one to one in free order; a bracketed tuple keeps its order.
+Two elements are compared by the `_RULES` in turn. The first rule that has an opinion decides, True or False, and a rule
+that the elements do not concern returns None; what no rule decides is compared as algebra (`algebra.equal`).
+
+The order of the rules matters: a rule may rely on those before it, and what is cheap or certain comes first. The cases
+that each of them exists for are in `tests/grading/verdicts.yaml`.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from orchestrator.grading.spelling import listed, spelled
 from orchestrator.grading.structure import EQUALS, RELATION, both_signs, enclosed, named, readings, split_top
 from orchestrator.grading.words import same_clock, same_in_base, same_letters, same_words
 
-# A decimal for a value that has none counts from this many digits on, if they are all right.
+# A decimal for a value that has none (1/3) counts from this many digits on, if they are all right.
 _ENOUGH_DIGITS = 6
 
 Rule = Callable[[str, str, float | None], bool | None]
@@ -27,208 +31,246 @@ Rule = Callable[[str, str, float | None], bool | None]
 _VECTOR = re.compile(r"\\begin\{pmatrix\}(?P<rows>[^&]*)\\end\{pmatrix\}")
 _FUNCTION = re.compile(r"([A-Za-z])\s*\(\s*([A-Za-z])\s*\)")
 _APPROX = r"\\approx(?![A-Za-z])"
+_CUP = r"\\cup(?![A-Za-z])"
 _DECIMAL = re.compile(r"-?(\d*)\.(\d+)")
 
 
 # --- rules for two elements ---
 
 
-def _decimals(gold: str, said: str, tolerance: float | None) -> bool | None:
-    """A plain decimal against anything with a value: exact, within the tolerance, or rounded from an exact gold."""
-    right, value = plain_number(gold), plain_number(said)
-    if right is not None and value is not None:
-        return within(right, value, tolerance)
-    if right is None and value is None:
+def _decimals(gold: str, answer: str, tolerance: float | None) -> bool | None:
+    """A plain decimal against anything with a value: exact, within the tolerance, or rounded from an exact gold.
+
+    Only an answer may be rounded, `0.333333` for a gold of 1/3. A rounded gold would accept answers that are wrong.
+    """
+    plain_gold, plain_answer = plain_number(gold), plain_number(answer)
+    if plain_gold is not None and plain_answer is not None:
+        return within(plain_gold, plain_answer, tolerance)
+    if plain_gold is not None:
+        value = numeric(answer)
+        return None if value is None else within(plain_gold, value, tolerance)
+    if plain_answer is None:
         return None
-    exact = numeric(said if value is None else gold)
+    exact = numeric(gold)
     if exact is None:
         return None
-    if within(exact if right is None else right, exact if value is None else value, tolerance):
+    if within(exact, plain_answer, tolerance):
         return True
-    # A value that ends within ten digits is written out, not rounded.
+    # A value that ends within ten digits has to be written out, not rounded.
     endless = (exact * 10**10).denominator > 1
-    return value is not None and endless and _rounds_to(exact, said, _ENOUGH_DIGITS)
+    return endless and _rounds_to(exact, answer, _ENOUGH_DIGITS)
 
 
 def _rounds_to(exact: Fraction, decimal: str, least_digits: int) -> bool:
-    """Whether a decimal is an exact value rounded or cut off at its last digit, which comes late enough."""
+    """Whether a decimal is an exact value rounded or cut off at its last digit, which comes late enough.
+
+    It needs `least_digits` decimals and as many significant digits: `0.000067` states two of them.
+    """
     match = _DECIMAL.fullmatch(decimal.strip())
     if match is None or min(len(match[2]), len((match[1] + match[2]).lstrip("0"))) < least_digits:
         return False
-    error, unit = Fraction(decimal) - exact, Fraction(1, 10 ** len(match[2]))
-    cut_off = abs(error) < unit and (error < 0) == (exact > 0)
-    return abs(error) <= unit / 2 or cut_off
+    error, last_digit = Fraction(decimal) - exact, Fraction(1, 10 ** len(match[2]))
+    cut_off = abs(error) < last_digit and (error < 0) == (exact > 0)
+    return abs(error) <= last_digit / 2 or cut_off
 
 
-def _equations(gold: str, said: str, tolerance: float | None) -> bool | None:
-    """A name on one side of ``=`` is not part of the answer, unless both sides name something different."""
-    right, answer = named(gold), named(said)
-    if right and answer:
-        return _both_named(right, answer, tolerance)
-    sides = split_top(said, EQUALS)
-    if right and len(sides) == 1 and not RELATION.search(said):
-        return same(right[1], said, tolerance)
-    ours = split_top(gold, EQUALS)
-    if right or len(ours) == len(sides) == 1 or RELATION.search(gold + said):
+def _equations(gold: str, answer: str, tolerance: float | None) -> bool | None:
+    """A name on one side of `=` is not part of the answer, unless both sides name something different.
+
+    `x=5` equals 5, and so does the derivation `12+12=24` equal 24: an answer's chain ends in its value. An equation
+    that gives no name a value, such as `2x-y+3=0`, is left to the algebra.
+    """
+    named_gold, named_answer = named(gold), named(answer)
+    if named_gold and named_answer:
+        return _both_named(named_gold, named_answer, tolerance)
+    gold_sides, answer_sides = split_top(gold, EQUALS), split_top(answer, EQUALS)
+    if named_gold and len(answer_sides) == 1 and not RELATION.search(answer):
+        return same(named_gold[1], answer, tolerance)
+    if named_gold or len(gold_sides) == len(answer_sides) == 1 or RELATION.search(gold + answer):
         return None
-    if len(ours) == 1:
-        return same(gold, answer[1] if answer else sides[-1], tolerance)
-    # `0.56 = 56\%`: a gold in two spellings.
-    constant = all(numeric(side.replace(r"\%", "")) is not None for side in ours + sides)
-    return any(same(one, sides[-1], tolerance) for one in ours) if constant else None
+    if len(gold_sides) == 1:
+        return same(gold, named_answer[1] if named_answer else answer_sides[-1], tolerance)
+    # `0.56 = 56\%`: a gold in two spellings of one constant, of which the answer may be either.
+    if any(numeric(side.replace(r"\%", "")) is None for side in gold_sides + answer_sides):
+        return None
+    return any(same(side, answer_sides[-1], tolerance) for side in gold_sides)
 
 
-def _both_named(right: tuple[str, str], answer: tuple[str, str], tolerance: float | None) -> bool | None:
-    """``m_{\\max}=3`` equals ``m=3``; ``f(n)=n^2`` equals ``f(x)=x^2``; ``x=5`` does not equal ``y=5``."""
-    left, other = _FUNCTION.fullmatch(right[0]), _FUNCTION.fullmatch(answer[0])
-    if left and other:
-        if left[1] != other[1]:
+def _both_named(gold: tuple[str, str], answer: tuple[str, str], tolerance: float | None) -> bool | None:
+    r"""Two (name, value): ``m_{\max}=3`` equals ``m=3``; ``f(n)=n^2`` equals ``f(x)=x^2``; not ``x=5`` and ``y=5``.
+
+    A part of a name, or its letters in another order, may mean the same thing or not: if the values differ as well, the
+    algebra has the last word.
+    """
+    gold_function, answer_function = _FUNCTION.fullmatch(gold[0]), _FUNCTION.fullmatch(answer[0])
+    if gold_function and answer_function:
+        if gold_function[1] != answer_function[1]:
             return False
-        if left[2] == other[2]:
-            return same(right[1], answer[1], tolerance)
-        return equal(right[1], answer[1], rename=(other[2], left[2]))
-    ours, theirs = (re.sub(r"\\(?:mathrm|text|operatorname)|\W|_", "", name) for name in (right[0], answer[0]))
-    if ours == theirs:
-        return same(right[1], answer[1], tolerance)
-    if not (ours.startswith(theirs) or theirs.startswith(ours) or sorted(ours) == sorted(theirs)):
+        if gold_function[2] == answer_function[2]:
+            return same(gold[1], answer[1], tolerance)
+        return equal(gold[1], answer[1], rename=(answer_function[2], gold_function[2]))
+    gold_name, answer_name = (re.sub(r"\\(?:mathrm|text|operatorname)|\W|_", "", side[0]) for side in (gold, answer))
+    if gold_name == answer_name:
+        return same(gold[1], answer[1], tolerance)
+    one_is_short = gold_name.startswith(answer_name) or answer_name.startswith(gold_name)
+    if not one_is_short and sorted(gold_name) != sorted(answer_name):
         return None
-    return True if same(right[1], answer[1], tolerance) else None
+    return True if same(gold[1], answer[1], tolerance) else None
 
 
-def _sequences(gold: str, said: str, tolerance: float | None) -> bool | None:
+def _sequences(gold: str, answer: str, tolerance: float | None) -> bool | None:
     """Tuples, points, intervals and vectors: the same brackets, and the same elements in the same order."""
-    if _VECTOR.fullmatch(gold) and _VECTOR.fullmatch(said):
+    if _VECTOR.fullmatch(gold) and _VECTOR.fullmatch(answer):
+        return None  # both are matrices to the algebra
+    gold_sequence, answer_sequence = _sequence(gold), _sequence(answer)
+    if gold_sequence and not answer_sequence and "matrix" not in gold + answer:
+        return None if named(answer) or RELATION.search(answer) else False
+    if not gold_sequence or not answer_sequence:
         return None
-    right, answer = _sequence(gold), _sequence(said)
-    if right and not answer and "matrix" not in gold + said:
-        return None if named(said) or RELATION.search(said) else False
-    if not right or not answer:
-        return None
-    if (right[0], right[2], len(right[1])) != (answer[0], answer[2], len(answer[1])):
+    gold_opening, gold_elements, gold_closing = gold_sequence
+    answer_opening, answer_elements, answer_closing = answer_sequence
+    if (gold_opening, gold_closing) != (answer_opening, answer_closing) or len(gold_elements) != len(answer_elements):
         return False
-    return all(same(one, other, tolerance) for one, other in zip(right[1], answer[1], strict=True))
+    return all(same(*pair, tolerance) for pair in zip(gold_elements, answer_elements, strict=True))
 
 
 def _sequence(text: str) -> tuple[str, list[str], str] | None:
     """(opening, elements, closing) of brackets around several elements; a column vector is a tuple."""
     vector = _VECTOR.fullmatch(text)
     if vector:
-        parts = [part.strip() for part in vector["rows"].split(r"\\") if part.strip()]
-        return ("(", parts, ")") if len(parts) > 1 else None
-    ends = enclosed(text)
-    parts = split_top(ends[1], "[,;]") if ends else []
-    return (ends[0], parts, ends[2]) if ends and len(parts) > 1 else None
-
-
-def _unions(gold: str, said: str, tolerance: float | None) -> bool | None:
-    """The same parts in any order make the same union, also with ends that are no constants."""
-    ours, theirs = split_top(gold, r"\\cup(?![A-Za-z])"), split_top(said, r"\\cup(?![A-Za-z])")
-    return True if len(ours) > 1 and matched(ours, theirs, tolerance) else None
-
-
-def _percents(gold: str, said: str, tolerance: float | None) -> bool | None:
-    r"""``62.5\%`` equals ``62.5`` and ``0.625``. A bare gold below one is a proportion: there ``0.5\%`` is not 0.5."""
-    right, answer = gold.removesuffix(r"\%").strip(), said.removesuffix(r"\%").strip()
-    if (right == gold and answer == said) or "=" in gold + said:
+        rows = [row.strip() for row in vector["rows"].split(r"\\") if row.strip()]
+        return ("(", rows, ")") if len(rows) > 1 else None
+    brackets = enclosed(text)
+    if not brackets:
         return None
-    if right != gold and answer != said:
-        return same(right, answer, tolerance)
-    share = rf"\frac{{{right if right != gold else answer}}}{{100}}"
-    by_value = same(share, answer, None) if right != gold else same(right, share, None)
-    large = right != gold or abs(numeric(right) or 0) >= 1
-    return by_value or (large and same(right, answer, tolerance))
+    opening, content, closing = brackets
+    parts = split_top(content, "[,;]")
+    return (opening, parts, closing) if len(parts) > 1 else None
 
 
-def _approximations(gold: str, said: str, tolerance: float | None) -> bool | None:
-    r"""``exact \approx decimal``: either side may be the answer that was asked for, and a rounded gold rounds ours."""
-    ours, theirs = split_top(gold, _APPROX), split_top(said, _APPROX)
-    if len(theirs) > 1:
-        return any(same(gold, side, tolerance) for side in theirs)
+def _unions(gold: str, answer: str, tolerance: float | None) -> bool | None:
+    """The same parts in any order make the same union, also with ends that are no constants: `(0,a) ∪ (b,1)`.
+
+    It never says False: the same set may be cut into other parts.
+    """
+    gold_parts, answer_parts = split_top(gold, _CUP), split_top(answer, _CUP)
+    return True if len(gold_parts) > 1 and _matched(gold_parts, answer_parts, tolerance) else None
+
+
+def _percents(gold: str, answer: str, tolerance: float | None) -> bool | None:
+    r"""``62.5\%`` equals ``62.5`` and ``0.625``. A bare gold below one is a proportion: there ``0.5\%`` is not 0.5."""
+    bare_gold, bare_answer = gold.removesuffix(r"\%").strip(), answer.removesuffix(r"\%").strip()
+    gold_has_sign, answer_has_sign = bare_gold != gold, bare_answer != answer
+    if not (gold_has_sign or answer_has_sign) or "=" in gold + answer:
+        return None
+    if gold_has_sign and answer_has_sign:
+        return same(bare_gold, bare_answer, tolerance)
+    if gold_has_sign:
+        return same(rf"\frac{{{bare_gold}}}{{100}}", answer, None) or same(bare_gold, bare_answer, tolerance)
+    by_value = same(gold, rf"\frac{{{bare_answer}}}{{100}}", None)
+    is_proportion = abs(numeric(gold) or 0) < 1
+    return by_value or (not is_proportion and same(gold, bare_answer, tolerance))
+
+
+def _approximations(gold: str, answer: str, tolerance: float | None) -> bool | None:
+    r"""``exact \approx decimal``: either side may be the answer that was asked for.
+
+    A gold that is itself stated as rounded, ``\approx 8.24``, is right for what rounds to it: ``8.246``.
+    """
+    gold_sides, answer_sides = split_top(gold, _APPROX), split_top(answer, _APPROX)
+    if len(answer_sides) > 1:
+        return any(same(gold, side, tolerance) for side in answer_sides)
     rounded = gold.startswith(r"\approx")
-    if len(ours) == 1 and not rounded:
-        return same(gold, theirs[0], tolerance) if said.startswith(r"\approx") and theirs else None
-    if any(same(side, theirs[0], tolerance) for side in ours):
+    if len(gold_sides) == 1 and not rounded:
+        return same(gold, answer_sides[0], tolerance) if answer.startswith(r"\approx") and answer_sides else None
+    if any(same(side, answer_sides[0], tolerance) for side in gold_sides):
         return True
-    value = numeric(theirs[0])
-    return rounded and value is not None and _rounds_to(value, ours[0], 1)
+    value = numeric(answer_sides[0])
+    return rounded and value is not None and _rounds_to(value, gold_sides[0], 1)
 
 
 _RULES: tuple[Rule, ...] = (
-    same_letters,
+    same_letters,  # certain, and spares all that follows
     _approximations,
     _percents,
     _decimals,
     same_words,
-    same_in_base,
+    same_in_base,  # to the algebra `52_8` would be a symbol
     same_clock,
     _equations,
-    lambda gold, said, _: same_real_set(gold, said),
+    lambda gold, answer, _: same_real_set(gold, answer),  # intervals, which the next rule would take for pairs
     _sequences,
     _unions,
-    lambda gold, said, _: same_family(gold, said),
+    lambda gold, answer, _: same_family(gold, answer),
 )
 
 
-def same(gold: str, said: str, tolerance: float | None) -> bool:
+def same(gold: str, answer: str, tolerance: float | None) -> bool:
     """Whether two spelled elements are equal."""
-    gold, said = strip_units(gold), strip_units(said)
+    gold, answer = strip_units(gold), strip_units(answer)
     for rule in _RULES:
-        verdict = rule(gold, said, tolerance)
+        verdict = rule(gold, answer, tolerance)
         if verdict is not None:
             return verdict
-    return equal(gold, said)
+    return equal(gold, answer)
 
 
 # --- lists of elements ---
 
 
-def matched(ours: list[str], theirs: list[str], tolerance: float | None) -> bool:
+def _matched(golds: list[str], answers: list[str], tolerance: float | None) -> bool:
     """Whether the elements pair off in some order. Greedy is enough: equality is transitive up to rounding."""
-    if len(ours) != len(theirs):
+    if len(golds) != len(answers):
         return False
-    left = list(theirs)
-    for one in ours:
-        at = next((i for i, other in enumerate(left) if same(one, other, tolerance)), None)
-        if at is None:
+    unmatched = list(answers)
+    for gold in golds:
+        partner = next((at for at, answer in enumerate(unmatched) if same(gold, answer, tolerance)), None)
+        if partner is None:
             return False
-        del left[at]
+        del unmatched[partner]
     return True
 
 
-def _in_order(ours: list[str], theirs: list[str], tolerance: float | None) -> bool:
+def _in_order(golds: list[str], answers: list[str], tolerance: float | None) -> bool:
     r"""A tuple for a list (``(1,3)`` for ``1,3``) or a list for a tuple: both state an order, so it must agree."""
-    opened = [_round_content(side) for side in (ours, theirs)]
-    if (opened[0] is None) == (opened[1] is None):
+    gold_tuple, answer_tuple = _tuple_content(golds), _tuple_content(answers)
+    if (gold_tuple is None) == (answer_tuple is None):
         return False
-    ours, theirs = opened[0] or _by_name(ours), opened[1] or _by_name(theirs)
-    pairs = zip(ours, theirs, strict=False)
-    return len(ours) == len(theirs) > 1 and all(same(*pair, tolerance) for pair in pairs)
+    golds, answers = gold_tuple or _by_name(golds), answer_tuple or _by_name(answers)
+    if len(golds) != len(answers) or len(golds) < 2:
+        return False
+    return all(same(*pair, tolerance) for pair in zip(golds, answers, strict=True))
 
 
-def _by_name(side: list[str]) -> list[str]:
-    """``y=2, x=1`` in the order of its one-letter names; anything else as it is."""
-    names = [one[0] if (one := named(part)) and re.fullmatch("[A-Za-z]", one[0]) else "" for part in side]
-    if not all(names) or len(set(names)) < len(names):
-        return side
+def _by_name(elements: list[str]) -> list[str]:
+    """`y=2, x=1` in the order of its one-letter names, as the coordinates of a tuple are; anything else as it is."""
+    names = []
+    for element in elements:
+        name_and_value = named(element)
+        if not name_and_value or not re.fullmatch("[A-Za-z]", name_and_value[0]):
+            return elements
+        names.append(name_and_value[0])
+    if len(set(names)) < len(names):
+        return elements
     # In space-time coordinates w comes last.
-    order = sorted(range(len(side)), key=lambda at: (names[at] == "w" and "z" in names, names[at]))
-    return [side[at] for at in order]
+    order = sorted(range(len(elements)), key=lambda at: (names[at] == "w" and "z" in names, names[at]))
+    return [elements[at] for at in order]
 
 
-def _round_content(side: list[str]) -> list[str] | None:
+def _tuple_content(elements: list[str]) -> list[str] | None:
     """The elements of a lone tuple in round brackets, also behind a name: ``(x, y) = (1, 2)``."""
-    if len(side) != 1:
+    if len(elements) != 1:
         return None
-    pair = named(side[0])
-    ends = enclosed(pair[1] if pair else side[0])
-    if not ends or (ends[0], ends[2]) != ("(", ")"):
+    name_and_value = named(elements[0])
+    brackets = enclosed(name_and_value[1] if name_and_value else elements[0])
+    if not brackets or (brackets[0], brackets[2]) != ("(", ")"):
         return None
-    return [sign for part in split_top(ends[1], "[,;]") for sign in both_signs(part)]
+    return [signed for part in split_top(brackets[1], "[,;]") for signed in both_signs(part)]
 
 
-def _repeated(ours: list[str], theirs: list[str], tolerance: float | None) -> bool:
+def _repeated(golds: list[str], answers: list[str], tolerance: float | None) -> bool:
     r"""One answer in several spellings, ``\frac{1}{2}, 0.5``: each of them must be right."""
-    return len(ours) == 1 < len(theirs) <= 3 and all(same(ours[0], other, tolerance) for other in theirs)
+    return len(golds) == 1 < len(answers) <= 3 and all(same(golds[0], answer, tolerance) for answer in answers)
 
 
 # --- whole answers ---
@@ -244,6 +286,7 @@ def judge(gold: Gold, answer: str) -> bool:
         return False
     if same_letters(right, said, None):
         return True
+    # Units are compared as they were written: spelling drops currencies and degree signs.
     unit = spelled(gold.unit) if gold.unit else None
     ratio = unit_ratio(gold.answer, answer, gold.unit)
     if ratio is None:
@@ -255,6 +298,7 @@ def judge(gold: Gold, answer: str) -> bool:
         said = rf"{angle}\cdot({said})"
     if ratio != 1:
         said = rf"\frac{{{ratio.numerator}}}{{{ratio.denominator}}}\cdot({said})"
+    # A set of reals comes before the lists, for its commas and its "or" are no separators: `x<2 or x>3`.
     as_sets = None if gold.multiple else same_real_set(right, said)
     return as_sets if as_sets is not None else _as_lists(gold, listed(right), listed(said))
 
@@ -263,11 +307,12 @@ def _as_lists(gold: Gold, right: str, said: str) -> bool:
     """Whether the elements agree in some reading of both sides."""
     # Set braces say that there is no order, so a set and a tuple differ.
     ordered = r"\{" not in right + said
-    tolerance = gold.tolerance
-    return any(
-        matched(ours, theirs, tolerance)
-        or (ordered and _in_order(ours, theirs, tolerance))
-        or (ordered and not gold.multiple and _repeated(ours, theirs, tolerance))
-        for ours in readings(right, is_list=gold.multiple)
-        for theirs in readings(said, is_list=False)
-    )
+    for golds in readings(right, is_list=gold.multiple):
+        for answers in readings(said, is_list=False):
+            if _matched(golds, answers, gold.tolerance):
+                return True
+            if ordered and _in_order(golds, answers, gold.tolerance):
+                return True
+            if ordered and not gold.multiple and _repeated(golds, answers, gold.tolerance):
+                return True
+    return False

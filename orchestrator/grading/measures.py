@@ -44,7 +44,7 @@ _LABEL = re.compile(
     rf"^(?:{TEXT}\s*\{{\s*\(?([A-F])\)?[.:]?\s*\}}|\(([A-F])\))\s*(?=[-+]?[\d.]|\\frac|\\sqrt|[-+]?\\pi)"
 )
 
-# name → (dimension, size in the dimension's smallest unit here)
+# Name → (dimension, size in the dimension's smallest unit here): `cm` is ("length", 10), as it has ten millimeters.
 _SIZES: dict[str, tuple[str, Fraction]] = {
     name: (dimension, Fraction(size))
     for dimension, units in {
@@ -67,11 +67,16 @@ _STATED = re.compile(
     re.DOTALL,
 )
 _IN_DEGREES = re.compile(r"[\d}]\s*(?:\^\s*\{?\s*\\circ|°|\\degree)[\s}.$]*$")
+_PI = re.compile(r"\\pi(?![A-Za-z])|π")
 _DOLLARS = re.compile(rf"\s*(?:{CURRENCY.pattern})\s*[\d.,\\!{{}}]+")
 
 
 def strip_units(text: str, stated: str | None = None) -> str:
-    """The spelled answer without trailing units. ``stated`` is the unit the benchmark names."""
+    r"""The spelled answer without trailing units: ``864`` of ``864 \text{ inches}^2``.
+
+    ``stated`` is the unit the benchmark names; it is taken off whatever it is. A text after an operator or an opening
+    bracket stays, for the answer would not end there.
+    """
     if stated and text.endswith(stated) and text[: -len(stated)].strip():
         text = text[: -len(stated)].strip()
     text = _POWER_IN_TEXT.sub(r"\1}^\2", text)
@@ -112,21 +117,23 @@ def _stated_unit(text: str) -> tuple[str, Fraction] | None:
 def unit_ratio(gold: str, answer: str, stated: str | None = None) -> Fraction | None:
     """By what an answer's number must be multiplied to be in the gold's unit; 1 if either states none.
 
-    None: the units measure different things. Both texts as written; ``stated`` is the gold's unit stated apart.
+    Dollars for a gold in cents give 100. None means that the units measure different things. Both texts as written;
+    ``stated`` is the gold's unit stated apart.
     """
-    right = _stated_unit(rf"1\text{{{stated}}}" if stated else gold)
-    said = _stated_unit(answer)
-    if right is None or said is None:
+    gold_unit = _stated_unit(rf"1\text{{{stated}}}" if stated else gold)
+    answer_unit = _stated_unit(answer)
+    if gold_unit is None or answer_unit is None:
         return Fraction(1)
-    return said[1] / right[1] if right[0] == said[0] else None
+    (gold_dimension, gold_size), (answer_dimension, answer_size) = gold_unit, answer_unit
+    return answer_size / gold_size if gold_dimension == answer_dimension else None
 
 
 def angle_factor(gold: str, answer: str) -> str | None:
     r"""LaTeX factor from the answer's measure of angle to the gold's, if one is in degrees and the other is in π."""
-    degrees = [bool(_IN_DEGREES.search(text)) for text in (gold, answer)]
-    radians = [bool(re.search(r"\\pi(?![A-Za-z])|π", text)) for text in (gold, answer)]
-    if degrees == [True, False] and radians == [False, True]:
+    gold_in_degrees, answer_in_degrees = bool(_IN_DEGREES.search(gold)), bool(_IN_DEGREES.search(answer))
+    gold_has_pi, answer_has_pi = bool(_PI.search(gold)), bool(_PI.search(answer))
+    if gold_in_degrees and not gold_has_pi and answer_has_pi and not answer_in_degrees:
         return r"\frac{180}{\pi}"
-    if degrees == [False, True] and radians == [True, False]:
+    if gold_has_pi and not gold_in_degrees and answer_in_degrees and not answer_has_pi:
         return r"\frac{\pi}{180}"
     return None

@@ -1,4 +1,13 @@
-"""The parent's end of a grading process: started when an answer needs it, killed at a deadline, then replaced."""
+"""The parent's end of a grading process: started when an answer needs it, killed at a deadline, then replaced.
+
+Three things bound what an answer can do. The deadline is kept here, from outside: symbolic algebra may spend minutes in
+one call into C, where no timer of Python's interrupts it, and a kill always works. Memory is limited by the worker
+itself (`worker`), since an answer can exhaust the machine before its deadline. And a worker that died or was killed is
+replaced before the next answer, which therefore pays for nothing that it did not cause.
+
+Starting takes seconds, for sympy's sake. The worker says `{"ready": true}` when its imports are done, and the deadline
+of the first answer starts to run only then.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +22,7 @@ from typing import Any
 
 from orchestrator.records import pulse
 
-# Importing sympy on a loaded machine may take many seconds; it never counts against an answer.
+# Importing sympy on a loaded machine may take many seconds.
 STARTUP_DEADLINE_S = 120.0
 
 _WORKER_MODULE = "orchestrator.grading.worker"
@@ -21,14 +30,14 @@ _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 
 
 class _Died(Exception):
-    """The worker's pipe closed."""
+    """The worker's pipe closed: the process ended by itself, or something killed it."""
 
 
 class _Worker:
     """One grading process and its pipes. Not thread-safe."""
 
     def __init__(self) -> None:
-        """Start the process and wait for its handshake. Raises RuntimeError if it doesn't come up."""
+        """Start the process and wait until it is ready. Raises RuntimeError if it doesn't come up."""
         env = dict(os.environ)
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_PACKAGE_ROOT), env.get("PYTHONPATH")]))
         # sympy orders some sets by hash; a fixed seed makes every grade repeatable.
@@ -43,21 +52,17 @@ class _Worker:
             cwd=_PACKAGE_ROOT,
             env=env,
         )
-        self._buffer = b""
-        self._handshake()
-
-    def _handshake(self) -> None:
-        """Wait until the imports are done."""
+        self._buffer = b""  # what was read of the pipe beyond the last complete line
         try:
-            hello = self._read_line(STARTUP_DEADLINE_S)
+            handshake = self._read_line(STARTUP_DEADLINE_S)
         except _Died:
-            hello = {"error": "it exited at once"}
+            handshake = {"error": "it exited at once"}
         except BaseException:
             self.kill()
             raise
-        if hello is None or not hello.get("ready"):
+        if handshake is None or not handshake.get("ready"):
             self.kill()
-            why = f"no sign of life within {STARTUP_DEADLINE_S:g} s" if hello is None else hello.get("error")
+            why = f"no sign of life within {STARTUP_DEADLINE_S:g} s" if handshake is None else handshake.get("error")
             raise RuntimeError(f"the grading worker did not start: {why}; try: {sys.executable} -m {_WORKER_MODULE}")
 
     def ask(self, request: dict[str, Any], deadline_s: float) -> bool | None:
@@ -123,14 +128,14 @@ class _Worker:
 
 
 class Slot:
-    """A place for one grading process. Not thread-safe."""
+    """A place for one grading process, which outlives the processes that come and go in it. Not thread-safe."""
 
     def __init__(self) -> None:
         """An empty place; the first request fills it."""
         self.worker: _Worker | None = None
 
     def ask(self, request: dict[str, Any], deadline_s: float) -> bool | None:
-        """The process's verdict; None if it gave none in time, in which case it's gone.
+        """The process's verdict; None if it gave none in time or died over it, in which case it's gone.
 
         Raises RuntimeError if no process can be started.
         """

@@ -25,30 +25,34 @@ _EXCEPT = re.compile(
     rf"(?:{TEXT}\s*\{{)?\s*(?:except|but|other than)(?:\s+for)?\s*\}}?)"
 )
 _FLIPPED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le", r"\ne": r"\ne"}
+# Signs by which a set of reals is worth parsing.
+_ONLY_IN_SETS = re.compile(r"[<>\[\]]|\\(?:le|ge|ne|cup|infty|mathbb)(?![A-Za-z])|\breal\b")
 _INTERVAL = re.compile(r"(?P<open>[(\[\]])(?P<low>.*),(?P<high>.*)(?P<close>[)\]\[])", re.DOTALL)
 
 
 def real_set(text: str) -> Any:
     """The sympy set of real numbers a spelled answer describes, None if it describes none with constant ends."""
     text = text.strip()
-    ends = enclosed(text)
-    halves = split_top(ends[1], _SUCH_THAT) if ends and ends[0] == "\\{" else []
-    if len(halves) == 2 and is_name(halves[0].split(r"\in")[0]):
-        return real_set(halves[1])
+    brackets = enclosed(text)
+    if brackets and brackets[0] == "\\{":
+        # `\{x \in \mathbb{R} : x > 2\}` is told by its condition.
+        halves = split_top(brackets[1], _SUCH_THAT)
+        if len(halves) == 2 and is_name(halves[0].split(r"\in")[0]):
+            return real_set(halves[1])
     member = _MEMBER.fullmatch(text) or _LOST_IN.fullmatch(text)
     if member and is_name(member["name"]):
         return real_set(member["set"])
-    return _combined(text)
+    return _union(text)
 
 
-def _combined(text: str) -> Any:
-    """A union of parts; "and" and the comma join relations to one part, and intervals to a union."""
+def _union(text: str) -> Any:
+    """Parts joined by "or": "and" and the comma join relations to one part, and intervals to a union."""
     from sympy import Intersection, Union
 
     parts = []
     for part in split_top(text, _OR):
         sets = [_simple(condition) for condition in split_top(part, _AND)]
-        if not sets or any(one is None for one in sets):
+        if not sets or any(condition is None for condition in sets):
             return None
         parts.append(Intersection(*sets) if _RELATION.search(part) else Union(*sets))
     return Union(*parts) if parts else None
@@ -62,25 +66,24 @@ def _simple(text: str) -> Any:
         return _chain([piece.strip() for piece in _RELATION.split(text)])
     reals = _REALS.match(text)
     if reals:
-        taken = _EXCEPT.match(text, reals.end())
-        if not taken:
+        exception = _EXCEPT.match(text, reals.end())
+        if not exception:
             return Reals if not text[reals.end() :].strip() else None
-        missing = text[taken.end() :].strip()
-        ends = enclosed(missing)
-        points = [real_constant(_value_of(part)) for part in split_top(ends[1] if ends else missing, _AND)]
+        left_out = text[exception.end() :].strip()
+        brackets = enclosed(left_out)
+        points = []
+        for part in split_top(brackets[1] if brackets else left_out, _AND):
+            name_and_value = named(part)  # `except x = 3` as well as `except 3`
+            points.append(real_constant(name_and_value[1] if name_and_value else part))
         return None if not points or None in points else Complement(Reals, FiniteSet(*points))
-    ends = enclosed(text)
-    if ends and ends[0] == "\\{":
-        points = [real_constant(part) for part in split_top(ends[1], ",")]
+    brackets = enclosed(text)
+    if brackets and brackets[0] == "\\{":
+        points = [real_constant(part) for part in split_top(brackets[1], ",")]
         return None if not points or None in points else FiniteSet(*points)
-    if (one := named(text)) is not None and (point := real_constant(one[1])) is not None:
+    name_and_value = named(text)
+    if name_and_value is not None and (point := real_constant(name_and_value[1])) is not None:
         return FiniteSet(point)
     return _interval(text)
-
-
-def _value_of(text: str) -> str:
-    """``3`` of ``x = 3``, and of ``3``."""
-    return one[1] if (one := named(text)) else text
 
 
 def _interval(text: str) -> Any:
@@ -111,8 +114,9 @@ def _chain(pieces: list[str]) -> Any:
         return None
     size = re.fullmatch(r"\|([^|]*)\|", pieces[0])
     if size and is_name(size[1]) and end > 0:
-        inside, outside = (_half_line(pieces[1], end), _half_line(_FLIPPED[pieces[1]], -end))
-        return Intersection(inside, outside) if pieces[1] in ("<", r"\le") else Union(inside, outside)
+        # |x| < a is x < a and x > −a; |x| > a is x > a or x < −a.
+        by_plus, by_minus = _half_line(pieces[1], end), _half_line(_FLIPPED[pieces[1]], -end)
+        return Intersection(by_plus, by_minus) if pieces[1] in ("<", r"\le") else Union(by_plus, by_minus)
     if size or not is_name(pieces[0]):
         return None
     if pieces[1] == r"\ne":
@@ -138,25 +142,26 @@ def _end(text: str) -> Any:
     return real_constant(text)
 
 
-def same_real_set(gold: str, said: str) -> bool | None:
+def same_real_set(gold: str, answer: str) -> bool | None:
     """Whether two spelled answers describe the same set of reals, None unless both describe one for certain.
 
     ``(2,4)`` is a point as well as an interval, so two such pairs are left to others; so are finite sets.
     """
     from sympy import EmptySet, FiniteSet
 
-    pairs = [(ends := enclosed(text)) is not None and ends[0] + ends[2] == "()" for text in (gold, said)]
-    if all(pairs) or not _looks_like_a_set(gold + said):
+    if _in_round_brackets(gold) and _in_round_brackets(answer):
         return None
-    ours = real_set(gold)
-    if ours is None or isinstance(ours, FiniteSet):
+    if not _ONLY_IN_SETS.search(gold + answer):
         return None
-    theirs = real_set(said)
-    if theirs is None:
+    gold_set = real_set(gold)
+    if gold_set is None or isinstance(gold_set, FiniteSet):
         return None
-    return (ours - theirs) == EmptySet and (theirs - ours) == EmptySet
+    answer_set = real_set(answer)
+    if answer_set is None:
+        return None
+    return (gold_set - answer_set) == EmptySet and (answer_set - gold_set) == EmptySet
 
 
-def _looks_like_a_set(text: str) -> bool:
-    """Whether it's worth parsing: something that only sets of reals contain."""
-    return bool(re.search(r"[<>\[\]]|\\(?:le|ge|ne|cup|infty|mathbb)(?![A-Za-z])|\breal\b", text))
+def _in_round_brackets(text: str) -> bool:
+    brackets = enclosed(text)
+    return brackets is not None and (brackets[0], brackets[2]) == ("(", ")")

@@ -17,7 +17,7 @@ TEXT = (
     r"\\(?:text|textbf|textit|textrm|textnormal|textsf|texttt|textup|mbox|hbox|mathrm|mathbf|mathit|mathsf|"
     r"boldsymbol|operatorname)"
 )
-# Of two digit groups joined by one of these, the mark separates thousands and never list elements.
+# Between two groups of digits these marks are thousands separators, not commas of a list.
 _THOUSANDS_MARK = re.compile(r"(?<=\d)(?:,\\!\s*|\{,\}\s*|\\,|\\;|\\ |\\!|~)(?=\d{3}(?!\d))")
 _THOUSANDS_SPACE = re.compile(r"[+-]?\d{1,3}(?: \d{3})+(?:\.\d+)?")
 _SPACING = re.compile(
@@ -82,7 +82,7 @@ _REPEATING = (
     re.compile(r"(\d*)\.(\d*)\\(?:overline|bar|dot)\s*(?:\{\s*(\d{1,50})\s*\}|(\d))"),
     re.compile(r"(\d*)\.(\d{0,9}?)(\d{1,6}?)\3{2,9}(?:\\[lc]?dots|\.\.\.|…)"),
 )
-# What is only decoration around an answer, or after it.
+# Decoration around an answer, or after it.
 _DECORATION = re.compile(r"\\(?:color|textcolor)\s*\{[^{}]*\}|\\underline(?=\s*\{)|(?:\\\\\s*)+$")
 _ORDINAL = re.compile(
     rf"(?<=\d)\s*(?:\^\s*\{{?\s*)?(?:{TEXT}\s*\{{\s*(?:st|nd|rd|th)\s*\}}\s*\}}?|(?<!\^)(?:st|nd|rd|th)(?=\s*\}}?$))(?=\s*\}}?$)"
@@ -91,7 +91,7 @@ _ORDINAL = re.compile(
 _FONT = re.compile(TEXT + r"\s*\{([^{}A-Za-z]*[\d∞][^{}A-Za-z]*)\}")
 _MATH_DELIMITERS = ((r"\(", r"\)"), (r"\[", r"\]"))
 _AND_OR = re.compile(TEXT + r"\s*\{\s*,?\s*(?:and|or)\s*\}|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])|\\(?:lor|land|vee)\b")
-# Equations below each other.
+# Equations below each other: `\\begin{cases} x = 1 \\\\ y = 2 \\end{cases}`.
 _LINES = re.compile(r"\\begin\s*\{(aligned|cases|gathered|align\*?)\}(.*?)\\end\s*\{\1\}", re.DOTALL)
 # `for all real x` after a function.
 _FOR_ALL = re.compile(
@@ -107,21 +107,25 @@ _TEXT_LIST = re.compile(TEXT + r"\s*\{(?P<inner>[^{}]*,[^{}]*)\}")
 
 
 def spelled(text: str) -> str:
-    """The answer without currency, math delimiters, spacing commands, degree signs and spelling variants."""
+    r"""The answer without currency, math delimiters, spacing commands, degree signs and spelling variants.
+
+    The order of the steps matters: what a later pattern looks for is what the steps before it leave. For example
+    ``$\dfrac{1}{2}\,\text{cm}$`` becomes ``\frac{1}{2} \text{cm}``.
+    """
     for symbol, command in _UNICODE.items():
         text = text.replace(symbol, command)
     text = CURRENCY.sub("", text).strip()
     for opening, closing in _MATH_DELIMITERS:
         if text.startswith(opening) and text.endswith(closing):
             text = text[len(opening) : -len(closing)].strip()
-    text = _LINES.sub(lambda found: re.sub(r"\\\\", ", ", found[2].replace("&", "")), text)
+    text = _LINES.sub(lambda lines: re.sub(r"\\\\", ", ", lines[2].replace("&", "")), text)
     text = _ORDINAL.sub("", _DECORATION.sub("", text))
     text = _SPACING.sub(" ", _THOUSANDS_MARK.sub("", re.sub(r"\\\\\s*\[[^\[\]]*\]", r"\\\\", text)))
-    # Inside a sine the sign is a factor; elsewhere it's a unit.
+    # Inside a sine the degree sign is a factor of π/180; elsewhere it's a unit, which `measures` has read before.
     text = _DEGREES_AS_TEXT.sub(r"\1", text)
     text = _DEGREES.sub(r"\\cdot\\frac{\\pi}{180}" if _TRIG.search(text) else "", text)
     text = _FONT.sub(r"\1", _PERCENT.sub(r"\\%", text))
-    text = _MATRIX.sub(lambda found: rf"\{found[1] or found[2]}{{pmatrix}}", text)
+    text = _MATRIX.sub(lambda matrix: rf"\{matrix[1] or matrix[2]}{{pmatrix}}", text)
     for pattern in _REPEATING:
         text = pattern.sub(_repeating_fraction, text)
     text = re.sub(r"\s+", " ", _IN_BRACKETS.sub(r"\1", text)).strip().rstrip(".,;").strip()
@@ -134,12 +138,12 @@ def spelled(text: str) -> str:
 def listed(text: str) -> str:
     r"""A spelled answer with its "and" and "or" as commas, and ``\text{A, B}`` as a list of texts."""
     text = re.sub(r"\s+", " ", _AND_OR.sub(",", text)).strip().strip(",;").strip()
-    return _TEXT_LIST.sub(lambda found: ",".join(rf"\text{{{part}}}" for part in found["inner"].split(",")), text)
+    return _TEXT_LIST.sub(lambda texts: ",".join(rf"\text{{{part}}}" for part in texts["inner"].split(",")), text)
 
 
-def _repeating_fraction(found: re.Match[str]) -> str:
+def _repeating_fraction(decimal: re.Match[str]) -> str:
     r"""``1.2\overline{3}`` as an exact fraction."""
-    whole, fixed, period = (*found.groups()[:2], found[3] or found[4])
+    whole, fixed, period = decimal[1], decimal[2], decimal[3] or decimal[4]
     shift = 10 ** len(fixed)
     value = Fraction(int((whole or "0") + fixed), shift) + Fraction(int(period), shift * (10 ** len(period) - 1))
     return rf"\frac{{{value.numerator}}}{{{value.denominator}}}"

@@ -24,8 +24,12 @@ _NOT_NAMES = re.compile(r"\\(?:frac|sqrt|cdot|times|pm|mp|le|ge|in|cup|sin|cos|t
 
 
 def split_top(text: str, separator: str) -> list[str]:
-    """Split at a separator (regular expression) outside all brackets; empty parts go."""
-    parts, depth, start, at = [], 0, 0, 0
+    """Split at a separator (regular expression) outside all brackets: `1,(2,3)` at commas into `1` and `(2,3)`.
+
+    Parts are stripped, and empty ones left out.
+    """
+    parts = []
+    depth = start = at = 0
     pattern = re.compile(separator)
     while at < len(text):
         match = pattern.match(text, at) if depth == 0 else None
@@ -55,9 +59,9 @@ def enclosed(text: str) -> tuple[str, str, str] | None:
 def is_name(text: str) -> bool:
     r"""Whether text only names a quantity: ``x``, ``m_{\max}``, ``f(x)``, ``(x, y)``, ``\angle ABC``."""
     text = _MATRIX_POWER.sub("", text.strip())
-    ends = enclosed(text)
-    if ends and ends[0] == "(":
-        return all(is_name(part) for part in split_top(ends[1], ","))
+    brackets = enclosed(text)
+    if brackets and brackets[0] == "(":
+        return all(is_name(part) for part in split_top(brackets[1], ","))
     return bool(_NAME.fullmatch(text)) and len(text) <= 40 and not _NOT_NAMES.search(text)
 
 
@@ -86,7 +90,8 @@ def free_signs(part: str) -> list[str]:
     r"""``(\pm a, \pm b)`` as its four values."""
     if not _PLUS_MINUS.search(part):
         return [part]
-    return [whole for sign in "+-" for whole in free_signs(_PLUS_MINUS.sub(sign, part, count=1))]
+    plus, minus = (_PLUS_MINUS.sub(sign, part, count=1) for sign in "+-")
+    return free_signs(plus) + free_signs(minus)
 
 
 def elements(text: str, signs: Callable[[str], list[str]] = both_signs) -> list[str]:
@@ -96,30 +101,30 @@ def elements(text: str, signs: Callable[[str], list[str]] = both_signs) -> list[
         member = _SOLUTION_SET.fullmatch(parts[0])
         if member and is_name(member["name"]):
             return elements(member["set"], signs)
-        ends = enclosed(parts[0])
-        if ends and ends[0] == "\\{" and ends[2] == "\\}":
-            return elements(ends[1], signs)
+        brackets = enclosed(parts[0])
+        if brackets and brackets[0] == "\\{" and brackets[2] == "\\}":
+            return elements(brackets[1], signs)
     kept = [part for part in parts if not _PARAMETER.fullmatch(part)] or parts
-    return [sign for part in kept for sign in signs(part)]
+    return [signed for part in kept for signed in signs(part)]
 
 
 def readings(text: str, *, is_list: bool) -> list[list[str]]:
     r"""The ways to read an answer.
 
-    ``58,500`` is a list and a number; ``is_list``: the benchmark says it's a list, so only that reading is right.
-    ``(\pm 1, \pm 2)`` is two pairs or four. ``a = b = 2`` is one chain and two values.
+    ``58,500`` is a list and a number; with ``is_list`` the benchmark says that it's a list, so only that reading is
+    right. ``(\pm 1, \pm 2)`` is two pairs or four. ``a = b = 2`` is one chain and two values.
     """
-    found = [elements(text)]
+    ways = [elements(text)]
     if "(" in text and 1 < len(_PLUS_MINUS.findall(text)) <= _MOST_SIGNS:
-        found.append(elements(text, free_signs))
+        ways.append(elements(text, free_signs))
     if is_list:
-        return found
+        return ways
     bracketed = any(mark in text for mark in ("(", "[", "\\{"))
     if _SPACED_THOUSANDS.fullmatch(text):
-        found.append([re.sub(", ?", "", text)])
+        ways.append([re.sub(", ?", "", text)])
     elif not bracketed and _THOUSANDS_COMMA.search(text):
-        found.append(elements(_THOUSANDS_COMMA.sub(lambda number: number[0].replace(",", ""), text)))
+        ways.append(elements(_THOUSANDS_COMMA.sub(lambda number: number[0].replace(",", ""), text)))
     sides = split_top(text, EQUALS)
-    if len(sides) > 2 and len(found[0]) == 1 and all(is_name(side) for side in sides[:-1]):
-        found.append([f"{name}={sides[-1]}" for name in sides[:-1]])
-    return found
+    if len(sides) > 2 and len(ways[0]) == 1 and all(is_name(side) for side in sides[:-1]):
+        ways.append([f"{name}={sides[-1]}" for name in sides[:-1]])
+    return ways

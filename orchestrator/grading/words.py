@@ -33,29 +33,29 @@ def squeezed(text: str) -> str:
 def unwrapped(text: str) -> str:
     r"""Text commands replaced by their content, outer parentheses and final period gone."""
     text = re.sub(r"\s+", " ", _WRAPPED.sub(lambda wrapped: wrapped["inner"], text)).strip().rstrip(".").strip()
-    ends = enclosed(text)
-    return ends[1] if ends and ends[0] == "(" and ends[2] == ")" else text
+    brackets = enclosed(text)
+    return brackets[1] if brackets and brackets[0] == "(" and brackets[2] == ")" else text
 
 
-def same_letters(gold: str, said: str, _: float | None) -> bool | None:
+def same_letters(gold: str, answer: str, _: float | None) -> bool | None:
     """The same characters are the same answer, also where nothing can parse them."""
-    return True if squeezed(gold) == squeezed(said) else None
+    return True if squeezed(gold) == squeezed(answer) else None
 
 
-def same_words(gold: str, said: str, _: float | None) -> bool | None:
+def same_words(gold: str, answer: str, _: float | None) -> bool | None:
     r"""A gold that is words (``\text{Evelyn}``, ``\text{(C)}``) compares as text, never as a product of letters."""
     # What words are called is no part of them: `\text{winner} = \text{Evelyn}`.
-    right, answer = unwrapped(gold), unwrapped(said.rpartition("=")[2])
-    if right.casefold() in _NUMBERS:
-        return answer.casefold() in (right.casefold(), str(_NUMBERS.index(right.casefold())))
-    if answer.casefold() in _NUMBERS and right.isdigit():
-        return int(right) == _NUMBERS.index(answer.casefold())
-    same = _plain(right) == _plain(answer)
-    if not _WRAPPED.search(gold) or not _WORDS.fullmatch(right):
-        return True if same and len(right) > 1 and right.replace(" ", "").isalpha() else None
-    choice = _CHOICE.fullmatch(right)
-    label = _label(said) if choice else None
-    return label.casefold() == right.casefold() if label else same
+    gold_words, answer_words = unwrapped(gold), unwrapped(answer.rpartition("=")[2])
+    if gold_words.casefold() in _NUMBERS:
+        return answer_words.casefold() in (gold_words.casefold(), str(_NUMBERS.index(gold_words.casefold())))
+    if answer_words.casefold() in _NUMBERS and gold_words.isdigit():
+        return int(gold_words) == _NUMBERS.index(answer_words.casefold())
+    same = _plain(gold_words) == _plain(answer_words)
+    if not _WRAPPED.search(gold) or not _WORDS.fullmatch(gold_words):
+        # Letters outside a text command may be a product, unless they spell the same word.
+        return True if same and len(gold_words) > 1 and gold_words.replace(" ", "").isalpha() else None
+    label = _label(answer) if _CHOICE.fullmatch(gold_words) else None
+    return label.casefold() == gold_words.casefold() if label else same
 
 
 def _plain(text: str) -> str:
@@ -66,20 +66,25 @@ def _plain(text: str) -> str:
     return " ".join(_FILLERS.sub("", words).split()) or words.strip()
 
 
-def _label(said: str) -> str | None:
-    """The letter of a labelled choice, None if the answer isn't one."""
-    text = re.sub(r"\s+", " ", _WRAPPED.sub(lambda wrapped: wrapped["inner"], said)).strip()
-    return next((match[1] for pattern in _LABELLED if (match := pattern.fullmatch(text))), None)
+def _label(answer: str) -> str | None:
+    """The letter of a labelled choice, ``C`` of ``(C) 12``; None if the answer isn't one."""
+    text = re.sub(r"\s+", " ", _WRAPPED.sub(lambda wrapped: wrapped["inner"], answer)).strip()
+    for pattern in _LABELLED:
+        match = pattern.fullmatch(text)
+        if match:
+            return match[1]
+    return None
 
 
-def same_in_base(gold: str, said: str, _: float | None) -> bool | None:
+def same_in_base(gold: str, answer: str, _: float | None) -> bool | None:
     """``52_8``: the digits must agree, and the base where both state one (a question that asks for a base names it)."""
-    right, answer = _numeral_in_base(gold), _numeral_in_base(said)
-    if right[1] is None and answer[1] is None:
+    gold_digits, gold_base = _numeral_in_base(gold)
+    answer_digits, answer_base = _numeral_in_base(answer)
+    if gold_base is None and answer_base is None:
         return None
-    if not re.fullmatch(r"-?[0-9A-Z]+", right[0]) or not re.fullmatch(r"-?[0-9A-Z]+", answer[0]):
+    if not re.fullmatch(r"-?[0-9A-Z]+", gold_digits) or not re.fullmatch(r"-?[0-9A-Z]+", answer_digits):
         return None
-    return right[0] == answer[0] and (right[1] == answer[1] or None in (right[1], answer[1]))
+    return gold_digits == answer_digits and (gold_base == answer_base or None in (gold_base, answer_base))
 
 
 def _numeral_in_base(text: str) -> tuple[str, str | None]:
@@ -92,11 +97,18 @@ def _numeral_in_base(text: str) -> tuple[str, str | None]:
     return (match["digits"], match["base"]) if match else (text, None)
 
 
-def same_clock(gold: str, said: str, _: float | None) -> bool | None:
+def same_clock(gold: str, answer: str, _: float | None) -> bool | None:
     """Times of day and ratios as written: ``05:00`` equals ``5:00``; morning and afternoon where both say which."""
-    right, answer = (_CLOCK.fullmatch(re.sub(r"[\s.{}]", "", unwrapped(text)).casefold()) for text in (gold, said))
-    if not right or not answer:
+    gold_time, answer_time = _clock(gold), _clock(answer)
+    if not gold_time or not answer_time:
         return None
-    if right["half"] and answer["half"] and right["half"] != answer["half"]:
+    (gold_parts, gold_half), (answer_parts, answer_half) = gold_time, answer_time
+    if gold_half and answer_half and gold_half != answer_half:
         return False
-    return [int(part) for part in right["digits"].split(":")] == [int(part) for part in answer["digits"].split(":")]
+    return gold_parts == answer_parts
+
+
+def _clock(text: str) -> tuple[list[int], str | None] | None:
+    """([8, 34], "pm") of ``8:34 p.m.``, None for anything else."""
+    match = _CLOCK.fullmatch(re.sub(r"[\s.{}]", "", unwrapped(text)).casefold())
+    return ([int(part) for part in match["digits"].split(":")], match["half"]) if match else None

@@ -2,7 +2,8 @@
 
 Run as ``python -m orchestrator.grading.worker``. It speaks JSON lines: first ``{"ready": true}``, then for each
 ``{"gold": {...}, "answer": str, "deadline_s": float}`` on stdin one ``{"correct": bool}`` on stdout. It ends when stdin
-closes. If its parent dies while an answer hangs, its own alarm ends it.
+closes. The parent keeps the deadline (`process`); if the parent dies while an answer hangs, the worker's own alarm ends
+it.
 """
 
 from __future__ import annotations
@@ -18,20 +19,15 @@ from typing import Any
 from orchestrator.grading.gold import Gold
 from orchestrator.grading.judge import judge
 
-# Address space in bytes: towers of powers exhaust the machine's memory well before any deadline.
+# Address space in bytes: a tower of powers exhausts the machine's memory well before any deadline. At the limit Python
+# raises MemoryError, which is a wrong answer like any other exception, or C code aborts, which the parent sees.
 _MEMORY_LIMIT = 2 << 30
-
-
-def _limit_memory() -> None:
-    """Make a runaway computation fail instead of filling the machine."""
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    limit = _MEMORY_LIMIT if hard == resource.RLIM_INFINITY else min(_MEMORY_LIMIT, hard)
-    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
 
 
 def _reply(request: dict[str, Any]) -> dict[str, Any]:
     """The verdict on one request. An answer that breaks the algebra is not a right answer."""
-    # The default action of SIGALRM kills the process even inside C code: a hanging orphan ends by itself.
+    # The default action of SIGALRM kills the process even inside C code, so a hanging orphan ends by itself. It comes
+    # late enough never to forestall the parent.
     signal.alarm(math.ceil(request["deadline_s"]) + 5)
     try:
         return {"correct": bool(judge(Gold(**request["gold"]), request["answer"]))}
@@ -43,12 +39,14 @@ def _reply(request: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     """Serve requests until stdin closes."""
-    # Replies own the real stdout; whatever a library prints goes to stderr.
+    # Replies own the real stdout. What a library prints goes to stderr, or it would be read as a verdict.
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    _limit_memory()
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    limit = _MEMORY_LIMIT if hard == resource.RLIM_INFINITY else min(_MEMORY_LIMIT, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
     try:
-        # Loads everything that is imported at its first use, which must not count against an answer's deadline.
+        # One answer is judged to import all that is imported at its first use: no deadline runs yet.
         judge(Gold("$x^2$"), "x+x")
     except Exception as error:
         print(json.dumps({"ready": False, "error": f"{type(error).__name__}: {error}"}), file=replies, flush=True)
