@@ -16,6 +16,7 @@ from torch import Tensor
 
 from orchestrator.policy import trust_region
 from orchestrator.policy.spec import Student, TeacherInjection, Tempered, TrustRegion
+from orchestrator.policy.vocabulary import NEG_INF
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,8 @@ def teacher_injection_law(behavior: TeacherInjection, log_p: Tensor, log_q: Tens
     """μ(x) = p(x)·1[x ∈ TopK(q)] + (1 − p(TopK(q)))·q_τ(x), q_τ ∝ q^(1/τ) over the full vocabulary."""
     assert log_q is not None
     top = log_q.topk(min(behavior.top_k, log_q.shape[-1]), dim=-1)
-    allowed = torch.zeros_like(log_p, dtype=torch.bool).scatter(-1, top.indices, top.values > trust_region.NEG_INF)
-    kept = torch.where(allowed, log_p, trust_region.NEG_INF)
+    allowed = torch.zeros_like(log_p, dtype=torch.bool).scatter(-1, top.indices, top.values > NEG_INF)
+    kept = torch.where(allowed, log_p, NEG_INF)
     replaced = torch.where(allowed, 0.0, log_p.exp()).sum(-1)
     log_resampled = replaced.log()[:, None] + (log_q / behavior.tau).log_softmax(-1)
     return Law(torch.logaddexp(kept, log_resampled), {"replaced": replaced})

@@ -1,6 +1,8 @@
 """The reverse-KL family on the student's top-k support, and Veto's target (Li et al. 2604.13016; 2601.07155).
 
-With M = Σ_S p, Q = Σ_S q and p̄, q̄ renormalised on S, every member's gradient is ∇KL(p̄‖q̄) + c·∇log M:
+The student's support S is the k ids that are compared. A loss on them has two things to say: how p should be shaped on
+S, and how much mass M = Σ_S p should lie on S at all. With Q = Σ_S q and p̄, q̄ renormalised on S, every member's
+gradient is ∇KL(p̄‖q̄) + c·∇log M, so the members differ in what they do to M:
 
 | name | c |
 |---|---|
@@ -17,7 +19,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-NEG_INF = float("-inf")
+from orchestrator.policy.vocabulary import NEG_INF
 
 
 def token_loss(name: str, log_p: Tensor, log_q: Tensor) -> Tensor:
@@ -57,14 +59,22 @@ def _normalised(log_prob: Tensor) -> Tensor:
 
 
 def _kl(log_a: Tensor, log_b: Tensor) -> Tensor:
-    """Σ a(log a − log b); entries with a = 0 contribute nothing and get no gradient."""
+    """Σ a(log a − log b); entries with a = 0 contribute nothing and get no gradient.
+
+    The inner `where` keeps −inf out of the product: 0·inf would be NaN, and so would its gradient, which an outer
+    `where` alone multiplies by zero and does not remove.
+    """
     inside = log_a > NEG_INF
     safe_a = torch.where(inside, log_a, 0.0)
     return torch.where(inside, safe_a.exp() * (safe_a - log_b), 0.0).sum(-1)
 
 
 def _surrogate(log_p: Tensor, log_q: Tensor) -> Tensor:
-    """−Σ_S sg(A)·p/sg(p) with A = −p̄(log p − log q): the released code's estimator."""
+    """−Σ_S sg(A)·p/sg(p) with A = −p̄(log p − log q): the released code's estimator; sg stops the gradient.
+
+    p/sg(p) is 1 with the gradient of log p. The value is therefore Σ_S p̄·(log p − log q), and the gradient
+    Σ_S p̄·(log p − log q)·∇log p: that of a policy gradient which weights every id of the support.
+    """
     inside = log_p > NEG_INF
     safe = torch.where(inside, log_p, 0.0)
     weight = torch.where(inside, _normalised(log_p).exp() * (safe - log_q), 0.0).detach()

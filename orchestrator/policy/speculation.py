@@ -1,7 +1,11 @@
 """Exact sampling of any μ from a draft of p: accept with min(1, μ/p), else draw from (μ − p)₊ normalised.
 
-The result has law μ exactly; the draft survives with probability Σ min(μ, p) = 1 − TV(μ, p), at least
-1 − √(ε/2) inside a KL ball of radius ε (Pinsker). Decoding in lockstep is this step at one position.
+The result has law μ exactly. Token x comes out as an accepted draft with probability p(x)·min(1, μ(x)/p(x)) =
+min(p(x), μ(x)). Drafts are rejected with probability 1 − Σ min(p, μ) = Σ (μ − p)₊, which is what normalises the
+residual, so a replacement adds (μ(x) − p(x))₊; and min(p, μ) + (μ − p)₊ = μ.
+
+The draft survives with probability Σ min(μ, p) = 1 − TV(μ, p), at least 1 − √(ε/2) inside a KL ball of radius ε
+(Pinsker). Decoding in lockstep is this step at one position.
 
 Shapes: B rows (prefixes), V vocabulary rows; uniforms are float64 in [0, 1).
 """
@@ -25,19 +29,25 @@ class Verified:
 def sample(log_prob: Tensor, uniform: Tensor) -> Tensor:
     """Inverse-CDF sample per row: (B, V) log-probabilities (unnormalised allowed), (B,) uniforms → (B,) ids.
 
-    Sums in float64, so that a token without mass is never drawn. A row of NaNs gives the last id instead of one that
+    The id is the first whose cumulative mass lies above the point u·total. Sums are in float64, so that a token without
+    mass is never drawn and a rare one as often as it should be. A row of NaNs gives the last id instead of one that
     does not exist; decoding looks for such rows once a round.
     """
     mass = (log_prob - log_prob.amax(-1, keepdim=True)).exp_()
     cumulative = mass.cumsum(-1, dtype=torch.float64)
     total = cumulative[:, -1:]
-    # Strictly below the total, the first sum above the point is that of a token with mass.
+    # Kept strictly below the total: the first sum above the point is then that of a token with mass, even where u·total
+    # rounds up to the total.
     point = torch.minimum(uniform[:, None] * total, total.nextafter(torch.zeros_like(total)))
     return torch.searchsorted(cumulative, point, right=True)[:, 0].clamp_max_(log_prob.shape[-1] - 1)
 
 
 def verify(log_p: Tensor, log_mu: Tensor, draft: Tensor, u_accept: Tensor, u_residual: Tensor) -> Verified:
-    """Accept each draft (B,) drawn from p, or replace it, so that the outcome has law μ."""
+    """Accept each draft (B,) drawn from p, or replace it, so that the outcome has law μ.
+
+    log p and log μ are (B, V) and normalised; the uniforms of acceptance and of the replacement are (B,), independent
+    of each other and of the draft.
+    """
     log_ratio = _at(log_mu, draft) - _at(log_p, draft)
     accepted = u_accept < log_ratio.double().exp()
     rejected = (~accepted).nonzero()[:, 0]

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-NEG_INF = float("-inf")
+from orchestrator.policy.vocabulary import NEG_INF
+
 _ITERATIONS = 60
 # How far below ε the search may stop, relative to ε: what the precision of KL allows.
 _SLACK = {torch.float32: 1e-4, torch.float64: 1e-9}
@@ -30,25 +31,28 @@ class Solution:
 
 
 def solve(log_p: Tensor, log_q: Tensor, epsilon: float) -> Solution:
-    """β* and μ* of every row for the budget ε ≥ 0, in the precision of the inputs.
+    """β* and μ* of every row for the budget ε ≥ 0 in nats: log p and log q (B, V) → `Solution`, in their precision.
 
-    Newton's method on √(2·KL), which is nearly linear in β, kept inside a bracket by bisection. The result
-    always lies in the ball: KL(μ‖p) ≤ ε up to rounding. Temporaries: four times the input.
+    KL(μ_β‖p) grows with β, so β* is the root of KL = ε, or 1 if even the teacher lies in the ball. The root is found by
+    Newton's method on √(2·KL), kept inside a bracket by bisection: close to the student KL ≈ ½β²·Var_p[r], so this root
+    is nearly linear in β where KL itself is a parabola. The result always lies in the ball: KL(μ‖p) ≤ ε up to rounding.
+    Temporaries take four times the memory of the input.
     """
     if epsilon == 0:
         zeros = torch.zeros(log_p.shape[:-1], dtype=log_p.dtype, device=log_p.device)
         return Solution(log_p, zeros, zeros, torch.zeros_like(zeros, dtype=torch.bool))
     path = _Path.between(log_p, log_q)
-    found = _search(path, epsilon)
-    _try_teacher(path, found, epsilon)
-    log_mu = torch.addcmul(path.log_p, path.ratio, found.beta[:, None]).sub_(found.log_mass[:, None])
-    stays = found.beta == 0
-    if bool(stays.any()):  # exactly p, not p up to rounding
+    best = _search(path, epsilon)
+    _try_teacher(path, best, epsilon)
+    log_mu = torch.addcmul(path.log_p, path.ratio, best.beta[:, None]).sub_(best.log_mass[:, None])
+    # At the ends μ is exactly p and q, not p and q up to rounding: a draft of p is then never rejected.
+    stays = best.beta == 0
+    if bool(stays.any()):
         log_mu[stays] = log_p[stays]
-    feasible = (found.beta == 1) & ~path.outside
+    feasible = (best.beta == 1) & ~path.outside
     if bool(feasible.any()):
         log_mu[feasible] = log_q[feasible]
-    return Solution(log_mu, found.beta, found.kl, feasible)
+    return Solution(log_mu, best.beta, best.kl, feasible)
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,11 @@ class _Moments:
 class _Path:
     """The family μ_β, β > 0, of each row, where both policies have mass.
 
-    r is centred by its mean under p, which changes neither μ nor KL but leaves both terms of KL small.
+    r is centred by its mean under p. That changes neither μ nor KL, but KL = βA'(β) − A(β) is a difference of two terms
+    which centring makes small, so that less is lost to cancellation.
+
+    Where the teacher has no mass, neither has any μ_β with β > 0, however small β is: KL then starts from `jump`
+    instead of 0, and if that exceeds ε, only β = 0 is feasible.
     """
 
     log_p: Tensor  # (B, V), −inf where either policy has no mass
@@ -77,6 +85,7 @@ class _Path:
 
     @staticmethod
     def between(log_p: Tensor, log_q: Tensor) -> _Path:
+        # −inf − (−inf), where neither has mass, is NaN.
         ratio = (log_q - log_p).nan_to_num_(nan=0.0, posinf=float("inf"), neginf=NEG_INF)
         lost, outside = ratio.amin(-1) == NEG_INF, ratio.amax(-1) == float("inf")
         if bool(lost.any()):
@@ -110,8 +119,12 @@ class _Path:
 
 
 @dataclass(frozen=True)
-class _Found:
-    """The largest feasible β known for each row, with KL and A there; `high` is infeasible, +inf while unknown."""
+class _Bracket:
+    """What is known of each row's root, (B,); its tensors change in place as the search goes on.
+
+    `beta` is the largest β known to be feasible, with KL and A there, at first the student's 0. `high` is the smallest
+    known to be infeasible, +inf while there is none.
+    """
 
     beta: Tensor
     kl: Tensor
@@ -119,63 +132,78 @@ class _Found:
     high: Tensor
 
     @staticmethod
-    def at_student(path: _Path) -> _Found:
+    def at_student(path: _Path) -> _Bracket:
         zeros = torch.zeros_like(path.mean)
-        return _Found(zeros, zeros.clone(), zeros.clone(), torch.full_like(zeros, float("inf")))
+        return _Bracket(zeros, zeros.clone(), zeros.clone(), torch.full_like(zeros, float("inf")))
 
     def learn(self, rows: Tensor, beta: Tensor, point: _Moments, fits: Tensor) -> None:
-        """Take in the moments at one β of some rows."""
+        """Take in the moments at one β of some rows, each of which `fits` into the ball or does not."""
         self.beta[rows] = torch.where(fits, beta, self.beta[rows])
         self.kl[rows] = torch.where(fits, point.kl, self.kl[rows])
         self.log_mass[rows] = torch.where(fits, point.log_mass, self.log_mass[rows])
         self.high[rows] = torch.where(fits, self.high[rows], beta)
 
 
-def _search(path: _Path, epsilon: float) -> _Found:
-    """Close in on the root of KL = ε in every row; rows that are done leave."""
+def _search(path: _Path, epsilon: float) -> _Bracket:
+    """Close in on the root of KL = ε in every row; only rows that are not done are looked at again.
+
+    A row is done at a feasible point with KL within `slack` of ε, or at β = 1, or when its bracket has no room left.
+    The steps aim at the middle of that window: aimed at ε itself, every second one would land just outside the ball.
+    """
     slack, tiny = _SLACK[path.ratio.dtype], 4 * torch.finfo(path.ratio.dtype).eps
-    found = _Found.at_student(path)
+    bracket = _Bracket.at_student(path)
     target = (2 * (epsilon * (1 - slack / 2) - path.jump)).clamp_min(0.0).sqrt()
     rows = (path.jump <= epsilon).nonzero()[:, 0]
-    beta = _inside(found, rows, _first_guess(path, target)[rows])
+    beta = _inside(bracket, rows, _first_guess(path, target)[rows])
     for _ in range(_ITERATIONS):
         if not len(rows):
             break
         point = path.moments(beta, rows if len(rows) < len(target) else None)
         fits = point.kl <= epsilon
-        found.learn(rows, beta, point, fits)
-        narrow = found.high[rows] - found.beta[rows] <= tiny * found.high[rows].clamp_max(1.0)
-        left = ~((fits & ((point.kl >= epsilon * (1 - slack)) | (beta == 1))) | narrow)
+        bracket.learn(rows, beta, point, fits)
+        close = fits & ((point.kl >= epsilon * (1 - slack)) | (beta == 1))
+        narrow = bracket.high[rows] - bracket.beta[rows] <= tiny * bracket.high[rows].clamp_max(1.0)
+        # Newton's step on f(β) = √(2·(KL − jump)), whose derivative is KL'/f = β·Var/f.
         root = (2 * (point.kl - path.jump[rows])).clamp_min(0.0).sqrt()
         guess = beta + (target[rows] - root) * root / (beta * point.variance)
-        rows, guess = rows[left], guess[left]
-        beta = _inside(found, rows, guess)
-    return found
+        goes_on = ~(close | narrow)
+        rows, guess = rows[goes_on], guess[goes_on]
+        beta = _inside(bracket, rows, guess)
+    return bracket
 
 
 def _first_guess(path: _Path, target: Tensor) -> Tensor:
-    """β where the third-order expansion 2·(KL − jump) ≈ β²·Var_p[r] + ⅔β³·E_p[(r − E r)³] reaches target²."""
+    """β where the third-order expansion 2·(KL − jump) ≈ β²·Var_p[r] + ⅔β³·E_p[(r − E r)³] reaches target².
+
+    The second order gives `first`; the third corrects it by a factor, which is kept within reason for long tails.
+    """
     first = target / path.variance.sqrt()
     return first / (1 + first * path.skew / (3 * path.variance)).clamp(0.5, 4.0)
 
 
-def _try_teacher(path: _Path, found: _Found, epsilon: float) -> None:
-    """β = 1 where nothing excludes it: KL may be flat from the root on, when μ has settled on a token.
+def _try_teacher(path: _Path, bracket: _Bracket, epsilon: float) -> None:
+    """Take β = 1 where it is feasible and the search stopped short of it.
 
-    A is convex, so KL(μ_1‖p) = A'(1) − A(1) ≥ (β·A(1) − A(β))/(1 − β), and A(1) = −E_p[r] on the teacher's support.
+    It may: once μ has settled on a token, KL is flat, so a point within the slack of ε may lie far below β = 1. Trying
+    costs a pass over the vocabulary, and most rows are spared by a bound. A is convex, so its slope at 1 is at least
+    that of the chord from β to 1, and KL(μ_1‖p) = A'(1) − A(1) ≥ (β·A(1) − A(β))/(1 − β), where A(1) = −E_p[r] if the
+    student has mass wherever the teacher has.
     """
-    beta = found.beta
-    bound = (-beta * path.mean - found.log_mass) / (1 - beta)
-    excluded = (found.high <= 1) | (beta == 1) | (path.jump > epsilon) | (~path.outside & (bound > epsilon))
+    beta = bracket.beta
+    bound = (-beta * path.mean - bracket.log_mass) / (1 - beta)
+    excluded = (bracket.high <= 1) | (beta == 1) | (path.jump > epsilon) | (~path.outside & (bound > epsilon))
     rows = (~excluded).nonzero()[:, 0]
     if len(rows):
         ones = torch.ones_like(beta[rows])
         point = path.moments(ones, rows)
-        found.learn(rows, ones, point, point.kl <= epsilon)
+        bracket.learn(rows, ones, point, point.kl <= epsilon)
 
 
-def _inside(found: _Found, rows: Tensor, guess: Tensor) -> Tensor:
-    """`guess` where it falls strictly inside the bracket, at most 1; else the bracket's middle (NaN too)."""
-    low, high = found.beta[rows], found.high[rows]
+def _inside(bracket: _Bracket, rows: Tensor, guess: Tensor) -> Tensor:
+    """`guess` where it falls strictly inside the bracket, but at most 1; elsewhere the bracket's middle.
+
+    A NaN, which a step at zero variance gives, is never inside.
+    """
+    low, high = bracket.beta[rows], bracket.high[rows]
     middle = (low + high.clamp_max(1.0)) / 2
     return torch.where((guess > low) & (guess < high), guess.clamp_max(1.0), middle)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-NEG_INF = float("-inf")
+NEG_INF = float("-inf")  # the log-probability of an id without mass
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,11 @@ class TokenSpace:
 
 
 def _normalise(logits: Tensor) -> Tensor:
-    """Log-softmax in place. The normaliser is summed in float64: float32 sums over 150,000 ids are off by 5e-6,
-    which a KL budget of 1e-3 would notice."""
+    """Log-softmax in place.
+
+    The normaliser is summed in float64: float32 sums over 150,000 ids are off by 5e-6, which a KL budget of 1e-3 would
+    notice.
+    """
     logits.sub_(logits.detach().amax(-1, keepdim=True))
     total = logits.exp().sum(-1, keepdim=True, dtype=torch.float64)
     return logits.sub_(total.log().to(logits.dtype))
