@@ -17,14 +17,14 @@ import torch
 from torch import Tensor
 
 from orchestrator.engines.torch.causal import CausalModel
-from orchestrator.engines.torch.record import Record
+from orchestrator.engines.torch.record import Kept, Record
 from orchestrator.engines.torch.stream import Stream
 from orchestrator.errors import NotFinite
 from orchestrator.policy import laws, speculation
 from orchestrator.policy.randomness import Role, uniforms
 from orchestrator.policy.spec import Behavior
 from orchestrator.records import pulse
-from orchestrator.rollouts import Request, Rollouts
+from orchestrator.rollouts import Request, Rollouts, TeacherScores
 
 
 @dataclass(frozen=True)
@@ -120,8 +120,8 @@ class _Batch:
         count = torch.where(ended, stops.long().argmax(-1) + 1, count)
         emitted = offsets < count[:, None]
         row, offset = emitted.nonzero(as_tuple=True)
-        values = _measure(done, row, offset, self._decoding.top_k)
-        self.record.add(self.rows[row], self._positions()[row] + offset, values)
+        kept = _kept_of(done, row, offset, self._decoding.top_k)
+        self.record.add(self.rows[row], self._positions()[row] + offset, kept)
         self.record.lengths[self.rows] += count
         alive = (~ended & (self._positions() < self._decoding.max_tokens)).nonzero()[:, 0]
         self._continue(alive, fed, count, done.tokens.gather(1, count[:, None] - 1)[:, 0])
@@ -160,38 +160,31 @@ class _Batch:
         return self._draws[role][self.rows].gather(1, positions.clamp_max(self._decoding.max_tokens - 1))
 
 
-def _measure(done: _Round, row: Tensor, offset: Tensor, top_k: int) -> dict[str, Tensor]:
-    """What is kept of N emitted positions, by the names of `Rollouts` and `TeacherScores`."""
+def _kept_of(done: _Round, row: Tensor, offset: Tensor, top_k: int) -> Kept:
+    """What is kept of N emitted positions of a round."""
     tokens, log_p, log_mu = (each[row, offset] for each in (done.tokens, done.log_p, done.log_mu))
     measured = {name: value[row, offset] for name, value in done.measured.items()}
     if done.log_q is not None:
         measured["acceptance"] = speculation.acceptance(log_p, log_mu).float()
         if "behavior_kl" not in measured:
             measured["behavior_kl"] = speculation.kl_divergence(log_mu, log_p).float()
-    kept = {
-        "tokens": tokens,
-        "student": _at(log_p, tokens),
-        "behavior": _at(log_mu, tokens),
-        **{f"measured.{name}": value for name, value in measured.items()},
-    }
-    if top_k:
-        kept["support_ids"] = log_p.topk(top_k, dim=-1).indices
-        if done.log_q is not None:
-            statistics = teacher_statistics(done.log_q[row, offset], tokens, kept["support_ids"])
-            kept |= {f"teacher.{name}": value for name, value in statistics.items()}
-    return kept
+    support_ids = log_p.topk(top_k, dim=-1).indices if top_k else None
+    teacher = None
+    if support_ids is not None and done.log_q is not None:
+        teacher = teacher_statistics(done.log_q[row, offset], tokens, support_ids)
+    return Kept(tokens, _at(log_p, tokens), _at(log_mu, tokens), measured, support_ids, teacher)
 
 
-def teacher_statistics(log_q: Tensor, tokens: Tensor, support: Tensor) -> dict[str, Tensor]:
-    """Fields of `TeacherScores` at N prefixes: log q (N, V), tokens (N,), support ids (N, K)."""
+def teacher_statistics(log_q: Tensor, tokens: Tensor, support: Tensor) -> TeacherScores:
+    """What is read of the teacher at N prefixes: log q (N, V), tokens (N,), support ids (N, K) → (N,) and (N, K)."""
     own = log_q.topk(support.shape[-1], dim=-1).indices
     q = log_q.exp()
-    return {
-        "support_BTK": log_q.gather(-1, support),
-        "token_BT": _at(log_q, tokens),
-        "entropy_BT": -torch.where(q > 0, q * log_q, 0.0).sum(-1),
-        "overlap_BT": (support[:, :, None] == own[:, None, :]).any(-1).float().mean(-1),
-    }
+    return TeacherScores(
+        support_BTK=log_q.gather(-1, support),
+        token_BT=_at(log_q, tokens),
+        entropy_BT=-torch.where(q > 0, q * log_q, 0.0).sum(-1),
+        overlap_BT=(support[:, :, None] == own[:, None, :]).any(-1).float().mean(-1),
+    )
 
 
 def _at(log_prob: Tensor, ids: Tensor) -> Tensor:

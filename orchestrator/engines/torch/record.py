@@ -2,27 +2,67 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from orchestrator.rollouts import Request, Rollouts, TeacherScores
 
 
+@dataclass(frozen=True)
+class Kept:
+    """What is kept of positions; the leading dimensions of all tensors are (N,), or (B, T) once they are scattered.
+
+    The fields are those of `Rollouts`; `support_ids` has K ids more for each position, and `teacher` is there where the
+    teacher was asked and a support is kept.
+    """
+
+    tokens: Tensor
+    student: Tensor
+    behavior: Tensor
+    measured: dict[str, Tensor]
+    support_ids: Tensor | None = None
+    teacher: TeacherScores | None = None
+
+    def tensors(self) -> Iterator[Tensor]:
+        """All of them, always in the same order."""
+        yield from (self.tokens, self.student, self.behavior)
+        yield from self.measured.values()
+        if self.support_ids is not None:
+            yield self.support_ids
+        if self.teacher is not None:
+            yield from vars(self.teacher).values()
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> Kept:
+        """The same with every tensor changed."""
+        teacher = self.teacher
+        return Kept(
+            tokens=change(self.tokens),
+            student=change(self.student),
+            behavior=change(self.behavior),
+            measured={name: change(value) for name, value in self.measured.items()},
+            support_ids=None if self.support_ids is None else change(self.support_ids),
+            teacher=None if teacher is None else TeacherScores(*map(change, vars(teacher).values())),
+        )
+
+
 class Record:
-    """Values of B rows at up to T positions, by the names of `Rollouts` and `TeacherScores`."""
+    """What is kept of B rows at up to T positions."""
 
     def __init__(self, rows: int, max_tokens: int, device: torch.device):
-        self._rows, self._max_tokens = rows, max_tokens
-        self._fields: dict[str, Tensor] = {}
+        self._shape = (rows, max_tokens)
+        self._kept: Kept | None = None
         self.lengths = torch.zeros(rows, dtype=torch.long, device=device)
         self._counts = {name: torch.zeros_like(self.lengths) for name in ("rounds", "drafted", "accepted")}
 
-    def add(self, rows: Tensor, positions: Tensor, values: dict[str, Tensor]) -> None:
-        """Values (N, …) at N pairs of row and position."""
-        for name, value in values.items():
-            if name not in self._fields:
-                self._fields[name] = value.new_zeros((self._rows, self._max_tokens, *value.shape[1:]))
-            self._fields[name][rows, positions] = value
+    def add(self, rows: Tensor, positions: Tensor, values: Kept) -> None:
+        """Values of N pairs of row and position."""
+        if self._kept is None:
+            self._kept = values.each(lambda value: value.new_zeros((*self._shape, *value.shape[1:])))
+        for buffer, value in zip(self._kept.tensors(), values.tensors(), strict=True):
+            buffer[rows, positions] = value
 
     def count(self, rows: Tensor, **amounts: Tensor | int) -> None:
         """Add to the per-row counts of `Rollouts.speculation`."""
@@ -31,25 +71,21 @@ class Record:
 
     def finish(self, requests: list[Request], eos: int, blended: bool) -> Rollouts:
         """The rollouts, trimmed to the longest response."""
+        assert self._kept is not None, "every row has at least one token"
         longest = int(self.lengths.max())
-        fields = {name: value[:, :longest].cpu() for name, value in self._fields.items()}
+        kept = self._kept.each(lambda value: value[:, :longest].cpu())
         lengths = self.lengths.cpu()
-        last = fields["tokens"].gather(1, lengths[:, None] - 1)[:, 0]
-        teacher = _part(fields, "teacher.")
-        support = fields.get("support_ids", fields["tokens"].new_zeros(self._rows, longest, 0))
+        last = kept.tokens.gather(1, lengths[:, None] - 1)[:, 0]
+        no_support = kept.tokens.new_zeros((*kept.tokens.shape, 0))
         return Rollouts(
             requests=requests,
-            tokens_BT=fields["tokens"],
+            tokens_BT=kept.tokens,
             lengths_B=lengths,
             truncated_B=last != eos,
-            student_BT=fields["student"],
-            behavior_BT=fields["behavior"],
-            support_ids_BTK=support,
-            teacher=TeacherScores(**teacher) if teacher else None,
-            measured=_part(fields, "measured."),
+            student_BT=kept.student,
+            behavior_BT=kept.behavior,
+            support_ids_BTK=no_support if kept.support_ids is None else kept.support_ids,
+            teacher=kept.teacher,
+            measured=kept.measured,
             speculation={name: value.cpu() for name, value in self._counts.items()} if blended else {},
         )
-
-
-def _part(fields: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): value for name, value in fields.items() if name.startswith(prefix)}

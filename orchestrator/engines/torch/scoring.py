@@ -41,5 +41,5 @@ def _score_group(
         tokens = rollouts.tokens_BT[rows[part], positions[part]].to(hidden.device)
         support = rollouts.support_ids_BTK[rows[part], positions[part]].to(hidden.device)
         statistics = teacher_statistics(teacher.log_prob(teacher.head(hidden[part])), tokens, support)
-        for name, value in statistics.items():
+        for name, value in vars(statistics).items():
             out[name][rows[part], positions[part]] = value.float().cpu()
