@@ -42,6 +42,7 @@ def corrupted_solution(terms: list[int], recipe: Recipe, rng: random.Random) -> 
 
 
 def _reasoning(terms: list[int], slips: list[int]) -> str:
+    """A sum step by step; each slip is added to one step, and the steps after it go on from there."""
     total, steps = terms[0], []
     for term, slip in zip(terms[1:], slips, strict=True):
         result = max(0, total + term + slip)
@@ -51,7 +52,7 @@ def _reasoning(terms: list[int], slips: list[int]) -> str:
 
 
 def question(terms: list[int]) -> str:
-    """`[6, 9, 1]` → `6+9+1=?`."""
+    """The text of a problem: `[6, 9, 1]` becomes `6+9+1=?`."""
     return "+".join(map(str, terms)) + "=?"
 
 
@@ -72,21 +73,22 @@ def training_problems(order_seed: int) -> Iterator[Problem]:
 
 
 def benchmark_problems(lengths: tuple[int, int]) -> list[Problem]:
-    """The held-out problems with that many terms, always the same."""
+    """The held-out problems whose sums have that many terms, always the same."""
     name = "short" if lengths == SHORT_TERMS else "long"
     rng = random.Random(f"arithmetic-benchmark-{name}")
-    drawn: dict[str, int] = {}
+    totals: dict[str, int] = {}
     for length, count in zip(lengths, _held_out_counts(lengths), strict=True):
-        while len(drawn) < count:
+        while len(totals) < count:
             terms = [rng.randint(1, 9) for _ in range(length)]
-            drawn.setdefault(question(terms), sum(terms))
-    return [Problem(f"arithmetic/{name}/{i}", text, Gold(str(total))) for i, (text, total) in enumerate(drawn.items())]
+            totals.setdefault(question(terms), sum(terms))
+    return [Problem(f"arithmetic/{name}/{i}", text, Gold(str(total))) for i, (text, total) in enumerate(totals.items())]
 
 
 def _held_out_counts(lengths: tuple[int, int]) -> tuple[int, int]:
-    """How many problems there are up to the end of each length.
+    """How many problems there are of the shorter length, and how many of both.
 
-    Half of the benchmark each, but never over a quarter of all sums of a length, so that training still covers them.
+    Each length has half of the benchmark. The shorter has fewer if that were over a quarter of all its sums, so that
+    training still covers it: of the 81 sums of two terms 20 are held out.
     """
     shortest = min(BENCHMARK_PROBLEMS // 2, 9 ** lengths[0] // 4)
     return shortest, BENCHMARK_PROBLEMS

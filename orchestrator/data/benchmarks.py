@@ -1,13 +1,12 @@
-"""The benchmarks by name: how many problems, and which content.
+"""The benchmarks by key: what heads their columns, how many problems they have, and which content.
 
-Every score names the content it was measured on (`Benchmark.identity` is part of an evaluation's id); a file with
-other content than declared is refused.
+Every score names the content it was measured on (`Benchmark.identity` is part of an evaluation's id), and a file with
+other content than declared is refused. docs/add-a-benchmark.md says how to add one.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -134,9 +133,15 @@ def load_benchmark(key: str, data_dir: str | None, run: BenchmarkRun | None = No
         return arithmetic.benchmark_problems(benchmark.terms)
     where, rows = _rows(key, data_dir, run or BenchmarkRun())
     if len(rows) != benchmark.problems:
-        own = f" of {key}; for another benchmark take a key of your own" if key in BENCHMARKS else ""
-        raise UserError(f"{where}: {len(rows)} rows — {benchmark.problems} expected{own}")
-    return _problems(where, rows)
+        advice = f" of {key}; for another benchmark take a key of your own" if key in BENCHMARKS else ""
+        raise UserError(f"{where}: {len(rows)} rows — {benchmark.problems} expected{advice}")
+    problems = [benchmark_problem(where, line, row) for line, row in enumerate(rows, 1)]
+    lines: dict[str, int] = {}
+    for line, problem in enumerate(problems, 1):
+        first = lines.setdefault(problem.id, line)
+        if first != line:
+            raise UserError(f"{where} line {line}: id {problem.id!r} stands in line {first} too — every id once")
+    return problems
 
 
 def check_source(key: str, run: BenchmarkRun) -> None:
@@ -152,19 +157,14 @@ def check_source(key: str, run: BenchmarkRun) -> None:
     if declared.terms is not None:
         raise UserError(f"{where}.path: {run.path!r} — null: these problems are generated")
     if not _is_sha256(run.revision):
-        _check_not_a_file(where, run.path)
+        if run.path.endswith((".jsonl", ".parquet", ".json", ".csv", ".tsv")):  # meant as a file, and none
+            raise refuse(f"{where}.path", run.path, "a file or folder that is there, .jsonl or .parquet")
         check_hub_id(where, run.path, run.revision)
     if key not in BENCHMARKS and not run.problems:
-        here = "the number of its rows, 1 or more" if Path(run.path).exists() else "the number of its rows"
-        raise refuse(f"{where}.problems", run.problems, f"{here} ({run.path})")
+        expected = "the number of its rows, 1 or more" if Path(run.path).exists() else "the number of its rows"
+        raise refuse(f"{where}.problems", run.problems, f"{expected} ({run.path})")
     if key in BENCHMARKS and run.problems not in (None, declared.problems):
         raise refuse(f"{where}.problems", run.problems, f"{declared.problems}, or a key of your own")
-
-
-def _check_not_a_file(where: str, path: str) -> None:
-    """UserError for a path that is meant as a file and is none."""
-    if path.endswith((".jsonl", ".parquet", ".json", ".csv", ".tsv")):
-        raise refuse(f"{where}.path", path, "a file or folder that is there, .jsonl or .parquet")
 
 
 def _is_sha256(revision: str | None) -> bool:
@@ -172,7 +172,7 @@ def _is_sha256(revision: str | None) -> bool:
 
 
 def _rows(key: str, data_dir: str | None, run: BenchmarkRun) -> tuple[str, list[dict[str, Any]]]:
-    """Where the problems come from, in words, and their rows."""
+    """Where the problems come from, as messages say it, and their rows."""
     if run.path is None:
         declared = benchmark_of(key)
         assert declared.file is not None
@@ -187,13 +187,3 @@ def _rows(key: str, data_dir: str | None, run: BenchmarkRun) -> tuple[str, list[
     rows = list(iterate_rows(path))
     verify_sha256(path, sha256)
     return str(path), rows
-
-
-def _problems(where: str, rows: Iterable[dict[str, Any]]) -> list[Problem]:
-    problems = [benchmark_problem(where, line, row) for line, row in enumerate(rows, 1)]
-    lines: dict[str, int] = {}
-    for line, problem in enumerate(problems, 1):
-        first = lines.setdefault(problem.id, line)
-        if first != line:
-            raise UserError(f"{where} line {line}: id {problem.id!r} stands in line {first} too — every id once")
-    return problems

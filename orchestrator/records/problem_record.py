@@ -29,10 +29,6 @@ class ProblemRecord:
     answers: dict[str, int]
     lengths: dict[int, int] = field(default_factory=dict)
 
-    def length_quantile(self, q: float) -> int | None:
-        """See `length_quantile`, for this problem alone."""
-        return length_quantile([self], q)
-
     def to_row(self) -> dict[str, Any]:
         return asdict(self) | {"lengths": {str(edge): count for edge, count in sorted(self.lengths.items())}}
 
@@ -43,8 +39,17 @@ class ProblemRecord:
 
 
 def merge(old: list[ProblemRecord], new: list[ProblemRecord]) -> list[ProblemRecord]:
-    """Counts of two disjoint sets of samples of the same problems."""
-    return [_merge_one(a, b) for a, b in zip(old, new, strict=True)]
+    """Counts of two disjoint sets of samples of the same problems, which are in the same order."""
+    merged = []
+    for a, b in zip(old, new, strict=True):
+        assert a.problem == b.problem
+        counts = {name: getattr(a, name) + getattr(b, name) for name in COUNTS}
+        answers = Counter(a.answers) + Counter(b.answers)
+        lengths = _sum_lengths([(a.n, a.lengths), (b.n, b.lengths)])
+        merged.append(
+            ProblemRecord(problem=a.problem, answers=dict(sorted(answers.items())), lengths=lengths, **counts)
+        )
+    return merged
 
 
 def length_histogram(lengths: Iterable[int]) -> dict[int, int]:
@@ -55,7 +60,7 @@ def length_histogram(lengths: Iterable[int]) -> dict[int, int]:
 def length_quantile(records: Iterable[ProblemRecord], q: float) -> int | None:
     """The shortest length, in tokens, that at least a share q of the responses do not exceed.
 
-    Told as the lower edge of its bin: the true length is less than 2^(1/8), 9.1 %, above it. None without
+    It is given as the lower edge of its bin: the true length is less than 2^(1/8), 9.1 %, above it. None without
     responses, or where the lengths of some were not kept. Raises ValueError unless 0 ≤ q ≤ 1.
     """
     if not 0 <= q <= 1:
@@ -69,16 +74,8 @@ def length_quantile(records: Iterable[ProblemRecord], q: float) -> int | None:
     return None
 
 
-def _merge_one(a: ProblemRecord, b: ProblemRecord) -> ProblemRecord:
-    assert a.problem == b.problem
-    answers = Counter(a.answers) + Counter(b.answers)
-    counts = {name: getattr(a, name) + getattr(b, name) for name in COUNTS}
-    lengths = _sum_lengths([(a.n, a.lengths), (b.n, b.lengths)])
-    return ProblemRecord(problem=a.problem, answers=dict(sorted(answers.items())), lengths=lengths, **counts)
-
-
 def _sum_lengths(parts: list[tuple[int, Mapping[int, int]]]) -> dict[int, int]:
-    """The histogram of all parts (n, histogram); empty if one lacks its own, for a part of it would mislead."""
+    """The histogram of all parts (n, histogram); empty if one part lacks its own, for half of it would mislead."""
     if any(sum(lengths.values()) != n for n, lengths in parts):
         return {}
     total: Counter[int] = Counter()

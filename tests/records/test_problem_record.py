@@ -45,7 +45,7 @@ def test_short_lengths_are_exact() -> None:
 
 
 def test_quantiles_of_the_lengths() -> None:
-    quantiles = {q: with_lengths(LENGTHS).length_quantile(q) for q in (0, 0.1, 0.5, 4 / 7, 0.6, 6 / 7, 1)}
+    quantiles = {q: length_quantile([with_lengths(LENGTHS)], q) for q in (0, 0.1, 0.5, 4 / 7, 0.6, 6 / 7, 1)}
     assert quantiles == {0: 1, 0.1: 1, 0.5: edge_of(40), 4 / 7: edge_of(40), 0.6: edge_of(41), 6 / 7: 280, 1: 8192}
 
 
@@ -75,7 +75,7 @@ def test_lengths_that_one_side_lacks_are_missing() -> None:
     for pair in ((known, unknown), (unknown, known)):
         (merged,) = merge([pair[0]], [pair[1]])
         assert merged.lengths == {}
-        assert merged.length_quantile(0.5) is None
+        assert length_quantile([merged], 0.5) is None
     assert length_quantile([known, unknown], 0.5) is None
     assert length_quantile([], 0.5) is None
 
