@@ -1,4 +1,4 @@
-"""Where a model lies: in a folder, on a hub, or made here; and whether it is what the setup declares."""
+"""Where a model lies (in a folder, on a hub, or made here), and whether it is what the setup declares."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ from orchestrator.experiment.local_models import CONFIG_KEYS
 
 
 def checkpoint_of(model: Model, setup: Setup, runs: Path) -> ModelFolder:
-    """Where a model lies. UserError if it cannot be had or is not the declared one."""
+    """The folder of a model, downloaded if need be. UserError if it cannot be had or is not the declared one.
+
+    A model that the user has in a folder is told by the hash of its files, one of a hub by its commit, and one made
+    here by the record of its files.
+    """
     if model.recipe is not None:
         folder = made_models.folder_of(model, setup, runs)
         return ModelFolder(str(folder), made_models.recorded(folder) or {}, made_models.remedy(folder))
@@ -49,19 +53,22 @@ def download(path: str, revision: str) -> str:
 
 
 def check_config(key: str, model: Model, checkpoint: ModelFolder, setup: Setup) -> None:
-    """The model's own config agrees with the vocabulary and shape that the setup declares."""
+    """UserError unless the model's own config agrees with the vocabulary and shape that the setup declares.
+
+    `key` is the model's place in the setup, for messages: `qwen3-1.7b.student`.
+    """
     file = Path(checkpoint.path) / "config.json"
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
-        shown = {name: config.get(name) for name in ("vocab_size", "tie_word_embeddings", *CONFIG_KEYS.values())}
+        model_config = {name: config.get(name) for name in ("vocab_size", "tie_word_embeddings", *CONFIG_KEYS.values())}
     except (OSError, ValueError, AttributeError, RecursionError):
         raise UserError(f"{key}: {file} is missing or broken — a Hugging Face model folder") from None
-    if shown["vocab_size"] != setup.vocabulary.size:
+    if model_config["vocab_size"] != setup.vocabulary.size:
         raise UserError(
-            f"{key}: vocabulary of {shown['vocab_size']} rows — the setup declares {setup.vocabulary.size} "
+            f"{key}: vocabulary of {model_config['vocab_size']} rows — the setup declares {setup.vocabulary.size} "
             "for student and teacher alike"
         )
     for name, value in asdict(model.shape).items():
-        actual = shown[CONFIG_KEYS.get(name, "tie_word_embeddings")]
+        actual = model_config[CONFIG_KEYS.get(name, "tie_word_embeddings")]
         if actual != value:
             raise UserError(f"{key}.shape.{name}: {value} — the model has {actual}")

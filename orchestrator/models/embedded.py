@@ -1,7 +1,7 @@
 """Embedded models: made here, deterministically, instead of loaded from a hub.
 
-Run as a process of its own, one for each model, so that a student and a teacher are made side by side:
-`python -m orchestrator.models.embedded SPEC.json`. Progress leaves as one JSON line per report on stdout.
+Run as a process of its own, `python -m orchestrator.models.embedded SPEC.json`, one for each model, so that a student
+and a teacher are made side by side. Progress is one JSON line per report on stdout.
 """
 
 from __future__ import annotations
@@ -115,12 +115,12 @@ def _examples(
     tokenizer: PreTrainedTokenizerFast, recipe: Recipe, rng: random.Random, eos: int
 ) -> list[tuple[list[int], list[int]]]:
     """(prompt ids, response ids) of one update, by length."""
-    drawn = []
+    examples = []
     for _ in range(recipe.batch):
         terms = arithmetic.draw_terms(rng)
         prompt = tokenizer.encode(arithmetic.question(terms) + "\n")
-        drawn.append((prompt, [*tokenizer.encode(arithmetic.corrupted_solution(terms, recipe, rng)), eos]))
-    return sorted(drawn, key=lambda example: len(example[0]) + len(example[1]))
+        examples.append((prompt, [*tokenizer.encode(arithmetic.corrupted_solution(terms, recipe, rng)), eos]))
+    return sorted(examples, key=lambda example: len(example[0]) + len(example[1]))
 
 
 def _backward(model: Qwen3ForCausalLM, examples: list[tuple[list[int], list[int]]], total: int, eos: int) -> float:

@@ -34,7 +34,12 @@ def verify_made(model: Model, setup: Setup, runs: Path) -> None:
 
 
 def make(setup: Setup, roles: list[str], runs: Path, report: Report) -> None:
-    """Make the missing models, each in a process of its own; what lies there without a record is taken as it is."""
+    """Make the models of `roles` that are missing, side by side, each in a process of its own.
+
+    A folder that lies there without a record is taken as it is, and recorded. `report` is called with a role and the
+    progress of its model, `{"update": 20, "of": 600, "loss": 1.2}`. Raises UserError with the last line of a process
+    that failed; the others are then killed.
+    """
     processes = {}
     for role in roles:
         model: Model = getattr(setup, role)
@@ -69,8 +74,8 @@ def _follow(processes: dict[str, Any], report: Report) -> None:
                 del running[role]
             else:
                 log.seek(0)
-                reason = log.read().strip().splitlines()
-                raise UserError(f"making the {role} model failed: {reason[-1] if reason else process.returncode}")
+                lines = log.read().strip().splitlines()
+                raise UserError(f"making the {role} model failed: {lines[-1] if lines else process.returncode}")
 
 
 def are_there(setup: Setup, runs: Path) -> bool:

@@ -1,5 +1,5 @@
 """The run directory, which is the only truth, and everything that knows its layout.
 
 Imports `errors` and `config`. Whoever wants to know or note what became of a unit asks here; no other room spells a
-path inside a run directory.
+path inside a run directory. `rundir` lists its files and reads them, `writer` writes them and says what a kill leaves.
 """

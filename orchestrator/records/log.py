@@ -1,7 +1,7 @@
 """What a unit tells the people who watch it: `log.txt`, and in `phase.json` what it does at this moment.
 
-Both are notes. Nothing is computed from them, recovery does not reproduce them, and a note that cannot be written (a
-full disk) is left out: the rows and checkpoints that matter will say so.
+Both are notes: nothing is computed from them, and recovery does not reproduce them. A note that cannot be written, as
+on a full disk, is left out, since the rows and checkpoints that matter fail on the same disk and with a message.
 """
 
 from __future__ import annotations
@@ -95,9 +95,9 @@ def read_phase(folder: Path) -> Phase | None:
         raw: Any = json.loads((folder / PHASE).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
-    kinds = {"benchmark": str | None, **dict.fromkeys(("name", "sweep"), str)}
     if not isinstance(raw, dict) or set(raw) != {field.name for field in fields(Phase)}:
         return None
+    kinds = {"benchmark": str | None, "name": str, "sweep": str}  # the others are numbers
     if not all(isinstance(value, kinds.get(name, int)) for name, value in raw.items()):
         return None
     return Phase(**raw)
@@ -111,6 +111,7 @@ def note_progress(folder: Path, done: int) -> None:
 
 
 def _write(folder: Path, phase: Phase) -> None:
+    """Replace the note, so that who reads meanwhile sees the old one or the new one."""
     scratch = folder / f".{PHASE}.tmp"
     with contextlib.suppress(OSError):
         scratch.write_text(json.dumps(asdict(phase)), encoding="utf-8")

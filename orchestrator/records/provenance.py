@@ -37,8 +37,8 @@ def provenance() -> dict[str, Any]:
 def cpu_model(info: Path) -> str | None:
     """The processor's name in a `/proc/cpuinfo`, elsewhere what the platform module knows; None if that is nothing."""
     text = info.read_text(errors="replace") if info.exists() else ""
-    named = re.search(r"^(?:model name|Model|Hardware)\s*:\s*(.+)$", text, re.MULTILINE)
-    return named[1].strip() if named else platform.processor() or None
+    match = re.search(r"^(?:model name|Model|Hardware)\s*:\s*(.+)$", text, re.MULTILINE)
+    return match[1].strip() if match else platform.processor() or None
 
 
 def gpu_models(folder: Path) -> list[str]:
@@ -46,9 +46,11 @@ def gpu_models(folder: Path) -> list[str]:
 
     Where the driver shows no such folder, as in some containers, torch is asked if it already uses a GPU.
     """
-    files = sorted(folder.glob("*/information"))
-    named = [re.search(r"^Model:\s*(.+)$", file.read_text(errors="replace"), re.MULTILINE) for file in files]
-    names = [match[1].strip() for match in named if match]
+    names = []
+    for file in sorted(folder.glob("*/information")):
+        match = re.search(r"^Model:\s*(.+)$", file.read_text(errors="replace"), re.MULTILINE)
+        if match:
+            names.append(match[1].strip())
     torch = sys.modules.get("torch")
     if not names and torch is not None and torch.cuda.is_initialized():
         names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
@@ -73,8 +75,8 @@ def _git(*arguments: str) -> str | None:
 
 def _untracked() -> list[str] | None:
     """Files of the source tree that no commit and no ignore rule knows."""
-    listed = _git("ls-files", "--others", "--exclude-standard")
-    return None if listed is None else listed.splitlines()
+    names = _git("ls-files", "--others", "--exclude-standard")
+    return None if names is None else names.splitlines()
 
 
 def _version(name: str) -> str | None:
