@@ -26,7 +26,7 @@ def is_cached(name: str) -> bool:
 
 
 def cached(name: str, make: Callable[[], str]) -> str:
-    """The text kept as `name`; made first if it is not there, by one process while the others wait.
+    """The text kept as `name`. If it is not there, one process makes it while the others wait.
 
     It appears whole or not at all. UserError if the cache folder cannot be written.
     """

@@ -60,7 +60,7 @@ def majority(answers: Mapping[str, int], equal: Callable[[str, str], bool]) -> M
 
 
 def majorities(counted: Sequence[Mapping[str, int]]) -> list[Majority]:
-    """`majority` of each problem's answers by the project's grader; remembered in the user's cache folder."""
+    """The majority of each problem's answers by the project's grader, remembered in the user's cache folder."""
     key = json.dumps([VERSION, GRADER_VERSION, [sorted(answers.items()) for answers in counted]])
     name = f"majorities-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
     rows = json.loads(cached(name, lambda: _to_text(_compute(counted))))

@@ -23,7 +23,7 @@ GSM8K_MARK = "####"
 
 @dataclass(frozen=True)
 class Problem:
-    """A problem with what is right; the noun that training data and benchmarks share.
+    """A problem with its gold, the noun that training data and benchmarks share.
 
     `gold` is None where no answer is known: such a problem has no reward (never a reward of 0).
     """
@@ -34,7 +34,7 @@ class Problem:
 
 
 def read_training_problems(data: Data, data_dir: str | None) -> list[Problem]:
-    """The rows of all training files, in order; a row without an answer has no gold.
+    """The rows of all training files, in order. A row without an answer is a problem without a gold.
 
     Raises UserError where a file is missing, is not the declared one, or has a row without an id or a text.
     """

@@ -133,19 +133,19 @@ def equal(gold: str, answer: str, rename: tuple[str, str] | None = None) -> bool
     import sympy
     from math_verify import verify
 
-    right, said = parsed(gold), parsed(answer)
-    if right is None or said is None:
+    gold_value, answer_value = parsed(gold), parsed(answer)
+    if gold_value is None or answer_value is None:
         return False
     if rename:
         old, new = (sympy.Symbol(name, real=True) for name in rename)
-        if new in said.free_symbols:
+        if new in answer_value.free_symbols:
             return False
-        said = said.subs(old, new)
-    verdict = _same_value(right, said)
+        answer_value = answer_value.subs(old, new)
+    verdict = _same_value(gold_value, answer_value)
     if verdict is not None:
         return verdict
     # Sets, inequalities and what has no value.
-    return verify([right], [said], timeout_seconds=None, allow_set_relation_comp=True)
+    return verify([gold_value], [answer_value], timeout_seconds=None, allow_set_relation_comp=True)
 
 
 def _same_value(gold: Any, answer: Any) -> bool | None:

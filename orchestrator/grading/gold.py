@@ -51,7 +51,7 @@ def plain_number(text: str) -> Fraction | None:
 
 
 def within(gold: Fraction, answer: Fraction, tolerance: float | None) -> bool:
-    """Whether two exact numbers agree; the tolerance is absolute and inclusive (0.1 means one tenth exactly)."""
+    """Whether two exact numbers agree up to a tolerance, which is absolute and inclusive: 0.1 is one tenth exactly."""
     return abs(gold - answer) <= (Fraction(repr(tolerance)) if tolerance else 0)
 
 

@@ -93,7 +93,7 @@ class Grader:
         return self.grade_answer(gold, extract(gold, generation))
 
     def grade_many(self, pairs: Iterable[tuple[Gold | str, str]]) -> list[Grade]:
-        """Grade (gold, generation) pairs, in order; every different (gold, answer) once, on all workers."""
+        """Grades of (gold, generation) pairs in order, every different (gold, answer) graded once, on all workers."""
         answers: list[tuple[Gold, str | None]] = []
         answers_to: dict[Gold, dict[str | None, None]] = {}  # a dict for an ordered set
         for gold, generation in pairs:

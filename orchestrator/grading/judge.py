@@ -281,34 +281,34 @@ def judge(gold: Gold, answer: str) -> bool:
     plain = decide_plain(gold, answer)
     if plain is not None:
         return plain
-    right, said = spelled(gold.answer), spelled(answer)
-    if not right or not said:
+    gold_text, answer_text = spelled(gold.answer), spelled(answer)
+    if not gold_text or not answer_text:
         return False
-    if same_letters(right, said, None):
+    if same_letters(gold_text, answer_text, None):
         return True
     # Units are compared as they were written: spelling drops currencies and degree signs.
     unit = spelled(gold.unit) if gold.unit else None
     ratio = unit_ratio(gold.answer, answer, gold.unit)
     if ratio is None:
         return False
-    right, said = strip_units(right, unit), strip_units(said, unit)
-    if re.search(r"\d|\\pi", right):
-        said = strip_introduction(said)
+    gold_text, answer_text = strip_units(gold_text, unit), strip_units(answer_text, unit)
+    if re.search(r"\d|\\pi", gold_text):
+        answer_text = strip_introduction(answer_text)
     if (angle := angle_factor(gold.answer, answer)) is not None:
-        said = rf"{angle}\cdot({said})"
+        answer_text = rf"{angle}\cdot({answer_text})"
     if ratio != 1:
-        said = rf"\frac{{{ratio.numerator}}}{{{ratio.denominator}}}\cdot({said})"
+        answer_text = rf"\frac{{{ratio.numerator}}}{{{ratio.denominator}}}\cdot({answer_text})"
     # A set of reals comes before the lists, for its commas and its "or" are no separators: `x<2 or x>3`.
-    as_sets = None if gold.multiple else same_real_set(right, said)
-    return as_sets if as_sets is not None else _as_lists(gold, listed(right), listed(said))
+    as_sets = None if gold.multiple else same_real_set(gold_text, answer_text)
+    return as_sets if as_sets is not None else _as_lists(gold, listed(gold_text), listed(answer_text))
 
 
-def _as_lists(gold: Gold, right: str, said: str) -> bool:
+def _as_lists(gold: Gold, gold_text: str, answer_text: str) -> bool:
     """Whether the elements agree in some reading of both sides."""
     # Set braces say that there is no order, so a set and a tuple differ.
-    ordered = r"\{" not in right + said
-    for golds in readings(right, is_list=gold.multiple):
-        for answers in readings(said, is_list=False):
+    ordered = r"\{" not in gold_text + answer_text
+    for golds in readings(gold_text, is_list=gold.multiple):
+        for answers in readings(answer_text, is_list=False):
             if _matched(golds, answers, gold.tolerance):
                 return True
             if ordered and _in_order(golds, answers, gold.tolerance):

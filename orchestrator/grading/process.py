@@ -107,7 +107,7 @@ class _Worker:
         self._release()
 
     def stop(self) -> None:
-        """Close stdin, which ends an idle worker; kill it if it's still there 5 s later."""
+        """Close stdin, which ends an idle worker, and kill it if it's still there 5 s later."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.close()
@@ -131,7 +131,7 @@ class Slot:
     """A place for one grading process, which outlives the processes that come and go in it. Not thread-safe."""
 
     def __init__(self) -> None:
-        """An empty place; the first request fills it."""
+        """An empty place, which the first request fills."""
         self.worker: _Worker | None = None
 
     def ask(self, request: dict[str, Any], deadline_s: float) -> bool | None:

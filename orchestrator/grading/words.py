@@ -98,7 +98,7 @@ def _numeral_in_base(text: str) -> tuple[str, str | None]:
 
 
 def same_clock(gold: str, answer: str, _: float | None) -> bool | None:
-    """Times of day and ratios as written: ``05:00`` equals ``5:00``; morning and afternoon where both say which."""
+    """Times of day and ratios as written: ``05:00`` equals ``5:00``. Halves of the day count where both name one."""
     gold_time, answer_time = _clock(gold), _clock(answer)
     if not gold_time or not answer_time:
         return None

@@ -63,7 +63,7 @@ def make(setup: Setup, roles: list[str], runs: Path, report: Report) -> None:
 
 
 def _follow(processes: dict[str, Any], report: Report) -> None:
-    """Pass progress on until all are done; the lines of a slower process wait in its pipe meanwhile."""
+    """Pass progress on until all are done. The lines of a slower process wait in its pipe meanwhile."""
     running = dict(processes)
     while running:
         for role, (process, log) in list(running.items()):

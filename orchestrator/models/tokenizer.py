@@ -11,7 +11,7 @@ from orchestrator.records.files import verify_files
 
 
 def open_tokenizer(teacher: ModelFolder) -> PreTrainedTokenizerBase:
-    """The tokenizer in the teacher's folder, checked against its known files; no remote code."""
+    """The tokenizer in the teacher's folder, checked against its known files. It runs no code of the folder."""
     known = {name: sha256 for name, sha256 in teacher.files.items() if name.startswith("tokenizer")}
     verify_files(Path(teacher.path), known, teacher.remedy)
     return AutoTokenizer.from_pretrained(teacher.path, trust_remote_code=False)

@@ -1,7 +1,7 @@
 """The law of each behavior: the student's log p and the teacher's log q at a prefix → log μ.
 
-Sources: trust region — paper, Section 4; teacher injection — SKD (paper, Appendix A.2) with γ = 1; temperature — paper,
-Appendix A.2.
+Sources: for the trust region Section 4 of the paper, for teacher injection SKD (Appendix A.2) with γ = 1, for the
+temperature Appendix A.2.
 
 Shapes: B rows (prefixes), V vocabulary rows.
 """

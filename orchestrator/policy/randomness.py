@@ -21,7 +21,7 @@ class Purpose(enum.IntEnum):
     TRAINING = 0
     SFT = 1
     EVALUATION = 2
-    CONTINUATION = 3  # of a truncated rollout; the key's `step` is the length it was cut at
+    CONTINUATION = 3  # of a rollout cut off at a length, which is the key's `step`
 
 
 class Role(enum.IntEnum):

@@ -81,7 +81,7 @@ class Lease:
         threading.Thread(target=self._beat, daemon=True, name="lease").start()
 
     def release(self) -> None:
-        """Let others work on the unit; the note goes before the lock, so that no one reads a holder that is none."""
+        """Let others work on the unit. The note goes before the lock, so that no one reads a holder that is none."""
         self._ended.set()
         if not self._file.closed:
             self._file.truncate(0)
@@ -116,7 +116,10 @@ def _holder(path: Path) -> Holder | None:
 
 
 def _runs(holder: Holder) -> bool:
-    """Whether the process of this host that wrote the note still runs; a later one with its pid started later."""
+    """Whether the process of this host that wrote the note still runs.
+
+    A later process may have its pid, but not its start.
+    """
     try:
         os.kill(holder.pid, 0)
     except (ProcessLookupError, OverflowError):
@@ -128,7 +131,10 @@ def _runs(holder: Holder) -> bool:
 
 
 def _start_of(pid: int) -> str | None:
-    """When a process started, in clock ticks since the host did; empty if it has ended; None where no system says."""
+    """When a process started, in clock ticks since the host did.
+
+    Empty if it has ended and waits to be reaped, None if it is gone or the system does not say.
+    """
     stat = process_stat(pid)
     if stat is None:
         return None

@@ -1,6 +1,6 @@
 """Writing the run directory of a unit, so that any kill leaves either the last commit or the next one.
 
-Rows are appended freely, and checkpoints and documents are written whole; all of it counts only from the next `commit`
+Rows are appended freely, and checkpoints and documents are written whole. All of it counts only from the next `commit`
 on, which replaces `state.json` in one step. Opening for writing takes back what was not committed, so the files of a
 unit that was killed any number of times go on as if nothing had happened, and end equal to those of an undisturbed run.
 """
@@ -142,7 +142,10 @@ class RunWriter(RecordWriter):
         self._documents[name] = hashlib.sha256(text.encode()).hexdigest()
 
     def note_rung(self, evaluation_id: str, step: int) -> None:
-        """Keep the counts that a race rests on before its next rung adds to them; noting them again changes nothing."""
+        """Keep the counts that a race rests on before its next rung adds to them.
+
+        Noting the same counts again changes nothing, so that a kill between the note and the new samples does no harm.
+        """
         counts = self.counts(evaluation_id, step)
         assert counts, "only what was evaluated is extended"
         now = (counts[0][1], [correct for _, _, correct in counts])
@@ -221,7 +224,7 @@ class RunWriter(RecordWriter):
         write_atomically(self.path / DONE, f"{self.next_step}\n")
 
     def fail(self, reason: str, traceback: str) -> None:
-        """Leave a line for `status`, and the whole story beside it; the next attempt removes both."""
+        """Leave a line for `status` and the traceback beside it. The next attempt removes both."""
         write_atomically(self.path / TRACEBACK, traceback)
         write_atomically(self.path / ERROR, reason)
 
