@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
-from orchestrator.config import Experiment, Placement, Setup
-from orchestrator.experiment import evaluations
+from orchestrator.config import Placement
 from orchestrator.experiment.units import Unit
 from orchestrator.records.rundir import RunReader
+from orchestrator.selection.study import Study
 
 START = "start"  # actors, models, and what libraries set up at their first call
 TRAINING = ("rollout", "score", "reward", "learn")
@@ -48,14 +47,14 @@ class Cost:
         return sum(spent) / self.timed_steps if self.timed_steps else None
 
 
-def family_costs(experiment: Experiment, units: Sequence[Unit], runs: Path, setup: str) -> dict[str, Cost]:
+def family_costs(study: Study, setup: str) -> dict[str, Cost]:
     """Method, or kind of the units that have none, → sum over its units that were started, in the grid's order."""
-    found: dict[str, list[Cost]] = {}
-    for unit in (unit for unit in units if unit.setup == setup):
-        own = found.setdefault(unit.method or unit.kind, [])
-        if RunReader(runs, unit.id).started:
-            own.append(unit_cost(experiment.setups[setup], unit, runs))
-    return {family: total(costs) for family, costs in found.items()}
+    costs_of: dict[str, list[Cost]] = {}
+    for unit in study.units_of(setup):
+        costs = costs_of.setdefault(unit.method or unit.kind, [])
+        if study.reader(unit).started:
+            costs.append(unit_cost(study, unit))
+    return {family: total(costs) for family, costs in costs_of.items()}
 
 
 def total(costs: Iterable[Cost]) -> Cost:
@@ -76,9 +75,9 @@ def total(costs: Iterable[Cost]) -> Cost:
     )
 
 
-def unit_cost(setup: Setup, unit: Unit, runs: Path) -> Cost:
+def unit_cost(study: Study, unit: Unit) -> Cost:
     """The cost of one unit so far."""
-    run = RunReader(runs, unit.id)
+    run = study.reader(unit)
     timing, metrics = run.timing(), run.metrics()
     seconds: Counter[str] = Counter()
     for row in timing:
@@ -95,7 +94,7 @@ def unit_cost(setup: Setup, unit: Unit, runs: Path) -> Cost:
         repeated=len(steps) - len(set(steps)),
         training_tokens=_sum(row.get("response_tokens") for row in metrics),
         teacher_positions=_sum(judged) if unit.kind == "trial" else None,
-        evaluation_tokens=_evaluation_tokens(setup, run),
+        evaluation_tokens=_evaluation_tokens(study, unit),
     )
 
 
@@ -107,13 +106,14 @@ def _placement(unit: Unit, run: RunReader) -> str:
     return f"{placement.mode}{gpus}"
 
 
-def _evaluation_tokens(setup: Setup, run: RunReader) -> int | None:
+def _evaluation_tokens(study: Study, unit: Unit) -> int | None:
     """Of all checkpoints, with the fresh samples of the selected one."""
-    ids = [*evaluations.evaluation_ids(setup).values(), *evaluations.fresh_evaluation_ids(setup).values()]
-    files = (
-        run.evaluation(evaluation_id, step) for evaluation_id in ids for step in run.evaluated_steps(evaluation_id)
-    )
-    return _sum(record.tokens for records in files for record in records or [])
+    run, tokens = study.reader(unit), []
+    for ids in (study.evaluation_ids(unit.setup), study.fresh_evaluation_ids(unit.setup)):
+        for evaluation_id in ids.values():
+            for step in run.evaluated_steps(evaluation_id):
+                tokens += [record.tokens for record in run.evaluation(evaluation_id, step) or []]
+    return _sum(tokens)
 
 
 def _sum(values: Iterable[int | None]) -> int | None:

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 from analysis import trials
 from analysis.table import formats
 from analysis.table.model import Table
-from orchestrator.config import Experiment
-from orchestrator.experiment.units import Unit
 from orchestrator.records.files import write_atomically
 from orchestrator.selection.results_folder import claim
+from orchestrator.selection.study import Study
 
 if TYPE_CHECKING:
     from analysis.figures.catalog import Picture
@@ -29,21 +28,19 @@ class Written:
     missing: list[str]
 
 
-def write_results(experiment: Experiment, units: list[Unit], runs: Path, table: Table) -> Path:
+def write_results(study: Study, table: Table) -> Path:
     """Write table, trials and trajectories to the experiment's results folder and return that folder."""
     from analysis.figures.catalog import trajectory_pictures  # matplotlib takes a second to import
 
-    folder = claim(experiment, units, runs)
+    folder = claim(study)
     for suffix, text in formats.FORMATS.items():
         write_atomically(folder / f"table.{suffix}", text(table))
-    write_atomically(folder / "trials.csv", trials.to_csv(trials.read_trials(experiment, units, runs)))
-    _save(trajectory_pictures(experiment, units, runs), lambda: folder)
+    write_atomically(folder / "trials.csv", trials.to_csv(trials.read_trials(study)))
+    _save(trajectory_pictures(study), lambda: folder)
     return folder
 
 
-def write_figures(
-    experiment: Experiment, units: list[Unit], runs: Path, folder: Path | None, width: float | None = None
-) -> Written:
+def write_figures(study: Study, folder: Path | None, width: float | None = None) -> Written:
     """`<figure>-<setup>.png` and `.pdf` of all figures that the run directories can fill, `width` inches wide.
 
     Without a `folder` they go to the experiment's results.
@@ -51,8 +48,8 @@ def write_figures(
     from analysis.figures.catalog import pictures
     from analysis.figures.style import WIDTH
 
-    own = cache(partial(claim, experiment, tuple(units), runs))
-    return _save(pictures(experiment, units, runs, width or WIDTH), own if folder is None else lambda: folder)
+    results_folder = cache(partial(claim, study))
+    return _save(pictures(study, width or WIDTH), results_folder if folder is None else lambda: folder)
 
 
 def _save(drawn: Iterable[Picture], where: Callable[[], Path]) -> Written:

@@ -7,17 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from io import StringIO
-from pathlib import Path
 from typing import Any
 
 from analysis.costs import unit_cost
 from analysis.labels import BASE
-from orchestrator.config import Experiment
-from orchestrator.experiment import evaluations
-from orchestrator.experiment.units import Unit
 from orchestrator.monitor import status
-from orchestrator.records.rundir import RunReader
 from orchestrator.selection import scores as selection
+from orchestrator.selection.study import Study
 
 PERCENT = 100
 COLUMNS = ("unit", "setup", "kind", "method", "setting", "seed", "state", "step", "steps", "best_step", "avg")
@@ -52,19 +48,19 @@ class Trial:
         return " ".join(f"{name}={value:g}" for name, value in self.knobs.items())
 
 
-def read_trials(experiment: Experiment, units: Sequence[Unit], runs: Path) -> list[Trial]:
+def read_trials(study: Study) -> list[Trial]:
     """Every unit in the order of the grid."""
     found = []
-    for unit, known in zip(units, status.collect(experiment, list(units), runs), strict=True):
-        setup, run = experiment.setups[unit.setup], RunReader(runs, unit.id)
+    for unit, known in zip(study.units, status.collect(study), strict=True):
+        run = study.reader(unit)
         scores: dict[str, Fraction] = {}
         if known.best_step is not None:
-            ids = evaluations.evaluation_ids(setup)
+            ids = study.evaluation_ids(unit.setup)
             values = selection.benchmark_scores(run, list(ids.values()), known.best_step)
             scores = {key: PERCENT * value for key, value in zip(ids, values, strict=True) if value is not None}
         average = selection.exact_mean(list(scores.values()))
         method = BASE if unit.kind == "base_eval" else unit.method or ""
-        seconds = unit_cost(setup, unit, runs).total_seconds if run.started else None
+        seconds = unit_cost(study, unit).total_seconds if run.started else None
         found.append(
             Trial(
                 *(unit.id, unit.setup, unit.kind, method, unit.knobs, unit.seed, known.state, known.step, known.steps),

@@ -17,8 +17,7 @@ from orchestrator.commands.arguments import Parser, parse, whole_number
 from orchestrator.errors import UserError, one_line
 
 if TYPE_CHECKING:
-    from orchestrator.config import Experiment
-    from orchestrator.experiment.units import Unit
+    from orchestrator.selection.study import Study
 
 OVERRIDES = "OmegaConf dotlist, for example training.steps=20 methods.skd=null"
 
@@ -211,13 +210,14 @@ def _add_runs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runs", type=Path, metavar="DIR", default=default, help=text)
 
 
-def _load(options: argparse.Namespace, notes: bool = False) -> tuple[Experiment, list[Unit], Path]:
-    """Experiment with its data folder settled, its units, and the runs folder; its notes are shown if asked for."""
+def _load(options: argparse.Namespace, notes: bool = False) -> Study:
+    """The experiment with its data folder settled, over its runs folder; its notes are shown if asked for."""
     from orchestrator.experiment.load import data_folder, load_experiment
     from orchestrator.experiment.methods import null_overrides
     from orchestrator.experiment.shipped import find_experiment
     from orchestrator.experiment.units import expand
     from orchestrator.selection.results_folder import settled_name
+    from orchestrator.selection.study import Study
 
     path = find_experiment(options.experiment)
     experiment = load_experiment(path, options.overrides)
@@ -238,7 +238,7 @@ def _load(options: argparse.Namespace, notes: bool = False) -> tuple[Experiment,
         data_dir=str(Path(folder).resolve()) if folder else None,
         arguments=typed,
     )
-    return experiment, expand(experiment, runs), runs
+    return Study(experiment, expand(experiment, runs), runs)
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -253,24 +253,24 @@ def _plan(options: argparse.Namespace) -> int:
 
     if options.gpus is not None and options.gpus < 1:
         raise UserError(f"--gpus: {options.gpus} — 1 or more")
-    return plan(*_load(options, notes=True), options.gpus or 1, options.why, options.json, _console())
+    return plan(_load(options, notes=True), options.gpus or 1, options.why, options.json, _console())
 
 
 def _submit(options: argparse.Namespace) -> int:
     from orchestrator.commands.spending import confirm
     from orchestrator.commands.submit import submit
 
-    experiment, units, runs = _load(options, notes=True)
-    confirm(experiment, units, runs, options.yes)
+    study = _load(options, notes=True)
+    confirm(study, options.yes)
     own = ["--yes"] if options.yes else []
     own += [] if options.address is None else ["--address", options.address]
-    return submit(experiment, units, runs, options.address, again=experiment.command("submit", *own))
+    return submit(study, options.address, again=study.experiment.command("submit", *own))
 
 
 def _status(options: argparse.Namespace) -> int:
     from orchestrator.commands.status import show_status
 
-    return show_status(*_load(options), _console(), options.json, options.all, options.sort)
+    return show_status(_load(options), _console(), options.json, options.all, options.sort)
 
 
 def _logs(options: argparse.Namespace) -> int:
@@ -279,13 +279,14 @@ def _logs(options: argparse.Namespace) -> int:
     runs = options.runs.resolve()
     if options.unit.endswith((".yaml", ".yml")):
         options.experiment = Path(options.unit)
-        _, units, runs = _load(options)
-        found = logs.started_units(units, runs)
-        if not found:
-            raise UserError(f"{options.unit}: none of its {len(units)} units has a log in {runs}")
+        study = _load(options)
+        unit_ids = logs.started_units(study)
+        if not unit_ids:
+            raise UserError(f"{options.unit}: none of its {len(study.units)} units has a log in {runs}")
     else:
-        found = [logs.find_unit(options.unit, runs)]
-    (logs.follow_logs if options.follow else logs.show_logs)(found, runs, functools.partial(print, flush=True))
+        unit_ids = [logs.find_unit(options.unit, runs)]
+    show = logs.follow_logs if options.follow else logs.show_logs
+    show(unit_ids, runs, functools.partial(print, flush=True))
     return 0
 
 
@@ -299,7 +300,7 @@ def _table(options: argparse.Namespace) -> int:
         if options.results is not None:
             raise UserError(f"--compare: {options.compare!r} — EXP.yaml, since --results has no records per problem")
         write = compare.format_of(form)
-        compared = compare.compare(*_load(options), options.compare)
+        compared = compare.compare(_load(options), options.compare)
         if _lack_runs(options):
             return 1
         print(write(compared), end="")
@@ -311,10 +312,10 @@ def _table(options: argparse.Namespace) -> int:
         except ValueError as error:
             raise UserError(str(error)) from None
     else:
-        loaded = _load(options)
+        study = _load(options)
         if _lack_runs(options):
             return 1
-        made = build.results_table(*loaded)
+        made = build.results_table(study)
     if form == "text":
         _console().print(terminal.to_rich(made))
     else:
@@ -342,16 +343,18 @@ def _lack_runs(options: argparse.Namespace) -> bool:
 def _figures(options: argparse.Namespace) -> int:
     from analysis.results import write_figures
 
-    experiment, units, runs = _load(options)
+    study = _load(options)
     if options.out is not None and options.out.exists() and not options.out.is_dir():
         raise UserError(f"--out: {options.out} is a file — a folder")
     if options.width is not None and not 3 <= options.width <= 12:
         raise UserError(f"--width: {options.width:g} — inches from 3 to 12")
     if _lack_runs(options):
         return 1
-    written = write_figures(experiment, units, runs, options.out, options.width)
+    written = write_figures(study, options.out, options.width)
     if not written.paths:
-        raise UserError(f"{runs}: nothing to draw of {experiment.name} yet — trb submit {options.experiment}")
+        raise UserError(
+            f"{study.runs}: nothing to draw of {study.experiment.name} yet — trb submit {options.experiment}"
+        )
     print("\n".join(map(str, written.paths)))
     for line in written.missing:
         print(f"not drawn: {line}", file=sys.stderr)
@@ -362,13 +365,13 @@ def _report(options: argparse.Namespace) -> int:
     from analysis.report.page import write_report
     from orchestrator.selection.damage import refuse_damaged
 
-    experiment, units, runs = _load(options)
+    study = _load(options)
     if options.out is not None and options.out.is_dir():
         raise UserError(f"--out: {options.out} is a folder — a file")
     if _lack_runs(options):
         return 1
-    refuse_damaged(experiment, units, runs)
-    print(write_report(experiment, units, runs, options.out.resolve() if options.out else None))
+    refuse_damaged(study)
+    print(write_report(study, options.out.resolve() if options.out else None))
     return 0
 
 
@@ -376,13 +379,13 @@ def _probe_continuation(options: argparse.Namespace) -> int:
     from analysis.probe import view
     from orchestrator.commands.probe import run_probes
 
-    experiment, _, runs = _load(options)
-    run_probes(experiment, runs, _console(stderr=options.json))
+    study = _load(options)
+    run_probes(study, _console(stderr=options.json))
     if options.json:
-        print(json.dumps(view.to_json(runs, experiment), indent=2))
+        print(json.dumps(view.to_json(study), indent=2))
     else:
-        for setup in experiment.setups:
-            _console().print(view.to_rich(runs, experiment, setup))
+        for setup in study.experiment.setups:
+            _console().print(view.to_rich(study, setup))
     return 0
 
 
@@ -409,14 +412,13 @@ def _grade(options: argparse.Namespace) -> int:
 def _regrade(options: argparse.Namespace) -> int:
     from orchestrator.commands.regrade import regrade
 
-    return regrade(*_load(options))
+    return regrade(_load(options))
 
 
 def _dashboard(options: argparse.Namespace) -> int:
     from orchestrator.tracking.dashboard import dashboard  # wandb takes a second to import
 
-    experiment, units, runs = _load(options)
-    print(dashboard(experiment, units, runs, options.entity, options.project, options.dry_run))
+    print(dashboard(_load(options), options.entity, options.project, options.dry_run))
     return 0
 
 

@@ -11,6 +11,7 @@ from rich.console import Console
 from orchestrator.commands.probe import run_probes
 from orchestrator.config import Experiment
 from orchestrator.experiment.load import load_experiment
+from orchestrator.selection.study import Study
 from tests.sweeps import TINY_SETUP, TINY_SHAPE, write_experiment
 
 SIZES = {"prompts": 40, "prefixes": 2, "continuations": 3, "lengths": [3, 0.75]}  # three commits; t = 3 and 12
@@ -38,5 +39,5 @@ def write_probe(folder: Path, **probe: object) -> Path:
 def run_probe(path: Path, *overrides: str) -> Experiment:
     """Run what is missing of the probe, with the run directories beside the file; returns its experiment."""
     experiment = load_experiment(path, overrides)
-    run_probes(experiment, path.parent / "runs", Console(file=io.StringIO()))
+    run_probes(Study(experiment, [], path.parent / "runs"), Console(file=io.StringIO()))
     return experiment

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from matplotlib.figure import Figure
 
@@ -25,8 +24,7 @@ from analysis.labels import setup_title
 from analysis.probe import gains as probe
 from analysis.scores.candidates import Candidate, Selected
 from analysis.table import build
-from orchestrator.config import Experiment
-from orchestrator.experiment.units import Unit
+from orchestrator.selection.study import Study
 
 REFERENCE = "vanilla"
 COMPARED = (REFERENCE, "trust_region")
@@ -53,7 +51,7 @@ class SetupRuns:
 
     name: str
     title: str
-    runs: Path
+    study: Study
     settings: list[Setting]
     chosen: list[Selected]
     best: dict[str, Setting]
@@ -70,28 +68,28 @@ class SetupRuns:
         return [self.best[method] for method in methods if method in self.best]
 
 
-def pictures(experiment: Experiment, units: list[Unit], runs: Path, width: float = WIDTH) -> Iterator[Picture]:
+def pictures(study: Study, width: float = WIDTH) -> Iterator[Picture]:
     """The figures of each setup, `width` inches wide, drawn one by one."""
-    for data in _setups(experiment, units, runs, width):
+    for data in _setups(study, width):
         for draw in (draw_trajectories, draw_entropy, draw_sweep, draw_tradeoff, draw_diagnostics):
             yield draw(data)
-        yield from draw_probe(experiment, data.name, runs, width)
+        yield from draw_probe(study, data.name, width)
 
 
-def trajectory_pictures(experiment: Experiment, units: list[Unit], runs: Path) -> Iterator[Picture]:
+def trajectory_pictures(study: Study) -> Iterator[Picture]:
     """The trajectories of each setup alone, which take a second and not several."""
-    return map(draw_trajectories, _setups(experiment, units, runs, WIDTH))
+    return map(draw_trajectories, _setups(study, WIDTH))
 
 
-def _setups(experiment: Experiment, units: list[Unit], runs: Path, width: float) -> Iterator[SetupRuns]:
-    chosen = build.select(experiment, units, runs)
-    untrained = build.base_scores(experiment, units, runs)
-    for name in experiment.setups:
-        settings = curves.read_settings(experiment, units, runs, name)
+def _setups(study: Study, width: float) -> Iterator[SetupRuns]:
+    chosen = build.select(study)
+    untrained = build.base_scores(study)
+    for name in study.experiment.setups:
+        settings = curves.read_settings(study, name)
         own = [selected for selected in chosen if selected.setup == name]
         best = curves.best_settings(settings, own)
-        title = setup_title(name, experiment.setups)
-        yield SetupRuns(name, title, runs, settings, own, best, untrained.get(name), width)
+        title = setup_title(name, study.experiment.setups)
+        yield SetupRuns(name, title, study, settings, own, best, untrained.get(name), width)
 
 
 def scores_basis(series: Sequence[Series], chosen: Sequence[Selected]) -> str:
@@ -122,7 +120,7 @@ def draw_entropy(data: SetupRuns) -> Picture:
     """Teacher entropy and pass@1 of vanilla and the best trust-region setting."""
     name = f"entropy-{data.name}"
     settings = data.best_of(COMPARED)
-    columns = [curves.metric_series(setting, data.runs, ["teacher_entropy"]) for setting in settings]
+    columns = [curves.metric_series(data.study, setting, ["teacher_entropy"]) for setting in settings]
     found = [column["teacher_entropy"] for column in columns if column]
     if not found:
         return Picture(name, missing="no step of vanilla or of the chosen trust_region run has a teacher entropy yet")
@@ -148,7 +146,7 @@ def draw_sweep(data: SetupRuns) -> Picture:
 def draw_tradeoff(data: SetupRuns) -> Picture:
     """Support against separability of the first rollouts, a point for each run."""
     name = f"tradeoff-{data.name}"
-    points = support.support_points(data.settings, data.runs)
+    points = support.support_points(data.study, data.settings)
     if not points:
         wanted = f"{support.POOLED_STEPS} steps done with correct and incorrect rollouts"
         return Picture(name, missing=f"no run of {', '.join(support.BUDGETS)} has its first {wanted}")
@@ -159,8 +157,8 @@ def draw_tradeoff(data: SetupRuns) -> Picture:
 def draw_diagnostics(data: SetupRuns) -> Picture:
     """What the steps of vanilla, the best trust-region setting and the best SKD setting logged."""
     name = f"diagnostics-{data.name}"
-    rows = [curves.metric_series(setting, data.runs, list(diagnostics.PANELS)) for setting in data.best_of(COMPARED)]
-    rows += [curves.metric_series(setting, data.runs, [REPLACED]) for setting in data.best_of(["skd"])]
+    rows = [curves.metric_series(data.study, setting, list(diagnostics.PANELS)) for setting in data.best_of(COMPARED)]
+    rows += [curves.metric_series(data.study, setting, [REPLACED]) for setting in data.best_of(["skd"])]
     if not any(rows):
         return Picture(name, missing="no step of vanilla, skd or the chosen trust_region run has been logged yet")
     columns = {key: [row[key] for row in rows if key in row] for key in diagnostics.PANELS}
@@ -169,12 +167,12 @@ def draw_diagnostics(data: SetupRuns) -> Picture:
     return Picture(name, diagnostics.draw(columns, data.title, data.width), basis=basis)
 
 
-def draw_probe(experiment: Experiment, setup: str, runs: Path, width: float) -> Iterator[Picture]:
+def draw_probe(study: Study, setup: str, width: float) -> Iterator[Picture]:
     """What the continuation probe of a setup found: gains, and one prefix with its trust regions."""
-    title = setup_title(setup, experiment.setups)
+    title = setup_title(setup, study.experiment.setups)
     missing = "no continuation probe has been completed; `trb probe continuation` runs it"
-    gains = probe.continuation_gains(runs, experiment, setup)
-    example = probe.example(runs, experiment, setup)
+    gains = probe.continuation_gains(study, setup)
+    example = probe.example(study, setup)
     drawn = continuation.draw(gains, f"{title}, step 0", width) if gains else None
     basis = "Untrained student; intervals: 95 % bootstrap over prompts." if drawn else ""
     yield Picture(f"continuation-{setup}", drawn, "" if drawn else missing, basis)

@@ -6,17 +6,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import sqrt
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from analysis.scores.candidates import Candidate, Selected
-from orchestrator.config import Experiment
-from orchestrator.experiment import evaluations
 from orchestrator.experiment.units import Unit
-from orchestrator.records.rundir import RunReader
 from orchestrator.selection import scores as selection
+from orchestrator.selection.study import Study
 
 # step → one value for each seed that has it; an empty list is a step without a value, where the line breaks.
 Curve = dict[int, list[float]]
@@ -93,13 +90,13 @@ class Grid:
         return any(score is not None for line in self.lines.values() for score in line.values())
 
 
-def read_settings(experiment: Experiment, units: list[Unit], runs: Path, setup: str) -> list[Setting]:
+def read_settings(study: Study, setup: str) -> list[Setting]:
     """The settings of a setup in the grid's order, with the scores evaluated so far."""
-    ids = list(evaluations.evaluation_ids(experiment.setups[setup]).values())
-    families = selection.families(unit for unit in units if unit.setup == setup and unit.kind == "trial")
+    ids = list(study.evaluation_ids(setup).values())
+    trials = study.with_units([unit for unit in study.units_of(setup) if unit.kind == "trial"])
     return [
-        Setting(group[0].method or "", group[0].knobs, tuple(group), _scores(group, runs, ids))
-        for family in families
+        Setting(group[0].method or "", group[0].knobs, tuple(group), _scores(study, group, ids))
+        for family in trials.families()
         for group in family
     ]
 
@@ -125,11 +122,11 @@ def score_series(setting: Setting, untrained: float | None) -> Series:
     return Series(setting.method, setting.knobs, dict(sorted(curve.items())), setting.from_supervised)
 
 
-def metric_series(setting: Setting, runs: Path, keys: Sequence[str]) -> dict[str, Series]:
+def metric_series(study: Study, setting: Setting, keys: Sequence[str]) -> dict[str, Series]:
     """Columns of `metrics.jsonl` over steps; a column that no row has is left out."""
     curves: dict[str, dict[int, list[float]]] = {key: defaultdict(list) for key in keys}
     for unit in setting.units:
-        for row in RunReader(runs, unit.id).metrics():
+        for row in study.reader(unit).metrics():
             for key in keys:
                 value = row.get(key)
                 curves[key][unit.first_batch + row["step"]] += [] if value is None else [value]
@@ -171,9 +168,9 @@ def method_grid(settings: Sequence[Setting], candidates: Sequence[Candidate]) ->
     return Grid(method, x, {knob: own[0] for knob, own in values.items() if len(own) == 1}, dict(lines))
 
 
-def _scores(group: list[Unit], runs: Path, evaluation_ids: list[str]) -> Curve:
+def _scores(study: Study, group: list[Unit], evaluation_ids: list[str]) -> Curve:
     curve: Curve = defaultdict(list)
     for unit in group:
-        for step, score in selection.trajectory(RunReader(runs, unit.id), evaluation_ids).items():
+        for step, score in selection.trajectory(study.reader(unit), evaluation_ids).items():
             curve[unit.first_batch + step].append(float(score))
     return dict(sorted(curve.items()))

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from analysis.figures.curves import Setting, Z
 from orchestrator.experiment.units import Unit
-from orchestrator.records.rundir import RunReader
+from orchestrator.selection.study import Study
 
 POOLED_STEPS = 25  # paper, "Additional Warmup Diagnostics"
 BUDGETS = {"vanilla": None, "trust_region": "epsilon0", "fixed_epsilon": "epsilon"}
@@ -38,10 +37,10 @@ class SupportPoint:
     auroc_margin: float | None = None
 
 
-def support_points(settings: Iterable[Setting], runs: Path) -> list[SupportPoint]:
+def support_points(study: Study, settings: Iterable[Setting]) -> list[SupportPoint]:
     """A point for each run of vanilla, trust region and fixed ε whose first steps are complete."""
     wanted = [setting for setting in settings if setting.method in BUDGETS]
-    points = (_point(setting, unit, runs) for setting in wanted for unit in setting.units)
+    points = (_point(study, setting, unit) for setting in wanted for unit in setting.units)
     return [point for point in points if point is not None]
 
 
@@ -54,8 +53,8 @@ def auroc(correct: Sequence[float], wrong: Sequence[float]) -> float | None:
     return float((below + up_to).mean() / (2 * len(ranked)))
 
 
-def _point(setting: Setting, unit: Unit, runs: Path) -> SupportPoint | None:
-    run = RunReader(runs, unit.id)
+def _point(study: Study, setting: Setting, unit: Unit) -> SupportPoint | None:
+    run = study.reader(unit)
     if run.next_step < min(POOLED_STEPS, unit.steps):
         return None
     rows = [row for row in takewhile(lambda row: row["step"] < POOLED_STEPS, run.rollouts()) if _is_scored(row)]

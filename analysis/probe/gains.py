@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from analysis.scores import uncertainty
-from orchestrator.config import Experiment
 from orchestrator.errors import UserError
 from orchestrator.experiment.probe import BEHAVIORS, DOCUMENTS, probe_unit
 from orchestrator.records.files import Damaged
 from orchestrator.records.rundir import RunReader
+from orchestrator.selection.study import Study
 
 COUNTS = ("prefixes", "finished", "n", "correct", "truncated", "no_answer", "timed_out")
 Gain = tuple[float, float | None, float | None]  # with the ends of its interval, where it has one
@@ -67,17 +66,17 @@ class Comparison:
     gain: Gain | None
 
 
-def continuation_gains(runs: Path, experiment: Experiment, setup: str) -> dict[str, dict[int, Gain | None]]:
+def continuation_gains(study: Study, setup: str) -> dict[str, dict[int, Gain | None]]:
     """Continuer → truncation length in tokens → gain with its 95 % interval; empty before the probe is done."""
     gains: dict[str, dict[int, Gain | None]] = defaultdict(dict)
-    for found in comparisons(runs, experiment, setup):
+    for found in comparisons(study, setup):
         gains[found.continuer][found.t] = found.gain
     return dict(gains)
 
 
-def comparisons(runs: Path, experiment: Experiment, setup: str) -> list[Comparison]:
+def comparisons(study: Study, setup: str) -> list[Comparison]:
     """All counts and gains of a setup's probe, by continuer and ascending length."""
-    run = _finished(runs, experiment, setup)
+    run = _finished(study, setup)
     groups: dict[tuple[str, int, str], list[dict[str, Any]]] = defaultdict(list)
     for row in run.committed("continuations.jsonl") if run else []:
         groups[row["continuer"], row["t"], row["behavior"]].append(row)
@@ -87,16 +86,16 @@ def comparisons(runs: Path, experiment: Experiment, setup: str) -> list[Comparis
     return [Comparison(*place, *pair, gain(*pair)) for place, pair in zip(places, pairs, strict=True)]
 
 
-def example(runs: Path, experiment: Experiment, setup: str) -> dict[str, Any] | None:
+def example(study: Study, setup: str) -> dict[str, Any] | None:
     """One prefix with its solved trust regions; see `orchestrator.probe_documents.solved_example`."""
-    run = _finished(runs, experiment, setup)
+    run = _finished(study, setup)
     return run.document(DOCUMENTS[0]) if run else None
 
 
-def excerpts(runs: Path, experiment: Experiment, setup: str) -> list[dict[str, Any]]:
+def excerpts(study: Study, setup: str) -> list[dict[str, Any]]:
     """Prompt-matched rollouts: `prompt`, `gold`, and for each behavior text, correct, length, truncated,
     mean_teacher_log_prob (nats)."""
-    run = _finished(runs, experiment, setup)
+    run = _finished(study, setup)
     return run.document(DOCUMENTS[1]) if run else []
 
 
@@ -127,10 +126,10 @@ def _cell(rows: list[dict[str, Any]]) -> Cell:
     return Cell(prompts=tuple(row["prompt"] for row in ordered), **columns)
 
 
-def _finished(runs: Path, experiment: Experiment, setup: str) -> RunReader | None:
+def _finished(study: Study, setup: str) -> RunReader | None:
     """The probe's directory if it is complete; None too where the experiment has nothing to probe."""
     try:
-        run = RunReader(runs, probe_unit(experiment, setup, runs).id)
+        run = RunReader(study.runs, probe_unit(study.experiment, setup, study.runs).id)
     except Damaged:
         raise
     except UserError:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from analysis.probe import gains
 from analysis.probe.gains import COUNTS, Cell, Comparison
-from orchestrator.config import Experiment
 from orchestrator.experiment.probe import probe_unit
+from orchestrator.selection.study import Study
 
 
-def to_json(runs: Path, experiment: Experiment) -> dict[str, Any]:
+def to_json(study: Study) -> dict[str, Any]:
     """Every probe of an experiment with its counts; gains are fractions, null where missing."""
-    return {"probes": [_probe_json(runs, experiment, setup) for setup in experiment.setups]}
+    return {"probes": [_probe_json(study, setup) for setup in study.experiment.setups]}
 
 
-def _probe_json(runs: Path, experiment: Experiment, setup: str) -> dict[str, Any]:
-    unit = probe_unit(experiment, setup, runs)
-    rows = [_row_json(row) for row in gains.comparisons(runs, experiment, setup)]
+def _probe_json(study: Study, setup: str) -> dict[str, Any]:
+    unit = probe_unit(study.experiment, setup, study.runs)
+    rows = [_row_json(row) for row in gains.comparisons(study, setup)]
     return {"setup": setup, "unit": unit.id, "seed": unit.seed, "epsilon": unit.knobs["epsilon"], "rows": rows}
 
 
@@ -32,13 +31,13 @@ def _cell_json(cell: Cell) -> dict[str, Any]:
     return {"prompts": len(cell.prompts)} | {name: cell.total(name) for name in COUNTS} | {"success": cell.success}
 
 
-def to_rich(runs: Path, experiment: Experiment, setup: str) -> Any:
+def to_rich(study: Study, setup: str) -> Any:
     """A rich table, a row for each continuer and truncation length."""
     from rich import box
     from rich.table import Table
 
-    unit, rows = probe_unit(experiment, setup, runs), gains.comparisons(runs, experiment, setup)
-    settings, epsilon = experiment.setups[setup].probe, unit.knobs["epsilon"]
+    unit, rows = probe_unit(study.experiment, setup, study.runs), gains.comparisons(study, setup)
+    settings, epsilon = study.experiment.setups[setup].probe, unit.knobs["epsilon"]
     counted = f"{settings.prompts} prompts × {settings.prefixes} rollouts × {settings.continuations} continuations"
     notes = [
         f"Untrained student, ε = {epsilon:g}; {counted}.",
@@ -47,7 +46,7 @@ def to_rich(runs: Path, experiment: Experiment, setup: str) -> Any:
         "gain: (TRB − vanilla) ÷ vanilla, with its 95 % interval over prompts.",
     ]
     table = Table(
-        title=f"Continued prefixes, {experiment.setups[setup].title}",
+        title=f"Continued prefixes, {study.experiment.setups[setup].title}",
         title_justify="left",
         box=box.SIMPLE_HEAD,
         pad_edge=False,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from statistics import fmean
 
 from analysis.figures import curves
@@ -12,8 +11,7 @@ from analysis.labels import method_label, order_methods, setup_title
 from analysis.report.html import Html, element, join, paragraph, section, table
 from analysis.report.texts import decimal
 from analysis.scores.candidates import Selected
-from orchestrator.config import Experiment
-from orchestrator.experiment.units import Unit
+from orchestrator.selection.study import Study
 
 # Column of metrics.jsonl → heading, factor to its unit, decimals.
 QUANTITIES: Mapping[str, tuple[str, float, int]] = {
@@ -40,18 +38,18 @@ LEGEND = (
 )
 
 
-def diagnostics_section(experiment: Experiment, units: list[Unit], runs: Path, chosen: Sequence[Selected]) -> Html:
+def diagnostics_section(study: Study, chosen: Sequence[Selected]) -> Html:
     """Two tables for each setup."""
-    parts = [_setup(experiment, units, runs, chosen, name) for name in experiment.setups]
+    parts = [_setup(study, chosen, name) for name in study.experiment.setups]
     return section("Diagnostics of the selected runs", "diagnostics", *parts, paragraph(LEGEND, class_="note"))
 
 
-def _setup(experiment: Experiment, units: list[Unit], runs: Path, chosen: Sequence[Selected], name: str) -> Html:
-    settings = curves.read_settings(experiment, units, runs, name)
+def _setup(study: Study, chosen: Sequence[Selected], name: str) -> Html:
+    settings = curves.read_settings(study, name)
     best = curves.best_settings(settings, [selected for selected in chosen if selected.setup == name])
-    logged = {method: curves.metric_series(setting, runs, list(QUANTITIES)) for method, setting in best.items()}
+    logged = {method: curves.metric_series(study, setting, list(QUANTITIES)) for method, setting in best.items()}
     logged = {method: logged[method] for method in order_methods(logged) if logged[method]}
-    heading = element("h3", setup_title(name, experiment.setups))
+    heading = element("h3", setup_title(name, study.experiment.setups))
     if not logged:
         return join([heading, paragraph("No step of a chosen run has been logged yet.")])
     tables = [_table("Last step", {method: last_step(series) for method, series in logged.items()})]

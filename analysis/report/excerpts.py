@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from analysis.labels import setup_title
 from analysis.probe import gains
 from analysis.report.html import Html, element, join, paragraph, section
 from analysis.report.texts import signed_decimal
-from orchestrator.config import Experiment
+from orchestrator.selection.study import Study
 
 SIDES = {"vanilla": "Vanilla", "trust_region": "TRB"}
 LONG = 1200  # letters from which on a text scrolls, so that the keyboard must reach it
@@ -25,22 +24,22 @@ OFF_TASK = (
 )
 
 
-def excerpts_section(experiment: Experiment, runs: Path) -> Html:
+def excerpts_section(study: Study) -> Html:
     """The excerpts of each setup, or how to get them."""
-    parts = [_setup(experiment, setup, runs) for setup in experiment.setups]
+    parts = [_setup(study, setup) for setup in study.experiment.setups]
     return section("Rollouts side by side", "rollouts", paragraph(WHAT), *parts)
 
 
-def _setup(experiment: Experiment, setup: str, runs: Path) -> Html:
-    found = gains.excerpts(runs, experiment, setup)
+def _setup(study: Study, setup: str) -> Html:
+    found = gains.excerpts(study, setup)
     if not found:
         command = element("code", "trb probe continuation EXP.yaml")
         shown = paragraph("There are none yet: no continuation probe has been completed. ", command, " runs it.")
     else:
-        recipe = experiment.setups[setup].student.recipe
+        recipe = study.experiment.setups[setup].student.recipe
         odd = paragraph(OFF_TASK.format(share=recipe.off_task), class_="note") if recipe and recipe.off_task else Html()
         shown = join([odd, *(_pair(index, excerpt) for index, excerpt in enumerate(found, 1))])
-    return join([element("h3", setup_title(setup, experiment.setups)), shown])
+    return join([element("h3", setup_title(setup, study.experiment.setups)), shown])
 
 
 def _pair(index: int, excerpt: Mapping[str, Any]) -> Html:

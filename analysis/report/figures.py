@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from matplotlib.figure import Figure
 
@@ -14,7 +13,7 @@ from analysis.figures.catalog import Picture, pictures
 from analysis.labels import setup_title
 from analysis.report.html import Html, bullets, element, join, paragraph, section, void
 from orchestrator.config import Experiment
-from orchestrator.experiment.units import Unit
+from orchestrator.selection.study import Study
 
 PHONE = 3.6  # inches: a figure that a screen of 390 pixels shows at its own size
 WIDE = "(min-width: 46rem)"  # as the style sheet's narrow layout begins
@@ -82,13 +81,13 @@ CAPTIONS: Mapping[str, Caption] = {
 }
 
 
-def figures_section(experiment: Experiment, units: list[Unit], runs: Path) -> Html:
+def figures_section(study: Study) -> Html:
     """The figures in their order, and why the others cannot be drawn."""
-    found = list(pictures(experiment, units, runs))
-    narrow = pictures(experiment, units, runs, PHONE)
+    found = list(pictures(study))
+    narrow = pictures(study, PHONE)
     drawn, missing = [], []
     for picture, small in zip(found, narrow, strict=True):
-        setup = _setup(picture, experiment)
+        setup = _setup(picture, study.experiment)
         if picture.figure is None or small.figure is None:
             missing.append(f"{_caption(picture).title}, {setup}: {picture.missing}")
         else:

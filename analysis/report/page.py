@@ -22,12 +22,11 @@ from analysis.report.summary import summary
 from analysis.report.trials import downloads, trials_section
 from analysis.table import build
 from analysis.trials import read_trials
-from orchestrator.config import Experiment
 from orchestrator.errors import UserError
-from orchestrator.experiment.units import Unit
 from orchestrator.monitor import status
 from orchestrator.records.files import write_atomically
 from orchestrator.selection.results_folder import claim
+from orchestrator.selection.study import Study
 
 CONTENTS: Mapping[str, str] = {
     "results": "Results",
@@ -41,43 +40,43 @@ CONTENTS: Mapping[str, str] = {
 }
 
 
-def write_report(experiment: Experiment, units: list[Unit], runs: Path, path: Path | None = None) -> Path:
+def write_report(study: Study, path: Path | None = None) -> Path:
     """Write the page at once, beside the experiment's tables and figures unless a `path` is given, and say where.
 
     UserError where no unit was started yet.
     """
-    if not any((runs / unit.id / "config.json").exists() for unit in units):
-        raise UserError(f"{runs}: nothing to report of {experiment.name} yet — trb submit starts it")
-    path = path or claim(experiment, units, runs) / "report.html"
-    page = build_page(experiment, units, runs, path)
+    if not any((study.runs / unit.id / "config.json").exists() for unit in study.units):
+        raise UserError(f"{study.runs}: nothing to report of {study.experiment.name} yet — trb submit starts it")
+    path = path or claim(study) / "report.html"
+    page = build_page(study, path)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, page)
     return path
 
 
-def build_page(experiment: Experiment, units: list[Unit], runs: Path, path: Path) -> str:
+def build_page(study: Study, path: Path) -> str:
     """The page as it will lie at `path`."""
-    statuses = status.collect(experiment, units, runs)
-    results = build.results_table(experiment, units, runs)
-    chosen = build.select(experiment, units, runs)
-    costs = {name: family_costs(experiment, units, runs, name) for name in experiment.setups}
-    titles = {name: setup_title(name, experiment.setups) for name in experiment.setups}
+    statuses = status.collect(study)
+    results = build.results_table(study)
+    chosen = build.select(study)
+    costs = {name: family_costs(study, name) for name in study.experiment.setups}
+    titles = {name: setup_title(name, study.experiment.setups) for name in study.experiment.setups}
     sections = [
-        summary(experiment, statuses, results.verdict),
-        facts(experiment, statuses, runs, downloads(results, read_trials(experiment, units, runs), path)),
+        summary(study.experiment, statuses, results.verdict),
+        facts(study.experiment, statuses, study.runs, downloads(results, read_trials(study), path)),
         element(
             "nav", bullets(element("a", text, href=f"#{key}") for key, text in CONTENTS.items()), aria_label="Parts"
         ),
         scores_section(results),
-        figures_section(experiment, units, runs),
-        excerpts_section(experiment, runs),
-        diagnostics_section(experiment, units, runs, chosen),
-        costs_section(experiment, costs),
-        trials_section(statuses, runs, path, origin_numbers(statuses, runs), titles),
-        hyper_parameters_section(experiment),
-        provenance_section(experiment, statuses, runs, results.evidence),
+        figures_section(study),
+        excerpts_section(study),
+        diagnostics_section(study, chosen),
+        costs_section(study.experiment, costs),
+        trials_section(statuses, study.runs, path, origin_numbers(statuses, study.runs), titles),
+        hyper_parameters_section(study.experiment),
+        provenance_section(study.experiment, statuses, study.runs, results.evidence),
     ]
-    return _document(f"{experiment.name} – trb report", sections)
+    return _document(f"{study.experiment.name} – trb report", sections)
 
 
 def _document(title: str, sections: Sequence[Html]) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 
@@ -20,10 +19,9 @@ from analysis.scores.evidence import BenchmarkSource, ColumnEvidence, Difference
 from analysis.scores.seeds import SeedSpread
 from analysis.scores.split_half import split_half_scores
 from analysis.scores.uncertainty import Array, Interval
-from orchestrator.config import Experiment, Setup
 from orchestrator.data.benchmarks import benchmark_of
-from orchestrator.experiment import evaluations
 from orchestrator.selection.scores import Tally
+from orchestrator.selection.study import Study
 
 REFERENCE = "vanilla"
 PERCENT = 100
@@ -32,21 +30,19 @@ Columns = dict[str, Array]  # benchmark or `avg` → replicates (B,) in percent
 Spreads = Mapping[str, SeedSpread | None]  # benchmark or `avg` → spread between seeds in percent
 
 
-def assess(experiment: Experiment, chosen: Sequence[Selected], runs: Path) -> Evidence:
+def assess(study: Study, chosen: Sequence[Selected]) -> Evidence:
     """The evidence for all that was selected. UserError where checkpoints of a setup rest on different problems."""
     rows: list[RowEvidence] = []
     spreads: dict[tuple[str, str], SeedSpread | None] = {}
-    for name, setup in experiment.setups.items():
+    for name in study.experiment.setups:
         own = [selected for selected in chosen if selected.setup == name]
-        rows += _assess_setup(setup, own, runs)
+        rows += _assess_setup(study, name, own)
         spreads |= {(name, key): found for key, found in seed_spreads([selected.best for selected in own]).items()}
-    sources = [
-        BenchmarkSource(name, key, evaluation_id, benchmark_of(key, run).identity(run))
-        for name, setup in experiment.setups.items()
-        for (key, run), evaluation_id in zip(
-            setup.evaluation.benchmarks.items(), evaluations.evaluation_ids(setup).values(), strict=True
-        )
-    ]
+    sources = []
+    for name, setup in study.experiment.setups.items():
+        ids = study.evaluation_ids(name)
+        for key, run in setup.evaluation.benchmarks.items():
+            sources.append(BenchmarkSource(name, key, ids[key], benchmark_of(key, run).identity(run)))
     return Evidence(tuple(rows), tuple(sources), spreads)
 
 
@@ -117,11 +113,11 @@ def differences(
     return found
 
 
-def on_fresh_samples(checkpoint: Candidate, fresh_ids: Mapping[str, str], runs: Path) -> Candidate | None:
+def on_fresh_samples(study: Study, setup: str, checkpoint: Candidate) -> Candidate | None:
     """The checkpoint with counts of samples that took no part in selecting it; None unless all benchmarks have them."""
-    found = {key: read_counts(runs, checkpoint.units, fresh, checkpoint.step) for key, fresh in fresh_ids.items()}
-    present = {key: seeds for key, seeds in found.items() if seeds is not None}
-    return replace(checkpoint, counts=present) if len(present) == len(found) else None
+    ids = study.fresh_evaluation_ids(setup)
+    counts = read_counts(study, checkpoint.units, ids, checkpoint.step)
+    return replace(checkpoint, counts=counts) if len(counts) == len(ids) else None
 
 
 def split_half(pool: Sequence[Candidate]) -> dict[str, float] | None:
@@ -135,10 +131,9 @@ def split_half(pool: Sequence[Candidate]) -> dict[str, float] | None:
     return {AVERAGE: sum(percent.values()) / len(percent), **percent}
 
 
-def _assess_setup(setup: Setup, chosen: Sequence[Selected], runs: Path) -> list[RowEvidence]:
+def _assess_setup(study: Study, setup: str, chosen: Sequence[Selected]) -> list[RowEvidence]:
     best = {selected.best.method: selected.best for selected in chosen}
-    fresh_ids = evaluations.fresh_evaluation_ids(setup)
-    rescored = {method: on_fresh_samples(checkpoint, fresh_ids, runs) for method, checkpoint in best.items()}
+    rescored = {method: on_fresh_samples(study, setup, checkpoint) for method, checkpoint in best.items()}
     fresh = {_fresh(method): checkpoint for method, checkpoint in rescored.items() if checkpoint is not None}
     drawn = replicate_scores({**best, **fresh})
     spreads, spreads_on_fresh = seed_spreads(best.values()), seed_spreads(fresh.values())

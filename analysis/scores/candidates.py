@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from pathlib import Path
 from statistics import stdev
 from typing import Any
 
 from analysis.labels import AVERAGE, BASE, method_label
-from orchestrator.config import Experiment
-from orchestrator.experiment import evaluations
-from orchestrator.experiment.units import Unit
-from orchestrator.records.rundir import RunReader
+from orchestrator.experiment.units import families
 from orchestrator.selection import scores
 from orchestrator.selection.scores import Tally
+from orchestrator.selection.study import Study
+
+CountsOfSeeds = dict[str, tuple[Tally, ...]]  # by benchmark, one entry for each seed
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Candidate:
     knobs: dict[str, Any]
     step: int
     units: tuple[str, ...]
-    counts: dict[str, tuple[Tally, ...]] = field(repr=False, compare=False)
+    counts: CountsOfSeeds = field(repr=False, compare=False)
     complete: bool = True  # all seeds have the wanted samples on all benchmarks
 
     @property
@@ -77,7 +77,7 @@ class Selected:
     pool: tuple[Candidate, ...] = field(repr=False)
 
 
-def select(experiment: Experiment, units: list[Unit], runs: Path) -> list[Selected]:
+def select(study: Study) -> list[Selected]:
     """Per setup and method family the checkpoint with the highest mean over the setup's benchmarks.
 
     Several seeds of one setting are averaged before selecting, so that no lucky seed is picked. Ties go to the
@@ -85,32 +85,38 @@ def select(experiment: Experiment, units: list[Unit], runs: Path) -> list[Select
     others of their family have, which were given up or are not evaluated to the end, are counted but not chosen from.
     """
     selected = []
-    for name, setup in experiment.setups.items():
-        ids = evaluations.evaluation_ids(setup)
-        for family in scores.families(unit for unit in units if unit.setup == name):
-            found = scores.candidates(setup, family, runs)
-            best = scores.best_of(found)
+    for name in study.experiment.setups:
+        for family in families(study.units_of(name)):
+            evaluated = scores.candidates(study, family)
+            best = scores.best_of(evaluated)
             if best is not None:
-                pool = [candidate for candidate in found if candidate.sampled == best.sampled]
+                pool = [candidate for candidate in evaluated if candidate.sampled == best.sampled]
                 pool.sort(key=lambda candidate: candidate.step)
-                counted = tuple(_count(ids, candidate, runs) for candidate in pool)
-                selected.append(Selected(name, counted[pool.index(best)], len(found), counted))
+                counted = tuple(_count(study, candidate) for candidate in pool)
+                selected.append(Selected(name, counted[pool.index(best)], len(evaluated), counted))
     return selected
 
 
-def read_counts(runs: Path, unit_ids: tuple[str, ...], evaluation_id: str, step: int) -> tuple[Tally, ...] | None:
-    """Counts of a checkpoint for each seed; None if one was not evaluated."""
-    found = [scores.tally(RunReader(runs, unit_id), evaluation_id, step) for unit_id in unit_ids]
-    present = tuple(counts for counts in found if counts is not None)
-    return present if len(present) == len(found) else None
+def read_counts(study: Study, unit_ids: tuple[str, ...], ids: Mapping[str, str], step: int) -> CountsOfSeeds:
+    """Counts of a checkpoint by benchmark, for each seed; `ids` are evaluation ids by benchmark.
+
+    A benchmark that one of the seeds was not evaluated on is left out.
+    """
+    counts: CountsOfSeeds = {}
+    for benchmark, evaluation_id in ids.items():
+        seeds = [scores.tally(study.reader(unit_id), evaluation_id, step) for unit_id in unit_ids]
+        present = tuple(seed for seed in seeds if seed is not None)
+        if len(present) == len(seeds):
+            counts[benchmark] = present
+    return counts
 
 
-def _count(ids: dict[str, str], candidate: scores.Candidate, runs: Path) -> Candidate:
+def _count(study: Study, candidate: scores.Candidate) -> Candidate:
     first, units = candidate.setting[0], tuple(unit.id for unit in candidate.setting)
-    counts = {key: read_counts(runs, units, evaluation_id, candidate.step) for key, evaluation_id in ids.items()}
-    present = {key: seeds for key, seeds in counts.items() if seeds is not None}
-    complete = candidate.sampled == len(counts)
-    return Candidate(first.method or BASE, first.knobs, candidate.step, units, present, complete)
+    ids = study.evaluation_ids(first.setup)
+    counts = read_counts(study, units, ids, candidate.step)
+    complete = candidate.sampled == len(ids)
+    return Candidate(first.method or BASE, first.knobs, candidate.step, units, counts, complete)
 
 
 def _mean(values: list[Fraction]) -> Fraction:

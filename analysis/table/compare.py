@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
-from pathlib import Path
 from typing import Any
 
 from analysis.labels import AVERAGE, BASE, benchmark_label, method_label, setup_title
@@ -19,10 +18,9 @@ from analysis.scores.uncertainty import CONFIDENCE, REPLICATES
 from analysis.scores.verdict import pair_verdict
 from analysis.table.captions import FEW, PER_CENT
 from analysis.table.evidence_formats import LIMITS, P, difference_object, gap_text, limits_text
-from orchestrator.config import Experiment
 from orchestrator.errors import refuse
 from orchestrator.experiment.methods import known_method
-from orchestrator.experiment.units import Unit
+from orchestrator.selection.study import Study
 
 CSV_COLUMNS = (
     *("setup", "benchmark", "first", "second", "first_score", "second_score"),
@@ -47,23 +45,23 @@ class Comparison:
     verdict: str
 
 
-def compare(experiment: Experiment, units: list[Unit], runs: Path, pair: str) -> list[Comparison]:
+def compare(study: Study, pair: str) -> list[Comparison]:
     """The comparison in each setup. `pair` is `FIRST,SECOND`, each any name of a method or of the untrained student.
 
     UserError if they are not two different methods of the experiment, or rest on different problems.
     """
-    methods = _parse_pair(pair, [*experiment.methods, BASE])
-    titles = {name: setup_title(name, experiment.setups) for name in experiment.setups}
-    chosen = select(experiment, units, runs)
+    methods = _parse_pair(pair, [*study.experiment.methods, BASE])
+    titles = {name: setup_title(name, study.experiment.setups) for name in study.experiment.setups}
+    chosen = select(study)
     found = []
-    for name, setup in experiment.setups.items():
+    for name, setup in study.experiment.setups.items():
         best = {selected.best.method: selected.best for selected in chosen if selected.setup == name}
         first, second = (best.get(method) for method in methods)
         columns: dict[str, Difference | None] = dict.fromkeys([AVERAGE, *setup.evaluation.benchmarks])
         if first is not None and second is not None:
             drawn = replicate_scores({methods[0]: first, methods[1]: second})
             columns |= differences(first, second, [drawn[method] for method in methods], seed_spreads(best.values()))
-        said = pair_verdict(experiment, methods, columns[AVERAGE])
+        said = pair_verdict(study.experiment, methods, columns[AVERAGE])
         found.append(Comparison(name, titles[name], methods, first, second, columns, said))
     return found
 

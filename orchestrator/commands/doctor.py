@@ -18,9 +18,9 @@ from orchestrator.config import Experiment, Model, Setup
 from orchestrator.cores import cores_here
 from orchestrator.data.benchmarks import load_benchmark
 from orchestrator.engines.memory import needs_gpu
-from orchestrator.experiment.units import Unit
 from orchestrator.grading.grader import Grader
 from orchestrator.models import checkpoints, making
+from orchestrator.selection.study import Study
 from orchestrator.tracking.login import chosen_mode, server_url
 
 if TYPE_CHECKING:
@@ -39,17 +39,17 @@ class Finding:
     detail: str
 
 
-def examine(loaded: tuple[Experiment, list[Unit], Path] | None, as_json: bool) -> int:
+def examine(study: Study | None, as_json: bool) -> int:
     """Print all findings; 0 unless one of them is `fail`."""
     checks: list[tuple[str, Callable[[], Finding]]] = [
         ("devices", _devices),
         ("memory", _memory),
         ("grader", _grader),
         ("gradient", _gradient),
-        ("wandb", lambda: _wandb(loaded[0].runtime.wandb if loaded else "auto")),
+        ("wandb", lambda: _wandb(study.experiment.runtime.wandb if study else "auto")),
     ]
-    if loaded:
-        experiment, _, runs = loaded
+    if study:
+        experiment, runs = study.experiment, study.runs
         checks.append(("placement", lambda: _placement(experiment)))
         for name, setup in experiment.setups.items():
             checks += _setup_checks(name, setup, experiment, runs)

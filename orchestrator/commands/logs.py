@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from orchestrator.errors import UserError, did_you_mean
 from orchestrator.experiment.methods import BASE, METHODS, method_label
-from orchestrator.experiment.units import Unit
 from orchestrator.records.rundir import RunReader
+from orchestrator.selection.study import Study
 
 FOLLOW_S = 0.5
 MOST_NAMED = 6  # units of a message
@@ -75,9 +75,9 @@ def find_unit(name: str, runs: Path) -> str:
     raise UserError(f"{name!r}: no such unit in {runs} — one of {_named(ids)}{did_you_mean(name, known)}")
 
 
-def started_units(units: Iterable[Unit], runs: Path) -> list[str]:
+def started_units(study: Study) -> list[str]:
     """Ids of the units that have a log."""
-    return [unit.id for unit in units if RunReader(runs, unit.id).log_text() is not None]
+    return [unit.id for unit in study.units if study.reader(unit).log_text() is not None]
 
 
 def is_unit(folder: Path) -> bool:

@@ -11,26 +11,24 @@ from orchestrator.config import Experiment
 from orchestrator.cores import cores_here
 from orchestrator.data.benchmarks import benchmark_of
 from orchestrator.data.files import GET_DATA
-from orchestrator.experiment.units import Unit
 from orchestrator.planning import cpu_time
 from orchestrator.planning.plan import Plan, Range, make_plan
 from orchestrator.planning.progress import done_of, reasons
 from orchestrator.planning.totals import hours_on_gpus, to_json, total_gpu_hours, units_left
 from orchestrator.planning.view import Clock, render
+from orchestrator.selection.study import Study
 
 
-def plan(
-    experiment: Experiment, units: list[Unit], runs: Path, gpus: int, why: bool, as_json: bool, console: Console
-) -> int:
+def plan(study: Study, gpus: int, why: bool, as_json: bool, console: Console) -> int:
     """Print the plan of an experiment against a runs folder; nothing is written."""
-    made = planned(experiment, units, runs)
-    cpu = cpu_time.estimate(made, cores_here(), made=(runs / ".models").is_dir())
+    made = planned(study)
+    cpu = cpu_time.estimate(made, cores_here(), made=(study.runs / ".models").is_dir())
     if as_json:
         print(json.dumps(to_json(made) | {"clock": _clock(made, gpus, cpu)}, indent=2))
         return 0
-    shown = render(made, Clock(cpu, gpus), reasons(experiment, units, runs) if why else None)
+    shown = render(made, Clock(cpu, gpus), reasons(study) if why else None)
     console.print(shown, highlight=False)
-    lacking = missing_files(experiment)
+    lacking = missing_files(study.experiment)
     if lacking:
         console.print(f"Not there yet: {', '.join(lacking)} ({GET_DATA}).", highlight=False, markup=False)
     return 0
@@ -49,16 +47,16 @@ def missing_files(experiment: Experiment) -> list[str]:
     return [file for file in wanted if folder is None or not (folder / file).is_file()]
 
 
-def planned(experiment: Experiment, units: list[Unit], runs: Path) -> Plan:
+def planned(study: Study) -> Plan:
     """The plan with what the runs folder holds of it."""
-    return make_plan(experiment, units, done_of(experiment, units, runs))
+    return make_plan(study.experiment, study.units, done_of(study))
 
 
-def gpu_hours_left(experiment: Experiment, units: list[Unit], runs: Path) -> Range:
+def gpu_hours_left(study: Study) -> Range:
     """The low and the high estimate of the GPU-hours that `trb submit` would spend."""
-    if not any(unit.placement.gpus for unit in units):
+    if not any(unit.placement.gpus for unit in study.units):
         return Range(0.0, 0.0)
-    made = planned(experiment, units, runs)
+    made = planned(study)
     hours = total_gpu_hours(made, left=True) if units_left(made) else None
     return hours["total"] if hours else Range(0.0, 0.0)
 

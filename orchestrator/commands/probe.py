@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 
 from rich.console import Console
 from rich.progress import Progress
@@ -16,30 +15,30 @@ from orchestrator.experiment.probe import LOGS, probe_unit
 from orchestrator.experiment.units import Unit
 from orchestrator.records.lease import LeaseHeld
 from orchestrator.records.provenance import provenance
-from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import RunWriter
+from orchestrator.selection.study import Study
 from orchestrator.sweep import prepare
 from orchestrator.sweep.prepare import worker_spec
 from orchestrator.workers.spec import WorkerSpec, resolved
 
 
-def run_probes(experiment: Experiment, runs: Path, console: Console) -> None:
+def run_probes(study: Study, console: Console) -> None:
     """Bring the probe of every setup to its end, from its last commit on. UserError where one cannot be run."""
-    missing = _missing(experiment, runs)
+    missing = _missing(study)
     if not missing:
         return
-    wanted = _without_benchmarks(experiment, missing)
-    prepare.check(wanted, runs)
-    runs.mkdir(parents=True, exist_ok=True)
+    wanted = _without_benchmarks(study.experiment, missing)
+    prepare.check(wanted, study.runs)
+    study.runs.mkdir(parents=True, exist_ok=True)
     with building(console) as report:
-        pairs = prepare.prepare(wanted, runs, report)
-    for unit in _missing(experiment, runs):  # with the ids that the models have given them
-        _run(worker_spec(unit, experiment, runs, pairs[unit.setup]), runs, console)
+        pairs = prepare.prepare(wanted, study.runs, report)
+    for unit in _missing(study):  # with the ids that the models have given them
+        _run(study, worker_spec(unit, study.experiment, study.runs, pairs[unit.setup]), console)
 
 
-def _missing(experiment: Experiment, runs: Path) -> list[Unit]:
-    units = [probe_unit(experiment, name, runs) for name in experiment.setups]
-    return [unit for unit in units if not RunReader(runs, unit.id).trained]
+def _missing(study: Study) -> list[Unit]:
+    units = [probe_unit(study.experiment, name, study.runs) for name in study.experiment.setups]
+    return [unit for unit in units if not study.reader(unit).trained]
 
 
 def _without_benchmarks(experiment: Experiment, units: list[Unit]) -> Experiment:
@@ -49,14 +48,14 @@ def _without_benchmarks(experiment: Experiment, units: list[Unit]) -> Experiment
     return replace(experiment, setups=bare)
 
 
-def _run(spec: WorkerSpec, runs: Path, console: Console) -> None:
+def _run(study: Study, spec: WorkerSpec, console: Console) -> None:
     from orchestrator.trial.probe import run_probe  # torch takes seconds to import
 
     unit = spec.unit
     if not console.is_terminal:
         console.print(f"probing {unit.setup}: {spec.setup.probe.prompts} prompts", highlight=False)
     try:
-        run = RunWriter(runs, unit.id, LOGS)
+        run = RunWriter(study.runs, unit.id, LOGS)
     except LeaseHeld as error:
         raise UserError(str(error)) from None
     with closing(run), Progress(console=console, transient=True, disable=not console.is_terminal) as progress:

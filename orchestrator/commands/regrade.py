@@ -16,12 +16,11 @@ from orchestrator.config import Experiment, Setup
 from orchestrator.data.benchmarks import load_benchmark
 from orchestrator.errors import UserError
 from orchestrator.experiment import evaluations
-from orchestrator.experiment.units import Unit
 from orchestrator.grading.grader import GRADER_VERSION, Gold, Grader
 from orchestrator.records.lease import LeaseHeld
 from orchestrator.records.problem_record import ProblemRecord
-from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import RecordWriter
+from orchestrator.selection.study import Study
 
 # A sweep's answers repeat over checkpoints and methods.
 REMEMBERED = 1_000_000
@@ -42,24 +41,24 @@ class Recount:
     timed_out: int
 
 
-def regrade(experiment: Experiment, units: list[Unit], runs: Path) -> int:
+def regrade(study: Study) -> int:
     """Recount every evaluation of the experiment that is there, and print what changed. Idempotent; 0 when done.
 
     UserError, before anything is written, if a unit is being run.
     """
-    there = [unit for unit in units if RunReader(runs, unit.id).path.is_dir()]
+    there = [unit for unit in study.units if study.reader(unit).path.is_dir()]
     for unit in there:
-        if RunReader(runs, unit.id).running:
+        if study.reader(unit).running:
             raise UserError(f"{unit.id} is being run — trb regrade when it is done or stopped")
-    golds = Golds(experiment)
+    golds = Golds(study.experiment)
     found: dict[tuple[str, str], list[Recount]] = {}
-    with Grader(deadline_s=experiment.runtime.grader_deadline_s, cache_size=REMEMBERED) as grader:
+    with Grader(deadline_s=study.experiment.runtime.grader_deadline_s, cache_size=REMEMBERED) as grader:
         for unit in there:
-            with _writer(runs, unit.id) as run:
+            with _writer(study.runs, unit.id) as run:
                 for benchmark, counted in _regrade_unit(run, unit.setup, golds, grader):
                     found.setdefault((unit.setup, benchmark), []).append(counted)
     if not found:
-        raise UserError(f"{runs}: no evaluations of {experiment.name} — trb submit makes them")
+        raise UserError(f"{study.runs}: no evaluations of {study.experiment.name} — trb submit makes them")
     for (setup, benchmark), counted in sorted(found.items()):
         print(_line(setup, benchmark, counted))
     print(f"grader version {GRADER_VERSION}; + and − are net within each problem")

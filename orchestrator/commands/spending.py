@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 from orchestrator.commands.plan import gpu_hours_left
-from orchestrator.config import Experiment
 from orchestrator.errors import UserError
-from orchestrator.experiment.units import Unit
 from orchestrator.planning.view import hours_text
+from orchestrator.selection.study import Study
 
 ASKED_ABOVE = 1000.0  # GPU-hours, of the high estimate
 
 
-def confirm(experiment: Experiment, units: list[Unit], runs: Path, yes: bool) -> None:
+def confirm(study: Study, yes: bool) -> None:
     """Return if what is left costs little, or if the user agrees; UserError otherwise.
 
     In a terminal the user is asked. Elsewhere only `yes` (the option --yes) agrees.
     """
     if yes:
         return
-    hours = gpu_hours_left(experiment, units, runs)
+    hours = gpu_hours_left(study)
     if hours.high <= ASKED_ABOVE:
         return
     planned = f"{hours_text(hours)} GPU-hours are planned (trb plan --gpus N says how many days)"

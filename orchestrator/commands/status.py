@@ -3,39 +3,35 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 from rich.console import Console
 
 from orchestrator.commands import display
-from orchestrator.config import Experiment
-from orchestrator.experiment.units import Unit
 from orchestrator.monitor import status
+from orchestrator.selection.study import Study
 
 PIPE_WIDTH = 400  # where nobody's terminal is the limit
 
 
 def show_status(
-    experiment: Experiment,
-    units: list[Unit],
-    runs: Path,
+    study: Study,
     console: Console,
     as_json: bool,
     every: bool,
     sort: str | None,
 ) -> int:
     """Print the units; 1 if there is no runs folder, else 0."""
-    overview = status.overview(experiment, units, runs)
+    overview = status.overview(study)
     if as_json:
         units_json = [s.to_json() for s in overview.units]
-        print(json.dumps({"units": units_json, "sweep": overview.to_json(), "runs": str(runs)}, indent=2))
-        return 0 if runs.is_dir() else 1
-    console.print(display.runs_line(runs, overview.units), highlight=False, markup=False, soft_wrap=True)
+        print(json.dumps({"units": units_json, "sweep": overview.to_json(), "runs": str(study.runs)}, indent=2))
+        return 0 if study.runs.is_dir() else 1
+    console.print(display.runs_line(study.runs, overview.units), highlight=False, markup=False, soft_wrap=True)
     width = console.width if console.is_terminal else PIPE_WIDTH
     console.print(display.status_view(overview, width, every=every, sort=sort), width=width)
     for failed in (s for s in overview.units if s.state == "failed"):
-        for line in (f"{failed.id}: {failed.error}", display.where_to_look(failed, runs)):
+        for line in (f"{failed.id}: {failed.error}", display.where_to_look(failed, study.runs)):
             console.print(line, highlight=False, markup=False, soft_wrap=True)
     for damaged in (s for s in overview.units if s.state == "damaged"):
         console.print(f"{damaged.id}: {damaged.error}", highlight=False, markup=False, soft_wrap=True)
-    return 0 if runs.is_dir() else 1
+    return 0 if study.runs.is_dir() else 1

@@ -14,7 +14,6 @@ from pathlib import Path
 from rich.console import Console
 
 from orchestrator.commands import display, watching
-from orchestrator.config import Experiment
 from orchestrator.errors import ClusterDied
 from orchestrator.experiment.units import Unit, expand
 from orchestrator.monitor import status
@@ -23,6 +22,7 @@ from orchestrator.records.lease import LEASE_PATIENCE_S
 from orchestrator.records.rundir import RunReader
 from orchestrator.selection.damage import refuse_damaged
 from orchestrator.selection.retention import prune
+from orchestrator.selection.study import Study
 from orchestrator.sweep import prepare
 from orchestrator.sweep.environment import prepare_environment
 from orchestrator.sweep.preflight import check_address, check_runs_folder
@@ -36,19 +36,17 @@ SILENCE_S = 3.0  # that nobody wonders about
 class Submission:
     """One call of `trb submit`; `again` is the command that goes on where this one stops."""
 
-    experiment: Experiment
-    units: list[Unit]
-    runs: Path
+    study: Study
     address: str | None
     again: str
     console: Console
 
     @cached_property
     def mirror(self) -> Mirror:
-        return Mirror(self.experiment, self.units, self.runs, self.again, self.say)
+        return Mirror(self.study, self.again, self.say)
 
     def collect(self) -> list[UnitStatus]:
-        return status.collect(self.experiment, self.units, self.runs)
+        return status.collect(self.study)
 
     def trials_done(self) -> int:
         return sum(unit.kind == "trial" and unit.state == "done" for unit in self.collect())
@@ -57,22 +55,22 @@ class Submission:
         self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def submit(experiment: Experiment, units: list[Unit], runs: Path, address: str | None, again: str) -> int:
+def submit(study: Study, address: str | None, again: str) -> int:
     """0 when every unit is done, 1 when some are not, 130 after Ctrl-C."""
-    job = Submission(experiment, units, runs, address, again, watching.lasting_console(runs))
-    if any(unit.provisional for unit in units):
+    job = Submission(study, address, again, watching.lasting_console(study.runs))
+    if any(unit.provisional for unit in study.units):
         try:
             job = _with_models(job)
         except KeyboardInterrupt:
             return _conclude(job, interrupted=True)
-        units = job.units
-    refuse_damaged(experiment, units, runs)
-    missing = status.missing_units(experiment, units, runs)
+        study = job.study
+    refuse_damaged(study)
+    missing = status.missing_units(study)
     if not missing:
         _say_where(job)
         job.mirror.announce()
-        prune(experiment, units, runs)
-        job.say(f"everything is done: {len(units)} units")
+        prune(study)
+        job.say(f"everything is done: {len(study.units)} units")
         return _conclude(job, interrupted=False)
     interrupted = _run(job, missing)
     return _conclude(job, interrupted)
@@ -82,10 +80,11 @@ def _with_models(job: Submission) -> Submission:
     """Make the embedded models: the ids of what is trained from them rest on their weights."""
     _check(job)
     _say_where(job)
-    job.runs.mkdir(parents=True, exist_ok=True)
+    job.study.runs.mkdir(parents=True, exist_ok=True)
     with watching.building(job.console) as report:
-        prepare.prepare(job.experiment, job.runs, report)
-    return replace(job, units=expand(job.experiment, job.runs))
+        prepare.prepare(job.study.experiment, job.study.runs, report)
+    units = expand(job.study.experiment, job.study.runs)
+    return replace(job, study=job.study.with_units(units))
 
 
 def _check(job: Submission) -> None:
@@ -93,20 +92,20 @@ def _check(job: Submission) -> None:
 
     Says that it looks at them only where that takes a while.
     """
-    check_runs_folder(job.runs)
+    check_runs_folder(job.study.runs)
     if job.address is not None:
         check_address(job.address)
     timer = threading.Timer(SILENCE_S, job.say, ["checking models and data…"])
     timer.daemon = True
     timer.start()
     try:
-        prepare.check(job.experiment, job.runs)
+        prepare.check(job.study.experiment, job.study.runs)
     finally:
         timer.cancel()
 
 
 def _say_where(job: Submission) -> None:
-    job.say(display.runs_line(job.runs, job.collect(), absent="new"))
+    job.say(display.runs_line(job.study.runs, job.collect(), absent="new"))
 
 
 def _to_run(missing: list[Unit]) -> str:
@@ -130,24 +129,24 @@ def _run(job: Submission, missing: list[Unit]) -> bool:
     try:
         _check(job)
         _say_where(job)
-        job.runs.mkdir(parents=True, exist_ok=True)
+        job.study.runs.mkdir(parents=True, exist_ok=True)
         job.say(_to_run(missing))
-        for line in company(missing, job.runs):
+        for line in company(missing, job.study.runs):
             job.say(line)
         job.mirror.announce()
         job.say(f"joining the Ray cluster at {job.address}…" if job.address else "starting Ray…")
         prepare_environment(private=job.address is None)
         from orchestrator.sweep import waves  # Ray takes seconds to import
 
-        with waves.cluster(job.address, job.runs):
+        with waves.cluster(job.address, job.study.runs):
             waves.check_placement(missing)
             with watching.building(job.console) as report:
-                pairs = prepare.prepare(job.experiment, job.runs, report)
+                pairs = prepare.prepare(job.study.experiment, job.study.runs, report)
             job.say("starting workers…")
             session = status.Session(started, job.trials_done(), waves.capacity())
-            look = functools.partial(status.overview, job.experiment, job.units, job.runs, session)
+            look = functools.partial(status.overview, job.study, session)
             with job.mirror.following(), watching.watching(look, job.console):
-                waves.run_waves(job.experiment, job.units, job.runs, pairs)
+                waves.run_waves(job.study, pairs)
     except KeyboardInterrupt:
         return True
     except ClusterDied as error:
@@ -162,18 +161,18 @@ def _conclude(job: Submission, interrupted: bool) -> int:
     from analysis.table import build, formats, terminal
 
     statuses = job.collect()
-    table = build.results_table(job.experiment, job.units, job.runs)
+    table = build.results_table(job.study)
     job.console.print(terminal.to_rich(table))
-    folder = results.write_results(job.experiment, job.units, job.runs, table)
+    folder = results.write_results(job.study, table)
     job.say(f"written to {folder}: the table in all forms, trials.csv, trajectories")
-    job.say(f"all of it on one page: {job.experiment.command('report')}")
-    job.say(f"every figure:          {job.experiment.command('figures')}")
+    job.say(f"all of it on one page: {job.study.experiment.command('report')}")
+    job.say(f"every figure:          {job.study.experiment.command('figures')}")
     document, scores = (formats.FORMATS[form](table) for form in ("json", "csv"))
     job.mirror.catch_up(result_tables(json.loads(document), scores), [*table.notes, *table.verdict])
     for unit in statuses:
         if unit.state == "failed":
             job.say(f"failed: {unit.id}: {unit.error}")
-            job.say(display.where_to_look(unit, job.runs))
+            job.say(display.where_to_look(unit, job.study.runs))
     if all(unit.state == "done" for unit in statuses):
         return 0
     job.console.print(f"{display.summary(statuses)}; go on with: {job.again}", highlight=False, soft_wrap=True)

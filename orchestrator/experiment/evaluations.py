@@ -38,8 +38,8 @@ def drawn_evaluation_ids(setup: Setup, draw: int, grader: str = GRADER_VERSION) 
     return evaluation_ids(replace(setup, evaluation=drawn), grader)
 
 
-def samples_wanted(evaluation: Evaluation, benchmark: str) -> int:
-    """n of a benchmark."""
+def full_samples(evaluation: Evaluation, benchmark: str) -> int:
+    """Samples of each problem under the full protocol: n of a benchmark."""
     run = evaluation.benchmarks[benchmark]
     assert run is not None
     return run.n
@@ -47,7 +47,7 @@ def samples_wanted(evaluation: Evaluation, benchmark: str) -> int:
 
 def rungs(evaluation: Evaluation) -> list[dict[str, int]]:
     """Benchmark → samples for each problem, rung by rung; the last is n. A single one under `budget: full`."""
-    full = {benchmark: samples_wanted(evaluation, benchmark) for benchmark in evaluation.benchmarks}
+    full = {benchmark: full_samples(evaluation, benchmark) for benchmark in evaluation.benchmarks}
     if evaluation.budget == "full":
         return [full]
     return [dict(zip(full, sizes, strict=True)) for sizes in rung_sizes(list(full.values()))]
@@ -73,7 +73,7 @@ def rung_sizes(full: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 class Sampling(NamedTuple):
-    """One evaluation of one checkpoint; `draw` 0 are the samples that select, `grid.FRESH` those that do not."""
+    """One evaluation of one checkpoint; `draw` 0 are the samples that select, `FRESH` those that do not."""
 
     benchmark: str
     step: int

@@ -6,6 +6,8 @@ Same id ⇒ same training, so units are shared between experiments and only what
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,10 @@ class Unit:
         return " ".join([name, *(f"{k}={v:g}" for k, v in self.knobs.items())])
 
 
+Setting = list[Unit]  # units that differ in nothing but the seed
+Family = list[Setting]  # the settings of one method in one setup, or of its untrained student
+
+
 @dataclass(frozen=True)
 class _Pair:
     """A setup with what is known of its models."""
@@ -71,7 +77,33 @@ def expand(experiment: Experiment, runs: Path | None = None) -> list[Unit]:
     return units
 
 
-def waves(units: list[Unit]) -> list[list[Unit]]:
+def families(units: Iterable[Unit]) -> list[Family]:
+    """The settings of each setup and method, and of the untrained student, in the order of the grid.
+
+    Selection takes one checkpoint of a family. The supervised stage and the probe have none to choose.
+    """
+    settings_of: dict[tuple[str, str | None], dict[str, Setting]] = defaultdict(lambda: defaultdict(list))
+    for unit in units:
+        if unit.kind in ("trial", "base_eval"):
+            settings_of[unit.setup, unit.method][unit.label].append(unit)
+    return [list(settings.values()) for settings in settings_of.values()]
+
+
+def checkpoint_steps(unit: Unit, setup: Setup) -> list[int]:
+    """After how many steps a unit makes a checkpoint, ascending; always after the last one.
+
+    With `checkpoint_every: 20` a trial of 50 steps makes them after 20, 40 and 50. The supervised stage makes those
+    that trials start from; the untrained student trains nothing and makes none.
+    """
+    if unit.kind == "sft":
+        steps = {*setup.training.sft.checkpoints, unit.steps}
+    else:
+        every = setup.training.checkpoint_every
+        steps = {*range(every, unit.steps + 1, every), unit.steps} - {0}
+    return sorted(steps)
+
+
+def waves(units: Sequence[Unit]) -> list[list[Unit]]:
     """Units by depth of dependency: a wave needs only what earlier waves made."""
     first = [unit for unit in units if not unit.depends_on]
     return [wave for wave in (first, [unit for unit in units if unit.depends_on]) if wave]

@@ -6,21 +6,20 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
-from orchestrator.config import Experiment
 from orchestrator.experiment import evaluations
 from orchestrator.experiment.evaluations import Sampling
 from orchestrator.experiment.methods import BASE, method_label
-from orchestrator.experiment.units import Unit
+from orchestrator.experiment.units import Family, Unit
 from orchestrator.monitor.time_left import Job, seconds_of, sweep_seconds, work_left, work_once_trained
 from orchestrator.monitor.timings import Costs, measure
 from orchestrator.records.log import EVALUATING, RESCORING, TRAINING
 from orchestrator.records.rundir import RunReader
 from orchestrator.selection import scores as selection
 from orchestrator.selection.damage import damaged_units
-from orchestrator.selection.wants import Wants, standing, wants
+from orchestrator.selection.study import Study
+from orchestrator.selection.wants import Wants, family_state, wants
 
 STATES = ("done", "running", "failed", "damaged", "interrupted", "queued", "waiting")
 
@@ -111,31 +110,31 @@ class _Family:
     Once it is trained it will want `later` samples (EVALUATING or RESCORING) of some of the units in `candidates`.
     """
 
-    settings: list[list[Unit]]
+    settings: Family
     wants: Wants
     best: selection.Candidate | None
     later: str | None = None
     candidates: frozenset[str] = frozenset()
 
 
-def collect(experiment: Experiment, units: list[Unit], runs: Path) -> list[UnitStatus]:
+def collect(study: Study) -> list[UnitStatus]:
     """Status of each unit, in the order of `units`."""
-    return overview(experiment, units, runs).units
+    return overview(study).units
 
 
-def overview(experiment: Experiment, units: list[Unit], runs: Path, session: Session | None = None) -> Overview:
+def overview(study: Study, session: Session | None = None) -> Overview:
     """Status of each unit, in the order of `units`, and of the sweep; safe while it runs.
 
     A unit with damaged files is `damaged`, and no best is told of its family: it cannot be known.
     """
-    damaged = damaged_units(experiment, units, runs)
+    damaged = damaged_units(study)
     if not damaged:
-        return _overview(experiment, units, runs, session)
-    sound = [unit for unit in units if not damaged.keys() & {unit.id, *unit.depends_on}]
-    made = _overview(experiment, sound, runs, session)
+        return _overview(study, session)
+    sound = [unit for unit in study.units if not damaged.keys() & {unit.id, *unit.depends_on}]
+    made = _overview(study.with_units(sound), session)
     known = {s.id: s for s in made.units}
-    statuses = [known.get(unit.id) or _unread_status(unit, damaged.get(unit.id)) for unit in units]
-    unread = {(unit.setup, method_label(unit.method or BASE)) for unit in units if unit.id not in known}
+    statuses = [known.get(unit.id) or _unread_status(unit, damaged.get(unit.id)) for unit in study.units]
+    unread = {(unit.setup, method_label(unit.method or BASE)) for unit in study.units if unit.id not in known}
     families = [
         replace(family, score=None, setting=None, step=None) if (family.setup, family.label) in unread else family
         for family in made.families
@@ -163,19 +162,19 @@ def _unread_status(unit: Unit, damage: str | None) -> UnitStatus:
     )
 
 
-def _overview(experiment: Experiment, units: list[Unit], runs: Path, session: Session | None) -> Overview:
-    found = [_family(experiment, family, runs) for family in selection.families(units)]
+def _overview(study: Study, session: Session | None) -> Overview:
+    found = [_family(study, family) for family in study.families()]
     wanted = {unit_id: samples for family in found for unit_id, samples in family.wants.items()}
     later = {unit_id: family.later for family in found for unit_id in family.candidates if family.later}
-    costs = measure(experiment, units, runs)
-    view = _View(experiment, runs, wanted, later, costs)
-    statuses = [view.unit_status(unit) for unit in units]
+    costs = measure(study)
+    view = _View(study, wanted, later, costs)
+    statuses = [view.unit_status(unit) for unit in study.units]
     states = {s.id: s.state for s in statuses}
     families = [_family_status(family, states) for family in found]
     running = [s for s in statuses if s.state == "running"]
     used = {"CPU": sum(s.cpus for s in running), "GPU": float(sum(s.gpus for s in running))}
     cluster = session.cluster if session else {}
-    left = sweep_seconds(_jobs(experiment, units, statuses, found, costs), cluster, len(running))
+    left = sweep_seconds(_jobs(study, statuses, found, costs), cluster, len(running))
     if session is None:
         return Overview(statuses, families, left, used=used)
     elapsed = time.monotonic() - session.started
@@ -184,17 +183,17 @@ def _overview(experiment: Experiment, units: list[Unit], runs: Path, session: Se
     return Overview(statuses, families, left, elapsed, rate, used, cluster)
 
 
-def missing_units(experiment: Experiment, units: list[Unit], runs: Path) -> list[Unit]:
+def missing_units(study: Study) -> list[Unit]:
     """Units that still need work: training, or samples that are wanted now."""
-    wanted = wants(experiment, units, runs)
-    return [unit for unit in units if unit.id in wanted or not RunReader(runs, unit.id).trained]
+    wanted = wants(study)
+    return [unit for unit in study.units if unit.id in wanted or not study.reader(unit).trained]
 
 
-def _family(experiment: Experiment, family: list[list[Unit]], runs: Path) -> _Family:
+def _family(study: Study, family: Family) -> _Family:
     """Where a family stands. While it is open, what stands best now is what would be sampled again."""
-    setup = experiment.setups[family[0][0].setup]
-    now = standing(setup, family, runs)
-    best = selection.best_of(selection.candidates(setup, family, runs))
+    setup = study.setup_of(family[0][0])
+    now = family_state(study, family)
+    best = selection.best_of(selection.candidates(study, family))
     if now.settled:
         return _Family(family, now.wants, best)
     members = frozenset(unit.id for setting in family for unit in setting)
@@ -205,7 +204,7 @@ def _family(experiment: Experiment, family: list[list[Unit]], runs: Path) -> _Fa
     chosen = {unit.id for unit in best.setting} if best else set()
     for setting in family:
         # A setting of several seeds may come to stand best only with its last seed: none of them is done before that.
-        if len(setting) > 1 and not all(RunReader(runs, unit.id).trained for unit in setting):
+        if len(setting) > 1 and not all(study.reader(unit).trained for unit in setting):
             chosen |= {unit.id for unit in setting}
     return _Family(family, now.wants, best, RESCORING, frozenset(chosen))
 
@@ -224,16 +223,15 @@ def _family_status(family: _Family, states: Mapping[str, str]) -> FamilyStatus:
 class _View:
     """What the status of every unit rests on: the samples wanted now, and those that will be wanted `later`."""
 
-    experiment: Experiment
-    runs: Path
+    study: Study
     wanted: Wants
     later: Mapping[str, str]
     costs: Costs
 
     def unit_status(self, unit: Unit) -> UnitStatus:
-        run, setup = RunReader(self.runs, unit.id), self.experiment.setups[unit.setup]
+        run = self.study.reader(unit)
         metrics = run.metrics()
-        ids = list(evaluations.evaluation_ids(setup).values())
+        ids = list(self.study.evaluation_ids(unit.setup).values())
         scores = {} if unit.kind == "sft" else selection.trajectory(run, ids)
         best = selection.best_step(run, ids) if scores else None
         latest = max(scores, default=None)
@@ -282,7 +280,7 @@ class _View:
             return "waiting" if rescoring else "queued"
         if run.started:
             return "interrupted"
-        return "queued" if all(RunReader(self.runs, needed).trained for needed in unit.depends_on) else "waiting"
+        return "queued" if all(self.study.reader(needed).trained for needed in unit.depends_on) else "waiting"
 
     def _phase(self, unit: Unit, run: RunReader, state: str) -> str | None:
         """What a unit does if it runs, else what it waits for."""
@@ -313,31 +311,28 @@ class _View:
         return "queued for evaluation" if state == "queued" and run.trained else state
 
     def _needed(self, unit: Unit, run: RunReader, step: int) -> float | None:
-        work = work_left(self.experiment, unit, run, step, self._missing(unit, run))
+        work = work_left(self.study.experiment, unit, run, step, self._missing(unit, run))
         return seconds_of(unit, work, self.costs)
 
     def _missing(self, unit: Unit, run: RunReader) -> dict[Sampling, int]:
         """Samples of each problem that the checkpoints of a unit lack now."""
-        setup = self.experiment.setups[unit.setup]
-        wanted, lacking = self.wanted.get(unit.id, {}), {}
-        ids = {draw: evaluations.drawn_evaluation_ids(setup, draw) for draw in {sampling.draw for sampling in wanted}}
-        for sampling, samples in wanted.items():
-            have = selection.tally(run, ids[sampling.draw][sampling.benchmark], sampling.step)
+        lacking = {}
+        for sampling, samples in self.wanted.get(unit.id, {}).items():
+            ids = self.study.evaluation_ids(unit.setup, sampling.draw)
+            have = selection.tally(run, ids[sampling.benchmark], sampling.step)
             lacking[sampling] = samples - (have.samples if have else 0)
         return lacking
 
 
-def _jobs(
-    experiment: Experiment, units: list[Unit], statuses: list[UnitStatus], found: list[_Family], costs: Costs
-) -> list[Job]:
+def _jobs(study: Study, statuses: list[UnitStatus], found: list[_Family], costs: Costs) -> list[Job]:
     """What is left: of the units, of those that wait for others, and of families once they are trained."""
     jobs = []
-    for unit, s in zip(units, statuses, strict=True):
+    for unit, s in zip(study.units, statuses, strict=True):
         if s.state not in ("done", "failed"):
             jobs.append(Job(unit, s.seconds_needed, wave=1 if s.state == "waiting" and s.step < s.steps else 0))
     for family in found:
         if family.later:
             seeds = family.settings[0]
-            seconds = seconds_of(seeds[0], work_once_trained(experiment, family.settings), costs)
+            seconds = seconds_of(seeds[0], work_once_trained(study.experiment, family.settings), costs)
             jobs += [Job(unit, None if seconds is None else seconds / len(seeds), wave=2) for unit in seeds]
     return jobs

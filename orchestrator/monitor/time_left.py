@@ -8,12 +8,11 @@ from dataclasses import dataclass
 
 from orchestrator.config import Experiment
 from orchestrator.experiment.evaluations import Sampling, problems_wanted, samples_at_once
-from orchestrator.experiment.units import Unit
+from orchestrator.experiment.units import Family, Unit
 from orchestrator.monitor.timings import BLENDED, PLAIN, Costs
 from orchestrator.planning import plan
 from orchestrator.planning.evaluation import checkpoints_evaluated, evaluation_generations, expected_share, family_size
 from orchestrator.records.rundir import RunReader
-from orchestrator.selection.scores import Setting
 
 Work = Counter[str]  # kind of work (see `timings`) → steps or responses
 
@@ -42,7 +41,7 @@ def work_left(experiment: Experiment, unit: Unit, run: RunReader, step: int, mis
     return +work
 
 
-def work_once_trained(experiment: Experiment, family: list[Setting]) -> Work:
+def work_once_trained(experiment: Experiment, family: Family) -> Work:
     """Responses that a family gets when all of it is trained: the later rungs of its race, then fresh samples."""
     unit, seeds = family[0][0], len(family[0])
     setup = experiment.setups[unit.setup]

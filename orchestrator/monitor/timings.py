@@ -8,7 +8,6 @@ was. As long as nothing at all was measured, nothing is known.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -19,6 +18,7 @@ from orchestrator.experiment.units import Unit
 from orchestrator.planning import plan
 from orchestrator.planning.evaluation import checkpoints_evaluated, evaluation_generations
 from orchestrator.records.rundir import RunReader
+from orchestrator.selection.study import Study
 
 TRAIN_FIELDS = ("rollout", "score", "reward", "learn")  # of a row of a training step
 BLENDED, PLAIN = "blended step", "plain step"  # kinds of work; the others are the keys of benchmarks
@@ -42,14 +42,14 @@ class Costs:
         return self.measured / self.planned * _planned(self.experiment, unit)[kind] if self.planned else None
 
 
-def measure(experiment: Experiment, units: Iterable[Unit], runs: Path) -> Costs:
+def measure(study: Study) -> Costs:
     """What the wall-clock rows of the units say."""
-    costs = Costs(experiment)
-    for unit in units:
-        found = _measured(runs, unit.id, plan.teacher_online_steps(unit), RunReader(runs, unit.id).timing_stamp())
+    costs = Costs(study.experiment)
+    for unit in study.units:
+        found = _measured(study.runs, unit.id, plan.teacher_online_steps(unit), study.reader(unit).timing_stamp())
         if not found:
             continue
-        planned = _planned(experiment, unit)
+        planned = _planned(study.experiment, unit)
         for kind, seconds in found:
             for where in _sources(unit):
                 costs.rows[where, kind].append(seconds)

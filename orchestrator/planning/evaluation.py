@@ -7,7 +7,6 @@ where they hardly do. It is no bound.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -16,9 +15,9 @@ import numpy as np
 from orchestrator.config import Experiment, Setup
 from orchestrator.engines.memory import GIB, decoder
 from orchestrator.experiment import evaluations
-from orchestrator.experiment.evaluations import problems_wanted, samples_wanted
-from orchestrator.experiment.units import Unit
-from orchestrator.selection.scores import Setting, decided_by_family, families
+from orchestrator.experiment.evaluations import full_samples, problems_wanted
+from orchestrator.experiment.units import Family, Unit, checkpoint_steps, families
+from orchestrator.selection.scores import decided_by_family
 
 Span = tuple[float, float]  # low, high
 
@@ -47,16 +46,19 @@ class Cost:
 
 
 def checkpoints_evaluated(unit: Unit, setup: Setup) -> int:
-    """A trial's are those of every `checkpoint_every` steps and the last; the supervised stage has none."""
+    """How many checkpoints of a unit are evaluated: all of a trial, and the untrained student as it is.
+
+    Those of the supervised stage are only started from.
+    """
     if unit.kind == "trial":
-        return math.ceil(unit.steps / setup.training.checkpoint_every)
+        return len(checkpoint_steps(unit, setup))
     return 1 if unit.kind == "base_eval" else 0
 
 
 def evaluation_generations(setup: Setup) -> dict[str, int]:
     """Generations of one checkpoint by benchmark: problems × n."""
     evaluation = setup.evaluation
-    return {key: problems_wanted(evaluation, key) * samples_wanted(evaluation, key) for key in evaluation.benchmarks}
+    return {key: problems_wanted(evaluation, key) * full_samples(evaluation, key) for key in evaluation.benchmarks}
 
 
 def budgets(experiment: Experiment, units: list[Unit], hours: Mapping[str, Span]) -> dict[str, Cost]:
@@ -77,7 +79,7 @@ def budgets(experiment: Experiment, units: list[Unit], hours: Mapping[str, Span]
     return {name: _sum(costs) for name, costs in parts.items()}
 
 
-def family_size(family: list[Setting], setup: Setup) -> int:
+def family_size(family: Family, setup: Setup) -> int:
     """Checkpoints that a family chooses from; seeds are averaged."""
     return sum(checkpoints_evaluated(setting[0], setup) for setting in family)
 
@@ -115,7 +117,7 @@ def disk_gib(experiment: Experiment, units: Iterable[Unit]) -> Span:
 
 def _first_rung_share(setup: Setup) -> float:
     full = evaluation_generations(setup)
-    n = [samples_wanted(setup.evaluation, benchmark) for benchmark in full]
+    n = [full_samples(setup.evaluation, benchmark) for benchmark in full]
     first = sum(g * m / of for g, m, of in zip(full.values(), evaluations.rung_sizes(n)[0], n, strict=True))
     return first / sum(full.values())
 

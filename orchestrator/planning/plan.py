@@ -17,7 +17,7 @@ Low and high are two scenarios (`LOW`, `HIGH`), not a confidence interval. Memor
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from orchestrator.config import Experiment, Runtime, Setup, Training
@@ -133,7 +133,9 @@ class Plan:
     done: Mapping[str, Done] = field(default_factory=dict)
 
 
-def make_plan(experiment: Experiment, units: list[Unit] | None = None, done: Mapping[str, Done] | None = None) -> Plan:
+def make_plan(
+    experiment: Experiment, units: Sequence[Unit] | None = None, done: Mapping[str, Done] | None = None
+) -> Plan:
     """The plan of `experiment`, whose units are `units`: instant, without side effects."""
     units = expand(experiment) if units is None else units
     wave_of = {unit.id: number for number, wave in enumerate(waves(units), 1) for unit in wave}

@@ -7,51 +7,50 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.config import Experiment, Setup
+from orchestrator.config import Setup
 from orchestrator.errors import UserError
-from orchestrator.experiment import evaluations
 from orchestrator.experiment.evaluations import FRESH, Sampling
 from orchestrator.experiment.units import Unit
 from orchestrator.planning.plan import Done
 from orchestrator.records.rundir import RunReader
 from orchestrator.selection import scores
-from orchestrator.selection.wants import standing, wants
+from orchestrator.selection.study import Study
+from orchestrator.selection.wants import FamilyState, family_state, wants
 
 # Where the parts of an identity stand in a setup file; the others have their own names.
 CONFIG_NAMES = {name: f"training.{name}" for name in ("objective", "top_k", "steps", "checkpoint_every")}
 
 
-def done_of(experiment: Experiment, units: list[Unit], runs: Path) -> dict[str, Done]:
+def done_of(study: Study) -> dict[str, Done]:
     """What is there of each unit, by id; nothing is written."""
-    if not runs.is_dir():
+    if not study.runs.is_dir():
         return {}
     found = {}
-    ids = {name: list(evaluations.evaluation_ids(setup).values()) for name, setup in experiment.setups.items()}
-    stands = {}
-    for family in scores.families(units):
-        now = standing(experiment.setups[family[0][0].setup], family, runs)
-        stands |= {unit.id: now for setting in family for unit in setting}
-    wanted = wants(experiment, units, runs)
-    for unit in units:
-        run, now = RunReader(runs, unit.id), stands.get(unit.id)
+    state_of: dict[str, FamilyState] = {}
+    for family in study.families():
+        state = family_state(study, family)
+        state_of |= {unit.id: state for setting in family for unit in setting}
+    wanted = wants(study)
+    for unit in study.units:
+        run, state = study.reader(unit), state_of.get(unit.id)
         found[unit.id] = Done(
             steps=unit.steps if run.trained else min(run.next_step, unit.steps),
-            generations=0 if unit.kind == "sft" else _generations(run, ids[unit.setup]),
-            selected=now is not None and now.settled,
-            rescored=now is not None and now.settled and not now.wants,
+            generations=0 if unit.kind == "sft" else _generations(study, unit),
+            selected=state is not None and state.settled,
+            rescored=state is not None and state.settled and not state.wants,
             complete=run.trained and unit.id not in wanted,
         )
     return found
 
 
-def _generations(run: RunReader, evaluation_ids: Sequence[str]) -> int:
+def _generations(study: Study, unit: Unit) -> int:
     """Samples that take part in selection, over all checkpoints and benchmarks."""
-    counts = (
-        scores.tally(run, evaluation_id, step)
-        for evaluation_id in evaluation_ids
-        for step in run.evaluated_steps(evaluation_id)
-    )
-    return sum(int(tally.n.sum()) for tally in counts if tally is not None)
+    run, generations = study.reader(unit), 0
+    for evaluation_id in study.evaluation_ids(unit.setup).values():
+        for step in run.evaluated_steps(evaluation_id):
+            tally = scores.tally(run, evaluation_id, step)
+            generations += 0 if tally is None else int(tally.n.sum())
+    return generations
 
 
 # --- why ---
@@ -71,17 +70,17 @@ class Reason:
     differences: tuple[str, ...] = ()
 
 
-def reasons(experiment: Experiment, units: list[Unit], runs: Path) -> list[Reason]:
+def reasons(study: Study) -> list[Reason]:
     """One for each unit, in their order."""
-    wanted = wants(experiment, units, runs) if runs.is_dir() else {}
-    others = list(_recorded(runs))
+    wanted = wants(study) if study.runs.is_dir() else {}
+    others = list(_recorded(study.runs))
     found = []
-    for unit in units:
-        run = RunReader(runs, unit.id)
+    for unit in study.units:
+        run = study.reader(unit)
         if run.started or run.trained:
-            found.append(Reason(unit, _why_started(unit, run, wanted.get(unit.id, {}), experiment.setups[unit.setup])))
+            found.append(Reason(unit, _why_started(unit, run, wanted.get(unit.id, {}), study.setup_of(unit))))
         else:
-            waits = [needed for needed in unit.depends_on if not RunReader(runs, needed).trained]
+            waits = [needed for needed in unit.depends_on if not study.reader(needed).trained]
             why = f"missing; waits for {waits[0]}" if waits else "missing"
             found.append(Reason(unit, why, *_nearest(unit, others)))
     return found

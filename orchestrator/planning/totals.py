@@ -13,7 +13,7 @@ from typing import Any
 
 from orchestrator.config import Experiment, Setup
 from orchestrator.engines.memory import Memory
-from orchestrator.experiment.units import Unit
+from orchestrator.experiment.units import Unit, families
 from orchestrator.planning.evaluation import (
     Cost,
     Span,
@@ -25,7 +25,6 @@ from orchestrator.planning.evaluation import (
     family_size,
 )
 from orchestrator.planning.plan import HIGH, LOW, PHASES, Done, Plan, PlannedUnit, Range, gpu_hours
-from orchestrator.selection.scores import families
 
 ALL_PHASES = (*PHASES, "rescore")
 NOTHING = Range(0.0, 0.0)

@@ -235,7 +235,7 @@ class RunReader:
             raise damaged(path, f"cannot be read ({error.strerror or error})", REEVALUATE) from None
         return stat.st_ino, stat.st_mtime_ns
 
-    def rungs(self, evaluation_id: str, step: int) -> list[tuple[int, list[int]]]:
+    def noted_rungs(self, evaluation_id: str, step: int) -> list[tuple[int, list[int]]]:
         """(n, correct of each problem) as they were whenever a race took more samples, fewest first."""
         path = self._rungs_path(evaluation_id, step)
         rows = parse_rows(self._sealed(path) or b"", path, REEVALUATE)

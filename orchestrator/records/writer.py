@@ -149,7 +149,7 @@ class RunWriter(RecordWriter):
         counts = self.counts(evaluation_id, step)
         assert counts, "only what was evaluated is extended"
         now = (counts[0][1], [correct for _, _, correct in counts])
-        rungs = [*(rung for rung in self.rungs(evaluation_id, step) if rung != now), now]
+        rungs = [*(rung for rung in self.noted_rungs(evaluation_id, step) if rung != now), now]
         lines = [_line({"n": n, "correct": correct}) for n, correct in rungs]
         write_atomically(self._rungs_path(evaluation_id, step), sealed_lines("".join(lines)))
 

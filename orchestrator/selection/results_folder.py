@@ -16,10 +16,9 @@ from typing import Any
 import yaml
 
 from orchestrator.config import Experiment
-from orchestrator.experiment import evaluations
 from orchestrator.experiment.identity import digest
-from orchestrator.experiment.units import Unit
 from orchestrator.records.files import write_atomically
+from orchestrator.selection.study import Study
 
 RECORD = "experiment.yaml"
 # Overrides that change neither a row nor a number.
@@ -49,27 +48,27 @@ def folder_of(name: str, runs: Path) -> Path:
     return runs / "results" / name
 
 
-def claim(experiment: Experiment, units: Sequence[Unit], runs: Path) -> Path:
+def claim(study: Study) -> Path:
     """The folder of the experiment's results, made and recorded as its own.
 
     It holds no figures or pages of other runs: where the ids of units or evaluations are not those that it was last
     written for, as with models made anew on another machine, what was drawn of the others is removed.
     """
-    own = content_digest(experiment)
-    for name in (experiment.name, f"{experiment.name}-{own}"):
-        folder = folder_of(name, runs)
+    own = content_digest(study.experiment)
+    for name in (study.experiment.name, f"{study.experiment.name}-{own}"):
+        folder = folder_of(name, study.runs)
         folder.mkdir(parents=True, exist_ok=True)
         if _is_free(folder):
             _write_first(folder / RECORD, f"digest: {own}\n")
         if _recorded(folder, "digest") == own:
             break
     of = digest(
-        [sorted(unit.id for unit in units), *(evaluations.evaluation_ids(s) for s in experiment.setups.values())]
+        [sorted(unit.id for unit in study.units), *(study.evaluation_ids(name) for name in study.experiment.setups)]
     )
     if _recorded(folder, "runs") != of:
-        for path in _drawn(folder, experiment):
+        for path in _drawn(folder, study.experiment):
             path.unlink()
-    write_atomically(folder / RECORD, _record(experiment, own, of))
+    write_atomically(folder / RECORD, _record(study.experiment, own, of))
     return folder
 
 

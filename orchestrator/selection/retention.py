@@ -8,39 +8,40 @@ that are not the best of their setting are dropped here.
 from __future__ import annotations
 
 from contextlib import closing
-from pathlib import Path
 
-from orchestrator.config import Experiment, Setup
-from orchestrator.experiment.units import Unit
+from orchestrator.experiment.units import Setting
 from orchestrator.records.lease import LeaseHeld
-from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection import scores
-from orchestrator.selection.wants import standing
+from orchestrator.selection.study import Study
+from orchestrator.selection.wants import family_state
 
 
-def prune(experiment: Experiment, units: list[Unit], runs: Path) -> None:
-    """Drop what the final selections leave behind; nothing under `keep: all`. What another process holds stays."""
-    if experiment.runtime.keep != "best":
+def prune(study: Study) -> None:
+    """Drop what the final selections leave behind.
+
+    Does nothing under `keep: all`, and skips units that another process is running.
+    """
+    if study.experiment.runtime.keep != "best":
         return
-    for family in scores.families(units):
-        setup = experiment.setups[family[0][0].setup]
-        if family[0][0].kind != "trial" or not scores.decided_by_family(experiment, family[0][0]):
+    for family in study.families():
+        first = family[0][0]
+        if first.kind != "trial" or not scores.decided_by_family(study.experiment, first):
             continue
-        stands = standing(setup, family, runs)
-        if stands.settled and not stands.wants:
+        state = family_state(study, family)
+        if state.settled and not state.wants:
             for setting in family:
-                _keep_best(setup, setting, runs)
+                _keep_best(study, setting)
 
 
-def _keep_best(setup: Setup, setting: scores.Setting, runs: Path) -> None:
-    best = scores.best_of(scores.candidates(setup, [setting], runs))
+def _keep_best(study: Study, setting: Setting) -> None:
+    best = scores.best_of(scores.candidates(study, [setting]))
     if best is None:
         return
     for unit in setting:
-        if set(RunReader(runs, unit.id).checkpoints()) - {best.step}:
+        if set(study.reader(unit).checkpoints()) - {best.step}:
             try:
-                with closing(RunWriter(runs, unit.id)) as run:
+                with closing(RunWriter(study.runs, unit.id)) as run:
                     run.drop_checkpoints({best.step})
             except LeaseHeld:
                 continue

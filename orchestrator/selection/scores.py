@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache, cached_property
@@ -12,13 +11,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.config import Experiment, Setup
+from orchestrator.config import Experiment
 from orchestrator.experiment import evaluations
-from orchestrator.experiment.units import Unit
+from orchestrator.experiment.units import Family, Setting, Unit
 from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.records.rundir import RunReader
-
-Setting = list[Unit]  # units that differ in nothing but the seed
+from orchestrator.selection.study import Study
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +98,7 @@ def trajectory(run: RunReader, evaluation_ids: list[str]) -> dict[int, Fraction]
 def best_step(run: RunReader, evaluation_ids: list[str]) -> int | None:
     """The checkpoint with the highest mean among those with the most samples, ties to the earliest.
 
-    None before the first evaluation. Fewer samples are those of checkpoints that were given up.
+    None before the first evaluation. A checkpoint with fewer samples was dropped from its race.
     """
     means = trajectory(run, evaluation_ids)
     samples = {step: sum(_samples(run, evaluation_id, step) for evaluation_id in evaluation_ids) for step in means}
@@ -113,35 +111,21 @@ def highest(means: dict[int, Fraction]) -> int | None:
     return max(means, key=lambda step: (means[step], -step)) if means else None
 
 
-def families(units: Iterable[Unit]) -> list[list[Setting]]:
-    """The settings of each setup and method, and of the untrained student, in the order of the grid."""
-    found: dict[tuple[str, str | None], dict[str, Setting]] = defaultdict(lambda: defaultdict(list))
-    for unit in units:
-        if unit.kind in ("trial", "base_eval"):
-            found[unit.setup, unit.method][unit.label].append(unit)
-    return [list(settings.values()) for settings in found.values()]
-
-
 def decided_by_family(experiment: Experiment, unit: Unit) -> bool:
     """Whether a trial alone cannot tell which of its checkpoints may be selected: in a race, or averaged over seeds."""
     budget = experiment.setups[unit.setup].evaluation.budget
     return budget == "adaptive" or len(experiment.seeds_of(unit.method)) > 1
 
 
-def candidates(setup: Setup, family: list[Setting], runs: Path) -> list[Candidate]:
+def candidates(study: Study, family: Family) -> list[Candidate]:
     """Checkpoints of a family that all seeds of their setting have on all benchmarks."""
-    ids = evaluations.evaluation_ids(setup)
-    return [
-        _candidate(setup, ids, setting, step, runs)
-        for setting in family
-        for step in evaluated_steps(setup, setting, runs)
-    ]
+    return [_candidate(study, setting, step) for setting in family for step in evaluated_steps(study, setting)]
 
 
-def evaluated_steps(setup: Setup, setting: Setting, runs: Path) -> list[int]:
+def evaluated_steps(study: Study, setting: Setting) -> list[int]:
     """Checkpoints that all seeds of a setting have on all benchmarks; a trial's are not the untrained student."""
-    ids = evaluations.evaluation_ids(setup).values()
-    steps = [set(RunReader(runs, unit.id).evaluated_steps(evaluation_id)) for unit in setting for evaluation_id in ids]
+    ids = study.evaluation_ids(setting[0].setup).values()
+    steps = [set(study.reader(unit).evaluated_steps(evaluation_id)) for unit in setting for evaluation_id in ids]
     return [step for step in sorted(set.intersection(*steps)) if step > 0 or setting[0].kind == "base_eval"]
 
 
@@ -156,14 +140,17 @@ def best_of(candidates: Sequence[Candidate]) -> Candidate | None:
     return max(pool, key=lambda candidate: (candidate.mean, -candidate.step), default=None)
 
 
-def _candidate(setup: Setup, ids: dict[str, str], setting: Setting, step: int, runs: Path) -> Candidate:
-    means, sampled = [], Fraction(0)
-    for benchmark, evaluation_id in ids.items():
-        found = [tally(RunReader(runs, unit.id), evaluation_id, step) for unit in setting]
-        tallies = [counts for counts in found if counts is not None]
-        assert len(tallies) == len(setting), "only evaluated checkpoints are candidates"
+def _candidate(study: Study, setting: Setting, step: int) -> Candidate:
+    """Scores and samples of a checkpoint that all seeds have; the seed with the fewest samples counts for all."""
+    evaluation, means, sampled = study.setup_of(setting[0]).evaluation, [], Fraction(0)
+    for benchmark, evaluation_id in study.evaluation_ids(setting[0].setup).items():
+        tallies = []
+        for unit in setting:
+            counts = tally(study.reader(unit), evaluation_id, step)
+            assert counts is not None, "only evaluated checkpoints are candidates"
+            tallies.append(counts)
         means.append(sum((counts.pass_at_1 for counts in tallies), Fraction(0)) / len(tallies))
-        wanted = evaluations.samples_wanted(setup.evaluation, benchmark)
+        wanted = evaluations.full_samples(evaluation, benchmark)
         sampled += Fraction(min(wanted, *(counts.samples for counts in tallies)), wanted)
     return Candidate(tuple(setting), step, sum(means, Fraction(0)) / len(means), sampled)
 
@@ -182,7 +169,7 @@ def _tallies(run: RunReader, evaluation_id: str, step: int) -> tuple[Tally, ...]
 @cache
 def _read(path: Path, evaluation_id: str, step: int, _stamp: tuple[int, int]) -> tuple[Tally, ...]:
     run = RunReader(path.parent, path.name)
-    noted, now = run.rungs(evaluation_id, step), run.counts(evaluation_id, step)
+    noted, now = run.noted_rungs(evaluation_id, step), run.counts(evaluation_id, step)
     if not now:
         return ()
     names, n, correct = zip(*now, strict=True)

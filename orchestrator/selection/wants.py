@@ -4,144 +4,159 @@ A checkpoint gets the first rung of samples as soon as it is there. Once all tri
 is replayed from the counts at each rung (`orchestrator.selection.race`); those still in it get the next one. Under
 `budget: full` the first rung is the last. When nothing is left, the checkpoint selected in the family gets fresh
 samples, which take no part in selection.
+
+No decision is written down anywhere. The counts at each rung are kept in the run directory before the next rung adds to
+them, so that whoever asks replays the same race on the same numbers and comes to the same answer.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
-from orchestrator.config import Experiment, Setup
 from orchestrator.experiment import evaluations
-from orchestrator.experiment.evaluations import Sampling
-from orchestrator.experiment.units import Unit
+from orchestrator.experiment.evaluations import FRESH, Sampling
+from orchestrator.experiment.units import Family, Setting, Unit
 from orchestrator.records.files import damaged
-from orchestrator.records.rundir import RunReader
 from orchestrator.selection import race, scores
-from orchestrator.selection.scores import Setting
+from orchestrator.selection.study import Study
 
-Rival = tuple[Setting, int]  # a setting's checkpoint of one step
+Rival = tuple[Setting, int]  # a checkpoint in a race: of a setting, after how many steps
 Wants = dict[str, dict[Sampling, int]]  # unit id → samples for each problem; nothing that is already there
 
 
 @dataclass(frozen=True)
-class Standing:
-    """Where the family of some settings is: what it wants, and whether its selection is final."""
+class FamilyState:
+    """What a family wants now, and whether its selection is final (`settled`): more samples cannot change it."""
 
     wants: Wants
     settled: bool
 
 
-@dataclass(frozen=True)
-class _Scene:
-    """What all questions about a family need; `ids` are evaluation ids by draw, which take a while to make."""
-
-    setup: Setup
-    runs: Path
-    ids: dict[int, dict[str, str]]
-
-    def lacking(self, setting: Sequence[Unit], step: int, wanted: dict[str, int], draw: int = 0) -> Wants:
-        """Which of the `wanted` samples each seed of a setting lacks at one checkpoint.
-
-        Raises Damaged where they cannot be had any more, because the checkpoint was lost.
-        """
-        found: Wants = {}
-        for unit in setting:
-            run = RunReader(self.runs, unit.id)
-            for benchmark, n in wanted.items():
-                have = scores.tally(run, self.ids[draw][benchmark], step)
-                if have is None or have.samples < n:
-                    if step in self.lost(unit):
-                        raise damaged(run.checkpoint_path(step), "is gone before it was evaluated", run.remedy)
-                    found.setdefault(unit.id, {})[Sampling(benchmark, step, draw)] = n
-        return found
-
-    def checkpoints(self, unit: Unit) -> Iterable[int]:
-        """Steps whose checkpoints were not dropped; the untrained student is always there."""
-        return [0] if unit.kind == "base_eval" else RunReader(self.runs, unit.id).committed_checkpoints()
-
-    def lost(self, unit: Unit) -> set[int]:
-        """Checkpoints that are gone although they were not dropped."""
-        run = RunReader(self.runs, unit.id)
-        return set(run.committed_checkpoints()) - set(run.checkpoints())
-
-    def is_kept(self, setting: Sequence[Unit], step: int) -> bool:
-        """Whether every seed still has the checkpoint."""
-        return all(step in self.checkpoints(unit) for unit in setting)
-
-    def counts(self, benchmark: str, rivals: list[Rival], n: int) -> race.Counts:
-        """What the rivals had at the rung of n samples."""
-        rows = [
-            [scores.tally_at(RunReader(self.runs, unit.id), self.ids[0][benchmark], step, n) for unit in setting]
-            for setting, step in rivals
-        ]
-        correct = np.stack([np.concatenate([counts.correct for counts in row]) for row in rows])
-        samples = np.stack([np.concatenate([counts.n for counts in row]) for row in rows])
-        return race.Counts(correct, samples, evaluations.samples_wanted(self.setup.evaluation, benchmark))
-
-
-def wants(experiment: Experiment, units: list[Unit], runs: Path) -> Wants:
+def wants(study: Study) -> Wants:
     """Samples that can and should be taken now."""
-    families = scores.families(units)
-    return _union(standing(experiment.setups[family[0][0].setup], family, runs).wants for family in families)
+    return _union(family_state(study, family).wants for family in study.families())
 
 
-def standing(setup: Setup, family: list[Setting], runs: Path) -> Standing:
-    """Where a family stands: first rungs, then the race, then the selected checkpoint's fresh samples."""
-    scene = _Scene(
-        setup, runs, {draw: evaluations.drawn_evaluation_ids(setup, draw) for draw in (0, evaluations.FRESH)}
-    )
+def family_state(study: Study, family: Family) -> FamilyState:
+    """What a family wants now: first rungs, then those of its race, then the selected checkpoint's fresh samples.
+
+    Raises Damaged where a checkpoint was lost that still wants samples.
+    """
+    evaluation = study.setup_of(family[0][0]).evaluation
     members = [unit for setting in family for unit in setting]
-    at_once = evaluations.samples_at_once(setup.evaluation, members[0].kind)
-    first = _union(scene.lacking([unit], step, at_once) for unit in members for step in scene.checkpoints(unit))
-    trained = all(unit.kind == "base_eval" or RunReader(runs, unit.id).trained for unit in members)
-    if first or not trained:
-        return Standing(first, settled=False)
-    next_rung = _next_rung(scene, family)
+    at_once = evaluations.samples_at_once(evaluation, members[0].kind)
+    first_rungs = _union(
+        _lacking(study, [unit], step, at_once) for unit in members for step in _kept_checkpoints(study, unit)
+    )
+    # A race is decided among all checkpoints of a family. One that came later could have beaten whoever had been
+    # dropped by then, so no race begins before every trial is trained and has its first samples.
+    trained = all(unit.kind == "base_eval" or study.reader(unit).trained for unit in members)
+    if first_rungs or not trained:
+        return FamilyState(first_rungs, settled=False)
+    next_rung = _next_rung(study, family)
     if next_rung:
-        return Standing(next_rung, settled=False)
-    return Standing(_rescoring(scene, family) if setup.evaluation.rescore else {}, settled=True)
+        return FamilyState(next_rung, settled=False)
+    return FamilyState(_fresh_samples(study, family) if evaluation.rescore else {}, settled=True)
 
 
-def _next_rung(scene: _Scene, family: list[Setting]) -> Wants:
-    """What the race lacks at its first rung that is not complete; a rival whose checkpoint is gone leaves it there."""
-    setup, rivals = scene.setup, _rivals(scene, family)
-    rungs, entered = evaluations.rungs(setup.evaluation), len(rivals)
-    for rung in rungs:
-        wanted = rung if len(rivals) > 1 else rungs[-1]
-        lacking = [scene.lacking(setting, step, wanted) for setting, step in rivals]
-        able = [not lacks or scene.is_kept(*rival) for rival, lacks in zip(rivals, lacking, strict=True)]
-        rivals, found = list(itertools.compress(rivals, able)), _union(itertools.compress(lacking, able))
-        if found or not rivals or wanted == rungs[-1]:
-            return found
-        if len(rivals) == 1:
-            continue  # the others left the race just now: the last one gets all samples
-        counts = [scene.counts(benchmark, rivals, n) for benchmark, n in rung.items()]
-        alive = race.survivors(counts, setup.evaluation.error, entered, len(rungs))
-        rivals = list(itertools.compress(rivals, alive))
-    raise AssertionError("the last rung returns")
+def _next_rung(study: Study, family: Family) -> Wants:
+    """The samples that the first incomplete rung of a family's race still needs; nothing once the race is over.
+
+    The race is replayed from its beginning, each rung on the counts as they were when that rung was complete. The
+    error of a race is spread over all comparisons it may make, hence over all checkpoints that entered it.
+    """
+    setup = study.setup_of(family[0][0])
+    rungs = evaluations.rungs(setup.evaluation)
+    rivals = [(setting, step) for setting in family for step in scores.evaluated_steps(study, setting)]
+    entered = len(rivals)
+    for rung in rungs[:-1]:
+        if len(rivals) < 2:
+            break  # a checkpoint that is left alone skips the rungs between and gets all samples at once
+        rivals, needed = _able_rivals(study, rivals, rung)
+        if needed:
+            return needed
+        if len(rivals) > 1:  # else the others have just left, and there is nothing to compare
+            counts = [_counts(study, benchmark, rivals, n) for benchmark, n in rung.items()]
+            alive = race.survivors(counts, setup.evaluation.error, entered, len(rungs))
+            rivals = [rival for rival, lives in zip(rivals, alive, strict=True) if lives]
+    _, needed = _able_rivals(study, rivals, rungs[-1])
+    return needed
 
 
-def _rivals(scene: _Scene, family: list[Setting]) -> list[Rival]:
-    steps = ((setting, scores.evaluated_steps(scene.setup, setting, scene.runs)) for setting in family)
-    return [(setting, step) for setting, evaluated in steps for step in evaluated]
+def _able_rivals(study: Study, rivals: Iterable[Rival], rung: dict[str, int]) -> tuple[list[Rival], Wants]:
+    """Those that have the samples of a rung or can still be given them, and the samples that they lack.
+
+    A checkpoint that was dropped, for example under another `budget`, cannot be sampled again. It leaves the race at
+    the first rung that it does not have: its counts are comparable with those of the others up to there.
+    """
+    able: list[Rival] = []
+    needed: list[Wants] = []
+    for setting, step in rivals:
+        lacks = _lacking(study, setting, step, rung)
+        if lacks and not _is_kept(study, setting, step):
+            continue
+        able.append((setting, step))
+        needed.append(lacks)
+    return able, _union(needed)
 
 
-def _rescoring(scene: _Scene, family: list[Setting]) -> Wants:
-    """Fresh samples of the selected checkpoint, if it is still there."""
-    best = scores.best_of(scores.candidates(scene.setup, family, scene.runs))
-    if best is None or not scene.is_kept(best.setting, best.step):
+def _fresh_samples(study: Study, family: Family) -> Wants:
+    """Fresh samples of the selected checkpoint, if it is still there.
+
+    The samples that selected it favour it: of many checkpoints the one with the luckiest samples was taken.
+    """
+    best = scores.best_of(scores.candidates(study, family))
+    if best is None or not _is_kept(study, best.setting, best.step):
         return {}
-    return scene.lacking(best.setting, best.step, evaluations.rungs(scene.setup.evaluation)[-1], evaluations.FRESH)
+    full = evaluations.rungs(study.setup_of(best.setting[0]).evaluation)[-1]
+    return _lacking(study, best.setting, best.step, full, FRESH)
+
+
+def _lacking(study: Study, setting: Sequence[Unit], step: int, wanted: dict[str, int], draw: int = 0) -> Wants:
+    """Which of the `wanted` samples (benchmark → n) each seed of a setting lacks at one checkpoint.
+
+    Raises Damaged where they cannot be had any more, because the checkpoint was lost.
+    """
+    lacking: Wants = {}
+    for unit in setting:
+        run, ids = study.reader(unit), study.evaluation_ids(unit.setup, draw)
+        for benchmark, n in wanted.items():
+            have = scores.tally(run, ids[benchmark], step)
+            if have is None or have.samples < n:
+                if step in set(run.committed_checkpoints()) - set(run.checkpoints()):
+                    raise damaged(run.checkpoint_path(step), "is gone before it was evaluated", run.remedy)
+                lacking.setdefault(unit.id, {})[Sampling(benchmark, step, draw)] = n
+    return lacking
+
+
+def _kept_checkpoints(study: Study, unit: Unit) -> Iterable[int]:
+    """Steps whose checkpoints were not dropped; the untrained student is always there."""
+    return [0] if unit.kind == "base_eval" else study.reader(unit).committed_checkpoints()
+
+
+def _is_kept(study: Study, setting: Sequence[Unit], step: int) -> bool:
+    """Whether every seed still has the checkpoint."""
+    return all(step in _kept_checkpoints(study, unit) for unit in setting)
+
+
+def _counts(study: Study, benchmark: str, rivals: Sequence[Rival], n: int) -> race.Counts:
+    """What the rivals had on one benchmark at the rung of n samples; the seeds of a setting stand side by side."""
+    correct, samples = [], []
+    for setting, step in rivals:
+        ids = study.evaluation_ids(setting[0].setup)
+        seeds = [scores.tally_at(study.reader(unit), ids[benchmark], step, n) for unit in setting]
+        correct.append(np.concatenate([seed.correct for seed in seeds]))
+        samples.append(np.concatenate([seed.n for seed in seeds]))
+    evaluation = study.setup_of(rivals[0][0][0]).evaluation
+    return race.Counts(np.stack(correct), np.stack(samples), evaluations.full_samples(evaluation, benchmark))
 
 
 def _union(parts: Iterable[Wants]) -> Wants:
-    found: Wants = {}
+    union: Wants = {}
     for part in parts:
-        for unit_id, wanted in part.items():
-            found.setdefault(unit_id, {}).update(wanted)
-    return found
+        for unit_id, samples in part.items():
+            union.setdefault(unit_id, {}).update(samples)
+    return union

@@ -23,7 +23,6 @@ import ray._private.worker as ray_worker
 from ray import tune
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from orchestrator.config import Experiment
 from orchestrator.engines.interface import ModelFolder
 from orchestrator.errors import ClusterDied, UserError
 from orchestrator.experiment.units import Unit
@@ -32,6 +31,7 @@ from orchestrator.records.pulse import Beat
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection.retention import prune
+from orchestrator.selection.study import Study
 from orchestrator.selection.wants import Wants, wants
 from orchestrator.sweep.guard import guarded
 from orchestrator.sweep.prepare import worker_spec
@@ -142,34 +142,33 @@ def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def run_waves(
-    experiment: Experiment, units: list[Unit], runs: Path, pairs: dict[str, tuple[ModelFolder, ModelFolder]]
-) -> None:
+def run_waves(study: Study, pairs: dict[str, tuple[ModelFolder, ModelFolder]]) -> None:
     """Run what is missing, wave by wave: training, then the samples that each wave's results make wanted.
 
     A unit that did not come to what its wave asked of it is left out of the next ones, and so is what needs it.
     """
     failed: set[str] = set()
     while True:
-        prune(experiment, units, runs)
-        asked = wants(experiment, units, runs)
-        ready = [unit for unit in units if unit.id not in failed and _is_ready(unit, asked, runs)]
+        prune(study)
+        asked = wants(study)
+        ready = [unit for unit in study.units if unit.id not in failed and _is_ready(study, unit, asked)]
         if not ready:
             return
-        _run_wave(experiment, ready, runs, pairs, asked)
-        left = wants(experiment, units, runs)
-        failed |= {unit.id for unit in ready if not _did(unit, asked, left, runs)}
+        _run_wave(study.with_units(ready), pairs, asked)
+        left = wants(study)
+        failed |= {unit.id for unit in ready if not _did(study, unit, asked, left)}
 
 
-def _is_ready(unit: Unit, asked: Wants, runs: Path) -> bool:
+def _is_ready(study: Study, unit: Unit, asked: Wants) -> bool:
     """Whether a unit has something to do and everything it needs."""
-    missing = unit.id in asked or not RunReader(runs, unit.id).trained
-    return missing and all(RunReader(runs, needed).trained for needed in unit.depends_on)
+    missing = unit.id in asked or not study.reader(unit).trained
+    return missing and all(study.reader(needed).trained for needed in unit.depends_on)
 
 
-def _did(unit: Unit, asked: Wants, left: Wants, runs: Path) -> bool:
+def _did(study: Study, unit: Unit, asked: Wants, left: Wants) -> bool:
+    """Whether a unit is trained and has the samples that its wave asked of it; it may want others by now."""
     still = left.get(unit.id, {}).items() & asked.get(unit.id, {}).items()
-    return RunReader(runs, unit.id).trained and not still
+    return study.reader(unit).trained and not still
 
 
 def capacity() -> dict[str, float]:
@@ -198,21 +197,24 @@ def _impossible(unit: Unit, wanted: dict[str, float], nodes: list[dict[str, floa
 
 
 def _run_wave(
-    experiment: Experiment,
-    units: list[Unit],
-    runs: Path,
+    study: Study,
     pairs: dict[str, tuple[ModelFolder, ModelFolder]],
     asked: Wants,
 ) -> None:
     # Failures are told from the run directories; Tune's own reports of them would bury that.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
-    specs = {unit.id: worker_spec(unit, experiment, runs, pairs[unit.setup], asked.get(unit.id, {})) for unit in units}
-    placements = {unit.id: unit.placement for unit in units}
+    specs = {
+        unit.id: worker_spec(unit, study.experiment, study.runs, pairs[unit.setup], asked.get(unit.id, {}))
+        for unit in study.units
+    }
+    placements = {unit.id: unit.placement for unit in study.units}
     trainable = tune.with_resources(
-        tune.with_parameters(UnitTrainable, specs=specs, runs=str(runs), sweep=uuid.uuid4().hex, attempts=ATTEMPTS),
+        tune.with_parameters(
+            UnitTrainable, specs=specs, runs=str(study.runs), sweep=uuid.uuid4().hex, attempts=ATTEMPTS
+        ),
         lambda config: tune.PlacementGroupFactory(bundles(placements[config["unit"]])),
     )
-    watchdog = Watchdog(runs, specs, _end_frozen)
+    watchdog = Watchdog(study.runs, specs, _end_frozen)
     with scratch_folder() as storage, watching(watchdog):
         ended = tune.Tuner(
             trainable,
@@ -228,7 +230,7 @@ def _run_wave(
         ).fit()
     for result in ended:
         if result.error is not None and result.config is not None:
-            _note_loss(runs, result.config["unit"])
+            _note_loss(study.runs, result.config["unit"])
 
 
 def _note_loss(runs: Path, unit_id: str) -> None:

@@ -9,7 +9,6 @@ import json
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, cast
 
 with warnings.catch_warnings():
@@ -21,7 +20,8 @@ with warnings.catch_warnings():
 
 from orchestrator.config import Experiment
 from orchestrator.errors import UserError
-from orchestrator.experiment.units import Unit, digest
+from orchestrator.experiment.units import digest
+from orchestrator.selection.study import Study
 from orchestrator.tracking.login import leet_command, logged_in, server_url
 from orchestrator.tracking.projection import results_id
 
@@ -71,26 +71,24 @@ COST = (
 )
 
 
-def dashboard(
-    experiment: Experiment, units: list[Unit], runs: Path, entity: str | None, project: str | None, dry_run: bool
-) -> str:
+def dashboard(study: Study, entity: str | None, project: str | None, dry_run: bool) -> str:
     """The saved workspace's URL; under `dry_run` its specification as JSON, without network.
 
     UserError without a login, without the project, or where the server refuses.
     """
     wandb.setup(wandb.Settings(silent=True))
-    project = project or experiment.runtime.wandb_project
+    project = project or study.experiment.runtime.wandb_project
     if dry_run:
-        view = workspace(experiment, units, entity or "", project)._to_model()
+        view = workspace(study, entity or "", project)._to_model()
         specification = view.model_dump(by_alias=True, exclude_none=True) | {"entity": entity}
         return json.dumps(specification, indent=2, ensure_ascii=False)
-    offline = f"offline runs are shown by: {leet_command(runs)}"
+    offline = f"offline runs are shown by: {leet_command(study.runs)}"
     if not logged_in():
         raise UserError(
             f"dashboard: no key for {server_url()} — `wandb login`, or WANDB_API_KEY in the environment; {offline}"
         )
     try:
-        return _save(experiment, units, entity or wandb.Api().default_entity or "", project)
+        return _save(study, entity or wandb.Api().default_entity or "", project)
     except UserError:
         raise
     except Exception as error:  # refusals come as wandb's errors, its service's and GraphQL's
@@ -98,9 +96,10 @@ def dashboard(
         raise UserError(f"dashboard: {server_url()}: {reason} — {offline}") from error
 
 
-def workspace(experiment: Experiment, units: list[Unit], entity: str, project: str) -> ws.Workspace:
+def workspace(study: Study, entity: str, project: str) -> ws.Workspace:
     """The workspace as it would be saved."""
-    runs = [unit.id for unit in units] + [results_id(experiment)]
+    experiment = study.experiment
+    runs = [unit.id for unit in study.units] + [results_id(experiment)]
     made = ws.Workspace(
         entity=entity,
         project=project,
@@ -156,11 +155,11 @@ def _plots(experiment: Experiment, panels: tuple[Panel, ...]) -> list[Any]:
     ]
 
 
-def _save(experiment: Experiment, units: list[Unit], entity: str, project: str) -> str:
-    made = workspace(experiment, units, entity, project)
-    made._internal_id = _existing(entity, project, _view_id(experiment))
+def _save(study: Study, entity: str, project: str) -> str:
+    made = workspace(study, entity, project)
+    made._internal_id = _existing(entity, project, _view_id(study.experiment))
     made.save()
-    return f"{wandb.setup().settings.app_url}/{entity}/{project}?nw={_view_id(experiment)}"
+    return f"{wandb.setup().settings.app_url}/{entity}/{project}?nw={_view_id(study.experiment)}"
 
 
 def _existing(entity: str, project: str, view: str) -> str:

@@ -8,14 +8,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from orchestrator.config import Experiment
 from orchestrator.errors import UserError
-from orchestrator.experiment.units import Unit
 from orchestrator.monitor import status
-from orchestrator.records.rundir import RunReader
+from orchestrator.selection.study import Study
 from orchestrator.tracking.login import (
     chosen_mode,
     leet_command,
@@ -39,9 +36,7 @@ REASON_CHARACTERS = 160
 class Mirror:
     """The mirror of one submission; `say` shows a line, `again` is the command that catches up."""
 
-    experiment: Experiment
-    units: list[Unit]
-    runs: Path
+    study: Study
     again: str
     say: Callable[[str], None]
     every: float = EVERY_S
@@ -56,7 +51,7 @@ class Mirror:
             case "online":
                 self.say(f"W&B: {self._page() or f'online at {server_url()}'}")
             case "offline":
-                self.say(f"W&B: offline (`wandb login` puts runs online); shown by: {leet_command(self.runs)}")
+                self.say(f"W&B: offline (`wandb login` puts runs online); shown by: {leet_command(self.study.runs)}")
 
     @contextmanager
     def following(self) -> Iterator[None]:
@@ -82,21 +77,21 @@ class Mirror:
         if self._trouble:
             self.say(f"W&B lags behind ({self._trouble}); catch up with: {self.again}")
         elif self._mode() == "online":
-            page = noted_project(self.experiment.runtime.wandb_project, self.runs)
+            page = noted_project(self.study.experiment.runtime.wandb_project, self.study.runs)
             self.say(f"W&B: {page or f'online at {server_url()}'}")
         else:
-            self.say(f"W&B, offline: {leet_command(self.runs)}; to a server: {sync_command(self.runs)}")
+            self.say(f"W&B, offline: {leet_command(self.study.runs)}; to a server: {sync_command(self.study.runs)}")
 
     def _mode(self) -> str:
-        return chosen_mode(self.experiment.runtime.wandb)
+        return chosen_mode(self.study.experiment.runtime.wandb)
 
     def _where(self) -> str:
-        return server_url() if self._mode() == "online" else str(mirror_folder(self.runs))
+        return server_url() if self._mode() == "online" else str(mirror_folder(self.study.runs))
 
     def _page(self) -> str | None:
         """The project's page: as noted, or from the server if it answers within seconds."""
-        project_name = self.experiment.runtime.wandb_project
-        known = noted_project(project_name, self.runs)
+        project_name = self.study.experiment.runtime.wandb_project
+        known = noted_project(project_name, self.study.runs)
         if known or not logged_in():
             return known
         answers: list[str | None] = []
@@ -137,8 +132,8 @@ class Mirror:
 
     def _send_stale(self, tables: dict[str, Table], notes: list[str], goes_on: bool) -> None:
         mode = self._mode()
-        stale = stale_projections(self.experiment, self.units, self.runs, mode, goes_on)
-        known = not tables or was_given(results_id(self.experiment), [tables, notes], self.runs, mode)
+        stale = stale_projections(self.study, mode, goes_on)
+        known = not tables or was_given(results_id(self.study.experiment), [tables, notes], self.study.runs, mode)
         if known and not stale:
             return
         if mode == "online" and not logged_in():
@@ -146,27 +141,25 @@ class Mirror:
         from orchestrator.tracking import upload  # wandb takes a second to import
 
         for projection in stale:
-            upload.mirror(self.experiment, projection, self.runs, mode)
+            upload.mirror(self.study.experiment, projection, self.study.runs, mode)
             self._moved = time.monotonic()
         if not known:
-            upload.mirror_results(self.experiment, tables, notes, self.runs, mode)
+            upload.mirror_results(self.study.experiment, tables, notes, self.study.runs, mode)
 
 
-def stale_projections(
-    experiment: Experiment, units: list[Unit], runs: Path, mode: str, goes_on: bool = False
-) -> list[Projection]:
+def stale_projections(study: Study, mode: str, goes_on: bool = False) -> list[Projection]:
     """Units that W&B does not show as they are; `goes_on` says whether a sweep of them runs in this process.
 
     Offline, a run cannot be left open, so that a unit is shown when it is done or the sweep has ended. Online, open
     runs are sent now and then even without anything new, so that W&B does not take them for crashed.
     """
     stale = []
-    for unit, found in zip(units, status.collect(experiment, units, runs), strict=True):
-        shown = project(experiment.setups[unit.setup], unit, RunReader(runs, unit.id), found.state, goes_on)
+    for unit, found in zip(study.units, status.collect(study), strict=True):
+        shown = project(study.setup_of(unit), unit, study.reader(unit), found.state, goes_on)
         if shown.is_empty or (mode == "offline" and shown.outcome == OPEN):
             continue
         within = HEARTBEAT_S if shown.outcome == OPEN else math.inf
-        if not was_given(unit.id, shown.content, runs, mode, within):
+        if not was_given(unit.id, shown.content, study.runs, mode, within):
             stale.append(shown)
     return stale
 

@@ -14,6 +14,7 @@ from orchestrator.data.training_set import load_training_set
 from orchestrator.errors import NotFinite
 from orchestrator.experiment import evaluations
 from orchestrator.experiment.evaluations import Sampling
+from orchestrator.experiment.units import checkpoint_steps
 from orchestrator.grading.grader import Grader
 from orchestrator.models.tokenizer import open_tokenizer
 from orchestrator.records.log import EVALUATING, RESCORING, TRAINING
@@ -41,14 +42,6 @@ def run_unit(spec: WorkerSpec, run: RunWriter, roles: Roles) -> Iterator[Progres
         return
     yield from trial.train()
     run.finish()
-
-
-def checkpoint_steps(spec: WorkerSpec) -> set[int]:
-    """After how many steps a checkpoint is made."""
-    unit, training = spec.unit, spec.setup.training
-    if unit.kind == "sft":
-        return set(training.sft.checkpoints) | {unit.steps}
-    return {*range(training.checkpoint_every, unit.steps + 1, training.checkpoint_every), unit.steps} - {0}
 
 
 class Trial:
@@ -88,12 +81,13 @@ class Trial:
             self.start(rollout=self.roles.rollout)
         if self.run.next_step:
             self.roles.learner.restore(self.run.checkpoint_path(self.run.next_step))
+        checkpoints = checkpoint_steps(self.unit, self.setup)
         with Grader(deadline_s=self.spec.runtime.grader_deadline_s) as grader:
             training_step = TrainingStep(self.spec, self.run, self.roles, data, self.tokenizer, grader)
             for k in range(self.run.next_step, self.unit.steps):
                 self.run.log.enter(TRAINING)
                 training_step.take(k)
-                if k + 1 in checkpoint_steps(self.spec):
+                if k + 1 in checkpoints:
                     self.run.new_checkpoint(k + 1, self.save)
                     self.run.commit(k + 1)
                     self.run.log.line(f"checkpoint of step {k + 1} of {self.unit.steps}")

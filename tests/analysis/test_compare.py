@@ -14,6 +14,7 @@ from orchestrator.cli import main
 from orchestrator.config import Experiment
 from orchestrator.errors import UserError
 from orchestrator.experiment.units import Unit
+from orchestrator.selection.study import Study
 from tests.analysis.test_evidence import LONG, SHORT, draw, write
 from tests.fake_runs import QUICKSTART, quickstart, units_of
 
@@ -41,7 +42,7 @@ def run(*arguments: object) -> int:
 
 
 def test_a_clear_difference(loaded: Loaded, runs: Path) -> None:
-    (found,) = compare(*loaded, runs, "skd,vanilla")
+    (found,) = compare(Study(*loaded, runs), "skd,vanilla")
     assert list(found.columns) == ["avg", SHORT, LONG]
     for gap in found.columns.values():
         assert gap is not None
@@ -50,7 +51,7 @@ def test_a_clear_difference(loaded: Loaded, runs: Path) -> None:
 
 
 def test_the_other_way_round_is_the_negative(loaded: Loaded, runs: Path) -> None:
-    (one,), (other,) = compare(*loaded, runs, "skd,vanilla"), compare(*loaded, runs, "Vanilla OPD, SKD")
+    (one,), (other,) = compare(Study(*loaded, runs), "skd,vanilla"), compare(Study(*loaded, runs), "Vanilla OPD, SKD")
     assert other.methods == ("vanilla", "skd")
     for key, gap in one.columns.items():
         back = other.columns[key]
@@ -62,7 +63,7 @@ def test_the_other_way_round_is_the_negative(loaded: Loaded, runs: Path) -> None
 
 
 def test_a_method_without_scores_leaves_empty_cells(loaded: Loaded, runs: Path) -> None:
-    comparisons = compare(*loaded, runs, "veto,vanilla")
+    comparisons = compare(Study(*loaded, runs), "veto,vanilla")
     text = to_markdown(comparisons)
     assert "Veto (no scores yet) − Vanilla step 20" in text
     cells = [cell.strip() for cell in text.splitlines()[4].strip("|").split("|")]
@@ -120,4 +121,4 @@ def test_different_problems_cannot_be_compared(tmp_path: Path, loaded: Loaded) -
     for name, size in (("vanilla", 3), ("veto", 4)):
         write(tmp_path, loaded[0], units_of(loaded[1], name)[0], 20, {SHORT: [1] * size, LONG: [2] * 3})
     with pytest.raises(UserError, match=f"{SHORT}: 1 problems lacking, 0 added compared with veto"):
-        compare(*loaded, tmp_path, "veto,vanilla")
+        compare(Study(*loaded, tmp_path), "veto,vanilla")

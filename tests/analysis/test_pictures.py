@@ -14,6 +14,7 @@ from orchestrator.cli import main
 from orchestrator.config import Experiment
 from orchestrator.experiment.units import Unit
 from orchestrator.records.writer import RunWriter
+from orchestrator.selection.study import Study
 from tests.analysis.test_figures import panel_title
 from tests.fake_runs import QUICKSTART, quickstart, units_of, write_run
 
@@ -27,7 +28,7 @@ def one_seed() -> Loaded:
 
 
 def found(loaded: Loaded, runs: Path) -> dict[str, Picture]:
-    drawn = list(pictures(*loaded, runs))
+    drawn = list(pictures(Study(*loaded, runs)))
     assert [picture.name for picture in drawn] == [f"{kind}-arithmetic" for kind in KINDS]
     assert all((picture.figure is None) == bool(picture.missing) for picture in drawn)
     return {picture.name.removesuffix("-arithmetic"): picture for picture in drawn}
@@ -97,7 +98,7 @@ def test_vanilla_trust_region_and_skd_side_by_side(tmp_path: Path, one_seed: Loa
 
 def test_the_results_folder_holds_tables_and_figures(tmp_path: Path, one_seed: Loaded) -> None:
     write_run(tmp_path, one_seed[0], units_of(one_seed[1], "vanilla")[0], {20: [1, 2]})
-    folder = results.write_results(*one_seed, tmp_path, build.results_table(*one_seed, tmp_path))
+    folder = results.write_results(Study(*one_seed, tmp_path), build.results_table(Study(*one_seed, tmp_path)))
     names = {path.name for path in folder.iterdir()}
     assert names == {f"table.{kind}" for kind in ("md", "tex", "csv", "json")} | {
         *(f"trajectories-arithmetic.{kind}" for kind in ("png", "pdf")),
@@ -109,7 +110,7 @@ def test_each_setup_has_its_figures(tmp_path: Path) -> None:
     loaded = quickstart("setups=[arithmetic,math-smoke]", "methods.sft_warmup=null", "data_dir=.")
     unit = next(unit for unit in loaded[1] if unit.setup == "math-smoke" and unit.method == "vanilla")
     write_steps(tmp_path, unit)
-    drawn = {picture.name for picture in pictures(*loaded, tmp_path) if picture.figure}
+    drawn = {picture.name for picture in pictures(Study(*loaded, tmp_path)) if picture.figure}
     assert drawn == {f"{kind}-math-smoke" for kind in ("entropy", "tradeoff", "diagnostics")}
 
 

@@ -18,6 +18,7 @@ from orchestrator.config import Experiment
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.probe import BEHAVIORS, CONTINUERS, LOGS, probe_unit
 from orchestrator.records.writer import RunWriter
+from orchestrator.selection.study import Study
 from tests.sweeps import ROOT
 
 QUICKSTART = ROOT / "experiments" / "quickstart.yaml"
@@ -60,7 +61,7 @@ def two_to_three(behavior: str, continuer: str, t: int, prompt: int) -> int:
 
 def test_gains_are_ratios_of_success(experiment: Experiment, tmp_path: Path) -> None:
     write(tmp_path, experiment, two_to_three)
-    gains = probe.continuation_gains(tmp_path, experiment, "arithmetic")
+    gains = probe.continuation_gains(Study(experiment, [], tmp_path), "arithmetic")
     assert {continuer: list(own) for continuer, own in gains.items()} == {continuer: [4, 8] for continuer in CONTINUERS}
     for own in gains.values():
         for gain in own.values():
@@ -77,7 +78,7 @@ def test_cells_are_told_apart(experiment: Experiment, tmp_path: Path) -> None:
               ("trust_region", "student", 8): 1, ("vanilla", "teacher", 4): 4, ("trust_region", "teacher", 4): 4,
               ("vanilla", "teacher", 8): 5, ("trust_region", "teacher", 8): 6}  # fmt: skip
     write(tmp_path, experiment, lambda behavior, continuer, t, _: values[behavior, continuer, t])
-    found = {(c.continuer, c.t): c for c in probe.comparisons(tmp_path, experiment, "arithmetic")}
+    found = {(c.continuer, c.t): c for c in probe.comparisons(Study(experiment, [], tmp_path), "arithmetic")}
     assert {place: c.gain and round(c.gain[0], 9) for place, c in found.items()} == {
         ("student", 4): 1.0, ("student", 8): -0.5, ("teacher", 4): 0.0, ("teacher", 8): 0.2}  # fmt: skip
     cell = found["teacher", 8].trust_region
@@ -88,7 +89,7 @@ def test_cells_are_told_apart(experiment: Experiment, tmp_path: Path) -> None:
 def test_the_interval_is_paired_by_prompt(experiment: Experiment, tmp_path: Path) -> None:
     """Prompts differ a lot in difficulty, the gain on each is the same: the interval is a point."""
     write(tmp_path, experiment, lambda behavior, _c, _t, prompt: (prompt % 4) * (1 if behavior == "vanilla" else 2))
-    gain = probe.continuation_gains(tmp_path, experiment, "arithmetic")["student"][4]
+    gain = probe.continuation_gains(Study(experiment, [], tmp_path), "arithmetic")["student"][4]
     assert gain == pytest.approx((1.0, 1.0, 1.0))
 
 
@@ -114,10 +115,10 @@ def cell(correct: list[int]) -> probe.Cell:
 
 def test_no_vanilla_success_is_no_gain(experiment: Experiment, tmp_path: Path) -> None:
     write(tmp_path, experiment, lambda behavior, _c, t, _p: 0 if behavior == "vanilla" and t == 4 else 3)
-    gains = probe.continuation_gains(tmp_path, experiment, "arithmetic")
+    gains = probe.continuation_gains(Study(experiment, [], tmp_path), "arithmetic")
     assert gains["student"][4] is None
     assert gains["student"][8] is not None
-    (first, *_) = view.to_json(tmp_path, experiment)["probes"][0]["rows"]
+    (first, *_) = view.to_json(Study(experiment, [], tmp_path))["probes"][0]["rows"]
     assert (first["gain"], first["gain_low"], first["gain_high"]) == (None, None, None)
     assert first["trust_region"]["correct"] == 180
 
@@ -130,29 +131,29 @@ def test_hardly_any_vanilla_success_has_no_interval() -> None:
 
 def test_nothing_is_read_before_the_end(experiment: Experiment, tmp_path: Path) -> None:
     write(tmp_path, experiment, two_to_three, done=False)
-    assert probe.continuation_gains(tmp_path, experiment, "arithmetic") == {}
-    assert probe.example(tmp_path, experiment, "arithmetic") is None
-    assert probe.excerpts(tmp_path, experiment, "arithmetic") == []
-    assert probe.comparisons(tmp_path / "nowhere", experiment, "arithmetic") == []
+    assert probe.continuation_gains(Study(experiment, [], tmp_path), "arithmetic") == {}
+    assert probe.example(Study(experiment, [], tmp_path), "arithmetic") is None
+    assert probe.excerpts(Study(experiment, [], tmp_path), "arithmetic") == []
+    assert probe.comparisons(Study(experiment, [], tmp_path / "nowhere"), "arithmetic") == []
 
 
 def test_documents(experiment: Experiment, tmp_path: Path) -> None:
     write(tmp_path, experiment, two_to_three)
-    assert probe.example(tmp_path, experiment, "arithmetic") == {"prefix": "2+3="}
-    assert probe.excerpts(tmp_path, experiment, "arithmetic") == [{"prompt": "2+3=?"}]
+    assert probe.example(Study(experiment, [], tmp_path), "arithmetic") == {"prefix": "2+3="}
+    assert probe.excerpts(Study(experiment, [], tmp_path), "arithmetic") == [{"prompt": "2+3=?"}]
 
 
 def test_an_experiment_without_a_trust_region_has_no_probe(tmp_path: Path) -> None:
     experiment = load_experiment(QUICKSTART, ["methods.trust_region=null"])
-    assert probe.continuation_gains(tmp_path, experiment, "arithmetic") == {}
-    assert probe.example(tmp_path, experiment, "arithmetic") is None
+    assert probe.continuation_gains(Study(experiment, [], tmp_path), "arithmetic") == {}
+    assert probe.example(Study(experiment, [], tmp_path), "arithmetic") is None
 
 
 def test_the_table_fits_a_terminal(experiment: Experiment, tmp_path: Path) -> None:
     write(tmp_path, experiment, lambda behavior, c, t, p: 0 if (behavior, c, t) == ("vanilla", "student", 4) else
           two_to_three(behavior, c, t, p))  # fmt: skip
     out = io.StringIO()
-    Console(file=out, width=80).print(view.to_rich(tmp_path, experiment, "arithmetic"))
+    Console(file=out, width=80).print(view.to_rich(Study(experiment, [], tmp_path), "arithmetic"))
     lines = [" ".join(line.split()) for line in out.getvalue().splitlines()]
     assert "…" not in "".join(lines).replace(" … ", "").replace("…+", "")
     assert "student 4 0/480 0.0 180/480 37.5 12, 12" in lines

@@ -30,6 +30,7 @@ from orchestrator.experiment.evaluations import evaluation_ids, fresh_evaluation
 from orchestrator.experiment.probe import DOCUMENTS, LOGS, probe_unit
 from orchestrator.experiment.units import Unit
 from orchestrator.records.writer import RunWriter
+from orchestrator.selection.study import Study
 from tests.browser import Browser, browser
 from tests.fake_runs import QUICKSTART, SHIPPED, quickstart, record, units_of
 
@@ -112,7 +113,7 @@ def write_probe(folder: Path, experiment: Experiment) -> None:
 @pytest.fixture(scope="module")
 def page(runs: Path, loaded: Loaded) -> Path:
     path = runs / "results" / "quickstart" / "report.html"
-    write_report(*loaded, runs, path)
+    write_report(Study(*loaded, runs), path)
     return path
 
 
@@ -252,7 +253,7 @@ def test_missing_values_are_left_out_of_means() -> None:
 
 
 def test_costs_count_repeated_time_once_for_each_time(runs: Path, loaded: Loaded, root: ElementTree.Element) -> None:
-    costs = family_costs(*loaded, runs, SETUP)
+    costs = family_costs(Study(*loaded, runs), SETUP)
     vanilla, trust, base = (costs[name] for name in ("vanilla", "trust_region", "base_eval"))
     assert (vanilla.timed_steps, vanilla.repeated, vanilla.seconds["rollout"]) == (31, 1, 15.5)
     assert vanilla.seconds_per_step == pytest.approx(1.75)
@@ -273,11 +274,11 @@ def test_steps_of_another_placement_are_not_compared_and_start_up_is_in_no_step(
         write_unit(tmp_path, experiment, units_of(units, method)[0], 2, 2)
         with closing(RunWriter(tmp_path, units_of(units, method)[0].id)) as run:
             run.append_timing({"step": 0, "phase": "start", "role": "teacher", "seconds": 6.5})
-    costs = family_costs(experiment, units, tmp_path, SETUP)
+    costs = family_costs(Study(experiment, units, tmp_path), SETUP)
     assert (costs["vanilla"].seconds["start"], costs["vanilla"].seconds_per_step) == (6.5, pytest.approx(1.75))
     assert costs["vanilla"].total_seconds == pytest.approx(6.5 + 3 * 1.75 + 4 * 2.0)
     assert (costs["skd"].placements, costs["veto"].placements) == ({"colocated"}, frozenset())
-    text = build_page(experiment, units, tmp_path, tmp_path / "report.html")
+    text = build_page(Study(experiment, units, tmp_path), tmp_path / "report.html")
     rows = {row[0]: row[1:] for row in tables(parsed(text), "cost")["By phase"]}
     column = {name: index - 1 for index, name in enumerate(["", *rows["Method"]])}
     shown = {name: (row[column["Placement"]], row[column["Training step (s)"]]) for name, row in rows.items()}
@@ -336,7 +337,7 @@ def test_trials_stand_by_score_with_links_to_their_directories(
 
 
 def test_a_page_outside_the_runs_has_no_links_that_break(tmp_path: Path, runs: Path, loaded: Loaded) -> None:
-    text = build_page(*loaded, runs, tmp_path / "report.html")
+    text = build_page(Study(*loaded, runs), tmp_path / "report.html")
     assert set(re.findall(r'href="([^"]*)"', text)) - {f"#{part}" for part in PARTS} == set(
         re.findall(r'href="(data:[^"]*)"', text)
     )
@@ -345,7 +346,7 @@ def test_a_page_outside_the_runs_has_no_links_that_break(tmp_path: Path, runs: P
 def test_downloads_are_the_tables(root: ElementTree.Element, runs: Path, loaded: Loaded) -> None:
     links = {link.get("download"): link.get("href", "") for link in root.iter("a") if link.get("download")}
     files = {name: base64.b64decode(link.partition("base64,")[2]).decode() for name, link in links.items() if name}
-    assert files["table.csv"] == formats.to_csv(build.results_table(*loaded, runs))
+    assert files["table.csv"] == formats.to_csv(build.results_table(Study(*loaded, runs)))
     names, *rows = csv.reader(files["trials.csv"].splitlines())
     first = dict(zip(names, rows[0], strict=True))
     assert first["unit"] == loaded[1][0].id
@@ -365,7 +366,7 @@ def test_hyper_parameters_are_those_of_the_experiment(root: ElementTree.Element,
 def test_benchmark_files_are_named_with_their_sha256(tmp_path: Path) -> None:
     loaded = quickstart("setups=[math-smoke]", "methods.sft_warmup=null", "data_dir=.")
     write_unit(tmp_path, loaded[0], units_of(loaded[1], "vanilla")[0], 1, 2)
-    text = build_page(*loaded, tmp_path, tmp_path / "report.html")
+    text = build_page(Study(*loaded, tmp_path), tmp_path / "report.html")
     assert re.search(r"sha256 [0-9a-f]{64}", text)
 
 
@@ -373,7 +374,7 @@ def test_benchmark_files_are_named_with_their_sha256(tmp_path: Path) -> None:
 
 
 def test_the_same_directories_give_the_same_bytes(page: Path, runs: Path, loaded: Loaded) -> None:
-    assert build_page(*loaded, runs, page) == page.read_text(encoding="utf-8")
+    assert build_page(Study(*loaded, runs), page) == page.read_text(encoding="utf-8")
     assert {path.name for path in page.parent.iterdir()} == {"report.html"}  # no scratch file stays
 
 
@@ -424,7 +425,7 @@ def test_mistakes_are_one_line(out: str, word: str, tmp_path: Path, capsys: pyte
 
 def test_nothing_started_is_nothing_to_report(tmp_path: Path, loaded: Loaded) -> None:
     with pytest.raises(UserError, match="nothing to report of quickstart"):
-        write_report(*loaded, tmp_path, tmp_path / "report.html")
+        write_report(Study(*loaded, tmp_path), tmp_path / "report.html")
 
 
 def test_a_unit_that_was_only_started_is_enough(tmp_path: Path, loaded: Loaded) -> None:
@@ -432,7 +433,7 @@ def test_a_unit_that_was_only_started_is_enough(tmp_path: Path, loaded: Loaded) 
     with closing(RunWriter(tmp_path, unit.id)) as started:
         started.describe({}, lambda: PROVENANCE)
         started.fail("out of <memory>", "")
-    text = build_page(*loaded, tmp_path, tmp_path / "report.html")
+    text = build_page(Study(*loaded, tmp_path), tmp_path / "report.html")
     for words in ("This report is partial", "Failed:", "out of &lt;memory&gt;", "No checkpoint has been evaluated",
                   "No step of a chosen run", "trb probe continuation", "No unit recorded"):  # fmt: skip
         assert words in text

@@ -15,6 +15,7 @@ from analysis.figures import curves
 from analysis.figures.support import POOLED_STEPS, SupportPoint, auroc, jackknife_margin, support_points
 from orchestrator.experiment.units import Unit
 from orchestrator.records.writer import RunWriter
+from orchestrator.selection.study import Study
 from tests.fake_runs import quickstart, units_of
 
 EXPERIMENT, UNITS = quickstart()
@@ -31,7 +32,8 @@ def write(runs: Path, unit: Unit, rows: Iterable[dict[str, Any]], done: int = PO
 
 
 def points(runs: Path) -> list[SupportPoint]:
-    return support_points(curves.read_settings(EXPERIMENT, UNITS, runs, "arithmetic"), runs)
+    study = Study(EXPERIMENT, UNITS, runs)
+    return support_points(study, curves.read_settings(study, "arithmetic"))
 
 
 def test_auroc_counts_pairs_and_halves_ties() -> None:

@@ -24,6 +24,7 @@ from orchestrator.cli import main
 from orchestrator.config import Experiment
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import Unit, expand
+from orchestrator.selection.study import Study
 from tests.analysis.test_evidence import draw, write
 from tests.fake_runs import QUICKSTART, SHIPPED, quickstart, units_of, write_run
 from tests.sweeps import ROOT, environment
@@ -55,7 +56,7 @@ def sweep(runs: Path, seeds: int, *overrides: str) -> Sweep:
         for unit in units_of(units, method)[: len(experiment.seeds_of(method))]:
             write_run(runs, experiment, unit, {})
             write(runs, experiment, unit, 20, draw(int(generator.integers(10**6)), rate))
-    return Sweep(experiment, units, runs, build.results_table(experiment, units, runs))
+    return Sweep(experiment, units, runs, build.results_table(Study(experiment, units, runs)))
 
 
 @pytest.fixture(scope="module", params=[1, 2, 3, 5])
@@ -84,7 +85,7 @@ def test_the_text_forms_name_what_the_intervals_are_over_and_end_in_the_verdict(
 ) -> None:
     count, found = several
     if form == "report":
-        page = build_page(found.experiment, found.units, found.runs, found.runs / "report.html")
+        page = build_page(Study(found.experiment, found.units, found.runs), found.runs / "report.html")
         text = re.sub(r"<[^>]+>", " ", page.partition("<body>")[2]).replace("&#x27;", "'").replace("&lt;", "<")
     else:
         text = on_terminal(found.table, int(form)) if form.isdigit() else FORMATS[form](found.table)
@@ -111,7 +112,7 @@ def test_the_text_forms_name_what_the_intervals_are_over_and_end_in_the_verdict(
 
 def test_the_report_opens_with_the_verdict(several: tuple[int, Sweep]) -> None:
     _, found = several
-    page = build_page(found.experiment, found.units, found.runs, found.runs / "report.html")
+    page = build_page(Study(found.experiment, found.units, found.runs), found.runs / "report.html")
     head = page.partition("</h1>")[2].replace("&#x27;", "'").replace("&lt;", "<")
     assert head.startswith(f'<p class="verdict"><strong>{found.table.verdict[0]}</strong></p>')
 
@@ -138,7 +139,7 @@ def test_numbers_of_csv_and_json(several: tuple[int, Sweep]) -> None:
 @pytest.mark.parametrize("form", ["md", "csv", "json"])
 def test_a_comparison_says_the_same(several: tuple[int, Sweep], form: str) -> None:
     count, found = several
-    compared = compare.compare(found.experiment, found.units, found.runs, "SFT warmup,vanilla")
+    compared = compare.compare(Study(found.experiment, found.units, found.runs), "SFT warmup,vanilla")
     text = compare.FORMATS[form](compared)
     (said,) = compare.verdicts(compared)
     if form == "csv":
@@ -181,7 +182,7 @@ def test_methods_of_one_seed_stay_unjudged_beside_others(tmp_path: Path) -> None
     for method, rate in RATES.items():
         for place, unit in enumerate(units_of(units, method)[: len(experiment.seeds_of(method))]):
             write(tmp_path, experiment, unit, 20, draw(place, rate))
-    table = build.results_table(experiment, units, tmp_path)
+    table = build.results_table(Study(experiment, units, tmp_path))
     first, advice = table.verdict
     assert first.startswith("Over 3 seeds: SFT warmup is better than Vanilla by +")
     assert first.endswith("; one seed says nothing of SKD.")
@@ -198,7 +199,7 @@ def test_equal_seeds_leave_no_p_and_say_why(tmp_path: Path) -> None:
     for method, rate in RATES.items():
         for unit in units_of(units, method)[:2]:
             write(tmp_path, experiment, unit, 20, draw(1, rate))
-    table = build.results_table(experiment, units, tmp_path)
+    table = build.results_table(Study(experiment, units, tmp_path))
     assert table.evidence is not None
     gap = next(row for row in table.evidence.rows if row.method == "skd").columns["avg"].difference
     assert gap is not None
@@ -214,7 +215,7 @@ def test_without_vanilla_or_rivals_nothing_is_judged(tmp_path: Path) -> None:
     for method in ("skd", "sft_warmup"):
         for unit in units_of(units, method)[:2]:
             write(tmp_path, experiment, unit, 20, draw(unit.seed, 0.5))
-    table = build.results_table(experiment, units, tmp_path)
+    table = build.results_table(Study(experiment, units, tmp_path))
     assert table.verdict == ("There is no Vanilla to compare with; trb table --compare compares any two methods.",)
     assert table.evidence is not None
     lone = replace(table.evidence, rows=table.evidence.rows[:1])
@@ -252,7 +253,7 @@ def test_no_character_is_dropped_at_any_width(tmp_path: Path, width: int, seeds:
     for unit in units:
         if unit.kind == "trial":
             write(tmp_path, experiment, unit, 20, draw(len(unit.id) + unit.seed, 0.5))
-    table = build.results_table(experiment, units, tmp_path)
+    table = build.results_table(Study(experiment, units, tmp_path))
     assert table.evidence is not None
     settings = {row.setting for row in table.evidence.rows if row.setting}
     assert {"epsilon=0.01", "tau0=0.8 E=15", "beta_start=0.4"} <= settings
@@ -316,7 +317,7 @@ def test_a_terminal_that_knows_only_ascii_gets_its_table(form: str) -> None:
 
 def test_setups_too_wide_for_a_page_have_a_tabular_each(tmp_path: Path) -> None:
     experiment = load_experiment(SHIPPED / "paper.yaml", [])
-    made = build.results_table(experiment, expand(experiment), tmp_path)
+    made = build.results_table(Study(experiment, expand(experiment), tmp_path))
     text = FORMATS["tex"](made)
     assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 2
     assert text.startswith("% needs \\usepackage{booktabs}\n")

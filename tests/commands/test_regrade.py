@@ -20,6 +20,7 @@ from orchestrator.grading.grader import GRADER_VERSION, Gold, Grader
 from orchestrator.records.problem_record import ProblemRecord, length_histogram
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import RunWriter
+from orchestrator.selection.study import Study
 from tests.fake_runs import QUICKSTART, quickstart, units_of
 
 Trial = tuple[Experiment, list[Unit], Unit, dict[str, str]]
@@ -61,7 +62,7 @@ def test_wrong_counts_are_mended_and_nothing_else(
 ) -> None:
     experiment, units, unit, ids = trial
     evaluated(tmp_path, unit, ids[BENCHMARK], [*records(0)[:5], *records(4)[5:8], *records(3)[8:]])
-    assert regrade.regrade(experiment, units, tmp_path) == 0
+    assert regrade.regrade(Study(experiment, units, tmp_path)) == 0
     assert RunReader(tmp_path, unit.id).evaluation(ids[BENCHMARK], STEP) == records(3)
     (line,) = [line for line in capsys.readouterr().out.splitlines() if BENCHMARK in line]
     counts = "1 evaluations, 200 problems, 800 answers; 8 problems changed, right answers +15 −3"
@@ -71,9 +72,9 @@ def test_wrong_counts_are_mended_and_nothing_else(
 def test_regrading_again_changes_no_byte(trial: Trial, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     experiment, units, unit, ids = trial
     evaluated(tmp_path, unit, ids[BENCHMARK], records(1))
-    regrade.regrade(experiment, units, tmp_path)
+    regrade.regrade(Study(experiment, units, tmp_path))
     once, _ = contents(tmp_path), capsys.readouterr()
-    regrade.regrade(experiment, units, tmp_path)
+    regrade.regrade(Study(experiment, units, tmp_path))
     assert contents(tmp_path) == once
     (line,) = [line for line in capsys.readouterr().out.splitlines() if BENCHMARK in line]
     assert line.endswith("; 0 problems changed, right answers +0 −0")
@@ -93,7 +94,7 @@ def test_scores_of_an_older_grader_are_carried_over(
     evaluated(tmp_path, unit, old, records(0))
     before = contents(tmp_path)
     monkeypatch.setattr(regrade, "GRADER_VERSION", NEXT_VERSION)
-    regrade.regrade(experiment, units, tmp_path)
+    regrade.regrade(Study(experiment, units, tmp_path))
     new = evaluations.drawn_evaluation_ids(setup, draw, NEXT_VERSION)[BENCHMARK]
     run = RunReader(tmp_path, unit.id)
     assert new != old
@@ -111,7 +112,7 @@ def test_more_samples_win_over_a_newer_grader(trial: Trial, tmp_path: Path, monk
     for older, newer in ((4, 2), (2, 4), (4, 4)):
         evaluated(tmp_path, unit, ids[BENCHMARK], records(0, n=older))
         evaluated(tmp_path, unit, new, records(0, n=newer))
-        regrade.regrade(experiment, units, tmp_path)
+        regrade.regrade(Study(experiment, units, tmp_path))
         assert RunReader(tmp_path, unit.id).evaluation(new, STEP) == records(3, n=4)
 
 
@@ -125,7 +126,7 @@ def test_a_unit_that_runs_is_left_alone(trial: Trial, tmp_path: Path) -> None:
         closing(RunWriter(tmp_path, unit.id)),
         pytest.raises(UserError, match=f"{unit.id} is being run — trb regrade when"),
     ):
-        regrade.regrade(experiment, units, tmp_path)
+        regrade.regrade(Study(experiment, units, tmp_path))
     assert contents(tmp_path) == before
 
 
@@ -135,7 +136,7 @@ def test_why_a_unit_failed_is_not_forgotten(trial: Trial, tmp_path: Path) -> Non
         run.write_evaluation(ids[BENCHMARK], STEP, records(0))
         run.append("metrics.jsonl", [{"step": 0}])
         run.fail("no memory", "")
-    regrade.regrade(experiment, units, tmp_path)
+    regrade.regrade(Study(experiment, units, tmp_path))
     reader = RunReader(tmp_path, unit.id)
     assert (reader.error, reader.metrics()) == ("no memory", [{"step": 0}])
 

@@ -14,6 +14,7 @@ from orchestrator.errors import UserError
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import expand
 from orchestrator.planning import plan, totals
+from orchestrator.selection.study import Study
 from tests.sweeps import ROOT
 
 PAPER, SMALL, QUICKSTART = (ROOT / "experiments" / f"{name}.yaml" for name in ("paper", "paper-small", "quickstart"))
@@ -28,7 +29,7 @@ class Keyboard(io.StringIO):
 
 def confirm(path: Path, runs: Path, yes: bool = False) -> None:
     experiment = load_experiment(path)
-    spending.confirm(experiment, expand(experiment), runs, yes)
+    spending.confirm(Study(experiment, expand(experiment), runs), yes)
 
 
 def test_in_a_pipe_only_yes_spends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +72,7 @@ def test_a_refused_submit_leaves_nothing_behind(
 def test_what_is_done_is_not_asked_about(tmp_path: Path) -> None:
     experiment = load_experiment(PAPER)
     units = expand(experiment)
-    assert plan_command.gpu_hours_left(experiment, units, tmp_path).low > 200_000
+    assert plan_command.gpu_hours_left(Study(experiment, units, tmp_path)).low > 200_000
     done = {unit.id: plan.Done(unit.steps, 10**9, True, True, True) for unit in units}
     left = totals.total_gpu_hours(plan.make_plan(experiment, units, done), left=True)
     assert left is not None

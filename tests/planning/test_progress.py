@@ -14,6 +14,7 @@ from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import Unit, expand
 from orchestrator.planning import progress
 from orchestrator.planning.plan import Done
+from orchestrator.selection.study import Study
 from tests.fake_runs import QUICKSTART, SHIPPED, units_of, write_run
 
 GENERATIONS = 4  # of a record that `write_run` writes
@@ -35,7 +36,7 @@ def test_steps_and_samples_that_are_there(tmp_path: Path) -> None:
     vanilla, veto = units_of(units, "vanilla")[0], units_of(units, "veto")[0]
     write_run(tmp_path, experiment, vanilla, {20: [1, 2], 40: [2, 2], 60: [3, 3]}, steps=60)
     write_run(tmp_path, experiment, veto, {20: [1, 2]}, steps=20, done=False)
-    done = progress.done_of(experiment, units, tmp_path)
+    done = progress.done_of(Study(experiment, units, tmp_path))
     assert done[vanilla.id] == Done(60, 6 * GENERATIONS, selected=True, rescored=False, complete=False)
     assert done[veto.id] == Done(20, 2 * GENERATIONS)
     assert done[units_of(units, "skd")[0].id] == Done()
@@ -45,13 +46,13 @@ def test_a_family_without_fresh_samples_is_complete_where_none_are_asked_for(tmp
     experiment, units = quickstart("evaluation.rescore=false")
     vanilla = units_of(units, "vanilla")[0]
     write_run(tmp_path, experiment, vanilla, {20: [1, 2], 40: [2, 2], 60: [3, 3]}, steps=60)
-    assert progress.done_of(experiment, units, tmp_path)[vanilla.id].complete
+    assert progress.done_of(Study(experiment, units, tmp_path))[vanilla.id].complete
 
 
 def test_no_runs_folder_holds_nothing(tmp_path: Path) -> None:
     experiment, units = quickstart()
-    assert progress.done_of(experiment, units, tmp_path / "gone") == {}
-    assert {reason.why for reason in progress.reasons(experiment, units, tmp_path / "gone")} >= {"missing"}
+    assert progress.done_of(Study(experiment, units, tmp_path / "gone")) == {}
+    assert {reason.why for reason in progress.reasons(Study(experiment, units, tmp_path / "gone"))} >= {"missing"}
 
 
 def test_why_each_unit_would_run(tmp_path: Path) -> None:
@@ -60,7 +61,7 @@ def test_why_each_unit_would_run(tmp_path: Path) -> None:
     write_run(tmp_path, experiment, vanilla, {20: [1, 2], 40: [2, 2], 60: [3, 3]}, steps=60)
     write_run(tmp_path, experiment, veto, {20: [1, 2]}, steps=20, done=False)
     write_run(tmp_path, experiment, skd, {20: [1, None], 60: [1, 1]}, steps=60)
-    why = {reason.unit.id: reason.why for reason in progress.reasons(experiment, units, tmp_path)}
+    why = {reason.unit.id: reason.why for reason in progress.reasons(Study(experiment, units, tmp_path))}
     assert why[vanilla.id].startswith("fresh samples of the selected checkpoint wanted: arithmetic_short n=4")
     assert why[veto.id] == "training incomplete: step 20 of 60"
     assert why[skd.id].startswith("samples wanted: arithmetic_long n=4 at step 20")
@@ -75,7 +76,7 @@ def test_the_nearest_directory_and_the_fields_that_differ(tmp_path: Path) -> Non
         note(tmp_path, units_of(units, "vanilla")[0])
     experiment, units = quickstart()
     lr = experiment.setups["arithmetic"].training.optimizer.lr
-    found = {reason.unit.id: reason for reason in progress.reasons(experiment, units, tmp_path)}
+    found = {reason.unit.id: reason for reason in progress.reasons(Study(experiment, units, tmp_path))}
     reason = found[units_of(units, "vanilla")[0].id]
     assert reason.nearest == units_of(near, "vanilla")[0].id
     assert reason.differences == (f"training.optimizer.lr: 0.25 there, {lr} here",)
@@ -87,7 +88,7 @@ def test_damaged_neighbours_are_passed_over(tmp_path: Path) -> None:
     for name, text in (("torn", "{"), ("list", "[]"), ("other", '{"unit": 3}'), ("bare", '{"unit": {}}')):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(text)
-    assert all(reason.nearest is None for reason in progress.reasons(experiment, units, tmp_path))
+    assert all(reason.nearest is None for reason in progress.reasons(Study(experiment, units, tmp_path)))
 
 
 @pytest.mark.parametrize("width", ["60", "80"])

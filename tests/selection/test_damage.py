@@ -21,6 +21,7 @@ from orchestrator.experiment.units import Unit, expand
 from orchestrator.records.files import Damaged
 from orchestrator.records.rundir import LEARNER_STATE
 from orchestrator.records.writer import RunWriter
+from orchestrator.selection.study import Study
 from orchestrator.sweep import prepare
 from tests.fake_runs import QUICKSTART, fake_models, quickstart, units_of, write_run
 
@@ -182,7 +183,7 @@ def names(fault: tuple[str, Callable[[Path], None], tuple[str, ...]]) -> str:
 def sound(sweep: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The table as it is without a fault."""
     experiment, units = experiment_of(sweep)
-    return FORMATS["csv"](results_table(experiment, units, sweep))
+    return FORMATS["csv"](results_table(Study(experiment, units, sweep)))
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=names)

@@ -19,6 +19,7 @@ from orchestrator.config import Experiment
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import expand
 from orchestrator.selection.results_folder import RECORD, claim, content_digest, folder_of, settled_name
+from orchestrator.selection.study import Study
 from tests.fake_runs import QUICKSTART, quickstart, units_of, write_run
 
 
@@ -31,7 +32,7 @@ def settled(runs: Path, path: Path, *overrides: str) -> Experiment:
 def written(runs: Path, path: Path, *overrides: str) -> str:
     """The name of the folder that results go to."""
     experiment = settled(runs, path, *overrides)
-    folder = claim(experiment, expand(experiment, runs), runs)
+    folder = claim(Study(experiment, expand(experiment, runs), runs))
     assert folder == folder_of(experiment.name, runs)
     return folder.name
 
@@ -90,15 +91,15 @@ def test_who_comes_second_to_a_name_takes_the_longer_one(tmp_path: Path) -> None
     """Both found the name free before either wrote."""
     first = settled(tmp_path, QUICKSTART, "name=x")
     second = replace(settled(tmp_path, QUICKSTART, "name=x"), seeds=[5])
-    assert claim(first, expand(first), tmp_path).name == "x"
-    assert claim(second, expand(second), tmp_path).name == f"x-{content_digest(second)}"
+    assert claim(Study(first, expand(first), tmp_path)).name == "x"
+    assert claim(Study(second, expand(second), tmp_path)).name == f"x-{content_digest(second)}"
 
 
 def test_the_record_is_the_resolved_experiment_in_plain_yaml(tmp_path: Path) -> None:
     experiment = replace(
         settled(tmp_path, QUICKSTART, "training.steps=4"), arguments=("experiments/quickstart.yaml", "training.steps=4")
     )
-    folder = claim(experiment, expand(experiment), tmp_path)
+    folder = claim(Study(experiment, expand(experiment), tmp_path))
     record = yaml.safe_load((folder / RECORD).read_text(encoding="utf-8"))
     assert record["digest"] == content_digest(experiment)
     assert record["command"] == "trb submit experiments/quickstart.yaml training.steps=4"
@@ -122,14 +123,15 @@ def test_pages_and_figures_of_other_runs_do_not_stay_beside_new_tables(tmp_path:
     """The same experiment whose units have other ids, as with models made anew on another kind of machine."""
     experiment, units = quickstart()
     write_run(tmp_path, experiment, units_of(units, "vanilla")[0], {20: [1, 2]})
-    folder = results.write_results(experiment, units, tmp_path, build.results_table(experiment, units, tmp_path))
-    assert write_report(experiment, units, tmp_path).parent == folder
+    study = Study(experiment, units, tmp_path)
+    folder = results.write_results(study, build.results_table(study))
+    assert write_report(Study(experiment, units, tmp_path)).parent == folder
     (folder / "notes.txt").touch()
     names = {path.name for path in folder.iterdir()}
     assert {"report.html", "trajectories-arithmetic.png", "table.md", "trials.csv", RECORD} < names
-    assert claim(experiment, units, tmp_path) == folder
+    assert claim(Study(experiment, units, tmp_path)) == folder
     assert {path.name for path in folder.iterdir()} == names
-    claim(experiment, [replace(unit, id=f"{unit.id[:-1]}x") for unit in units], tmp_path)
+    claim(Study(experiment, [replace(unit, id=f"{unit.id[:-1]}x") for unit in units], tmp_path))
     left = {path.name for path in folder.iterdir()}
     assert names - left == {"report.html", "trajectories-arithmetic.png", "trajectories-arithmetic.pdf"}
 
@@ -141,7 +143,8 @@ def test_figures_and_report_of_the_command_go_where_the_table_is(
     experiment = settled(tmp_path, QUICKSTART, *overrides)
     units = expand(experiment, tmp_path)
     write_run(tmp_path, experiment, units_of(units, "vanilla")[0], {20: [1, 2]})
-    folder = results.write_results(experiment, units, tmp_path, build.results_table(experiment, units, tmp_path))
+    study = Study(experiment, units, tmp_path)
+    folder = results.write_results(study, build.results_table(study))
     for command in ("figures", "report"):
         with pytest.raises(SystemExit) as ended:
             main([command, str(QUICKSTART), *overrides, "--runs", str(tmp_path)])
@@ -159,7 +162,7 @@ def test_every_unit_is_a_row_with_its_scores(tmp_path: Path) -> None:
     first, second = units_of(units, "vanilla")
     write_run(tmp_path, experiment, first, {20: [1, 2], 40: [4, 3]}, steps=60)
     write_run(tmp_path, experiment, second, {20: [1, None]}, done=False)
-    trials = read_trials(experiment, units, tmp_path)
+    trials = read_trials(Study(experiment, units, tmp_path))
     assert [trial.unit for trial in trials] == [unit.id for unit in units]
     rows = {row["unit"]: row for row in csv.DictReader(to_csv(trials).splitlines())}
     best = rows[first.id]

@@ -20,6 +20,7 @@ from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection import scores as selection
+from orchestrator.selection.study import Study
 from tests.fake_runs import QUICKSTART, quickstart, record, units_of, write_run
 
 Loaded = tuple[Experiment, list[Unit]]
@@ -44,7 +45,7 @@ def trajectory(loaded: Loaded, runs: Path, unit: Unit) -> dict[int, Fraction]:
 
 
 def selected(loaded: Loaded, runs: Path) -> dict[str, build.Selected]:
-    return {chosen.best.method: chosen for chosen in build.select(*loaded, runs)}
+    return {chosen.best.method: chosen for chosen in build.select(Study(*loaded, runs))}
 
 
 # --- pass@1 ---
@@ -182,7 +183,7 @@ def test_a_step_counts_when_all_seeds_have_it(tmp_path: Path, two_seeds: Loaded)
 def test_the_note_on_the_spread_over_seeds(tmp_path: Path, two_seeds: Loaded) -> None:
     for unit, scores in zip(units_of(two_seeds[1], "vanilla"), ([2, 2], [3, 3]), strict=True):
         write_run(tmp_path, two_seeds[0], unit, {20: scores})
-    assert build.results_table(*two_seeds, tmp_path).notes == (
+    assert build.results_table(Study(*two_seeds, tmp_path)).notes == (
         f"partial: 2 of {len(two_seeds[1])} units done",
         "arithmetic Vanilla: 2 seeds, standard deviation of Avg 17.7",
     )
@@ -200,7 +201,7 @@ def marks(row: Row) -> list[str | None]:
 
 
 def test_a_sweep_not_begun_is_an_empty_table(tmp_path: Path, one_seed: Loaded) -> None:
-    table = build.results_table(*one_seed, tmp_path)
+    table = build.results_table(Study(*one_seed, tmp_path))
     assert texts(table) == {method: ["", "", ""] for method in [*one_seed[0].methods, "base"]}
     assert [column.label for column in table.columns] == ["Avg", "Short sums", "Long sums"]
     assert table.notes == (f"partial: 0 of {len(one_seed[1])} units done",)
@@ -210,7 +211,7 @@ def test_what_is_missing_is_empty_and_noted(tmp_path: Path, one_seed: Loaded) ->
     write_run(tmp_path, one_seed[0], units_of(one_seed[1], "base_eval")[0], {0: [0, 1]})
     write_run(tmp_path, one_seed[0], units_of(one_seed[1], "vanilla")[0], {20: [3, 1]}, done=False)
     write_run(tmp_path, one_seed[0], units_of(one_seed[1], "skd")[0], {20: [4, None]}, done=False)
-    table = build.results_table(*one_seed, tmp_path)
+    table = build.results_table(Study(*one_seed, tmp_path))
     found = texts(table)
     assert found["base"] == ["12.5", "0.0", "25.0"]
     assert found["vanilla"] == ["50.0", "75.0", "25.0"]
@@ -226,9 +227,9 @@ def test_a_complete_sweep_tells_what_was_selected(tmp_path: Path, one_seed: Load
     for unit in units:
         step = 0 if unit.kind == "base_eval" else unit.steps
         write_run(tmp_path, experiment, unit, {step: [1, 2]}, steps=unit.steps)
-    assert {found.state for found in status.collect(experiment, units, tmp_path)} == {"done"}
-    assert status.missing_units(experiment, units, tmp_path) == []
-    table = build.results_table(experiment, units, tmp_path)
+    assert {found.state for found in status.collect(Study(experiment, units, tmp_path))} == {"done"}
+    assert status.missing_units(Study(experiment, units, tmp_path)) == []
+    table = build.results_table(Study(experiment, units, tmp_path))
     assert table.notes == ()
     assert table.evidence is not None
     found = table.evidence.find("arithmetic", "trust_region")
@@ -242,8 +243,8 @@ def test_more_samples_make_a_unit_incomplete_again(tmp_path: Path, one_seed: Loa
     write_run(tmp_path, one_seed[0], unit, {60: [1, 2]})
     experiment, units = quickstart("evaluation.benchmarks.arithmetic_long.n=8")
     again = next(u for u in units if u.id == unit.id)
-    assert unit not in status.missing_units(*one_seed, tmp_path)
-    assert again in status.missing_units(experiment, units, tmp_path)
+    assert unit not in status.missing_units(Study(*one_seed, tmp_path))
+    assert again in status.missing_units(Study(experiment, units, tmp_path))
 
 
 def test_the_command_prints_the_same_table(

@@ -24,6 +24,7 @@ from orchestrator.planning import plan
 from orchestrator.records.log import EVALUATING, RESCORING, TRAINING
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import RunWriter
+from orchestrator.selection.study import Study
 from tests.fake_runs import QUICKSTART, metrics, quickstart, record, units_of, write_run
 
 Loaded = tuple[Experiment, list[Unit]]
@@ -67,14 +68,14 @@ def test_a_running_unit_says_what_it_does(tmp_path: Path, plain: Loaded) -> None
     [vanilla] = units_of(plain[1], "vanilla")
     with writing(tmp_path, vanilla) as [run]:
         run.describe({}, dict)
-        assert of(status.collect(*plain, tmp_path), vanilla).doing == "starting"
+        assert of(status.collect(Study(*plain, tmp_path)), vanilla).doing == "starting"
         run.log.begin("sweep", 3)
         run.log.enter(TRAINING)
         run.append("metrics.jsonl", [metrics(0)])
-        found = of(status.collect(*plain, tmp_path), vanilla)
+        found = of(status.collect(Study(*plain, tmp_path)), vanilla)
         assert (found.state, found.phase, found.doing, found.step) == ("running", TRAINING, "training", 1)
         run.log.enter(EVALUATING, LONG, step=20, of=200)
-        assert of(status.collect(*plain, tmp_path), vanilla).doing == f"evaluating {LONG} 0/200"
+        assert of(status.collect(Study(*plain, tmp_path)), vanilla).doing == f"evaluating {LONG} 0/200"
 
 
 def test_another_attempt_is_counted(tmp_path: Path, plain: Loaded) -> None:
@@ -83,7 +84,7 @@ def test_another_attempt_is_counted(tmp_path: Path, plain: Loaded) -> None:
         run.log.begin("sweep", 3)
         run.log.begin("sweep", 3)
         run.log.enter(TRAINING)
-        assert of(status.collect(*plain, tmp_path), vanilla).doing == "training, attempt 2 of 3"
+        assert of(status.collect(Study(*plain, tmp_path)), vanilla).doing == "training, attempt 2 of 3"
 
 
 def test_the_best_trial_of_an_open_family_waits_for_rescoring(tmp_path: Path, rescored: Loaded) -> None:
@@ -91,35 +92,35 @@ def test_the_best_trial_of_an_open_family_waits_for_rescoring(tmp_path: Path, re
     experiment, units = rescored
     better, worse = units_of(units, "trust_region")
     write_run(tmp_path, experiment, better, {60: [4, 3]}, steps=60)
-    found = of(status.collect(*rescored, tmp_path), better)
+    found = of(status.collect(Study(*rescored, tmp_path)), better)
     assert (found.state, found.phase, found.doing) == ("waiting", RESCORING, "waiting for rescoring")
     write_run(tmp_path, experiment, worse, {60: [1, 1]}, steps=60)
-    states = {unit.id: of(status.collect(*rescored, tmp_path), unit).doing for unit in (better, worse)}
+    states = {unit.id: of(status.collect(Study(*rescored, tmp_path)), unit).doing for unit in (better, worse)}
     assert states == {better.id: "waiting for rescoring", worse.id: "done"}
     with writing(tmp_path, better) as [run]:
         run.log.enter(RESCORING, SHORT, step=60, of=800)
-        assert of(status.collect(*rescored, tmp_path), better).doing == f"rescoring {SHORT} 0/800"
+        assert of(status.collect(Study(*rescored, tmp_path)), better).doing == f"rescoring {SHORT} 0/800"
         for evaluation_id in fresh_evaluation_ids(experiment.setups["arithmetic"]).values():
             run.write_evaluation(evaluation_id, 60, [record(2)])
-    assert of(status.collect(*rescored, tmp_path), better).state == "done"
+    assert of(status.collect(Study(*rescored, tmp_path)), better).state == "done"
 
 
 def test_trained_units_of_a_race_that_has_not_begun_wait_for_it(tmp_path: Path) -> None:
     loaded = quickstart("evaluation.budget=adaptive")
     first, _ = units_of(loaded[1], "trust_region")
     write_run(tmp_path, loaded[0], first, {60: [4, 3]}, steps=60)
-    assert of(status.collect(*loaded, tmp_path), first).doing == "waiting for its race"
+    assert of(status.collect(Study(*loaded, tmp_path)), first).doing == "waiting for its race"
 
 
 def test_what_waits_for_the_supervised_stage_says_so(tmp_path: Path, plain: Loaded) -> None:
     [trial] = units_of(plain[1], "sft_warmup")
-    assert of(status.collect(*plain, tmp_path), trial).doing == "waiting for sft"
+    assert of(status.collect(Study(*plain, tmp_path)), trial).doing == "waiting for sft"
 
 
 def test_the_latest_score_stands_beside_the_best(tmp_path: Path, plain: Loaded) -> None:
     [vanilla] = units_of(plain[1], "vanilla")
     write_run(tmp_path, plain[0], vanilla, {20: [4, 3], 40: [2, 2]}, steps=40, done=False)
-    found = of(status.collect(*plain, tmp_path), vanilla)
+    found = of(status.collect(Study(*plain, tmp_path)), vanilla)
     assert (found.state, found.best_step, found.score) == ("interrupted", 20, 7 / 8)
     assert (found.latest_step, found.latest_score) == (40, 1 / 2)
 
@@ -128,7 +129,7 @@ def test_families_are_counted_with_their_best_checkpoint(tmp_path: Path, plain: 
     first, second = units_of(plain[1], "trust_region")
     write_run(tmp_path, plain[0], first, {20: [1, 1], 60: [2, 2]}, steps=60)
     write_run(tmp_path, plain[0], second, {20: [3, 2]}, steps=20, done=False)
-    [family] = [f for f in overview(*plain, tmp_path).families if f.label == "TRB"]
+    [family] = [f for f in overview(Study(*plain, tmp_path)).families if f.label == "TRB"]
     assert family.states == {"done": 1, "interrupted": 1}
     assert (family.score, family.setting, family.step) == (5 / 8, "epsilon0=0.05 K=12", 20)
 
@@ -140,7 +141,7 @@ def test_nothing_is_said_before_anything_was_measured(tmp_path: Path, plain: Loa
     [vanilla] = units_of(plain[1], "vanilla")
     with writing(tmp_path, vanilla) as [run]:
         run.log.enter(TRAINING)
-        found = overview(*plain, tmp_path)
+        found = overview(Study(*plain, tmp_path))
     assert of(found.units, vanilla).seconds_left is None
     assert found.seconds_left is None
 
@@ -157,7 +158,7 @@ def test_time_left_counts_steps_and_the_evaluations_to_come(tmp_path: Path, plai
         for benchmark, evaluation_id in evaluation_ids(plain[0].setups["arithmetic"]).items():
             run.write_evaluation(evaluation_id, 20, [record(1)])
             run.append_timing(evaluation_row(20, benchmark, 800, 8.0))
-        found = of(status.collect(*plain, tmp_path), vanilla)
+        found = of(status.collect(Study(*plain, tmp_path)), vanilla)
     assert found.seconds_left == pytest.approx(40 * 2.0 + 2 * 1600 * 0.01)
 
 
@@ -168,7 +169,7 @@ def test_responses_that_are_sampled_are_not_left(tmp_path: Path, plain: Loaded) 
         run.new_checkpoint(60, lambda folder: (folder / "model.safetensors").touch())
         run.commit(60)
         run.log.enter(EVALUATING, SHORT, step=60, of=800)
-        wanted = status.wants(experiment, units, tmp_path)[vanilla.id]
+        wanted = status.wants(Study(experiment, units, tmp_path))[vanilla.id]
         run.log.enter(EVALUATING, LONG, step=60, of=800)
         work = work_left(experiment, vanilla, RunReader(tmp_path, vanilla.id), 60, wanted)
         assert work == {SHORT: 800, LONG: 800}
@@ -185,7 +186,7 @@ def test_blended_steps_and_plain_steps_cost_what_each_was_measured_at(tmp_path: 
     with writing(tmp_path, first) as [run]:
         for step in range(20):
             run.append_timing(train_row(step, 3.0 if step < 12 else 1.0))
-    costs = measure(*plain, tmp_path)
+    costs = measure(Study(*plain, tmp_path))
     assert [costs.of(second, kind) for kind in (BLENDED, PLAIN)] == [3.0, 1.0]
     fresh = work_left(plain[0], second, RunReader(tmp_path, second.id), 0, {})
     assert (fresh[BLENDED], fresh[PLAIN]) == (12, 48)
@@ -203,7 +204,7 @@ def test_what_nobody_measured_is_planned_in_proportion(tmp_path: Path, plain: Lo
     with writing(tmp_path, vanilla) as [run]:
         for step in range(3):
             run.append_timing(train_row(step, 2 * a_step))
-    costs = measure(experiment, units, tmp_path)
+    costs = measure(Study(experiment, units, tmp_path))
     assert costs.of(vanilla, SHORT) == pytest.approx(2 * a_response)
 
 
@@ -236,7 +237,7 @@ def test_the_process_that_submits_knows_its_cluster_and_its_pace(
     write_run(tmp_path, plain[0], vanilla, {60: [1, 2]}, steps=60)
     monkeypatch.setattr(status.time, "monotonic", lambda: 130.0)
     with writing(tmp_path, *units_of(plain[1], "veto")):
-        found = overview(*plain, tmp_path, Session(100.0, 0, {"CPU": 2.0, "GPU": 0.0}))
+        found = overview(Study(*plain, tmp_path), Session(100.0, 0, {"CPU": 2.0, "GPU": 0.0}))
     assert (found.elapsed, found.trials_an_hour, found.used["CPU"]) == (30.0, 120.0, 1.0)
 
 
@@ -298,7 +299,7 @@ def test_a_folder_that_cannot_be_written_can_be_looked_at(plain: Loaded) -> None
             folder.chmod(0o555)
         try:
             with somebody_else():
-                assert of(status.collect(*plain, runs), vanilla).state == "done"
+                assert of(status.collect(Study(*plain, runs)), vanilla).state == "done"
         finally:
             for folder in folders:
                 folder.chmod(0o755)

@@ -16,12 +16,13 @@ from orchestrator.config import Experiment
 from orchestrator.engines.interface import ModelFolder
 from orchestrator.experiment import evaluations
 from orchestrator.experiment.evaluations import Sampling
-from orchestrator.experiment.units import Unit
+from orchestrator.experiment.units import Unit, families
 from orchestrator.monitor import status
 from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection import retention, scores
+from orchestrator.selection.study import Study
 from orchestrator.selection.wants import Wants, wants
 from orchestrator.trial.loop import Trial
 from orchestrator.workers.evaluator import EvaluatorWorker
@@ -52,6 +53,9 @@ class World:
     taken: int = 0
     log: list[tuple[str, Sampling]] = field(default_factory=list)
 
+    def study(self, runs: Path) -> Study:
+        return Study(self.experiment, self.units, runs)
+
     def family(self, name: str) -> list[Unit]:
         return units_of(self.units, name)
 
@@ -62,7 +66,7 @@ class World:
 
     def wave(self, runs: Path) -> Wants:
         """One wave of evaluations; what it was asked for."""
-        asked = wants(self.experiment, self.units, runs)
+        asked = wants(self.study(runs))
         for unit in self.units:
             if unit.id in asked:
                 with closing(RunWriter(runs, unit.id)) as run:
@@ -141,8 +145,8 @@ def full_steps(world: World, runs: Path, unit: Unit) -> set[int]:
 
 def chosen(world: World, runs: Path, name: str = "trust_region") -> tuple[str, int]:
     """Label and step of a family's selected checkpoint."""
-    [family] = scores.families(world.family(name))
-    best = scores.best_of(scores.candidates(world.experiment.setups["arithmetic"], family, runs))
+    [family] = families(world.family(name))
+    best = scores.best_of(scores.candidates(world.study(runs), family))
     assert best is not None
     return best.setting[0].label, best.step
 
@@ -154,13 +158,13 @@ def test_at_first_a_checkpoint_gets_the_first_rung(tmp_path: Path) -> None:
     sweep = world()
     sweep.train(tmp_path, "vanilla")
     [vanilla] = sweep.family("vanilla")
-    assert wants(sweep.experiment, sweep.units, tmp_path)[vanilla.id] == FIRST
+    assert wants(sweep.study(tmp_path))[vanilla.id] == FIRST
 
 
 def test_the_untrained_student_has_no_rivals_and_gets_all_at_once(tmp_path: Path) -> None:
     sweep = world()
     [base] = sweep.family("base_eval")
-    assert wants(sweep.experiment, sweep.units, tmp_path) == {base.id: {Sampling(b, 0, 0): N for b in (SHORT, LONG)}}
+    assert wants(sweep.study(tmp_path)) == {base.id: {Sampling(b, 0, 0): N for b in (SHORT, LONG)}}
 
 
 def test_a_race_begins_when_its_whole_family_is_trained(tmp_path: Path) -> None:
@@ -168,7 +172,7 @@ def test_a_race_begins_when_its_whole_family_is_trained(tmp_path: Path) -> None:
     first, second = sweep.family("trust_region")
     write_run(tmp_path, sweep.experiment, first, {step: [None, None] for step in STEPS}, steps=60)
     sweep.wave(tmp_path)
-    assert first.id not in wants(sweep.experiment, sweep.units, tmp_path)
+    assert first.id not in wants(sweep.study(tmp_path))
     write_run(tmp_path, sweep.experiment, second, {step: [None, None] for step in STEPS}, steps=60)
     assert sweep.wave(tmp_path)[second.id] == FIRST
     asked = sweep.wave(tmp_path)
@@ -181,19 +185,19 @@ def test_full_asks_for_everything_at_once(tmp_path: Path) -> None:
     sweep.train(tmp_path, "vanilla")
     [vanilla] = sweep.family("vanilla")
     assert sweep.wave(tmp_path)[vanilla.id] == dict.fromkeys(FIRST, N)
-    assert vanilla.id not in wants(sweep.experiment, sweep.units, tmp_path)
+    assert vanilla.id not in wants(sweep.study(tmp_path))
     assert not list(tmp_path.glob("*/evals/*/*.rungs"))
 
 
 def test_what_is_wanted_is_missing_and_what_is_not_is_done(tmp_path: Path) -> None:
     sweep = world()
     sweep.train(tmp_path, "base_eval", "vanilla", "trust_region")
-    missing = status.missing_units(sweep.experiment, sweep.units, tmp_path)
+    missing = status.missing_units(sweep.study(tmp_path))
     assert missing == sweep.units
-    assert {s.state for s in status.collect(sweep.experiment, sweep.units, tmp_path)} == {"queued"}
+    assert {s.state for s in status.collect(sweep.study(tmp_path))} == {"queued"}
     sweep.finish(tmp_path)
-    assert status.missing_units(sweep.experiment, sweep.units, tmp_path) == []
-    assert {s.state for s in status.collect(sweep.experiment, sweep.units, tmp_path)} == {"done"}
+    assert status.missing_units(sweep.study(tmp_path)) == []
+    assert {s.state for s in status.collect(sweep.study(tmp_path))} == {"done"}
 
 
 # --- races ---
@@ -234,7 +238,7 @@ def test_kills_at_any_moment_change_no_decision(tmp_path: Path, calls: int) -> N
         sweep.train(runs, "base_eval", "vanilla", "trust_region")
     undisturbed.finish(tmp_path / "a")
     kills = 0
-    while wants(killed.experiment, killed.units, tmp_path / "b"):
+    while wants(Study(killed.experiment, killed.units, tmp_path / "b")):
         killed.calls_left = calls
         try:
             killed.wave(tmp_path / "b")
@@ -249,15 +253,15 @@ def test_a_kill_between_noting_a_rung_and_replacing_the_record(tmp_path: Path) -
     sweep = world()
     sweep.train(tmp_path, "trust_region")
     sweep.wave(tmp_path)
-    unit, before = sweep.family("trust_region")[1], wants(sweep.experiment, sweep.units, tmp_path)
+    unit, before = sweep.family("trust_region")[1], wants(sweep.study(tmp_path))
     evaluation_id = evaluations.evaluation_ids(sweep.experiment.setups["arithmetic"])[SHORT]
     with closing(RunWriter(tmp_path, unit.id)) as run:
         run.note_rung(evaluation_id, 20)
-        noted = run.rungs(evaluation_id, 20)
+        noted = run.noted_rungs(evaluation_id, 20)
         run.note_rung(evaluation_id, 20)
-        assert run.rungs(evaluation_id, 20) == noted
+        assert run.noted_rungs(evaluation_id, 20) == noted
     assert [n for n, _ in noted] == [2]
-    assert wants(sweep.experiment, sweep.units, tmp_path) == before
+    assert wants(sweep.study(tmp_path)) == before
 
 
 def test_one_rival_is_taken_to_the_end_at_once(tmp_path: Path) -> None:
@@ -276,7 +280,7 @@ def test_a_new_setting_opens_the_race_again(tmp_path: Path) -> None:
     wider.rates = {**sweep.rates, (wider.family("trust_region")[2].label, 60): 0.8}
     added = wider.family("trust_region")[2]
     write_run(tmp_path, wider.experiment, added, {step: [None, None] for step in STEPS}, steps=60)
-    asked = wants(wider.experiment, wider.units, tmp_path)
+    asked = wants(wider.study(tmp_path))
     assert asked[added.id] == FIRST
     wider.finish(tmp_path)
     assert chosen(wider, tmp_path) == (added.label, 60)
@@ -286,7 +290,7 @@ def test_records_of_the_full_protocol_are_not_taken_again(tmp_path: Path) -> Non
     full, adaptive = world("evaluation.budget=full", "evaluation.rescore=false"), world("evaluation.rescore=false")
     full.train(tmp_path, "vanilla", "trust_region", "base_eval")
     full.finish(tmp_path)
-    assert wants(adaptive.experiment, adaptive.units, tmp_path) == {}
+    assert wants(adaptive.study(tmp_path)) == {}
     assert chosen(adaptive, tmp_path) == chosen(full, tmp_path)
 
 
@@ -367,14 +371,14 @@ def test_checkpoints_stay_until_the_family_is_decided(tmp_path: Path) -> None:
     sweep = world("runtime.keep=best")
     sweep.train(tmp_path, "trust_region")
     while sweep.wave(tmp_path):
-        if wants(sweep.experiment, sweep.units, tmp_path):
-            retention.prune(sweep.experiment, sweep.units, tmp_path)
+        if wants(sweep.study(tmp_path)):
+            retention.prune(sweep.study(tmp_path))
             assert kept(sweep, tmp_path, "trust_region") == [list(STEPS)] * 2
-    retention.prune(sweep.experiment, sweep.units, tmp_path)
+    retention.prune(sweep.study(tmp_path))
     (worse,), (better,) = kept(sweep, tmp_path, "trust_region")
     assert worse in STEPS
     assert better == chosen(sweep, tmp_path)[1]
-    assert wants(sweep.experiment, sweep.units, tmp_path) == {}
+    assert wants(sweep.study(tmp_path)) == {}
 
 
 def test_a_trial_of_the_full_protocol_prunes_itself(tmp_path: Path) -> None:
@@ -392,7 +396,7 @@ def test_where_seeds_are_averaged_the_setting_decides_what_is_kept(tmp_path: Pat
     sweep.train(tmp_path, "vanilla")
     sweep.finish(tmp_path)
     assert kept(sweep, tmp_path, "vanilla") == [list(STEPS)] * 2
-    retention.prune(sweep.experiment, sweep.units, tmp_path)
+    retention.prune(sweep.study(tmp_path))
     assert kept(sweep, tmp_path, "vanilla") == [[chosen(sweep, tmp_path, "vanilla")[1]]] * 2
 
 
@@ -407,7 +411,7 @@ def test_a_checkpoint_that_was_dropped_with_fewer_samples_is_not_the_best_any_mo
     sweep.rates = {("Vanilla", 20): 0.9, ("Vanilla", 60): 0.1}
     sweep.finish(tmp_path)
     assert kept(sweep, tmp_path, "vanilla") == [[20]]
-    [found] = [s for s in status.collect(sweep.experiment, sweep.units, tmp_path) if s.id == vanilla.id]
+    [found] = [s for s in status.collect(sweep.study(tmp_path)) if s.id == vanilla.id]
     assert found.best_step == 20
     assert found.score == pytest.approx(0.9, abs=0.05)
 
@@ -416,7 +420,7 @@ def test_keep_all_keeps_all(tmp_path: Path) -> None:
     sweep = world("runtime.keep=all")
     sweep.train(tmp_path, "vanilla")
     sweep.finish(tmp_path)
-    retention.prune(sweep.experiment, sweep.units, tmp_path)
+    retention.prune(sweep.study(tmp_path))
     assert kept(sweep, tmp_path, "vanilla") == [list(STEPS)]
 
 
@@ -424,7 +428,7 @@ def test_rivals_whose_checkpoint_is_gone_leave_the_race(tmp_path: Path) -> None:
     sweep = world("runtime.keep=best", "evaluation.rescore=false")
     sweep.train(tmp_path, "trust_region")
     sweep.finish(tmp_path)
-    retention.prune(sweep.experiment, sweep.units, tmp_path)
+    retention.prune(sweep.study(tmp_path))
     more = world(f"evaluation.benchmarks.{SHORT}.n={N + 8}", "runtime.keep=best", "evaluation.rescore=false")
     selected, left = chosen(sweep, tmp_path), kept(sweep, tmp_path, "trust_region")
     more.rates = sweep.rates

@@ -23,6 +23,7 @@ from orchestrator.models import checkpoints
 from orchestrator.models.embedded import build
 from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.records.writer import RunWriter
+from orchestrator.selection.study import Study
 from orchestrator.sweep import prepare
 from orchestrator.tracking.dashboard import COST, OBJECTIVE, TRUST_REGION, dashboard
 from orchestrator.tracking.projection import projected_rows, results_id
@@ -103,7 +104,7 @@ def panels_of(view: dict[str, Any]) -> dict[str, list[str]]:
 
 def specification(*overrides: str) -> dict[str, Any]:
     experiment, units = quickstart(*overrides)
-    return json.loads(dashboard(experiment, units, Path("runs"), None, None, dry_run=True))
+    return json.loads(dashboard(Study(experiment, units, Path("runs")), None, None, dry_run=True))
 
 
 # --- panels ---
@@ -119,7 +120,7 @@ def test_a_panel_shows_what_its_methods_log_and_no_other(panel: Any, logged: dic
 
 def test_every_metric_of_the_specification_is_logged(logged: dict[str, set[str]], tmp_path: Path) -> None:
     experiment = load_experiment(write_experiment(tmp_path, KNOBS))
-    view = json.loads(dashboard(experiment, expand(experiment), tmp_path, None, None, dry_run=True))
+    view = json.loads(dashboard(Study(experiment, expand(experiment), tmp_path), None, None, dry_run=True))
     named = {name for metrics in panels_of(view).values() for name in metrics}
     assert {"eval/mean", "eval/arithmetic_short", "train/reward", "train/beta", "train/replaced"} <= named
     assert named - set().union(*logged.values()) == NOT_PER_STEP

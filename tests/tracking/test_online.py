@@ -15,6 +15,7 @@ import wandb
 from orchestrator.cli import main
 from orchestrator.config import Experiment
 from orchestrator.experiment.units import Unit, expand
+from orchestrator.selection.study import Study
 from orchestrator.tracking import follow, upload
 from orchestrator.tracking.follow import Mirror, stale_projections
 from orchestrator.tracking.login import mirror_folder, sync_command
@@ -168,9 +169,9 @@ def test_an_open_run_is_sent_now_and_then_without_anything_new(
     unit = units_of(units, "vanilla")[0]
     write_run(runs, experiment, unit, {}, steps=10, done=False)
     mirror(experiment, [unit], runs, "online", "interrupted", goes_on=True)
-    assert stale_projections(experiment, [unit], runs, "online", goes_on=True) == []
+    assert stale_projections(Study(experiment, [unit], runs), "online", goes_on=True) == []
     monkeypatch.setattr(follow, "HEARTBEAT_S", 0.0)
-    assert len(stale_projections(experiment, [unit], runs, "online", goes_on=True)) == 1
+    assert len(stale_projections(Study(experiment, [unit], runs), "online", goes_on=True)) == 1
 
 
 def test_a_configuration_that_changed_reaches_a_run_that_is_there(
@@ -191,15 +192,15 @@ def test_the_projects_page_is_said_before_anything_was_sent(
     server: WandbServer, runs: Path, loaded: Loaded, unit: Unit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines: list[str] = []
-    Mirror(*loaded, runs, AGAIN, lines.append).announce()
+    Mirror(Study(*loaded, runs), AGAIN, lines.append).announce()
     assert lines == [f"W&B: {server.url}/team/trb"]
-    Mirror(*loaded, runs, AGAIN, lines.append).catch_up({}, [])
+    Mirror(Study(*loaded, runs), AGAIN, lines.append).catch_up({}, [])
     before = len(server.seen)
-    Mirror(*loaded, runs, AGAIN, lines.append).announce()  # as noted: nobody is asked again
+    Mirror(Study(*loaded, runs), AGAIN, lines.append).announce()  # as noted: nobody is asked again
     assert lines == [f"W&B: {server.url}/team/trb"] * 3
     assert len(server.seen) == before
     monkeypatch.setenv("WANDB_MODE", "offline")
-    Mirror(*loaded, runs, AGAIN, lines.append).announce()
+    Mirror(Study(*loaded, runs), AGAIN, lines.append).announce()
     assert "wandb leet" in lines[-1]
     assert str(runs / ".wandb" / "wandb") in lines[-1]
 
@@ -262,7 +263,7 @@ def mirror_of(loaded: Loaded, runs: Path, said: list[str], every: float = 0.05, 
     def say(line: str) -> None:
         said.extend([] if line.startswith("W&B: ") else [line])
 
-    return Mirror(*loaded, runs, AGAIN, say, every, patience)
+    return Mirror(Study(*loaded, runs), AGAIN, say, every, patience)
 
 
 def wait_until(true: object) -> None:

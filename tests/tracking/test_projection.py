@@ -19,6 +19,7 @@ from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import Unit, expand
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import RunWriter
+from orchestrator.selection.study import Study
 from orchestrator.tracking import upload
 from orchestrator.tracking.follow import stale_projections
 from orchestrator.tracking.login import chosen_mode, logged_in, mirror_folder, server_url
@@ -68,7 +69,7 @@ def mirror(
 
 def stale_units(experiment: Experiment, units: list[Unit], runs: Path, mode: str) -> list[Unit]:
     """Units that W&B does not show as they are, after a sweep."""
-    return [shown.unit for shown in stale_projections(experiment, units, runs, mode)]
+    return [shown.unit for shown in stale_projections(Study(experiment, units, runs), mode)]
 
 
 def fragments(runs: Path, unit: Unit) -> list[Path]:
@@ -210,9 +211,9 @@ def test_within_a_sweep_offline_runs_appear_when_they_end(runs: Path, loaded: Lo
         run.describe({}, dict)
         run.fail("out of memory", "")
     ended = {done.id: "finished", failed.id: "failed"}
-    stale = stale_projections(experiment, units, runs, "offline", goes_on=True)
+    stale = stale_projections(Study(experiment, units, runs), "offline", goes_on=True)
     assert {shown.unit.id: shown.outcome for shown in stale} == ended
-    stale = stale_projections(experiment, units, runs, "offline")
+    stale = stale_projections(Study(experiment, units, runs), "offline")
     assert {shown.unit.id: shown.outcome for shown in stale} == ended | {midway.id: "failed"}
 
 
@@ -253,7 +254,7 @@ def test_the_results_table_is_a_run_of_its_own(runs: Path, loaded: Loaded) -> No
     experiment, units = loaded
     for name, correct in (("vanilla", [1, 2]), ("veto", [4, 3])):
         write_run(runs, experiment, units_of(units, name)[0], {20: correct}, steps=60)
-    made = build.results_table(experiment, units, runs)
+    made = build.results_table(Study(experiment, units, runs))
     tables = result_tables(json.loads(formats.to_json(made)), formats.to_csv(made))
     for _ in range(2):
         mirror_results(experiment, tables, list(made.notes), runs, "offline")
@@ -270,7 +271,7 @@ def test_the_results_table_is_a_run_of_its_own(runs: Path, loaded: Loaded) -> No
 
 
 def test_no_results_no_tables(runs: Path, loaded: Loaded) -> None:
-    made = build.results_table(*loaded, runs)
+    made = build.results_table(Study(*loaded, runs))
     assert result_tables(json.loads(formats.to_json(made)), formats.to_csv(made)) == {}
 
 

@@ -1,0 +1,61 @@
+"""The noun for "this experiment over these run directories", and what is asked of it again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from orchestrator.config import Experiment, Setup
+from orchestrator.experiment import evaluations
+from orchestrator.experiment.evaluations import FRESH
+from orchestrator.experiment.units import Family, Unit, families
+from orchestrator.records.rundir import RunReader
+
+
+@dataclass(frozen=True)
+class Study:
+    """An experiment, its units and the folder that holds their run directories.
+
+    `units` are all units of the experiment or some of them, in the order of the grid. Nothing of a run directory is
+    kept here: every reader sees what is there when it is asked.
+    """
+
+    experiment: Experiment
+    units: Sequence[Unit]
+    runs: Path
+    _ids: dict[tuple[str, int], dict[str, str]] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def reader(self, unit: Unit | str) -> RunReader:
+        """The run directory of a unit, which may be given by its id."""
+        return RunReader(self.runs, unit if isinstance(unit, str) else unit.id)
+
+    def setup_of(self, unit: Unit) -> Setup:
+        """The setup that a unit belongs to."""
+        return self.experiment.setups[unit.setup]
+
+    def evaluation_ids(self, setup: str, draw: int = 0) -> dict[str, str]:
+        """Benchmark key → evaluation id of a setup, in the order of the table's columns.
+
+        `draw` 0 are the samples that select a checkpoint, `FRESH` those that take no part in that. The ids are digests
+        of the whole setup, so they are made once.
+        """
+        if (setup, draw) not in self._ids:
+            self._ids[setup, draw] = evaluations.drawn_evaluation_ids(self.experiment.setups[setup], draw)
+        return self._ids[setup, draw]
+
+    def fresh_evaluation_ids(self, setup: str) -> dict[str, str]:
+        """Benchmark key → id of the same evaluation on samples that take no part in selection."""
+        return self.evaluation_ids(setup, FRESH)
+
+    def units_of(self, setup: str) -> list[Unit]:
+        """The units of one setup."""
+        return [unit for unit in self.units if unit.setup == setup]
+
+    def families(self) -> list[Family]:
+        """The settings of each setup and method, and of the untrained student; see `units.families`."""
+        return families(self.units)
+
+    def with_units(self, units: Sequence[Unit]) -> Study:
+        """The same experiment and folder with other units."""
+        return replace(self, units=units)
