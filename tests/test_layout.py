@@ -23,6 +23,7 @@ CONFINED = {
     "wandb": {"orchestrator.tracking.upload", "orchestrator.tracking.dashboard"},
     "wandb_workspaces": {"orchestrator.tracking.dashboard"},
     "ray": {
+        "orchestrator.sweep.cluster",
         "orchestrator.sweep.waves",
         "orchestrator.sweep.trainable",
         "orchestrator.sweep.failures",

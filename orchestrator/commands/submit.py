@@ -136,14 +136,14 @@ def _run(job: Submission, missing: list[Unit]) -> bool:
         job.mirror.announce()
         job.say(f"joining the Ray cluster at {job.address}…" if job.address else "starting Ray…")
         prepare_environment(private=job.address is None)
-        from orchestrator.sweep import waves  # Ray takes seconds to import
+        from orchestrator.sweep import cluster, waves  # Ray takes seconds to import
 
-        with waves.cluster(job.address, job.study.runs):
-            waves.check_placement(missing)
+        with cluster.cluster(job.address, job.study.runs):
+            cluster.check_placement(missing)
             with watching.building(job.console) as report:
                 pairs = prepare.prepare(job.study.experiment, job.study.runs, report)
             job.say("starting workers…")
-            session = status.Session(started, job.trials_done(), waves.capacity())
+            session = status.Session(started, job.trials_done(), cluster.capacity())
             look = functools.partial(status.overview, job.study, session)
             with job.mirror.following(), watching.watching(look, job.console):
                 waves.run_waves(job.study, pairs)
