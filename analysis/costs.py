@@ -8,13 +8,11 @@ from dataclasses import dataclass
 
 from orchestrator.config import Placement
 from orchestrator.experiment.units import Unit
+from orchestrator.records.columns import EVALUATE, START, STEP_PARTS, TRAIN
 from orchestrator.records.rundir import RunReader
 from orchestrator.selection.study import Study
 
-START = "start"  # actors, models, and what libraries set up at their first call
-TRAINING = ("rollout", "score", "reward", "learn")
-EVALUATE = "evaluate"
-PHASES = (START, *TRAINING, EVALUATE)
+PHASES = (START, *STEP_PARTS, EVALUATE)
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ class Cost:
     @property
     def seconds_per_step(self) -> float | None:
         """Mean wall-clock of a training step, evaluation apart."""
-        spent = [self.seconds[phase] for phase in TRAINING if phase in self.seconds]
+        spent = [self.seconds[phase] for phase in STEP_PARTS if phase in self.seconds]
         return sum(spent) / self.timed_steps if self.timed_steps else None
 
 
@@ -82,8 +80,8 @@ def unit_cost(study: Study, unit: Unit) -> Cost:
     seconds: Counter[str] = Counter()
     for row in timing:
         whole = row["phase"] in (START, EVALUATE)
-        seconds.update({row["phase"]: row["seconds"]} if whole else {p: row[p] for p in TRAINING if p in row})
-    steps = [row["step"] for row in timing if row["phase"] == "train"]
+        seconds.update({row["phase"]: row["seconds"]} if whole else {p: row[p] for p in STEP_PARTS if p in row})
+    steps = [row["step"] for row in timing if row["phase"] == TRAIN]
     # The teacher judges every token of a finished rollout, unless it judged the drafts while decoding.
     judged = (row.get("teacher_positions", row.get("response_tokens")) for row in metrics)
     return Cost(

@@ -28,8 +28,6 @@ from orchestrator.selection.study import Study
 
 REFERENCE = "vanilla"
 COMPARED = (REFERENCE, "trust_region")
-# Of SKD the diagnostics show this alone: its law is another one, and so are its numbers.
-REPLACED = "replaced"
 
 
 @dataclass(frozen=True)
@@ -158,7 +156,7 @@ def draw_diagnostics(data: SetupRuns) -> Picture:
     """What the steps of vanilla, the best trust-region setting and the best SKD setting logged."""
     name = f"diagnostics-{data.name}"
     rows = [curves.metric_series(data.study, setting, list(diagnostics.PANELS)) for setting in data.best_of(COMPARED)]
-    rows += [curves.metric_series(data.study, setting, [REPLACED]) for setting in data.best_of(["skd"])]
+    rows += [curves.metric_series(data.study, setting, [diagnostics.REPLACED]) for setting in data.best_of(["skd"])]
     if not any(rows):
         return Picture(name, missing="no step of vanilla, skd or the chosen trust_region run has been logged yet")
     columns = {key: [row[key] for row in rows if key in row] for key in diagnostics.PANELS}

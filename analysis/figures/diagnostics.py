@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import ceil
 
 from matplotlib.axes import Axes
@@ -24,38 +23,13 @@ from analysis.figures.style import (
     styled,
     whole_steps,
 )
+from orchestrator.records.columns import COLUMNS, Column, Steps
 
-
-@dataclass(frozen=True)
-class Panel:
-    """What a column of `metrics.jsonl` is called, and the factor to the unit it is shown in.
-
-    `blended` quantities exist only while a trust region takes part in decoding.
-    """
-
-    title: str
-    scale: float = 1
-    blended: bool = False
-
-
+PANELS: Mapping[str, Column] = {key: column for key, column in COLUMNS.items() if column.figure}
 # The behavior that samples, then what training sees of it.
-BEHAVIOR: Mapping[str, Panel] = {
-    "beta": Panel(r"mean $\beta^*$", blended=True),
-    "teacher_feasible": Panel("teacher inside (%)", 100, blended=True),
-    "behavior_kl": Panel(r"KL($\mu\,\Vert\,p$) (nats/token)", blended=True),
-    "acceptance": Panel("acceptance (%)", 100, blended=True),
-    "rounds_per_token": Panel("passes per token", blended=True),
-    "replaced": Panel("tokens replaced (%)", 100),
-}
-TRAINING: Mapping[str, Panel] = {
-    "support_mass_student": Panel("student mass $M$ (%)", 100),
-    "support_mass_teacher": Panel("teacher mass $Q$ (%)", 100),
-    "support_overlap": Panel("support overlap (%)", 100),
-    "response_length": Panel("length (tokens)"),
-    "truncated": Panel("truncated (%)", 100),
-    "reward": Panel("correct (%)", 100),
-}
-PANELS: Mapping[str, Panel] = {**BEHAVIOR, **TRAINING}
+BEHAVIOR = [key for key, column in PANELS.items() if column.logged in (Steps.BLENDED, Steps.MEASURED)]
+TRAINING = [key for key in PANELS if key not in BEHAVIOR]
+REPLACED = "replaced"  # of SKD, which injects at every step: its panel has the axis of all steps
 STEP, BLENDED_STEP = "optimizer step", "blended step"
 
 
@@ -97,7 +71,7 @@ def draw(columns: Mapping[str, Sequence[Series]], title: str, width: float = WID
 def _share_steps(group: Sequence[str], shown: Mapping[str, Axes], across: int) -> None:
     """One range for the panels of a kind; an axis of steps has its name in the last row of a group."""
     for blended in (True, False):
-        own = [name for name in group if PANELS[name].blended is blended]
+        own = [name for name in group if (name in BEHAVIOR and name != REPLACED) is blended]
         for name in own[1:]:
             shown[name].sharex(shown[own[0]])
         for name in own:
@@ -106,8 +80,8 @@ def _share_steps(group: Sequence[str], shown: Mapping[str, Axes], across: int) -
                 shown[name].set_xlabel(BLENDED_STEP if blended else STEP, fontsize=8)
 
 
-def _draw_panel(axes: Axes, panel: Panel, lines: Sequence[Series], order: Mapping[str, int]) -> None:
+def _draw_panel(axes: Axes, column: Column, lines: Sequence[Series], order: Mapping[str, int]) -> None:
     for line in lines:
-        plot_series(axes, line, setting_label(line), panel.scale, order[line.method])
-    axes.set_title(panel.title, fontsize=8)
+        plot_series(axes, line, setting_label(line), column.factor, order[line.method])
+    axes.set_title(column.figure, fontsize=8)
     axes.ticklabel_format(axis="y", useOffset=False)

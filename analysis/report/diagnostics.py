@@ -11,23 +11,10 @@ from analysis.labels import method_label, order_methods, setup_title
 from analysis.report.html import Html, element, join, paragraph, section, table
 from analysis.report.texts import decimal
 from analysis.scores.candidates import Selected
+from orchestrator.records.columns import COLUMNS, Column
 from orchestrator.selection.study import Study
 
-# Column of metrics.jsonl → heading, factor to its unit, decimals.
-QUANTITIES: Mapping[str, tuple[str, float, int]] = {
-    "beta": ("β*", 1, 3),
-    "teacher_feasible": ("Teacher inside (%)", 100, 1),
-    "behavior_kl": ("KL (nats)", 1, 4),
-    "acceptance": ("Acceptance (%)", 100, 1),
-    "rounds_per_token": ("Passes per token", 1, 3),
-    "replaced": ("Replaced (%)", 100, 2),
-    "support_mass_student": ("M (%)", 100, 2),
-    "support_mass_teacher": ("Q (%)", 100, 2),
-    "support_overlap": ("Overlap (%)", 100, 1),
-    "response_length": ("Length (tokens)", 1, 1),
-    "truncated": ("Truncated (%)", 100, 1),
-    "reward": ("Correct (%)", 100, 1),
-}
+QUANTITIES: Mapping[str, Column] = {key: column for key, column in COLUMNS.items() if column.heading}
 WARMUPS = (("trust_region", "K"), ("temperature_warmup", "E"))
 LEGEND = (
     "Means over seeds. β*: blending weight at the budget; Teacher inside: prefixes where the teacher itself lies "
@@ -82,11 +69,13 @@ def last_step(logged: Mapping[str, Series]) -> dict[str, float]:
 
 
 def _table(caption: str, rows: Mapping[str, Mapping[str, float]]) -> Html:
-    headings = ["Method", *(title for title, _, _ in QUANTITIES.values())]
+    headings = ["Method", *(column.heading for column in QUANTITIES.values())]
     return table(caption, headings, [[method_label(method), *_cells(values)] for method, values in rows.items()])
 
 
 def _cells(values: Mapping[str, float]) -> list[str]:
-    return [
-        decimal(scale * values[key], places) if key in values else "" for key, (_, scale, places) in QUANTITIES.items()
-    ]
+    cells = []
+    for key, column in QUANTITIES.items():
+        value = values.get(key)
+        cells.append(decimal(None if value is None else column.factor * value, column.decimals))
+    return cells

@@ -18,7 +18,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from orchestrator.commands.display import duration, names, percent, status_view, sweep_line
 from orchestrator.monitor.status import Overview, UnitStatus
-from orchestrator.records.log import RESCORING
+from orchestrator.records.columns import RESCORING
 
 REFRESH_S = 1.0
 LAST_LOOK_S = 10.0  # run directories that cannot be read any more hold nothing up

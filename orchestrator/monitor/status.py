@@ -14,7 +14,7 @@ from orchestrator.experiment.methods import BASE, method_label
 from orchestrator.experiment.units import Family, Unit
 from orchestrator.monitor.time_left import Job, seconds_of, sweep_seconds, work_left, work_once_trained
 from orchestrator.monitor.timings import Costs, measure
-from orchestrator.records.log import EVALUATING, RESCORING, TRAINING
+from orchestrator.records.columns import EVALUATING, RESCORING, TRAINING
 from orchestrator.records.rundir import RunReader
 from orchestrator.selection import scores as selection
 from orchestrator.selection.damage import damaged_units

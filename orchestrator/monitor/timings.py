@@ -17,10 +17,10 @@ from orchestrator.config import Experiment
 from orchestrator.experiment.units import Unit
 from orchestrator.planning import plan
 from orchestrator.planning.evaluation import checkpoints_evaluated, evaluation_generations
+from orchestrator.records.columns import EVALUATE, STEP_PARTS, TRAIN
 from orchestrator.records.rundir import RunReader
 from orchestrator.selection.study import Study
 
-TRAIN_FIELDS = ("rollout", "score", "reward", "learn")  # of a row of a training step
 BLENDED, PLAIN = "blended step", "plain step"  # kinds of work; the others are the keys of benchmarks
 RECENT = 20  # rows that say what something costs now
 
@@ -71,10 +71,10 @@ def _measured(runs: Path, unit_id: str, blended: int, _stamp: tuple[int, int] | 
     """
     found: dict[str, list[float]] = defaultdict(list)
     for row in RunReader(runs, unit_id).timing():
-        if row.get("phase") == "train":
+        if row.get("phase") == TRAIN:
             kind = BLENDED if row["step"] < blended else PLAIN
-            found[kind].append(sum(row.get(name, 0.0) for name in TRAIN_FIELDS))
-        elif row.get("phase") == "evaluate" and row.get("responses"):
+            found[kind].append(sum(row.get(name, 0.0) for name in STEP_PARTS))
+        elif row.get("phase") == EVALUATE and row.get("responses"):
             found[row["benchmark"]].append(row["seconds"] / row["responses"])
     return [(kind, seconds) for kind, all_rows in found.items() for seconds in all_rows[1:] or all_rows]
 
@@ -86,6 +86,6 @@ def _planned(experiment: Experiment, unit: Unit) -> dict[str, float]:
     seconds = {phase: (low[phase] + high[phase]) / 2 for phase in plan.PHASES}
     generations = evaluation_generations(setup)
     responses = checkpoints_evaluated(unit, setup) * sum(generations.values())
-    a_step = sum(seconds[phase] for phase in plan.PHASES if phase != "evaluate") / max(1, unit.steps)
+    a_step = sum(seconds[phase] for phase in plan.PHASES if phase != EVALUATE) / max(1, unit.steps)
     costs = dict.fromkeys((BLENDED, PLAIN), a_step)
-    return costs | dict.fromkeys(generations, seconds["evaluate"] / responses if responses else 0.0)
+    return costs | dict.fromkeys(generations, seconds[EVALUATE] / responses if responses else 0.0)

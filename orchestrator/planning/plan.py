@@ -33,13 +33,14 @@ from orchestrator.engines.memory import (
 from orchestrator.experiment.methods import needs_teacher
 from orchestrator.experiment.units import Unit, expand, waves
 from orchestrator.planning.evaluation import checkpoints_evaluated, evaluation_generations
+from orchestrator.records.columns import EVALUATE, LEARN, ROLLOUT, SCORE
 
 GPU_GIB = 80.0  # of the GPU planned for
 HBM_BYTES_PER_S = 3.35e12  # H100 SXM data sheet
 PEAK_FLOPS = 990e12  # H100 SXM data sheet, dense bfloat16
 LAUNCH_LAYERS = 28
 CACHE_PASSES = 3  # of a decode step: copied to append (read, written), read by attention
-PHASES = ("rollout", "score", "learn", "evaluate")
+PHASES = (ROLLOUT, SCORE, LEARN, EVALUATE)  # what is planned; grading takes no GPU
 
 
 @dataclass(frozen=True)
@@ -187,10 +188,10 @@ def phase_seconds(setup: Setup, unit: Unit, runtime: Runtime, scenario: Scenario
     online, alone = steps_left(unit, first)
     scored = 0 if unit.kind == "sft" else alone
     return {
-        "rollout": rollout_seconds(setup, unit, runtime, scenario, first),
-        "score": scored * 2 * teacher.parameters * tokens / flops_per_s,
-        "learn": (online + alone) * 6 * student.parameters * tokens / flops_per_s,
-        "evaluate": evaluation_seconds(setup, unit, runtime, scenario),
+        ROLLOUT: rollout_seconds(setup, unit, runtime, scenario, first),
+        SCORE: scored * 2 * teacher.parameters * tokens / flops_per_s,
+        LEARN: (online + alone) * 6 * student.parameters * tokens / flops_per_s,
+        EVALUATE: evaluation_seconds(setup, unit, runtime, scenario),
     }
 
 

@@ -25,6 +25,7 @@ from orchestrator.planning.evaluation import (
     family_size,
 )
 from orchestrator.planning.plan import HIGH, LOW, PHASES, Done, Plan, PlannedUnit, Range, gpu_hours
+from orchestrator.records.columns import EVALUATE
 
 ALL_PHASES = (*PHASES, "rescore")
 NOTHING = Range(0.0, 0.0)
@@ -49,13 +50,13 @@ def unit_hours(plan: Plan, left: bool = False) -> dict[str, Hours]:
             there = done.get(unit.id, Done())
             trained = gpu_hours(experiment.setups[unit.setup], unit, experiment.runtime, there.steps)
             part = share_left(shares[unit.id], there, full_generations(experiment, unit))
-            evaluated = Range(full["evaluate"].low * part[0], full["evaluate"].high * part[1])
-            hours[unit.id] = trained | {"evaluate": evaluated, "rescore": NOTHING}
+            evaluated = Range(full[EVALUATE].low * part[0], full[EVALUATE].high * part[1])
+            hours[unit.id] = trained | {EVALUATE: evaluated, "rescore": NOTHING}
     for unit in rescored_units(plan, done):
         full = next(planned.resources.gpu_hours for planned in plan.units if planned.unit.id == unit.id)
         if full is not None:
             one = checkpoints_evaluated(unit, experiment.setups[unit.setup])
-            hours[unit.id]["rescore"] = Range(full["evaluate"].low / one, full["evaluate"].high / one)
+            hours[unit.id]["rescore"] = Range(full[EVALUATE].low / one, full[EVALUATE].high / one)
     return hours
 
 
@@ -152,7 +153,7 @@ def units_left(plan: Plan) -> list[PlannedUnit]:
 
 def evaluation_budgets(plan: Plan) -> dict[str, Cost]:
     """Cost of all of the evaluation under each budget and of rescoring; see `evaluation_budget`."""
-    spans = {u.unit.id: u.resources.gpu_hours["evaluate"] for u in plan.units if u.resources.gpu_hours}
+    spans = {u.unit.id: u.resources.gpu_hours[EVALUATE] for u in plan.units if u.resources.gpu_hours}
     hours = {unit_id: (span.low, span.high) for unit_id, span in spans.items()}
     return budgets(plan.experiment, [u.unit for u in plan.units], hours)
 

@@ -25,6 +25,11 @@ class Behavior(Protocol):
         """How often a student draft is expected to survive: decides the draft length, never the result."""
         ...
 
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """What its law measures at every prefix while the teacher is asked: columns of `records.columns`."""
+        ...
+
 
 @dataclass(frozen=True)
 class Student:
@@ -32,6 +37,7 @@ class Student:
 
     needs_teacher = False
     acceptance_guess = 1.0
+    measures = ()
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,7 @@ class Tempered:
     tau: float
     needs_teacher = False
     acceptance_guess = 1.0
+    measures = ()
 
 
 @dataclass(frozen=True)
@@ -49,6 +56,7 @@ class TrustRegion:
 
     epsilon: float
     needs_teacher = True
+    measures = ("beta", "teacher_feasible", "behavior_kl")
 
     @property
     def acceptance_guess(self) -> float:
@@ -63,6 +71,7 @@ class TeacherInjection:
     tau: float
     needs_teacher = True
     acceptance_guess = 0.95  # not bounded; replaced tokens are few (the paper reports 0.0093 at the first step)
+    measures = ("replaced",)
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Any
 
 LOG, PHASE = "log.txt", "phase.json"
-TRAINING, EVALUATING, RESCORING = "training", "evaluating", "rescoring"
 
 
 @dataclass(frozen=True)
 class Phase:
-    """What a unit does now: `name` is TRAINING, EVALUATING or RESCORING, or empty while it starts.
+    """What a unit does now: `name` is TRAINING, EVALUATING or RESCORING of `records.columns`, or empty while it starts.
 
     An evaluation has sampled `done` of the `of` responses of one benchmark. The steps of training are in the metrics.
     `attempt` counts from 1 within one call of `trb submit`, which is named by `sweep` and makes at most `attempts`.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -20,55 +20,36 @@ with warnings.catch_warnings():
 
 from orchestrator.config import Experiment
 from orchestrator.errors import UserError
-from orchestrator.experiment.units import digest
+from orchestrator.experiment.methods import behavior_at
+from orchestrator.experiment.units import Unit, digest
+from orchestrator.records.columns import COLUMNS, LEARN, ROLLOUT, SCORE, STEP_PARTS, columns_of_step
 from orchestrator.selection.study import Study
 from orchestrator.tracking.login import leet_command, logged_in, server_url
 from orchestrator.tracking.projection import results_id
 
-SOLVED = ("trust_region", "fixed_epsilon")
-BLENDED = (*SOLVED, "skd")
-COLUMNS = 3
+PANELS_ACROSS = 3
 REASON_CHARACTERS = 160
+
+
+# The columns of each section, in the order of its panels.
+TRUST_REGION = (
+    *("beta", "teacher_feasible", "behavior_kl", "sequence_kl", "acceptance", "replaced"),
+    *("support_auroc", "teacher_entropy", "teacher_log_prob", "student_log_prob"),
+)
+OBJECTIVE = ("loss", "support_mass_student", "support_mass_teacher", "support_overlap", "grad_norm", "lr")
+COST = (
+    *("response_tokens", "response_length", "truncated"),
+    *("rounds_per_token", "teacher_positions", "draft_acceptance", "draft_length"),
+)
+SECONDS = (ROLLOUT, SCORE, LEARN)
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One plot of metrics over steps; `methods` are those that log them, empty for all."""
+    """One plot over steps, and what it shows by its names in W&B."""
 
     title: str
     metrics: tuple[str, ...]
-    methods: tuple[str, ...] = ()
-
-
-TRUST_REGION = (
-    Panel("share of the teacher β*", ("train/beta",), SOLVED),
-    Panel("prefixes where the teacher itself is in the ball", ("train/teacher_feasible",), SOLVED),
-    Panel("KL(μ‖p) at a prefix, nats", ("train/behavior_kl",), BLENDED),
-    Panel("KL(μ‖p) of a sequence, nats", ("train/sequence_kl",), BLENDED),
-    Panel("probability that a draft survives", ("train/acceptance",), BLENDED),
-    Panel("replaced tokens", ("train/replaced",), ("skd",)),
-    Panel("AUROC of log q − log p for the reward", ("train/support_auroc",)),
-    Panel("entropy of the teacher at visited prefixes, nats", ("train/teacher_entropy",)),
-    Panel("log-probability of sampled tokens", ("train/teacher_log_prob", "train/student_log_prob")),
-)
-OBJECTIVE = (
-    Panel("loss", ("train/loss",)),
-    Panel("mass of the support, student M and teacher Q", ("train/support_mass_student", "train/support_mass_teacher")),
-    Panel("overlap of both supports", ("train/support_overlap",)),
-    Panel("norm of the gradient", ("train/grad_norm",)),
-    Panel("learning rate", ("train/lr",)),
-)
-COST = (
-    Panel("response tokens of a step", ("train/response_tokens",)),
-    Panel("response length", ("train/response_length",)),
-    Panel("truncated responses", ("train/truncated",)),
-    Panel("teacher passes for a token", ("train/rounds_per_token",), BLENDED),
-    Panel("positions the teacher judged in a step", ("train/teacher_positions",), BLENDED),
-    Panel("accepted drafts, and their length", ("train/draft_acceptance", "train/draft_length"), BLENDED),
-    Panel("seconds of a rollout", ("time/rollout",)),
-    Panel("seconds of the teacher's scoring", ("time/score",)),
-    Panel("seconds of an update", ("time/learn",)),
-)
 
 
 def dashboard(study: Study, entity: str | None, project: str | None, dry_run: bool) -> str:
@@ -104,7 +85,7 @@ def workspace(study: Study, entity: str, project: str) -> ws.Workspace:
         entity=entity,
         project=project,
         name=f"trb {experiment.name}",
-        sections=list(_sections(experiment)),
+        sections=list(_sections(study)),
         settings=ws.WorkspaceSettings(max_runs=max(10, len(runs))),
         runset_settings=ws.RunsetSettings(
             filters=f"Metric('ID') in [{', '.join(map(_quoted, runs))}]",
@@ -120,13 +101,14 @@ def workspace(study: Study, entity: str, project: str) -> ws.Workspace:
     return made
 
 
-def _sections(experiment: Experiment) -> Iterator[ws.Section]:
-    benchmarks = dict.fromkeys(key for setup in experiment.setups.values() for key in setup.evaluation.benchmarks)
-    accuracy = (
+def _sections(study: Study) -> Iterator[ws.Section]:
+    logged, setups = logged_columns(study.units), study.experiment.setups.values()
+    benchmarks = dict.fromkeys(key for setup in setups for key in setup.evaluation.benchmarks)
+    accuracy = [
         Panel("mean pass@1", ("eval/mean",)),
         *(Panel(f"pass@1 on {key}", (f"eval/{key}",)) for key in benchmarks),
-        Panel("reward of training rollouts", ("train/reward",)),
-    )
+        *panels(["reward"], logged),
+    ]
     best = wr.BarPlot(
         title="best checkpoint, mean pass@1",
         metrics=["best_score"],
@@ -134,25 +116,38 @@ def _sections(experiment: Experiment) -> Iterator[ws.Section]:
         groupby_aggfunc="max",
     )
     table = wr.WeavePanelSummaryTable(table_name="results")
-    yield _section("accuracy", [table, best, *_plots(experiment, accuracy)])
-    yield _section("trust region", _plots(experiment, TRUST_REGION))
-    yield _section("objective", _plots(experiment, OBJECTIVE))
-    yield _section("cost", _plots(experiment, COST))
+    seconds = [Panel(STEP_PARTS[part], (f"time/{part}",)) for part in SECONDS]
+    yield _section("accuracy", [table, best, *_plots(accuracy)])
+    yield _section("trust region", _plots(panels(TRUST_REGION, logged)))
+    yield _section("objective", _plots(panels(OBJECTIVE, logged)))
+    yield _section("cost", _plots(panels(COST, logged) + seconds))
 
 
-def _section(name: str, panels: list[Any]) -> ws.Section:
-    rows = -(-len(panels) // COLUMNS)
-    layout = ws.SectionLayoutSettings(columns=COLUMNS, rows=rows)
-    return ws.Section(name=name, panels=panels, is_open=True, layout_settings=layout)
+def logged_columns(units: Sequence[Unit]) -> set[str]:
+    """Columns of `metrics.jsonl` that some training step of the trials logs."""
+    trials = [unit for unit in units if unit.kind == "trial"]
+    behaviors = {behavior_at(unit.method, unit.knobs, step) for unit in trials for step in range(unit.steps)}
+    return {key for one in behaviors for key in columns_of_step(one.needs_teacher, one.measures)}
 
 
-def _plots(experiment: Experiment, panels: tuple[Panel, ...]) -> list[Any]:
-    """Those that a method of the experiment fills."""
-    return [
-        wr.LinePlot(title=panel.title, y=list(panel.metrics))
-        for panel in panels
-        if not panel.methods or set(panel.methods) & set(experiment.methods)
-    ]
+def panels(columns: Sequence[str], logged: Collection[str]) -> list[Panel]:
+    """The panels of those columns that are logged; columns with one title share a panel."""
+    metrics: dict[str, tuple[str, ...]] = {}
+    for key in columns:
+        if key in logged:
+            title = COLUMNS[key].panel
+            metrics[title] = (*metrics.get(title, ()), f"train/{key}")
+    return [Panel(title, names) for title, names in metrics.items()]
+
+
+def _section(name: str, plots: list[Any]) -> ws.Section:
+    rows = -(-len(plots) // PANELS_ACROSS)
+    layout = ws.SectionLayoutSettings(columns=PANELS_ACROSS, rows=rows)
+    return ws.Section(name=name, panels=plots, is_open=True, layout_settings=layout)
+
+
+def _plots(shown: Sequence[Panel]) -> list[Any]:
+    return [wr.LinePlot(title=panel.title, y=list(panel.metrics)) for panel in shown]
 
 
 def _save(study: Study, entity: str, project: str) -> str:

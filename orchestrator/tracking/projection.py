@@ -10,10 +10,9 @@ from typing import Any
 from orchestrator.config import Experiment, Setup
 from orchestrator.experiment import evaluations
 from orchestrator.experiment.units import Unit
+from orchestrator.records.columns import STEP_PARTS, TRAIN
 from orchestrator.records.rundir import RunReader
 from orchestrator.selection import scores as selection
-
-PHASES = ("rollout", "score", "reward", "learn")  # of a training step, as `timing.jsonl` has them
 
 # How a W&B run stands: may still go on, came to its end, or did not.
 OPEN, FINISHED, FAILED = "open", "finished", "failed"
@@ -156,11 +155,11 @@ def _best(unit: Unit, setup: Setup, run: RunReader) -> dict[str, Any]:
 
 
 def _seconds(run: RunReader) -> dict[int, dict[str, float]]:
-    """Seconds of each phase by step; of a step taken again after a kill, the last time."""
+    """Seconds of each part of a step, by step; of a step taken again after a kill, the last time."""
     seconds = {}
     for row in run.timing():
-        if row["phase"] == "train":
-            seconds[row["step"]] = {f"time/{phase}": row[phase] for phase in PHASES if phase in row}
+        if row["phase"] == TRAIN:
+            seconds[row["step"]] = {f"time/{part}": row[part] for part in STEP_PARTS if part in row}
     return seconds
 
 

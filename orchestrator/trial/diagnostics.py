@@ -15,7 +15,7 @@ from orchestrator.workers.digests import RolloutDigest, ScoresDigest
 
 
 def step_metrics(digest: RolloutDigest, scores: ScoresDigest | None, rewards: list[float | None]) -> dict[str, Any]:
-    """One row of `metrics.jsonl`, the learner's numbers apart. Nats, tokens, shares in [0, 1]."""
+    """One row of `metrics.jsonl`, the learner's numbers apart; `records.columns` says what each is."""
     metrics: dict[str, Any] = {"reward": mean_present(rewards), **digest.sampled}
     if scores is not None:
         metrics |= {**scores.metrics, "support_auroc": auroc(scores.log_ratios, rewards)}

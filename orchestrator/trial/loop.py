@@ -17,7 +17,7 @@ from orchestrator.experiment.evaluations import Sampling
 from orchestrator.experiment.units import checkpoint_steps
 from orchestrator.grading.grader import Grader
 from orchestrator.models.tokenizer import open_tokenizer
-from orchestrator.records.log import EVALUATING, RESCORING, TRAINING
+from orchestrator.records.columns import EVALUATE, EVALUATING, RESCORING, START, TRAINING
 from orchestrator.records.problem_record import merge
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection.scores import best_step, mean_score
@@ -100,7 +100,7 @@ class Trial:
                 begun = time.monotonic()
                 role.start()
                 seconds = round(time.monotonic() - begun, 3)
-                row = {"step": self.run.next_step, "phase": "start", "role": name, "seconds": seconds}
+                row = {"step": self.run.next_step, "phase": START, "role": name, "seconds": seconds}
                 self.run.append_timing(row)
                 self.started.add(name)
 
@@ -157,7 +157,7 @@ class Trial:
             self.run.note_rung(evaluation_id, step)
         self.run.write_evaluation(evaluation_id, step, merge(records, fresh) if records else fresh)
         seconds = round(time.monotonic() - started, 3)
-        row = {"step": step, "phase": "evaluate", "benchmark": benchmark, "draw": draw, "responses": responses}
+        row = {"step": step, "phase": EVALUATE, "benchmark": benchmark, "draw": draw, "responses": responses}
         self.run.append_timing(row | {"seconds": seconds})
         self.run.log.line(f"{name} step {step}: {responses} responses of {benchmark} in {seconds:.1f} s")
         return True

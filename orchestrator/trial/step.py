@@ -15,6 +15,7 @@ from orchestrator.experiment.methods import METHODS, behavior_at
 from orchestrator.grading.grader import Grader
 from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.policy.spec import Objective
+from orchestrator.records.columns import LEARN, REWARD, ROLLOUT, SCORE, TRAIN
 from orchestrator.records.writer import RunWriter
 from orchestrator.rollouts import Request
 from orchestrator.trial import diagnostics
@@ -53,25 +54,25 @@ class TrainingStep:
             roles.refresh(step)
             rollouts, sampled = roles.rollout.sample(requests, behavior_at(unit.method, unit.knobs, step))
         digest = sampled.get()
-        clock.lap("rollout")
+        clock.lap(ROLLOUT)
         # Blended rollouts bring their scores, and the supervised stage needs none. A teacher in a process of its own
         # scores while responses are graded here, so `score` is the time that grading does not hide.
         scores, scored = None, None
         if unit.kind != "sft":
             if digest.scores is None:
                 scores, scored = roles.teacher.score(rollouts)
-            clock.lap("score")
+            clock.lap(SCORE)
         texts, rewards = self.rewards(requests, digest, prompts)
-        clock.lap("reward")
+        clock.lap(REWARD)
         judged = digest.scores
         if scored is not None:
             judged = scored.get()
-            clock.lap("score")
+            clock.lap(SCORE)
         learned = roles.learner.step(rollouts, scores, self.objective(step), step).get()
         _check_finite(learned)
-        clock.lap("learn")
+        clock.lap(LEARN)
         self.log(step, requests, digest, judged, rewards, texts, learned)
-        self.run.append_timing({"step": step, "phase": "train", **clock.laps})
+        self.run.append_timing({"step": step, "phase": TRAIN, **clock.laps})
 
     def requests(self, step: int, prompts: list[tuple[int, TrainingPrompt]]) -> list[Request]:
         """samples_per_prompt requests for each prompt, in prompt order."""

@@ -14,7 +14,7 @@ from rich.console import Console
 from orchestrator.commands.display import duration, names, ordered, runs_line, status_view, sweep_line
 from orchestrator.commands.watching import Events, LastingOutput, building, event
 from orchestrator.monitor.status import FamilyStatus, Overview, UnitStatus
-from orchestrator.records.log import EVALUATING, RESCORING, TRAINING
+from orchestrator.records.columns import EVALUATING, RESCORING, TRAINING
 
 LONG = "evaluating arithmetic_short 1024/12800, attempt 2 of 3"
 

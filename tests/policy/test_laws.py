@@ -10,6 +10,7 @@ from torch import Tensor
 from orchestrator.policy import laws
 from orchestrator.policy.laws import Law
 from orchestrator.policy.spec import Behavior, Student, TeacherInjection, Tempered, TrustRegion
+from tests import tiny
 from tests.policy import reference
 from tests.policy.reference import PAPER_BUDGETS, Array, exact, logs, random_pair
 
@@ -89,6 +90,14 @@ def test_trust_region_counts_feasible_teachers() -> None:
     near, far = random_pair(2, size=60, distance=0.01), random_pair(2, size=60)
     log_p, log_q = torch.stack([near[0], far[0]]), torch.stack([near[1], far[1]])
     assert laws.law(TrustRegion(0.01), log_p, log_q).measured["teacher_feasible"].tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("behavior", tiny.BEHAVIORS, ids=str)
+def test_a_law_measures_what_its_behavior_says(behavior: Behavior) -> None:
+    log_p, log_q = random_pair(0, size=20)
+    measured = law_of(behavior, log_p, log_q).measured
+    assert tuple(measured) == behavior.measures
+    assert {value.shape for value in measured.values()} <= {(1,)}
 
 
 def test_a_behavior_without_a_law_is_refused() -> None:

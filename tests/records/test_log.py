@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.records.log import EVALUATING, PHASE, TRAINING, LogHandler, Phase, RunLog, note_progress, read_phase
+from orchestrator.records.columns import EVALUATING, TRAINING
+from orchestrator.records.log import PHASE, LogHandler, Phase, RunLog, note_progress, read_phase
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import RunWriter
 

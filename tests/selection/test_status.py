@@ -21,7 +21,7 @@ from orchestrator.monitor.status import Session, UnitStatus, overview
 from orchestrator.monitor.time_left import Job, sweep_seconds, work_left, work_once_trained
 from orchestrator.monitor.timings import BLENDED, PLAIN, measure
 from orchestrator.planning import plan
-from orchestrator.records.log import EVALUATING, RESCORING, TRAINING
+from orchestrator.records.columns import EVALUATING, RESCORING, TRAINING
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection.study import Study

@@ -21,11 +21,12 @@ from orchestrator.experiment.units import expand
 from orchestrator.grading.grader import Grade
 from orchestrator.models import checkpoints
 from orchestrator.models.embedded import build
+from orchestrator.records.columns import COLUMNS, STEP_PARTS
 from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection.study import Study
 from orchestrator.sweep import prepare
-from orchestrator.tracking.dashboard import COST, OBJECTIVE, TRUST_REGION, dashboard
+from orchestrator.tracking.dashboard import COST, OBJECTIVE, SECONDS, TRUST_REGION, dashboard, logged_columns, panels
 from orchestrator.tracking.projection import projected_rows, results_id
 from orchestrator.trial.loop import run_unit
 from orchestrator.workers.roles import inline_roles
@@ -110,12 +111,33 @@ def specification(*overrides: str) -> dict[str, Any]:
 # --- panels ---
 
 
-@pytest.mark.parametrize("panel", [*TRUST_REGION, *OBJECTIVE, *COST], ids=lambda panel: panel.title)
-def test_a_panel_shows_what_its_methods_log_and_no_other(panel: Any, logged: dict[str, set[str]]) -> None:
-    assert set(panel.methods) <= set(logged)
-    for method, names in logged.items():
-        shown = set(panel.metrics) <= names
-        assert shown is (not panel.methods or method in panel.methods), method
+@pytest.mark.parametrize("method", KNOBS)
+def test_panels_show_what_a_method_logs_and_nothing_else(
+    method: str, logged: dict[str, set[str]], tmp_path: Path
+) -> None:
+    trials = units_of(expand(load_experiment(write_experiment(tmp_path, {method: KNOBS[method]}))), method)
+    every = (*TRUST_REGION, *OBJECTIVE, *COST, "reward")
+    shown = {name for panel in panels(every, logged_columns(trials)) for name in panel.metrics}
+    assert shown == {name for name in logged[method] if name.removeprefix("train/") in every}
+
+
+def test_steps_without_a_budget_have_no_panel_of_blending() -> None:
+    blended = ["methods.skd=null", "methods.fixed_epsilon=null"]
+    _, some = quickstart(*blended)
+    _, none = quickstart(*blended, "methods.trust_region.epsilon0=[0]")
+    assert {"beta", "acceptance"} <= logged_columns(some)
+    assert not {"beta", "acceptance"} & logged_columns(none)
+
+
+def test_columns_of_one_title_share_a_panel() -> None:
+    shown = panels(["teacher_log_prob", "loss", "student_log_prob"], set(COLUMNS))
+    assert [panel.metrics for panel in shown] == [("train/teacher_log_prob", "train/student_log_prob"), ("train/loss",)]
+
+
+def test_every_second_of_a_step_that_is_shown_is_logged(logged: dict[str, set[str]]) -> None:
+    for names in logged.values():
+        assert {name for name in names if name.startswith("time/")} == {f"time/{part}" for part in STEP_PARTS}
+    assert set(SECONDS) <= set(STEP_PARTS)
 
 
 def test_every_metric_of_the_specification_is_logged(logged: dict[str, set[str]], tmp_path: Path) -> None:
