@@ -15,7 +15,6 @@ from orchestrator.experiment.methods import BASE, METHODS, method_key, method_la
 __all__ = ["BASE", "method_key", "method_label", "method_title"]
 
 AVERAGE = "avg"
-TRUST_REGION = "trust_region"
 
 AVERAGE_LABEL = "Avg"
 

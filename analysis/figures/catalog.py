@@ -24,10 +24,12 @@ from analysis.labels import setup_title
 from analysis.probe import gains as probe
 from analysis.scores.candidates import Candidate, Selected
 from analysis.table import build
+from orchestrator.experiment.methods import PROPOSED, REFERENCE
 from orchestrator.selection.study import Study
 
-REFERENCE = "vanilla"
-COMPARED = (REFERENCE, "trust_region")
+COMPARED = (REFERENCE, PROPOSED)
+# Of SKD the diagnostics show the replaced tokens alone: its law is another one, and so are its numbers.
+INJECTION = "skd"
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,7 @@ def draw_entropy(data: SetupRuns) -> Picture:
     if not found:
         return Picture(name, missing="no step of vanilla or of the chosen trust_region run has a teacher entropy yet")
     scores = [curves.score_series(setting, data.untrained) for setting in settings if setting.scores]
-    warmup = next((setting.knobs["K"] for setting in settings if "K" in setting.knobs), None)
+    warmup = data.best[PROPOSED].warmup if PROPOSED in data.best else None
     basis = scores_basis(scores or found, [selected for selected in data.chosen if selected.best.method in COMPARED])
     return Picture(name, entropy.draw(found, scores, warmup, data.title, basis, data.width), basis=basis)
 
@@ -147,7 +149,7 @@ def draw_tradeoff(data: SetupRuns) -> Picture:
     points = support.support_points(data.study, data.settings)
     if not points:
         wanted = f"{support.POOLED_STEPS} steps done with correct and incorrect rollouts"
-        return Picture(name, missing=f"no run of {', '.join(support.BUDGETS)} has its first {wanted}")
+        return Picture(name, missing=f"no run of {', '.join(support.budgets())} has its first {wanted}")
     basis = f"A point is one run; crosses: 95 % intervals over its first {support.POOLED_STEPS} steps, by jackknife."
     return Picture(name, tradeoff.draw(points, data.title, data.width), basis=basis)
 
@@ -156,7 +158,7 @@ def draw_diagnostics(data: SetupRuns) -> Picture:
     """What the steps of vanilla, the best trust-region setting and the best SKD setting logged."""
     name = f"diagnostics-{data.name}"
     rows = [curves.metric_series(data.study, setting, list(diagnostics.PANELS)) for setting in data.best_of(COMPARED)]
-    rows += [curves.metric_series(data.study, setting, [diagnostics.REPLACED]) for setting in data.best_of(["skd"])]
+    rows += [curves.metric_series(data.study, setting, [diagnostics.REPLACED]) for setting in data.best_of([INJECTION])]
     if not any(rows):
         return Picture(name, missing="no step of vanilla, skd or the chosen trust_region run has been logged yet")
     columns = {key: [row[key] for row in rows if key in row] for key in diagnostics.PANELS}

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from analysis.scores.candidates import Candidate, Selected
+from orchestrator.experiment.methods import METHODS
 from orchestrator.experiment.units import Unit
 from orchestrator.selection import scores as selection
 from orchestrator.selection.study import Study
@@ -18,7 +19,6 @@ from orchestrator.selection.study import Study
 # step → one value for each seed that has it; an empty list is a step without a value, where the line breaks.
 Curve = dict[int, list[float]]
 
-AXES = {"trust_region": "K", "skd": "K"}  # the paper's axes; of other grids the knob with the most values is the axis
 Z = 1.96  # of a two-sided 95 % normal interval
 
 
@@ -38,6 +38,12 @@ class Setting:
     def from_supervised(self) -> bool:
         """Whether training starts from the supervised stage and not from the untrained student."""
         return any(unit.depends_on for unit in self.units)
+
+    @property
+    def warmup(self) -> int | None:
+        """The steps after which the method is vanilla; None if it never is."""
+        fades = METHODS[self.method].fades if self.method in METHODS else None
+        return None if fades is None else int(self.knobs[fades])
 
 
 @dataclass(frozen=True)
@@ -160,7 +166,9 @@ def method_grid(settings: Sequence[Setting], candidates: Sequence[Candidate]) ->
     method = settings[0].method
     values = {knob: sorted({setting.knobs[knob] for setting in settings}) for knob in settings[0].knobs}
     varied = [knob for knob in values if len(values[knob]) > 1]
-    x = AXES[method] if AXES.get(method) in varied else max(varied, key=lambda knob: len(values[knob]), default=None)
+    longest = max(varied, key=lambda knob: len(values[knob]), default=None)
+    axis = METHODS[method].axis if method in METHODS else None
+    x = axis if axis in varied else longest
     lines: dict[tuple[tuple[str, Any], ...], dict[float, SeedMean | None]] = defaultdict(dict)
     for setting in sorted(settings, key=lambda setting: [setting.knobs[knob] for knob in values]):
         key = tuple((knob, setting.knobs[knob]) for knob in varied if knob != x)

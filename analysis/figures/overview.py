@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.figures.style import (
+    EPSILON,
     GRAY,
-    KNOBS,
     NARROW,
     STUDENT,
     TEACHER,
@@ -65,7 +65,7 @@ def _draw_path(axes: Axes, path: Sequence[Sequence[float]], solutions: Sequence[
         if epsilon > 0 and kl > 0:
             axes.axhspan(floor, epsilon, color=color, alpha=0.10, linewidth=0)
             axes.axhline(epsilon, color=color, linewidth=0.8, linestyle="--")
-            label = rf"{KNOBS['epsilon']}={epsilon:g}: $\beta^*$={beta:.2g}"
+            label = rf"{EPSILON}={epsilon:g}: $\beta^*$={beta:.2g}"
             axes.plot([beta], [kl], color=color, marker="o", markersize=6, linestyle="none", label=label, zorder=3)
     axes.set(xlabel=r"$\beta$   (0: student, 1: teacher)", ylabel=KL, xlim=(0, 1.02), yscale="log")
     axes.set_ylim(bottom=floor)
@@ -75,7 +75,7 @@ def _draw_path(axes: Axes, path: Sequence[Sequence[float]], solutions: Sequence[
 def _draw_tokens(axes: Axes, example: Mapping[str, Any], solutions: Sequence[tuple[Any, Any]]) -> None:
     laws = [
         (r"student $\pi_S$", example["p"], STUDENT),
-        *((rf"$\mu^*$ at {KNOBS['epsilon']}={s['epsilon']:g}", s["mu"], color) for s, color in solutions),
+        *((rf"$\mu^*$ at {EPSILON}={s['epsilon']:g}", s["mu"], color) for s, color in solutions),
         (r"teacher $\pi_T$", example["q"], TEACHER),
     ]
     width = 0.84 / len(laws)

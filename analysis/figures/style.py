@@ -21,6 +21,7 @@ from matplotlib.ticker import MaxNLocator
 
 from analysis.figures.curves import Curve, Series
 from analysis.labels import method_label
+from orchestrator.experiment.methods import METHODS
 
 WIDTH = 7.2  # inches, unless another is asked for
 NARROW = 5.0  # inches below which panels that stand side by side are stacked
@@ -30,9 +31,9 @@ BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILLION, PURPLE = (
     "#000000", "#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7",
 )  # fmt: skip
 GRAY = "#767676"
-# Of methods that are not the paper's.
 OTHERS = (("#7A5195", "*"), ("#8C564B", "P"), ("#4D7C0F", "d"), ("#374151", "h"))
 STUDENT, TEACHER = "#BBBBBB", "#C44E52"
+# The palette of the paper's methods. Another method needs no entry: it gets one of OTHERS.
 LOOKS = {
     "vanilla": (BLACK, "X"),
     "trust_region": (BLUE, "o"),
@@ -42,15 +43,7 @@ LOOKS = {
     "temperature_warmup": (ORANGE, "v"),
     "sft_warmup": (VERMILLION, "s"),
 }
-KNOBS = {
-    "epsilon0": r"$\varepsilon_0$",
-    "epsilon": r"$\varepsilon$",
-    "tau_T": r"$\tau_T$",
-    "tau0": r"$\tau_0$",
-    "beta_start": r"$\beta_0$",
-    "K": "$K$",
-    "E": "$E$",
-}
+EPSILON = r"$\varepsilon$"  # a KL budget, of whatever method
 MARKED_POINTS = 25  # lines with more points than this show some markers only
 MARKERS_ON_LONG = 6
 LONG = 100  # lines with more points than this are too jagged to compare
@@ -93,9 +86,15 @@ def new_figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), dpi=DPI, layout="constrained")
 
 
-def knob_text(name: str, value: float) -> str:
+def knob_symbol(method: str, name: str) -> str:
+    """A method's knob as mathtext: its symbol, or its name where it has none."""
+    known = METHODS[method].knobs if method in METHODS else {}
+    return known[name].symbol or name if name in known else name
+
+
+def knob_text(method: str, name: str, value: float) -> str:
     """`ε₀=0.01` as mathtext."""
-    return f"{KNOBS.get(name, name)}={value:g}"
+    return f"{knob_symbol(method, name)}={value:g}"
 
 
 def setting_label(series: Series) -> str:
@@ -106,9 +105,9 @@ def setting_label(series: Series) -> str:
 def setting_text(method: str, knobs: Mapping[str, Any]) -> str:
     """`TRB ε₀=0.05, K=12`; a label that ends in the knob's symbol does not say it twice: `Fixed ε=0.01`."""
     label = method_label(method)
-    if tuple(knobs) == ("epsilon",):
+    if [knob_symbol(method, name) for name in knobs] == [EPSILON]:
         label = label.removesuffix("ε").rstrip()
-    return f"{label} {', '.join(knob_text(name, value) for name, value in knobs.items())}".rstrip()
+    return f"{label} {', '.join(knob_text(method, name, value) for name, value in knobs.items())}".rstrip()
 
 
 def look(method: str, index: int = 0) -> tuple[str, str]:

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from analysis.figures.curves import Setting, Z
+from orchestrator.experiment.methods import METHODS, REFERENCE
 from orchestrator.experiment.units import Unit
 from orchestrator.selection.study import Study
 
 POOLED_STEPS = 25  # paper, "Additional Warmup Diagnostics"
-BUDGETS = {"vanilla": None, "trust_region": "epsilon0", "fixed_epsilon": "epsilon"}
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class SupportPoint:
 
     method: str
     epsilon: float | None  # None: pure student rollouts
-    warmup: int | None  # K; None: no annealing
+    warmup: int | None  # steps after which the method has faded; None: it never does
     seed: int
     log_prob: float
     auroc: float
@@ -37,9 +37,14 @@ class SupportPoint:
     auroc_margin: float | None = None
 
 
+def budgets() -> dict[str, str | None]:
+    """The methods that are shown, with the knob of their KL budget: the reference has none, and others no point."""
+    return {REFERENCE: None} | {method: row.budget for method, row in METHODS.items() if row.budget}
+
+
 def support_points(study: Study, settings: Iterable[Setting]) -> list[SupportPoint]:
-    """A point for each run of vanilla, trust region and fixed ε whose first steps are complete."""
-    wanted = [setting for setting in settings if setting.method in BUDGETS]
+    """A point for each run whose first steps are complete, of the reference and of methods with a KL budget."""
+    wanted = [setting for setting in settings if setting.method in budgets()]
     points = (_point(study, setting, unit) for setting in wanted for unit in setting.units)
     return [point for point in points if point is not None]
 
@@ -63,11 +68,11 @@ def _point(study: Study, setting: Setting, unit: Unit) -> SupportPoint | None:
         return None
     steps = sorted({row["step"] for row in rows})
     without = [[row for row in rows if row["step"] != step] for step in steps] if len(steps) > 1 else []
-    budget = BUDGETS[setting.method]
+    budget = budgets()[setting.method]
     return SupportPoint(
         setting.method,
         setting.knobs[budget] if budget else None,
-        setting.knobs.get("K"),
+        setting.warmup,
         unit.seed,
         _log_prob(rows),
         separability,

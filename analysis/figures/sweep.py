@@ -11,10 +11,10 @@ from matplotlib.figure import Figure
 
 from analysis.figures.curves import Grid, SeedMean
 from analysis.figures.style import (
-    KNOBS,
     MARGIN,
     SPREAD,
     WIDTH,
+    knob_symbol,
     knob_text,
     lettered,
     look,
@@ -26,6 +26,7 @@ from analysis.figures.style import (
     styled,
 )
 from analysis.labels import method_label
+from orchestrator.experiment.methods import REFERENCE
 
 PANEL_WIDTH = 1.8  # inches, at least
 DODGE = 0.07  # share of the distance between two ticks, so that error bars of one tick stand side by side
@@ -76,8 +77,9 @@ def _draw_grid(axes: Axes, grid: Grid, index: int, inches: float) -> None:
     shown = [f"{tick:g}" for tick in ticks]
     axes.set_xticks(range(len(ticks)), shown, rotation=90 if len("".join(shown)) > CROWDED * inches else 0)
     axes.set_xlim(-0.5, len(ticks) - 0.5)
-    fixed = ", ".join(knob_text(*knob) for knob in grid.fixed.items())
-    axes.set(title=method_label(grid.method), xlabel=KNOBS.get(grid.x, grid.x) + (f"   (at {fixed})" if fixed else ""))
+    fixed = ", ".join(knob_text(grid.method, *knob) for knob in grid.fixed.items())
+    symbol = knob_symbol(grid.method, grid.x)
+    axes.set(title=method_label(grid.method), xlabel=f"{symbol}   (at {fixed})" if fixed else symbol)
 
 
 def _draw_single(axes: Axes, single: Sequence[Grid], grids: Sequence[Grid]) -> None:
@@ -93,8 +95,8 @@ def _draw_single(axes: Axes, single: Sequence[Grid], grids: Sequence[Grid]) -> N
 
 
 def _draw_vanilla(axes: Axes, score: SeedMean) -> None:
-    color = look("vanilla")[0]
-    axes.axhline(100 * score.mean, color=color, linestyle="--", linewidth=1.2, label=method_label("vanilla"))
+    color = look(REFERENCE)[0]
+    axes.axhline(100 * score.mean, color=color, linestyle="--", linewidth=1.2, label=method_label(REFERENCE))
     if score.reach is not None:
         low, high = (100 * (score.mean + side * score.reach) for side in (-1, 1))
         axes.axhspan(low, high, color=color, alpha=0.08, linewidth=0)

@@ -16,26 +16,27 @@ from matplotlib.lines import Line2D
 
 from analysis.figures.style import (
     BLACK,
+    EPSILON,
     GRAY,
-    KNOBS,
-    LOOKS,
     WIDTH,
     legend_columns,
+    look,
     new_figure,
     set_title,
+    setting_text,
     styled,
 )
 from analysis.figures.support import SupportPoint
 from analysis.labels import method_label
+from orchestrator.experiment.methods import METHODS
 
-TRB_MARKERS = ("o", "s", "^", "D", "v", "h", "<", ">")  # one for each K, the first as in the other figures
-OWN_MARKERS = {"vanilla": LOOKS["vanilla"][1], "fixed_epsilon": LOOKS["fixed_epsilon"][1]}
+SCHEDULE_MARKERS = ("o", "s", "^", "D", "v", "h", "<", ">")  # one for each K, the first as in the other figures
 COLORS = "cividis"  # runs from dark to light and reads the same with any colour vision
 # What the axes and the colours span at least, so that points which hardly differ look it.
 LEAST_LOG_PROB, LEAST_AUROC, LEAST_REWARD = 0.1, 0.1, 10.0  # nats, probability, per cent
 INTERVAL = "95 % over steps"
 
-Schedule = tuple[str, int | None]  # method and K
+Schedule = tuple[str, int | None]  # method, and after how many steps it has faded
 
 
 @styled()
@@ -103,11 +104,11 @@ def _sizes(points: Sequence[SupportPoint]) -> dict[float | None, float]:
 
 
 def _markers(points: Sequence[SupportPoint]) -> dict[Schedule, str]:
-    """Schedules in ascending order of K, those without annealing last; the other methods have their own markers."""
+    """Schedules in ascending order of K, then those that never fade, with the marker of their method elsewhere."""
     schedules = sorted({_schedule(p) for p in points}, key=lambda schedule: (schedule[1] or inf, schedule[0]))
-    annealed = [schedule for schedule in schedules if schedule[0] not in OWN_MARKERS]
-    markers = {schedule: TRB_MARKERS[index % len(TRB_MARKERS)] for index, schedule in enumerate(annealed)}
-    return markers | {schedule: OWN_MARKERS[schedule[0]] for schedule in schedules if schedule[0] in OWN_MARKERS}
+    fading = [schedule for schedule in schedules if schedule[1] is not None]
+    markers = {schedule: SCHEDULE_MARKERS[index % len(SCHEDULE_MARKERS)] for index, schedule in enumerate(fading)}
+    return markers | {schedule: look(schedule[0])[1] for schedule in schedules if schedule[1] is None}
 
 
 def _paths(points: Sequence[SupportPoint]) -> list[list[SupportPoint]]:
@@ -124,7 +125,7 @@ def _legend(markers: dict[Schedule, str], sizes: dict[float | None, float]) -> l
         for schedule, marker in markers.items()
     ]
     return entries + [
-        Line2D([], [], label=f"{KNOBS['epsilon']}={budget:g}", marker="o", markersize=size, **outline)
+        Line2D([], [], label=f"{EPSILON}={budget:g}", marker="o", markersize=size, **outline)
         for budget, size in sizes.items()
         if budget is not None
     ]
@@ -132,4 +133,5 @@ def _legend(markers: dict[Schedule, str], sizes: dict[float | None, float]) -> l
 
 def _schedule_name(schedule: Schedule) -> str:
     method, warmup = schedule
-    return method_label(method) if warmup is None else f"{method_label(method)} $K$={warmup}"
+    fades = METHODS[method].fades
+    return method_label(method) if fades is None or warmup is None else setting_text(method, {fades: warmup})

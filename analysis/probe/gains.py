@@ -82,8 +82,11 @@ def comparisons(study: Study, setup: str) -> list[Comparison]:
         groups[row["continuer"], row["t"], row["behavior"]].append(row)
     cells = {key: _cell(rows) for key, rows in groups.items()}
     places = sorted({(continuer, t) for continuer, t, _ in cells})
-    pairs = [(cells[*place, "vanilla"], cells[*place, "trust_region"]) for place in places]
-    return [Comparison(*place, *pair, gain(*pair)) for place, pair in zip(places, pairs, strict=True)]
+    found = []
+    for continuer, t in places:
+        vanilla, trust_region = (cells[continuer, t, behavior] for behavior in BEHAVIORS)
+        found.append(Comparison(continuer, t, vanilla, trust_region, gain(vanilla, trust_region)))
+    return found
 
 
 def example(study: Study, setup: str) -> dict[str, Any] | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from analysis.probe import gains
 from analysis.probe.gains import COUNTS, Cell, Comparison
-from orchestrator.experiment.probe import probe_unit
+from orchestrator.experiment.probe import BEHAVIORS, probe_unit
 from orchestrator.selection.study import Study
 
 
@@ -23,7 +23,7 @@ def _probe_json(study: Study, setup: str) -> dict[str, Any]:
 
 def _row_json(row: Comparison) -> dict[str, Any]:
     value, low, high = row.gain or (None, None, None)
-    cells = {"vanilla": _cell_json(row.vanilla), "trust_region": _cell_json(row.trust_region)}
+    cells = dict(zip(BEHAVIORS, map(_cell_json, (row.vanilla, row.trust_region)), strict=True))
     return {"continuer": row.continuer, "t": row.t, **cells, "gain": value, "gain_low": low, "gain_high": high}
 
 

@@ -11,11 +11,11 @@ from analysis.labels import method_label, order_methods, setup_title
 from analysis.report.html import Html, element, join, paragraph, section, table
 from analysis.report.texts import decimal
 from analysis.scores.candidates import Selected
+from orchestrator.experiment.methods import METHODS
 from orchestrator.records.columns import COLUMNS, Column
 from orchestrator.selection.study import Study
 
 QUANTITIES: Mapping[str, Column] = {key: column for key, column in COLUMNS.items() if column.heading}
-WARMUPS = (("trust_region", "K"), ("temperature_warmup", "E"))
 LEGEND = (
     "Means over seeds. β*: blending weight at the budget; Teacher inside: prefixes where the teacher itself lies "
     "within the budget; KL: realised divergence from the student, per token; Acceptance: expected share of the "
@@ -48,8 +48,9 @@ def _setup(study: Study, chosen: Sequence[Selected], name: str) -> Html:
 
 
 def warmup(best: Mapping[str, Setting]) -> int | None:
-    """The steps that all runs are averaged over: the warmup of the chosen trust region, else that of temperature."""
-    return next((int(best[method].knobs[knob]) for method, knob in WARMUPS if method in best), None)
+    """The steps that all runs are averaged over: those of the first chosen method that fades, in the table's order."""
+    chosen = [best[method] for method in METHODS if method in best]
+    return next((setting.warmup for setting in chosen if setting.warmup is not None), None)
 
 
 def early_mean(logged: Mapping[str, Series], steps: int) -> dict[str, float]:

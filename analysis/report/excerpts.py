@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from analysis.labels import setup_title
+from analysis.labels import method_label, setup_title
 from analysis.probe import gains
 from analysis.report.html import Html, element, join, paragraph, section
 from analysis.report.texts import signed_decimal
+from orchestrator.experiment.probe import BEHAVIORS
 from orchestrator.selection.study import Study
 
-SIDES = {"vanilla": "Vanilla", "trust_region": "TRB"}
 LONG = 1200  # letters from which on a text scrolls, so that the keyboard must reach it
 WHAT = (
     "Rollouts of the untrained student before any training: sampled from the student alone, and inside the trust "
@@ -43,7 +43,7 @@ def _setup(study: Study, setup: str) -> Html:
 
 
 def _pair(index: int, excerpt: Mapping[str, Any]) -> Html:
-    sides = [_side(title, excerpt[behavior]) for behavior, title in SIDES.items()]
+    sides = [_side(method_label(behavior), excerpt[behavior]) for behavior in BEHAVIORS]
     return element(
         "article",
         element("h4", f"Prompt {index}"),

@@ -9,6 +9,7 @@ from analysis.labels import BASE, method_label, setup_title
 from analysis.report.html import Html, element, join, paragraph, section, table
 from analysis.report.texts import decimal, duration, whole
 from orchestrator.config import Experiment
+from orchestrator.experiment.methods import REFERENCE
 
 KINDS = {"base_eval": method_label(BASE), "sft": "Supervised stage (shared)"}
 HEADINGS = (
@@ -52,7 +53,7 @@ def _table(costs: Mapping[str, Cost]) -> Html:
 def _reference(costs: Mapping[str, Cost]) -> frozenset[str]:
     """The placement whose steps are compared: vanilla's, or that of the first method that ran."""
     methods = [cost for family, cost in costs.items() if family not in KINDS and cost.units]
-    vanilla = costs.get("vanilla")
+    vanilla = costs.get(REFERENCE)
     return vanilla.placements if vanilla and vanilla.units else methods[0].placements if methods else frozenset()
 
 

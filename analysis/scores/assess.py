@@ -20,10 +20,10 @@ from analysis.scores.seeds import SeedSpread
 from analysis.scores.split_half import split_half_scores
 from analysis.scores.uncertainty import Array, Interval
 from orchestrator.data.benchmarks import benchmark_of
+from orchestrator.experiment.methods import REFERENCE
 from orchestrator.selection.scores import Tally
 from orchestrator.selection.study import Study
 
-REFERENCE = "vanilla"
 PERCENT = 100
 
 Columns = dict[str, Array]  # benchmark or `avg` → replicates (B,) in percent

@@ -11,9 +11,9 @@ from analysis.labels import AVERAGE, BASE, method_label, setup_title
 from analysis.numbers import p_text
 from analysis.scores.evidence import Difference, Evidence, RowEvidence, with_interval
 from orchestrator.config import Experiment
+from orchestrator.experiment.methods import REFERENCE
 
 SEEDS = 5  # as many as the advice asks for
-REFERENCE = "vanilla"
 OWN_SEEDS = re.compile(r"(methods\.\w+\.)?seeds(=|\.)")  # overrides that the advice replaces
 
 

@@ -10,11 +10,12 @@ from dataclasses import replace
 from io import StringIO
 from itertools import groupby
 
-from analysis.labels import AVERAGE, BASE, TRUST_REGION, method_title
+from analysis.labels import AVERAGE, BASE, method_title
 from analysis.numbers import round_to_tenths, tenths_text
 from analysis.scores.evidence import Evidence
 from analysis.table import evidence_formats
 from analysis.table.model import CSV_COLUMNS, EVIDENCE_COLUMNS, Cell, Column, Mark, Row, Table
+from orchestrator.experiment.methods import PROPOSED
 
 LATEX_WIDTH, LATEX_CELL = 95, 9  # letters of a line of text, and of a score with its reach
 _LATEX_MARKS: Mapping[Mark, str] = {"best": r"\textbf{%s}", "second": r"\underline{%s}"}
@@ -200,7 +201,7 @@ def _latex_titles(table: Table) -> list[str]:
 
 def _latex_group(row: Row) -> int:
     """Rules part the method of the paper, its rivals, and the untrained student."""
-    return {TRUST_REGION: 0, BASE: 2}.get(row.method, 1)
+    return {PROPOSED: 0, BASE: 2}.get(row.method, 1)
 
 
 def _latex_row(table: Table, row: Row) -> str:
@@ -209,7 +210,7 @@ def _latex_row(table: Table, row: Row) -> str:
     for column, cell in _pair_cells(table, row):
         margin = _margin(table, row, column)
         cells.append(_mark_text(cell, _LATEX_MARKS) + (rf"{{\scriptsize$\pm${margin}}}" if margin else ""))
-    indent = "" if row.method == TRUST_REGION else r"\quad "
+    indent = "" if row.method == PROPOSED else r"\quad "
     return _latex_line([indent + (rf"\textbf{{{label}}}" if _is_best(table, row) else label), *cells])
 
 

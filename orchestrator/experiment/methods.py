@@ -148,6 +148,11 @@ class Method:
     axis: str | None = None
     fades: str | None = None
 
+    @property
+    def budget(self) -> str | None:
+        """The knob that holds a KL budget in nats; None of a method without one."""
+        return next((name for name, knob in self.knobs.items() if knob.unit == "nats"), None)
+
 
 METHODS: dict[str, Method] = {
     "trust_region": Method(
@@ -210,6 +215,7 @@ METHODS: dict[str, Method] = {
     ),
 }  # fmt: skip
 REFERENCE = "vanilla"  # what every method is compared with
+PROPOSED = "trust_region"  # the paper's own
 BASE = "base"  # the untrained student: a row of the tables, no method that an experiment lists
 BASE_LABEL = "Untrained student"
 
@@ -222,6 +228,12 @@ def behavior_at(method: str | None, knobs: Knobs, step: int) -> Behavior:
 def needs_teacher(method: str | None, knobs: Knobs, step: int) -> bool:
     """Whether optimizer step k ≥ 0 of a trial samples from a law of student and teacher."""
     return behavior_at(method, knobs, step).needs_teacher
+
+
+def supervised_updates(method: str | None, knobs: Knobs) -> int | None:
+    """Supervised updates before step 0; None of a trial that starts from the untrained student."""
+    updates = METHODS[method].updates_before if method else None
+    return None if updates is None else updates(knobs)
 
 
 # --- names ---

@@ -14,10 +14,11 @@ from orchestrator.engines.interface import Owner
 from orchestrator.errors import UserError, refuse
 from orchestrator.experiment.identity import PROBE, SCHEMA, Models, digest, pair_identity, part
 from orchestrator.experiment.made_models import models_of
+from orchestrator.experiment.methods import PROPOSED, REFERENCE
 from orchestrator.experiment.units import Unit
 from orchestrator.grading.grader import GRADER_VERSION
 
-BEHAVIORS = ("vanilla", "trust_region")
+BEHAVIORS = (REFERENCE, PROPOSED)  # what the probe compares, whatever methods an experiment has
 CONTINUERS: tuple[Owner, ...] = ("student", "teacher")
 LOGS = ("rollouts.jsonl", "continuations.jsonl")
 DOCUMENTS = ("example.json", "excerpts.json")
@@ -62,7 +63,7 @@ def truncation_lengths(setup: Setup) -> list[int]:
 
 def _budgets(experiment: Experiment, setup: Setup) -> tuple[float, list[float]]:
     """ε of the probe, and every budget that the solved example shows."""
-    grid = experiment.methods.get("trust_region", {}).get("epsilon0", [])
+    grid = experiment.methods.get(PROPOSED, {}).get("epsilon0", [])
     epsilon = setup.probe.epsilon if setup.probe.epsilon is not None else max(grid, default=0.0)
     if not epsilon > 0:
         raise UserError("probe.epsilon: not set, and no method gives an epsilon0 > 0 — for example probe.epsilon=0.05")

@@ -15,7 +15,7 @@ from typing import Any
 from orchestrator.config import Experiment, Placement, Setup
 from orchestrator.experiment.identity import Models, base_identity, digest, sft_identity, trial_identity
 from orchestrator.experiment.made_models import models_of
-from orchestrator.experiment.methods import BASE, method_label
+from orchestrator.experiment.methods import BASE, METHODS, method_label, supervised_updates
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,9 @@ def expand(experiment: Experiment, runs: Path | None = None) -> list[Unit]:
         pair = _Pair(name, setup, *models_of(setup, runs))
         base_placement = experiment.runtime.placement
         units.append(_base_eval(pair, base_placement))
-        if "sft_warmup" in experiment.methods:
-            units += [_sft(pair, seed, base_placement) for seed in experiment.seeds_of("sft_warmup")]
+        supervised = [method for method in experiment.methods if METHODS[method].updates_before is not None]
+        seeds = dict.fromkeys(seed for method in supervised for seed in experiment.seeds_of(method))
+        units += [_sft(pair, seed, base_placement) for seed in seeds]
         for method, grid in experiment.methods.items():
             placement = experiment.placements.get(method, base_placement)
             for values, seed in itertools.product(itertools.product(*grid.values()), experiment.seeds_of(method)):
@@ -148,10 +149,11 @@ def _sft(pair: _Pair, seed: int, placement: Placement) -> Unit:
 def _trial(pair: _Pair, method: str, knobs: dict[str, Any], seed: int, placement: Placement) -> Unit:
     depends_on: tuple[str, ...] = ()
     steps, first_batch = pair.setup.training.steps, 0
-    if method == "sft_warmup":
+    updates = supervised_updates(method, knobs)
+    if updates is not None:
         depends_on = (_sft(pair, seed, placement).id,)
         if pair.setup.training.sft.after == "continue":
-            steps, first_batch = steps - knobs["K"], knobs["K"]
+            steps, first_batch = steps - updates, updates
     stage = depends_on[0] if depends_on else None
     identity = trial_identity(pair.setup, pair.models, method, knobs, seed, stage)
     slug = "-".join([pair.name, method, *(f"{knob}={value:g}" for knob, value in knobs.items()), f"s{seed}"])

@@ -17,6 +17,7 @@ from orchestrator.engines.interface import ModelFolder
 from orchestrator.errors import UserError
 from orchestrator.experiment import made_models
 from orchestrator.experiment.evaluations import Sampling
+from orchestrator.experiment.methods import supervised_updates
 from orchestrator.experiment.units import Unit
 from orchestrator.models.checkpoints import check_config, checkpoint_of
 from orchestrator.models.making import Report, make, must_make, verify_made
@@ -54,12 +55,13 @@ def worker_spec(
     pair: tuple[ModelFolder, ModelFolder],
     wanted: Mapping[Sampling, int] | None = None,
 ) -> WorkerSpec:
-    """What the roles of `unit` need; an sft_warmup trial starts from its stage's checkpoint."""
+    """What the roles of `unit` need; a trial after supervised updates starts from its stage's checkpoint."""
     student, teacher = pair
     initial = student
-    if unit.depends_on:
-        stage, step = RunReader(runs, unit.depends_on[0]), unit.knobs["K"]
-        initial = ModelFolder(str(stage.checkpoint_path(step)), stage.checkpoint_files(step), stage.remedy)
+    updates = supervised_updates(unit.method, unit.knobs)
+    if updates is not None:
+        stage = RunReader(runs, unit.depends_on[0])
+        initial = ModelFolder(str(stage.checkpoint_path(updates)), stage.checkpoint_files(updates), stage.remedy)
     setup = experiment.setups[unit.setup]
     prunes = not decided_by_family(experiment, unit)
     runtime, data_dir = experiment.runtime, experiment.data_dir

@@ -20,6 +20,7 @@ from orchestrator.data.training_set import load_training_set
 from orchestrator.engines.interface import Limits, Owner
 from orchestrator.engines.torch.engine import TorchEngine
 from orchestrator.errors import refuse
+from orchestrator.experiment.methods import REFERENCE
 from orchestrator.experiment.probe import BEHAVIORS, CONTINUERS, DOCUMENTS, PROMPTS_AT_ONCE, truncation_lengths
 from orchestrator.grading.grader import Grade, Grader
 from orchestrator.models.tokenizer import open_tokenizer
@@ -183,7 +184,7 @@ class ContinuationProbe:
         rows = range(0, min(len(prompts), EXCERPTS) * self.settings.prefixes, self.settings.prefixes)
         example, matched = DOCUMENTS
         budgets = self.spec.unit.identity["budgets"]
-        models, vanilla = (self.engine.store.student, self.engine.store.teacher), sources["vanilla"].rollouts
+        models, vanilla = (self.engine.store.student, self.engine.store.teacher), sources[REFERENCE].rollouts
         visited = [(vanilla.requests[row].prompt_ids, vanilla.response(row)) for row in rows]
         self.run.write_document(example, solved_example(*models, visited, self.tokenizer, budgets))
         self.run.write_document(matched, excerpts(prompts, sources, rows))
