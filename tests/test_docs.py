@@ -7,6 +7,9 @@ import json
 import math
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,9 +27,11 @@ from orchestrator.experiment import methods
 from orchestrator.experiment.load import load_experiment
 from orchestrator.models.checkpoints import checkpoint_of
 from orchestrator.policy import laws, spec, speculation
+from orchestrator.records.columns import columns_of_step
+from orchestrator.records.rundir import RunReader
 from tests.experiment.test_local_models import write_model
 from tests.policy import test_laws
-from tests.sweeps import ROOT
+from tests.sweeps import ROOT, environment, write_experiment
 
 DOCS = ROOT / "docs"
 METHOD, SETUP, BENCHMARK = PAGES = [DOCS / f"add-a-{what}.md" for what in ("method", "setup", "benchmark")]
@@ -153,6 +158,80 @@ def test_the_example_of_a_row_adds_a_benchmark_with_its_label(
     assert len(load_benchmark(key, str(here / "data"))) == row.problems
     assert (benchmark_label(key), benchmark_key("my sums")) == ("My sums", key)
     assert "eval/my.jsonl" in shown(capsys, "list", "benchmarks")
+
+
+def write_program(folder: Path) -> None:
+    """A copy of the program with the page's method written into its files, as a reader of the page would."""
+    for package in ("orchestrator", "analysis"):
+        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+    parts = examples(METHOD, "example")
+    uses = "from orchestrator.policy.spec import Mixture\n"
+    law = f"\n\nimport math\nfrom orchestrator.policy import speculation\n{uses}\n\n{parts['laws.py']}"
+    last = "}  # fmt: skip\nREFERENCE = "
+    for name, old, new in (
+        ("policy/spec.py", None, f"\n\n{parts['spec.py']}"),
+        ("policy/laws.py", None, law),
+        ("experiment/methods.py", last, parts["methods.py"] + last),
+        ("experiment/methods.py", "\nMETHODS: dict", f"\n{uses}METHODS: dict"),
+    ):
+        file = folder / "orchestrator" / name
+        text = file.read_text("utf-8")
+        assert old is None or text.count(old) == 1, name
+        file.write_text(text + new if old is None else text.replace(old, new), encoding="utf-8")
+
+
+# Commands one after the other in one process, which imports everything once: argv[1] is a JSON list of them, and what
+# each of them printed is printed as such a list.
+COMMANDS_IN_TURN = """
+import contextlib, io, json, sys
+from orchestrator import cli
+printed = []
+for words in json.loads(sys.argv[1]):
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        try:
+            cli.main(words)
+        except SystemExit as ended:
+            if ended.code:
+                sys.exit(f"{words}: exit {ended.code}")
+    printed.append(out.getvalue())
+print(json.dumps(printed))
+"""
+
+
+@pytest.mark.ray
+@pytest.mark.xdist_group("ray")
+def test_the_example_of_a_method_needs_no_other_edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its row and its law alone: plan, submit, status, table, figures and W&B's panels show it."""
+    program = tmp_path / "program"
+    write_program(program)
+    monkeypatch.setenv("PYTHONPATH", str(program))  # of Ray's workers; the command itself finds its working directory
+    rows = {"vanilla": {}, "mixture": {"weight": [0.05, 0.2], "K": 2}}
+    keys = {"training": {"steps": 4, "checkpoint_every": 4}, "evaluation": {"rescore": False}}
+    files = [str(write_experiment(tmp_path, rows, **keys)), "--runs", str(tmp_path / "runs")]
+    commands = [
+        ["plan", *files, "--json"],
+        ["submit", *files],
+        ["status", *files, "--json"],
+        ["table", *files, "--format", "json"],
+        ["figures", *files, "--out", str(tmp_path / "figures")],
+        ["dashboard", *files, "--dry-run"],
+    ]
+    started = [sys.executable, "-c", COMMANDS_IN_TURN, json.dumps(commands)]
+    done = subprocess.run(started, cwd=program, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    plan, _, status, table, _, panels = json.loads(done.stdout)
+
+    assert trials(plan) == {"vanilla": 1, "mixture": 2}
+    units = json.loads(status)["units"]
+    assert {unit["state"] for unit in units} == {"done"}
+    [strong] = [unit["id"] for unit in units if unit["label"] == "Mixture weight=0.2 K=2"]
+    logged = [set(row) - {"step"} for row in RunReader(tmp_path / "runs", strong).metrics()]
+    assert logged == [columns_of_step(step < 2, ("behavior_kl",)) for step in range(4)]
+    assert [row["method"] for row in json.loads(table)["rows"]] == ["vanilla", "mixture", "base"]
+    drawn = {file.stem for file in (tmp_path / "figures").glob("*.png")}
+    assert drawn == {"trajectories-tiny", "entropy-tiny", "sweep-tiny", "diagnostics-tiny"}
+    assert '"train/behavior_kl"' in panels
+    assert '"train/beta"' not in panels
 
 
 @pytest.mark.parametrize(("page", "line"), COMMANDS, ids=lambda value: getattr(value, "stem", value))
