@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
@@ -11,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from analysis.figures.style import styled
+from orchestrator.records.files import write_atomically
 
 Format = Literal["png", "pdf", "svg"]
 # Nothing that says when or with which version a file was written.
@@ -33,7 +33,12 @@ def to_bytes(figure: Figure, kind: Format) -> bytes:
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:
     """Write `name`.png and `name`.pdf into an existing folder, each at once."""
     kinds: tuple[Format, ...] = ("png", "pdf")
-    return [_replace(folder / f"{name}.{kind}", to_bytes(figure, kind)) for kind in kinds]
+    paths = []
+    for kind in kinds:
+        path = folder / f"{name}.{kind}"
+        write_atomically(path, to_bytes(figure, kind), durable=False)
+        paths.append(path)
+    return paths
 
 
 def _lay_out(figure: Figure) -> None:
@@ -46,10 +51,3 @@ def _lay_out(figure: Figure) -> None:
         engine.execute(figure)
         engine.execute(figure)
         figure.set_layout_engine("none")
-
-
-def _replace(path: Path, data: bytes) -> Path:
-    scratch = path.with_name(f".{path.name}.tmp")
-    scratch.write_bytes(data)
-    os.replace(scratch, path)
-    return path

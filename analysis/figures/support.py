@@ -12,6 +12,7 @@ import numpy as np
 from analysis.figures.curves import Setting, Z
 from orchestrator.experiment.methods import METHODS, REFERENCE
 from orchestrator.experiment.units import Unit
+from orchestrator.records.statistics import auroc
 from orchestrator.selection.study import Study
 
 POOLED_STEPS = 25  # paper, "Additional Warmup Diagnostics"
@@ -47,15 +48,6 @@ def support_points(study: Study, settings: Iterable[Setting]) -> list[SupportPoi
     wanted = [setting for setting in settings if setting.method in budgets()]
     points = (_point(study, setting, unit) for setting in wanted for unit in setting.units)
     return [point for point in points if point is not None]
-
-
-def auroc(correct: Sequence[float], wrong: Sequence[float]) -> float | None:
-    """Probability that a correct rollout scores above a wrong one, ties counted half; None without both."""
-    if not correct or not wrong:
-        return None
-    ranked = np.sort(wrong)
-    below, up_to = (np.searchsorted(ranked, correct, side=side) for side in ("left", "right"))
-    return float((below + up_to).mean() / (2 * len(ranked)))
 
 
 def _point(study: Study, setting: Setting, unit: Unit) -> SupportPoint | None:
@@ -100,8 +92,7 @@ def _log_prob(rows: Sequence[Mapping[str, Any]]) -> float:
 
 
 def _separability(rows: Sequence[Mapping[str, Any]]) -> float | None:
-    right, wrong = ([row["log_ratio"] for row in rows if row["reward"] == reward] for reward in (1.0, 0.0))
-    return auroc(right, wrong)
+    return auroc([row["log_ratio"] for row in rows], [row["reward"] for row in rows])
 
 
 def _is_scored(row: dict[str, Any]) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 from analysis.labels import method_label, setup_title
 from analysis.report.html import Html, element, join, section, table
 from analysis.report.provenance import commit_text, read_origins
-from analysis.report.texts import duration
+from analysis.report.texts import duration_in_words
 from analysis.report.timeline import period_text, timeline
 from orchestrator.config import Experiment, Setup
 from orchestrator.monitor.status import UnitStatus
@@ -28,7 +28,7 @@ def facts(experiment: Experiment, statuses: Sequence[UnitStatus], runs: Path, do
     known = {
         "Command": element("code", experiment.command("submit")),
         "Date": period_text(when.start, when.end) if when else "",
-        "At work": f"{duration(when.busy)}, without the pauses between runs of it" if when else "",
+        "At work": f"{duration_in_words(when.busy)}, without the pauses between runs of it" if when else "",
         "Hardware": "; ".join(machines(statuses, runs)),
         "Code": join((element("code", text) for text in sorted(set(map(commit_text, origins)))), ", "),
         "Versions": ", ".join(f"{name} {value}" for name, value in sorted(versions)),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from analysis.costs import PHASES, Cost, total
 from analysis.labels import BASE, method_label, setup_title
 from analysis.report.html import Html, element, join, paragraph, section, table
-from analysis.report.texts import decimal, duration, whole
+from analysis.report.texts import decimal, duration_in_words, whole
 from orchestrator.config import Experiment
 from orchestrator.experiment.methods import REFERENCE
 
@@ -45,7 +45,7 @@ def _table(costs: Mapping[str, Cost]) -> Html:
         total=_row("Sum", everything, everything.placements),
     )
     spent = everything.total_seconds
-    words = [] if spent is None else [f"{duration(spent)} in all."]
+    words = [] if spent is None else [f"{duration_in_words(spent)} in all."]
     words += [f"{everything.repeated} training steps ran more than once."] if everything.repeated else []
     return join([shown, paragraph(" ".join(words)) if words else Html()])
 

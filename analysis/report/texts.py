@@ -21,7 +21,7 @@ def signed_decimal(value: float) -> str:
     return f"{value:.2f}".replace("-", "−")
 
 
-def duration(seconds: float) -> str:
+def duration_in_words(seconds: float) -> str:
     """`1 h 05 min`, `4 min 10 s`, `8.3 s`."""
     minutes, rest = divmod(round(seconds), 60)
     if minutes >= 60:

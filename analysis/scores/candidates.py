@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from statistics import stdev
 from typing import Any
 
 from analysis.labels import AVERAGE, BASE, method_label
@@ -38,24 +38,24 @@ class Candidate:
     @property
     def benchmarks(self) -> dict[str, Fraction]:
         """pass@1 on each benchmark."""
-        return {name: _mean([seed.pass_at_1 for seed in seeds]) for name, seeds in self.counts.items()}
+        return {name: statistics.mean([seed.pass_at_1 for seed in seeds]) for name, seeds in self.counts.items()}
 
     @property
     def mean(self) -> Fraction:
         """Unweighted mean over benchmarks."""
-        return _mean(list(self.benchmarks.values()))
+        return statistics.mean(list(self.benchmarks.values()))
 
     @property
     def by_seed(self) -> dict[str, list[Fraction]]:
         """The score of each seed, on each benchmark and as their mean under `avg`."""
         found = {name: [counts.pass_at_1 for counts in seeds] for name, seeds in self.counts.items()}
-        return {AVERAGE: [_mean(list(row)) for row in zip(*found.values(), strict=True)], **found}
+        return {AVERAGE: [statistics.mean(list(row)) for row in zip(*found.values(), strict=True)], **found}
 
     @property
     def spread(self) -> float | None:
         """Standard deviation of the mean score over seeds (n − 1); None for one seed."""
         means = self.by_seed[AVERAGE]
-        return float(stdev(means)) if len(means) > 1 else None
+        return float(statistics.stdev(means)) if len(means) > 1 else None
 
     @property
     def title(self) -> str:
@@ -117,8 +117,3 @@ def _count(study: Study, candidate: scores.Candidate) -> Candidate:
     counts = read_counts(study, units, ids, candidate.step)
     complete = candidate.sampled == len(ids)
     return Candidate(first.method or BASE, first.knobs, candidate.step, units, counts, complete)
-
-
-def _mean(values: list[Fraction]) -> Fraction:
-    """Unweighted and exact."""
-    return sum(values, Fraction(0)) / len(values)

@@ -27,6 +27,7 @@ from analysis.labels import (
 )
 from analysis.numbers import round_to_tenths, tenths_text
 from analysis.scores.evidence import Evidence
+from orchestrator.selection.scores import exact_mean
 
 CSV_COLUMNS = ("method", "setup", "benchmark", "pass_at_1")
 # What `table_formats.to_csv` adds where the table knows what stands behind it; of no use to `read_results`.
@@ -169,15 +170,8 @@ def _look_up(values: _Values, method: str, column: Column, benchmarks: Iterable[
     """A score, or where an average is not given the mean over the setup's benchmarks."""
     value = values.get((method, column.setup, column.benchmark))
     if value is None and column.benchmark == AVERAGE:
-        return _mean([values.get((method, column.setup, name)) for name in benchmarks])
+        return exact_mean([values.get((method, column.setup, name)) for name in benchmarks])
     return value
-
-
-def _mean(values: Sequence[Fraction | None]) -> Fraction | None:
-    present = [value for value in values if value is not None]
-    if not values or len(present) < len(values):
-        return None
-    return sum(present, Fraction(0)) / len(present)
 
 
 def _make_cells(methods: Sequence[str], values: Sequence[Fraction | None]) -> list[Cell]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import http.client
-import os
 import urllib.error
 import urllib.request
 from collections.abc import Iterable, Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 from orchestrator.data.files import file_sha256
 from orchestrator.data.sources import SOURCES, Source, Upstream, to_bytes
 from orchestrator.errors import UserError, refuse, unknown
+from orchestrator.records.files import write_atomically
 
 RAW_FILES = "https://raw.githubusercontent.com"
 MOST_BYTES = 64 * 2**20  # of one file upstream; the largest has 5 MB
@@ -51,7 +51,8 @@ def fetch(folder: Path, only: Sequence[str] = (), mirror: str = RAW_FILES) -> It
             if upstream not in read:
                 read[upstream] = _read(mirror, upstream)
         content = _converted(key, source, [read[upstream] for upstream in source.upstream])
-        _write(path, content)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, content, shared=True)
         yield f"{path}: {source.rows:,} rows from {source.upstream[0].repository}"
 
 
@@ -94,13 +95,3 @@ def _converted(key: str, source: Source, files: Sequence[bytes]) -> bytes:
     if actual != source.sha256:
         raise UserError(f"{key}: {len(rows):,} rows with sha256 {actual} came — {source.rows:,} with {source.sha256}")
     return content
-
-
-def _write(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        scratch.write_bytes(content)
-        os.replace(scratch, path)
-    finally:
-        scratch.unlink(missing_ok=True)

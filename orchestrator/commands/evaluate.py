@@ -31,6 +31,7 @@ from orchestrator.experiment.identity import digest
 from orchestrator.experiment.load import data_folder, load_setup
 from orchestrator.experiment.local_models import completed
 from orchestrator.models import checkpoints
+from orchestrator.records.files import write_atomically
 from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.selection.scores import pass_at_1
 from orchestrator.sweep import prepare
@@ -60,7 +61,7 @@ def evaluate_model(options: argparse.Namespace) -> int:
     document = _document(options, setup, records)
     path = options.out or _default_path(options, setup, document)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_atomically(path, json.dumps(document, indent=2, ensure_ascii=False) + "\n", shared=True)
     if options.json:
         print(json.dumps(document, indent=2, ensure_ascii=False))
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
@@ -14,6 +13,7 @@ from orchestrator.cores import cores_here
 from orchestrator.errors import shown
 from orchestrator.grading.gold import Gold
 from orchestrator.grading.grader import Grade, Grader
+from orchestrator.records.files import write_atomically
 
 # Each takes about 100 MB.
 _MOST_WORKERS = 16
@@ -44,7 +44,9 @@ def grade_file(path: Path, out: Path | None) -> Counts:
     with Grader(workers=min(cores_here(), _MOST_WORKERS)) as grader:
         grades = grader.grade_many((gold, row["generation"]) for row, gold in rows)
     if out is not None:
-        _write_rows(out, [_graded(row, grade) for (row, _), grade in zip(rows, grades, strict=True)])
+        graded = [_graded(row, grade) for (row, _), grade in zip(rows, grades, strict=True)]
+        lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in graded)
+        write_atomically(out, lines, shared=True)
     return Counts(
         n=len(grades),
         correct=sum(grade.correct for grade in grades),
@@ -115,15 +117,3 @@ def _parse_gold(value: object, where: str) -> Gold:
 def _shown(value: object) -> str:
     """A value for an error message, cut to 80 characters."""
     return shown(value)
-
-
-def _write_rows(out: Path, rows: list[dict[str, Any]]) -> None:
-    """Write JSON Lines atomically: a temporary file in the same folder, then a rename."""
-    temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-        os.replace(temporary, out)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from orchestrator.errors import UserError
+from orchestrator.records.files import write_atomically
 from orchestrator.records.processes import take_lock
 
 
@@ -42,7 +43,5 @@ def cached(name: str, make: Callable[[], str]) -> str:
         with lock:
             take_lock(lock, wait=True)
             if not path.is_file():  # else another process has made it while this one waited
-                scratch = path.with_name(f".{name}.tmp")
-                scratch.write_text(make(), encoding="utf-8")
-                os.replace(scratch, path)
+                write_atomically(path, make())
     return path.read_text(encoding="utf-8")

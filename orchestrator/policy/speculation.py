@@ -48,7 +48,7 @@ def verify(log_p: Tensor, log_mu: Tensor, draft: Tensor, u_accept: Tensor, u_res
     log p and log μ are (B, V) and normalised; the uniforms of acceptance and of the replacement are (B,), independent
     of each other and of the draft.
     """
-    log_ratio = _at(log_mu, draft) - _at(log_p, draft)
+    log_ratio = log_prob_of(draft, log_mu) - log_prob_of(draft, log_p)
     accepted = u_accept < log_ratio.double().exp()
     rejected = (~accepted).nonzero()[:, 0]
     if not len(rejected):
@@ -72,5 +72,6 @@ def kl_divergence(log_a: Tensor, log_b: Tensor) -> Tensor:
     return torch.where(a > 0, a * (log_a - log_b), 0.0).sum(-1)
 
 
-def _at(log_prob: Tensor, ids: Tensor) -> Tensor:
+def log_prob_of(ids: Tensor, log_prob: Tensor) -> Tensor:
+    """log-probability (B,) of one id (B,) in each row (B, V)."""
     return log_prob.gather(-1, ids[:, None])[:, 0]

@@ -37,15 +37,26 @@ def pretty(value: Any) -> str:
     return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replace `path` by `text`, whole or not at all."""
-    scratch = path.with_name(f".{path.name}.tmp")
-    with scratch.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(scratch, path)
-    sync(path.parent)
+def write_atomically(path: Path, content: str | bytes, shared: bool = False, durable: bool = True) -> None:
+    """Replace `path` by `content`, text as UTF-8: a reader finds the old file or the new one, whole.
+
+    `shared` is for files that several processes may write at once: each fills a scratch file of its own, and the last
+    one to finish wins. Other files have one writer at a time, so that what a kill leaves of a scratch file is
+    overwritten by the next one. Unless `durable`, a loss of power may lose the file, which is then made again.
+    """
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp" if shared else f".{path.name}.tmp")
+    try:
+        with scratch.open("wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(scratch, path)
+    except BaseException:
+        scratch.unlink(missing_ok=True)
+        raise
+    if durable:
+        sync(path.parent)
 
 
 def sync(path: Path) -> None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
 import time
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
+
+from orchestrator.records.files import write_atomically
 
 LOG, PHASE = "log.txt", "phase.json"
 
@@ -111,7 +112,5 @@ def note_progress(folder: Path, done: int) -> None:
 
 def _write(folder: Path, phase: Phase) -> None:
     """Replace the note, so that who reads meanwhile sees the old one or the new one."""
-    scratch = folder / f".{PHASE}.tmp"
     with contextlib.suppress(OSError):
-        scratch.write_text(json.dumps(asdict(phase)), encoding="utf-8")
-        os.replace(scratch, folder / PHASE)
+        write_atomically(folder / PHASE, json.dumps(asdict(phase)), durable=False)

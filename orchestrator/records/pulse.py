@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from orchestrator.records.files import write_atomically
 from orchestrator.records.processes import process_stat
 
 BEAT_S = 2.0
@@ -87,10 +88,8 @@ class Pulse:
         self._number += 1
         idle, pid = time.monotonic() - _work.last, os.getpid()
         beat = Beat(socket.gethostname(), self._node, pid, born(pid) or 0, self._number, idle, _work.longest)
-        scratch = self._path.with_suffix(".beat")
         with suppress(OSError):  # a file system that is away for a moment: the work will say so if it stays away
-            scratch.write_text(json.dumps(asdict(beat)), encoding="utf-8")
-            os.replace(scratch, self._path)
+            write_atomically(self._path, json.dumps(asdict(beat)), durable=False)
 
 
 def pulse_path(runs: Path, unit_id: str) -> Path:

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from orchestrator.experiment import units
+from orchestrator.records.files import write_atomically
 
 # The cloud's addresses; an account of one is an account of the other.
 CLOUD = ("https://api.forge.coreweave.com", "https://api.wandb.ai")
@@ -59,10 +60,7 @@ def mirror_folder(runs: Path) -> Path:
 
 def remember(run_id: str, content: Any, runs: Path, mode: str) -> None:
     """Note what W&B was given of a run; `content` is anything JSON holds."""
-    marker = _marker(run_id, runs)
-    scratch = marker.with_name(f"{marker.name}.tmp")
-    scratch.write_text(json.dumps(_state(content, mode)))
-    os.replace(scratch, marker)
+    write_atomically(_marker(run_id, runs), json.dumps(_state(content, mode)), durable=False)
 
 
 def was_given(run_id: str, content: Any, runs: Path, mode: str, within_s: float = math.inf) -> bool:
@@ -83,9 +81,7 @@ def note_project(project: str, url: str, runs: Path) -> None:
     folder = mirror_folder(runs)
     folder.mkdir(parents=True, exist_ok=True)
     note = {"server": server_url(), "project": project, "url": url}
-    scratch = folder / "project.tmp"
-    scratch.write_text(json.dumps(note))
-    os.replace(scratch, folder / PROJECT_NOTE)
+    write_atomically(folder / PROJECT_NOTE, json.dumps(note), durable=False)
 
 
 def noted_project(project: str, runs: Path) -> str | None:

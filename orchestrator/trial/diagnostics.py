@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
+from orchestrator.records.statistics import auroc
 from orchestrator.rollouts import Request
 from orchestrator.workers.digests import RolloutDigest, ScoresDigest
 
@@ -45,16 +44,6 @@ def rollout_rows(
         }
         rows.append(row | ({"text": texts[index]} if index < len(texts) else {}))
     return rows
-
-
-def auroc(values: list[float], rewards: list[float | None]) -> float | None:
-    """Probability that a correct rollout scores above an incorrect one, ties counted half; None without both."""
-    correct = np.array([v for v, r in zip(values, rewards, strict=True) if r == 1.0])
-    wrong = np.array([v for v, r in zip(values, rewards, strict=True) if r == 0.0])
-    if len(correct) == 0 or len(wrong) == 0:
-        return None
-    above = (correct[:, None] > wrong) + 0.5 * (correct[:, None] == wrong)
-    return float(above.mean())
 
 
 def mean_present(values: list[float | None]) -> float | None:

@@ -14,6 +14,7 @@ from orchestrator.data.training_set import TrainingPrompt
 from orchestrator.engines.torch.causal import CausalModel, pack
 from orchestrator.grading.grader import Gold, Grade
 from orchestrator.policy import speculation, trust_region
+from orchestrator.policy.vocabulary import NEG_INF
 from orchestrator.rollouts import Rollouts, TeacherScores
 from orchestrator.trial.diagnostics import rollout_rows
 from orchestrator.workers.digests import digest_rollouts, digest_scores
@@ -139,7 +140,7 @@ def _solution(log_p: Tensor, log_q: Tensor, epsilon: float, shown: Tensor) -> di
 
 def _path_kl(log_p: Tensor, log_q: Tensor, beta: float) -> float:
     """KL(μ_β‖p), μ_β ∝ p^(1−β) q^β (paper, Eq. 2)."""
-    live = log_p > trust_region.NEG_INF
+    live = log_p > NEG_INF
     p, q = log_p[live], log_q[live]
     mixed = (p if beta == 0 else q if beta == 1 else torch.lerp(p, q, beta)).log_softmax(-1)
     return float(speculation.kl_divergence(mixed, p))

@@ -21,7 +21,7 @@ from analysis.report.html import Html, element, join, table
 from analysis.report.page import build_page, write_report
 from analysis.report.style import CSS
 from analysis.report.summary import summary
-from analysis.report.texts import decimal, duration
+from analysis.report.texts import decimal, duration_in_words
 from analysis.table import build, formats
 from orchestrator.cli import main
 from orchestrator.config import Experiment
@@ -162,7 +162,12 @@ def test_a_table_names_its_rows_and_columns() -> None:
 
 def test_numbers_as_texts() -> None:
     assert [decimal(None), decimal(0.0), decimal(1234.56, 2)] == ["", "0.0", "1,234.56"]
-    assert [duration(s) for s in (8.31, 59.9, 250, 3900)] == ["8.3 s", "1 min 00 s", "4 min 10 s", "1 h 05 min"]
+    assert [duration_in_words(s) for s in (8.31, 59.9, 250, 3900)] == [
+        "8.3 s",
+        "1 min 00 s",
+        "4 min 10 s",
+        "1 h 05 min",
+    ]
     assert [p_text(p) for p in (0.0005, 0.001, 0.25, None)] == ["< 0.001", "0.001", "0.250", ""]
 
 

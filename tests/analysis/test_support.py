@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterable
 from contextlib import closing
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from analysis.figures import curves
-from analysis.figures.support import POOLED_STEPS, SupportPoint, auroc, jackknife_margin, support_points
+from analysis.figures.support import POOLED_STEPS, SupportPoint, jackknife_margin, support_points
 from orchestrator.experiment.units import Unit
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection.study import Study
@@ -34,20 +32,6 @@ def write(runs: Path, unit: Unit, rows: Iterable[dict[str, Any]], done: int = PO
 def points(runs: Path) -> list[SupportPoint]:
     study = Study(EXPERIMENT, UNITS, runs)
     return support_points(study, curves.read_settings(study, "arithmetic"))
-
-
-def test_auroc_counts_pairs_and_halves_ties() -> None:
-    draw = random.Random(0)
-    correct, wrong = ([draw.randrange(12) / 4 for _ in range(n)] for n in (40, 30))
-    pairs = [(a > b) + 0.5 * (a == b) for a, b in product(correct, wrong)]
-    assert auroc(correct, wrong) == pytest.approx(sum(pairs) / len(pairs), rel=1e-12)
-    assert auroc([2.0], [1.0]) == 1.0
-    assert auroc([1.0], [1.0]) == 0.5
-
-
-def test_auroc_needs_both_kinds() -> None:
-    assert auroc([1.0], []) is None
-    assert auroc([], [1.0]) is None
 
 
 def test_a_run_is_one_point_of_its_first_steps(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
 from typing import Any
 
 import pytest
@@ -13,8 +12,9 @@ from torch import Tensor
 from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.rollouts import Request, Rollouts, TeacherScores
 from orchestrator.trial import diagnostics
-from orchestrator.trial.diagnostics import auroc, mean_present
+from orchestrator.trial.diagnostics import mean_present
 from orchestrator.workers.digests import digest_rollouts, digest_scores
+from tests.records.test_statistics import auroc_of_pairs
 
 ROWS, WIDTH, TOP_K = 5, 6, 3
 LENGTHS = [6, 1, 3, 2, 5]
@@ -71,47 +71,6 @@ def token_mean(values: Tensor) -> float:
     return sum(flat) / len(flat)
 
 
-def brute_force(values: list[float], rewards: list[float | None]) -> float | None:
-    """Share of (correct, incorrect) pairs in the right order, ties half."""
-    rated = list(zip(values, rewards, strict=True))
-    pairs = [(a, b) for a, right in rated if right == 1 for b, wrong in rated if wrong == 0]
-    wins = sum(1.0 if a > b else 0.5 if a == b else 0.0 for a, b in pairs)
-    return wins / len(pairs) if pairs else None
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_auroc_counts_ordered_pairs(seed: int) -> None:
-    rng = random.Random(seed)
-    size = rng.randint(1, 40)
-    levels = rng.choice([1, 2, 5, 1000])  # few levels: many ties
-    values = [rng.randrange(levels) / 7 for _ in range(size)]
-    rewards = [rng.choice([1.0, 0.0, None]) for _ in range(size)]
-    expected = brute_force(values, rewards)
-    assert auroc(values, rewards) == (None if expected is None else pytest.approx(expected, abs=1e-12))
-
-
-@pytest.mark.parametrize(
-    ("values", "rewards", "expected"),
-    [
-        ([], [], None),
-        ([0.3], [1.0], None),
-        ([0.3, 0.2], [1.0, 1.0], None),
-        ([0.3, 0.2], [0.0, 0.0], None),
-        ([0.3, 0.2], [1.0, None], None),
-        ([0.3, 0.2], [None, None], None),
-        ([0.3, 0.2], [1.0, 0.0], 1.0),
-        ([0.2, 0.3], [1.0, 0.0], 0.0),
-        ([0.2, 0.2], [1.0, 0.0], 0.5),
-        ([0.2, 0.2, 0.2, 0.2], [1.0, 0.0, 1.0, 0.0], 0.5),
-        ([2.0, 1.0, 1.0, 0.0], [1.0, 1.0, 0.0, 0.0], 0.875),
-        ([9.0, 2.0, 1.0], [None, 1.0, 0.0], 1.0),
-        ([float("-inf"), 0.0], [0.0, 1.0], 1.0),
-    ],
-)
-def test_auroc_edges(values: list[float], rewards: list[float | None], expected: float | None) -> None:
-    assert auroc(values, rewards) == expected
-
-
 def test_mean_present_leaves_out_what_is_missing() -> None:
     assert mean_present([1.0, None, 0.0, None, 0.5]) == 0.5
     assert mean_present([None, 0.0]) == 0.0
@@ -135,7 +94,7 @@ def test_metrics_are_means_over_response_tokens(padding: float) -> None:
         assert metrics[name] == pytest.approx(token_mean(values), abs=1e-6), name
     sequence_kl = [sum(row) for row in response_tokens(rollouts.measured["behavior_kl"])]
     assert metrics["sequence_kl"] == pytest.approx(sum(sequence_kl) / ROWS, abs=1e-6)
-    assert metrics["support_auroc"] == brute_force(support_scores(rollouts, scores), REWARDS)
+    assert metrics["support_auroc"] == auroc_of_pairs(support_scores(rollouts, scores), REWARDS)
     counted = {"response_tokens": 17, "response_length": 3.4, "truncated": 0.4, "reward": 0.5}
     assert {name: metrics[name] for name in counted} == pytest.approx(counted)
     assert set(metrics) == {*means, *counted, "sequence_kl", "support_auroc"}

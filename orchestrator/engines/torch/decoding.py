@@ -172,7 +172,8 @@ def _kept_of(done: _Round, row: Tensor, offset: Tensor, top_k: int) -> Kept:
     teacher = None
     if support_ids is not None and done.log_q is not None:
         teacher = teacher_statistics(done.log_q[row, offset], tokens, support_ids)
-    return Kept(tokens, _at(log_p, tokens), _at(log_mu, tokens), measured, support_ids, teacher)
+    student, behavior = (speculation.log_prob_of(tokens, log_prob) for log_prob in (log_p, log_mu))
+    return Kept(tokens, student, behavior, measured, support_ids, teacher)
 
 
 def teacher_statistics(log_q: Tensor, tokens: Tensor, support: Tensor) -> TeacherScores:
@@ -181,11 +182,7 @@ def teacher_statistics(log_q: Tensor, tokens: Tensor, support: Tensor) -> Teache
     q = log_q.exp()
     return TeacherScores(
         support_BTK=log_q.gather(-1, support),
-        token_BT=_at(log_q, tokens),
+        token_BT=speculation.log_prob_of(tokens, log_q),
         entropy_BT=-torch.where(q > 0, q * log_q, 0.0).sum(-1),
         overlap_BT=(support[:, :, None] == own[:, None, :]).any(-1).float().mean(-1),
     )
-
-
-def _at(log_prob: Tensor, ids: Tensor) -> Tensor:
-    return log_prob.gather(-1, ids[:, None])[:, 0]

@@ -19,6 +19,7 @@ from orchestrator.engines.torch.causal import CausalModel, micro_batches, pack
 from orchestrator.engines.torch.head_loss import summed_loss
 from orchestrator.policy import objective
 from orchestrator.policy.spec import Objective
+from orchestrator.policy.vocabulary import NEG_INF
 from orchestrator.records import pulse
 from orchestrator.rollouts import Rollouts, TeacherScores
 
@@ -101,7 +102,7 @@ class TorchTrainer:
             masked = self._student.space.is_masked(targets.support)
 
             def on_support(logits: Tensor, part: slice) -> Tensor:
-                log_p = logits.masked_fill(masked[part], objective.NEG_INF)
+                log_p = logits.masked_fill(masked[part], NEG_INF)
                 return support_losses(log_p, targets.part(part).log_q, goal)
 
             return summed_loss(hidden, head, targets.support, on_support)
