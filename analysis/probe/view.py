@@ -6,6 +6,7 @@ from typing import Any
 
 from analysis.probe import gains
 from analysis.probe.gains import COUNTS, Cell, Comparison
+from orchestrator.experiment.methods import PROPOSED, REFERENCE, method_label
 from orchestrator.experiment.probe import BEHAVIORS, probe_unit
 from orchestrator.selection.study import Study
 
@@ -55,7 +56,7 @@ def to_rich(study: Study, setup: str) -> Any:
         caption_justify="left",
     )
     table.add_column("by", no_wrap=True)
-    for heading in ("t", "vanilla", "%", "TRB", "%", "ended", "gain %", "interval"):
+    for heading in ("t", REFERENCE, "%", method_label(PROPOSED), "%", "ended", "gain %", "interval"):
         table.add_column(heading, justify="right", no_wrap=True)
     for index, row in enumerate(rows):
         last = index + 1 == len(rows) or rows[index + 1].continuer != row.continuer

@@ -2,4 +2,5 @@
 
 Imports `errors` and `config`. Whoever wants to know or note what became of a unit asks here; no other room spells a
 path inside a run directory. `rundir` lists its files and reads them, `writer` writes them and says what a kill leaves.
+`columns` lists what a training step logs and what is clocked; `statistics` are taken over logged rows.
 """
