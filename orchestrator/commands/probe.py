@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import replace
 
 from rich.console import Console
 from rich.progress import Progress
 
 from orchestrator.commands.watching import building
-from orchestrator.config import Experiment
 from orchestrator.errors import UserError
 from orchestrator.experiment.probe import LOGS, probe_unit
 from orchestrator.experiment.units import Unit
@@ -27,11 +25,13 @@ def run_probes(study: Study, console: Console) -> None:
     missing = _missing(study)
     if not missing:
         return
-    wanted = _without_benchmarks(study.experiment, missing)
-    prepare.check(wanted, study.runs)
+    setups = {unit.setup: study.setup_of(unit) for unit in missing}
+    for name, setup in setups.items():  # a probe reads training prompts and no benchmark
+        prepare.check_training_data(name, setup.data, study.experiment.data_dir)
+        prepare.check_models(name, setup, study.runs)
     study.runs.mkdir(parents=True, exist_ok=True)
     with building(console) as report:
-        pairs = prepare.prepare(wanted, study.runs, report)
+        pairs = prepare.prepare(setups, study.runs, report)
     for unit in _missing(study):  # with the ids that the models have given them
         _run(study, worker_spec(unit, study.experiment, study.runs, pairs[unit.setup]), console)
 
@@ -39,13 +39,6 @@ def run_probes(study: Study, console: Console) -> None:
 def _missing(study: Study) -> list[Unit]:
     units = [probe_unit(study.experiment, name, study.runs) for name in study.experiment.setups]
     return [unit for unit in units if not study.reader(unit).trained]
-
-
-def _without_benchmarks(experiment: Experiment, units: list[Unit]) -> Experiment:
-    """The setups of some units, with nothing to evaluate: the probe reads training prompts alone."""
-    setups = {unit.setup: experiment.setups[unit.setup] for unit in units}
-    bare = {name: replace(setup, evaluation=replace(setup.evaluation, benchmarks={})) for name, setup in setups.items()}
-    return replace(experiment, setups=bare)
 
 
 def _run(study: Study, spec: WorkerSpec, console: Console) -> None:

@@ -82,7 +82,7 @@ def _with_models(job: Submission) -> Submission:
     _say_where(job)
     job.study.runs.mkdir(parents=True, exist_ok=True)
     with watching.building(job.console) as report:
-        prepare.prepare(job.study.experiment, job.study.runs, report)
+        prepare.prepare(job.study.experiment.setups, job.study.runs, report)
     units = expand(job.study.experiment, job.study.runs)
     return replace(job, study=job.study.with_units(units))
 
@@ -141,7 +141,7 @@ def _run(job: Submission, missing: list[Unit]) -> bool:
         with cluster.cluster(job.address, job.study.runs):
             cluster.check_placement(missing)
             with watching.building(job.console) as report:
-                pairs = prepare.prepare(job.study.experiment, job.study.runs, report)
+                pairs = prepare.prepare(job.study.experiment.setups, job.study.runs, report)
             job.say("starting workers…")
             session = status.Session(started, job.trials_done(), cluster.capacity())
             look = functools.partial(status.overview, job.study, session)

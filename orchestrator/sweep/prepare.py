@@ -16,13 +16,11 @@ from orchestrator.data.problems import read_training_problems
 from orchestrator.engines.interface import ModelFolder
 from orchestrator.errors import UserError
 from orchestrator.experiment import made_models
-from orchestrator.experiment.evaluations import Sampling
 from orchestrator.experiment.methods import supervised_updates
 from orchestrator.experiment.units import Unit
 from orchestrator.models.checkpoints import check_config, checkpoint_of
 from orchestrator.models.making import Report, make, must_make, verify_made
 from orchestrator.records.rundir import RunReader
-from orchestrator.selection.scores import decided_by_family
 from orchestrator.workers.spec import WorkerSpec
 
 
@@ -30,17 +28,22 @@ def check(experiment: Experiment, runs: Path) -> None:
     """UserError on data or models that cannot be used; quick, and makes nothing."""
     for name, setup in experiment.setups.items():
         check_data(name, setup, experiment.data_dir)
-        for role in ("student", "teacher"):
-            model: Model = getattr(setup, role)
-            if not must_make(model, setup, runs):
-                verify_made(model, setup, runs)
-                check_config(f"{name}.{role}", model, checkpoint_of(model, setup, runs), setup)
+        check_models(name, setup, runs)
 
 
-def prepare(experiment: Experiment, runs: Path, report: Report) -> dict[str, tuple[ModelFolder, ModelFolder]]:
+def check_models(name: str, setup: Setup, runs: Path) -> None:
+    """UserError unless the models that are there already are the declared ones and agree with the setup."""
+    for role in ("student", "teacher"):
+        model: Model = getattr(setup, role)
+        if not must_make(model, setup, runs):
+            verify_made(model, setup, runs)
+            check_config(f"{name}.{role}", model, checkpoint_of(model, setup, runs), setup)
+
+
+def prepare(setups: Mapping[str, Setup], runs: Path, report: Report) -> dict[str, tuple[ModelFolder, ModelFolder]]:
     """Student and teacher of each setup; `report(model, progress)` is called while missing ones are made."""
     pairs = {}
-    for name, setup in experiment.setups.items():
+    for name, setup in setups.items():
         missing = [role for role in ("student", "teacher") if must_make(getattr(setup, role), setup, runs)]
         make(setup, missing, runs, report)
         made_models.check_trained_from(setup, runs)
@@ -53,7 +56,6 @@ def worker_spec(
     experiment: Experiment,
     runs: Path,
     pair: tuple[ModelFolder, ModelFolder],
-    wanted: Mapping[Sampling, int] | None = None,
 ) -> WorkerSpec:
     """What the roles of `unit` need; a trial after supervised updates starts from its stage's checkpoint."""
     student, teacher = pair
@@ -63,9 +65,7 @@ def worker_spec(
         stage = RunReader(runs, unit.depends_on[0])
         initial = ModelFolder(str(stage.checkpoint_path(updates)), stage.checkpoint_files(updates), stage.remedy)
     setup = experiment.setups[unit.setup]
-    prunes = not decided_by_family(experiment, unit)
-    runtime, data_dir = experiment.runtime, experiment.data_dir
-    return WorkerSpec(unit, setup, runtime, student, teacher, initial, data_dir, wanted or {}, prunes)
+    return WorkerSpec(unit, setup, experiment.runtime, student, teacher, initial, experiment.data_dir)
 
 
 def check_data(name: str, setup: Setup, data_dir: str | None) -> None:

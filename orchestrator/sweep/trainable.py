@@ -20,6 +20,7 @@ from orchestrator.records.provenance import provenance
 from orchestrator.records.pulse import Pulse, pulse_path
 from orchestrator.records.writer import RunWriter
 from orchestrator.sweep.failures import Failure, failure_of
+from orchestrator.trial.assignment import Assignment
 from orchestrator.workers.spec import WorkerSpec, resolved
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 class UnitTrainable(tune.Trainable):
     """Each Tune step runs the unit to its next checkpoint; the process is reused for the next unit."""
 
-    _specs: dict[str, WorkerSpec]
+    _assignments: dict[str, Assignment]
     _runs: Path
     _run: RunWriter | None = None
     _roles: Roles | None = None
@@ -40,13 +41,13 @@ class UnitTrainable(tune.Trainable):
     _warnings: logging.Handler = logging.NullHandler()
 
     def setup(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, config: dict[str, Any], specs: dict[str, WorkerSpec], runs: str, sweep: str, attempts: int
+        self, config: dict[str, Any], assignments: dict[str, Assignment], runs: str, sweep: str, attempts: int
     ) -> None:
         """Tune's hook; all but `config` comes through `tune.with_parameters`.
 
         `sweep` names the wave, which makes at most `attempts` at a unit.
         """
-        self._specs, self._runs = specs, Path(runs)
+        self._assignments, self._runs = assignments, Path(runs)
         self._sweep, self._attempts = sweep, attempts
         self._unit = config["unit"]
 
@@ -79,13 +80,14 @@ class UnitTrainable(tune.Trainable):
         from orchestrator.trial.loop import run_unit
         from orchestrator.workers.actors import start_roles
 
-        spec = self._specs[self._unit]
+        assignment = self._assignments[self._unit]
+        spec = assignment.spec
         self._run = _open(self._runs, spec.unit.id)
         self._pulse = Pulse(pulse_path(self._runs, spec.unit.id), ray.get_runtime_context().get_node_id())
         self._open_log(self._run, spec)
         self._run.describe(resolved(spec), provenance, spec.trained_from)
         self._roles = start_roles(spec)
-        return run_unit(spec, self._run, self._roles)
+        return run_unit(assignment, self._run, self._roles)
 
     def _open_log(self, run: RunWriter, spec: WorkerSpec) -> None:
         self._attempt = run.log.begin(self._sweep, self._attempts)

@@ -22,12 +22,14 @@ from orchestrator.records.pulse import Beat
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection.retention import prune
+from orchestrator.selection.scores import decided_by_family
 from orchestrator.selection.study import Study
 from orchestrator.selection.wants import Wants, wants
 from orchestrator.sweep.prepare import worker_spec
 from orchestrator.sweep.scratch import scratch_folder
 from orchestrator.sweep.trainable import UnitTrainable
 from orchestrator.sweep.watchdog import Watchdog, end_process, watching
+from orchestrator.trial.assignment import Assignment
 from orchestrator.workers.placement import bundles
 
 ATTEMPTS = 3  # of a unit whose processes die
@@ -62,29 +64,26 @@ def _did(study: Study, unit: Unit, asked: Wants, left: Wants) -> bool:
     return study.reader(unit).trained and not still
 
 
-def _run_wave(
-    study: Study,
-    pairs: dict[str, tuple[ModelFolder, ModelFolder]],
-    asked: Wants,
-) -> None:
+def _run_wave(study: Study, pairs: dict[str, tuple[ModelFolder, ModelFolder]], asked: Wants) -> None:
     # Failures are told from the run directories; Tune's own reports of them would bury that.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
-    specs = {
-        unit.id: worker_spec(unit, study.experiment, study.runs, pairs[unit.setup], asked.get(unit.id, {}))
-        for unit in study.units
-    }
+    assignments = {}
+    for unit in study.units:
+        spec = worker_spec(unit, study.experiment, study.runs, pairs[unit.setup])
+        prunes = not decided_by_family(study.experiment, unit)
+        assignments[unit.id] = Assignment(spec, asked.get(unit.id, {}), prunes)
     placements = {unit.id: unit.placement for unit in study.units}
     trainable = tune.with_resources(
         tune.with_parameters(
-            UnitTrainable, specs=specs, runs=str(study.runs), sweep=uuid.uuid4().hex, attempts=ATTEMPTS
+            UnitTrainable, assignments=assignments, runs=str(study.runs), sweep=uuid.uuid4().hex, attempts=ATTEMPTS
         ),
         lambda config: tune.PlacementGroupFactory(bundles(placements[config["unit"]])),
     )
-    watchdog = Watchdog(study.runs, specs, _end_frozen)
+    watchdog = Watchdog(study.runs, assignments, _end_frozen)
     with scratch_folder() as storage, watching(watchdog):
         ended = tune.Tuner(
             trainable,
-            param_space={"unit": tune.grid_search(list(specs))},
+            param_space={"unit": tune.grid_search(list(assignments))},
             tune_config=tune.TuneConfig(reuse_actors=True),
             run_config=tune.RunConfig(
                 name="wave",

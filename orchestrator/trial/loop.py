@@ -21,9 +21,9 @@ from orchestrator.records.columns import EVALUATE, EVALUATING, RESCORING, START,
 from orchestrator.records.problem_record import merge
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection.scores import best_step, mean_score
+from orchestrator.trial.assignment import Assignment
 from orchestrator.trial.step import TrainingStep
 from orchestrator.workers.roles import Evaluator, Learner, Roles, Rollout, Teacher
-from orchestrator.workers.spec import WorkerSpec
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class Progress:
     score: float | None
 
 
-def run_unit(spec: WorkerSpec, run: RunWriter, roles: Roles) -> Iterator[Progress]:
+def run_unit(assignment: Assignment, run: RunWriter, roles: Roles) -> Iterator[Progress]:
     """Evaluate what is missing, train what is missing; yields at every checkpoint."""
-    trial = Trial(spec, run, roles)
+    trial = Trial(assignment, run, roles)
     yield from trial.catch_up()
     if run.trained:
         return
@@ -47,8 +47,9 @@ def run_unit(spec: WorkerSpec, run: RunWriter, roles: Roles) -> Iterator[Progres
 class Trial:
     """One unit being run."""
 
-    def __init__(self, spec: WorkerSpec, run: RunWriter, roles: Roles):
-        self.spec, self.unit, self.setup = spec, spec.unit, spec.setup
+    def __init__(self, assignment: Assignment, run: RunWriter, roles: Roles):
+        spec = assignment.spec
+        self.assignment, self.spec, self.unit, self.setup = assignment, spec, spec.unit, spec.setup
         self.run, self.roles = run, roles
         self._verified: set[int] = set()  # steps of checkpoints
         self.started: set[str] = set()
@@ -131,7 +132,7 @@ class Trial:
         """Samples that a checkpoint gets: at once, or because its family asks for more."""
         at_once = evaluations.samples_at_once(self.setup.evaluation, self.unit.kind)
         wanted = {Sampling(benchmark, step, 0): n for benchmark, n in at_once.items()}
-        asked = {sampling: n for sampling, n in self.spec.wanted.items() if sampling.step == step}
+        asked = {sampling: n for sampling, n in self.assignment.wanted.items() if sampling.step == step}
         return wanted | {sampling: max(n, wanted.get(sampling, 0)) for sampling, n in asked.items()}
 
     def extend(self, sampling: Sampling, wanted: int, checkpoint: Path | None) -> bool:
@@ -170,7 +171,7 @@ class Trial:
 
     def prune(self) -> None:
         """Keep the best checkpoint and the last, unless more are wanted."""
-        if self.spec.runtime.keep == "best" and self.spec.prunes and self.unit.kind == "trial":
+        if self.spec.runtime.keep == "best" and self.assignment.prunes and self.unit.kind == "trial":
             best = best_step(self.run, list(evaluations.evaluation_ids(self.setup).values()))
             last = set() if self.run.next_step == self.unit.steps and best is not None else {self.run.next_step}
             self.run.drop_checkpoints(last | ({best} if best is not None else set()))

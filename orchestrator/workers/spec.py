@@ -8,7 +8,6 @@ from typing import Any
 
 from orchestrator.config import Runtime, Setup
 from orchestrator.engines.interface import ModelFolder
-from orchestrator.experiment.evaluations import Sampling
 from orchestrator.experiment.units import Unit
 
 
@@ -16,9 +15,7 @@ from orchestrator.experiment.units import Unit
 class WorkerSpec:
     """One trial's roles: its unit and setup, and where the models lie.
 
-    `tokenizer` is the teacher's unless the setup embeds its own; `initial` is what training starts from.
-    `wanted` are samples that checkpoints lack beyond those they get at once; under `keep: best`, `prunes` says whether
-    the unit itself may drop checkpoints.
+    `initial` is what training starts from: the untrained student, or a checkpoint of a supervised stage.
     """
 
     unit: Unit
@@ -28,8 +25,6 @@ class WorkerSpec:
     teacher: ModelFolder
     initial: ModelFolder
     data_dir: str | None
-    wanted: Mapping[Sampling, int] = field(default_factory=dict)
-    prunes: bool = True
     trained_from: Mapping[str, Any] = field(default_factory=dict)  # what the unit notes of its models
 
 

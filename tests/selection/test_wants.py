@@ -24,6 +24,7 @@ from orchestrator.records.writer import RunWriter
 from orchestrator.selection import retention, scores
 from orchestrator.selection.study import Study
 from orchestrator.selection.wants import Wants, wants
+from orchestrator.trial.assignment import Assignment
 from orchestrator.trial.loop import Trial
 from orchestrator.workers.evaluator import EvaluatorWorker
 from orchestrator.workers.placement import RoleName
@@ -70,7 +71,7 @@ class World:
         for unit in self.units:
             if unit.id in asked:
                 with closing(RunWriter(runs, unit.id)) as run:
-                    trial = Trial(self.spec(unit, asked[unit.id]), run, self.roles(unit))
+                    trial = Trial(self.assignment(unit, asked[unit.id]), run, self.roles(unit))
                     list(trial.catch_up())
         return asked
 
@@ -78,11 +79,12 @@ class World:
         while self.wave(runs):
             pass
 
-    def spec(self, unit: Unit, asked: Mapping[Sampling, int]) -> WorkerSpec:
+    def assignment(self, unit: Unit, asked: Mapping[Sampling, int]) -> Assignment:
         setup = self.experiment.setups[unit.setup]
         prunes = not scores.decided_by_family(self.experiment, unit)
         runtime = self.experiment.runtime
-        return WorkerSpec(unit, setup, runtime, NOWHERE, NOWHERE, NOWHERE, None, asked, prunes)
+        spec = WorkerSpec(unit, setup, runtime, NOWHERE, NOWHERE, NOWHERE, None)
+        return Assignment(spec, asked, prunes)
 
     def roles(self, unit: Unit) -> Roles:
         return Roles(MadeUp(self, unit))

@@ -22,6 +22,7 @@ from orchestrator.models.embedded import build
 from orchestrator.records.problem_record import length_histogram
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import RunWriter
+from orchestrator.trial.assignment import Assignment
 from orchestrator.trial.loop import run_unit
 from orchestrator.workers.learner import LearnerWorker
 from orchestrator.workers.placement import RoleName
@@ -63,7 +64,7 @@ def test_a_diverged_run_names_its_step(tmp_path: Path) -> None:
     with closing(RunWriter(tmp_path / "runs", spec.unit.id)) as run:
         try:
             with pytest.raises(NotFinite, match=r"^step 1: .* not finite \(training.optimizer.lr=1e\+30\?\)$"):
-                list(run_unit(spec, run, roles))
+                list(run_unit(Assignment(spec), run, roles))
         finally:
             roles.close()
     assert [row["step"] for row in run.metrics()] == [0]
@@ -84,7 +85,7 @@ def test_a_loss_that_is_not_finite_is_never_logged(tmp_path: Path) -> None:
     with closing(RunWriter(tmp_path / "runs", spec.unit.id)) as run:
         try:
             with pytest.raises(NotFinite, match=r"^step 0: loss is not finite"):
-                list(run_unit(spec, run, roles))
+                list(run_unit(Assignment(spec), run, roles))
         finally:
             roles.close()
     assert run.metrics() == []
@@ -95,7 +96,7 @@ def run_trial(folder: Path, rows: list[dict[str, str]]) -> tuple[RunReader, Work
     roles = inline_roles(spec)
     with closing(RunWriter(folder / "runs", spec.unit.id)) as run:
         try:
-            assert [progress.step for progress in run_unit(spec, run, roles)] == [2]
+            assert [progress.step for progress in run_unit(Assignment(spec), run, roles)] == [2]
         finally:
             roles.close()
     return RunReader(folder / "runs", spec.unit.id), spec

@@ -76,7 +76,7 @@ def finished(path: Path, *overrides: str) -> RunReader:
 
 def spec_of(path: Path, experiment: Experiment) -> WorkerSpec:
     runs = path.parent / "runs"
-    pairs = prepare.prepare(experiment, runs, lambda *_: None)
+    pairs = prepare.prepare(experiment.setups, runs, lambda *_: None)
     return prepare.worker_spec(probe_unit(experiment, "tiny", runs), experiment, runs, pairs["tiny"])
 
 
