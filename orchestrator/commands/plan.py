@@ -12,8 +12,9 @@ from orchestrator.cores import cores_here
 from orchestrator.data.benchmarks import benchmark_of
 from orchestrator.data.files import GET_DATA
 from orchestrator.planning import cpu_time
-from orchestrator.planning.plan import Plan, Range, make_plan
+from orchestrator.planning.plan import Plan, make_plan
 from orchestrator.planning.progress import done_of, reasons
+from orchestrator.planning.ranges import Range
 from orchestrator.planning.totals import hours_on_gpus, to_json, total_gpu_hours, units_left
 from orchestrator.planning.view import Clock, render
 from orchestrator.selection.study import Study

@@ -50,7 +50,8 @@ def work_once_trained(experiment: Experiment, family: Family) -> Work:
         at_once = samples_at_once(setup.evaluation, unit.kind)[benchmark]
         of_one = at_once * problems_wanted(setup.evaluation, benchmark)
         if of_one < responses:
-            share = sum(expected_share(candidates, setup)) / 2
+            expected = expected_share(candidates, setup)
+            share = (expected.low + expected.high) / 2
             work[benchmark] += round(max(0.0, share * responses - of_one) * candidates * seeds)
         if setup.evaluation.rescore:
             work[benchmark] += responses * seeds

@@ -20,7 +20,8 @@ from orchestrator.config import Model, Setup
 from orchestrator.engines.memory import CPU_BATCH, Decoder, decoder, sequences_per_step
 from orchestrator.experiment.units import Unit
 from orchestrator.planning.evaluation import checkpoints_evaluated, evaluation_generations
-from orchestrator.planning.plan import Done, Plan, Range, steps_left
+from orchestrator.planning.plan import Done, Plan, steps_left
+from orchestrator.planning.ranges import Range
 from orchestrator.planning.totals import evaluation_shares, full_generations, rescored_units, share_left
 
 CALL_S = 2e-3  # of a layer, with what goes with a decode step
@@ -66,8 +67,8 @@ def rough_seconds(plan: Plan, left: bool) -> dict[str, float]:
         if there.complete and unit.id not in rescored:
             found[unit.id] = 0.0
             continue
-        low, high = share_left(shares[unit.id], there, full_generations(experiment, unit))
-        checkpoints = checkpoints_evaluated(unit, setup) * (low + high) / 2 + (unit.id in rescored)
+        share = share_left(shares[unit.id], there, full_generations(experiment, unit))
+        checkpoints = checkpoints_evaluated(unit, setup) * (share.low + share.high) / 2 + (unit.id in rescored)
         training = training_seconds(setup, unit, there.steps)
         found[unit.id] = UNIT_START_S + training + checkpoints * evaluation_seconds(setup)
     return found

@@ -17,12 +17,11 @@ from orchestrator.engines.memory import GIB, decoder
 from orchestrator.experiment import evaluations
 from orchestrator.experiment.evaluations import full_samples, problems_wanted
 from orchestrator.experiment.units import Family, Unit, checkpoint_steps, families
+from orchestrator.planning.ranges import Range
 from orchestrator.selection.scores import decided_by_family
 
-Span = tuple[float, float]  # low, high
-
-# Checkpoints of a family → share of the full protocol's generations.
-SIMULATED: dict[int, Span] = {
+# Checkpoints of a family → share of the full protocol's generations, where checkpoints differ much and hardly at all.
+SIMULATED: dict[int, tuple[float, float]] = {
     1: (1.0, 1.0),
     2: (0.52, 0.56),
     3: (0.38, 0.43),
@@ -33,16 +32,26 @@ SIMULATED: dict[int, Span] = {
     180: (0.08, 0.19),
     300: (0.07, 0.18),
 }
-SIMULATED_FIRST_RUNG = 1 / 32
-SIMULATED_GENERATIONS = 126_336  # of one checkpoint
+SIMULATED_FIRST_RUNG = 1 / 32  # share of the full generations that every checkpoint got in the simulation
+SIMULATED_GENERATIONS = 126_336  # of one checkpoint under the full protocol
 
 
 @dataclass(frozen=True)
-class Cost:
+class EvaluationCost:
     """Generations and GPU-hours; the hours are None where no GPU is used."""
 
-    generations: Span
-    gpu_hours: Span | None
+    generations: Range
+    gpu_hours: Range | None
+
+    def __mul__(self, share: Range) -> EvaluationCost:
+        return EvaluationCost(self.generations * share, None if self.gpu_hours is None else self.gpu_hours * share)
+
+    @staticmethod
+    def total(costs: Iterable[EvaluationCost]) -> EvaluationCost:
+        """Sums; the hours are those of the parts that use a GPU."""
+        parts = list(costs)
+        hours = [part.gpu_hours for part in parts if part.gpu_hours is not None]
+        return EvaluationCost(Range.total(part.generations for part in parts), Range.total(hours) if hours else None)
 
 
 def checkpoints_evaluated(unit: Unit, setup: Setup) -> int:
@@ -61,22 +70,23 @@ def evaluation_generations(setup: Setup) -> dict[str, int]:
     return {key: problems_wanted(evaluation, key) * full_samples(evaluation, key) for key in evaluation.benchmarks}
 
 
-def budgets(experiment: Experiment, units: list[Unit], hours: Mapping[str, Span]) -> dict[str, Cost]:
+def budgets(experiment: Experiment, units: list[Unit], hours: Mapping[str, Range]) -> dict[str, EvaluationCost]:
     """Cost of evaluating everything in `full`, in races (`adaptive`, expected), and of `rescore`.
 
     `hours` are the GPU-hours of a unit's full evaluation, by unit id. Rescoring takes one checkpoint of each family,
     for each seed.
     """
-    parts: dict[str, list[Cost]] = {"full": [], "adaptive": [], "rescore": []}
+    full, adaptive, rescore = [], [], []
     for family in families(units):
         setup = experiment.setups[family[0][0].setup]
-        whole = _sum(_full_cost(unit, setup, hours) for setting in family for unit in setting)
-        parts["full"].append(whole)
-        parts["adaptive"].append(_scaled(whole, expected_share(family_size(family, setup), setup)))
-        of_checkpoints = 1 / checkpoints_evaluated(family[0][0], setup)
-        one = [_full_cost(unit, setup, hours) for unit in family[0]]
-        parts["rescore"].append(_scaled(_sum(one), (of_checkpoints, of_checkpoints)))
-    return {name: _sum(costs) for name, costs in parts.items()}
+        whole = EvaluationCost.total(_full_cost(unit, setup, hours) for setting in family for unit in setting)
+        full.append(whole)
+        adaptive.append(whole * expected_share(family_size(family, setup), setup))
+        seeds = EvaluationCost.total(_full_cost(unit, setup, hours) for unit in family[0])
+        one_checkpoint = 1 / checkpoints_evaluated(family[0][0], setup)
+        rescore.append(seeds * Range(one_checkpoint, one_checkpoint))
+    parts = {"full": full, "adaptive": adaptive, "rescore": rescore}
+    return {name: EvaluationCost.total(costs) for name, costs in parts.items()}
 
 
 def family_size(family: Family, setup: Setup) -> int:
@@ -84,23 +94,29 @@ def family_size(family: Family, setup: Setup) -> int:
     return sum(checkpoints_evaluated(setting[0], setup) for setting in family)
 
 
-def expected_share(candidates: int, setup: Setup) -> Span:
-    """Share of the full generations that a race between `candidates` checkpoints is expected to take.
+def expected_share(candidates: int, setup: Setup) -> Range:
+    """Share of the full generations that a race between `candidates` checkpoints is expected to take, in (0, 1].
 
-    Where n is small, the first rung alone is a larger share than in the simulation, and the rest shrinks with it. Far
-    fewer samples than there may not tell the checkpoints apart at all: up to 1.
+    The simulated shares are taken over in two steps: between the simulated family sizes they are interpolated over the
+    logarithm of the size, and the part beyond the first rung is fitted to the setup's own first rung. Where n is small,
+    that rung is a larger share than in the simulation (1 of 4 samples instead of 2 of 64), and less is left for the
+    later rungs to save.
+
+    With less than half of the simulated samples a race may not separate the checkpoints; the upper bound is then 1.
     """
-    first, sizes = _first_rung_share(setup), np.log(list(SIMULATED))
-    columns = zip(*SIMULATED.values(), strict=True)
-    low, high = (float(np.interp(np.log(candidates), sizes, column)) for column in columns)
-    rest = (1 - first) / (1 - SIMULATED_FIRST_RUNG)
+    sizes = np.log(list(SIMULATED))
+    low, high = (float(np.interp(np.log(candidates), sizes, shares)) for shares in np.transpose([*SIMULATED.values()]))
     if 2 * sum(evaluation_generations(setup).values()) < SIMULATED_GENERATIONS:
         high = 1.0
-    return first + rest * (low - SIMULATED_FIRST_RUNG), first + rest * (high - SIMULATED_FIRST_RUNG)
+    first = _first_rung_share(setup)
+    rest = (1 - first) / (1 - SIMULATED_FIRST_RUNG)
+    return Range(first + rest * (low - SIMULATED_FIRST_RUNG), first + rest * (high - SIMULATED_FIRST_RUNG))
 
 
-def disk_gib(experiment: Experiment, units: Iterable[Unit]) -> Span:
-    """GiB of the trials' checkpoints: what is kept in the end, and the most before. Learner states come on top.
+def disk_gib(experiment: Experiment, units: Iterable[Unit]) -> Range:
+    """GiB of the trials' checkpoints: what is kept in the end (low), and the most before (high).
+
+    Learner states come on top.
 
     Under `keep: best` a trial holds its best and its last; all of them until its family is decided, where one trial
     alone cannot tell which are needed.
@@ -112,33 +128,19 @@ def disk_gib(experiment: Experiment, units: Iterable[Unit]) -> Span:
             made, of_one = checkpoints_evaluated(unit, setup), decoder(setup.student, setup).weight_bytes / GIB
             kept += of_one * (1 if best else made)
             most += of_one * (min(made, 2) if best and not decided_by_family(experiment, unit) else made)
-    return kept, most
+    return Range(kept, most)
 
 
 def _first_rung_share(setup: Setup) -> float:
-    full = evaluation_generations(setup)
-    n = [full_samples(setup.evaluation, benchmark) for benchmark in full]
-    first = sum(g * m / of for g, m, of in zip(full.values(), evaluations.rung_sizes(n)[0], n, strict=True))
-    return first / sum(full.values())
+    """Share of the full generations that every checkpoint of a race gets at once."""
+    generations = evaluation_generations(setup)
+    n = [full_samples(setup.evaluation, benchmark) for benchmark in generations]
+    first_rung = 0.0
+    for of_benchmark, samples, full in zip(generations.values(), evaluations.rung_sizes(n)[0], n, strict=True):
+        first_rung += of_benchmark * samples / full
+    return first_rung / sum(generations.values())
 
 
-def _full_cost(unit: Unit, setup: Setup, hours: Mapping[str, Span]) -> Cost:
+def _full_cost(unit: Unit, setup: Setup, hours: Mapping[str, Range]) -> EvaluationCost:
     generations = float(checkpoints_evaluated(unit, setup) * sum(evaluation_generations(setup).values()))
-    return Cost((generations, generations), hours.get(unit.id))
-
-
-def _scaled(cost: Cost, share: Span) -> Cost:
-    low, high = cost.generations
-    hours = (cost.gpu_hours[0] * share[0], cost.gpu_hours[1] * share[1]) if cost.gpu_hours else None
-    return Cost((low * share[0], high * share[1]), hours)
-
-
-def _sum(costs: Iterable[Cost]) -> Cost:
-    parts = list(costs)
-    hours = [cost.gpu_hours for cost in parts if cost.gpu_hours]
-    return Cost(_sum_spans(cost.generations for cost in parts), _sum_spans(hours) if hours else None)
-
-
-def _sum_spans(spans: Iterable[Span]) -> Span:
-    low, high = zip(*spans, strict=True)
-    return sum(low), sum(high)
+    return EvaluationCost(Range(generations, generations), hours.get(unit.id))

@@ -17,7 +17,7 @@ Low and high are two scenarios (`LOW`, `HIGH`), not a confidence interval. Memor
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from orchestrator.config import Experiment, Runtime, Setup, Training
@@ -33,6 +33,7 @@ from orchestrator.engines.memory import (
 from orchestrator.experiment.methods import needs_teacher
 from orchestrator.experiment.units import Unit, expand, waves
 from orchestrator.planning.evaluation import checkpoints_evaluated, evaluation_generations
+from orchestrator.planning.ranges import Range
 from orchestrator.records.columns import EVALUATE, LEARN, ROLLOUT, SCORE
 
 GPU_GIB = 80.0  # of the GPU planned for
@@ -69,19 +70,6 @@ class Assumption:
     low: float
     high: float
     why: str
-
-
-@dataclass(frozen=True)
-class Range:
-    """A low and a high estimate."""
-
-    low: float
-    high: float
-
-    @staticmethod
-    def total(ranges: Iterable[Range]) -> Range:
-        parts = list(ranges)
-        return Range(sum(part.low for part in parts), sum(part.high for part in parts))
 
 
 @dataclass(frozen=True)
@@ -175,7 +163,10 @@ def teacher_online_steps(unit: Unit) -> int:
 def gpu_hours(setup: Setup, unit: Unit, runtime: Runtime, first: int = 0) -> dict[str, Range]:
     """GPU-hours of a unit by phase from step `first` on; its evaluation in full."""
     low, high = (phase_seconds(setup, unit, runtime, scenario, first) for scenario in (LOW, HIGH))
-    return {phase: Range(*(s[phase] * unit.placement.gpus / 3600 for s in (low, high))) for phase in PHASES}
+    hours = {}
+    for phase in PHASES:
+        hours[phase] = Range(low[phase] * unit.placement.gpus / 3600, high[phase] * unit.placement.gpus / 3600)
+    return hours
 
 
 def phase_seconds(setup: Setup, unit: Unit, runtime: Runtime, scenario: Scenario, first: int = 0) -> dict[str, float]:

@@ -15,8 +15,7 @@ from orchestrator.config import Experiment, Setup
 from orchestrator.engines.memory import Memory
 from orchestrator.experiment.units import Unit, families
 from orchestrator.planning.evaluation import (
-    Cost,
-    Span,
+    EvaluationCost,
     budgets,
     checkpoints_evaluated,
     disk_gib,
@@ -24,7 +23,8 @@ from orchestrator.planning.evaluation import (
     expected_share,
     family_size,
 )
-from orchestrator.planning.plan import HIGH, LOW, PHASES, Done, Plan, PlannedUnit, Range, gpu_hours
+from orchestrator.planning.plan import HIGH, LOW, PHASES, Done, Plan, PlannedUnit, gpu_hours
+from orchestrator.planning.ranges import Range
 from orchestrator.records.columns import EVALUATE
 
 ALL_PHASES = (*PHASES, "rescore")
@@ -50,19 +50,18 @@ def unit_hours(plan: Plan, left: bool = False) -> dict[str, Hours]:
             there = done.get(unit.id, Done())
             trained = gpu_hours(experiment.setups[unit.setup], unit, experiment.runtime, there.steps)
             part = share_left(shares[unit.id], there, full_generations(experiment, unit))
-            evaluated = Range(full[EVALUATE].low * part[0], full[EVALUATE].high * part[1])
-            hours[unit.id] = trained | {EVALUATE: evaluated, "rescore": NOTHING}
+            hours[unit.id] = trained | {EVALUATE: full[EVALUATE] * part, "rescore": NOTHING}
     for unit in rescored_units(plan, done):
         full = next(planned.resources.gpu_hours for planned in plan.units if planned.unit.id == unit.id)
         if full is not None:
-            one = checkpoints_evaluated(unit, experiment.setups[unit.setup])
-            hours[unit.id]["rescore"] = Range(full[EVALUATE].low / one, full[EVALUATE].high / one)
+            checkpoints = checkpoints_evaluated(unit, experiment.setups[unit.setup])
+            hours[unit.id]["rescore"] = full[EVALUATE] / checkpoints
     return hours
 
 
-def evaluation_shares(plan: Plan) -> dict[str, Span]:
+def evaluation_shares(plan: Plan) -> dict[str, Range]:
     """Unit id → share of its full evaluation that the chosen budget is expected to take."""
-    shares: dict[str, Span] = {planned.unit.id: (1.0, 1.0) for planned in plan.units}
+    shares = {planned.unit.id: Range(1.0, 1.0) for planned in plan.units}
     for family in families(planned.unit for planned in plan.units):
         setup = plan.experiment.setups[family[0][0].setup]
         if setup.evaluation.budget == "adaptive":
@@ -71,12 +70,12 @@ def evaluation_shares(plan: Plan) -> dict[str, Span]:
     return shares
 
 
-def share_left(share: Span, done: Done, generations: int) -> Span:
+def share_left(share: Range, done: Done, generations: int) -> Range:
     """What is left of an expected `share` of `generations`; nothing once the family's selection is final."""
     if done.selected or not generations:
-        return 0.0, 0.0
+        return NOTHING
     there = done.generations / generations
-    return max(0.0, share[0] - there), max(0.0, share[1] - there)
+    return Range(max(0.0, share.low - there), max(0.0, share.high - there))
 
 
 def full_generations(experiment: Experiment, unit: Unit) -> int:
@@ -136,7 +135,7 @@ def hours_on_gpus(plan: Plan, gpus: int, left: bool = False) -> Range | None:
 def _clock_hours(plan: Plan, left: bool) -> dict[str, Range]:
     gpus = {planned.unit.id: planned.resources.gpus for planned in plan.units}
     totals = {unit_id: Range.total(hours.values()) for unit_id, hours in unit_hours(plan, left).items()}
-    return {unit_id: Range(h.low / gpus[unit_id], h.high / gpus[unit_id]) for unit_id, h in totals.items()}
+    return {unit_id: hours / gpus[unit_id] for unit_id, hours in totals.items()}
 
 
 def _longest(hours: Mapping[str, Range]) -> Range | None:
@@ -151,15 +150,14 @@ def units_left(plan: Plan) -> list[PlannedUnit]:
     return [planned for planned in plan.units if not plan.done.get(planned.unit.id, Done()).complete]
 
 
-def evaluation_budgets(plan: Plan) -> dict[str, Cost]:
-    """Cost of all of the evaluation under each budget and of rescoring; see `evaluation_budget`."""
-    spans = {u.unit.id: u.resources.gpu_hours[EVALUATE] for u in plan.units if u.resources.gpu_hours}
-    hours = {unit_id: (span.low, span.high) for unit_id, span in spans.items()}
+def evaluation_budgets(plan: Plan) -> dict[str, EvaluationCost]:
+    """Cost of all of the evaluation under each budget and of rescoring; see `planning.evaluation`."""
+    hours = {u.unit.id: u.resources.gpu_hours[EVALUATE] for u in plan.units if u.resources.gpu_hours}
     return budgets(plan.experiment, [u.unit for u in plan.units], hours)
 
 
-def checkpoints_gib(plan: Plan) -> Span:
-    """GiB of checkpoints kept in the end, and the most before."""
+def checkpoints_gib(plan: Plan) -> Range:
+    """GiB of checkpoints kept in the end (low), and the most before (high)."""
     return disk_gib(plan.experiment, [u.unit for u in plan.units])
 
 
@@ -167,7 +165,7 @@ def totals(plan: Plan) -> dict[str, Any]:
     """Sums over the units, as plain values; `left` holds those of what is not there yet."""
     units = [planned.unit for planned in plan.units]
     trials = [unit for unit in units if unit.kind == "trial"]
-    hours = total_gpu_hours(plan)
+    hours, disk = total_gpu_hours(plan), checkpoints_gib(plan)
     return {
         "units": len(units),
         "by_kind": dict(Counter(unit.kind for unit in units)),
@@ -180,7 +178,7 @@ def totals(plan: Plan) -> dict[str, Any]:
         "evaluation_budgets": {name: _cost_json(cost) for name, cost in evaluation_budgets(plan).items()},
         "evaluation_chosen": {name: _chosen(setup) for name, setup in plan.experiment.setups.items()},
         "chosen_gpu_hours": None if hours is None else _rounded_range(hours["total"]),
-        "checkpoints_gib": dict(zip(("kept", "most"), _rounded_span(checkpoints_gib(plan)), strict=True)),
+        "checkpoints_gib": {"kept": round(disk.low, 3), "most": round(disk.high, 3)},
         "gpu_hours": _rounded(hours),
         "longest_unit_hours": _rounded_range(longest_unit_hours(plan)),
         "longest_chain_hours": _rounded_range(longest_chain_hours(plan)),
@@ -197,14 +195,9 @@ def _chosen(setup: Setup) -> dict[str, Any]:
     return {name: getattr(setup.evaluation, name) for name in ("budget", "error", "rescore")}
 
 
-def _cost_json(cost: Cost) -> dict[str, Any]:
-    low, high = cost.generations
-    hours = None if cost.gpu_hours is None else _rounded_range(Range(*cost.gpu_hours))
-    return {"generations": {"low": round(low), "high": round(high)}, "gpu_hours": hours}
-
-
-def _rounded_span(span: Span) -> Span:
-    return round(span[0], 3), round(span[1], 3)
+def _cost_json(cost: EvaluationCost) -> dict[str, Any]:
+    generations = {"low": round(cost.generations.low), "high": round(cost.generations.high)}
+    return {"generations": generations, "gpu_hours": _rounded_range(cost.gpu_hours)}
 
 
 def _generated(plan: Plan, what: str) -> dict[str, Any]:

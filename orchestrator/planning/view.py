@@ -15,8 +15,9 @@ from orchestrator.config import Experiment
 from orchestrator.engines.memory import Memory
 from orchestrator.experiment.methods import method_label
 from orchestrator.planning.cpu_time import CpuTime
-from orchestrator.planning.plan import GPU_GIB, PHASES, Plan, Range
+from orchestrator.planning.plan import GPU_GIB, PHASES, Plan
 from orchestrator.planning.progress import Reason
+from orchestrator.planning.ranges import Range
 from orchestrator.planning.totals import (
     checkpoints_gib,
     evaluation_budgets,
@@ -85,9 +86,9 @@ def _why(reasons: Sequence[Reason]) -> list[str]:
 
 
 def _disk(plan: Plan) -> str:
-    kept, most = checkpoints_gib(plan)
-    until = "" if kept == most else f", {_gib(most)} at most before"
-    return f"Checkpoints take {_gib(kept)} in the end{until} (keep: {plan.experiment.runtime.keep})."
+    disk = checkpoints_gib(plan)
+    until = "" if disk.low == disk.high else f", {_gib(disk.high)} at most before"
+    return f"Checkpoints take {_gib(disk.low)} in the end{until} (keep: {plan.experiment.runtime.keep})."
 
 
 def _gib(size: float) -> str:
@@ -196,7 +197,7 @@ def _tokens_table(total: dict[str, Any]) -> Table:
     names = {"training": "training", "evaluation": "evaluation, full"}
     for what in names:
         most, expected = total[what]["tokens"]["most"], total[what]["tokens"]["expected"]
-        span = _span(expected["low"], expected["high"], _short) if expected else "—"
+        span = _span(Range(expected["low"], expected["high"]), _short) if expected else "—"
         table.add_row(names[what], f"{total[what]['generations']:,}", _short(most), span)
     return table
 
@@ -212,13 +213,12 @@ def _budget_table(plan: Plan) -> Table:
     """What evaluation costs in full and in races, and the selected checkpoints' fresh samples."""
     names = {"full": "full", "adaptive": "adaptive, expected", "rescore": "rescore"}
     costs = evaluation_budgets(plan)
-    whole = costs["full"].generations[0]
+    whole = costs["full"].generations.low
     table = _table("evaluation", "generations", "of full", "GPU-hours", right_from=1)
     for key, name in names.items():
-        low, high = costs[key].generations
-        shares = _span(low / whole, high / whole, lambda share: f"{100 * share:.2g} %" if share < 1 else "100 %")
-        hours = costs[key].gpu_hours
-        table.add_row(name, _span(low, high, _short), shares, _span(*hours, _short_hours) if hours else "—")
+        generations, hours = costs[key].generations, costs[key].gpu_hours
+        shares = _span(generations / whole, lambda share: f"{100 * share:.2g} %" if share < 1 else "100 %")
+        table.add_row(name, _span(generations, _short), shares, hours_text(hours) if hours else "—")
     return table
 
 
@@ -265,26 +265,26 @@ def _on_the_clock(plan: Plan, gpus: int, left: bool) -> list[str]:
 def _cpu_time(time: CpuTime | None) -> list[str]:
     if time is None:
         return []
-    low, high = time.seconds.low / 60, time.seconds.high / 60
     basis = (
         "rough: from the sizes of the models, nothing was measured here yet"
         if time.rough
         else "from what was measured in the runs folder"
     )
-    span = _span(max(1.0, low), max(1.0, high), lambda minutes: f"{minutes:.0f}")
+    minutes = Range(max(1.0, time.seconds.low / 60), max(1.0, time.seconds.high / 60))
+    span = _span(minutes, lambda minutes: f"{minutes:.0f}")
     return [f"[bold]On {_count(time.cores, 'CPU core')}: about {span} minutes[/] ({basis})."]
 
 
 def hours_text(hours: Range) -> str:
     """`267,000 – 611,000`."""
-    return _span(hours.low, hours.high, _short_hours)
+    return _span(hours, _short_hours)
 
 
 def _long(hours: Range) -> str:
     """`33,400 – 76,400 hours = 3.8 – 8.7 years`; days from two days on, years from two years on."""
     for size, noun in ((24 * 365.25, "years"), (24.0, "days")):
         if hours.high >= 2 * size:
-            return f"{hours_text(hours)} hours = {_span(hours.low / size, hours.high / size, _two_digits)} {noun}"
+            return f"{hours_text(hours)} hours = {_span(hours / size, _two_digits)} {noun}"
     return f"{hours_text(hours)} hours"
 
 
@@ -296,7 +296,7 @@ def _assumptions(plan: Plan) -> list[str]:
     """One line each: the values of the low and of the high estimate, and why."""
     if not plan.assumptions:
         return []
-    values = [(a, _span(a.low, a.high, _plain)) for a in plan.assumptions]
+    values = [(a, _span(Range(a.low, a.high), _plain)) for a in plan.assumptions]
     lines = [f"[dim]{escape(f'{a.name}: {span} {a.unit} ({a.why})')}[/]" for a, span in values]
     return ["[bold]assumed[/]", *lines]
 
@@ -314,8 +314,10 @@ def _count(number: float, noun: str) -> str:
     return f"{number:g} {noun}{'' if number == 1 else 's'}"
 
 
-def _span(low: float, high: float, form: Callable[[float], str]) -> str:
-    return form(low) if low == high else f"{form(low)} – {form(high)}"
+def _span(estimate: Range, form: Callable[[float], str]) -> str:
+    """`0.15 – 0.4`, or one number where low and high are the same."""
+    low, high = form(estimate.low), form(estimate.high)
+    return low if estimate.low == estimate.high else f"{low} – {high}"
 
 
 def _short(number: float) -> str:

@@ -43,7 +43,11 @@ LOGS = (METRICS, ROLLOUTS)
 
 
 class RecordWriter(RunReader):
-    """Writes evaluations and nothing else; holds the unit's lease until `close`. Raises LeaseHeld."""
+    """Writes evaluations and drops checkpoints; holds the unit's lease until `close`. Raises LeaseHeld.
+
+    Nothing else of the directory changes, neither the logs nor the story of a failure: this is for commands that work
+    on units which nobody trains.
+    """
 
     def __init__(self, runs: Path, unit_id: str):
         super().__init__(runs, unit_id)
@@ -54,6 +58,25 @@ class RecordWriter(RunReader):
         path = self._evaluation_path(evaluation_id, step)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, sealed_lines("".join(_line(record.to_row()) for record in records)))
+
+    def drop_checkpoints(self, keep: set[int]) -> None:
+        """Remove all checkpoints but those of the steps in `keep`.
+
+        `state.json` lets go of them first: a kill in between leaves folders that it does not name, which the next
+        opening for training or the next call removes. The other way round, a checkpoint that it names would be missing,
+        which is damage.
+        """
+        if not set(self.committed_checkpoints()) <= keep:
+            self._let_go_of_checkpoints(keep)
+        for step, folder in self.checkpoints().items():
+            if step not in keep:
+                shutil.rmtree(folder)
+
+    def _let_go_of_checkpoints(self, keep: set[int]) -> None:
+        """Leave in `state.json` the checkpoints of `keep` alone; what else it says stays as it is."""
+        state = self._state()
+        named = {step: files for step, files in state["checkpoints"].items() if int(step) in keep}
+        write_sealed(self.path / STATE, state | {"checkpoints": named})
 
     def close(self) -> None:
         """Let go of the lease."""
@@ -198,20 +221,9 @@ class RunWriter(RecordWriter):
             if step != next_step:
                 (folder / LEARNER_STATE).unlink(missing_ok=True)
 
-    def drop_checkpoints(self, keep: set[int]) -> None:
-        """Remove all checkpoints but those of the steps in `keep`.
-
-        `state.json` lets go of them first: a kill in between leaves folders that it does not name, which the next
-        opening removes. The other way round, a checkpoint that it names would be missing, which is damage.
-        """
-        dropped = [step for step in self._checkpoints if int(step) not in keep]
-        if dropped:
-            for step in dropped:
-                del self._checkpoints[step]
-            self._write_state(self.next_step)
-        for step, folder in self.checkpoints().items():
-            if step not in keep:
-                shutil.rmtree(folder)
+    def _let_go_of_checkpoints(self, keep: set[int]) -> None:
+        self._checkpoints = {step: files for step, files in self._checkpoints.items() if int(step) in keep}
+        self._write_state(self.next_step)
 
     def finish(self) -> None:
         """Training is complete: the learner's state is no longer needed.

@@ -11,7 +11,7 @@ from contextlib import closing
 
 from orchestrator.experiment.units import Setting
 from orchestrator.records.lease import LeaseHeld
-from orchestrator.records.writer import RunWriter
+from orchestrator.records.writer import RecordWriter
 from orchestrator.selection import scores
 from orchestrator.selection.study import Study
 from orchestrator.selection.wants import family_state
@@ -41,7 +41,7 @@ def _keep_best(study: Study, setting: Setting) -> None:
     for unit in setting:
         if set(study.reader(unit).checkpoints()) - {best.step}:
             try:
-                with closing(RunWriter(study.runs, unit.id)) as run:
+                with closing(RecordWriter(study.runs, unit.id)) as run:
                     run.drop_checkpoints({best.step})
             except LeaseHeld:
                 continue

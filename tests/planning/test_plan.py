@@ -19,6 +19,7 @@ from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.methods import behavior_at
 from orchestrator.planning import cpu_time, plan, totals, view
 from orchestrator.planning.evaluation import expected_share
+from orchestrator.planning.ranges import Range
 from tests.sweeps import ROOT
 
 EXPERIMENTS = ROOT / "experiments"
@@ -141,7 +142,7 @@ def test_evaluation_under_either_budget() -> None:
 
 
 def test_the_base_evaluation_is_no_race() -> None:
-    only_base = 20 * SETUP_A * Fraction(expected_share(20, planned().experiment.setups["qwen3-1.7b"])[1]) + SETUP_A
+    only_base = 20 * SETUP_A * Fraction(expected_share(20, planned().experiment.setups["qwen3-1.7b"]).high) + SETUP_A
     made = planned("paper", "setups=[qwen3-1.7b]", *ONLY_VANILLA)
     found = totals.totals(made)["evaluation_budgets"]["adaptive"]["generations"]
     assert found["high"] == round(only_base)
@@ -161,12 +162,13 @@ def test_seeds_multiply_a_race_and_do_not_widen_it() -> None:
 def test_fewer_candidates_and_smaller_n_leave_less_to_save() -> None:
     setup = planned().experiment.setups["qwen3-1.7b"]
     shares = [expected_share(candidates, setup) for candidates in (1, 2, 20, 100, 300, 900)]
-    assert shares[0] == (1, 1)
-    assert shares == sorted(shares, reverse=True)
+    assert shares[0] == Range(1, 1)
+    assert [share.low for share in shares] == sorted((share.low for share in shares), reverse=True)
+    assert [share.high for share in shares] == sorted((share.high for share in shares), reverse=True)
     assert shares[-1] == shares[-2]
     small = planned("quickstart").experiment.setups["arithmetic"]
-    assert expected_share(20, small)[0] > shares[2][0]
-    assert expected_share(20, small)[1] == 1
+    assert expected_share(20, small).low > shares[2].low
+    assert expected_share(20, small).high == 1
 
 
 @pytest.mark.parametrize(

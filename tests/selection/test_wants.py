@@ -20,7 +20,7 @@ from orchestrator.experiment.units import Unit, families
 from orchestrator.monitor import status
 from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.records.rundir import RunReader
-from orchestrator.records.writer import RunWriter
+from orchestrator.records.writer import RecordWriter, RunWriter
 from orchestrator.selection import retention, scores
 from orchestrator.selection.study import Study
 from orchestrator.selection.wants import Wants, wants
@@ -400,6 +400,33 @@ def test_where_seeds_are_averaged_the_setting_decides_what_is_kept(tmp_path: Pat
     assert kept(sweep, tmp_path, "vanilla") == [list(STEPS)] * 2
     retention.prune(sweep.study(tmp_path))
     assert kept(sweep, tmp_path, "vanilla") == [[chosen(sweep, tmp_path, "vanilla")[1]]] * 2
+
+
+def test_dropping_checkpoints_touches_nothing_else(tmp_path: Path) -> None:
+    sweep = world("runtime.keep=best")
+    sweep.train(tmp_path, "trust_region")
+    sweep.finish(tmp_path)
+    first, second = sweep.family("trust_region")
+    with closing(RunWriter(tmp_path, first.id)) as run:
+        run.fail("out of memory", "its traceback")
+    with (tmp_path / first.id / "metrics.jsonl").open("a") as log:
+        log.write("not committed\n")
+    before = files_beside_checkpoints(tmp_path)
+    with closing(RecordWriter(tmp_path, second.id)):  # as a process that works on it
+        retention.prune(sweep.study(tmp_path))
+    mine, held = kept(sweep, tmp_path, "trust_region")
+    assert len(mine) == 1
+    assert held == list(STEPS)
+    assert RunReader(tmp_path, first.id).committed_checkpoints() == mine
+    after = files_beside_checkpoints(tmp_path)
+    assert before.keys() == after.keys()
+    assert {path for path in after if after[path] != before[path]} == {f"{first.id}/state.json"}
+
+
+def files_beside_checkpoints(runs: Path) -> dict[str, bytes]:
+    """Every file of the run directories but checkpoints and leases, by path."""
+    files = (path for path in runs.rglob("*") if path.is_file() and not {".locks", "checkpoints"} & {*path.parts})
+    return {str(path.relative_to(runs)): path.read_bytes() for path in files}
 
 
 def test_a_checkpoint_that_was_dropped_with_fewer_samples_is_not_the_best_any_more(tmp_path: Path) -> None:
