@@ -17,7 +17,7 @@ from orchestrator.selection.results_folder import claim
 from orchestrator.selection.study import Study
 
 if TYPE_CHECKING:
-    from analysis.figures.catalog import Picture
+    from analysis.figures.picture import Picture
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ CONFINED = {
     },
 }
 # The palette of the paper's methods, and which of them a figure shows.
-NAMING_METHODS = {"analysis.figures.style", "analysis.figures.catalog"}
+NAMING_METHODS = {"analysis.figures.style", "analysis.figures.diagnostics"}
 HEAVY = {"torch", "ray", "transformers", "wandb", "matplotlib", "pandas", "datasets"}
 LIGHT = {"errors", "config", "cores", "records", "grading", "experiment", "selection", "planning", "monitor", "cli"}
 LIGHT_MODULES = {

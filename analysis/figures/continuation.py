@@ -7,7 +7,17 @@ from collections.abc import Mapping
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from analysis.figures.picture import NOT_PROBED, Caption, Picture, SetupRuns
 from analysis.figures.style import BLACK, GRAY, STUDENT, TEACHER, WIDTH, new_figure, set_title, shared_legend, styled
+from analysis.probe import gains
+
+CAPTION = Caption(
+    "Gain of continued prefixes",
+    "bar chart of the relative gain in success of trust-region prefixes over vanilla ones, by prefix length",
+    "Rollouts of the untrained student and of the trust region, cut after t tokens and continued by the student or "
+    "the teacher: relative gain in success, with its interval over prompts.",
+    "It is measured before any training, and a high relative gain may stand on a low success rate.",
+)
 
 # Relative gain (s_TRB − s_vanilla) ÷ s_vanilla with the ends of its 95 % interval, where it has one.
 Gain = tuple[float, float | None, float | None]
@@ -49,3 +59,12 @@ def _draw_bars(axes: Axes, found: list[tuple[float, Gain]], width: float, look: 
     for place, (_, low, high) in found:
         if low is not None and high is not None:
             axes.vlines(place, 100 * low, 100 * high, color=BLACK, linewidth=1, label=INTERVAL)
+
+
+def picture(data: SetupRuns) -> Picture:
+    """The gains that the continuation probe of a setup found."""
+    name, found = f"continuation-{data.name}", gains.continuation_gains(data.study, data.name)
+    if not found:
+        return Picture(name, CAPTION, missing=NOT_PROBED)
+    drawn = draw(found, f"{data.title}, step 0", data.width)
+    return Picture(name, CAPTION, drawn, basis="Untrained student; intervals: 95 % bootstrap over prompts.")

@@ -8,7 +8,9 @@ from math import ceil
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from analysis.figures import curves
 from analysis.figures.curves import Series
+from analysis.figures.picture import COMPARED, Caption, Picture, SetupRuns
 from analysis.figures.style import (
     NARROW,
     WIDTH,
@@ -24,6 +26,16 @@ from analysis.figures.style import (
     whole_steps,
 )
 from orchestrator.records.columns import COLUMNS, Column, Steps
+
+# Of SKD the diagnostics show the replaced tokens alone: its law is another one, and so are its numbers.
+INJECTION = "skd"
+CAPTION = Caption(
+    "What the steps logged",
+    "small line charts over optimizer steps, one for each logged quantity",
+    "Logged quantities of vanilla, of the best trust-region setting and of the best SKD setting. A line ends where "
+    "a run no longer has the quantity, as after the warmup.",
+    "They describe the batches a run trained on, not held-out problems; the batches differ in what was sampled.",
+)
 
 PANELS: Mapping[str, Column] = {key: column for key, column in COLUMNS.items() if column.figure}
 # The behavior that samples, then what training sees of it.
@@ -85,3 +97,18 @@ def _draw_panel(axes: Axes, column: Column, lines: Sequence[Series], order: Mapp
         plot_series(axes, line, setting_label(line), column.factor, order[line.method])
     axes.set_title(column.figure, fontsize=8)
     axes.ticklabel_format(axis="y", useOffset=False)
+
+
+def picture(data: SetupRuns) -> Picture:
+    """What the steps of vanilla, the best trust-region setting and the best SKD setting logged."""
+    name = f"diagnostics-{data.name}"
+    rows = [curves.metric_series(data.study, setting, list(PANELS)) for setting in data.best_of(COMPARED)]
+    rows += [curves.metric_series(data.study, setting, [REPLACED]) for setting in data.best_of([INJECTION])]
+    if not any(rows):
+        return Picture(
+            name, CAPTION, missing="no step of vanilla, skd or the chosen trust_region run has been logged yet"
+        )
+    columns = {key: [row[key] for row in rows if key in row] for key in PANELS}
+    seeds = max(line.seeds for lines in columns.values() for line in lines)
+    basis = f"Means over {seeds} seeds with bands of ±1 standard deviation." if seeds > 1 else "One seed each."
+    return Picture(name, CAPTION, draw(columns, data.title, data.width), basis=basis)

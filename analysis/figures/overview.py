@@ -9,6 +9,7 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from analysis.figures.picture import NOT_PROBED, Caption, Picture, SetupRuns
 from analysis.figures.style import (
     EPSILON,
     GRAY,
@@ -20,6 +21,15 @@ from analysis.figures.style import (
     new_figure,
     set_title,
     styled,
+)
+from analysis.probe import gains
+
+CAPTION = Caption(
+    "The trust region at one prefix",
+    "line chart of KL over the blending weight, beside bars of next-token probabilities of student, blend, teacher",
+    "Left: how far a blend moves from the student as its weight β grows, and where each budget ε stops it. Right: "
+    "what that does to the most likely next tokens.",
+    "It is one prefix, picked because student and teacher clearly differ there; others are less striking.",
 )
 
 SHOWN_SOLUTIONS = 3
@@ -115,3 +125,11 @@ def _spread(count: int) -> list[int]:
     if count <= SHOWN_SOLUTIONS:
         return list(range(count))
     return [round(i * (count - 1) / (SHOWN_SOLUTIONS - 1)) for i in range(SHOWN_SOLUTIONS)]
+
+
+def picture(data: SetupRuns) -> Picture:
+    """One prefix of the continuation probe of a setup, with its trust regions."""
+    name, found = f"overview-{data.name}", gains.example(data.study, data.name)
+    if not found:
+        return Picture(name, CAPTION, missing=NOT_PROBED)
+    return Picture(name, CAPTION, draw(found, data.title, data.width))

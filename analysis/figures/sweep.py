@@ -9,7 +9,9 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from analysis.figures import curves
 from analysis.figures.curves import Grid, SeedMean
+from analysis.figures.picture import Caption, Picture, SetupRuns
 from analysis.figures.style import (
     MARGIN,
     SPREAD,
@@ -27,6 +29,14 @@ from analysis.figures.style import (
 )
 from analysis.labels import method_label
 from orchestrator.experiment.methods import REFERENCE
+
+CAPTION = Caption(
+    "Best score over the grids",
+    "panels of best mean pass@1 over the hyperparameters of each method, vanilla as a dashed line",
+    "The best checkpoint of each hyperparameter setting; methods with a single one share a panel. The dashed line "
+    "is vanilla's best, shaded as far as its own bar would reach.",
+    "Each point is a maximum over checkpoints, of noisy scores. Settings beside each other may differ by chance.",
+)
 
 PANEL_WIDTH = 1.8  # inches, at least
 DODGE = 0.07  # share of the distance between two ticks, so that error bars of one tick stand side by side
@@ -115,3 +125,16 @@ def _draw_line(
             low, high = (100 * (score.mean + side * score.reach) for side in (-1, 1))
             name = MARGIN if score.spread is None else SPREAD
             axes.vlines(x, low, high, color=look["color"], linewidth=1, label=name)
+
+
+def picture(data: SetupRuns) -> Picture:
+    """Best-over-training scores over the grids of all methods; those of a single setting share a panel."""
+    name = f"sweep-{data.name}"
+    methods = dict.fromkeys(setting.method for setting in data.settings if setting.method != REFERENCE)
+    grids = [curves.method_grid(data.family(method), data.candidates(method)) for method in methods]
+    scored = [grid for grid in grids if grid.scored]
+    if not any(grid.x for grid in scored):
+        return Picture(name, CAPTION, missing="no method that has several settings has been evaluated yet")
+    vanilla = curves.best_over_training(data.candidates(REFERENCE), {})
+    basis = "Bars of several seeds: ±1 standard deviation; of one seed: 95 % interval over the problems, normal."
+    return Picture(name, CAPTION, draw(scored, vanilla, data.title, data.width), basis=basis)

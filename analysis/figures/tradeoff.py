@@ -14,6 +14,8 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from analysis.figures import support
+from analysis.figures.picture import Caption, Picture, SetupRuns
 from analysis.figures.style import (
     BLACK,
     EPSILON,
@@ -29,6 +31,14 @@ from analysis.figures.style import (
 from analysis.figures.support import SupportPoint
 from analysis.labels import method_label
 from orchestrator.experiment.methods import METHODS
+
+CAPTION = Caption(
+    "Support against separability",
+    "scatter plot of the AUROC of the teacher-support score over the mean teacher log-prob of sampled tokens",
+    "The rollouts of a run's first steps: how likely the teacher finds them, and how well its support ranks "
+    "correct above incorrect ones. Colour: share of correct rollouts.",
+    "Early rollouts only; where a run ends is not in it.",
+)
 
 SCHEDULE_MARKERS = ("o", "s", "^", "D", "v", "h", "<", ">")  # one for each K, the first as in the other figures
 COLORS = "cividis"  # runs from dark to light and reads the same with any colour vision
@@ -135,3 +145,14 @@ def _schedule_name(schedule: Schedule) -> str:
     method, warmup = schedule
     fades = METHODS[method].fades
     return method_label(method) if fades is None or warmup is None else setting_text(method, {fades: warmup})
+
+
+def picture(data: SetupRuns) -> Picture:
+    """Support against separability of the first rollouts, a point for each run."""
+    name = f"tradeoff-{data.name}"
+    points = support.support_points(data.study, data.settings)
+    if not points:
+        wanted = f"{support.POOLED_STEPS} steps done with correct and incorrect rollouts"
+        return Picture(name, CAPTION, missing=f"no run of {', '.join(support.budgets())} has its first {wanted}")
+    basis = f"A point is one run; crosses: 95 % intervals over its first {support.POOLED_STEPS} steps, by jackknife."
+    return Picture(name, CAPTION, draw(points, data.title, data.width), basis=basis)

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
+from analysis.figures import curves
 from analysis.figures.curves import Series
+from analysis.figures.picture import Caption, Picture, SetupRuns, scores_basis
 from analysis.figures.style import (
     WIDTH,
     new_figure,
@@ -17,6 +19,13 @@ from analysis.figures.style import (
     step_label,
     styled,
     whole_steps,
+)
+
+CAPTION = Caption(
+    "Scores over training",
+    "line chart of mean pass@1 over optimizer steps, a line for the best setting of each method",
+    "Mean pass@1 over the setup's benchmarks at each evaluated checkpoint, for the best setting of each method.",
+    "The settings were chosen by these scores, so the highest points are biased upward.",
 )
 
 
@@ -40,3 +49,13 @@ def draw(series: Sequence[Series], title: str, note: str | None = None, width: f
     axes.set(xlabel=step_label(shown), ylabel="mean pass@1 (%)")
     shared_legend(figure, [axes], note)
     return figure
+
+
+def picture(data: SetupRuns) -> Picture:
+    """The best setting of each family, vanilla among them."""
+    name = f"trajectories-{data.name}"
+    series = [curves.score_series(setting, data.untrained) for setting in data.best.values()]
+    if not any(line.curve for line in series):
+        return Picture(name, CAPTION, missing="no checkpoint has been evaluated on all benchmarks yet")
+    basis = scores_basis(series, data.chosen)
+    return Picture(name, CAPTION, draw(series, data.title, basis, data.width), basis=basis)

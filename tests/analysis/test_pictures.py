@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from analysis import results
-from analysis.figures.catalog import Picture, pictures
+from analysis.figures.catalog import pictures
+from analysis.figures.picture import Picture
 from analysis.table import build
 from orchestrator.cli import main
 from orchestrator.config import Experiment
