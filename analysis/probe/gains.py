@@ -24,7 +24,7 @@ Gain = tuple[float, float | None, float | None]  # with the ends of its interval
 
 
 @dataclass(frozen=True)
-class Cell:
+class ProbeCounts:
     """Counts of one behavior, continuer and truncation length, a number for each prompt.
 
     `finished` of the `prefixes` had ended by then; `n` answers were graded, finished ones as often as the others were
@@ -56,13 +56,13 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PrefixComparison:
     """Both behaviors at one truncation length with one continuer; no `gain` where vanilla never succeeds."""
 
     continuer: str
     t: int
-    vanilla: Cell
-    trust_region: Cell
+    vanilla: ProbeCounts
+    trust_region: ProbeCounts
     gain: Gain | None
 
 
@@ -74,7 +74,7 @@ def continuation_gains(study: Study, setup: str) -> dict[str, dict[int, Gain | N
     return dict(gains)
 
 
-def comparisons(study: Study, setup: str) -> list[Comparison]:
+def comparisons(study: Study, setup: str) -> list[PrefixComparison]:
     """All counts and gains of a setup's probe, by continuer and ascending length."""
     run = _finished(study, setup)
     groups: dict[tuple[str, int, str], list[dict[str, Any]]] = defaultdict(list)
@@ -85,7 +85,7 @@ def comparisons(study: Study, setup: str) -> list[Comparison]:
     found = []
     for continuer, t in places:
         vanilla, trust_region = (cells[continuer, t, behavior] for behavior in BEHAVIORS)
-        found.append(Comparison(continuer, t, vanilla, trust_region, gain(vanilla, trust_region)))
+        found.append(PrefixComparison(continuer, t, vanilla, trust_region, gain(vanilla, trust_region)))
     return found
 
 
@@ -102,7 +102,7 @@ def excerpts(study: Study, setup: str) -> list[dict[str, Any]]:
     return run.document(DOCUMENTS[1]) if run else []
 
 
-def gain(vanilla: Cell, trust_region: Cell) -> Gain | None:
+def gain(vanilla: ProbeCounts, trust_region: ProbeCounts) -> Gain | None:
     """Relative gain in success with its bootstrap interval over prompts, which both behaviors share.
 
     A replicate without a vanilla success has no finite gain and counts as the largest; where that reaches the upper
@@ -123,10 +123,10 @@ def gain(vanilla: Cell, trust_region: Cell) -> Gain | None:
     return (value, float(low) - 1, float(high) - 1) if np.isfinite(high) else (value, None, None)
 
 
-def _cell(rows: list[dict[str, Any]]) -> Cell:
+def _cell(rows: list[dict[str, Any]]) -> ProbeCounts:
     ordered = sorted(rows, key=lambda row: row["prompt"])
     columns = {name: tuple(row[name] for row in ordered) for name in COUNTS}
-    return Cell(prompts=tuple(row["prompt"] for row in ordered), **columns)
+    return ProbeCounts(prompts=tuple(row["prompt"] for row in ordered), **columns)
 
 
 def _finished(study: Study, setup: str) -> RunReader | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from analysis.probe import gains
-from analysis.probe.gains import COUNTS, Cell, Comparison
+from analysis.probe.gains import COUNTS, PrefixComparison, ProbeCounts
 from orchestrator.experiment.methods import PROPOSED, REFERENCE, method_label
 from orchestrator.experiment.probe import BEHAVIORS, probe_unit
 from orchestrator.selection.study import Study
@@ -22,13 +22,13 @@ def _probe_json(study: Study, setup: str) -> dict[str, Any]:
     return {"setup": setup, "unit": unit.id, "seed": unit.seed, "epsilon": unit.knobs["epsilon"], "rows": rows}
 
 
-def _row_json(row: Comparison) -> dict[str, Any]:
+def _row_json(row: PrefixComparison) -> dict[str, Any]:
     value, low, high = row.gain or (None, None, None)
     cells = dict(zip(BEHAVIORS, map(_cell_json, (row.vanilla, row.trust_region)), strict=True))
     return {"continuer": row.continuer, "t": row.t, **cells, "gain": value, "gain_low": low, "gain_high": high}
 
 
-def _cell_json(cell: Cell) -> dict[str, Any]:
+def _cell_json(cell: ProbeCounts) -> dict[str, Any]:
     return {"prompts": len(cell.prompts)} | {name: cell.total(name) for name in COUNTS} | {"success": cell.success}
 
 
@@ -65,15 +65,15 @@ def to_rich(study: Study, setup: str) -> Any:
     return table
 
 
-def _counts(cell: Cell) -> tuple[str, str]:
+def _counts(cell: ProbeCounts) -> tuple[str, str]:
     return f"{cell.total('correct')}/{cell.total('n')}", f"{100 * cell.success:.1f}"
 
 
-def _ended(row: Comparison) -> str:
+def _ended(row: PrefixComparison) -> str:
     return f"{100 * row.vanilla.finished_share:.0f}, {100 * row.trust_region.finished_share:.0f}"
 
 
-def _gain(row: Comparison) -> tuple[str, str]:
+def _gain(row: PrefixComparison) -> tuple[str, str]:
     """Empty where vanilla never succeeds, and where the interval has no finite upper end."""
     if row.gain is None:
         return "", ""

@@ -52,6 +52,8 @@ def replicate_scores(checkpoints: Mapping[str, Candidate]) -> dict[str, Columns]
     UserError where they rest on different problems.
     """
     columns: dict[str, Columns] = {name: {} for name in checkpoints}
+    # All checkpoints of a setup are resampled together: on the same draws of problems, what two of them share cancels
+    # in their difference. Seeds are averaged first, so that a draw takes a problem with all of its seeds.
     for key in next(iter(checkpoints.values())).counts if checkpoints else ():
         ends = np.cumsum([checkpoint.seeds for checkpoint in checkpoints.values()])
         by_seed = np.split(score_matrix(_rows(checkpoints, key)), ends[:-1])
@@ -69,24 +71,25 @@ def exact_scores(checkpoint: Candidate) -> dict[str, Fraction]:
 def seed_spreads(checkpoints: Iterable[Candidate]) -> dict[str, SeedSpread | None]:
     """Column → spread between seeds in percent, pooled over the methods of a setup; empty without any checkpoint."""
     by_seed = [checkpoint.by_seed for checkpoint in checkpoints]
-    return {
-        key: seeds.pool([PERCENT * score for score in found[key]] for found in by_seed)
-        for key in (by_seed[0] if by_seed else ())
-    }
+    spreads: dict[str, SeedSpread | None] = {}
+    for key in by_seed[0] if by_seed else ():
+        spreads[key] = seeds.pool([PERCENT * score for score in scores[key]] for scores in by_seed)
+    return spreads
 
 
 def estimates(checkpoint: Candidate, replicates: Columns, spreads: Spreads) -> dict[str, Estimate]:
     """Column → score with its interval."""
-    found = {}
+    scores = {}
     for key, value in exact_scores(checkpoint).items():
+        # A pooled spread would give one run an interval too, but it rests on the seeds of other methods alone.
         spread = spreads[key] if checkpoint.seeds > 1 else None
         if spread is None:
-            found[key] = Estimate(value, uncertainty.interval(float(value), replicates[key]), "problems")
+            scores[key] = Estimate(value, uncertainty.interval(float(value), replicates[key]), "problems")
         else:
             reach = seeds.reach(spread, checkpoint.seeds)
             within = Interval(max(0.0, float(value) - reach), min(100.0, float(value) + reach))
-            found[key] = Estimate(value, within, "seeds")
-    return found
+            scores[key] = Estimate(value, within, "seeds")
+    return scores
 
 
 def trained_runs(checkpoint: Candidate) -> int:
@@ -98,11 +101,11 @@ def differences(
     first: Candidate, second: Candidate, replicates: Sequence[Columns], spreads: Spreads
 ) -> dict[str, Difference]:
     """Column → first minus second; the replicates of both are on the same draws."""
-    one, other = (exact_scores(checkpoint) for checkpoint in (first, second))
+    scores, subtracted = exact_scores(first), exact_scores(second)
     runs = (trained_runs(first), trained_runs(second))
     found = {}
-    for key in one:
-        value, spread = one[key] - other[key], spreads[key] if min(runs) > 1 else None
+    for key in scores:
+        value, spread = scores[key] - subtracted[key], spreads[key] if min(runs) > 1 else None
         if spread is None:
             within = uncertainty.interval(float(value), replicates[0][key] - replicates[1][key])
             found[key] = Difference(Estimate(value, within, "problems"), None, runs)

@@ -29,7 +29,7 @@ CSV_COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Comparison:
+class MethodComparison:
     """The selected checkpoints of two methods in one setup, None before their first scores.
 
     `columns` by benchmark, the average as `avg`; None while one of the two has no scores. `verdict` is what may be said
@@ -45,7 +45,7 @@ class Comparison:
     verdict: str
 
 
-def compare(study: Study, pair: str) -> list[Comparison]:
+def compare(study: Study, pair: str) -> list[MethodComparison]:
     """The comparison in each setup. `pair` is `FIRST,SECOND`, each any name of a method or of the untrained student.
 
     UserError if they are not two different methods of the experiment, or rest on different problems.
@@ -62,11 +62,11 @@ def compare(study: Study, pair: str) -> list[Comparison]:
             drawn = replicate_scores({methods[0]: first, methods[1]: second})
             columns |= differences(first, second, [drawn[method] for method in methods], seed_spreads(best.values()))
         said = pair_verdict(study.experiment, methods, columns[AVERAGE])
-        found.append(Comparison(name, titles[name], methods, first, second, columns, said))
+        found.append(MethodComparison(name, titles[name], methods, first, second, columns, said))
     return found
 
 
-def verdicts(comparisons: Sequence[Comparison]) -> list[str]:
+def verdicts(comparisons: Sequence[MethodComparison]) -> list[str]:
     """What may be said of the two methods, in each setup where that differs."""
     distinct = list(dict.fromkeys(comparison.verdict for comparison in comparisons if comparison.verdict))
     if len(distinct) < 2:
@@ -74,7 +74,7 @@ def verdicts(comparisons: Sequence[Comparison]) -> list[str]:
     return [f"{comparison.title}: {comparison.verdict}" for comparison in comparisons if comparison.verdict]
 
 
-def to_markdown(comparisons: Sequence[Comparison]) -> str:
+def to_markdown(comparisons: Sequence[MethodComparison]) -> str:
     """A table for each setup under a line that names the two checkpoints."""
     lines: list[str] = []
     for comparison in comparisons:
@@ -91,7 +91,7 @@ def to_markdown(comparisons: Sequence[Comparison]) -> str:
     return "\n".join([*lines, "\n\n".join([" ".join(explanation(comparisons)), *said])]) + "\n"
 
 
-def explanation(comparisons: Sequence[Comparison]) -> list[str]:
+def explanation(comparisons: Sequence[MethodComparison]) -> list[str]:
     """What the intervals and p let vary."""
     gaps = [gap for comparison in comparisons for gap in comparison.columns.values() if gap is not None]
     over, sentences = {gap.estimate.over for gap in gaps}, []
@@ -109,7 +109,7 @@ def explanation(comparisons: Sequence[Comparison]) -> list[str]:
     return sentences
 
 
-def to_csv(comparisons: Sequence[Comparison]) -> str:
+def to_csv(comparisons: Sequence[MethodComparison]) -> str:
     """A row for each setup and benchmark, percent with two decimals; numbers that are missing are empty."""
     out = StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -127,7 +127,7 @@ def to_csv(comparisons: Sequence[Comparison]) -> str:
     return out.getvalue()
 
 
-def to_json(comparisons: Sequence[Comparison]) -> str:
+def to_json(comparisons: Sequence[MethodComparison]) -> str:
     """Scores in percent, missing numbers null; `units` are the runs of the checkpoints."""
     found = [
         {
@@ -147,7 +147,7 @@ def to_json(comparisons: Sequence[Comparison]) -> str:
     return json.dumps(document, ensure_ascii=False, indent=2, sort_keys=True) + "\n"
 
 
-FORMATS: Mapping[str, Callable[[Sequence[Comparison]], str]] = {
+FORMATS: Mapping[str, Callable[[Sequence[MethodComparison]], str]] = {
     "text": to_markdown,
     "md": to_markdown,
     "csv": to_csv,
@@ -155,7 +155,7 @@ FORMATS: Mapping[str, Callable[[Sequence[Comparison]], str]] = {
 }
 
 
-def format_of(name: str) -> Callable[[Sequence[Comparison]], str]:
+def format_of(name: str) -> Callable[[Sequence[MethodComparison]], str]:
     """How to write a comparison; UserError for a format that it does not have."""
     if name not in FORMATS:
         raise refuse("--format", name, f"one of {', '.join(FORMATS)} with --compare")
@@ -169,7 +169,7 @@ def _parse_pair(text: str, known: Sequence[str]) -> tuple[str, str]:
     return names[0], names[1]
 
 
-def _objects(comparison: Comparison) -> list[dict[str, Any]]:
+def _objects(comparison: MethodComparison) -> list[dict[str, Any]]:
     """A row for each column: both scores, their difference and the number of problems; None where missing."""
     first, second = (exact_scores(found) if found else {} for found in (comparison.first, comparison.second))
     known = comparison.first or comparison.second
@@ -187,7 +187,7 @@ def _objects(comparison: Comparison) -> list[dict[str, Any]]:
     ]
 
 
-def _text_rows(comparison: Comparison) -> list[list[str]]:
+def _text_rows(comparison: MethodComparison) -> list[list[str]]:
     first, second = (exact_scores(found) if found else {} for found in (comparison.first, comparison.second))
     return [
         [

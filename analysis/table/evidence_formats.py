@@ -1,4 +1,4 @@
-"""The evidence behind a results table as text cells, Markdown, comments, CSV fields and plain objects."""
+"""The evidence behind a results table as text cells, Markdown, comments and plain objects."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ from analysis.scores.evidence import ColumnEvidence, Difference, Estimate, Evide
 from analysis.scores.split_half import SPLITS
 from analysis.scores.uncertainty import CONFIDENCE, REPLICATES
 from analysis.table.captions import explanation
-from analysis.table.model import EVIDENCE_COLUMNS
 
 # Columns of the table of selected checkpoints, in this order.
-METHOD, SCORE, SPLIT_HALF, FRESH, GAP, LIMITS, P, OF, SEEDS, STEP, SETTING = HEADINGS = (
-    *("Method", "Avg", "Split-half", "Fresh", "− Vanilla", f"{100 * CONFIDENCE:g} % interval", "p"),
-    *("Of", "Seeds", "Step", "Setting"),
-)
+METHOD, SCORE, SPLIT_HALF, FRESH, GAP = "Method", "Avg", "Split-half", "Fresh", "− Vanilla"
+LIMITS, P, OF, SEEDS, STEP, SETTING = f"{100 * CONFIDENCE:g} % interval", "p", "Of", "Seeds", "Step", "Setting"
+HEADINGS = (METHOD, SCORE, SPLIT_HALF, FRESH, GAP, LIMITS, P, OF, SEEDS, STEP, SETTING)
 LEFT = (METHOD, SETTING)  # the others are numbers
 
 
@@ -59,7 +57,8 @@ def markdown_blocks(evidence: Evidence, title: Callable[[str], str]) -> list[str
             lines += ["", f"**{title(setup)}**"]
         headings, cells = text_rows(rows)
         rule = ["---" if heading in LEFT else "---:" for heading in headings]
-        lines += ["", _line(headings), _line(rule), *(_line([row[name] for name in headings]) for row in cells)]
+        lines += ["", _line(headings), _line(rule)]
+        lines += [_line([row[name] for name in headings]) for row in cells]
     return [*lines, "", " ".join(explanation(evidence))] if lines else []
 
 
@@ -73,30 +72,13 @@ def comment_lines(evidence: Evidence) -> Iterator[str]:
     yield from explanation(evidence)
 
 
-def csv_fields(row: RowEvidence | None, benchmark: str, scale: float) -> list[str]:
-    """Values for `table.EVIDENCE_COLUMNS`; scores in percent times `scale`. All empty without a row."""
-    if row is None:
-        return [""] * len(EVIDENCE_COLUMNS)
-    column = row.columns[benchmark]
-    fresh, gap = column.fresh, column.difference
-    numbers = [column.score.interval.low, column.score.interval.high, column.split_half, *_limits(fresh)]
-    numbers += _limits(gap.estimate if gap else None)
-    decimals = 2 if scale == 1 else 4
-    texts = ["" if number is None else f"{float(number) * scale:.{decimals}f}" for number in numbers]
-    return [
-        *texts,
-        "" if gap is None or gap.p_value is None else f"{gap.p_value:.4f}",
-        *(str(row.candidates), str(row.step), row.setting, str(len(row.units))),
-        *(str(column.problems), str(column.samples), "" if column.n is None else str(column.n)),
-        *(column.score.over, gap.estimate.over if gap else ""),
-    ]
-
-
 def to_object(evidence: Evidence | None) -> dict[str, Any]:
     """What the JSON form says of the evidence; scores in percent, missing numbers null."""
     if evidence is None:
         return {"evidence": [], "benchmarks": [], "bootstrap": None, "seed_spread": {}, "caption": []}
-    rows = [row for _, rows in by_setup(evidence) for row in rows]
+    rows: list[RowEvidence] = []
+    for _, of_setup in by_setup(evidence):
+        rows += of_setup
     spreads: dict[str, dict[str, Any]] = {}
     for (setup, column), spread in evidence.spreads.items():
         known = spread and {"standard_deviation": round(spread.deviation, 4), "degrees_of_freedom": spread.freedom}
@@ -174,10 +156,3 @@ def _column_object(column: ColumnEvidence) -> dict[str, Any]:
         "minus_vanilla": difference_object(column.difference),
         **{name: getattr(column, name) for name in ("problems", "samples", "n")},
     }
-
-
-def _limits(estimate: Estimate | None) -> list[Any]:
-    """Value, low and high."""
-    if estimate is None:
-        return [None] * 3
-    return [estimate.value, estimate.interval.low, estimate.interval.high]

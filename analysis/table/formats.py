@@ -12,9 +12,9 @@ from itertools import groupby
 
 from analysis.labels import AVERAGE, BASE, method_title
 from analysis.numbers import round_to_tenths, tenths_text
-from analysis.scores.evidence import Evidence
 from analysis.table import evidence_formats
-from analysis.table.model import CSV_COLUMNS, EVIDENCE_COLUMNS, Cell, Column, Mark, Row, Table
+from analysis.table.evidence_columns import EVIDENCE_COLUMNS, csv_fields
+from analysis.table.model import CSV_COLUMNS, Cell, Column, Mark, Row, Table
 from orchestrator.experiment.methods import PROPOSED
 
 LATEX_WIDTH, LATEX_CELL = 95, 9  # letters of a line of text, and of a score with its reach
@@ -43,9 +43,9 @@ def to_markdown(table: Table) -> str:
     table for each setup; notes and the verdict below.
     """
     # Markdown has a single heading row; it takes the titles, and the column names become the first row.
-    titles = [
-        name for setup, width in _setup_widths(table) for name in (_markdown(table.title(setup)), *[""] * (width - 1))
-    ]
+    titles: list[str] = []
+    for setup, width in _setup_widths(table):
+        titles += [_markdown(table.title(setup)), *[""] * (width - 1)]
     labels = [_bold_average(column, _markdown(column.label), "**%s**") for column in table.columns]
     lines = [
         _markdown_line(["", *titles]),
@@ -68,17 +68,14 @@ def to_latex(table: Table) -> str:
     comments = [r"needs \usepackage{booktabs}", *table.notes, *evidence]
     lines = [f"% {_one_line(text)}" for text in comments]
     for part in _latex_parts(table):
-        groups = [[row for row in part.rows if _latex_group(row) == group] for group in range(3)]
         labels = [_bold_average(column, _latex(column.label), r"\textbf{%s}") for column in part.columns]
-        lines += [
-            rf"\begin{{tabular}}{{l{'|'.join('c' * width for _, width in _setup_widths(part))}}}",
-            r"\toprule",
-            *_latex_titles(part),
-            _latex_line([r"\textbf{Method}", *labels]),
-            *(line for group in groups if group for line in (r"\midrule", *(_latex_row(part, row) for row in group))),
-            r"\bottomrule",
-            r"\end{tabular}",
-        ]
+        columns = "|".join("c" * width for _, width in _setup_widths(part))
+        lines += [rf"\begin{{tabular}}{{l{columns}}}", r"\toprule", *_latex_titles(part)]
+        lines.append(_latex_line([r"\textbf{Method}", *labels]))
+        for group in range(3):
+            rows = [_latex_row(part, row) for row in part.rows if _latex_group(row) == group]
+            lines += [r"\midrule", *rows] if rows else []
+        lines += [r"\bottomrule", r"\end{tabular}"]
     return "\n".join([*lines, *(f"% {_one_line(line)}" for line in table.verdict)]) + "\n"
 
 
@@ -97,8 +94,11 @@ def to_csv(table: Table) -> str:
     fractions = 0 < highest <= 10
     for method, column, cell in cells:
         text = _fraction_text(cell) if fractions else cell.text
-        known = _evidence_fields(table.evidence, method, column, 0.01 if fractions else 1) if table.evidence else ()
-        writer.writerow((method, column.setup, column.benchmark, text, *known))
+        fields = [method, column.setup, column.benchmark, text]
+        if table.evidence:
+            row = table.evidence.find(column.setup, method)
+            fields += csv_fields(row, column.benchmark, 0.01 if fractions else 1)
+        writer.writerow(fields)
     return out.getvalue()
 
 
@@ -228,10 +228,6 @@ def _only(table: Table, setup: str) -> Table:
     places = [place for place, column in enumerate(table.columns) if column.setup == setup]
     rows = tuple(replace(row, cells=tuple(row.cells[place] for place in places)) for row in table.rows)
     return replace(table, columns=tuple(table.columns[place] for place in places), rows=rows)
-
-
-def _evidence_fields(evidence: Evidence, method: str, column: Column, scale: float) -> list[str]:
-    return evidence_formats.csv_fields(evidence.find(column.setup, method), column.benchmark, scale)
 
 
 def _fraction_text(cell: Cell) -> str:

@@ -1,4 +1,4 @@
-"""The paper's results table, from scores or from a CSV file of them; `table_formats` writes it out.
+"""The paper's results table, from scores or from a CSV file of them; `formats` writes it out.
 
 Scores are exact fractions in percent (0 to 100) from input to the printed digit; binary floats appear only as
 numbers in the JSON output. Layout and marks are those of the paper's main results table.
@@ -27,16 +27,10 @@ from analysis.labels import (
 )
 from analysis.numbers import round_to_tenths, tenths_text
 from analysis.scores.evidence import Evidence
+from analysis.table.evidence_columns import EVIDENCE_COLUMNS
 from orchestrator.selection.scores import exact_mean
 
 CSV_COLUMNS = ("method", "setup", "benchmark", "pass_at_1")
-# What `table_formats.to_csv` adds where the table knows what stands behind it; of no use to `read_results`.
-EVIDENCE_COLUMNS = (
-    *("ci_low", "ci_high", "split_half", "fresh", "fresh_low", "fresh_high"),
-    *("minus_vanilla", "minus_vanilla_low", "minus_vanilla_high", "p_value"),
-    *("candidates", "step", "setting", "seeds", "problems", "samples", "n", "interval_over", "minus_vanilla_over"),
-)
-
 MOST_CELLS = 1_000_000
 
 Mark = Literal["best", "second"]
@@ -135,14 +129,13 @@ def make_table(
     if size > MOST_CELLS:
         raise ValueError(f"{len(methods):,} methods make a table of {size:,} cells; {MOST_CELLS:,} are the most")
     columns = [column for setup, own in benchmarks.items() for column in _make_columns(setup, list(own), labels or {})]
-    by_column = [
-        _make_cells(methods, [_look_up(values, method, column, benchmarks[column.setup]) for method in methods])
-        for column in columns
-    ]
-    rows = (
-        Row(method, method_label(method), tuple(cells[position] for cells in by_column))
-        for position, method in enumerate(methods)
-    )
+    by_column = []
+    for column in columns:
+        own_benchmarks = benchmarks[column.setup]
+        by_column.append(_make_cells(methods, [_look_up(values, method, column, own_benchmarks) for method in methods]))
+    rows = []
+    for position, method in enumerate(methods):
+        rows.append(Row(method, method_label(method), tuple(cells[position] for cells in by_column)))
     return Table(tuple(columns), tuple(rows), tuple(notes), evidence, titles or {}, tuple(verdict))
 
 
@@ -179,11 +172,13 @@ def _make_cells(methods: Sequence[str], values: Sequence[Fraction | None]) -> li
     tenths = [None if value is None else round_to_tenths(value) for value in values]
     ranked = {n for n, method in zip(tenths, methods, strict=True) if n is not None and method != BASE}
     podium: tuple[Mark, Mark] = ("best", "second")
+    # Ranked as printed: scores that round to the same tenth share a place.
     marks = dict(zip(sorted(ranked, reverse=True), podium, strict=False))
-    return [
-        Cell(value, "" if value is None else tenths_text(value), None if n is None or method == BASE else marks.get(n))
-        for method, value, n in zip(methods, values, tenths, strict=True)
-    ]
+    cells = []
+    for method, value, n in zip(methods, values, tenths, strict=True):
+        mark = None if n is None or method == BASE else marks.get(n)
+        cells.append(Cell(value, "" if value is None else tenths_text(value), mark))
+    return cells
 
 
 # --- from a CSV file to scores ---
@@ -239,7 +234,7 @@ def _check_header(where: str, header: Sequence[str]) -> None:
         if column not in header:
             _fail(where, f"column {column} is missing from {','.join(header)!r}; {wanted}")
     for column in header:
-        if column not in CSV_COLUMNS + EVIDENCE_COLUMNS:
+        if column not in CSV_COLUMNS + EVIDENCE_COLUMNS:  # the latter are of no use here, but `to_csv` writes them
             _fail(where, f"column {column!r} is unknown; {wanted}")
         if header.count(column) > 1:
             _fail(where, f"column {column} appears {header.count(column)} times; {wanted}")

@@ -108,9 +108,11 @@ def test_the_interval_covers_as_often_as_it_says() -> None:
     assert 182 <= covered <= 198
 
 
-def cell(correct: list[int]) -> probe.Cell:
+def cell(correct: list[int]) -> probe.ProbeCounts:
     same = (0,) * len(correct)
-    return probe.Cell(tuple(range(len(correct))), same, same, (N,) * len(correct), tuple(correct), same, same, same)
+    return probe.ProbeCounts(
+        tuple(range(len(correct))), same, same, (N,) * len(correct), tuple(correct), same, same, same
+    )
 
 
 def test_no_vanilla_success_is_no_gain(experiment: Experiment, tmp_path: Path) -> None:
