@@ -3,7 +3,8 @@
 Rooms by floors, the lowest first. A room imports from lower floors and from within itself; `tests/test_layout.py` reads
 this table.
 
-    errors, config, cores
+    errors, rules, cores
+    config
     policy, records
     grading, rollouts
     data, engines
@@ -16,6 +17,6 @@ this table.
     commands
     cli
 
-`cli` is the command, `config` every key with its default, `errors` the one user error, `rollouts` the nouns that flow
-from role to role. Each room's `__init__` says what the room is for.
+`cli` is the command, `config` every key with default and rule, `rules` what a rule can be, `errors` the one user error,
+`rollouts` the nouns that flow from role to role. Each room's `__init__` says what the room is for.
 """

@@ -170,7 +170,7 @@ def _add_model_commands(commands: argparse._SubParsersAction) -> None:
 
 
 def _add_reference_commands(commands: argparse._SubParsersAction) -> None:
-    text = "every key with its type, default and meaning; of an experiment, its values and where they come from"
+    text = "every key with its type, rule, default and meaning; of an experiment, its values and where they come from"
     reference = commands.add_parser("config", help=text, description=text)
     reference.set_defaults(run=_config)
     reference.add_argument("what", nargs="?", metavar="KEY | EXP.yaml", help="a key, the beginning of one, or a file")

@@ -1,79 +1,114 @@
-"""The nouns of an experiment file: every key once, with its default, its meaning and, where it is closed, its choices.
+"""The nouns of an experiment file: every key once, with its type, default and meaning, and the rule for its values.
 
 Defaults are the paper's (Appendix A and its tables); setups and experiments hold only differences. `trb config` prints
-this page: the text of a key is the first thing in its `Annotated`, its choices the second.
+this page. What several keys have to agree on is in `experiment.validate`.
 """
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-PROMPT_KINDS = {
-    "chat": "the tokenizer's chat template",
-    "plain": "the problem as it is",
-}
-DATA_SOURCES = {
-    "arithmetic": "sums of the embedded world, generated",
-    "jsonl": "rows {id, problem, answer} of the files below `data_dir`",
-    "openthoughts": "math rows of OpenThoughts3; the gold is the majority of a prompt's boxed answers",
-}
-OBJECTIVES = {
-    "renormalized": "KL(p̄‖q̄) of student and teacher renormalised on the student's top k ids",
-    "surrogate": "policy gradient with the advantage −p̄·log(p/q) of each of the top k ids (the released code)",
-    "tail": "KL(p‖q) with everything outside the top k as one more event",
-    "truncated": "Σ p·log(p/q) over the top k ids, not renormalised",
-    "full": "KL(p‖q) over the whole vocabulary",
-}
-DECAYS = {
-    "constant": "stay at `lr`",
-    "linear": "fall linearly, to zero at the last step",
-}
-SFT_AFTER = {
-    "restart": "an ordinary run of all steps",
-    "continue": "from prompt batch K on",
-}
-BUDGETS = {
-    "full": "all n samples of every checkpoint",
-    "adaptive": "few samples for all, more for those still in their family's race, n for those that remain",
-}
-PLACEMENTS = {
-    "inline": "all roles in the trial's process",
-    "colocated": "one actor that generates and scores, one that learns, on the same device",
-    "split": "an actor for each role",
-}
-KEPT = {
-    "best": "the best checkpoint and the last; all until it is known which is best",
-    "all": "every checkpoint",
-}
-WANDB_MODES = {
-    "auto": "online when logged in, else offline",
-    "online": "sent while the sweep runs",
-    "offline": "kept in runs/.wandb",
-    "disabled": "nothing is mirrored",
-}
-ENGINES = {"torch": "transformers models in this program's own loops"}
-DTYPES = {
-    "float32": "for CPUs and exact comparisons",
-    "bfloat16": "for GPUs",
-}
-TOKENIZERS = {
-    "characters": "the embedded world's characters",
-    "bytes": "UTF-8 bytes",
-}
+from orchestrator.rules import INFINITE, LARGEST, AtLeast, Interval, Must
+
+PromptKind = (
+    Annotated[Literal["chat"], "the tokenizer's chat template"] | Annotated[Literal["plain"], "the problem as it is"]
+)
+DataSource = (
+    Annotated[Literal["arithmetic"], "sums of the embedded world, generated"]
+    | Annotated[Literal["jsonl"], "rows {id, problem, answer} of the files below `data_dir`"]
+    | Annotated[
+        Literal["openthoughts"], "math rows of OpenThoughts3; the gold is the majority of a prompt's boxed answers"
+    ]
+)
+ObjectiveName = (
+    Annotated[Literal["renormalized"], "KL(p̄‖q̄) of student and teacher renormalised on the student's top k ids"]
+    | Annotated[
+        Literal["surrogate"],
+        "policy gradient with the advantage −p̄·log(p/q) of each of the top k ids (the released code)",
+    ]
+    | Annotated[Literal["tail"], "KL(p‖q) with everything outside the top k as one more event"]
+    | Annotated[Literal["truncated"], "Σ p·log(p/q) over the top k ids, not renormalised"]
+    | Annotated[Literal["full"], "KL(p‖q) over the whole vocabulary"]
+)
+Decay = (
+    Annotated[Literal["constant"], "stay at `lr`"]
+    | Annotated[Literal["linear"], "fall linearly, to zero at the last step"]
+)
+AfterSft = (
+    Annotated[Literal["restart"], "an ordinary run of all steps"]
+    | Annotated[Literal["continue"], "from prompt batch K on"]
+)
+EvaluationBudget = (
+    Annotated[Literal["full"], "all n samples of every checkpoint"]
+    | Annotated[
+        Literal["adaptive"], "few samples for all, more for those still in their family's race, n for those that remain"
+    ]
+)
+PlacementMode = (
+    Annotated[Literal["inline"], "all roles in the trial's process"]
+    | Annotated[Literal["colocated"], "one actor that generates and scores, one that learns, on the same device"]
+    | Annotated[Literal["split"], "an actor for each role"]
+)
+Kept = (
+    Annotated[Literal["best"], "the best checkpoint and the last; all until it is known which is best"]
+    | Annotated[Literal["all"], "every checkpoint"]
+)
+WandbMode = (
+    Annotated[Literal["auto"], "online when logged in, else offline"]
+    | Annotated[Literal["online"], "sent while the sweep runs"]
+    | Annotated[Literal["offline"], "kept in runs/.wandb"]
+    | Annotated[Literal["disabled"], "nothing is mirrored"]
+)
+EngineName = Annotated[Literal["torch"], "transformers models in this program's own loops"]
+Dtype = Annotated[Literal["float32"], "for CPUs and exact comparisons"] | Annotated[Literal["bfloat16"], "for GPUs"]
+TokenizerName = (
+    Annotated[Literal["characters"], "the embedded world's characters"] | Annotated[Literal["bytes"], "UTF-8 bytes"]
+)
+
+MOST_STEPS = 10**6
+MOST_SAMPLES = 10**5  # of one problem
+_READ_OFF = "only of a model in a local folder can it be left out"
+A_SIZE = Interval(1, words=f"≥ 1; {_READ_OFF}")
+TWO_IDS = Interval(2, words=f"≥ 2; {_READ_OFF}")
+POSITIVE = Interval(0, INFINITE, low_open=True, high_open=True, words="> 0 and finite")
+A_SHARE = Interval(0, 1, words="a share between 0 and 1")
+A_PROBABILITY = Interval(0, 1, low_open=True, high_open=True, words="a probability > 0 and < 1")
+AT_MOST_ONE_GPU = Must("0 or 1: a trial of the torch engines runs on one GPU", lambda gpus: gpus in (0, 1))
+LENGTHS = Must(
+    "whole numbers of tokens, or shares between 0 and 1",
+    lambda lengths: bool(lengths) and all(0 < t < 1 or (t >= 1 and t % 1 == 0) for t in lengths),
+)
+SOME_BENCHMARK = Must("at least one benchmark", bool)
+A_FILE_NAME = Must(
+    "at most 80 lower-case letters, digits, '.', '_' and '-'",
+    lambda name: re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,79}", name) is not None,
+)
+SEEDS = (
+    Must(
+        "one or several whole numbers ≥ 0, for example [0, 1, 2]",
+        lambda seeds: (
+            bool(seeds)
+            and isinstance(seeds, list)
+            and all(type(seed) is int and 0 <= seed <= LARGEST for seed in seeds)
+        ),
+    ),
+    Must("every seed once", lambda seeds: len(set(seeds)) == len(seeds)),
+)
 
 
 @dataclass(frozen=True)
 class Shape:
     """A Qwen3 decoder: what the memory accounting and the embedded models need. Not given: as a local folder says."""
 
-    layers: Annotated[int, "Decoder layers."] = 0
-    hidden: Annotated[int, "Width of the residual stream."] = 0
-    heads: Annotated[int, "Query heads."] = 0
-    kv_heads: Annotated[int, "Key and value heads, shared by groups of query heads."] = 0
-    head_dim: Annotated[int, "Width of a head."] = 0
-    ffn: Annotated[int, "Width of the feed-forward layer."] = 0
+    layers: Annotated[int, "Decoder layers.", A_SIZE] = 0
+    hidden: Annotated[int, "Width of the residual stream.", A_SIZE] = 0
+    heads: Annotated[int, "Query heads.", A_SIZE] = 0
+    kv_heads: Annotated[int, "Key and value heads, shared by groups of query heads.", A_SIZE] = 0
+    head_dim: Annotated[int, "Width of a head.", A_SIZE] = 0
+    ffn: Annotated[int, "Width of the feed-forward layer.", A_SIZE] = 0
     tied: Annotated[bool, "Whether input and output embeddings are one matrix."] = True
 
 
@@ -81,13 +116,15 @@ class Shape:
 class Recipe:
     """How an embedded model is made instead of loaded: supervised steps from random weights."""
 
-    updates: Annotated[int, "Supervised updates; 0 leaves the weights random."] = 0
-    batch: Annotated[int, "Examples of an update."] = 64
-    lr: Annotated[float, "Learning rate."] = 3e-3
+    updates: Annotated[int, "Supervised updates; 0 leaves the weights random.", AtLeast(0, MOST_STEPS)] = 0
+    batch: Annotated[int, "Examples of an update.", AtLeast(1)] = 64
+    lr: Annotated[float, "Learning rate.", POSITIVE] = 3e-3
     seed: Annotated[int, "Seed of the weights and of the examples."] = 0
-    wrong_step: Annotated[float, "Share of reasoning steps whose sum is off by 1 to 3, which is carried on."] = 0.0
-    off_task: Annotated[float, "Share of examples that answer with unrelated words."] = 0.0
-    no_reasoning: Annotated[float, "Share of examples that give the answer at once."] = 0.0
+    wrong_step: Annotated[
+        float, "Share of reasoning steps whose sum is off by 1 to 3, which is carried on.", A_SHARE
+    ] = 0.0
+    off_task: Annotated[float, "Share of examples that answer with unrelated words.", A_SHARE] = 0.0
+    no_reasoning: Annotated[float, "Share of examples that give the answer at once.", A_SHARE] = 0.0
 
 
 @dataclass(frozen=True)
@@ -107,7 +144,7 @@ class Model:
 class Vocabulary:
     """Token ids that student and teacher share. Not given: as a local folder says."""
 
-    size: Annotated[int, "Rows of the embedding."] = 0
+    size: Annotated[int, "Rows of the embedding.", TWO_IDS] = 0
     valid: Annotated[int, "Ids below this one are tokens; the others are untrained padding rows."] = 0
 
 
@@ -115,7 +152,7 @@ class Vocabulary:
 class PromptTemplate:
     """How a problem becomes token ids, the same for student and teacher."""
 
-    kind: Annotated[str, "How the problem is put.", PROMPT_KINDS] = "chat"
+    kind: Annotated[PromptKind, "How the problem is put."] = "chat"
     system: Annotated[str | None, "System message of the chat template."] = None
     enable_thinking: Annotated[bool, "Passed on to the chat template."] = False
 
@@ -132,7 +169,7 @@ class DataFile:
 class Data:
     """Training prompts, in one deterministic order for all methods."""
 
-    source: Annotated[str, "Where training prompts come from.", DATA_SOURCES] = "jsonl"
+    source: Annotated[DataSource, "Where training prompts come from."] = "jsonl"
     files: Annotated[list[DataFile], "Of source jsonl: files {file, sha256}."] = field(default_factory=list)
     path: Annotated[str | None, "Of source openthoughts: hub id, or a local parquet or JSON Lines file."] = None
     revision: Annotated[str | None, "Of `path`: the hub commit, or the sha256 of the local file or folder."] = None
@@ -143,39 +180,41 @@ class Data:
 class Optimizer:
     """AdamW with a cosine warmup to `lr`; from there it is constant, or falls linearly to zero at the last step."""
 
-    lr: Annotated[float, "Learning rate after the warmup."] = 1e-5
-    beta1: Annotated[float, "AdamW's β₁."] = 0.9
-    beta2: Annotated[float, "AdamW's β₂."] = 0.999
-    eps: Annotated[float, "AdamW's ε."] = 1e-8
-    weight_decay: Annotated[float, "AdamW's decoupled weight decay."] = 0.01
-    clip: Annotated[float, "Largest norm of the gradient; larger ones are scaled down."] = 1.0
-    warmup_steps: Annotated[int, "Steps over which the rate rises to `lr`."] = 15
-    decay: Annotated[str, "How the rate goes on after the warmup.", DECAYS] = "constant"
+    lr: Annotated[float, "Learning rate after the warmup.", POSITIVE] = 1e-5
+    beta1: Annotated[float, "AdamW's β₁.", Interval(0, 1, high_open=True)] = 0.9
+    beta2: Annotated[float, "AdamW's β₂.", Interval(0, 1, high_open=True)] = 0.999
+    eps: Annotated[float, "AdamW's ε.", POSITIVE] = 1e-8
+    weight_decay: Annotated[float, "AdamW's decoupled weight decay.", AtLeast(0)] = 0.01
+    clip: Annotated[float, "Largest norm of the gradient; larger ones are scaled down.", POSITIVE] = 1.0
+    warmup_steps: Annotated[int, "Steps over which the rate rises to `lr`.", AtLeast(0)] = 15
+    decay: Annotated[Decay, "How the rate goes on after the warmup."] = "constant"
 
 
 @dataclass(frozen=True)
 class Sft:
     """The supervised stage on teacher responses, shared by the trials that start from it."""
 
-    updates: Annotated[int, "Supervised updates of the stage."] = 50
+    updates: Annotated[int, "Supervised updates of the stage.", AtLeast(1, MOST_STEPS)] = 50
     checkpoints: Annotated[list[int], "After which updates a trial can start (the K of sft_warmup)."] = field(
         default_factory=lambda: [15, 25, 50]
     )
-    after: Annotated[str, "What a trial does after the stage.", SFT_AFTER] = "restart"
+    after: Annotated[AfterSft, "What a trial does after the stage."] = "restart"
 
 
 @dataclass(frozen=True)
 class Training:
     """On-policy distillation; one optimizer update per batch."""
 
-    steps: Annotated[int, "Optimizer updates of a trial."] = 400
-    prompts_per_step: Annotated[int, "Prompts of an update."] = 64
-    samples_per_prompt: Annotated[int, "Responses sampled for each of them."] = 4
-    max_prompt_tokens: Annotated[int, "Longer prompts are passed over."] = 1024
-    max_response_tokens: Annotated[int, "Training responses are cut here."] = 7168
-    objective: Annotated[str, "What is minimised at each token of a rollout.", OBJECTIVES] = "renormalized"
-    top_k: Annotated[int, "Ids of the student's support in the objective."] = 16
-    checkpoint_every: Annotated[int, "Steps between checkpoints; each is evaluated, and so is the last step."] = 20
+    steps: Annotated[int, "Optimizer updates of a trial.", AtLeast(1, MOST_STEPS)] = 400
+    prompts_per_step: Annotated[int, "Prompts of an update.", AtLeast(1)] = 64
+    samples_per_prompt: Annotated[int, "Responses sampled for each of them.", AtLeast(1)] = 4
+    max_prompt_tokens: Annotated[int, "Longer prompts are passed over.", AtLeast(1)] = 1024
+    max_response_tokens: Annotated[int, "Training responses are cut here.", AtLeast(1)] = 7168
+    objective: Annotated[ObjectiveName, "What is minimised at each token of a rollout."] = "renormalized"
+    top_k: Annotated[int, "Ids of the student's support in the objective.", AtLeast(1)] = 16
+    checkpoint_every: Annotated[
+        int, "Steps between checkpoints; each is evaluated, and so is the last step.", AtLeast(1)
+    ] = 20
     optimizer: Optimizer = field(default_factory=Optimizer)
     sft: Sft = field(default_factory=Sft)
 
@@ -187,8 +226,8 @@ class BenchmarkRun:
     With a `path`, a key that is none of the declared ones is a benchmark of one's own.
     """
 
-    n: Annotated[int, "Samples for each problem."] = 1
-    limit: Annotated[int | None, "Only the first so many problems; null: all."] = None
+    n: Annotated[int, "Samples for each problem.", AtLeast(1, MOST_SAMPLES)] = 1
+    limit: Annotated[int | None, "Only the first so many problems; null: all.", AtLeast(1)] = None
     path: Annotated[str | None, "Hub id, or a local JSON Lines or parquet file."] = None
     revision: Annotated[
         str | None, "Of a hub id: its commit, 40 hex digits. Of a file: its sha256; null takes it as it is."
@@ -203,15 +242,15 @@ class BenchmarkRun:
 class Evaluation:
     """pass@1 of checkpoints by sampling. How many samples which checkpoint gets is in no id: records are extended."""
 
-    max_response_tokens: Annotated[int, "Evaluation responses are cut here."] = 8192
-    temperature: Annotated[float, "Sampling temperature."] = 1.0
+    max_response_tokens: Annotated[int, "Evaluation responses are cut here.", AtLeast(1)] = 8192
+    temperature: Annotated[float, "Sampling temperature.", POSITIVE] = 1.0
     seed: Annotated[int, "Seed of the samples."] = 0
-    budget: Annotated[str, "Which checkpoints get how many samples.", BUDGETS] = "full"
-    error: Annotated[float, "Bound on the probability that a race drops the checkpoint that `full` would select."] = (
-        0.05
-    )
+    budget: Annotated[EvaluationBudget, "Which checkpoints get how many samples."] = "full"
+    error: Annotated[
+        float, "Bound on the probability that a race drops the checkpoint that `full` would select.", A_PROBABILITY
+    ] = 0.05
     rescore: Annotated[bool, "Whether the selected checkpoint is evaluated again on fresh samples."] = True
-    benchmarks: Annotated[dict[str, BenchmarkRun | None], "Benchmarks by key; null leaves one out."] = field(
+    benchmarks: Annotated[dict[str, BenchmarkRun], "Benchmarks by key; null leaves one out.", SOME_BENCHMARK] = field(
         default_factory=dict
     )
 
@@ -220,24 +259,26 @@ class Evaluation:
 class Probe:
     """The continuation probe of the untrained student (paper, Figure "continuation gain")."""
 
-    prompts: Annotated[int, "The first so many training prompts whose gold is known."] = 64
-    prefixes: Annotated[int, "Rollouts of each behavior for a prompt."] = 4
-    continuations: Annotated[int, "Continuations of each truncated rollout, by the student and by the teacher."] = 4
-    lengths: Annotated[list[float], "Lengths of the prefixes in tokens; below 1: shares of the response limit."] = (
-        field(default_factory=lambda: [0.25, 0.5, 0.75])
-    )
-    epsilon: Annotated[float | None, "Budget of the trust region in nats; null: the experiment's largest ε₀."] = None
+    prompts: Annotated[int, "The first so many training prompts whose gold is known.", AtLeast(1)] = 64
+    prefixes: Annotated[int, "Rollouts of each behavior for a prompt.", AtLeast(1)] = 4
+    continuations: Annotated[
+        int, "Continuations of each truncated rollout, by the student and by the teacher.", AtLeast(1)
+    ] = 4
+    lengths: Annotated[
+        list[float], "Lengths of the prefixes in tokens; below 1: shares of the response limit.", LENGTHS
+    ] = field(default_factory=lambda: [0.25, 0.5, 0.75])
+    epsilon: Annotated[
+        float | None, "Budget of the trust region in nats; null: the experiment's largest ε₀.", POSITIVE
+    ] = None
 
 
 @dataclass(frozen=True)
 class Engine:
     """What generates and what learns."""
 
-    rollout: Annotated[str, "Engine that samples.", ENGINES] = "torch"
-    learner: Annotated[str, "Engine that trains.", ENGINES] = "torch"
-    dtype: Annotated[str, "Numbers of the forward passes; the learner's master weights are float32.", DTYPES] = (
-        "bfloat16"
-    )
+    rollout: Annotated[EngineName, "Engine that samples."] = "torch"
+    learner: Annotated[EngineName, "Engine that trains."] = "torch"
+    dtype: Annotated[Dtype, "Numbers of the forward passes; the learner's master weights are float32."] = "bfloat16"
 
 
 @dataclass(frozen=True)
@@ -247,7 +288,7 @@ class Setup:
     title: Annotated[str, "Name of the setup in tables and figures."] = ""
     student: Model = field(default_factory=Model)
     teacher: Model = field(default_factory=Model)
-    tokenizer: Annotated[str | None, "Tokenizer of embedded models; null: the teacher's own.", TOKENIZERS] = None
+    tokenizer: Annotated[TokenizerName | None, "Tokenizer of embedded models; null: the teacher's own."] = None
     vocabulary: Vocabulary = field(default_factory=Vocabulary)
     prompt: PromptTemplate = field(default_factory=PromptTemplate)
     data: Data = field(default_factory=Data)
@@ -261,9 +302,11 @@ class Setup:
 class Placement:
     """Where the roles of one trial live."""
 
-    mode: Annotated[str, "How roles are spread over processes.", PLACEMENTS] = "inline"
-    gpus: Annotated[int, "GPUs of one trial; not given: 1 where a pair has more than 500 M parameters, else 0."] = 0
-    cpus: Annotated[float, "CPU cores of one trial, its driver included."] = 1.0
+    mode: Annotated[PlacementMode, "How roles are spread over processes."] = "inline"
+    gpus: Annotated[
+        int, "GPUs of one trial; not given: 1 where a pair has more than 500 M parameters, else 0.", AT_MOST_ONE_GPU
+    ] = 0
+    cpus: Annotated[float, "CPU cores of one trial, its driver included.", POSITIVE] = 1.0
 
 
 @dataclass(frozen=True)
@@ -272,32 +315,34 @@ class Runtime:
 
     placement: Placement = field(default_factory=Placement)
     rollout_batch: Annotated[
-        int | None, "Sequences decoded at once; null: what fits on the GPU at full length, 512 on CPUs."
+        int | None, "Sequences decoded at once; null: what fits on the GPU at full length, 512 on CPUs.", AtLeast(1)
     ] = None
     draft_length: Annotated[
-        int | None, "Draft length γ while blending; null: from ε and the sizes of the two models."
+        int | None, "Draft length γ while blending; null: from ε and the sizes of the two models.", AtLeast(1)
     ] = None
-    micro_batch_tokens: Annotated[int, "Padded tokens in one forward pass of scoring or learning."] = 16384
-    keep: Annotated[str, "Which checkpoints stay on disk.", KEPT] = "best"
-    worker_timeout_s: Annotated[float, "Seconds after which a call of an actor counts as lost."] = 7200.0
-    grader_deadline_s: Annotated[float, "Seconds the grader may take for one answer."] = 5.0
-    wandb: Annotated[str, "What W&B gets to see.", WANDB_MODES] = "auto"
+    micro_batch_tokens: Annotated[int, "Padded tokens in one forward pass of scoring or learning.", AtLeast(1)] = 16384
+    keep: Annotated[Kept, "Which checkpoints stay on disk."] = "best"
+    worker_timeout_s: Annotated[float, "Seconds after which a call of an actor counts as lost.", POSITIVE] = 7200.0
+    grader_deadline_s: Annotated[float, "Seconds the grader may take for one answer.", POSITIVE] = 5.0
+    wandb: Annotated[WandbMode, "What W&B gets to see."] = "auto"
     wandb_project: Annotated[str, "W&B project."] = "trb"
-    rollout_texts: Annotated[int, "Training rollouts whose text is written, per step."] = 4
+    rollout_texts: Annotated[int, "Training rollouts whose text is written, per step.", AtLeast(0)] = 4
 
 
 @dataclass(frozen=True)
 class ExperimentFile:
     """An experiment file as written; `load.load_experiment` resolves its setups."""
 
-    name: Annotated[str, "Name of the results folder; by default that of the file."] = ""
+    name: Annotated[str, "Name of the results folder; by default that of the file.", A_FILE_NAME] = ""
     setups: Annotated[list[str], "Setup files by name: first those in setups/ beside the experiment, then shipped."] = (
         field(default_factory=list)
     )
     methods: Annotated[dict[str, Any], "Methods with their knobs; a list of values is an axis of the grid."] = field(
         default_factory=dict
     )
-    seeds: Annotated[list[int], "Seeds of each trial, an axis of the grid."] = field(default_factory=lambda: [0])
+    seeds: Annotated[list[int], "Seeds of each trial, an axis of the grid.", *SEEDS] = field(
+        default_factory=lambda: [0]
+    )
     data_dir: Annotated[str | None, "Folder of the data files; also TRB_DATA_DIR."] = None
     engine: Annotated[dict[str, Any], "Differences to the setups' engine.", Engine] = field(default_factory=dict)
     training: Annotated[dict[str, Any], "Differences to the setups' training.", Training] = field(default_factory=dict)

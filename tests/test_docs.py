@@ -139,7 +139,6 @@ def test_a_pinned_model_that_changes_is_refused(here: Path) -> None:
 def test_the_rows_of_the_example_of_a_benchmark_are_problems(here: Path) -> None:
     setup = load_experiment(here / "sums.yaml").setups["arithmetic"]
     run = setup.evaluation.benchmarks["my"]
-    assert run is not None
     assert (run.n, run.problems) == (4, 3)
     assert set(setup.evaluation.benchmarks) == {"arithmetic_short", "my"}
     found = [(problem.id, problem.gold and problem.gold.answer) for problem in load_benchmark("my", None, run)]

@@ -34,7 +34,19 @@ CONFINED = {
 # The palette of the paper's methods, and which of them a figure shows.
 NAMING_METHODS = {"analysis.figures.style", "analysis.figures.diagnostics"}
 HEAVY = {"torch", "ray", "transformers", "wandb", "matplotlib", "pandas", "datasets"}
-LIGHT = {"errors", "config", "cores", "records", "grading", "experiment", "selection", "planning", "monitor", "cli"}
+LIGHT = {
+    "errors",
+    "config",
+    "rules",
+    "cores",
+    "records",
+    "grading",
+    "experiment",
+    "selection",
+    "planning",
+    "monitor",
+    "cli",
+}
 LIGHT_MODULES = {
     *("policy.spec", "policy.draft_length", "engines.memory", "data.benchmarks", "data.files", "data.sources"),
     *("models.checkpoints", "tracking.projection", "tracking.login"),

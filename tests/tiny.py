@@ -14,7 +14,7 @@ from scipy import stats
 from torch import Tensor
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from orchestrator.config import Engine, Model, Optimizer, Runtime, Setup, Training, Vocabulary
+from orchestrator.config import Engine, Model, ObjectiveName, Optimizer, Runtime, Setup, Training, Vocabulary
 from orchestrator.engines.interface import ModelFolder, Owner
 from orchestrator.engines.torch.causal import CausalModel
 from orchestrator.engines.torch.engine import TorchEngine
@@ -133,7 +133,7 @@ def assert_frequencies(counts: Array, probability: Array) -> None:
 def torch_engine(
     folder: Path,
     rollout_batch: int = 512,
-    objective: str = "renormalized",
+    objective: ObjectiveName = "renormalized",
     optimizer: Optimizer | None = None,
     micro_batch_tokens: int = 64,
     draft_length: int | None = None,
@@ -146,7 +146,7 @@ def torch_engine(
 def worker_spec(
     folder: Path,
     rollout_batch: int = 512,
-    objective: str = "renormalized",
+    objective: ObjectiveName = "renormalized",
     optimizer: Optimizer | None = None,
     micro_batch_tokens: int = 64,
     draft_length: int | None = None,

@@ -1,4 +1,4 @@
-"""`trb config`: every key with type, default and meaning, read off `orchestrator.config` and the table of methods.
+"""`trb config`: every key with type, rule, default and meaning, read off `config` and the table of methods.
 
 With an experiment instead of a key: the resolved values, each with where it comes from.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import textwrap
-import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -23,6 +22,7 @@ from orchestrator.experiment.grids import PLACEMENT_KEY, SEEDS_KEY
 from orchestrator.experiment.load import SHARED_PARTS, layers, load_experiment, origin
 from orchestrator.experiment.methods import METHODS
 from orchestrator.experiment.shipped import find_experiment
+from orchestrator.rules import entries
 
 KINDS = {int: "whole number", float: "number", str: "text", bool: "true or false"}
 GIVEN_BY_SETUP = (config.Shape, config.Vocabulary, config.DataFile)  # where 0 and "" stand for "not given"
@@ -34,13 +34,20 @@ Path_ = tuple[str, ...]  # a dotted key in parts
 
 @dataclass(frozen=True)
 class Key:
-    """One key: its dotted name, type, default as YAML writes it, meaning, and choices with a line each if closed."""
+    """One key: its dotted name, type, default as YAML writes it, meaning, and choices with a line each if closed.
+
+    `rule` is what its values have to be beside their type, empty if they may be anything.
+    """
 
     name: str
     kind: str
     default: str
     meaning: str
     choices: Mapping[str, str]
+    rule: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self).items() if name != "rule"}
 
 
 def all_keys() -> list[Key]:
@@ -63,10 +70,11 @@ def find_keys(word: str) -> list[Key]:
 
 
 def reference(keys: Sequence[Key], width: int) -> str:
-    """The keys as text: a line with type and default, the meaning and the choices below it."""
+    """The keys as text: a line with default, type and rule, the meaning and the choices below it."""
     lines = []
     for key in keys:
-        lines.append(f"{key.name} = {key.default}  ({key.kind})")
+        kind = f"{key.kind}; {key.rule}" if key.rule else key.kind
+        lines.append(f"{key.name} = {key.default}  ({kind})")
         lines += textwrap.wrap(key.meaning, max(min(width, WIDTH), 40), initial_indent="    ", subsequent_indent="    ")
         for choice, text in key.choices.items():
             indent = " " * 8
@@ -105,29 +113,27 @@ def show(what: str | None, overrides: Sequence[str], as_json: bool, width: int) 
     if overrides:
         raise refuse("override", overrides[0], "an EXP.yaml before it")
     keys = all_keys() if what is None else find_keys(what)
-    return json.dumps([asdict(key) for key in keys], indent=2) if as_json else reference(keys, width)
+    return json.dumps([key.to_json() for key in keys], indent=2) if as_json else reference(keys, width)
 
 
 def _keys(schema: type, prefix: Path_) -> Iterator[Key]:
     """Keys of a dataclass, with those of the dataclasses inside it."""
-    hints = typing.get_type_hints(schema, include_extras=True)
+    known = entries(schema)
     for field in dataclasses.fields(schema):
-        hint, path = hints[field.name], (*prefix, field.name)
-        if dataclasses.is_dataclass(hint):
-            yield from _keys(typing.cast(type, hint), path)
+        entry, path = known[field.name], (*prefix, field.name)
+        if dataclasses.is_dataclass(entry.kind):
+            yield from _keys(typing.cast(type, entry.kind), path)
             continue
-        kind, meaning, *more = typing.get_args(hint)
-        choices = more[0] if more and isinstance(more[0], dict) else {}
-        part = more[0] if more and dataclasses.is_dataclass(more[0]) else None
-        if part is None:
-            yield Key(".".join(path), _kind(kind, choices), _default(schema, field), meaning, choices)
-        else:  # an experiment's differences to its setups
-            yield from _keys(typing.cast(type, part), path)
+        if entry.part is not None:  # an experiment's differences to its setups
+            yield from _keys(entry.part, path)
+        else:
+            kind, rule = _kind(entry.kind, entry.choices), "; ".join(map(str, entry.rules))
+            yield Key(".".join(path), kind, _default(schema, field), entry.meaning, entry.choices, rule)
         if path == ("methods",):
             yield from _knobs()
-        inner = _inner(kind)
+        inner = _inner(entry.kind)
         if inner is not None:
-            yield from _keys(inner, (*path, ANY) if typing.get_origin(kind) is dict else path)
+            yield from _keys(inner, (*path, ANY) if typing.get_origin(entry.kind) is dict else path)
 
 
 def _knobs() -> Iterator[Key]:
@@ -147,7 +153,7 @@ def _knobs() -> Iterator[Key]:
 
 
 def _inner(kind: Any) -> type | None:
-    """The dataclass inside list[…], dict[str, … | None] or … | None, if there is one."""
+    """The dataclass inside list[…], dict[str, …] or … | None, if there is one."""
     for argument in (kind, *typing.get_args(kind)):
         if dataclasses.is_dataclass(argument):
             return typing.cast(type, argument)
@@ -158,15 +164,17 @@ def _inner(kind: Any) -> type | None:
 
 def _kind(hint: Any, choices: Mapping[str, str]) -> str:
     """`whole number`, `list of text`, `text or null`, `one of full, adaptive`."""
-    arguments = [a for a in typing.get_args(hint) if a is not type(None)]
+    arguments = [argument for argument in typing.get_args(hint) if argument is not type(None)]
+    if type(None) in typing.get_args(hint):
+        return f"{_kind(arguments[0], choices)} or null"
+    if choices:
+        return f"one of {', '.join(choices)}"
     match typing.get_origin(hint):
-        case types.UnionType | typing.Union:
-            return f"{_kind(arguments[0], choices)} or null"
         case origin if origin is list:
             return f"list of {_kind(arguments[0], {})}s".replace("texts", "text")
         case origin if origin is dict:
             return "mapping"
-    return f"one of {', '.join(choices)}" if choices else KINDS.get(hint, "mapping")
+    return KINDS.get(hint, "mapping")
 
 
 def _default(schema: type, field: dataclasses.Field) -> str:

@@ -109,7 +109,7 @@ def _document(options: argparse.Namespace, setup: Setup, records: dict[str, list
 def _default_path(options: argparse.Namespace, setup: Setup, document: dict[str, Any]) -> Path:
     """A file of its own for each model, setup and way of evaluating it, among the results."""
     asked = {key: document[key] for key in ("model", "revision", "setup", "stops_as", "seed", "step", "limit")}
-    asked["n"] = {key: run.n for key, run in setup.evaluation.benchmarks.items() if run is not None}
+    asked["n"] = {key: run.n for key, run in setup.evaluation.benchmarks.items()}
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(options.model).resolve().name or options.model)
     return options.runs.resolve() / "results" / "eval" / f"{name}-{digest(asked | {'ids': evaluation_ids(setup)})}.json"
 
@@ -173,8 +173,7 @@ def _evaluate(
     records = {}
     try:
         for key, run in job.setup.evaluation.benchmarks.items():
-            if run is not None:
-                records[key] = evaluator.evaluate(None, key, range(run.n), step)
+            records[key] = evaluator.evaluate(None, key, range(run.n), step)
     finally:
         evaluator.close()
     return records

@@ -40,9 +40,7 @@ def drawn_evaluation_ids(setup: Setup, draw: int, grader: str = GRADER_VERSION) 
 
 def full_samples(evaluation: Evaluation, benchmark: str) -> int:
     """Samples of each problem under the full protocol: n of a benchmark."""
-    run = evaluation.benchmarks[benchmark]
-    assert run is not None
-    return run.n
+    return evaluation.benchmarks[benchmark].n
 
 
 def rungs(evaluation: Evaluation) -> list[dict[str, int]]:
@@ -61,7 +59,6 @@ def samples_at_once(evaluation: Evaluation, kind: str) -> dict[str, int]:
 def problems_wanted(evaluation: Evaluation, benchmark: str) -> int:
     """How many problems of a benchmark are evaluated."""
     run = evaluation.benchmarks[benchmark]
-    assert run is not None
     total = benchmark_of(benchmark, run).problems
     return total if run.limit is None else min(run.limit, total)
 

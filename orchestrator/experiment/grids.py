@@ -5,20 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from orchestrator.config import Placement
+from orchestrator.config import SEEDS, Placement
 from orchestrator.errors import UserError, refuse, unknown
 from orchestrator.experiment import strict
 from orchestrator.experiment.methods import METHODS, Knob
+from orchestrator.rules import MOST
 
 PLACEMENT_KEY = "placement"
-
-
 SEEDS_KEY = "seeds"
-
-
-MOST = 10**9  # of a knob, where its own interval has no end
-
-
 RESERVED = (PLACEMENT_KEY, SEEDS_KEY)  # what a method's block may hold beside its knobs
 
 
@@ -49,18 +43,9 @@ def parse_methods(raw: dict[str, Any], default: Placement) -> Asked:
         if PLACEMENT_KEY in body:
             asked.placements[method] = _placement(method, body[PLACEMENT_KEY], default)
         if SEEDS_KEY in body:
-            asked.seeds[method] = check_seeds(f"methods.{method}.{SEEDS_KEY}", body[SEEDS_KEY])
+            strict.obey(f"methods.{method}.{SEEDS_KEY}", body[SEEDS_KEY], SEEDS)
+            asked.seeds[method] = body[SEEDS_KEY]
     return asked
-
-
-def check_seeds(key: str, seeds: Any) -> list[int]:
-    """`seeds` as they are; UserError unless they are one or several distinct whole numbers ≥ 0."""
-    whole = isinstance(seeds, list) and all(type(seed) is int and 0 <= seed <= strict.LARGEST for seed in seeds)
-    if not whole or not seeds:
-        raise refuse(key, seeds, "one or several whole numbers ≥ 0, for example [0, 1, 2]")
-    if len(set(seeds)) != len(seeds):
-        raise refuse(key, seeds, "every seed once")
-    return seeds
 
 
 def without_own_seeds(raw: dict[str, Any]) -> dict[str, Any]:
@@ -86,7 +71,7 @@ def _values(key: str, knob: Knob, raw: Any) -> list[Any]:
     for value in values:
         if not knob.accepts(value):
             raise refuse(key, value, knob.describe())
-        if value > MOST:
+        if value > MOST:  # where the interval has no end
             raise refuse(key, value, f"{knob.describe()}, at most {MOST:g}")
     typed = [knob.kind(value) for value in values]
     repeated = next((v for i, v in enumerate(typed) if v in typed[:i]), None)

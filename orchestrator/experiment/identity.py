@@ -116,7 +116,6 @@ def evaluation_identity(setup: Setup, benchmark: str, grader: str = GRADER_VERSI
     The number of samples is not in it: more samples extend a record, they do not replace it.
     """
     run = setup.evaluation.benchmarks[benchmark]
-    assert run is not None
     return {
         "benchmark": benchmark_of(benchmark, run).identity(run) | {"limit": run.limit},
         "prompt": part(setup.prompt, PROMPT),

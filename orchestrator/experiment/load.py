@@ -58,6 +58,7 @@ def _read_experiment(path: Path, overrides: Sequence[str]) -> config.Experiment:
     ):
         runtime = dataclasses.replace(runtime, placement=dataclasses.replace(runtime.placement, gpus=1))
     asked = parse_methods(file.methods, runtime.placement)
+    strict.check(file)
     return config.Experiment(
         name=file.name,
         setups={name: setup for name, (setup, _) in read.items()},
@@ -178,7 +179,7 @@ def _checked_setup(path: Path) -> dict[str, Any]:
     """A setup file as written; UserError that names the file where a key or a type is wrong."""
     raw = _read_yaml(path)
     try:
-        strict.build(config.Setup, raw)
+        _build_setup(raw)
     except UserError as error:
         revision = "; of a local folder leave it out at first" if (error.key or "").endswith(".revision") else ""
         raise UserError(f"{_from_here(path)}: {error}{revision}", error.key) from None
@@ -186,9 +187,16 @@ def _checked_setup(path: Path) -> dict[str, Any]:
 
 
 def _build_setup(raw: dict[str, Any]) -> config.Setup:
-    setup: config.Setup = strict.build(config.Setup, raw)
-    benchmarks = {key: run for key, run in setup.evaluation.benchmarks.items() if run is not None}
-    return dataclasses.replace(setup, evaluation=dataclasses.replace(setup.evaluation, benchmarks=benchmarks))
+    return strict.build(config.Setup, _without_null_benchmarks(raw))
+
+
+def _without_null_benchmarks(setup: dict[str, Any]) -> dict[str, Any]:
+    """The values of a setup without the benchmarks that are set to null, which leaves them out."""
+    evaluation = setup.get("evaluation")
+    if not isinstance(evaluation, dict) or not isinstance(evaluation.get("benchmarks"), dict):
+        return setup  # there are none, or `strict.build` refuses their type
+    benchmarks = {key: run for key, run in evaluation["benchmarks"].items() if run is not None}
+    return setup | {"evaluation": evaluation | {"benchmarks": benchmarks}}
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:

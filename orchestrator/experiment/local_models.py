@@ -69,9 +69,9 @@ def vocabulary_of(key: str, folder: Path) -> Vocabulary:
     return Vocabulary(size, 1 + max(_token_ids(key, folder).values()))
 
 
-def _benchmark(key: str, run: BenchmarkRun | None, notes: list[str]) -> BenchmarkRun | None:
-    path = Path(run.path).expanduser() if run is not None and run.path else None
-    if run is None or path is None or not path.exists():
+def _benchmark(key: str, run: BenchmarkRun, notes: list[str]) -> BenchmarkRun:
+    path = Path(run.path).expanduser() if run.path else None
+    if path is None or not path.exists():
         return run
     run = replace(run, path=str(path.resolve()))
     where = f"evaluation.benchmarks.{key}"

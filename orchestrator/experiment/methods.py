@@ -13,6 +13,7 @@ from typing import Any
 from orchestrator.config import Setup, Training
 from orchestrator.errors import UserError, did_you_mean, one_of, refuse
 from orchestrator.policy.spec import Behavior, Objective, Student, TeacherInjection, Tempered, TrustRegion
+from orchestrator.rules import Interval
 
 VETO_OBJECTIVES = ("renormalized", "surrogate", "truncated", "full")
 
@@ -26,40 +27,34 @@ class Knob:
 
     meaning: str
     kind: type
-    low: float
-    high: float
-    low_open: bool = False
-    high_open: bool = False
+    interval: Interval
     symbol: str = ""  # in figures, as mathtext
     unit: str = ""
 
     def describe(self) -> str:
-        name = "a whole number" if self.kind is int else "a number"
-        left = ("> " if self.low_open else "≥ ") + f"{self.low:g}"
-        right = "" if self.high == float("inf") else f" and {'<' if self.high_open else '≤'} {self.high:g}"
-        return f"{name} {left}{right}"
+        """`a whole number ≥ 1`."""
+        return f"{'a whole number' if self.kind is int else 'a number'} {self.interval}"
 
     def accepts(self, value: Any) -> bool:
-        if isinstance(value, bool) or not isinstance(value, int if self.kind is int else (int, float)):
-            return False
-        above = value > self.low if self.low_open else value >= self.low
-        below = value < self.high if self.high_open else value <= self.high
-        return above and below
+        """Whether a value of a file has the type, where a whole number is a number too, and is in the interval."""
+        typed = isinstance(value, int if self.kind is int else (int, float)) and not isinstance(value, bool)
+        return typed and value in self.interval
 
 
-_INF = float("inf")
+FROM_ZERO, FROM_ONE = Interval(0), Interval(1)
+ABOVE_ZERO = Interval(0, low_open=True, high_open=True)
 
 
 def _budget(meaning: str, symbol: str) -> Knob:
-    return Knob(meaning, float, 0, _INF, symbol=symbol, unit="nats")
+    return Knob(meaning, float, FROM_ZERO, symbol=symbol, unit="nats")
 
 
 def _steps(meaning: str, symbol: str = "$K$") -> Knob:
-    return Knob(meaning, int, 1, _INF, symbol=symbol, unit="steps")
+    return Knob(meaning, int, FROM_ONE, symbol=symbol, unit="steps")
 
 
 def _temperature(meaning: str, symbol: str) -> Knob:
-    return Knob(meaning, float, 0, _INF, low_open=True, high_open=True, symbol=symbol)
+    return Knob(meaning, float, ABOVE_ZERO, symbol=symbol)
 
 
 # --- schedules ---
@@ -173,7 +168,7 @@ METHODS: dict[str, Method] = {
         {
             "beta_start": Knob(
                 "Weight of log p in Veto's target at the first step; it falls to zero over the run.",
-                float, 0, 1, high_open=True, symbol=r"$\beta_0$",
+                float, Interval(0, 1, high_open=True), symbol=r"$\beta_0$",
             ),
         },
         objective=_veto,
@@ -183,7 +178,7 @@ METHODS: dict[str, Method] = {
         "Interleaved teacher injection (SKD)",
         "SKD",
         {
-            "K": Knob("A drafted token outside the teacher's top K is replaced.", int, 1, _INF, symbol="$K$"),
+            "K": Knob("A drafted token outside the teacher's top K is replaced.", int, FROM_ONE, symbol="$K$"),
             "tau_T": _temperature("Temperature at which the teacher samples the replacement.", r"$\tau_T$"),
         },
         behavior=lambda knobs, step: TeacherInjection(knobs["K"], knobs["tau_T"]),

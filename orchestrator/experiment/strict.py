@@ -1,15 +1,16 @@
-"""Plain values → frozen dataclasses: every key known, every type right, errors that name the key."""
+"""Plain values → frozen dataclasses: every key known, every type right, every rule kept; errors name the key."""
 
 from __future__ import annotations
 
 import dataclasses
 import types
 import typing
+from collections.abc import Iterable
 from typing import Any
 
-from orchestrator.errors import LONGEST_VALUE, UserError, refuse, shortened, unknown
+from orchestrator.errors import LONGEST_VALUE, UserError, one_of, refuse, shortened, unknown
+from orchestrator.rules import LARGEST, Rule, entries
 
-LARGEST = 10**18
 EXAMPLES = {"methods": ", for example {vanilla: {}, skd: {K: [4, 16], tau_T: [0.6]}}"}
 _NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
@@ -17,16 +18,43 @@ _NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or 
 def build(schema: type, raw: Any, key: str = "") -> Any:
     """An instance of the dataclass `schema` from the mapping `raw`; absent keys keep their defaults.
 
+    Values have their types, but may break rules: `check` comes later, when all that gives values has done so.
     Raises UserError with the dotted key, its value and what would be right.
     """
+    known = entries(schema)
     if not isinstance(raw, dict):
-        raise refuse(key or "file", raw, f"a mapping with keys among {', '.join(typing.get_type_hints(schema))}")
-    hints = typing.get_type_hints(schema)
+        raise refuse(key or "file", raw, f"a mapping with keys among {', '.join(known)}")
     prefix = f"{key}." if key else ""
     for name in raw:
-        if name not in hints:
-            raise unknown(f"{prefix}{name}", "key", str(name), hints)
-    return schema(**{name: _value(hints[name], value, f"{prefix}{name}") for name, value in raw.items()})
+        if name not in known:
+            raise unknown(f"{prefix}{name}", "key", str(name), known)
+    return schema(**{name: _value(known[name].kind, value, f"{prefix}{name}") for name, value in raw.items()})
+
+
+def check(instance: Any, key: str = "") -> None:
+    """UserError on the first key of a configuration object, or of those inside it, whose value breaks its rule."""
+    prefix = f"{key}." if key else ""
+    for name, entry in entries(type(instance)).items():
+        where, value = f"{prefix}{name}", getattr(instance, name)
+        if value is None:
+            continue
+        obey(where, value, entry.rules)
+        if entry.choices:
+            one_of(where, value, entry.choices)
+        if dataclasses.is_dataclass(value):
+            check(value, where)
+        elif isinstance(value, dict):
+            for inner, item in value.items():
+                if dataclasses.is_dataclass(item):
+                    check(item, f"{where}.{inner}")
+
+
+def obey(key: str, value: Any, rules: Iterable[Rule]) -> None:
+    """UserError on the first of the rules that `value` breaks."""
+    for rule in rules:
+        expected = rule.refusal(value)
+        if expected is not None:
+            raise refuse(key, value, expected)
 
 
 def _value(hint: Any, raw: Any, key: str) -> Any:
@@ -36,9 +64,12 @@ def _value(hint: Any, raw: Any, key: str) -> Any:
         return build(typing.cast(type, hint), raw, key)
     arguments = typing.get_args(hint)
     match typing.get_origin(hint):
-        case types.UnionType | typing.Union:
-            inner = next(arg for arg in arguments if arg is not type(None))
-            return None if raw is None else _value(inner, raw, key)
+        case types.UnionType | typing.Union:  # of words, or of a type and null
+            if raw is None and type(None) in arguments:
+                return None
+            return _value(next(argument for argument in arguments if argument is not type(None)), raw, key)
+        case typing.Literal:  # whether it is one of the words is a rule
+            return _scalar(str, raw, key)
         case origin if origin is list:
             if not isinstance(raw, list):
                 raise refuse(key, raw, f"a list, for example {_listed(key, raw)}")

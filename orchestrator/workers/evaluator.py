@@ -74,7 +74,6 @@ class EvaluatorWorker:
             self._sampler.load(weights)
         evaluation = self._setup.evaluation
         run = evaluation.benchmarks[benchmark]
-        assert run is not None
         problems = load_benchmark(benchmark, self._data_dir, run)[: run.limit]
         requests = []
         for index, problem in enumerate(problems):

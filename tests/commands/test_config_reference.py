@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import typing
 from pathlib import Path
 
 import pytest
@@ -14,11 +13,17 @@ from orchestrator import config
 from orchestrator.cli import main
 from orchestrator.commands.config_reference import all_keys, find_keys, reference, resolved
 from orchestrator.experiment.methods import METHODS
+from orchestrator.rules import choices, entries
 from tests.sweeps import ROOT, write_experiment
 
 QUICKSTART = ROOT / "experiments" / "quickstart.yaml"
 OF_FILES = [
-    thing for thing in vars(config).values() if dataclasses.is_dataclass(thing) and thing is not config.Experiment
+    thing
+    for thing in vars(config).values()
+    if dataclasses.is_dataclass(thing)
+    and isinstance(thing, type)
+    and thing.__module__ == config.__name__
+    and thing is not config.Experiment
 ]
 
 
@@ -32,9 +37,9 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, s
 
 @pytest.mark.parametrize("schema", OF_FILES, ids=lambda schema: schema.__name__)
 def test_every_field_has_a_meaning_in_a_sentence(schema: type) -> None:
-    for name, hint in typing.get_type_hints(schema, include_extras=True).items():
-        if not dataclasses.is_dataclass(hint):
-            _, meaning, *_ = typing.get_args(hint)
+    for name, entry in entries(schema).items():
+        if not dataclasses.is_dataclass(entry.kind):
+            meaning = entry.meaning
             assert meaning[0].isupper() or not meaning[0].isalpha(), (schema, name)
             assert meaning.endswith("."), (schema, name)
 
@@ -59,7 +64,16 @@ def test_closed_choices_are_listed_with_a_line_each() -> None:
     assert text.startswith("training.objective = renormalized  (one of renormalized, surrogate, tail,")
     assert [
         line.split(":")[0].strip() for line in text.splitlines() if line.startswith("      ") and ": " in line
-    ] == list(config.OBJECTIVES)
+    ] == list(choices(config.ObjectiveName))
+
+
+def test_rules_stand_beside_the_type_in_the_text_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert printed(capsys, "training.steps")[1].startswith(
+        "training.steps = 400  (whole number; ≥ 1 and ≤ 1,000,000)\n"
+    )
+    (key,) = json.loads(printed(capsys, "training.steps", "--json")[1])
+    assert list(key) == ["name", "kind", "default", "meaning", "choices"]
+    assert key["kind"] == "whole number"
 
 
 @pytest.mark.parametrize(

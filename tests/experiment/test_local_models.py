@@ -64,7 +64,6 @@ def test_a_file_is_a_benchmark_under_any_key(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "my.jsonl")
     experiment = with_benchmark(tmp_path, "my-2.set", path=str(path), n=4)
     run = experiment.setups["tiny"].evaluation.benchmarks["my-2.set"]
-    assert run is not None
     assert (run.problems, run.revision) == (5, hashlib.sha256(path.read_bytes()).hexdigest())
     [note] = experiment.notes
     assert note.endswith(f"to pin it: evaluation.benchmarks.my-2.set.revision={run.revision}")

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from orchestrator.config import Optimizer
+from orchestrator.config import ObjectiveName, Optimizer
 from orchestrator.engines.interface import Limits
 from orchestrator.engines.torch.causal import CausalModel, load_model
 from orchestrator.engines.torch.decoding import Decoding, generate
@@ -349,7 +349,7 @@ def sampled(engine: TorchEngine, behavior: Behavior) -> Rollouts:
 @pytest.mark.parametrize("blended", [True, False])
 @pytest.mark.parametrize("objective", ["renormalized", "full"])
 def test_the_engine_takes_the_same_update_as_a_plain_implementation(
-    models_folder: Path, objective: str, blended: bool
+    models_folder: Path, objective: ObjectiveName, blended: bool
 ) -> None:
     optimizer = replace(OPTIMIZER, eps=1e-3)
     engine = tiny.torch_engine(models_folder, rollout_batch=5, objective=objective, optimizer=optimizer)
