@@ -91,7 +91,7 @@ def unit_cost(study: Study, unit: Unit) -> Cost:
         timed_steps=len(steps),
         repeated=len(steps) - len(set(steps)),
         training_tokens=_sum(row.get("response_tokens") for row in metrics),
-        teacher_positions=_sum(judged) if unit.kind == "trial" else None,
+        teacher_positions=_sum(judged) if unit.is_trial else None,
         evaluation_tokens=_evaluation_tokens(study, unit),
     )
 

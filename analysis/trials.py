@@ -59,7 +59,7 @@ def read_trials(study: Study) -> list[Trial]:
             values = selection.benchmark_scores(run, list(ids.values()), known.best_step)
             scores = {key: PERCENT * value for key, value in zip(ids, values, strict=True) if value is not None}
         average = selection.exact_mean(list(scores.values()))
-        method = BASE if unit.kind == "base_eval" else unit.method or ""
+        method = BASE if unit.is_untrained else unit.method or ""
         seconds = unit_cost(study, unit).total_seconds if run.started else None
         found.append(
             Trial(

@@ -99,7 +99,7 @@ class Grid:
 def read_settings(study: Study, setup: str) -> list[Setting]:
     """The settings of a setup in the grid's order, with the scores evaluated so far."""
     ids = list(study.evaluation_ids(setup).values())
-    trials = study.with_units([unit for unit in study.units_of(setup) if unit.kind == "trial"])
+    trials = study.with_units([unit for unit in study.units_of(setup) if unit.is_trial])
     return [
         Setting(group[0].method or "", group[0].knobs, tuple(group), _scores(study, group, ids))
         for family in trials.families()

@@ -62,7 +62,7 @@ def base_scores(study: Study) -> dict[str, float]:
     """Mean pass@1 of each setup's untrained student."""
     found = {}
     for unit in study.units:
-        if unit.kind != "base_eval":
+        if not unit.is_untrained:
             continue
         ids = list(study.evaluation_ids(unit.setup).values())
         score = selection.mean_score(study.reader(unit), ids, 0)

@@ -103,7 +103,7 @@ def names(statuses: Sequence[UnitStatus]) -> dict[str, str]:
     setups, seeds = {s.setup for s in statuses}, {s.seed for s in statuses}
     found = {}
     for s in statuses:
-        seeded = len(seeds) > 1 and s.kind != "base_eval"
+        seeded = len(seeds) > 1 and not s.is_untrained
         parts = [s.setup] * (len(setups) > 1) + [s.label] + [f"seed {s.seed}"] * seeded
         found[s.id] = " ".join(parts)
     return found

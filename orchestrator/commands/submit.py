@@ -15,6 +15,7 @@ from rich.console import Console
 
 from orchestrator.commands import display, watching
 from orchestrator.errors import ClusterDied
+from orchestrator.experiment.kinds import KIND_NAMES
 from orchestrator.experiment.units import Unit, expand
 from orchestrator.monitor import status
 from orchestrator.monitor.status import UnitStatus
@@ -49,7 +50,7 @@ class Submission:
         return status.collect(self.study)
 
     def trials_done(self) -> int:
-        return sum(unit.kind == "trial" and unit.state == "done" for unit in self.collect())
+        return sum(unit.is_trial and unit.state == "done" for unit in self.collect())
 
     def say(self, line: str) -> None:
         self.console.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -110,9 +111,8 @@ def _say_where(job: Submission) -> None:
 
 def _to_run(missing: list[Unit]) -> str:
     """`8 units to run: 6 trials, 1 supervised stage, 1 untrained student`."""
-    kinds = {"trial": "trial", "sft": "supervised stage", "base_eval": "untrained student"}
     counts = Counter(unit.kind for unit in missing)
-    parts = [f"{counts[kind]} {name}{'s' * (counts[kind] > 1)}" for kind, name in kinds.items() if counts[kind]]
+    parts = [f"{counts[kind]} {name}{'s' * (counts[kind] > 1)}" for kind, name in KIND_NAMES.items() if counts[kind]]
     return f"{len(missing)} unit{'s' * (len(missing) > 1)} to run: {', '.join(parts)}"
 
 

@@ -97,7 +97,7 @@ def event(s: UnitStatus) -> str:
     best = "" if s.score is None else f", best {percent(s.score)} at step {s.best_step}"
     match s.state:
         case "done":
-            return f"done{best if s.kind == 'trial' else _score(s)}"
+            return f"done{best if s.is_trial else _score(s)}"
         case "failed":
             return f"failed at step {s.step}/{s.steps}: {s.error}"
         case "damaged":
@@ -105,7 +105,7 @@ def event(s: UnitStatus) -> str:
         case "interrupted":
             return f"interrupted at step {s.step}/{s.steps}"
         case "waiting":
-            return f"trained{best}; {s.doing}" if s.kind == "trial" else f"evaluated{_score(s)}; {s.doing}"
+            return f"trained{best}; {s.doing}" if s.is_trial else f"evaluated{_score(s)}; {s.doing}"
         case _:
             return _running(s)
 
@@ -114,7 +114,7 @@ def _running(s: UnitStatus) -> str:
     attempt = f"attempt {s.attempt} of {s.attempts}, " if s.attempt and s.attempt > 1 else ""
     left = f", about {duration(s.seconds_left)} left" if s.seconds_left is not None else ""
     if s.phase == RESCORING:
-        step = f" step {s.best_step}" if s.kind == "trial" else ""
+        step = f" step {s.best_step}" if s.is_trial else ""
         return f"{attempt}rescoring{step} on fresh samples{left}"
     if s.latest_step is None or not s.step:
         return f"{attempt}{s.phase or 'starting'}{left}"

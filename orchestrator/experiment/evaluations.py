@@ -10,6 +10,7 @@ from typing import NamedTuple
 from orchestrator.config import Evaluation, Setup
 from orchestrator.data.benchmarks import benchmark_of
 from orchestrator.experiment.identity import digest, evaluation_identity
+from orchestrator.experiment.kinds import OfKind
 from orchestrator.grading.grader import GRADER_VERSION
 
 FRESH = 1  # draw of the samples that take no part in selection
@@ -51,9 +52,9 @@ def rungs(evaluation: Evaluation) -> list[dict[str, int]]:
     return [dict(zip(full, sizes, strict=True)) for sizes in rung_sizes(list(full.values()))]
 
 
-def samples_at_once(evaluation: Evaluation, kind: str) -> dict[str, int]:
+def samples_at_once(evaluation: Evaluation, unit: OfKind) -> dict[str, int]:
     """Benchmark → samples a checkpoint gets as soon as it is there; the untrained student has no rivals."""
-    return rungs(evaluation)[-1 if kind == "base_eval" else 0]
+    return rungs(evaluation)[-1 if unit.is_untrained else 0]
 
 
 def problems_wanted(evaluation: Evaluation, benchmark: str) -> int:

@@ -14,16 +14,17 @@ from typing import Any
 
 from orchestrator.config import Experiment, Placement, Setup
 from orchestrator.experiment.identity import Models, base_identity, digest, sft_identity, trial_identity
+from orchestrator.experiment.kinds import Kind, OfKind
 from orchestrator.experiment.made_models import models_of
 from orchestrator.experiment.methods import BASE, METHODS, method_label, supervised_updates
 
 
 @dataclass(frozen=True)
-class Unit:
+class Unit(OfKind):
     """One run directory. `identity` holds everything that can change what training produces."""
 
     id: str
-    kind: str  # base_eval | sft | trial | probe
+    kind: Kind
     setup: str
     method: str | None
     knobs: dict[str, Any]
@@ -38,7 +39,7 @@ class Unit:
     @property
     def label(self) -> str:
         """Method and knobs for people: `TRB epsilon0=0.05 K=12`."""
-        name = method_label(BASE if self.kind == "base_eval" else self.method or self.kind)
+        name = method_label(BASE if self.is_untrained else self.method or self.kind)
         return " ".join([name, *(f"{k}={v:g}" for k, v in self.knobs.items())])
 
 
@@ -85,7 +86,7 @@ def families(units: Iterable[Unit]) -> list[Family]:
     """
     settings_of: dict[tuple[str, str | None], dict[str, Setting]] = defaultdict(lambda: defaultdict(list))
     for unit in units:
-        if unit.kind in ("trial", "base_eval"):
+        if unit.has_scores:
             settings_of[unit.setup, unit.method][unit.label].append(unit)
     return [list(settings.values()) for settings in settings_of.values()]
 
@@ -96,7 +97,7 @@ def checkpoint_steps(unit: Unit, setup: Setup) -> list[int]:
     With `checkpoint_every: 20` a trial of 50 steps makes them after 20, 40 and 50. The supervised stage makes those
     that trials start from; the untrained student trains nothing and makes none.
     """
-    if unit.kind == "sft":
+    if unit.is_supervised:
         steps = {*setup.training.sft.checkpoints, unit.steps}
     else:
         every = setup.training.checkpoint_every

@@ -10,6 +10,7 @@ from typing import Any
 
 from orchestrator.experiment import evaluations
 from orchestrator.experiment.evaluations import Sampling
+from orchestrator.experiment.kinds import Kind, OfKind
 from orchestrator.experiment.methods import BASE, method_label
 from orchestrator.experiment.units import Family, Unit
 from orchestrator.monitor.time_left import Job, seconds_of, sweep_seconds, work_left, work_once_trained
@@ -25,7 +26,7 @@ STATES = ("done", "running", "failed", "damaged", "interrupted", "queued", "wait
 
 
 @dataclass(frozen=True)
-class UnitStatus:
+class UnitStatus(OfKind):
     """`state` is one of STATES; `score` is the best mean pass@1 so far, in [0, 1], at `best_step`.
 
     `phase` is `training`, `evaluating` or `rescoring`: what the unit does, or what it waits for. `doing` says the same
@@ -36,7 +37,7 @@ class UnitStatus:
     id: str
     setup: str
     label: str
-    kind: str
+    kind: Kind
     seed: int
     state: str
     step: int
@@ -178,7 +179,7 @@ def _overview(study: Study, session: Session | None) -> Overview:
     if session is None:
         return Overview(statuses, families, left, used=used)
     elapsed = time.monotonic() - session.started
-    finished = sum(s.kind == "trial" and s.state == "done" for s in statuses) - session.trials_before
+    finished = sum(s.is_trial and s.state == "done" for s in statuses) - session.trials_before
     rate = 3600 * finished / elapsed if finished > 0 and elapsed else None
     return Overview(statuses, families, left, elapsed, rate, used, cluster)
 
@@ -197,7 +198,7 @@ def _family(study: Study, family: Family) -> _Family:
     if now.settled:
         return _Family(family, now.wants, best)
     members = frozenset(unit.id for setting in family for unit in setting)
-    if setup.evaluation.budget == "adaptive" and family[0][0].kind == "trial":
+    if setup.evaluation.budget == "adaptive" and family[0][0].is_trial:
         return _Family(family, now.wants, best, EVALUATING, members)
     if not setup.evaluation.rescore:
         return _Family(family, now.wants, best)
@@ -232,7 +233,7 @@ class _View:
         run = self.study.reader(unit)
         metrics = run.metrics()
         ids = list(self.study.evaluation_ids(unit.setup).values())
-        scores = {} if unit.kind == "sft" else selection.trajectory(run, ids)
+        scores = selection.trajectory(run, ids) if unit.has_scores else {}
         best = selection.best_step(run, ids) if scores else None
         latest = max(scores, default=None)
         state = self._state(unit, run)
@@ -290,7 +291,7 @@ class _View:
         if state not in ("queued", "waiting"):
             return None
         if not run.trained:
-            return EVALUATING if unit.kind == "base_eval" else TRAINING
+            return TRAINING if unit.trains else EVALUATING
         asked = self.wanted.get(unit.id)
         if asked:
             return RESCORING if all(sampling.draw == evaluations.FRESH for sampling in asked) else EVALUATING

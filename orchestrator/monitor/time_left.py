@@ -30,8 +30,8 @@ def work_left(experiment: Experiment, unit: Unit, run: RunReader, step: int, mis
         work[BLENDED] = max(0, blended - step)
         work[PLAIN] = max(0, unit.steps - max(step, blended))
         made = run.next_step // setup.training.checkpoint_every if run.next_step < unit.steps else unit.steps
-        to_come = max(0, checkpoints_evaluated(unit, setup) - made) if unit.kind == "trial" else 0
-        for benchmark, samples in samples_at_once(evaluation, unit.kind).items():
+        to_come = max(0, checkpoints_evaluated(unit, setup) - made) if unit.is_trial else 0
+        for benchmark, samples in samples_at_once(evaluation, unit).items():
             work[benchmark] += to_come * samples * problems_wanted(evaluation, benchmark)
     for sampling, samples in missing.items():
         work[sampling.benchmark] += samples * problems_wanted(evaluation, sampling.benchmark)
@@ -47,7 +47,7 @@ def work_once_trained(experiment: Experiment, family: Family) -> Work:
     setup = experiment.setups[unit.setup]
     candidates, work = family_size(family, setup), Counter[str]()
     for benchmark, responses in evaluation_generations(setup).items():
-        at_once = samples_at_once(setup.evaluation, unit.kind)[benchmark]
+        at_once = samples_at_once(setup.evaluation, unit)[benchmark]
         of_one = at_once * problems_wanted(setup.evaluation, benchmark)
         if of_one < responses:
             expected = expected_share(candidates, setup)

@@ -82,7 +82,7 @@ def training_seconds(setup: Setup, unit: Unit, first: int) -> float:
     tokens = sequences * (training.max_prompt_tokens + limit)
     blended = _decoding(student, sequences, limit) + _decoding(teacher, sequences, limit)
     plain = (
-        _decoding(teacher if unit.kind == "sft" else student, sequences, limit)
+        _decoding(teacher if unit.is_supervised else student, sequences, limit)
         + 2 * teacher.parameters * tokens / FLOPS
     )
     return online * blended + alone * plain + (online + alone) * 6 * student.parameters * tokens / FLOPS

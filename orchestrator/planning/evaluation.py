@@ -59,9 +59,9 @@ def checkpoints_evaluated(unit: Unit, setup: Setup) -> int:
 
     Those of the supervised stage are only started from.
     """
-    if unit.kind == "trial":
+    if unit.is_trial:
         return len(checkpoint_steps(unit, setup))
-    return 1 if unit.kind == "base_eval" else 0
+    return 1 if unit.is_untrained else 0
 
 
 def evaluation_generations(setup: Setup) -> dict[str, int]:
@@ -124,7 +124,7 @@ def disk_gib(experiment: Experiment, units: Iterable[Unit]) -> Range:
     best, kept, most = experiment.runtime.keep == "best", 0.0, 0.0
     for unit in units:
         setup = experiment.setups[unit.setup]
-        if unit.kind == "trial":
+        if unit.is_trial:
             made, of_one = checkpoints_evaluated(unit, setup), decoder(setup.student, setup).weight_bytes / GIB
             kept += of_one * (1 if best else made)
             most += of_one * (min(made, 2) if best and not decided_by_family(experiment, unit) else made)

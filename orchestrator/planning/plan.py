@@ -155,7 +155,7 @@ def resources(experiment: Experiment, unit: Unit) -> Resources:
 
 def teacher_online_steps(unit: Unit) -> int:
     """Steps whose behavior policy needs the teacher's distribution at every token; they come first."""
-    if unit.kind != "trial":
+    if not unit.is_trial:
         return 0
     return sum(needs_teacher(unit.method, unit.knobs, step) for step in range(unit.steps))
 
@@ -177,7 +177,7 @@ def phase_seconds(setup: Setup, unit: Unit, runtime: Runtime, scenario: Scenario
         scenario.prompt * training.max_prompt_tokens + scenario.mean_response * training.max_response_tokens
     )
     online, alone = steps_left(unit, first)
-    scored = 0 if unit.kind == "sft" else alone
+    scored = 0 if unit.is_supervised else alone
     return {
         ROLLOUT: rollout_seconds(setup, unit, runtime, scenario, first),
         SCORE: scored * 2 * teacher.parameters * tokens / flops_per_s,
@@ -195,7 +195,7 @@ def steps_left(unit: Unit, first: int = 0) -> tuple[int, int]:
 def rollout_seconds(setup: Setup, unit: Unit, runtime: Runtime, scenario: Scenario, first: int = 0) -> float:
     """Seconds to generate the training responses of a unit; batches are asked for only where they are decoded."""
     online, alone = steps_left(unit, first)
-    if unit.kind == "sft":  # the teacher answers by itself; its tokens are the targets
+    if unit.is_supervised:  # the teacher answers by itself; its tokens are the targets
         return alone * step_seconds(setup, runtime, scenario, "teacher")
     seconds = alone * step_seconds(setup, runtime, scenario, "student") if alone else 0.0
     return seconds + (online * step_seconds(setup, runtime, scenario, "student", "teacher") if online else 0.0)
@@ -216,7 +216,7 @@ def evaluation_seconds(setup: Setup, unit: Unit, runtime: Runtime, scenario: Sce
     if not evaluated:
         return 0.0
     student = decoder(setup.student, setup)
-    batch = decode_batch(setup, runtime, GPU_GIB, False, limit, trains=unit.kind != "base_eval")
+    batch = decode_batch(setup, runtime, GPU_GIB, False, limit, trains=unit.trains)
     return evaluated * sum(
         decode_seconds(student, generations, batch, limit, setup.training, scenario)
         for generations in evaluation_generations(setup).values()

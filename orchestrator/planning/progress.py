@@ -35,7 +35,7 @@ def done_of(study: Study) -> dict[str, Done]:
         run, state = study.reader(unit), state_of.get(unit.id)
         found[unit.id] = Done(
             steps=unit.steps if run.trained else min(run.next_step, unit.steps),
-            generations=0 if unit.kind == "sft" else _generations(study, unit),
+            generations=_generations(study, unit) if unit.has_scores else 0,
             selected=state is not None and state.settled,
             rescored=state is not None and state.settled and not state.wants,
             complete=run.trained and unit.id not in wanted,
@@ -87,7 +87,7 @@ def reasons(study: Study) -> list[Reason]:
 
 
 def _why_started(unit: Unit, run: RunReader, wanted: Mapping[Sampling, int], setup: Setup) -> str:
-    if not run.trained and unit.kind != "base_eval":
+    if unit.trains and not run.trained:
         failed = f", failed: {run.error}" if run.error else ""
         return f"{'runs now' if run.running else 'training incomplete'}: step {run.next_step} of {unit.steps}{failed}"
     if not wanted:

@@ -164,7 +164,7 @@ def checkpoints_gib(plan: Plan) -> Range:
 def totals(plan: Plan) -> dict[str, Any]:
     """Sums over the units, as plain values; `left` holds those of what is not there yet."""
     units = [planned.unit for planned in plan.units]
-    trials = [unit for unit in units if unit.kind == "trial"]
+    trials = [unit for unit in units if unit.is_trial]
     hours, disk = total_gpu_hours(plan), checkpoints_gib(plan)
     return {
         "units": len(units),

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from orchestrator.config import Experiment
 from orchestrator.engines.memory import Memory
+from orchestrator.experiment.kinds import KIND_NAMES
 from orchestrator.experiment.methods import method_label
 from orchestrator.planning.cpu_time import CpuTime
 from orchestrator.planning.plan import GPU_GIB, PHASES, Plan
@@ -96,7 +97,7 @@ def _gib(size: float) -> str:
 
 
 def _heading(plan: Plan, total: dict[str, Any]) -> str:
-    names = {"trial": "trial", "base_eval": "base evaluation", "sft": "supervised stage"}
+    names = {"trial": KIND_NAMES["trial"], "base_eval": "base evaluation", "sft": KIND_NAMES["sft"]}
     kinds = ", ".join(_count(total["by_kind"][kind], name) for kind, name in names.items() if kind in total["by_kind"])
     lines = [f"[bold]{escape(plan.experiment.name)}[/] · {_count(total['units'], 'unit')}: {kinds}"]
     for key, setup in plan.experiment.setups.items():

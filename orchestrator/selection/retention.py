@@ -26,7 +26,7 @@ def prune(study: Study) -> None:
         return
     for family in study.families():
         first = family[0][0]
-        if first.kind != "trial" or not scores.decided_by_family(study.experiment, first):
+        if not first.is_trial or not scores.decided_by_family(study.experiment, first):
             continue
         state = family_state(study, family)
         if state.settled and not state.wants:

@@ -126,7 +126,7 @@ def evaluated_steps(study: Study, setting: Setting) -> list[int]:
     """Checkpoints that all seeds of a setting have on all benchmarks; a trial's are not the untrained student."""
     ids = study.evaluation_ids(setting[0].setup).values()
     steps = [set(study.reader(unit).evaluated_steps(evaluation_id)) for unit in setting for evaluation_id in ids]
-    return [step for step in sorted(set.intersection(*steps)) if step > 0 or setting[0].kind == "base_eval"]
+    return [step for step in sorted(set.intersection(*steps)) if step > 0 or setting[0].is_untrained]
 
 
 def best_of(candidates: Sequence[Candidate]) -> Candidate | None:

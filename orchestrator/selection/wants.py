@@ -47,13 +47,13 @@ def family_state(study: Study, family: Family) -> FamilyState:
     """
     evaluation = study.setup_of(family[0][0]).evaluation
     members = [unit for setting in family for unit in setting]
-    at_once = evaluations.samples_at_once(evaluation, members[0].kind)
+    at_once = evaluations.samples_at_once(evaluation, members[0])
     first_rungs = _union(
         _lacking(study, [unit], step, at_once) for unit in members for step in _kept_checkpoints(study, unit)
     )
     # A race is decided among all checkpoints of a family. One that came later could have beaten whoever had been
     # dropped by then, so no race begins before every trial is trained and has its first samples.
-    trained = all(unit.kind == "base_eval" or study.reader(unit).trained for unit in members)
+    trained = all(study.reader(unit).trained for unit in members if unit.trains)
     if first_rungs or not trained:
         return FamilyState(first_rungs, settled=False)
     next_rung = _next_rung(study, family)
@@ -134,7 +134,7 @@ def _lacking(study: Study, setting: Sequence[Unit], step: int, wanted: dict[str,
 
 def _kept_checkpoints(study: Study, unit: Unit) -> Iterable[int]:
     """Steps whose checkpoints were not dropped; the untrained student is always there."""
-    return [0] if unit.kind == "base_eval" else study.reader(unit).committed_checkpoints()
+    return [0] if unit.is_untrained else study.reader(unit).committed_checkpoints()
 
 
 def _is_kept(study: Study, setting: Sequence[Unit], step: int) -> bool:

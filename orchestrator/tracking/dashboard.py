@@ -125,7 +125,7 @@ def _sections(study: Study) -> Iterator[ws.Section]:
 
 def logged_columns(units: Sequence[Unit]) -> set[str]:
     """Columns of `metrics.jsonl` that some training step of the trials logs."""
-    trials = [unit for unit in units if unit.kind == "trial"]
+    trials = [unit for unit in units if unit.is_trial]
     behaviors = {behavior_at(unit.method, unit.knobs, step) for unit in trials for step in range(unit.steps)}
     return {key for one in behaviors for key in columns_of_step(one.needs_teacher, one.measures)}
 

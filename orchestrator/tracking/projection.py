@@ -145,7 +145,7 @@ def _best(unit: Unit, setup: Setup, run: RunReader) -> dict[str, Any]:
     """The best checkpoint, out of how many, and its score on each benchmark; empty without evaluations."""
     ids = evaluations.evaluation_ids(setup)
     known = list(ids.values())
-    best = None if unit.kind == "sft" else selection.best_step(run, known)
+    best = selection.best_step(run, known) if unit.has_scores else None
     if best is None:
         return {}
     scores = zip(ids, selection.benchmark_scores(run, known, best), strict=True)

@@ -61,9 +61,9 @@ class Trial:
 
     def catch_up(self) -> Iterator[Progress]:
         """Evaluate the checkpoints that are there: after a kill, or when benchmarks or samples were added."""
-        if self.unit.kind == "base_eval":
+        if self.unit.is_untrained:
             yield from self.evaluate(0, None)
-        elif self.unit.kind == "trial":
+        elif self.unit.is_trial:
             for step in self.run.committed_checkpoints():
                 yield from self.evaluate(step, self.run.checkpoint_path(step))
             self.prune()
@@ -78,7 +78,7 @@ class Trial:
         data = load_training_set(self.setup, self.spec.data_dir, self.tokenizer)
         self.run.describe_data(data.counts())
         self.start(learner=self.roles.learner, teacher=self.roles.teacher)
-        if self.unit.kind == "trial":
+        if self.unit.is_trial:
             self.start(rollout=self.roles.rollout)
         if self.run.next_step:
             self.roles.learner.restore(self.run.checkpoint_path(self.run.next_step))
@@ -112,7 +112,7 @@ class Trial:
 
     def catch_up_at(self, step: int) -> Iterator[Progress]:
         """Evaluate the checkpoint just made and drop those that are not kept."""
-        if self.unit.kind == "trial":
+        if self.unit.is_trial:
             yield from self.evaluate(step, self.run.checkpoint_path(step))
             self.prune()
         else:
@@ -130,7 +130,7 @@ class Trial:
 
     def samples_wanted(self, step: int) -> dict[Sampling, int]:
         """Samples that a checkpoint gets: at once, or because its family asks for more."""
-        at_once = evaluations.samples_at_once(self.setup.evaluation, self.unit.kind)
+        at_once = evaluations.samples_at_once(self.setup.evaluation, self.unit)
         wanted = {Sampling(benchmark, step, 0): n for benchmark, n in at_once.items()}
         asked = {sampling: n for sampling, n in self.assignment.wanted.items() if sampling.step == step}
         return wanted | {sampling: max(n, wanted.get(sampling, 0)) for sampling, n in asked.items()}
@@ -171,7 +171,7 @@ class Trial:
 
     def prune(self) -> None:
         """Keep the best checkpoint and the last, unless more are wanted."""
-        if self.spec.runtime.keep == "best" and self.assignment.prunes and self.unit.kind == "trial":
+        if self.spec.runtime.keep == "best" and self.assignment.prunes and self.unit.is_trial:
             best = best_step(self.run, list(evaluations.evaluation_ids(self.setup).values()))
             last = set() if self.run.next_step == self.unit.steps and best is not None else {self.run.next_step}
             self.run.drop_checkpoints(last | ({best} if best is not None else set()))

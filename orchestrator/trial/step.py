@@ -48,7 +48,7 @@ class TrainingStep:
         clock = Clock()
         prompts = self.data.batch(unit.first_batch + step, training.prompts_per_step)
         requests = self.requests(step, prompts)
-        if unit.kind == "sft":
+        if unit.is_supervised:
             rollouts, sampled = roles.teacher.sample(requests)
         else:
             roles.refresh(step)
@@ -58,7 +58,7 @@ class TrainingStep:
         # Blended rollouts bring their scores, and the supervised stage needs none. A teacher in a process of its own
         # scores while responses are graded here, so `score` is the time that grading does not hide.
         scores, scored = None, None
-        if unit.kind != "sft":
+        if not unit.is_supervised:
             if digest.scores is None:
                 scores, scored = roles.teacher.score(rollouts)
             clock.lap(SCORE)
@@ -77,7 +77,7 @@ class TrainingStep:
     def requests(self, step: int, prompts: list[tuple[int, TrainingPrompt]]) -> list[Request]:
         """samples_per_prompt requests for each prompt, in prompt order."""
         unit, training = self.spec.unit, self.spec.setup.training
-        purpose = Purpose.SFT if unit.kind == "sft" else Purpose.TRAINING
+        purpose = Purpose.SFT if unit.is_supervised else Purpose.TRAINING
         return [
             Request(prompt.ids, SequenceKey(purpose, unit.seed, step, index, sample))
             for index, prompt in prompts
@@ -87,7 +87,7 @@ class TrainingStep:
     def objective(self, step: int) -> Objective:
         """What this step minimises."""
         unit, training = self.spec.unit, self.spec.setup.training
-        if unit.kind == "sft":
+        if unit.is_supervised:
             return Objective("nll")
         assert unit.method is not None
         return METHODS[unit.method].objective(unit.knobs, training, step, unit.steps)
