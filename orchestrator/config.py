@@ -82,9 +82,13 @@ LENGTHS = Must(
     lambda lengths: bool(lengths) and all(0 < t < 1 or (t >= 1 and t % 1 == 0) for t in lengths),
 )
 SOME_BENCHMARK = Must("at least one benchmark", bool)
-A_FILE_NAME = Must(
+A_FOLDER_NAME = Must(
     "at most 80 lower-case letters, digits, '.', '_' and '-'",
     lambda name: re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,79}", name) is not None,
+)
+A_NAME = Must(  # a part of a path, and of nothing but one
+    "a name of at most 80 letters, digits, '.', '_' and '-', not starting with '.'",
+    lambda name: re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,79}", name) is not None,
 )
 SEEDS = (
     Must(
@@ -333,7 +337,7 @@ class Runtime:
 class ExperimentFile:
     """An experiment file as written; `load.load_experiment` resolves its setups."""
 
-    name: Annotated[str, "Name of the results folder; by default that of the file.", A_FILE_NAME] = ""
+    name: Annotated[str, "Name of the results folder; by default that of the file.", A_FOLDER_NAME] = ""
     setups: Annotated[list[str], "Setup files by name: first those in setups/ beside the experiment, then shipped."] = (
         field(default_factory=list)
     )

@@ -19,8 +19,9 @@ import yaml
 from orchestrator import config
 from orchestrator.errors import did_you_mean, refuse
 from orchestrator.experiment.grids import PLACEMENT_KEY, SEEDS_KEY
-from orchestrator.experiment.load import SHARED_PARTS, layers, load_experiment, origin
+from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.methods import METHODS
+from orchestrator.experiment.origins import SHARED_PARTS, layers, origin
 from orchestrator.experiment.shipped import find_experiment
 from orchestrator.rules import entries
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from orchestrator.data.benchmarks import BENCHMARKS
 from orchestrator.errors import UserError
 from orchestrator.experiment import shipped
-from orchestrator.experiment.load import known_setups, load_setup
+from orchestrator.experiment.load import load_setup
 from orchestrator.experiment.methods import METHODS
 from orchestrator.selection.results_folder import RECORD
 
@@ -56,7 +56,7 @@ def _methods(_: Path) -> Rows:
 
 
 def _setups(_: Path) -> Rows:
-    for name in known_setups():
+    for name in shipped.known_setups():
         yield name, load_setup(name).title
 
 

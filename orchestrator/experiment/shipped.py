@@ -1,11 +1,13 @@
-"""The experiments and setups that come with the program, in a checkout and in an installed package."""
+"""Experiments and setups by name: those that come with the program, in a checkout and in a package, and one's own."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-from orchestrator.errors import UserError, did_you_mean
+from orchestrator.config import A_NAME
+from orchestrator.errors import UserError, did_you_mean, refuse
+from orchestrator.experiment.strict import obey
 
 PACKAGE = Path(__file__).resolve().parents[1]
 PACKED = PACKAGE / "shipped"  # only a wheel has this folder: setup.py puts experiments/ there
@@ -28,3 +30,23 @@ def find_experiment(path: Path) -> Path:
     if path.is_dir():
         return path  # reading it says that it is no file
     raise UserError(f"{path}: no such file — a file, or one of {', '.join(shipped)}{did_you_mean(name, [*shipped])}")
+
+
+def known_setups(beside: Path | None = None) -> list[str]:
+    """Names of the setups that can be used: those beside the experiment file, and those that are shipped."""
+    return sorted({p.stem for folder in _setup_folders(beside) for p in folder.glob("*.yaml")})
+
+
+def _setup_folders(beside: Path | None) -> list[Path]:
+    own = [beside.resolve().parent / "setups"] if beside else []
+    return [*own, SETUPS]
+
+
+def setup_path(name: str, beside: Path | None) -> Path:
+    """The file of a setup. UserError, with those that are known, if there is none of that name."""
+    obey("setups", name, [A_NAME])
+    for folder in _setup_folders(beside):
+        if (folder / f"{name}.yaml").is_file():
+            return folder / f"{name}.yaml"
+    known = known_setups(beside)
+    raise refuse("setups", name, f"one of {', '.join(known)}{did_you_mean(name, known)}")

@@ -6,11 +6,11 @@ import math
 import re
 from pathlib import Path
 
-from orchestrator.config import Experiment, Model, Placement, Setup, TokenizerName
+from orchestrator.config import A_NAME, Experiment, Model, Placement, Setup, TokenizerName
 from orchestrator.data.benchmarks import check_source
 from orchestrator.errors import UserError, one_of, refuse
 from orchestrator.experiment.methods import METHODS
-from orchestrator.experiment.strict import check
+from orchestrator.experiment.strict import check, obey
 from orchestrator.rules import choices
 
 MOST_TRIALS = 10_000  # of one method
@@ -49,15 +49,9 @@ def check_setup(name: str, setup: Setup) -> None:
         raise refuse("training.sft.checkpoints", sft.checkpoints, f"updates between 1 and {sft.updates}")
     for key, run in setup.evaluation.benchmarks.items():
         check_source(key, run)
-        check_name("evaluation.benchmarks", key)
+        obey("evaluation.benchmarks", key, [A_NAME])
     if setup.training.top_k > setup.vocabulary.valid:
         raise refuse("training.top_k", setup.training.top_k, f"≤ the vocabulary of {setup.vocabulary.valid} ids")
-
-
-def check_name(key: str, name: str) -> None:
-    """UserError unless a setup's or a benchmark's name can be a part of a file name, and of nothing but one."""
-    if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,79}", name):
-        raise refuse(key, name, "a name of at most 80 letters, digits, '.', '_' and '-', not starting with '.'")
 
 
 def _check_placement(key: str, placement: Placement) -> None:

@@ -1,0 +1,72 @@
+"""Where the value of a key comes from: an override, the experiment's file, a setup's file, or a default."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator import config
+from orchestrator.errors import UserError
+from orchestrator.experiment.reading import from_here, merge, read_overrides, read_yaml
+from orchestrator.experiment.shipped import setup_path
+
+OVERRIDE, DEFAULT = "override", "default"
+SHARED_PARTS = ("engine", "training", "evaluation", "probe")  # an experiment's differences to each of its setups
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Values as one place gives them, and the name of that place."""
+
+    origin: str
+    values: dict[str, Any]
+
+
+def layers(path: Path, overrides: Sequence[str]) -> tuple[list[Layer], dict[str, Layer]]:
+    """Where the values of an experiment come from, the last word first: overrides, its file; and its setups' files."""
+    own, dotlist = read_yaml(path), read_overrides(overrides)
+    names = merge(own, dotlist).get("setups", [])
+    setups = {}
+    for name in names if isinstance(names, list) else []:
+        if isinstance(name, str):
+            file = setup_path(name, path)
+            setups[name] = Layer(from_here(file), read_yaml(file))
+    return [Layer(OVERRIDE, dotlist), Layer(str(path), own)], setups
+
+
+def origin(key: Sequence[str], above: Sequence[Layer]) -> str:
+    """Where the value of a key comes from: the first of the layers that says something of it, or `default`."""
+    return next((layer.origin for layer in above if _says(layer.values, key)), DEFAULT)
+
+
+def _says(values: Any, key: Sequence[str]) -> bool:
+    for part in key:
+        if not isinstance(values, dict):
+            return True  # a list or a scalar stands for all that is below it
+        if part not in values:
+            return False
+        values = values[part]
+    return True
+
+
+def with_origin(error: UserError, path: Path, overrides: Sequence[str]) -> UserError:
+    """The error with the file that its key's value stands in, or should; what was typed just now needs no place."""
+    if error.key is None or not str(error).startswith(error.key):
+        return error
+    try:
+        own, setups = layers(path, overrides)
+    except UserError:  # the error is about one of these files
+        return error
+    key = re.sub(r"\[\d+\]| .*", "", error.key)
+    for name, layer in setups.items():
+        parts = key.removeprefix(f"{name}.").split(".")
+        above = [*own, layer] if parts[0] in SHARED_PARTS else [layer]
+        place = origin(parts, above if parts[0] in config.Setup.__dataclass_fields__ else own)
+        if key.startswith(f"{name}.") and place == DEFAULT:
+            place = layer.origin
+        if place not in (DEFAULT, OVERRIDE):
+            return UserError(f"{error} ({place})", error.key)
+    return error

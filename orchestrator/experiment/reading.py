@@ -1,0 +1,89 @@
+"""YAML files and overrides → plain values, which nobody has checked yet."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from orchestrator.errors import LONGEST_VALUE, UserError, refuse, shortened
+from orchestrator.experiment import yaml_limits
+
+DEEPEST_KEY = 12  # parts of a dotted key
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file, with its references resolved. UserError names the file, and the line if known."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            text = file.read(yaml_limits.LONGEST + 1)
+        yaml_limits.check_limits(text)
+        raw = OmegaConf.to_container(OmegaConf.load(io.StringIO(text)), resolve=True)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except (IsADirectoryError, UnicodeDecodeError, PermissionError):
+        raise UserError(f"{path}: not a readable YAML file") from None
+    except yaml_limits.YamlTooLarge as error:
+        raise UserError(f"{path}: {error}") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" line {mark.line + 1}" if mark else ""
+        problem = " ".join(str(getattr(error, "problem", None) or "syntax").split())
+        raise UserError(f"{path}{where}: not valid YAML ({problem})") from None
+    except (OmegaConfBaseException, OSError, ValueError) as error:  # ValueError: a number of thousands of digits
+        raise UserError(f"{path}: {_first_line(error)}") from None
+    if not isinstance(raw, dict):
+        raise UserError(f"{path}: {type(raw).__name__} — a mapping of keys to values")
+    return cast(dict[str, Any], raw)
+
+
+def read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
+    """`training.steps=20` and the like as a mapping of mappings. UserError names the override."""
+    _check_overrides(overrides)
+    try:
+        return cast(dict[str, Any], OmegaConf.to_container(OmegaConf.from_dotlist(list(overrides)), resolve=True))
+    except (OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
+        raise refuse("override", " ".join(overrides), _first_line(error)) from None
+
+
+def _check_overrides(overrides: Sequence[str]) -> None:
+    """UserError on what is no override, on one that is too much to read, and on a key that is given twice."""
+    given: set[str] = set()
+    for item in overrides:
+        key, equals, value = item.partition("=")
+        if not equals or not key:
+            raise refuse("override", item, "key=value, for example training.steps=20")
+        if key in given:
+            raise UserError(f"{shortened(key, LONGEST_VALUE)}: given twice — every override once")
+        given.add(key)
+        if key.count(".") + key.count("[") > DEEPEST_KEY:
+            raise refuse("override", item, f"a key of at most {DEEPEST_KEY} parts")
+        try:
+            yaml_limits.check_limits(value)
+        except yaml_limits.YamlTooLarge as error:
+            raise refuse("override", item, str(error)) from None
+        except yaml.YAMLError:
+            pass  # reading them all says it
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def merge(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
+    """`top` over `base`; mappings merge, everything else (lists too) is replaced."""
+    merged = dict(base)
+    for key, value in top.items():
+        below = merged.get(key)
+        merged[key] = merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def from_here(path: Path) -> str:
+    """A path as people see it: below the working folder without that folder."""
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
