@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from orchestrator.config import SEEDS, Placement
+from orchestrator.config import SEEDS, Placement, PlacementMode
 from orchestrator.errors import UserError, refuse, unknown
 from orchestrator.experiment import strict
 from orchestrator.experiment.methods import METHODS, Knob
-from orchestrator.rules import MOST
+from orchestrator.rules import MOST, choices, entries
 
 PLACEMENT_KEY = "placement"
 SEEDS_KEY = "seeds"
@@ -39,32 +39,31 @@ def parse_methods(raw: dict[str, Any], default: Placement) -> Asked:
             continue
         if not isinstance(body, dict):
             raise refuse(f"methods.{method}", body, "a mapping of knobs to lists of values, {} for none")
-        asked.grids[method] = _grid(method, {k: v for k, v in body.items() if k not in RESERVED})
+        key, knobs = f"methods.{method}", METHODS[method].knobs
+        for name in body:
+            if name not in knobs and name not in RESERVED:
+                raise unknown(f"{key}.{name}", "key", name, [*knobs, *RESERVED])
+        asked.grids[method] = {name: _values(f"{key}.{name}", knob, body.get(name)) for name, knob in knobs.items()}
         if PLACEMENT_KEY in body:
-            asked.placements[method] = _placement(method, body[PLACEMENT_KEY], default)
+            asked.placements[method] = _placement(f"{key}.{PLACEMENT_KEY}", body[PLACEMENT_KEY], default)
         if SEEDS_KEY in body:
-            strict.obey(f"methods.{method}.{SEEDS_KEY}", body[SEEDS_KEY], SEEDS)
+            strict.obey(f"{key}.{SEEDS_KEY}", body[SEEDS_KEY], SEEDS)
             asked.seeds[method] = body[SEEDS_KEY]
     return asked
 
 
 def without_own_seeds(raw: dict[str, Any]) -> dict[str, Any]:
     """`methods` of an experiment file without the seeds that methods give for themselves; anything else as it is."""
-    return {
-        method: {k: v for k, v in body.items() if k != SEEDS_KEY} if isinstance(body, dict) else body
-        for method, body in raw.items()
-    }
-
-
-def _grid(method: str, body: dict[str, Any]) -> dict[str, list[Any]]:
-    knobs = METHODS[method].knobs
-    for name in body:
-        if name not in knobs:
-            raise unknown(f"methods.{method}.{name}", "key", name, [*knobs, *RESERVED])
-    return {name: _values(f"methods.{method}.{name}", knob, body.get(name)) for name, knob in knobs.items()}
+    shared: dict[str, Any] = {}
+    for method, body in raw.items():
+        if isinstance(body, dict):
+            body = {key: value for key, value in body.items() if key != SEEDS_KEY}
+        shared[method] = body
+    return shared
 
 
 def _values(key: str, knob: Knob, raw: Any) -> list[Any]:
+    """The values of a knob: one, or a list of distinct ones."""
     values = raw if isinstance(raw, list) else [raw]
     if raw is None or not values:
         raise UserError(f"{key}: missing — one or several values, each {knob.describe()}")
@@ -74,15 +73,16 @@ def _values(key: str, knob: Knob, raw: Any) -> list[Any]:
         if value > MOST:  # where the interval has no end
             raise refuse(key, value, f"{knob.describe()}, at most {MOST:g}")
     typed = [knob.kind(value) for value in values]
-    repeated = next((v for i, v in enumerate(typed) if v in typed[:i]), None)
-    if repeated is not None:
-        raise refuse(key, raw, f"{repeated!r} stands twice: every point of the grid once")
+    for index, value in enumerate(typed):
+        if value in typed[:index]:
+            raise refuse(key, raw, f"{value!r} stands twice: every point of the grid once")
     return typed
 
 
-def _placement(method: str, raw: Any, default: Placement) -> Placement:
-    values = {"mode": raw} if isinstance(raw, str) else raw
-    key = f"methods.{method}.{PLACEMENT_KEY}"
-    if not isinstance(values, dict):
-        raise refuse(key, raw, "inline, colocated, split, or a mapping with mode, gpus, cpus")
-    return strict.build(Placement, asdict(default) | values, key)
+def _placement(key: str, raw: Any, default: Placement) -> Placement:
+    """A placement given as a mode or as some of its keys; the others are those of `default`."""
+    given = {"mode": raw} if isinstance(raw, str) else raw
+    if not isinstance(given, dict):
+        modes, keys = ", ".join(choices(PlacementMode)), ", ".join(entries(Placement))
+        raise refuse(key, raw, f"{modes}, or a mapping with {keys}")
+    return strict.build(Placement, asdict(default) | given, key)

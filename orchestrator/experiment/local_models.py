@@ -7,7 +7,7 @@ holds; each of them is a note for the user, with the line that pins it.
 from __future__ import annotations
 
 import json
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -94,11 +94,12 @@ def _model(key: str, model: Model, notes: list[str]) -> Model:
         notes.append(f"{key}: the sha256 of {folder} is taken as it is; to pin it: revision: {model.revision}")
     elif set(model.revision) == {"0"}:
         raise refuse(f"{key}.revision", model.revision, f"left out at first, then what is printed for {folder}")
-    lacking = [field.name for field in fields(Shape) if field.name != "tied" and not getattr(model.shape, field.name)]
-    if lacking or model.eos == -1:
+    given = {name: size for name in CONFIG_KEYS if (size := getattr(model.shape, name))}
+    whole = len(given) == len(CONFIG_KEYS)
+    if not whole or model.eos == -1:
         shape, eos = describe(key, folder)
-        given = {field: getattr(model.shape, field) for field in CONFIG_KEYS if field not in lacking}
-        tied = shape.tied if lacking and model.shape.tied else model.shape.tied
+        # That embeddings are tied is the default: only of a shape that is given whole it is known to be meant.
+        tied = model.shape.tied if whole or not model.shape.tied else shape.tied
         model = replace(model, shape=replace(shape, **given, tied=tied), eos=eos if model.eos == -1 else model.eos)
     return replace(model, path=str(folder.resolve()))
 
@@ -111,8 +112,8 @@ def _vocabulary(name: str, setup: Setup) -> Vocabulary:
     folder = local_folder(setup.teacher) or local_folder(setup.student)
     if folder is None:
         return vocabulary
-    own = vocabulary_of(name, folder)
-    return Vocabulary(vocabulary.size or own.size, vocabulary.valid or own.valid)
+    of_folder = vocabulary_of(name, folder)
+    return Vocabulary(vocabulary.size or of_folder.size, vocabulary.valid or of_folder.valid)
 
 
 def _stop_id(key: str, folder: Path, config: dict[str, Any]) -> int:

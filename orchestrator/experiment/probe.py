@@ -26,7 +26,7 @@ PROMPTS_AT_ONCE = 16  # of a commit
 
 
 def probe_unit(experiment: Experiment, name: str, runs: Path | None = None) -> Unit:
-    """The probe of one setup with the experiment's first seed; a step is a commit. See `grid.expand` for `runs`.
+    """The probe of one setup with the experiment's first seed; a step is a commit. See `units.expand` for `runs`.
 
     Raises UserError where the experiment gives no budget, or a truncation length that cuts nothing.
     """
