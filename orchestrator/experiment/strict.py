@@ -58,6 +58,7 @@ def obey(key: str, value: Any, rules: Iterable[Rule]) -> None:
 
 
 def _value(hint: Any, raw: Any, key: str) -> Any:
+    """`raw` as the type `hint`, with what is inside it."""
     if hint is Any:
         return raw
     if dataclasses.is_dataclass(hint):
@@ -86,21 +87,16 @@ def _scalar(hint: Any, raw: Any, key: str) -> Any:
     if hint is float and isinstance(raw, int) and not isinstance(raw, bool):
         return float(raw)
     if isinstance(raw, hint) and (hint is bool or not isinstance(raw, bool)):
-        _check_scalar(raw, key)
+        if isinstance(raw, int) and abs(raw) > LARGEST:  # no tensor or generator takes it
+            raise refuse(key, raw, f"a whole number of at most {LARGEST}")
+        if isinstance(raw, str) and any(c in "\0\x7f" or "\ud800" <= c <= "\udfff" for c in raw):  # nor a file name
+            raise refuse(key, raw, "text without control characters")
         return raw
     if raw is None:
         raise UserError(f"{key}: no value — {_NAMES[hint]}", key)
     if hint is str and isinstance(raw, int | float):
         raise refuse(key, raw, "text, in quotes where it is digits alone")
     raise refuse(key, raw, _NAMES[hint])
-
-
-def _check_scalar(raw: Any, key: str) -> None:
-    """UserError on what no file name, hash or tensor could take."""
-    if isinstance(raw, int) and abs(raw) > LARGEST:
-        raise refuse(key, raw, f"a whole number of at most {LARGEST}")
-    if isinstance(raw, str) and any(c in "\0\x7f" or "\ud800" <= c <= "\udfff" for c in raw):
-        raise refuse(key, raw, "text without control characters")
 
 
 def _listed(key: str, raw: Any) -> str:
