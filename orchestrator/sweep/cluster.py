@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import logging
 import os
 import signal
@@ -75,6 +76,8 @@ def _ray(address: str | None, options: dict[str, Any]) -> Iterator[None]:
     try:
         yield
     except ClusterDied:
+        # Tune's placement groups call the servers as they are collected, and wait a minute for ones that are gone.
+        gc.freeze()
         atexit.register(_exit_at_once)  # before Ray's own handler, which would wait for what is gone
         raise
     except BaseException:
