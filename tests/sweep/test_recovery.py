@@ -1,12 +1,14 @@
 """Whatever dies or freezes on the way, every file equals those of an undisturbed sweep in the end.
 
-All waits end on conditions; only the limit of a whole test says that something hangs.
+Each disturbance has a trial of its own, which no earlier one has brought along. All waits end on conditions; only the
+limit of a whole test says that something hangs.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -18,62 +20,85 @@ import pytest
 from orchestrator.records.lease import holder_of
 from orchestrator.records.log import read_log
 from orchestrator.sweep.guard import Process, members, processes
-from tests.sweeps import Sweep, contents, start
+from tests.sweeps import contents, start, write_experiment
+from tests.without_ray import run_without_ray
 
 pytestmark = [pytest.mark.ray, pytest.mark.xdist_group("ray"), pytest.mark.timeout(1800)]
 
+BUDGETS = (0.05, 0.1, 0.2, 0.3)  # of a trial each, by which it is named
+METHODS = {"vanilla": {"placement": "colocated"}, "trust_region": {"epsilon0": [*BUDGETS], "K": [5]}}
+LONG = {"steps": 30, "checkpoint_every": 5}  # so that there is a middle on a fast machine, too
 
-def test_kills_leave_no_trace(undisturbed: Sweep, tmp_path: Path) -> None:
-    experiment, runs = undisturbed.experiment, tmp_path / "runs"
-    kill_driver_midway(experiment, runs)
-    kill_cluster_midway(experiment, runs)
+
+def test_kills_leave_no_trace(tmp_path: Path) -> None:
+    experiment = write_experiment(tmp_path, METHODS, training=LONG, evaluation={"rescore": False})
+    undisturbed, runs = tmp_path / "undisturbed", tmp_path / "runs"
+    run_without_ray(experiment, undisturbed)
+    shutil.copytree(undisturbed / ".models", runs / ".models")
+    (vanilla,) = (runs / unit.name for unit in undisturbed.glob("tiny-vanilla-*"))
+    for_driver, for_gcs, for_raylet, for_freezing = (trial_of(budget, undisturbed, runs) for budget in BUDGETS)
+
+    kill_driver_midway([experiment, *alone(BUDGETS[0]), "--runs", runs], for_driver)
+    kill_server_midway([experiment, *alone(BUDGETS[1]), "--runs", runs], for_gcs, "gcs_server")
+    kill_server_midway([experiment, *alone(BUDGETS[2]), "--runs", runs], for_raylet, "raylet")
+
     process = start("submit", experiment, "--runs", runs)
-    signal_a_trial_midway(process, runs, signal.SIGKILL)
-    stopped = signal_a_trial_midway(process, runs, signal.SIGSTOP)
+    signal_trials_midway(process, {vanilla: signal.SIGKILL, for_freezing: signal.SIGSTOP})
     out, err = process.communicate()
     assert process.returncode == 0, out + err
-    assert "has been stopped for" in (read_log(stopped) or "")
-    assert "attempt 2 of 3" in (read_log(stopped) or "")
-    assert contents(runs) == contents(undisturbed.runs)
+    assert "has been stopped for" in (read_log(for_freezing) or "")
+    for unit in (vanilla, for_freezing):
+        assert "attempt 2 of 3" in (read_log(unit) or "")
+    assert contents(runs) == contents(undisturbed)
 
 
-def kill_driver_midway(experiment: Path, runs: Path) -> None:
-    """SIGKILL `trb submit` while a trial is past its first commit and not done: its cluster ends with it."""
-    process = start("submit", experiment, "--runs", runs)
-    wait_for(process, lambda: holder(midway(runs)))
+def trial_of(budget: float, undisturbed: Path, runs: Path) -> Path:
+    """The run directory in `runs` of the trial with this budget."""
+    (unit,) = undisturbed.glob(f"tiny-trust_region-epsilon0={budget}-*")
+    return runs / unit.name
+
+
+def alone(budget: float) -> list[str]:
+    """What leaves no trial but the one with this budget."""
+    return ["methods.vanilla=null", f"methods.trust_region.epsilon0=[{budget}]"]
+
+
+def kill_driver_midway(arguments: list[str | Path], unit: Path) -> None:
+    """SIGKILL `trb submit` while the trial is past its first commit and not done: its cluster ends with it."""
+    process = start("submit", *arguments)
+    wait_for(process, lambda: worker_midway(unit))
     cluster, folder = cluster_of(process.pid)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
-    while cluster & set(processes().values()) or folder.exists():
-        time.sleep(0.1)
+    wait_until_gone(cluster, folder)
 
 
-def kill_cluster_midway(experiment: Path, runs: Path) -> None:
-    """SIGKILL the server that Ray cannot do without: the command says so in a line, and ends."""
-    process = start("submit", experiment, "--runs", runs)
-    wait_for(process, lambda: holder(midway(runs)))
+def kill_server_midway(arguments: list[str | Path], unit: Path, name: str) -> None:
+    """SIGKILL a server that Ray cannot do without: the command says so in a line and ends, and all of Ray with it."""
+    process = start("submit", *arguments)
+    wait_for(process, lambda: worker_midway(unit))
     cluster, folder = cluster_of(process.pid)
-    (server,) = (each.pid for each in cluster if b"gcs_server" in command_line(each.pid).split(b"\0")[0])
+    (server,) = (each.pid for each in cluster if Path(os.fsdecode(command_line(each.pid)[0])).name == name)
     os.kill(server, signal.SIGKILL)
     out, err = process.communicate()
     assert process.returncode == 1, out + err
-    assert (out + err).count("Ray's gcs_server died; what was committed is safe") == 1
+    assert (out + err).count(f"Ray's {name} died; what was committed is safe") == 1
     assert "Traceback" not in out + err
     assert "GCS" not in out + err
-    while cluster & set(processes().values()) or folder.exists():
-        time.sleep(0.1)
+    wait_until_gone(cluster, folder)
 
 
-def signal_a_trial_midway(process: subprocess.Popen[str], runs: Path, number: int) -> Path:
-    """Send a signal to the process that holds the lease of a trial that is midway; the trial's run directory."""
-    wait_for(process, lambda: holder(midway(runs)))
-    unit = midway(runs)
-    pid = holder(unit)
-    assert unit is not None
-    assert pid is not None
-    os.kill(pid, number)
-    wait_for(process, lambda: holder(unit) != pid)
-    return unit
+def signal_trials_midway(process: subprocess.Popen[str], signals: dict[Path, int]) -> None:
+    """Send each trial's process its signal as soon as the trial is midway."""
+    left = dict(signals)
+
+    def send() -> bool:
+        for unit in list(left):
+            if worker := worker_midway(unit):
+                os.kill(worker, left.pop(unit))
+        return not left
+
+    wait_for(process, send)
 
 
 def cluster_of(driver: int) -> tuple[set[Process], Path]:
@@ -81,31 +106,31 @@ def cluster_of(driver: int) -> tuple[set[Process], Path]:
     found = members(processes(), Path("/nowhere"), driver)
     guards = {each for each in found if b"orchestrator.sweep.guard" in command_line(each.pid)}
     (guard,) = guards
-    return found - guards, Path(os.fsdecode(command_line(guard.pid).split(b"\0")[-2]))
+    return found - guards, Path(os.fsdecode(command_line(guard.pid)[-1]))
 
 
-def command_line(pid: int) -> bytes:
+def wait_until_gone(cluster: set[Process], folder: Path) -> None:
+    while cluster & set(processes().values()) or folder.exists():
+        time.sleep(0.1)
+
+
+def command_line(pid: int) -> list[bytes]:
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
+        return Path(f"/proc/{pid}/cmdline").read_bytes().removesuffix(b"\0").split(b"\0")
     except OSError:
-        return b""
+        return [b""]
 
 
-def midway(runs: Path) -> Path | None:
-    """A trial with a commit, rows beyond it, and no end."""
-    for state in runs.glob("tiny-*/state.json"):
-        unit = state.parent
-        committed = json.loads(state.read_text())["offsets"]["metrics.jsonl"]
-        beyond = (unit / "metrics.jsonl").stat().st_size > committed > 0
-        if beyond and not (unit / "DONE").exists() and "-sft-" not in unit.name:
-            return unit
-    return None
-
-
-def holder(unit: Path | None) -> int | None:
-    """Process id in the lease of a unit, if it still runs."""
-    found = holder_of(unit.parent / ".locks" / f"{unit.name}.lock") if unit else None
-    return found.pid if found else None
+def worker_midway(unit: Path) -> int | None:
+    """Id of the process that holds the lease of a trial with a commit, rows beyond it, and no end."""
+    state = unit / "state.json"
+    if not state.exists() or (unit / "DONE").exists():
+        return None
+    committed = json.loads(state.read_text())["offsets"]["metrics.jsonl"]
+    if not (unit / "metrics.jsonl").stat().st_size > committed > 0:
+        return None
+    holder = holder_of(unit.parent / ".locks" / f"{unit.name}.lock")
+    return holder.pid if holder else None
 
 
 def wait_for(process: subprocess.Popen[str], condition: Callable[[], object]) -> None:

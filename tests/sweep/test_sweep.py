@@ -1,4 +1,4 @@
-"""A whole sweep through the command, undisturbed: what a user sees and finds."""
+"""A whole sweep through the command, undisturbed: what a user sees and finds, and that it is the same without Ray."""
 
 from __future__ import annotations
 
@@ -12,25 +12,35 @@ import pytest
 
 from orchestrator.records.rundir import RunReader
 from tests.sockets import listening_addresses
-from tests.sweeps import LONGEST_S, Sweep, contents, start, trb, write_experiment
+from tests.sweeps import LONGEST_S, Sweep, contents, run_sweep, start, trb
+from tests.without_ray import run_without_ray
 
-pytestmark = [pytest.mark.ray]
-# What one sweep's tests share is made beside what the other's share: a group is one test process.
-ON_FINISHED, ON_UNDISTURBED = pytest.mark.xdist_group("finished"), pytest.mark.xdist_group("undisturbed")
+pytestmark = [pytest.mark.ray, pytest.mark.xdist_group("ray")]
+METHODS = {"vanilla": {}, "sft_warmup": {"K": [4]}, "skd": {"K": [5], "tau_T": [0.6], "placement": "split"}}
+WITHOUT_SKD = "methods.skd=null"
 MORE = [
+    "evaluation.rescore=true",
     "evaluation.benchmarks.arithmetic_short.n=3",
     "evaluation.benchmarks.arithmetic_long.n=1",
     "evaluation.benchmarks.arithmetic_long.limit=4",
 ]
 
 
-def units(experiment: Path, runs: Path) -> list[dict]:
-    done = trb("status", experiment, "--runs", runs, "--json")
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
+    """Roles inline, and one trial whose roles are actors of their own; one sample for each problem.
+
+    Tests copy what they change.
+    """
+    return run_sweep(tmp_path_factory.mktemp("finished"), METHODS, evaluation={"rescore": False})
+
+
+def units(experiment: Path, runs: Path, *overrides: str) -> list[dict]:
+    done = trb("status", experiment, *overrides, "--runs", runs, "--json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)["units"]
 
 
-@ON_FINISHED
 def test_every_unit_is_done_and_the_table_is_printed(finished: Sweep) -> None:
     experiment, runs, out = finished.experiment, finished.runs, finished.shown
     assert {unit["state"] for unit in units(experiment, runs)} == {"done"}
@@ -38,7 +48,6 @@ def test_every_unit_is_done_and_the_table_is_printed(finished: Sweep) -> None:
     assert "SFT warmup" in out
 
 
-@ON_FINISHED
 def test_results_are_on_disk(finished: Sweep) -> None:
     runs = finished.runs
     names = {file.name for file in (runs / "results" / "sweep").iterdir()}
@@ -46,13 +55,11 @@ def test_results_are_on_disk(finished: Sweep) -> None:
     assert {"experiment.yaml", "trials.csv"} <= names
 
 
-@ON_FINISHED
 def test_the_end_names_the_commands_that_follow(finished: Sweep) -> None:
     for command in ("report", "figures"):
         assert f"trb {command} {finished.experiment} --runs {finished.runs}" in finished.shown
 
 
-@ON_FINISHED
 def test_the_supervised_stage_feeds_its_trial(finished: Sweep) -> None:
     experiment, runs = finished.experiment, finished.runs
     by_kind = {unit["kind"]: unit["id"] for unit in units(experiment, runs)}
@@ -62,7 +69,6 @@ def test_the_supervised_stage_feeds_its_trial(finished: Sweep) -> None:
     assert list(RunReader(runs, by_kind["sft"]).checkpoints()) == [4]
 
 
-@ON_FINISHED
 def test_run_directory_holds_what_the_contract_says(finished: Sweep) -> None:
     experiment, runs = finished.experiment, finished.runs
     unit = next(unit for unit in units(experiment, runs) if unit["label"] == "Vanilla")
@@ -81,7 +87,6 @@ def test_run_directory_holds_what_the_contract_says(finished: Sweep) -> None:
     assert log.rstrip().endswith("nothing more to do for now")
 
 
-@ON_FINISHED
 def test_submitting_again_does_nothing(finished: Sweep) -> None:
     experiment, runs = finished.experiment, finished.runs
     before = contents(runs)
@@ -91,52 +96,47 @@ def test_submitting_again_does_nothing(finished: Sweep) -> None:
     assert contents(runs) == before
 
 
-@ON_UNDISTURBED
-def test_more_benchmarks_and_samples_evaluate_and_do_not_retrain(
-    finished: Sweep, undisturbed: Sweep, tmp_path: Path
-) -> None:
-    """A benchmark is added and n raised; what comes out equals the sweep that asked for n = 3 at once."""
-    runs = tmp_path / "runs"
+def test_with_ray_and_without_it_come_the_same_bytes(finished: Sweep, tmp_path: Path) -> None:
+    """Models made in processes of their own, two trials at a time, roles as actors: here all is one process."""
+    run_without_ray(finished.experiment, tmp_path / "runs")
+    assert contents(finished.runs) == contents(tmp_path / "runs")
+
+
+def test_more_benchmarks_and_samples_evaluate_and_do_not_retrain(finished: Sweep, tmp_path: Path) -> None:
+    """A benchmark is added, n raised, the best sampled anew; it comes out as if all were asked for at once."""
+    runs, at_once = tmp_path / "runs", tmp_path / "at once"
     shutil.copytree(finished.runs, runs)
     before = contents(runs)
-    done = trb("submit", finished.experiment, *MORE, "--runs", runs)
+    done = trb("submit", finished.experiment, WITHOUT_SKD, *MORE, "--runs", runs)
     assert done.returncode == 0, done.stderr
     after = contents(runs)
     changed = {path for path in before if after[path] != before[path]}
-    assert changed == {path for path in before if "/evals/arithmetic_short-" in path}
+    assert changed == {path for path in before if "/evals/arithmetic_short-" in path and "-skd-" not in path}
     new = {path for path in after if path not in before}
-    assert all("/evals/arithmetic_long-" in path for path in new)
-    assert len(new) == 1 + 3 * 5  # the base model, and five checkpoints of three trials
-    reference = contents(undisturbed.runs)
-    shared = [path for path in changed if path in reference]
-    assert len(shared) >= 1 + 5
-    assert {path: after[path] for path in shared} == {path: reference[path] for path in shared}
+    assert all("/evals/" in path for path in new)
+    assert sum("/evals/arithmetic_long-" in path for path in new) >= 1 + 2 * 5  # untrained, and two trials' checkpoints
+    shutil.copytree(finished.runs / ".models", at_once / ".models")
+    run_without_ray(finished.experiment, at_once, WITHOUT_SKD, *MORE)
+    asked_at_once = {path: sha for path, sha in contents(at_once).items() if not path.endswith("/config.json")}
+    assert {path: after.get(path) for path in asked_at_once} == asked_at_once
+    assert new <= set(asked_at_once)
 
 
-@ON_UNDISTURBED
-def test_roles_as_actors_give_the_same_bytes_as_inline(finished: Sweep, undisturbed: Sweep) -> None:
-    """Vanilla ran inline here and `colocated` there: the same unit, the same training files."""
-    inline, colocated = contents(finished.runs), contents(undisturbed.runs)
-    names = ("metrics.jsonl", "rollouts.jsonl", "model.safetensors", "state.json")
-    files = [path for path in inline if "-vanilla-" in path and path.endswith(names)]
-    assert len(files) == 3 + 5
-    assert {path: inline[path] for path in files} == {path: colocated[path] for path in files}
-
-
-@ON_FINISHED
-def test_impossible_placement_is_refused_at_once(tmp_path: Path) -> None:
-    experiment = write_experiment(tmp_path, {"vanilla": {}})
-    done = trb("submit", experiment, "runtime.placement.cpus=4096", "--runs", tmp_path / "runs")
+def test_impossible_placement_is_refused_at_once(finished: Sweep, tmp_path: Path) -> None:
+    shutil.copytree(finished.runs / ".models", tmp_path / "runs" / ".models")
+    done = trb("submit", finished.experiment, "runtime.placement.cpus=4096", "--runs", tmp_path / "runs")
     assert done.returncode == 2
     assert len(done.stderr.strip().splitlines()) == 1
     assert "4096 CPU" in done.stderr
 
 
-@ON_FINISHED
-def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tmp_path: Path) -> None:
-    experiment, runs = write_experiment(tmp_path, {"vanilla": {}}), tmp_path / "runs"
-    process = start("submit", experiment, "training.steps=2000", "--runs", runs)
-    while not list(runs.glob("tiny-vanilla-*/state.json")):
+def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(finished: Sweep, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    shutil.copytree(finished.runs, runs)
+    (there,) = runs.glob("tiny-vanilla-*")
+    overrides = [WITHOUT_SKD, "methods.sft_warmup=null", "training.steps=2000"]
+    process = start("submit", finished.experiment, *overrides, "--runs", runs)
+    while not [unit for unit in runs.glob("tiny-vanilla-*/state.json") if unit.parent != there]:
         assert process.poll() is None, process.communicate()
         time.sleep(0.1)
     assert_loopback_only(process.pid)
@@ -145,8 +145,8 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tmp_path: Path) -> None:
     assert process.returncode == 130
     assert "go on with: trb submit" in out
     assert "Traceback" not in out + err
-    states = {unit["kind"]: unit["state"] for unit in units_with(experiment, runs, "training.steps=2000")}
-    assert states["trial"] == "interrupted"
+    states = {unit["kind"]: unit["state"] for unit in units(finished.experiment, runs, *overrides)}
+    assert states == {"base_eval": "done", "trial": "interrupted"}
 
 
 def assert_loopback_only(pid: int) -> None:
@@ -155,7 +155,3 @@ def assert_loopback_only(pid: int) -> None:
     assert addresses
     loopback = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
     assert addresses <= loopback
-
-
-def units_with(experiment: Path, runs: Path, override: str) -> list[dict]:
-    return json.loads(trb("status", experiment, override, "--runs", runs, "--json").stdout)["units"]
