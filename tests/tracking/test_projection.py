@@ -456,8 +456,14 @@ def test_a_server_of_ones_own_needs_its_own_login(
     assert logged_in() is expected
 
 
-@pytest.mark.parametrize("server", ["http://wandb.firm:8080", "https://api.forge.coreweave.com"])
-@pytest.mark.parametrize("machine", ["wandb.firm:8080", "api.wandb.ai", "example.org"])
+@pytest.mark.parametrize(
+    ("machine", "server"),
+    [
+        ("wandb.firm:8080", "http://wandb.firm:8080"),
+        ("api.wandb.ai", "http://wandb.firm:8080"),
+        ("api.wandb.ai", "https://api.forge.coreweave.com"),
+    ],
+)
 def test_wandb_itself_says_the_same(machine: str, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`tracking.login` asks nobody, so that commands start without wandb; what it finds is what wandb finds."""
     monkeypatch.delenv("WANDB_API_KEY")

@@ -1,0 +1,50 @@
+"""Files that are replaced whole: what is there before, meanwhile and after a failure."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from orchestrator.records.files import write_atomically
+
+
+@pytest.mark.parametrize("options", [{}, {"shared": True}, {"durable": False}], ids=str)
+def test_a_file_is_replaced_whole_and_nothing_else_is_left(options: dict[str, bool], tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+    write_atomically(path, "βeta\n", **options)
+    assert path.read_bytes() == "βeta\n".encode()
+    write_atomically(path, b"\xff\r\n", **options)
+    assert path.read_bytes() == b"\xff\r\n"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600)])
+def test_a_file_has_the_mode_that_the_user_gives_files(mask: int, mode: int, tmp_path: Path) -> None:
+    before = os.umask(mask)
+    try:
+        write_atomically(tmp_path / "file", "text")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "file").stat().st_mode & 0o777 == mode
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_what_cannot_be_written_leaves_the_old_file(shared: bool, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+    with pytest.raises(UnicodeEncodeError):
+        write_atomically(path, "a lone surrogate: \ud800", shared=shared)
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_processes_that_share_a_file_fill_scratch_files_of_their_own(tmp_path: Path) -> None:
+    """What another process is writing, under whatever name, is not touched."""
+    half = tmp_path / f".file.{os.getppid()}.tmp"
+    half.write_text("half of another proce")
+    write_atomically(tmp_path / "file", "ours", shared=True)
+    assert half.read_text() == "half of another proce"
+    assert (tmp_path / "file").read_text() == "ours"
