@@ -17,10 +17,9 @@ from urllib.parse import urlsplit
 from orchestrator.experiment import units
 from orchestrator.records.files import write_atomically
 
-# wandb says the same as `server_url` and `logged_in` (`wandb.setup().settings.base_url`, `wandb.login(prompt=False)`),
-# but only once it is imported, which takes 0.6 s of a processor and starts its service beside us. `trb submit` and
-# `trb doctor` ask before they do anything else, also where nothing is ever sent; so its two files are read here, and a
-# test holds the answers together.
+# wandb could be asked too, but `wandb.login(prompt=False)` sends a key that it finds to the server and fails where that
+# does not answer, and importing wandb takes 0.6 s of a processor. `trb submit` and `trb doctor` ask before they do
+# anything else, also without network and where nothing is ever sent, so its two files are read here.
 
 # The cloud's addresses; an account of one is an account of the other.
 CLOUD = ("https://api.forge.coreweave.com", "https://api.wandb.ai")

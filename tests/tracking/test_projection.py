@@ -32,11 +32,6 @@ Loaded = tuple[Experiment, list[Unit]]
 
 KEY = "0123456789abcdef" * 2 + "01234567"
 WANDB = Path(sys.executable).with_name("wandb")
-WANDBS_OWN_ANSWERS = """
-import json, wandb
-settings = wandb.setup(wandb.Settings(silent=True)).settings
-print(json.dumps([settings.base_url, wandb.login(prompt=False)]))
-"""
 MANY = 4000  # rows: enough that a mirror of them can be killed on the way
 
 
@@ -454,26 +449,6 @@ def test_a_server_of_ones_own_needs_its_own_login(
     write_netrc(tmp_path / "home", f"machine {machine} login user password {KEY}\n")
     assert server_url() == "http://wandb.firm:8080"
     assert logged_in() is expected
-
-
-@pytest.mark.parametrize(
-    ("machine", "server"),
-    [
-        ("wandb.firm:8080", "http://wandb.firm:8080"),
-        ("api.wandb.ai", "http://wandb.firm:8080"),
-        ("api.wandb.ai", "https://api.forge.coreweave.com"),
-    ],
-)
-def test_wandb_itself_says_the_same(machine: str, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`tracking.login` asks nobody, so that commands start without wandb; what it finds is what wandb finds."""
-    monkeypatch.delenv("WANDB_API_KEY")
-    monkeypatch.delenv("WANDB_BASE_URL")
-    (tmp_path / "home" / ".config" / "wandb").mkdir(parents=True)
-    (tmp_path / "home" / ".config" / "wandb" / "settings").write_text(f"[default]\nbase_url = {server}\n")
-    write_netrc(tmp_path / "home", f"machine {machine} login user password {KEY}\n")
-    command = [sys.executable, "-W", "ignore", "-c", WANDBS_OWN_ANSWERS]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) == [server_url(), logged_in()]
 
 
 def write_netrc(home: Path, text: str | None) -> None:
