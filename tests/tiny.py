@@ -6,6 +6,7 @@ Shapes: L positions of one sequence, V vocabulary rows, T response positions.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -130,17 +131,9 @@ def assert_frequencies(counts: Array, probability: Array) -> None:
     assert stats.chisquare(observed, expected).pvalue > 1e-4
 
 
-def torch_engine(
-    folder: Path,
-    rollout_batch: int = 512,
-    objective: ObjectiveName = "renormalized",
-    optimizer: Optimizer | None = None,
-    micro_batch_tokens: int = 64,
-    draft_length: int | None = None,
-) -> TorchEngine:
-    """The pair saved below `folder`, in the engine that a worker opens."""
-    spec = worker_spec(folder, rollout_batch, objective, optimizer, micro_batch_tokens, draft_length)
-    return TorchEngine(job_of(spec))
+def torch_engine(folder: Path, **options: Any) -> TorchEngine:
+    """The pair saved below `folder`, in the engine that a worker opens; `options` are those of `worker_spec`."""
+    return TorchEngine(job_of(worker_spec(folder, **options)))
 
 
 def worker_spec(
