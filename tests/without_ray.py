@@ -19,9 +19,9 @@ from orchestrator.monitor.status import missing_units
 from orchestrator.records.provenance import provenance
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection.retention import prune
+from orchestrator.selection.samples_wanted import wants
 from orchestrator.selection.scores import decided_by_family
 from orchestrator.selection.study import Study
-from orchestrator.selection.wants import wants
 from orchestrator.sweep.prepare import prepare, worker_spec
 from orchestrator.trial.assignment import Assignment
 from orchestrator.trial.loop import run_unit

@@ -1,4 +1,5 @@
 """The larger subcommands, one file each, and what they show on a terminal.
 
-Imports everything below, and `analysis`.
+Imports everything below, and `analysis`. What is not here (table, figures, report, dashboard) `orchestrator.cli` calls
+where it lives.
 """

@@ -1,7 +1,8 @@
 """What engines and their users agree on: a sampler, a scorer and a trainer, and what passes between them. No torch.
 
 An engine is opened for a job and gives out its roles; those of one process share what they hold. Which engines exist
-and what each can do stands in `engines.catalog`.
+and what each can do stands in `engines.catalog`; their names are `config.EngineName`, and each has a folder beside this
+file.
 """
 
 from __future__ import annotations

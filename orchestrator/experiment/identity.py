@@ -1,5 +1,7 @@
 """What an id is made of: named keys of the configuration, and nothing that is not named here.
 
+`units` puts the readable part, setup, method and knobs, before the digest.
+
 Same identity ⇒ same training, so a key belongs here if it can change what training produces (or, for an evaluation,
 what the samples and their grades are). A new key of a configuration class leaves every id as it is until it is named
 here. Name it under LATER, and it counts only where it differs from its default, so that ids from before it stay.

@@ -277,7 +277,10 @@ def _repeated(golds: list[str], answers: list[str], tolerance: float | None) -> 
 
 
 def judge(gold: Gold, answer: str) -> bool:
-    """Whether an extracted answer is right."""
+    """Whether an extracted answer is right.
+
+    `grader` decides before this what needs no algebra: no box, an answer that is too long, plain numerals.
+    """
     plain = decide_plain(gold, answer)
     if plain is not None:
         return plain

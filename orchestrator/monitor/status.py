@@ -19,8 +19,8 @@ from orchestrator.records.columns import EVALUATING, RESCORING, TRAINING
 from orchestrator.records.rundir import RunReader
 from orchestrator.selection import scores as selection
 from orchestrator.selection.damage import damaged_units
+from orchestrator.selection.samples_wanted import Wants, family_state, wants
 from orchestrator.selection.study import Study
-from orchestrator.selection.wants import Wants, family_state, wants
 
 STATES = ("done", "running", "failed", "damaged", "interrupted", "queued", "waiting")
 

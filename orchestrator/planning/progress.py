@@ -14,8 +14,8 @@ from orchestrator.experiment.units import Unit
 from orchestrator.planning.plan import Done
 from orchestrator.records.rundir import RunReader
 from orchestrator.selection import scores
+from orchestrator.selection.samples_wanted import FamilyState, family_state, wants
 from orchestrator.selection.study import Study
-from orchestrator.selection.wants import FamilyState, family_state, wants
 
 # Where the parts of an identity stand in a setup file; the others have their own names.
 CONFIG_NAMES = {name: f"training.{name}" for name in ("objective", "top_k", "steps", "checkpoint_every")}

@@ -1,4 +1,8 @@
-"""How many tokens the student drafts before the teacher judges them: γ. It decides the time, never the result."""
+"""How many tokens the student drafts before the teacher judges them: γ. It decides the time, never the result.
+
+An engine asks with a behavior's `acceptance_guess` and the costs of its models (`engines.torch.store`);
+`runtime.draft_length` overrides it.
+"""
 
 from __future__ import annotations
 

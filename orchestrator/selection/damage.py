@@ -9,8 +9,8 @@ from __future__ import annotations
 from orchestrator.experiment.units import Unit
 from orchestrator.records.files import Damaged
 from orchestrator.selection import scores
+from orchestrator.selection.samples_wanted import family_state
 from orchestrator.selection.study import Study
-from orchestrator.selection.wants import family_state
 
 
 def damaged_units(study: Study) -> dict[str, str]:

@@ -1,5 +1,7 @@
 """Which checkpoints of a family may still be the one that the full protocol would pick. Pure functions of counts.
 
+`samples_wanted` asks, and says what each survivor is to get next.
+
 The full protocol takes n samples of every problem at every checkpoint and picks the highest mean. A race takes them
 in rungs, and after each rung drops the candidates that are confidently below the leader. Uncertain is only what
 has not been sampled: of a problem with success probability θ, the mean of all n samples differs from that of the

@@ -13,8 +13,8 @@ from orchestrator.experiment.units import Setting
 from orchestrator.records.lease import LeaseHeld
 from orchestrator.records.writer import RecordWriter
 from orchestrator.selection import scores
+from orchestrator.selection.samples_wanted import family_state
 from orchestrator.selection.study import Study
-from orchestrator.selection.wants import family_state
 
 
 def prune(study: Study) -> None:

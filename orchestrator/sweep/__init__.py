@@ -1,4 +1,8 @@
 """Missing units over a laptop or a cluster: Tune, processes that die or freeze, and what must be there before.
 
 Imports `trial`, `models`, `selection`. With `workers.actors` the only place where ray is imported.
+
+After a kill: a dead trial process is replaced by Tune (`waves`), and its unit goes on from its last commit
+(`trainable`, `records.writer`); a frozen one is ended by `watchdog`; `failures` says which errors are worth another
+attempt; when the driver dies, `guard` ends its private cluster; when the cluster dies, `cluster` says so and ends.
 """

@@ -22,9 +22,9 @@ from orchestrator.records.pulse import Beat
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection.retention import prune
+from orchestrator.selection.samples_wanted import Wants, wants
 from orchestrator.selection.scores import decided_by_family
 from orchestrator.selection.study import Study
-from orchestrator.selection.wants import Wants, wants
 from orchestrator.sweep.prepare import worker_spec
 from orchestrator.sweep.scratch import scratch_folder
 from orchestrator.sweep.trainable import UnitTrainable

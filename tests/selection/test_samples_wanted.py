@@ -22,8 +22,8 @@ from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import RecordWriter, RunWriter
 from orchestrator.selection import retention, scores
+from orchestrator.selection.samples_wanted import Wants, wants
 from orchestrator.selection.study import Study
-from orchestrator.selection.wants import Wants, wants
 from orchestrator.trial.assignment import Assignment
 from orchestrator.trial.loop import Trial
 from orchestrator.workers.evaluator import EvaluatorWorker
