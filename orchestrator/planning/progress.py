@@ -12,7 +12,7 @@ from orchestrator.errors import UserError
 from orchestrator.experiment.evaluations import FRESH, Sampling
 from orchestrator.experiment.units import Unit
 from orchestrator.planning.plan import Done
-from orchestrator.records.rundir import RunReader
+from orchestrator.records.rundir import RunReader, started_units
 from orchestrator.selection import scores
 from orchestrator.selection.samples_wanted import FamilyState, family_state, wants
 from orchestrator.selection.study import Study
@@ -106,13 +106,13 @@ def _why_started(unit: Unit, run: RunReader, wanted: Mapping[Sampling, int], set
 
 def _recorded(runs: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """(directory, unit as it was started) of everything in a runs folder that can be read."""
-    for path in sorted(runs.glob("*/config.json")):
+    for name in started_units(runs):
         try:
-            unit = RunReader(runs, path.parent.name).config().get("unit")
+            unit = RunReader(runs, name).config().get("unit")
         except (OSError, ValueError, AttributeError, UserError):
             continue  # a damaged directory is no neighbour; commands that need it say so
         if isinstance(unit, dict) and isinstance(unit.get("identity"), dict):
-            yield path.parent.name, unit
+            yield name, unit
 
 
 def _nearest(unit: Unit, others: Sequence[tuple[str, dict[str, Any]]]) -> tuple[str | None, tuple[str, ...]]:

@@ -56,6 +56,11 @@ REEVALUATE = "remove it; trb submit evaluates the checkpoint again"
 _COUNTS = re.compile(rb'^\{"problem": "([^"\\]*)", "n": ([0-9]+), "correct": ([0-9]+), .*\n', re.MULTILINE)
 
 
+def started_units(runs: Path) -> list[str]:
+    """Ids of all units that have a directory in a runs folder, in alphabetical order."""
+    return sorted(path.parent.name for path in runs.glob(f"*/{CONFIG}"))
+
+
 class RunReader:
     """A unit's directory, read only; safe while another process writes. Raises Damaged where it is no folder."""
 

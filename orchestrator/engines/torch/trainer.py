@@ -21,9 +21,9 @@ from orchestrator.policy import objective
 from orchestrator.policy.spec import Objective
 from orchestrator.policy.vocabulary import NEG_INF
 from orchestrator.records import pulse
+from orchestrator.records.rundir import LEARNER_STATE
 from orchestrator.rollouts import Rollouts, TeacherScores
 
-MASTER_STATE = "learner.safetensors"
 MASS_SAMPLE = 512  # tokens of a micro-batch on which M is measured
 
 
@@ -140,11 +140,11 @@ class TorchTrainer:
         for name, parameter in self._parameters.items():
             for key, value in self._adamw.state[parameter].items():
                 tensors[f"{key}/{name}"] = value.detach().cpu().contiguous()
-        save_file(tensors, folder / MASTER_STATE)
+        save_file(tensors, folder / LEARNER_STATE)
 
     def restore(self, folder: Path) -> None:
         """Go on from what `save` wrote."""
-        tensors = load_file(folder / MASTER_STATE)
+        tensors = load_file(folder / LEARNER_STATE)
         with torch.no_grad():
             for name, parameter in self._parameters.items():
                 parameter.copy_(tensors[f"weight/{name}"])

@@ -19,8 +19,9 @@ from orchestrator.engines.torch.causal import CausalModel, load_model
 from orchestrator.engines.torch.decoding import Decoding, generate
 from orchestrator.engines.torch.engine import TorchEngine
 from orchestrator.engines.torch.scoring import score
-from orchestrator.engines.torch.trainer import MASTER_STATE, TorchTrainer, learning_rate
+from orchestrator.engines.torch.trainer import TorchTrainer, learning_rate
 from orchestrator.policy.spec import Behavior, Objective, Student, TrustRegion
+from orchestrator.records.rundir import LEARNER_STATE
 from orchestrator.rollouts import Rollouts, TeacherScores, concatenate
 from orchestrator.workers.generation import support_size
 from tests import tiny
@@ -164,7 +165,7 @@ def test_the_clipped_gradient_enters_the_moments(rollouts: Rollouts, tmp_path: P
     engine, _ = learner(optimizer=replace(OPTIMIZER, clip=clip))
     norm = engine.step(rollouts, rollouts.teacher, Objective("renormalized"), 0)["grad_norm"]
     engine.save(tmp_path)
-    first_moments = [v for k, v in load_file(tmp_path / MASTER_STATE).items() if k.startswith("exp_avg/")]
+    first_moments = [v for k, v in load_file(tmp_path / LEARNER_STATE).items() if k.startswith("exp_avg/")]
     moment = math.sqrt(sum(float(v.square().sum()) for v in first_moments))
     assert moment == pytest.approx((1 - OPTIMIZER.beta1) * (clip if binds else norm), rel=1e-4)
     assert (norm > clip) == binds
