@@ -42,9 +42,9 @@ ENGINES: Mapping[str, EngineInfo] = MappingProxyType(
 )
 
 
-def able(role: Role) -> list[str]:
-    """The engines that can play a role."""
-    return [name for name, info in ENGINES.items() if role in info.roles]
+def able(*roles: Role) -> list[str]:
+    """The engines that can play all of these roles."""
+    return [name for name, info in ENGINES.items() if info.roles >= set(roles)]
 
 
 def open_engine(name: str, job: Job) -> Engine:

@@ -3,20 +3,48 @@
 from __future__ import annotations
 
 import importlib
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestrator import config
+from orchestrator.engines import catalog
 from orchestrator.engines.catalog import ENGINES, able, open_engine
+from orchestrator.errors import UserError
 from orchestrator.rules import choices
 from orchestrator.workers.engines import job_of
-from tests import tiny
+from tests import fake_runs, tiny
 
 
 def test_the_words_of_the_configuration_are_the_engines() -> None:
     assert list(choices(config.EngineName)) == list(ENGINES)
-    assert set(able("sampler")) == set(able("trainer")) == set(ENGINES)
+    assert set(able("sampler")) | set(able("trainer", "scorer")) == set(ENGINES)
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"blends": False}, "engine.rollout: 'torch' — an engine that blends: TRB asks the teacher while it decodes"),
+        ({"roles": frozenset({"trainer", "scorer"})}, "engine.rollout: 'torch' — one of "),
+        ({"roles": frozenset({"sampler", "trainer"})}, "engine.learner: 'torch' — one of "),
+    ],
+)
+def test_an_engine_is_asked_for_what_it_can_do_alone(
+    change: dict[str, Any], line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog, "ENGINES", {"torch": replace(ENGINES["torch"], **change)})
+    with pytest.raises(UserError) as refused:
+        fake_runs.quickstart()
+    assert line in str(refused.value)
+
+
+def test_without_blending_the_student_still_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalog, "ENGINES", {"torch": replace(ENGINES["torch"], blends=False)})
+    blending = ("trust_region", "fixed_epsilon", "skd")
+    experiment, _ = fake_runs.quickstart(*(f"methods.{method}=null" for method in blending))
+    assert "vanilla" in experiment.methods
 
 
 @pytest.mark.parametrize("name", ENGINES)

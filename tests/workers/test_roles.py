@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from orchestrator.engines.interface import WeightsRef
-from orchestrator.experiment.methods import METHODS
 from orchestrator.policy.spec import Objective, Student, TrustRegion
 from orchestrator.rollouts import Rollouts
 from orchestrator.workers.digests import digest_rollouts, digest_scores
@@ -151,7 +150,3 @@ def test_weights_travel_as_a_reference_that_says_their_step(tmp_path: Path) -> N
         own = dict(engine.store.student.model.named_parameters())
         assert not isinstance(published.place, Path)
         assert all(torch.equal(own[name], tensor) for name, tensor in published.place.items())
-
-
-def test_vanilla_never_asks_the_teacher_while_it_decodes() -> None:
-    assert not METHODS["vanilla"].behavior({}, 0).needs_teacher
