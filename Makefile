@@ -8,7 +8,7 @@ LOCK := docker/lock
 export OMP_NUM_THREADS = 1
 export TOKENIZERS_PARALLELISM = false
 
-.PHONY: setup quickstart test lint types check lock check-lock bench bench-quickstart bench-gpu clean FORCE
+.PHONY: setup quickstart test lint types check lock check-lock bench bench-quickstart bench-scale bench-gpu clean FORCE
 
 setup: .venv/.runtime
 
@@ -42,6 +42,9 @@ bench: .venv/.dev
 
 bench-quickstart: .venv/.dev
 	$(BIN)/python -m tests.benchmarks.bench --quickstart
+
+bench-scale: .venv/.dev
+	$(BIN)/python -m tests.benchmarks.scale
 
 bench-gpu: .venv/.dev
 	$(BIN)/python -m tests.benchmarks.gpu

@@ -15,6 +15,7 @@ from typing import Any
 from orchestrator.errors import UserError
 
 SEAL = "sha256"
+PARSED_AT_ONCE = 500  # lines of JSON Lines
 
 
 class Damaged(UserError):
@@ -154,8 +155,20 @@ def unsealed_lines(data: bytes, path: Path, remedy: str) -> bytes:
 
 def parse_rows(data: bytes, path: Path, remedy: str) -> Iterator[dict[str, Any]]:
     """Complete lines of JSON Lines, each an object; a torn last line is left out. Raises Damaged."""
-    for number, line in enumerate(data.split(b"\n")[:-1], 1):
-        yield parse_object(line, path, remedy, f"line {number} is")
+    lines = data.split(b"\n")[:-1]
+    for start in range(0, len(lines), PARSED_AT_ONCE):
+        chunk = lines[start : start + PARSED_AT_ONCE]
+        # One call for many lines takes half the time. Where they are not as many objects, they are read one by one,
+        # which finds the line that is wrong.
+        try:
+            rows = json.loads(b"[%b]" % b",".join(chunk))
+        except (ValueError, RecursionError):
+            rows = []
+        if len(rows) == len(chunk) and all(isinstance(row, dict) for row in rows):
+            yield from rows
+        else:
+            for number, line in enumerate(chunk, start + 1):
+                yield parse_object(line, path, remedy, f"line {number} is")
 
 
 def list_folder(folder: Path, remedy: str) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.records.files import write_atomically
+from orchestrator.records.files import Damaged, parse_rows, write_atomically
 
 
 @pytest.mark.parametrize("options", [{}, {"shared": True}, {"durable": False}], ids=str)
@@ -48,3 +48,14 @@ def test_processes_that_share_a_file_fill_scratch_files_of_their_own(tmp_path: P
     write_atomically(tmp_path / "file", "ours", shared=True)
     assert half.read_text() == "half of another proce"
     assert (tmp_path / "file").read_text() == "ours"
+
+
+def test_a_wrong_line_among_many_is_named(tmp_path: Path) -> None:
+    good = [f'{{"step": {step}}}' for step in range(1200)]
+    assert [row["step"] for row in parse_rows("".join(f"{line}\n" for line in good).encode(), tmp_path, "")] == [
+        *range(1200)
+    ]
+    for wrong in ("1", '{"step": 1}, {"step": 2}', "", '{"step": 1'):
+        lines = [*good[:700], wrong, *good[700:]]
+        with pytest.raises(Damaged, match="line 701 is"):
+            list(parse_rows("".join(f"{line}\n" for line in lines).encode(), tmp_path, ""))

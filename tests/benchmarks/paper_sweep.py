@@ -1,0 +1,207 @@
+"""A finished sweep of `paper.yaml` with races, made up through the writers: no model, no training, no benchmark files.
+
+Rows and records have the sizes of the paper's protocol: 256 rollouts a step, every problem of every benchmark with its
+counts, answers and response lengths. What is right is drawn from a `race_world`, and who gets more samples is asked
+of `selection`, as in a real sweep.
+"""
+
+from __future__ import annotations
+
+import shutil
+import zlib
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from orchestrator.config import Experiment
+from orchestrator.experiment import evaluations
+from orchestrator.experiment.evaluations import Sampling
+from orchestrator.experiment.load import load_experiment
+from orchestrator.experiment.methods import behavior_at
+from orchestrator.experiment.units import Unit, checkpoint_steps, expand
+from orchestrator.records.columns import EVALUATE, LEARN, REWARD, ROLLOUT, SCORE, START, TRAIN, columns_of_step
+from orchestrator.records.problem_record import ProblemRecord, merge
+from orchestrator.records.provenance import provenance
+from orchestrator.records.rundir import METRICS, ROLLOUTS
+from orchestrator.records.writer import RunWriter
+from orchestrator.selection import retention, samples_wanted
+from orchestrator.selection.study import Study
+from tests.race_world import WORLDS, Floats, Suite, rates
+
+PAPER = Path(__file__).resolve().parents[2] / "experiments" / "paper.yaml"
+# Races are where an evaluation has many parts; 200 steps give each trial ten checkpoints.
+OVERRIDES = ("evaluation.budget=adaptive", "training.steps=200")
+ROLLOUT_STEPS = 30  # steps whose rollouts are written: the report reads the first 25 of them
+# Mean success rates at the end of training, by benchmark.
+SUCCESS = {"gsm8k": 0.8, "math500": 0.69, "olympiadbench_674": 0.34, "amc23": 0.44, "aime24": 0.095, "aime25": 0.07}
+WRONG_ANSWERS = 12  # of a problem, each half as frequent as the one before
+LENGTH_BINS = tuple(ceil(2 ** (j / 8)) for j in range(56, 105))  # lower edges, 128 to 8,192 tokens
+LIMIT = 8192  # tokens of a response
+
+
+@dataclass(frozen=True)
+class World:
+    """True success rates (candidates, problems) of each family, by benchmark; `places` finds a unit's rows."""
+
+    rates: dict[tuple[str, str | None], dict[str, Floats]]
+    places: dict[tuple[str, int], int]
+
+    def of(self, unit: Unit, benchmark: str, step: int) -> Floats:
+        """Success rates (problems,) of one checkpoint."""
+        return self.rates[unit.setup, unit.method][benchmark][self.places[unit.id, step]]
+
+
+def make(runs: Path) -> Study:
+    """Make the sweep in an empty folder."""
+    experiment = load_experiment(PAPER, list(OVERRIDES))
+    study = Study(experiment, expand(experiment, runs), runs)
+    made_with = provenance()
+    for unit in study.units:
+        _train(study, unit, made_with)
+    world = make_world(study)
+    wanted = samples_wanted.wants(study)
+    while wanted:
+        for unit in study.units:
+            if unit.id in wanted:
+                _evaluate(study, unit, world, wanted[unit.id])
+        wanted = samples_wanted.wants(study)
+    retention.prune(study)
+    return study
+
+
+def forget_looks(runs: Path) -> None:
+    """Remove what earlier looks at a runs folder left there to be faster."""
+    shutil.rmtree(runs / ".index", ignore_errors=True)
+
+
+def make_world(study: Study) -> World:
+    """Draw what every checkpoint of the sweep can do."""
+    drawn: dict[tuple[str, str | None], dict[str, Floats]] = {}
+    places: dict[tuple[str, int], int] = {}
+    for family in study.families():
+        first, setup = family[0][0], study.setup_of(family[0][0])
+        steps = _evaluated_steps(first, study.experiment)
+        suites = tuple(
+            Suite(evaluations.problems_wanted(setup.evaluation, key), run.n, SUCCESS[key])
+            for key, run in setup.evaluation.benchmarks.items()
+        )
+        rng = np.random.default_rng(_seed(first.setup, first.method))
+        found = rates(rng, suites, WORLDS["middle"], len(family), len(steps))
+        drawn[first.setup, first.method] = dict(zip(setup.evaluation.benchmarks, found, strict=True))
+        places |= {
+            (unit.id, step): run * len(steps) + index
+            for run, setting in enumerate(family)
+            for unit in setting
+            for index, step in enumerate(steps)
+        }
+    return World(drawn, places)
+
+
+def records(rng: np.random.Generator, success: Floats, samples: int, benchmark: str) -> list[ProblemRecord]:
+    """One record for each problem of so many `samples`, whose true success rates are given."""
+    correct = rng.binomial(samples, success)
+    no_answer = rng.binomial(samples - correct, 0.1)
+    share = 0.5 ** np.arange(1, WRONG_ANSWERS + 1)
+    wrong = rng.multinomial(samples - correct - no_answer, share / share.sum())
+    middle = np.exp(-(((np.arange(len(LENGTH_BINS)) - 28) / 9) ** 2))
+    lengths = rng.multinomial(np.full(len(success), samples), middle / middle.sum())
+    tokens = (lengths * np.array(LENGTH_BINS) * 1.04).sum(axis=1)
+    made = []
+    for index, (right, none) in enumerate(zip(correct.tolist(), no_answer.tolist(), strict=True)):
+        answers = {f"\\frac{{{index}}}{{{place + 2}}}": n for place, n in enumerate(wrong[index].tolist()) if n}
+        bins = {LENGTH_BINS[place]: n for place, n in enumerate(lengths[index].tolist()) if n}
+        answers |= {str(17 * index): right} if right else {}
+        cut = bins.get(LIMIT, 0)
+        made.append(
+            ProblemRecord(f"{benchmark}-{index}", samples, right, cut, none, 0, int(tokens[index]), answers, bins)
+        )
+    return made
+
+
+def _train(study: Study, unit: Unit, made_with: dict[str, Any]) -> None:
+    """All that a unit's training leaves."""
+    experiment, setup, rng = study.experiment, study.setup_of(unit), np.random.default_rng(_seed(unit.id))
+    config = {"unit": asdict(unit), "setup": asdict(setup), "runtime": asdict(experiment.runtime)}
+    with closing(RunWriter(study.runs, unit.id)) as run:
+        run.describe(config, lambda: made_with)
+        for role in ("rollout", "teacher", "learner", "evaluator"):
+            run.append_timing({"step": 0, "phase": START, "role": role, "seconds": 21.5})
+        for step in range(unit.steps):
+            run.append(METRICS, [_metrics(rng, unit, step)])
+            if step < ROLLOUT_STEPS:
+                run.append(ROLLOUTS, _rollouts(rng, step, setup.training.prompts_per_step))
+            laps = {ROLLOUT: 61.25, SCORE: 8.5, REWARD: 0.75, LEARN: 30.125}
+            run.append_timing({"step": step, "phase": TRAIN, **laps})
+            if step + 1 in checkpoint_steps(unit, setup):
+                run.new_checkpoint(step + 1, _save)
+                run.commit(step + 1)
+                run.log.line(f"checkpoint of step {step + 1} of {unit.steps}")
+        if not unit.trains:
+            run.commit(0)
+        run.finish()
+
+
+def _save(folder: Path) -> None:
+    """The files of a checkpoint, all but empty."""
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        (folder / name).write_text(name, encoding="utf-8")
+
+
+def _metrics(rng: np.random.Generator, unit: Unit, step: int) -> dict[str, Any]:
+    """A row with every column that such a step logs."""
+    if unit.is_supervised:
+        keys = {"student_log_prob", "response_tokens", "response_length", "truncated", "reward", "loss", "grad_norm"}
+    else:
+        behavior = behavior_at(unit.method, unit.knobs, step)
+        keys = columns_of_step(behavior.needs_teacher, behavior.measures)
+    values = rng.random(len(keys)).tolist()
+    return {"step": step, "lr": 1e-6} | dict(zip(sorted(keys), values, strict=True)) | {"response_tokens": 400_000}
+
+
+def _rollouts(rng: np.random.Generator, step: int, prompts: int) -> list[dict[str, Any]]:
+    """Four rollouts of each prompt."""
+    lengths, values = rng.integers(100, 7168, (prompts, 4)).tolist(), rng.random((prompts, 4, 3)).tolist()
+    return [
+        {
+            "step": step,
+            "prompt": prompt,
+            "sample": sample,
+            "length": lengths[prompt][sample],
+            "truncated": lengths[prompt][sample] > 7000,
+            "reward": float(values[prompt][sample][0] < 0.4),
+            "teacher_log_prob": -values[prompt][sample][1],
+            "log_ratio": values[prompt][sample][2] - 0.5,
+        }
+        for prompt in range(prompts)
+        for sample in range(4)
+    ]
+
+
+def _evaluate(study: Study, unit: Unit, world: World, wanted: dict[Sampling, int]) -> None:
+    """Give a unit the samples that are wanted of it."""
+    with closing(RunWriter(study.runs, unit.id)) as run:
+        for sampling, n in wanted.items():
+            benchmark, step, draw = sampling
+            evaluation_id = study.evaluation_ids(unit.setup, draw)[benchmark]
+            old = run.evaluation(evaluation_id, step)
+            have = old[0].n if old else 0
+            rng = np.random.default_rng(_seed(unit.id, benchmark, step, draw, have))
+            new = records(rng, world.of(unit, benchmark, step), n - have, benchmark)
+            if old and draw == 0:
+                run.note_rung(evaluation_id, step)
+            run.write_evaluation(evaluation_id, step, merge(old, new) if old else new)
+            responses = (n - have) * len(new)
+            row = {"step": step, "phase": EVALUATE, "benchmark": benchmark, "draw": draw, "responses": responses}
+            run.append_timing(row | {"seconds": 0.07 * responses})
+
+
+def _evaluated_steps(unit: Unit, experiment: Experiment) -> list[int]:
+    return [0] if unit.is_untrained else checkpoint_steps(unit, experiment.setups[unit.setup])
+
+
+def _seed(*parts: Any) -> int:
+    return zlib.crc32(repr(parts).encode())
