@@ -325,6 +325,9 @@ class Runtime:
         int | None, "Draft length γ while blending; null: from ε and the sizes of the two models.", AtLeast(1)
     ] = None
     micro_batch_tokens: Annotated[int, "Padded tokens in one forward pass of scoring or learning.", AtLeast(1)] = 16384
+    slice_responses: Annotated[
+        int, "Responses that an evaluator samples at a time and writes together.", AtLeast(1)
+    ] = 2000
     keep: Annotated[Kept, "Which checkpoints stay on disk."] = "best"
     worker_timeout_s: Annotated[float, "Seconds after which a call of an actor counts as lost.", POSITIVE] = 7200.0
     grader_deadline_s: Annotated[float, "Seconds the grader may take for one answer.", POSITIVE] = 5.0

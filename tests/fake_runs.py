@@ -12,7 +12,9 @@ from orchestrator.experiment.evaluations import evaluation_ids
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import Unit, expand
 from orchestrator.records.problem_record import ProblemRecord
-from orchestrator.records.writer import RunWriter
+from orchestrator.records.rundir import RunReader
+from orchestrator.records.slices import Slice
+from orchestrator.records.writer import RunWriter, write_slice
 
 SHIPPED = Path(__file__).resolve().parents[1] / "experiments"
 QUICKSTART = Path(__file__).resolve().parent / "experiments" / "quickstart.yaml"  # of the tests' own
@@ -68,9 +70,23 @@ def write_run(
         for step, row in scores.items():
             for evaluation_id, correct in zip(ids, row, strict=True):
                 if correct is not None:
-                    run.write_evaluation(evaluation_id, step, [record(correct)])
+                    write_evaluation(run, evaluation_id, step, [record(correct)])
         if done:
             run.finish()
+
+
+def write_evaluation(
+    run: RunReader, evaluation_id: str, step: int, records: Sequence[ProblemRecord], sample: int = 0
+) -> None:
+    """Records of all problems of a checkpoint in one slice, whose samples have numbers from `sample` on.
+
+    What was there of these samples or later ones is taken away.
+    """
+    for part in run.slices(evaluation_id, step):
+        if part.sample_end > sample:
+            (run.evaluation_path(evaluation_id, step) / part.name).unlink()
+    (n,) = {record.n for record in records}
+    write_slice(run, evaluation_id, step, Slice(sample, sample + n, 0, len(records), len(records)), records)
 
 
 def metrics(step: int) -> dict[str, float | int]:

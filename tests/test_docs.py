@@ -198,7 +198,7 @@ print(json.dumps(printed))
 
 
 @pytest.mark.ray
-@pytest.mark.xdist_group("docs")
+@pytest.mark.xdist_group("ray")
 def test_the_example_of_a_method_needs_no_other_edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its row and its law alone: plan, submit, status, table, figures and W&B's panels show it."""
     program = tmp_path / "program"

@@ -25,8 +25,10 @@ CONFINED = {
     "wandb_workspaces": {"orchestrator.tracking.dashboard"},
     "ray": {
         "orchestrator.sweep.cluster",
-        "orchestrator.sweep.waves",
+        "orchestrator.sweep.tuner",
         "orchestrator.sweep.trainable",
+        "orchestrator.sweep.training",
+        "orchestrator.sweep.evaluating",
         "orchestrator.sweep.failures",
         "orchestrator.workers.actors",
     },

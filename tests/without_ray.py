@@ -9,26 +9,20 @@ from contextlib import closing
 from pathlib import Path
 
 from orchestrator.config import Experiment
-from orchestrator.engines.interface import ModelFolder
 from orchestrator.experiment.identity import model_identity
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.made_models import folder_of
 from orchestrator.experiment.units import Unit, expand
 from orchestrator.models.embedded import build
-from orchestrator.monitor.status import missing_units
 from orchestrator.records.provenance import provenance
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection.retention import prune
-from orchestrator.selection.samples_wanted import wants
-from orchestrator.selection.scores import decided_by_family
 from orchestrator.selection.study import Study
 from orchestrator.sweep.prepare import prepare, worker_spec
-from orchestrator.trial.assignment import Assignment
+from orchestrator.trial.evaluation import Evaluator, worker_opener
 from orchestrator.trial.loop import run_unit
 from orchestrator.workers.roles import inline_roles
-from orchestrator.workers.spec import resolved
-
-Pairs = dict[str, tuple[ModelFolder, ModelFolder]]
+from orchestrator.workers.spec import Pairs, resolved
 
 
 def run_without_ray(path: Path, runs: Path, *overrides: str) -> None:
@@ -36,10 +30,13 @@ def run_without_ray(path: Path, runs: Path, *overrides: str) -> None:
     experiment = load_experiment(path, overrides)
     pairs = made_here(experiment, runs)
     study = Study(experiment, expand(experiment, runs), runs)
-    while missing := missing_units(study):
-        for unit in missing:
-            run_one(study, unit, pairs)
+    for unit in study.units:
+        if not study.reader(unit).trained:
+            train(study, unit, pairs)
+    evaluator = Evaluator(study, worker_opener(study, pairs), attempts=1)
+    for _ in evaluator.slices():
         prune(study)
+    evaluator.close()
 
 
 def made_here(experiment: Experiment, runs: Path) -> Pairs:
@@ -52,16 +49,17 @@ def made_here(experiment: Experiment, runs: Path) -> Pairs:
     return prepare(experiment.setups, runs, lambda *_: None)
 
 
-def run_one(study: Study, unit: Unit, pairs: Pairs) -> None:
-    """What a process of the sweep does with a unit."""
+def train(study: Study, unit: Unit, pairs: Pairs) -> None:
+    """What a process of the sweep does with a unit; of the untrained student there is nothing to train."""
     spec = worker_spec(unit, study.experiment, study.runs, pairs[unit.setup])
-    prunes = not decided_by_family(study.experiment, unit)
-    assignment = Assignment(spec, wants(study).get(unit.id, {}), prunes)
-    roles = inline_roles(spec)
     with closing(RunWriter(study.runs, unit.id)) as run:
+        run.describe(resolved(spec), provenance, spec.trained_from)
+        if unit.is_untrained:
+            run.finish()
+            return
+        roles = inline_roles(spec)
         try:
-            run.describe(resolved(spec), provenance, spec.trained_from)
-            for _ in run_unit(assignment, run, roles):
+            for _ in run_unit(spec, run, roles):
                 pass
         finally:
             roles.close()

@@ -26,7 +26,7 @@ from orchestrator.engines.interface import Job, ModelFolder
 from orchestrator.engines.memory import needs_gpu
 from orchestrator.errors import UserError, refuse
 from orchestrator.experiment import validate
-from orchestrator.experiment.evaluations import evaluation_ids
+from orchestrator.experiment.evaluations import evaluation_ids, problems_wanted
 from orchestrator.experiment.identity import digest
 from orchestrator.experiment.load import data_folder, load_setup
 from orchestrator.experiment.local_models import completed
@@ -166,14 +166,15 @@ def _evaluate(
     job: Job, tokenizer: ModelFolder, data_dir: str | None, seed: int, step: int
 ) -> dict[str, list[ProblemRecord]]:
     """Records of each benchmark of the job's setup."""
-    from orchestrator.workers.evaluator import EvaluatorWorker
+    from orchestrator.workers.evaluator import EvaluatorWorker, Samples
 
     sampler = open_engine(job.setup.engine.rollout, job).sampler()
-    evaluator = EvaluatorWorker(job.setup, tokenizer, sampler, data_dir, seed, job.runtime.grader_deadline_s)
+    evaluator = EvaluatorWorker(job.setup, tokenizer, sampler, data_dir, job.runtime.grader_deadline_s)
     records = {}
     try:
         for key, run in job.setup.evaluation.benchmarks.items():
-            records[key] = evaluator.evaluate(None, key, range(run.n), step)
+            problems = range(problems_wanted(job.setup.evaluation, key))
+            records[key] = evaluator.evaluate(Samples(key, problems, range(run.n), seed, step))
     finally:
         evaluator.close()
     return records

@@ -19,7 +19,9 @@ from orchestrator.experiment import evaluations
 from orchestrator.grading.grader import GRADER_VERSION, Gold, Grader
 from orchestrator.records.lease import LeaseHeld
 from orchestrator.records.problem_record import ProblemRecord
-from orchestrator.records.writer import RecordWriter
+from orchestrator.records.rundir import RunReader
+from orchestrator.records.slices import disjoint
+from orchestrator.records.writer import RecordWriter, replace_slice
 from orchestrator.selection.study import Study
 
 # A sweep's answers repeat over checkpoints and methods.
@@ -30,7 +32,7 @@ NOTES = {"carried": "carried over from an older version of the grader", "timed_o
 
 @dataclass(frozen=True)
 class Recount:
-    """What one evaluation file came to; `gained` and `lost` are net counts of right answers in each problem."""
+    """What one evaluation of a checkpoint came to; `gained` and `lost` are net right answers in each problem."""
 
     carried: int  # 1 if the records were an older grader's
     problems: int
@@ -101,13 +103,13 @@ def _writer(runs: Path, unit_id: str) -> Iterator[RecordWriter]:
         yield writer
 
 
-def _regrade_unit(run: RecordWriter, setup: str, golds: Golds, grader: Grader) -> Iterator[tuple[str, Recount]]:
-    """(benchmark, what came of it) for every evaluation file of a unit, those on fresh samples included."""
+def _regrade_unit(run: RunReader, setup: str, golds: Golds, grader: Grader) -> Iterator[tuple[str, Recount]]:
+    """(benchmark, what came of it) for every checkpoint of a unit with samples, fresh ones included."""
     evaluated = golds.experiment.setups[setup]
     for benchmark, draw in itertools.product(evaluated.evaluation.benchmarks, DRAWS):
         ids = _ids_by_version(evaluated, benchmark, draw)
         for step in sorted({step for each in ids for step in run.evaluated_steps(each)}):
-            yield benchmark, _regrade_file(run, ids, step, golds.of(setup, benchmark), grader)
+            yield benchmark, _regrade_checkpoint(run, ids, step, golds.of(setup, benchmark), grader)
 
 
 def _ids_by_version(setup: Setup, benchmark: str, draw: int) -> list[str]:
@@ -116,23 +118,26 @@ def _ids_by_version(setup: Setup, benchmark: str, draw: int) -> list[str]:
     return [evaluations.drawn_evaluation_ids(setup, draw, version)[benchmark] for version in versions]
 
 
-def _regrade_file(run: RecordWriter, ids: list[str], step: int, golds: dict[str, Gold], grader: Grader) -> Recount:
-    """Recount the records with the most samples (samples are keyed, so they hold the others) into the present id."""
-    present, *older = [run.evaluation(each, step) for each in ids]
-    old = max((records for records in (present, *older) if records), key=lambda records: records[0].n)
-    new = [recount(record, golds[record.problem], grader) for record in old]
-    if new != present:
-        run.write_evaluation(ids[0], step, new)
-    difference = [after.correct - before.correct for before, after in zip(old, new, strict=True)]
-    return Recount(
-        carried=int(old is not present),
-        problems=len(new),
-        answers=sum(record.n - record.no_answer for record in new),
-        changed=sum(each != 0 for each in difference),
-        gained=sum(each for each in difference if each > 0),
-        lost=-sum(each for each in difference if each < 0),
-        timed_out=sum(record.timed_out for record in new),
-    )
+def _regrade_checkpoint(run: RunReader, ids: list[str], step: int, golds: dict[str, Gold], grader: Grader) -> Recount:
+    """Recount all slices of a checkpoint into the present id; of equal ones, the newest grader's."""
+    present = ids[0]
+    graded_as = {part: evaluation_id for evaluation_id in reversed(ids) for part in run.slices(evaluation_id, step)}
+    total = {field.name: 0 for field in fields(Recount)}
+    for part in disjoint(graded_as):
+        old = run.slice_records(graded_as[part], step, part)
+        new = [recount(record, golds[record.problem], grader) for record in old]
+        carried = graded_as[part] != present
+        if carried or new != old:
+            replace_slice(run, present, step, part, new)
+        difference = [after.correct - before.correct for before, after in zip(old, new, strict=True)]
+        total["carried"] |= carried
+        total["problems"] += len(new)
+        total["answers"] += sum(record.n - record.no_answer for record in new)
+        total["changed"] += sum(each != 0 for each in difference)
+        total["gained"] += sum(each for each in difference if each > 0)
+        total["lost"] -= sum(each for each in difference if each < 0)
+        total["timed_out"] += sum(record.timed_out for record in new)
+    return Recount(**total)
 
 
 def _line(setup: str, benchmark: str, counted: list[Recount]) -> str:

@@ -124,7 +124,7 @@ def company(missing: list[Unit], runs: Path) -> list[str]:
 
 
 def _run(job: Submission, missing: list[Unit]) -> bool:
-    """Run the waves; True if the user interrupted them."""
+    """Run the sweep; True if the user interrupted them."""
     started = time.monotonic()
     try:
         _check(job)
@@ -136,7 +136,7 @@ def _run(job: Submission, missing: list[Unit]) -> bool:
         job.mirror.announce()
         job.say(f"joining the Ray cluster at {job.address}…" if job.address else "starting Ray…")
         prepare_environment(private=job.address is None)
-        from orchestrator.sweep import cluster, waves  # Ray takes seconds to import
+        from orchestrator.sweep import cluster, tuner  # Ray takes seconds to import
 
         with cluster.cluster(job.address, job.study.runs):
             cluster.check_placement(missing)
@@ -146,7 +146,7 @@ def _run(job: Submission, missing: list[Unit]) -> bool:
             session = status.Session(started, job.trials_done(), cluster.capacity())
             look = functools.partial(status.overview, job.study, session)
             with job.mirror.following(), watching.watching(look, job.console):
-                waves.run_waves(job.study, pairs)
+                tuner.run_sweep(job.study, pairs)
     except KeyboardInterrupt:
         return True
     except ClusterDied as error:

@@ -15,8 +15,10 @@ from orchestrator.experiment.methods import BASE, method_label
 from orchestrator.experiment.units import Family, Unit
 from orchestrator.monitor.time_left import Job, seconds_of, sweep_seconds, work_left, work_once_trained
 from orchestrator.monitor.timings import Costs, measure
+from orchestrator.records.claims import Claims, Held
 from orchestrator.records.columns import EVALUATING, RESCORING, TRAINING
 from orchestrator.records.rundir import RunReader
+from orchestrator.records.slices import missing
 from orchestrator.selection import scores as selection
 from orchestrator.selection.damage import damaged_units
 from orchestrator.selection.samples_wanted import Wants, family_state, wants
@@ -168,12 +170,20 @@ def _overview(study: Study, session: Session | None) -> Overview:
     wanted = {unit_id: samples for family in found for unit_id, samples in family.wants.items()}
     later = {unit_id: family.later for family in found for unit_id in family.candidates if family.later}
     costs = measure(study)
-    view = _View(study, wanted, later, costs)
+    claims = Claims(study.runs)
+    claimed = {unit.id: held for unit in study.units if (held := claims.held(unit.id))}
+    view = _View(study, wanted, later, costs, claimed)
     statuses = [view.unit_status(unit) for unit in study.units]
     states = {s.id: s.state for s in statuses}
     families = [_family_status(family, states) for family in found]
     running = [s for s in statuses if s.state == "running"]
-    used = {"CPU": sum(s.cpus for s in running), "GPU": float(sum(s.gpus for s in running))}
+    training = [s for s in running if s.phase not in (EVALUATING, RESCORING)]
+    evaluators = len({each.holder for held in claimed.values() for each in held})
+    placement = study.experiment.runtime.placement
+    used = {
+        "CPU": sum([s.cpus for s in training] + [placement.cpus] * evaluators),
+        "GPU": float(sum(s.gpus for s in training) + evaluators * placement.gpus),
+    }
     cluster = session.cluster if session else {}
     left = sweep_seconds(_jobs(study, statuses, found, costs), cluster, len(running))
     if session is None:
@@ -228,6 +238,7 @@ class _View:
     wanted: Wants
     later: Mapping[str, str]
     costs: Costs
+    claimed: Mapping[str, list[Held]]  # unit id → slices that evaluators sample now
 
     def unit_status(self, unit: Unit) -> UnitStatus:
         run = self.study.reader(unit)
@@ -256,7 +267,7 @@ class _View:
             latest_step=latest,
             latest_score=float(scores[latest]) if latest is not None else None,
             seconds_left=needed if running else None,
-            error=run.error,
+            error=run.error or self._evaluation_error(unit, run),
             phase=self._phase(unit, run, state),
             doing=self._doing(unit, run, state),
             attempt=note.attempt if note else None,
@@ -268,13 +279,13 @@ class _View:
         )
 
     def _state(self, unit: Unit, run: RunReader) -> str:
-        if run.running:
+        if run.running or unit.id in self.claimed:
             return "running"
         asked = self.wanted.get(unit.id, {})
         later = unit.id in self.later
         if run.trained and not asked and not later:
             return "done"
-        if run.error is not None:
+        if run.error is not None or self._evaluation_error(unit, run) is not None:
             return "failed"
         if run.trained:
             rescoring = all(sampling.draw == evaluations.FRESH for sampling in asked)
@@ -285,6 +296,9 @@ class _View:
 
     def _phase(self, unit: Unit, run: RunReader, state: str) -> str | None:
         """What a unit does if it runs, else what it waits for."""
+        if state == "running" and unit.id in self.claimed and not run.running:
+            fresh = set(self.study.fresh_evaluation_ids(unit.setup).values())
+            return RESCORING if self.claimed[unit.id][0].evaluation_id in fresh else EVALUATING
         if state == "running":
             note = run.phase()
             return note.name or None if note else None
@@ -300,10 +314,10 @@ class _View:
     def _doing(self, unit: Unit, run: RunReader, state: str) -> str:
         phase = self._phase(unit, run, state)
         if state == "running":
+            if phase in (EVALUATING, RESCORING):
+                return f"{phase} {self._evaluated(unit, run)}"
             note = run.phase()
             words = phase or "starting"
-            if note and note.benchmark:
-                words += f" {note.benchmark} {note.done}/{note.of}"
             return f"{words}, attempt {note.attempt} of {note.attempts}" if note and note.attempt > 1 else words
         if state == "waiting" and not run.trained:
             return "waiting for sft"
@@ -316,13 +330,36 @@ class _View:
         return seconds_of(unit, work, self.costs)
 
     def _missing(self, unit: Unit, run: RunReader) -> dict[Sampling, int]:
-        """Samples of each problem that the checkpoints of a unit lack now."""
-        lacking = {}
+        """Responses that the checkpoints of a unit lack now."""
+        evaluation, lacking = self.study.setup_of(unit).evaluation, {}
         for sampling, samples in self.wanted.get(unit.id, {}).items():
-            ids = self.study.evaluation_ids(unit.setup, sampling.draw)
-            have = selection.tally(run, ids[sampling.benchmark], sampling.step)
-            lacking[sampling] = samples - (have.samples if have else 0)
+            evaluation_id = self.study.evaluation_ids(unit.setup, sampling.draw)[sampling.benchmark]
+            problems = evaluations.problems_wanted(evaluation, sampling.benchmark)
+            parts = missing(run.slices(evaluation_id, sampling.step), problems, samples, [], problems * samples)
+            lacking[sampling] = sum(part.responses for part in parts)
         return lacking
+
+    def _evaluated(self, unit: Unit, run: RunReader) -> str:
+        """`arithmetic_long 120/200`: how far the evaluation is that evaluators work on."""
+        claim = self.claimed[unit.id][0]
+        benchmark = claim.evaluation_id.rpartition("-")[0]
+        problems = evaluations.problems_wanted(self.study.setup_of(unit).evaluation, benchmark)
+        wanted = {
+            samples * problems
+            for sampling, samples in self.wanted.get(unit.id, {}).items()
+            if (sampling.benchmark, sampling.step) == (benchmark, claim.step)
+        }
+        done = sum(part.responses for part in run.slices(claim.evaluation_id, claim.step))
+        return f"{benchmark} {done}/{max(wanted, default=done)}"
+
+    def _evaluation_error(self, unit: Unit, run: RunReader) -> str | None:
+        """Why samples that are wanted of a unit could not be taken."""
+        for sampling in self.wanted.get(unit.id, {}):
+            evaluation_id = self.study.evaluation_ids(unit.setup, sampling.draw)[sampling.benchmark]
+            error = run.evaluation_error(evaluation_id, sampling.step)
+            if error is not None:
+                return error
+        return None
 
 
 def _jobs(study: Study, statuses: list[UnitStatus], found: list[_Family], costs: Costs) -> list[Job]:

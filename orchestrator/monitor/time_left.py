@@ -20,8 +20,7 @@ Work = Counter[str]  # kind of work (see `timings`) → steps or responses
 def work_left(experiment: Experiment, unit: Unit, run: RunReader, step: int, missing: Mapping[Sampling, int]) -> Work:
     """Steps and responses that a unit still needs; `step` is the one that comes next.
 
-    `missing` are the samples, for each problem, that are wanted of checkpoints that are there; those of checkpoints to
-    come are added.
+    `missing` are the responses that are wanted of checkpoints that are there; those of checkpoints to come are added.
     """
     setup, evaluation = experiment.setups[unit.setup], experiment.setups[unit.setup].evaluation
     work: Work = Counter()
@@ -33,11 +32,8 @@ def work_left(experiment: Experiment, unit: Unit, run: RunReader, step: int, mis
         to_come = max(0, checkpoints_evaluated(unit, setup) - made) if unit.is_trial else 0
         for benchmark, samples in samples_at_once(evaluation, unit).items():
             work[benchmark] += to_come * samples * problems_wanted(evaluation, benchmark)
-    for sampling, samples in missing.items():
-        work[sampling.benchmark] += samples * problems_wanted(evaluation, sampling.benchmark)
-    phase = run.phase() if run.running else None
-    if phase is not None and phase.benchmark is not None:
-        work[phase.benchmark] = max(0, work[phase.benchmark] - phase.done)
+    for sampling, responses in missing.items():
+        work[sampling.benchmark] += responses
     return +work
 
 

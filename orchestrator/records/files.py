@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,24 @@ def write_atomically(path: Path, content: str | bytes, shared: bool = False, dur
         raise
     if durable:
         sync(path.parent)
+
+
+def write_once(path: Path, content: str) -> bool:
+    """Write `path`, text as UTF-8, unless it is there; False if it was. It is whole and durable when it is seen."""
+    scratch = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.tmp")
+    write_atomically(scratch, content)
+    try:
+        os.link(scratch, path)
+    except FileExistsError:
+        return False
+    except OSError:  # a file system without hard links: whoever comes second replaces equal contents
+        if path.exists():
+            return False
+        os.replace(scratch, path)
+    finally:
+        scratch.unlink(missing_ok=True)
+    sync(path.parent)
+    return True
 
 
 def sync(path: Path) -> None:

@@ -19,7 +19,8 @@ import socket
 import tempfile
 import threading
 import time
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from orchestrator.records.files import damaged
@@ -37,11 +38,15 @@ class LeaseHeld(RuntimeError):
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds a lease; `started` tells a process from a later one with its number, where the system says it."""
+    """Who holds a lease; `started` tells a process from a later one with its number, where the system says it.
+
+    `attempt` counts the holders in a row that died without letting go, and this one.
+    """
 
     host: str
     pid: int
     started: str | None = None
+    attempt: int = field(default=1, compare=False)
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
@@ -73,23 +78,31 @@ class Lease:
         if holder and not holder.is_here and _beats(path, _file_system_time(path.parent)):
             self._file.close()
             raise LeaseHeld(f"{path.stem} is being run by {holder}")
+        self.attempt = holder.attempt + 1 if holder else 1
         self._file.truncate(0)
-        note = Holder(socket.gethostname(), os.getpid(), _start_of(os.getpid()))
+        note = Holder(socket.gethostname(), os.getpid(), _start_of(os.getpid()), self.attempt)
         self._file.write(json.dumps(asdict(note)))
         self._file.flush()
         self._ended = threading.Event()
         threading.Thread(target=self._beat, daemon=True, name="lease").start()
 
-    def release(self) -> None:
-        """Let others work on the unit. The note goes before the lock, so that no one reads a holder that is none."""
+    def release(self, remove: bool = False) -> None:
+        """Let others work on the unit. The note goes before the lock, so that no one reads a holder that is none.
+
+        `remove` takes the file away, too. Whoever had opened it by then and another who makes a new one may then both
+        hold the lease: it is for work that is merely done twice in that case.
+        """
         self._ended.set()
         if not self._file.closed:
             self._file.truncate(0)
+            if remove:
+                self._path.unlink(missing_ok=True)
             self._file.close()
 
     def _beat(self) -> None:
         while not self._ended.wait(HEARTBEAT_S):
-            os.utime(self._path)
+            with suppress(FileNotFoundError):  # removed by hand, or released in this instant
+                os.utime(self._path)
 
 
 def holder_of(path: Path) -> Holder | None:
@@ -109,10 +122,11 @@ def _holder(path: Path) -> Holder | None:
     """The note in the file; None if it holds none, or anything else."""
     try:
         note = json.loads(path.read_bytes())
-        host, pid, started = note["host"], note["pid"], note.get("started")
+        host, pid, started, attempt = note["host"], note["pid"], note.get("started"), note.get("attempt", 1)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    return Holder(host, pid, started) if type(host) is str and type(pid) is int and pid > 0 else None
+    valid = type(host) is str and type(pid) is int and pid > 0 and type(attempt) is int
+    return Holder(host, pid, started, attempt) if valid else None
 
 
 def _runs(holder: Holder) -> bool:

@@ -21,17 +21,12 @@ LOG, PHASE = "log.txt", "phase.json"
 
 @dataclass(frozen=True)
 class Phase:
-    """What a unit does now: `name` is TRAINING, EVALUATING or RESCORING of `records.columns`, or empty while it starts.
+    """What the process does that trains a unit: `name` is TRAINING of `records.columns`, or empty while it starts.
 
-    An evaluation has sampled `done` of the `of` responses of one benchmark. The steps of training are in the metrics.
     `attempt` counts from 1 within one call of `trb submit`, which is named by `sweep` and makes at most `attempts`.
     """
 
     name: str = ""
-    benchmark: str | None = None
-    step: int = 0
-    done: int = 0
-    of: int = 0
     attempt: int = 1
     attempts: int = 1
     sweep: str = ""
@@ -62,9 +57,9 @@ class RunLog:
         with contextlib.suppress(OSError), self.path.open("a", encoding="utf-8") as file:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
 
-    def enter(self, name: str, benchmark: str | None = None, step: int = 0, of: int = 0) -> None:
+    def enter(self, name: str) -> None:
         """Note what the unit does from now on; noting the same again writes nothing."""
-        phase = replace(self._phase, name=name, benchmark=benchmark, step=step, done=0, of=of)
+        phase = replace(self._phase, name=name)
         if phase != self._phase:
             self._phase = phase
             _write(self._folder, phase)
@@ -97,17 +92,10 @@ def read_phase(folder: Path) -> Phase | None:
         return None
     if not isinstance(raw, dict) or set(raw) != {field.name for field in fields(Phase)}:
         return None
-    kinds = {"benchmark": str | None, "name": str, "sweep": str}  # the others are numbers
+    kinds = {"name": str, "sweep": str}  # the others are numbers
     if not all(isinstance(value, kinds.get(name, int)) for name, value in raw.items()):
         return None
     return Phase(**raw)
-
-
-def note_progress(folder: Path, done: int) -> None:
-    """Note that `done` responses of the evaluation at work are sampled; called by whatever process samples them."""
-    phase = read_phase(folder)
-    if phase is not None:
-        _write(folder, replace(phase, done=done))
 
 
 def _write(folder: Path, phase: Phase) -> None:

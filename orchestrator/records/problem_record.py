@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -38,18 +38,20 @@ class ProblemRecord:
         return ProblemRecord(**{**row, "lengths": lengths})
 
 
-def merge(old: list[ProblemRecord], new: list[ProblemRecord]) -> list[ProblemRecord]:
-    """Counts of two disjoint sets of samples of the same problems, which are in the same order."""
-    merged = []
-    for a, b in zip(old, new, strict=True):
-        assert a.problem == b.problem
-        counts = {name: getattr(a, name) + getattr(b, name) for name in COUNTS}
-        answers = Counter(a.answers) + Counter(b.answers)
-        lengths = _sum_lengths([(a.n, a.lengths), (b.n, b.lengths)])
-        merged.append(
-            ProblemRecord(problem=a.problem, answers=dict(sorted(answers.items())), lengths=lengths, **counts)
-        )
-    return merged
+def merge(parts: Sequence[ProblemRecord]) -> ProblemRecord:
+    """Counts of disjoint sets of samples of one problem."""
+    if len(parts) == 1:
+        return parts[0]
+    assert len({part.problem for part in parts}) == 1
+    answers: Counter[str] = Counter()
+    for part in parts:
+        answers.update(part.answers)
+    return ProblemRecord(
+        problem=parts[0].problem,
+        answers=dict(sorted(answers.items())),
+        lengths=_sum_lengths([(part.n, part.lengths) for part in parts]),
+        **{name: sum(getattr(part, name) for part in parts) for name in COUNTS},
+    )
 
 
 def length_histogram(lengths: Iterable[int]) -> dict[int, int]:

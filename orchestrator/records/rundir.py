@@ -6,7 +6,7 @@
 | `data.json` and other documents | one JSON value each | whole |
 | `metrics.jsonl`, `rollouts.jsonl` | a row per step; a row per rollout | appended |
 | `checkpoints/step_000020/` | a Hugging Face model folder; beside the last one, the learner's state | whole |
-| `evals/<evaluation id>/step_000020.jsonl` | a row per problem; in `.rungs` the counts that races rested on | whole |
+| `evals/<evaluation id>/step_000020/` | a file for each slice (`records.slices`), in it a row per problem | whole |
 | `state.json` | the next step, and sizes and sha256 of all of the above that was committed | whole, by each commit |
 | `DONE` | the step at which training was complete | once, last |
 | `attempts.jsonl`, `timing.jsonl`, `log.txt` | clock times and words, which recovery does not reproduce | appended |
@@ -41,14 +41,15 @@ from orchestrator.records.files import (
 )
 from orchestrator.records.lease import Holder, holder_of
 from orchestrator.records.log import Phase, read_log, read_phase
-from orchestrator.records.problem_record import ProblemRecord
+from orchestrator.records.problem_record import ProblemRecord, merge
+from orchestrator.records.slices import Slice, complete_samples, disjoint, parse
 
 CONFIG, PROVENANCE, STATE, DONE = "config.json", "provenance.json", "state.json", "DONE"
 METRICS, ROLLOUTS = "metrics.jsonl", "rollouts.jsonl"
 ATTEMPTS, TIMING = "attempts.jsonl", "timing.jsonl"
 ERROR, TRACEBACK = "error.txt", "traceback.txt"
 LEARNER_STATE = "learner.safetensors"
-REEVALUATE = "remove it; trb submit evaluates the checkpoint again"
+REEVALUATE = "remove it; trb submit takes these samples again"
 # How a line of `ProblemRecord.to_row` begins. Tables over many runs read nothing but these three fields of hundreds of
 # thousands of lines, and a regular expression finds them ten times as fast as a JSON parser: most of a line is answers.
 # It matches complete lines alone, so fewer matches than lines mean that some line has another layout (other keys first,
@@ -212,43 +213,67 @@ class RunReader:
 
     # --- evaluations ---
 
-    def evaluation(self, evaluation_id: str, step: int) -> list[ProblemRecord] | None:
-        """Records of a checkpoint, a row per problem; None if it was not evaluated."""
-        path = self._evaluation_path(evaluation_id, step)
-        data = self._sealed(path)
-        return None if data is None else [ProblemRecord.from_row(row) for row in parse_rows(data, path, REEVALUATE)]
+    def slices(self, evaluation_id: str, step: int) -> list[Slice]:
+        """What of an evaluation of a checkpoint is there; see `slices.disjoint`."""
+        names = list_folder(self.evaluation_path(evaluation_id, step), self.remedy)
+        return disjoint(part for name in names if (part := parse(name)) is not None)
 
-    def counts(self, evaluation_id: str, step: int) -> list[tuple[str, int, int]] | None:
-        """(problem, n, correct) of each record: `evaluation` at a tenth of its time, for tables over many runs."""
-        data = self._sealed(self._evaluation_path(evaluation_id, step))
-        if data is None:
+    def evaluation(self, evaluation_id: str, step: int) -> list[ProblemRecord] | None:
+        """Records of a checkpoint, a row per problem, over the samples that all problems have; None if there are none.
+
+        Samples that only some problems have are left out: what they say depends on which slices came first.
+        """
+        slices = self.slices(evaluation_id, step)
+        complete = complete_samples(slices)
+        if not complete:
             return None
+        by_problem: list[list[ProblemRecord]] = [[] for _ in range(slices[0].problems)]
+        for part in slices:
+            if part.sample_end <= complete[-1]:
+                for index, record in enumerate(self.slice_records(evaluation_id, step, part), part.problem):
+                    by_problem[index].append(record)
+        return [merge(records) for records in by_problem]
+
+    def slice_records(self, evaluation_id: str, step: int, part: Slice) -> list[ProblemRecord]:
+        """Records of one slice that is there, a row per problem."""
+        path = self.evaluation_path(evaluation_id, step) / part.name
+        rows = [ProblemRecord.from_row(row) for row in parse_rows(self._sealed(path), path, REEVALUATE)]
+        self._check_extent(path, part, [row.n for row in rows])
+        return rows
+
+    def slice_counts(self, evaluation_id: str, step: int, part: Slice) -> list[tuple[str, int, int]]:
+        """(problem, n, correct) of each record: `slice_records` at a tenth of its time, for tables over many runs."""
+        path = self.evaluation_path(evaluation_id, step) / part.name
+        data = self._sealed(path)
         matches = _COUNTS.findall(data)
         if len(matches) != data.count(b"\n"):
-            records = self.evaluation(evaluation_id, step) or []
+            records = self.slice_records(evaluation_id, step, part)
             return [(record.problem, record.n, record.correct) for record in records]
-        return [(problem.decode(), int(n), int(correct)) for problem, n, correct in matches]
+        counts = [(problem.decode(), int(n), int(correct)) for problem, n, correct in matches]
+        self._check_extent(path, part, [n for _, n, _ in counts])
+        return counts
 
-    def evaluation_stamp(self, evaluation_id: str, step: int) -> tuple[int, int] | None:
-        """What changes whenever a checkpoint's records are written again; None if it was not evaluated."""
-        path = self._evaluation_path(evaluation_id, step)
+    def slice_stamp(self, evaluation_id: str, step: int, part: Slice) -> tuple[int, int]:
+        """What changes when a slice is written again."""
+        path = self.evaluation_path(evaluation_id, step) / part.name
         try:
             stat = path.stat()
-        except FileNotFoundError:
-            return None
         except OSError as error:
             raise damaged(path, f"cannot be read ({error.strerror or error})", REEVALUATE) from None
         return stat.st_ino, stat.st_mtime_ns
 
-    def noted_rungs(self, evaluation_id: str, step: int) -> list[tuple[int, list[int]]]:
-        """(n, correct of each problem) as they were whenever a race took more samples, fewest first."""
-        path = self._rungs_path(evaluation_id, step)
-        rows = parse_rows(self._sealed(path) or b"", path, REEVALUATE)
-        return [(row["n"], row["correct"]) for row in rows]
-
     def evaluated_steps(self, evaluation_id: str) -> list[int]:
-        """Steps with records of this evaluation."""
-        return self._steps(self.path / "evals" / evaluation_id, ".jsonl")
+        """Steps of which every problem of this evaluation has samples."""
+        steps = self._steps(self.path / "evals" / evaluation_id, "")
+        return [step for step in steps if complete_samples(self.slices(evaluation_id, step))]
+
+    def evaluation_error(self, evaluation_id: str, step: int) -> str | None:
+        """Why samples of a checkpoint could not be taken; None where nothing went wrong."""
+        return read_text(self.evaluation_path(evaluation_id, step) / ERROR, "remove it")
+
+    def evaluation_path(self, evaluation_id: str, step: int) -> Path:
+        """The folder of the slices of one evaluation of a checkpoint, if any is there."""
+        return self.path / "evals" / evaluation_id / f"step_{step:06d}"
 
     # --- reading and verifying files ---
 
@@ -265,22 +290,23 @@ class RunReader:
                 steps.append(int(match[1]))
         return sorted(steps)
 
-    def _evaluation_path(self, evaluation_id: str, step: int) -> Path:
-        return self.path / "evals" / evaluation_id / f"step_{step:06d}.jsonl"
-
-    def _rungs_path(self, evaluation_id: str, step: int) -> Path:
-        return self._evaluation_path(evaluation_id, step).with_suffix(".rungs")
-
     def _described(self, name: str) -> dict[str, Any]:
         value = read_object(self.path / name, self.remedy)
         if value is None:
             raise damaged(self.path / name, "is missing", self.remedy)
         return value
 
-    def _sealed(self, path: Path) -> bytes | None:
-        """Lines of an evaluation's file; None if there is no file."""
+    def _sealed(self, path: Path) -> bytes:
+        """Lines of a slice's file."""
         data = read_bytes(path, REEVALUATE)
-        return None if data is None else unsealed_lines(data, path, REEVALUATE)
+        if data is None:
+            raise damaged(path, "is gone", "run the same command again")
+        return unsealed_lines(data, path, REEVALUATE)
+
+    def _check_extent(self, path: Path, part: Slice, samples: list[int]) -> None:
+        """Raise Damaged unless a slice has as many samples of as many problems as its name says."""
+        if samples != [part.samples] * part.width:
+            raise damaged(path, "does not hold what its name says", REEVALUATE)
 
     def _rows(self, log: str, committed: bool = False) -> Iterator[dict[str, Any]]:
         """Rows of a log, of which what was committed is verified; the others are left out once training is complete."""

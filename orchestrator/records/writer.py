@@ -19,7 +19,15 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import UserError
-from orchestrator.records.files import file_sha256, pretty, sealed_lines, sync, write_atomically, write_sealed
+from orchestrator.records.files import (
+    file_sha256,
+    pretty,
+    sealed_lines,
+    sync,
+    write_atomically,
+    write_once,
+    write_sealed,
+)
 from orchestrator.records.lease import Lease
 from orchestrator.records.log import RunLog
 from orchestrator.records.problem_record import ProblemRecord
@@ -38,12 +46,13 @@ from orchestrator.records.rundir import (
     RunReader,
     committed_bytes,
 )
+from orchestrator.records.slices import Slice
 
 LOGS = (METRICS, ROLLOUTS)
 
 
 class RecordWriter(RunReader):
-    """Writes evaluations and drops checkpoints; holds the unit's lease until `close`. Raises LeaseHeld.
+    """Drops checkpoints; holds the unit's lease until `close`. Raises LeaseHeld.
 
     Nothing else of the directory changes, neither the logs nor the story of a failure: this is for commands that work
     on units which nobody trains.
@@ -52,12 +61,6 @@ class RecordWriter(RunReader):
     def __init__(self, runs: Path, unit_id: str):
         super().__init__(runs, unit_id)
         self._lease = Lease(self._lock)
-
-    def write_evaluation(self, evaluation_id: str, step: int, records: list[ProblemRecord]) -> None:
-        """Records of a checkpoint, replacing what was there: fewer samples of the same, or older grades."""
-        path = self._evaluation_path(evaluation_id, step)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, sealed_lines("".join(_line(record.to_row()) for record in records)))
 
     def drop_checkpoints(self, keep: set[int]) -> None:
         """Remove all checkpoints but those of the steps in `keep`.
@@ -156,25 +159,13 @@ class RunWriter(RecordWriter):
 
     def append_timing(self, row: dict[str, Any]) -> None:
         """Append to the wall-clock log, with the time."""
-        self._append_clock(TIMING, row | {"at": round(time.time(), 1)})
+        append_timing(self, row)
 
     def write_document(self, name: str, value: Any) -> None:
         """Write `name`, a JSON file of its own, replacing what was there."""
         text = pretty(_finite(value))
         write_atomically(self.path / name, text)
         self._documents[name] = hashlib.sha256(text.encode()).hexdigest()
-
-    def note_rung(self, evaluation_id: str, step: int) -> None:
-        """Keep the counts that a race rests on before its next rung adds to them.
-
-        Noting the same counts again changes nothing, so that a kill between the note and the new samples does no harm.
-        """
-        counts = self.counts(evaluation_id, step)
-        assert counts, "only what was evaluated is extended"
-        now = (counts[0][1], [correct for _, _, correct in counts])
-        rungs = [*(rung for rung in self.noted_rungs(evaluation_id, step) if rung != now), now]
-        lines = [_line({"n": n, "correct": correct}) for n, correct in rungs]
-        write_atomically(self._rungs_path(evaluation_id, step), sealed_lines("".join(lines)))
 
     # --- checkpoints and commits ---
 
@@ -292,11 +283,63 @@ class _CommittedPart:
         self.size += len(data)
 
 
+def write_slice(run: RunReader, evaluation_id: str, step: int, part: Slice, records: Sequence[ProblemRecord]) -> bool:
+    """Write the records of a slice, one for each of its problems; False where the slice is there already.
+
+    The file is whole or not there, and the first to write it wins. It needs no lease: nobody else changes what an
+    evaluation has, and the samples of a slice are the same whoever takes them, or of the same law.
+    """
+    path, content = _slice_file(run, evaluation_id, step, part, records)
+    return write_once(path, content)
+
+
+def replace_slice(run: RunReader, evaluation_id: str, step: int, part: Slice, records: Sequence[ProblemRecord]) -> None:
+    """Write the records of a slice with other grades, whether it is there or not."""
+    path, content = _slice_file(run, evaluation_id, step, part, records)
+    write_atomically(path, content, shared=True)
+
+
+def _slice_file(
+    run: RunReader, evaluation_id: str, step: int, part: Slice, records: Sequence[ProblemRecord]
+) -> tuple[Path, str]:
+    """Where a slice goes, in a folder that is there, and what is written."""
+    assert [record.n for record in records] == [part.samples] * part.width
+    folder = run.evaluation_path(evaluation_id, step)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / part.name, sealed_lines("".join(_line(record.to_row()) for record in records))
+
+
+def note_evaluation_error(run: RunReader, evaluation_id: str, step: int, reason: str, traceback: str = "") -> None:
+    """Say why samples of a checkpoint cannot be taken, beside its slices; no more are taken until it is forgotten."""
+    folder = run.evaluation_path(evaluation_id, step)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / TRACEBACK, traceback, shared=True)
+    write_atomically(folder / ERROR, reason, shared=True)
+
+
+def forget_evaluation_errors(run: RunReader) -> None:
+    """Let what failed to be evaluated be tried again."""
+    for name in (ERROR, TRACEBACK):
+        for path in run.path.glob(f"evals/*/*/{name}"):
+            path.unlink(missing_ok=True)
+
+
+def append_timing(run: RunReader, row: dict[str, Any]) -> None:
+    """Append a row to the wall-clock log of a unit, with the time; needs no lease."""
+    with (run.path / TIMING).open("a", encoding="utf-8") as file:
+        file.write(_line(row | {"at": round(time.time(), 1)}))
+
+
 def _drop_torn_line(path: Path) -> None:
-    """Cut off what a kill left of a last line, so that the next row starts on its own."""
+    """Cut off what a kill left of a last line, so that the next row starts on its own.
+
+    A file that ends in a whole line is left alone: an evaluator may append a row in this instant.
+    """
     if path.exists():
         with path.open("rb+") as file:
-            file.truncate(file.read().rfind(b"\n") + 1)
+            data = file.read()
+            if not data.endswith(b"\n"):
+                file.truncate(data.rfind(b"\n") + 1)
 
 
 def _line(row: dict[str, Any]) -> str:

@@ -1,8 +1,8 @@
-"""Checkpoints that are kept under `runtime.keep: best`.
+"""Checkpoints that are kept under `runtime.keep: best`: those of which samples are wanted or may be, then the best.
 
-A trial whose own best checkpoint is all that can be selected drops the others itself. In a race, and where seeds are
-averaged, that depends on other trials: all checkpoints stay until the family's selection is final, and those
-that are not the best of their setting are dropped here.
+Which may be depends on other trials in a race, and where seeds are averaged: there all checkpoints stay until the
+family's selection is final. Elsewhere a trial's own best is all that can be selected. A trial that is being trained
+keeps what it has.
 """
 
 from __future__ import annotations
@@ -26,12 +26,16 @@ def prune(study: Study) -> None:
         return
     for family in study.families():
         first = family[0][0]
-        if not first.is_trial or not scores.decided_by_family(study.experiment, first):
+        if not first.is_trial:
             continue
         state = family_state(study, family)
-        if state.settled and not state.wants:
-            for setting in family:
-                _keep_best(study, setting)
+        if scores.decided_by_family(study.experiment, first):
+            final = family if state.settled and not state.wants else []
+        else:
+            wanting = {unit_id for unit_id, samples in state.wants.items() if any(s.draw == 0 for s in samples)}
+            final = [[unit] for (unit,) in family if study.reader(unit).trained and unit.id not in wanting]
+        for setting in final:
+            _keep_best(study, setting)
 
 
 def _keep_best(study: Study, setting: Setting) -> None:

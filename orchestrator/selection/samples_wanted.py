@@ -5,8 +5,8 @@ is replayed from the counts at each rung (`orchestrator.selection.race`); those 
 `budget: full` the first rung is the last. When nothing is left, the checkpoint selected in the family gets fresh
 samples, which take no part in selection.
 
-No decision is written down anywhere. The counts at each rung are kept in the run directory before the next rung adds to
-them, so that whoever asks replays the same race on the same numbers and comes to the same answer.
+No decision is written down anywhere. Slices end where rungs do, so the counts at each rung are sums over slices:
+whoever asks replays the same race on the same numbers and comes to the same answer.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from orchestrator.experiment import evaluations
 from orchestrator.experiment.units import Family, Setting, Unit
 from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.records.rundir import RunReader
+from orchestrator.records.slices import Slice, complete_samples
 from orchestrator.selection.study import Study
 
 
@@ -60,13 +61,13 @@ def pass_at_1(records: list[ProblemRecord]) -> Fraction:
 
 
 def tally(run: RunReader, evaluation_id: str, step: int) -> Tally | None:
-    """Counts of a checkpoint; None if it was not evaluated."""
+    """Counts of a checkpoint over the samples that all problems have; None if it was not evaluated."""
     tallies = _tallies(run, evaluation_id, step)
     return tallies[-1] if tallies else None
 
 
 def tally_at(run: RunReader, evaluation_id: str, step: int, n: int) -> Tally:
-    """Counts of a checkpoint when it had n samples, or as few above that as were kept; it must have n by now."""
+    """Counts of a checkpoint when it had n samples, or as few above that as there are; it must have n by now."""
     return next(counts for counts in _tallies(run, evaluation_id, step) if counts.samples >= n)
 
 
@@ -161,21 +162,32 @@ def _samples(run: RunReader, evaluation_id: str, step: int) -> int:
 
 
 def _tallies(run: RunReader, evaluation_id: str, step: int) -> tuple[Tally, ...]:
-    """Counts at the rungs that were kept, and as they are; read once while the file does not change."""
-    stamp = run.evaluation_stamp(evaluation_id, step)
-    return () if stamp is None else _read(run.path, evaluation_id, step, stamp)
+    """Counts at each number of samples that all problems had, fewest first; read once while no slice changes."""
+    slices = run.slices(evaluation_id, step)
+    stamps = tuple(run.slice_stamp(evaluation_id, step, part) for part in slices)
+    return _read(run.path, evaluation_id, step, tuple(slices), stamps)
 
 
 @cache
-def _read(path: Path, evaluation_id: str, step: int, _stamp: tuple[int, int]) -> tuple[Tally, ...]:
-    run = RunReader(path.parent, path.name)
-    noted, now = run.noted_rungs(evaluation_id, step), run.counts(evaluation_id, step)
-    if not now:
+def _read(
+    path: Path, evaluation_id: str, step: int, slices: tuple[Slice, ...], _stamps: tuple[tuple[int, int], ...]
+) -> tuple[Tally, ...]:
+    complete = complete_samples(slices)
+    if not complete:
         return ()
-    names, n, correct = zip(*now, strict=True)
-    problems = _shared(names)
-    rungs = [Tally(np.full(len(problems), size), np.array(right), problems) for size, right in noted]
-    return (*rungs, Tally(np.array(n), np.array(correct), problems))
+    run = RunReader(path.parent, path.name)
+    names = [""] * slices[0].problems
+    correct = np.zeros(len(names), dtype=np.int64)
+    tallies, added = [], 0
+    for n in complete:
+        while added < len(slices) and slices[added].sample < n:
+            part = slices[added]
+            for index, (problem, _, right) in enumerate(run.slice_counts(evaluation_id, step, part), part.problem):
+                names[index] = problem
+                correct[index] += right
+            added += 1
+        tallies.append(Tally(np.full(len(names), n), correct.copy(), _shared(tuple(names))))
+    return tuple(tallies)
 
 
 @cache

@@ -2,7 +2,8 @@
 
 Imports `trial`, `models`, `selection`. With `workers.actors` the only place where ray is imported.
 
-After a kill: a dead trial process is replaced by Tune (`waves`), and its unit goes on from its last commit
-(`trainable`, `records.writer`); a frozen one is ended by `watchdog`; `failures` says which errors are worth another
-attempt; when the driver dies, `guard` ends its private cluster; when the cluster dies, `cluster` says so and ends.
+After a kill: a dead process is replaced by Tune (`tuner`); its unit goes on from its last commit (`training`,
+`records.writer`), its slice from the start (`evaluating`, `records.claims`). A frozen process is ended by `watchdog`;
+`failures` says which errors are worth another attempt; when the driver dies, `guard` ends its private cluster; when the
+cluster dies, `cluster` says so and ends.
 """

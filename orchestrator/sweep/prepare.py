@@ -21,7 +21,7 @@ from orchestrator.experiment.units import Unit
 from orchestrator.models.checkpoints import check_config, checkpoint_of
 from orchestrator.models.making import Report, make, must_make, verify_made
 from orchestrator.records.rundir import RunReader
-from orchestrator.workers.spec import WorkerSpec
+from orchestrator.workers.spec import Pairs, WorkerSpec
 
 
 def check(experiment: Experiment, runs: Path) -> None:
@@ -40,7 +40,7 @@ def check_models(name: str, setup: Setup, runs: Path) -> None:
             check_config(f"{name}.{role}", model, checkpoint_of(model, setup, runs), setup)
 
 
-def prepare(setups: Mapping[str, Setup], runs: Path, report: Report) -> dict[str, tuple[ModelFolder, ModelFolder]]:
+def prepare(setups: Mapping[str, Setup], runs: Path, report: Report) -> Pairs:
     """Student and teacher of each setup; `report(model, progress)` is called while missing ones are made."""
     pairs = {}
     for name, setup in setups.items():

@@ -39,16 +39,16 @@ class _Watched:
 
 
 class Watchdog:
-    """Looks after the units of a wave; `end` kills the process of a beat, wherever it runs."""
+    """Looks after what runs, `names()`; `end` kills the process of a beat, wherever it runs."""
 
-    def __init__(self, runs: Path, units: Iterable[str], end: End):
-        self._runs, self._units, self._end = runs, list(units), end
+    def __init__(self, runs: Path, names: Callable[[], Iterable[str]], end: End):
+        self._runs, self._names, self._end = runs, names, end
         self._watched: dict[str, _Watched] = {}
 
     def look(self) -> list[str]:
-        """One look at every unit; returns those whose process was ended."""
+        """One look at all that runs; returns the names of those whose process was ended."""
         frozen = []
-        for unit in self._units:
+        for unit in self._names():
             reason = self._reason(unit)
             if reason is not None:
                 watched = self._watched[unit]

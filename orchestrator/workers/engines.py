@@ -38,5 +38,4 @@ class Engines:
 
 def job_of(spec: WorkerSpec) -> Job:
     """What a unit's engines are opened for."""
-    trains = not spec.unit.is_untrained  # a probe leaves the same room as a trial
-    return Job(spec.setup, spec.runtime, spec.initial, spec.teacher, spec.unit.steps, trains)
+    return Job(spec.setup, spec.runtime, spec.initial, spec.teacher, spec.unit.steps)

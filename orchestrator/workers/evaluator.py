@@ -1,10 +1,12 @@
-"""The role that measures pass@1 of a checkpoint: n samples for each problem, graded, as counts."""
+"""What an evaluator holds: a sampler with one student's weights at a time, prompts, and a grader."""
 
 from __future__ import annotations
 
 import functools
-from collections import Counter
-from pathlib import Path
+from collections import Counter, defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
@@ -13,40 +15,47 @@ from orchestrator.data.benchmarks import load_benchmark
 from orchestrator.data.problems import Problem
 from orchestrator.data.prompts import render, response_text
 from orchestrator.engines.interface import Limits, ModelFolder, Sampler, WeightsRef
-from orchestrator.grading.grader import Grader
+from orchestrator.grading.grader import Grade, Grader
 from orchestrator.models.tokenizer import open_tokenizer
 from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.policy.spec import Student, Tempered
-from orchestrator.records.log import note_progress
 from orchestrator.records.problem_record import ProblemRecord, length_histogram
-from orchestrator.rollouts import Request, Rollouts, concatenate
-from orchestrator.workers.spec import WorkerSpec
+from orchestrator.rollouts import Request, Rollouts
+
+
+class Samples(NamedTuple):
+    """Which samples to take: of the problems and the sample numbers in two ranges, in one draw.
+
+    `seed` and `step` are those of the training run and its checkpoint: other runs get other samples.
+    """
+
+    benchmark: str
+    problems: range
+    samples: range
+    seed: int
+    step: int
+    draw: int = 0
+
+
+@dataclass
+class _Counts:
+    """What the responses to one problem came to so far."""
+
+    truncated: int = 0
+    lengths: list[int] = field(default_factory=list)
+    grades: list[Grade] = field(default_factory=list)
 
 
 class EvaluatorWorker:
-    """Evaluates a student in the weights it is told, or else in those its sampler holds.
-
-    `seed` is that of the training run: runs of other seeds are evaluated on other samples.
-    """
+    """Samples and grades responses of a student in the weights it was told last, or in those its sampler began with."""
 
     def __init__(
-        self,
-        setup: Setup,
-        tokenizer: ModelFolder,
-        sampler: Sampler,
-        data_dir: str | None,
-        seed: int,
-        grader_deadline_s: float,
+        self, setup: Setup, tokenizer: ModelFolder, sampler: Sampler, data_dir: str | None, grader_deadline_s: float
     ):
-        self._setup, self._data_dir, self._seed = setup, data_dir, seed
+        self._setup, self._data_dir = setup, data_dir
         self._sampler, self._tokenizer_folder = sampler, tokenizer
         self._grader = Grader(deadline_s=grader_deadline_s)
-
-    @staticmethod
-    def of_unit(spec: WorkerSpec, sampler: Sampler) -> EvaluatorWorker:
-        """The evaluator of a unit's checkpoints."""
-        deadline_s = spec.runtime.grader_deadline_s
-        return EvaluatorWorker(spec.setup, spec.teacher, sampler, spec.data_dir, spec.unit.seed, deadline_s)
+        self._benchmarks: dict[str, list[tuple[Problem, tuple[int, ...]]]] = {}
 
     @functools.cached_property
     def _tokenizer(self) -> PreTrainedTokenizerBase:
@@ -57,65 +66,72 @@ class EvaluatorWorker:
         self._sampler.start(teacher=False)
         _ = self._tokenizer
 
-    def evaluate(
-        self,
-        weights: WeightsRef | None,
-        benchmark: str,
-        samples: range,
-        step: int,
-        draw: int = 0,
-        notes: Path | None = None,
-    ) -> list[ProblemRecord]:
-        """Records of those samples of every problem; without `weights`, of the model the sampler started with.
+    def load(self, weights: WeightsRef) -> None:
+        """Sample from these weights from now on."""
+        self._sampler.load(weights)
 
-        Another `draw` has other samples, independent of these. How far it is goes to the unit's folder `notes`.
-        """
-        if weights is not None:
-            self._sampler.load(weights)
+    def evaluate(self, wanted: Samples) -> list[ProblemRecord]:
+        """A record of each of the wanted problems. What is sampled is graded while the rest is being sampled."""
         evaluation = self._setup.evaluation
-        run = evaluation.benchmarks[benchmark]
-        problems = load_benchmark(benchmark, self._data_dir, run)[: run.limit]
+        posed = self._posed(wanted.benchmark)
+        problems = {index: posed[index][0] for index in wanted.problems}
         requests = []
-        for index, problem in enumerate(problems):
-            ids = render(problem.text, self._setup.prompt, self._tokenizer)
-            for sample in samples:
-                key = SequenceKey(Purpose.EVALUATION, self._seed, step, index, sample, draw=evaluation.seed + draw)
-                requests.append(Request(ids, key))
+        for index in wanted.problems:
+            for sample in wanted.samples:
+                key = SequenceKey(
+                    Purpose.EVALUATION, wanted.seed, wanted.step, index, sample, draw=evaluation.seed + wanted.draw
+                )
+                requests.append(Request(posed[index][1], key))
         behavior = Student() if evaluation.temperature == 1 else Tempered(evaluation.temperature)
-        parts, done = [], 0
-        for part in self._sampler.sample(requests, behavior, Limits(evaluation.max_response_tokens)):
-            parts.append(part)
-            done += len(part.requests)
-            if notes is not None:
-                note_progress(notes, done)
-        return self._records(problems, len(samples), concatenate(parts))
+        counts: dict[int, _Counts] = defaultdict(_Counts)
+        with ThreadPoolExecutor(1, thread_name_prefix="grading") as grading:
+            graded = [
+                grading.submit(self._grade, problems, part, counts)
+                for part in self._sampler.sample(requests, behavior, Limits(evaluation.max_response_tokens))
+            ]
+            for each in graded:
+                each.result()
+        return [_record(problems[index], counts[index]) for index in wanted.problems]
 
-    def _records(self, problems: list[Problem], n: int, rollouts: Rollouts) -> list[ProblemRecord]:
+    def _grade(self, problems: dict[int, Problem], rollouts: Rollouts, counts: dict[int, _Counts]) -> None:
+        """Add some responses to the counts of their problems."""
         eos = self._setup.student.eos
-        return [
-            self._record(problem, range(index * n, (index + 1) * n), rollouts, eos)
-            for index, problem in enumerate(problems)
-        ]
+        indices = [request.key.prompt for request in rollouts.requests]
+        answers = []
+        for row, index in enumerate(indices):
+            gold = problems[index].gold
+            assert gold is not None
+            answers.append((gold, response_text(rollouts.response(row), eos, self._tokenizer)))
+        grades = self._grader.grade_many(answers)
+        lengths, truncated = rollouts.lengths_B.tolist(), rollouts.truncated_B.tolist()
+        for row, index in enumerate(indices):
+            counts[index].grades.append(grades[row])
+            counts[index].lengths.append(lengths[row])
+            counts[index].truncated += truncated[row]
 
-    def _record(self, problem: Problem, rows: range, rollouts: Rollouts, eos: int) -> ProblemRecord:
-        assert problem.gold is not None
-        gold = problem.gold
-        texts = [response_text(rollouts.response(row), eos, self._tokenizer) for row in rows]
-        grades = self._grader.grade_many([(gold, text) for text in texts])
-        answers = Counter(grade.extracted for grade in grades if grade.extracted is not None)
-        lengths = rollouts.lengths_B[rows.start : rows.stop].tolist()
-        return ProblemRecord(
-            problem=problem.id,
-            n=len(rows),
-            correct=sum(grade.correct for grade in grades),
-            truncated=int(rollouts.truncated_B[rows.start : rows.stop].sum()),
-            no_answer=sum(grade.extracted is None for grade in grades),
-            timed_out=sum(grade.timed_out for grade in grades),
-            tokens=sum(lengths),
-            answers=dict(sorted(answers.items())),
-            lengths=length_histogram(lengths),
-        )
+    def _posed(self, benchmark: str) -> list[tuple[Problem, tuple[int, ...]]]:
+        """The problems of a benchmark with their prompts."""
+        if benchmark not in self._benchmarks:
+            run, template = self._setup.evaluation.benchmarks[benchmark], self._setup.prompt
+            problems = load_benchmark(benchmark, self._data_dir, run)[: run.limit]
+            self._benchmarks[benchmark] = [(each, render(each.text, template, self._tokenizer)) for each in problems]
+        return self._benchmarks[benchmark]
 
     def close(self) -> None:
         """End the grader's process."""
         self._grader.close()
+
+
+def _record(problem: Problem, counts: _Counts) -> ProblemRecord:
+    answers = Counter(grade.extracted for grade in counts.grades if grade.extracted is not None)
+    return ProblemRecord(
+        problem=problem.id,
+        n=len(counts.grades),
+        correct=sum(grade.correct for grade in counts.grades),
+        truncated=counts.truncated,
+        no_answer=sum(grade.extracted is None for grade in counts.grades),
+        timed_out=sum(grade.timed_out for grade in counts.grades),
+        tokens=sum(counts.lengths),
+        answers=dict(sorted(answers.items())),
+        lengths=length_histogram(counts.lengths),
+    )

@@ -1,20 +1,21 @@
 """Resources of a trial: one placement group, whose bundle 0 is the trial itself.
 
-`colocated` puts rollout, teacher and evaluator in one actor and the learner in another on the same bundle; `split`
-gives each role a bundle of its own.
+`colocated` puts rollout and teacher in one actor and the learner in another on the same bundle; `split` gives each role
+a bundle of its own. An evaluator has one bundle with all that a trial has.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from orchestrator.config import Placement
 
-RoleName = Literal["rollout", "teacher", "learner", "evaluator"]
+RoleName = Literal["rollout", "teacher", "learner"]
 Groups = tuple[tuple[RoleName, ...], ...]  # roles that share an actor
 
-COLOCATED: Groups = (("rollout", "teacher", "evaluator"), ("learner",))
-SPLIT: Groups = (("rollout",), ("teacher",), ("evaluator",), ("learner",))
+COLOCATED: Groups = (("rollout", "teacher"), ("learner",))
+SPLIT: Groups = (("rollout",), ("teacher",), ("learner",))
 
 
 def bundles(placement: Placement) -> list[dict[str, float]]:
@@ -24,3 +25,8 @@ def bundles(placement: Placement) -> list[dict[str, float]]:
     if placement.gpus:
         shares[-1]["GPU"] = placement.gpus  # validation allows GPUs only inline and colocated
     return shares
+
+
+def evaluator_bundles(placement: Placement) -> list[dict[str, float]]:
+    """CPUs and GPUs of an evaluator, in one bundle."""
+    return bundles(replace(placement, mode="inline"))

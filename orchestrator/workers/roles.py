@@ -1,4 +1,4 @@
-"""The four roles of a trial as the trial sees them, wherever they live, and handles to what they make.
+"""The roles of a trial as the trial sees them, wherever they live, and handles to what they make.
 
 Rollouts, scores and weights go from role to role as handles; the trial fetches digests and metrics only.
 """
@@ -12,11 +12,9 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from orchestrator.engines.interface import WeightsRef
 from orchestrator.policy.spec import Behavior, Objective
-from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.rollouts import Request, Rollouts, TeacherScores
 from orchestrator.workers.digests import RolloutDigest, ScoresDigest
 from orchestrator.workers.engines import Engines
-from orchestrator.workers.evaluator import EvaluatorWorker
 from orchestrator.workers.generation import RolloutWorker, TeacherWorker
 from orchestrator.workers.learner import LearnerWorker
 from orchestrator.workers.placement import RoleName
@@ -105,23 +103,6 @@ class Learner:
         self.transport.call("learner", LearnerWorker.restore, str(folder)).get()
 
 
-@dataclass(frozen=True)
-class Evaluator:
-    """See `evaluator.EvaluatorWorker`."""
-
-    transport: Transport
-
-    def start(self) -> None:
-        self.transport.call("evaluator", EvaluatorWorker.start).get()
-
-    def evaluate(
-        self, checkpoint: Path | None, benchmark: str, samples: range, step: int, draw: int, notes: Path
-    ) -> list[ProblemRecord]:
-        weights = None if checkpoint is None else WeightsRef(step, checkpoint)
-        arguments = (weights, benchmark, samples, step, draw, notes)
-        return self.transport.call("evaluator", EvaluatorWorker.evaluate, *arguments).get()
-
-
 class Roles:
     """All roles of a trial, over one transport."""
 
@@ -129,7 +110,6 @@ class Roles:
         self.rollout = Rollout(transport)
         self.teacher = Teacher(transport)
         self.learner = Learner(transport)
-        self.evaluator = Evaluator(transport)
         self.close = transport.close
 
     def refresh(self, step: int) -> None:
@@ -154,7 +134,7 @@ class Host:
             self._workers[role] = self._open(role)
         return method(self._workers[role], *arguments)
 
-    def _open(self, role: RoleName) -> RolloutWorker | TeacherWorker | LearnerWorker | EvaluatorWorker:
+    def _open(self, role: RoleName) -> RolloutWorker | TeacherWorker | LearnerWorker:
         match role:
             case "rollout":
                 return RolloutWorker(self._spec, self._engines)
@@ -162,13 +142,6 @@ class Host:
                 return TeacherWorker(self._spec, self._engines)
             case "learner":
                 return LearnerWorker(self._spec, self._engines)
-            case "evaluator":
-                return EvaluatorWorker.of_unit(self._spec, self._engines.sampler())
-
-    def close(self) -> None:
-        """End what the workers started."""
-        if "evaluator" in self._workers:
-            self._workers["evaluator"].close()
 
 
 @dataclass(frozen=True)
@@ -198,7 +171,7 @@ class Inline:
         return Here(first), Here(second)
 
     def close(self) -> None:
-        self._host.close()
+        """Nothing to end: workers go with the process."""
 
 
 def inline_roles(spec: WorkerSpec) -> Roles:

@@ -10,6 +10,8 @@ from orchestrator.config import Runtime, Setup
 from orchestrator.engines.interface import ModelFolder
 from orchestrator.experiment.units import Unit
 
+Pairs = Mapping[str, tuple[ModelFolder, ModelFolder]]  # setup → student, teacher
+
 
 @dataclass(frozen=True)
 class WorkerSpec:

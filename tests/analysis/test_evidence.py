@@ -32,7 +32,7 @@ from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import Unit, expand
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection.study import Study
-from tests.fake_runs import QUICKSTART, SHIPPED, quickstart, record, units_of
+from tests.fake_runs import QUICKSTART, SHIPPED, quickstart, record, units_of, write_evaluation
 from tests.sweeps import ROOT
 
 Loaded = tuple[Experiment, list[Unit]]
@@ -62,7 +62,7 @@ def write(
     ids = fresh_evaluation_ids(setup) if fresh else evaluation_ids(setup)
     with closing(RunWriter(runs, unit.id)) as run:
         for key, row in counts.items():
-            run.write_evaluation(ids[key], step, [record(correct, n, f"p{i}") for i, correct in enumerate(row)])
+            write_evaluation(run, ids[key], step, [record(correct, n, f"p{i}") for i, correct in enumerate(row)])
 
 
 def row_of(table: Table, method: str) -> RowEvidence:

@@ -32,7 +32,7 @@ from orchestrator.experiment.units import Unit
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection.study import Study
 from tests.browser import Browser, browser
-from tests.fake_runs import QUICKSTART, SHIPPED, quickstart, record, units_of
+from tests.fake_runs import QUICKSTART, SHIPPED, quickstart, record, units_of, write_evaluation
 
 Loaded = tuple[Experiment, list[Unit]]
 SETUP = "arithmetic"
@@ -81,7 +81,7 @@ def write_unit(folder: Path, experiment: Experiment, unit: Unit, steps: int, rig
         for ids in (evaluation_ids(setup), fresh_evaluation_ids(setup)):
             for key, evaluation_id in ids.items():
                 counts = [record(min(4, max(0, right + i)), problem=f"p{i}") for i in (-1, 0, 1)]
-                run.write_evaluation(evaluation_id, steps, counts)
+                write_evaluation(run, evaluation_id, steps, counts)
                 run.append_timing({"step": steps, "phase": "evaluate", "benchmark": key, "seconds": 2.0})
         if unit.method == "vanilla":
             run.describe_data({"rows": 12345, "golds": {"given": 7}})

@@ -19,16 +19,16 @@ import numpy as np
 
 from orchestrator.config import Experiment
 from orchestrator.experiment import evaluations
-from orchestrator.experiment.evaluations import Sampling
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.methods import behavior_at
 from orchestrator.experiment.units import Unit, checkpoint_steps, expand
 from orchestrator.records.columns import EVALUATE, LEARN, REWARD, ROLLOUT, SCORE, START, TRAIN, columns_of_step
-from orchestrator.records.problem_record import ProblemRecord, merge
+from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.records.provenance import provenance
 from orchestrator.records.rundir import METRICS, ROLLOUTS
-from orchestrator.records.writer import RunWriter
-from orchestrator.selection import retention, samples_wanted
+from orchestrator.records.writer import RunWriter, append_timing, write_slice
+from orchestrator.selection import retention
+from orchestrator.selection.slices_wanted import slices_wanted
 from orchestrator.selection.study import Study
 from tests.race_world import WORLDS, Floats, Suite, rates
 
@@ -63,12 +63,8 @@ def make(runs: Path) -> Study:
     for unit in study.units:
         _train(study, unit, made_with)
     world = make_world(study)
-    wanted = samples_wanted.wants(study)
-    while wanted:
-        for unit in study.units:
-            if unit.id in wanted:
-                _evaluate(study, unit, world, wanted[unit.id])
-        wanted = samples_wanted.wants(study)
+    while _evaluate(study, world):
+        pass
     retention.prune(study)
     return study
 
@@ -101,8 +97,8 @@ def make_world(study: Study) -> World:
     return World(drawn, places)
 
 
-def records(rng: np.random.Generator, success: Floats, samples: int, benchmark: str) -> list[ProblemRecord]:
-    """One record for each problem of so many `samples`, whose true success rates are given."""
+def records(rng: np.random.Generator, success: Floats, samples: int, benchmark: str, first: int) -> list[ProblemRecord]:
+    """Records of so many `samples` of the problems from number `first` on, whose true success rates are given."""
     correct = rng.binomial(samples, success)
     no_answer = rng.binomial(samples - correct, 0.1)
     share = 0.5 ** np.arange(1, WRONG_ANSWERS + 1)
@@ -111,13 +107,15 @@ def records(rng: np.random.Generator, success: Floats, samples: int, benchmark: 
     lengths = rng.multinomial(np.full(len(success), samples), middle / middle.sum())
     tokens = (lengths * np.array(LENGTH_BINS) * 1.04).sum(axis=1)
     made = []
-    for index, (right, none) in enumerate(zip(correct.tolist(), no_answer.tolist(), strict=True)):
-        answers = {f"\\frac{{{index}}}{{{place + 2}}}": n for place, n in enumerate(wrong[index].tolist()) if n}
-        bins = {LENGTH_BINS[place]: n for place, n in enumerate(lengths[index].tolist()) if n}
+    for index, (right, none) in enumerate(zip(correct.tolist(), no_answer.tolist(), strict=True), first):
+        answers = {f"\\frac{{{index}}}{{{place + 2}}}": n for place, n in enumerate(wrong[index - first].tolist()) if n}
+        bins = {LENGTH_BINS[place]: n for place, n in enumerate(lengths[index - first].tolist()) if n}
         answers |= {str(17 * index): right} if right else {}
         cut = bins.get(LIMIT, 0)
         made.append(
-            ProblemRecord(f"{benchmark}-{index}", samples, right, cut, none, 0, int(tokens[index]), answers, bins)
+            ProblemRecord(
+                f"{benchmark}-{index}", samples, right, cut, none, 0, int(tokens[index - first]), answers, bins
+            )
         )
     return made
 
@@ -181,22 +179,20 @@ def _rollouts(rng: np.random.Generator, step: int, prompts: int) -> list[dict[st
     ]
 
 
-def _evaluate(study: Study, unit: Unit, world: World, wanted: dict[Sampling, int]) -> None:
-    """Give a unit the samples that are wanted of it."""
-    with closing(RunWriter(study.runs, unit.id)) as run:
-        for sampling, n in wanted.items():
-            benchmark, step, draw = sampling
-            evaluation_id = study.evaluation_ids(unit.setup, draw)[benchmark]
-            old = run.evaluation(evaluation_id, step)
-            have = old[0].n if old else 0
-            rng = np.random.default_rng(_seed(unit.id, benchmark, step, draw, have))
-            new = records(rng, world.of(unit, benchmark, step), n - have, benchmark)
-            if old and draw == 0:
-                run.note_rung(evaluation_id, step)
-            run.write_evaluation(evaluation_id, step, merge(old, new) if old else new)
-            responses = (n - have) * len(new)
-            row = {"step": step, "phase": EVALUATE, "benchmark": benchmark, "draw": draw, "responses": responses}
-            run.append_timing(row | {"seconds": 0.07 * responses})
+def _evaluate(study: Study, world: World) -> bool:
+    """Take the slices that are wanted now; False if there are none."""
+    sampled = False
+    for wanted in list(slices_wanted(study)):
+        (benchmark, step, draw), unit, part = wanted.sampling, wanted.unit, wanted.part
+        run = study.reader(unit)
+        rng = np.random.default_rng(_seed(unit.id, benchmark, step, draw, part.name))
+        success = world.of(unit, benchmark, step)[part.problem : part.problem_end]
+        new = records(rng, success, part.samples, benchmark, part.problem)
+        write_slice(run, wanted.evaluation_id, step, part, new)
+        row = {"step": step, "phase": EVALUATE, "benchmark": benchmark, "draw": draw, "responses": part.responses}
+        append_timing(run, row | {"seconds": 0.07 * part.responses})
+        sampled = True
+    return sampled
 
 
 def _evaluated_steps(unit: Unit, experiment: Experiment) -> list[int]:

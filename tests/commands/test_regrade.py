@@ -21,7 +21,7 @@ from orchestrator.records.problem_record import ProblemRecord, length_histogram
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection.study import Study
-from tests.fake_runs import QUICKSTART, quickstart, units_of
+from tests.fake_runs import QUICKSTART, quickstart, units_of, write_evaluation
 
 Trial = tuple[Experiment, list[Unit], Unit, dict[str, str]]
 STEP, BENCHMARK = 20, "arithmetic_short"
@@ -42,7 +42,7 @@ def records(correct: int, n: int = 4) -> list[ProblemRecord]:
 
 def evaluated(runs: Path, unit: Unit, evaluation_id: str, rows: list[ProblemRecord]) -> None:
     with closing(RunWriter(runs, unit.id)) as run:
-        run.write_evaluation(evaluation_id, STEP, rows)
+        write_evaluation(run, evaluation_id, STEP, rows)
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def test_a_unit_that_runs_is_left_alone(trial: Trial, tmp_path: Path) -> None:
 def test_why_a_unit_failed_is_not_forgotten(trial: Trial, tmp_path: Path) -> None:
     experiment, units, unit, ids = trial
     with closing(RunWriter(tmp_path, unit.id)) as run:
-        run.write_evaluation(ids[BENCHMARK], STEP, records(0))
+        write_evaluation(run, ids[BENCHMARK], STEP, records(0))
         run.append("metrics.jsonl", [{"step": 0}])
         run.fail("no memory", "")
     regrade.regrade(Study(experiment, units, tmp_path))

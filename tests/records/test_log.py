@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.records.columns import EVALUATING, TRAINING
-from orchestrator.records.log import PHASE, LogHandler, Phase, RunLog, note_progress, read_phase
+from orchestrator.records.columns import TRAINING
+from orchestrator.records.log import PHASE, LogHandler, Phase, RunLog, read_phase
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import RunWriter
 
@@ -30,19 +30,7 @@ def test_what_a_unit_does_can_be_read_while_it_does_it(tmp_path: Path) -> None:
     log.begin("sweep", 3)
     assert read_phase(tmp_path) == Phase(attempt=1, attempts=3, sweep="sweep")
     log.enter(TRAINING)
-    log.enter(EVALUATING, "short", step=20, of=800)
-    note_progress(tmp_path, 512)
-    assert read_phase(tmp_path) == Phase(EVALUATING, "short", 20, 512, 800, 1, 3, "sweep")
-
-
-def test_training_again_after_an_evaluation_is_noted(tmp_path: Path) -> None:
-    log = RunLog(tmp_path)
-    log.begin("sweep", 1)
-    for name in (TRAINING, EVALUATING, TRAINING):
-        log.enter(name)
-    phase = read_phase(tmp_path)
-    assert phase is not None
-    assert phase.name == TRAINING
+    assert read_phase(tmp_path) == Phase(TRAINING, 1, 3, "sweep")
 
 
 def test_attempts_are_counted_within_one_sweep(tmp_path: Path) -> None:
@@ -54,7 +42,6 @@ def test_attempts_are_counted_within_one_sweep(tmp_path: Path) -> None:
 def test_a_damaged_note_is_no_note(tmp_path: Path, text: str) -> None:
     (tmp_path / PHASE).write_text(text)
     assert read_phase(tmp_path) is None
-    note_progress(tmp_path, 3)
     assert RunLog(tmp_path).begin("sweep", 3) == 1
 
 

@@ -58,14 +58,14 @@ def test_quantiles_against_sorted_lengths() -> None:
 
 
 def test_merged_lengths_are_those_of_all_samples() -> None:
-    (merged,) = merge([with_lengths(LENGTHS[:3])], [with_lengths(LENGTHS[3:])])
+    merged = merge([with_lengths(LENGTHS[:3]), with_lengths(LENGTHS[3:])])
     assert merged.lengths == length_histogram(LENGTHS)
     assert list(merged.lengths) == sorted(merged.lengths)
     assert merged.n == len(LENGTHS)
 
 
 def test_counts_and_answers_merge() -> None:
-    (merged,) = merge([record(3)], [record(1, n=2)])
+    merged = merge([record(3), record(1, n=2)])
     assert (merged.n, merged.correct, merged.tokens) == (6, 4, 60)
     assert merged.answers == {"right": 4, "wrong": 2}
 
@@ -73,7 +73,7 @@ def test_counts_and_answers_merge() -> None:
 def test_lengths_that_one_side_lacks_are_missing() -> None:
     known, unknown = with_lengths(LENGTHS), record(1)
     for pair in ((known, unknown), (unknown, known)):
-        (merged,) = merge([pair[0]], [pair[1]])
+        merged = merge(pair)
         assert merged.lengths == {}
         assert length_quantile([merged], 0.5) is None
     assert length_quantile([known, unknown], 0.5) is None

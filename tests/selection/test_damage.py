@@ -27,7 +27,7 @@ from tests.fake_runs import QUICKSTART, fake_models, quickstart, units_of, write
 
 OVERRIDES = ("evaluation.rescore=false", "runtime.wandb=disabled")
 ROLLOUT = {"reward": 1.0, "log_ratio": 0.25, "teacher_log_prob": -0.5, "length": 7, "truncated": False}
-EVALUATED = "evals/arithmetic_short-*/step_000004.jsonl"
+EVALUATED = "evals/arithmetic_short-*/step_000004/*.jsonl"
 
 
 class Outcome(NamedTuple):

@@ -1,19 +1,18 @@
-"""What a sweep asks for, carried out by the loop of a unit with an evaluator that draws from known rates."""
+"""What a sweep asks for, carried out by evaluators that draw from known rates instead of sampling a model."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from orchestrator.config import Experiment
-from orchestrator.engines.interface import ModelFolder
+from orchestrator.engines.interface import WeightsRef
 from orchestrator.experiment import evaluations
 from orchestrator.experiment.evaluations import Sampling
 from orchestrator.experiment.units import Unit, families
@@ -23,20 +22,16 @@ from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import RecordWriter, RunWriter
 from orchestrator.selection import retention, scores
 from orchestrator.selection.samples_wanted import Wants, wants
+from orchestrator.selection.slices_wanted import slices_wanted
 from orchestrator.selection.study import Study
-from orchestrator.trial.assignment import Assignment
-from orchestrator.trial.loop import Trial
-from orchestrator.workers.evaluator import EvaluatorWorker
-from orchestrator.workers.placement import RoleName
-from orchestrator.workers.roles import Here, Roles
-from orchestrator.workers.spec import WorkerSpec
-from tests.fake_runs import quickstart, record, units_of, write_run
+from orchestrator.trial.evaluation import Evaluator
+from orchestrator.workers.evaluator import Samples
+from tests.fake_runs import quickstart, record, units_of, write_evaluation, write_run
 
 N, PROBLEMS, STEPS = 64, 40, (20, 40, 60)
 SHORT, LONG = "arithmetic_short", "arithmetic_long"
 SIZES = [f"evaluation.benchmarks.{name}.{key}" for name in (SHORT, LONG) for key in (f"n={N}", f"limit={PROBLEMS}")]
 FIRST = {Sampling(name, step, 0): 2 for name in (SHORT, LONG) for step in STEPS}
-NOWHERE = ModelFolder("nowhere")
 
 
 class Killed(Exception):
@@ -66,60 +61,52 @@ class World:
             write_run(runs, self.experiment, unit, {step: [None, None] for step in steps}, steps=unit.steps)
 
     def wave(self, runs: Path) -> Wants:
-        """One wave of evaluations; what it was asked for."""
-        asked = wants(self.study(runs))
-        for unit in self.units:
-            if unit.id in asked:
-                with closing(RunWriter(runs, unit.id)) as run:
-                    trial = Trial(self.assignment(unit, asked[unit.id]), run, self.roles(unit))
-                    list(trial.catch_up())
+        """Sample what is wanted now, and not what that makes wanted; what it was."""
+        study = self.study(runs)
+        asked, slices = wants(study), list(slices_wanted(study))
+        evaluator = self.evaluator(study)
+        for wanted in slices:
+            evaluator.sample(wanted)
         return asked
 
     def finish(self, runs: Path) -> None:
-        while self.wave(runs):
+        for _ in self.evaluator(self.study(runs)).slices():
             pass
 
-    def assignment(self, unit: Unit, asked: Mapping[Sampling, int]) -> Assignment:
-        setup = self.experiment.setups[unit.setup]
-        prunes = not scores.decided_by_family(self.experiment, unit)
-        runtime = self.experiment.runtime
-        spec = WorkerSpec(unit, setup, runtime, NOWHERE, NOWHERE, NOWHERE, None)
-        return Assignment(spec, asked, prunes)
+    def evaluator(self, study: Study) -> Evaluator:
+        return Evaluator(study, lambda _: MadeUp(self), attempts=1)  # pyright: ignore[reportArgumentType]
 
-    def roles(self, unit: Unit) -> Roles:
-        return Roles(MadeUp(self, unit))
-
-    def evaluate(
-        self, unit: Unit, benchmark: str, samples: range, step: int, draw: int, notes: Path
-    ) -> list[ProblemRecord]:
-        assert notes.name == unit.id
+    def samples(self, unit: Unit, wanted: Samples) -> list[ProblemRecord]:
         if self.calls_left <= 0:
             raise Killed
         self.calls_left -= 1
-        self.taken += len(samples) * PROBLEMS
-        self.log.append((unit.id, Sampling(benchmark, step, draw)))
-        key = [zlib.crc32(f"{unit.label} {unit.seed} {benchmark}".encode()), step, draw]
-        right = np.random.default_rng(key).random((PROBLEMS, 2 * N)) < self.rates.get((unit.label, step), 0.2)
-        counts = right[:, samples.start : samples.stop].sum(axis=1)
-        return [record(int(count), len(samples), f"p{index}") for index, count in enumerate(counts)]
+        self.taken += len(wanted.samples) * len(wanted.problems)
+        self.log.append((unit.id, Sampling(wanted.benchmark, wanted.step, wanted.draw)))
+        assert wanted.seed == unit.seed
+        key = [zlib.crc32(f"{unit.label} {unit.seed} {wanted.benchmark}".encode()), wanted.step, wanted.draw]
+        right = np.random.default_rng(key).random((PROBLEMS, 2 * N)) < self.rates.get((unit.label, wanted.step), 0.2)
+        n, samples = len(wanted.samples), slice(wanted.samples.start, wanted.samples.stop)
+        return [record(int(right[index, samples].sum()), n, f"p{index}") for index in wanted.problems]
 
 
 @dataclass
 class MadeUp:
-    """Roles of a unit whose evaluator makes its samples up; it has no others."""
+    """What an evaluator holds, without models: it makes its samples up."""
 
     world: World
-    unit: Unit
+    unit_id: str | None = None  # of the loaded checkpoint; None for the untrained student
 
-    def call(self, role: RoleName, method: Callable[..., Any], *arguments: Any) -> Here[Any]:
-        assert role == "evaluator"
-        if method is EvaluatorWorker.start:
-            return Here(None)
-        assert method is EvaluatorWorker.evaluate
-        return Here(self.world.evaluate(self.unit, *arguments[1:]))
+    def start(self) -> None:
+        pass
 
-    def call_for_two(self, role: RoleName, method: Callable[..., Any], *arguments: Any) -> Any:
-        raise AssertionError(f"{role} is not asked for anything")
+    def load(self, weights: WeightsRef) -> None:
+        assert isinstance(weights.place, Path)
+        self.unit_id = weights.place.parents[1].name
+
+    def evaluate(self, wanted: Samples) -> list[ProblemRecord]:
+        units = self.world.units
+        (unit,) = [u for u in units if (u.id == self.unit_id if self.unit_id else u.is_untrained)]
+        return self.world.samples(unit, wanted)
 
     def close(self) -> None:
         pass
@@ -135,7 +122,7 @@ def world(*overrides: str, rates: Mapping[tuple[str, int], float] | None = None)
 
 def evaluation_files(runs: Path) -> dict[str, bytes]:
     """Every file below an `evals` folder, by path."""
-    return {str(p.relative_to(runs)): p.read_bytes() for p in sorted(runs.glob("*/evals/*/*")) if p.is_file()}
+    return {str(p.relative_to(runs)): p.read_bytes() for p in sorted(runs.glob("*/evals/*/*/*"))}
 
 
 def full_steps(world: World, runs: Path, unit: Unit) -> set[int]:
@@ -188,7 +175,6 @@ def test_full_asks_for_everything_at_once(tmp_path: Path) -> None:
     [vanilla] = sweep.family("vanilla")
     assert sweep.wave(tmp_path)[vanilla.id] == dict.fromkeys(FIRST, N)
     assert vanilla.id not in wants(sweep.study(tmp_path))
-    assert not list(tmp_path.glob("*/evals/*/*.rungs"))
 
 
 def test_what_is_wanted_is_missing_and_what_is_not_is_done(tmp_path: Path) -> None:
@@ -219,17 +205,18 @@ def test_a_race_picks_what_the_full_protocol_picks_with_fewer_samples(tmp_path: 
     assert full_steps(adaptive, tmp_path / "adaptive", better) >= {chosen(full, tmp_path / "full")[1]}
 
 
-def test_what_a_race_takes_to_the_end_are_the_bytes_of_the_full_protocol(tmp_path: Path) -> None:
+def test_what_a_race_takes_to_the_end_are_the_counts_of_the_full_protocol(tmp_path: Path) -> None:
     full, adaptive = world("evaluation.budget=full"), world()
     for sweep, runs in ((full, tmp_path / "full"), (adaptive, tmp_path / "adaptive")):
         sweep.train(runs, "trust_region")
         sweep.finish(runs)
     better = adaptive.family("trust_region")[1]
-    reference, found = evaluation_files(tmp_path / "full"), evaluation_files(tmp_path / "adaptive")
-    complete = [f"step_{step:06d}.jsonl" for step in full_steps(adaptive, tmp_path / "adaptive", better)]
-    paths = [path for path in found if path.startswith(better.id) and path.endswith(tuple(complete))]
-    assert len(paths) >= 2
-    assert {path: found[path] for path in paths} == {path: reference[path] for path in paths}
+    reference, raced = (RunReader(tmp_path / budget, better.id) for budget in ("full", "adaptive"))
+    complete = full_steps(adaptive, tmp_path / "adaptive", better)
+    assert complete
+    for step in complete:
+        for evaluation_id in evaluations.evaluation_ids(adaptive.experiment.setups["arithmetic"]).values():
+            assert raced.evaluation(evaluation_id, step) == reference.evaluation(evaluation_id, step)
 
 
 @pytest.mark.parametrize("calls", [1, 4])
@@ -251,19 +238,29 @@ def test_kills_at_any_moment_change_no_decision(tmp_path: Path, calls: int) -> N
     assert evaluation_files(tmp_path / "b") == evaluation_files(tmp_path / "a")
 
 
-def test_a_kill_between_noting_a_rung_and_replacing_the_record(tmp_path: Path) -> None:
-    sweep = world()
-    sweep.train(tmp_path, "trust_region")
-    sweep.wave(tmp_path)
-    unit, before = sweep.family("trust_region")[1], wants(sweep.study(tmp_path))
-    evaluation_id = evaluations.evaluation_ids(sweep.experiment.setups["arithmetic"])[SHORT]
-    with closing(RunWriter(tmp_path, unit.id)) as run:
-        run.note_rung(evaluation_id, 20)
-        noted = run.noted_rungs(evaluation_id, 20)
-        run.note_rung(evaluation_id, 20)
-        assert run.noted_rungs(evaluation_id, 20) == noted
-    assert [n for n, _ in noted] == [2]
-    assert wants(sweep.study(tmp_path)) == before
+@pytest.mark.parametrize("responses", [7, 100])
+def test_how_slices_are_cut_changes_no_decision(tmp_path: Path, responses: int) -> None:
+    whole, cut = world(), world(f"runtime.slice_responses={responses}")
+    for sweep, runs in ((whole, tmp_path / "whole"), (cut, tmp_path / "cut")):
+        sweep.train(runs, "trust_region")
+        sweep.finish(runs)
+    assert chosen(whole, tmp_path / "whole") == chosen(cut, tmp_path / "cut")
+    assert cut.taken == whole.taken
+    assert len(evaluation_files(tmp_path / "cut")) > 2 * len(evaluation_files(tmp_path / "whole"))
+
+
+def test_several_evaluators_share_the_work_and_none_does_it_twice(tmp_path: Path) -> None:
+    alone, together = world(), world("runtime.slice_responses=50")
+    for sweep, runs in ((alone, tmp_path / "alone"), (together, tmp_path / "together")):
+        sweep.train(runs, "base_eval", "vanilla", "trust_region")
+    alone.finish(tmp_path / "alone")
+    study = together.study(tmp_path / "together")
+    evaluators = [together.evaluator(study).slices() for _ in range(3)]
+    while evaluators:  # each in turn samples a slice, and ends where the others leave it none
+        evaluators = [each for each in evaluators if next(each, None) is not None]
+    assert wants(study) == {}
+    assert together.taken == alone.taken
+    assert chosen(together, tmp_path / "together") == chosen(alone, tmp_path / "alone")
 
 
 def test_one_rival_is_taken_to_the_end_at_once(tmp_path: Path) -> None:
@@ -337,11 +334,11 @@ def test_fresh_samples_are_others_and_select_nothing(tmp_path: Path) -> None:
     sweep.finish(tmp_path)
     [vanilla], (_, step) = sweep.family("vanilla"), chosen(sweep, tmp_path, "vanilla")
     with closing(RunWriter(tmp_path, vanilla.id)) as run:
-        assert run.counts(ids[SHORT], step) != run.counts(fresh_ids[SHORT], step)
+        assert run.evaluation(ids[SHORT], step) != run.evaluation(fresh_ids[SHORT], step)
         for evaluation_id in fresh_ids.values():
             for other in STEPS:
                 right = 0 if other == step else N
-                run.write_evaluation(evaluation_id, other, [record(right, N, f"p{i}") for i in range(PROBLEMS)])
+                write_evaluation(run, evaluation_id, other, [record(right, N, f"p{i}") for i in range(PROBLEMS)])
     assert chosen(sweep, tmp_path, "vanilla")[1] == step
 
 
@@ -383,10 +380,11 @@ def test_checkpoints_stay_until_the_family_is_decided(tmp_path: Path) -> None:
     assert wants(sweep.study(tmp_path)) == {}
 
 
-def test_a_trial_of_the_full_protocol_prunes_itself(tmp_path: Path) -> None:
+def test_a_trial_of_the_full_protocol_keeps_its_own_best(tmp_path: Path) -> None:
     sweep = world("runtime.keep=best", "evaluation.budget=full")
     sweep.train(tmp_path, "trust_region")
     sweep.wave(tmp_path)
+    retention.prune(sweep.study(tmp_path))
     assert [len(steps) for steps in kept(sweep, tmp_path, "trust_region")] == [1, 1]
     sweep.finish(tmp_path)
     assert {sampling.step for _, sampling in sweep.log if sampling.draw} == {0, chosen(sweep, tmp_path)[1]}
@@ -436,9 +434,10 @@ def test_a_checkpoint_that_was_dropped_with_fewer_samples_is_not_the_best_any_mo
     write_run(tmp_path, sweep.experiment, vanilla, {20: [None, None], 60: [None, None]}, steps=60)
     with closing(RunWriter(tmp_path, vanilla.id)) as run:
         for evaluation_id in evaluations.evaluation_ids(sweep.experiment.setups["arithmetic"]).values():
-            run.write_evaluation(evaluation_id, 40, [record(4, 4, f"p{index}") for index in range(PROBLEMS)])
+            write_evaluation(run, evaluation_id, 40, [record(4, 4, f"p{index}") for index in range(PROBLEMS)])
     sweep.rates = {("Vanilla", 20): 0.9, ("Vanilla", 60): 0.1}
     sweep.finish(tmp_path)
+    retention.prune(sweep.study(tmp_path))
     assert kept(sweep, tmp_path, "vanilla") == [[20]]
     [found] = [s for s in status.collect(sweep.study(tmp_path)) if s.id == vanilla.id]
     assert found.best_step == 20

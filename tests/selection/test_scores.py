@@ -21,7 +21,7 @@ from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection import scores as selection
 from orchestrator.selection.study import Study
-from tests.fake_runs import QUICKSTART, quickstart, record, units_of, write_run
+from tests.fake_runs import QUICKSTART, quickstart, record, units_of, write_evaluation, write_run
 
 Loaded = tuple[Experiment, list[Unit]]
 
@@ -79,7 +79,7 @@ def test_benchmarks_weigh_the_same_however_many_problems_they_have(tmp_path: Pat
     write_run(tmp_path, one_seed[0], unit, {20: [4, 0]})
     many: list[ProblemRecord] = [record(0, problem=str(i)) for i in range(9)] + [record(4)]
     with closing(RunWriter(tmp_path, unit.id)) as run:
-        run.write_evaluation(ids(one_seed)[1], 20, many)
+        write_evaluation(run, ids(one_seed)[1], 20, many)
     assert trajectory(one_seed, tmp_path, unit) == {20: Fraction(1 + Fraction(1, 10)) / 2}
 
 

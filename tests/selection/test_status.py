@@ -7,7 +7,6 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,11 +20,19 @@ from orchestrator.monitor.status import Session, UnitStatus, overview
 from orchestrator.monitor.time_left import Job, sweep_seconds, work_left, work_once_trained
 from orchestrator.monitor.timings import BLENDED, PLAIN, measure
 from orchestrator.planning import plan
+from orchestrator.records.claims import Claims
 from orchestrator.records.columns import EVALUATING, RESCORING, TRAINING
 from orchestrator.records.rundir import RunReader
-from orchestrator.records.writer import RunWriter
+from orchestrator.records.slices import Slice
+from orchestrator.records.writer import (
+    RunWriter,
+    append_timing,
+    forget_evaluation_errors,
+    note_evaluation_error,
+    write_slice,
+)
 from orchestrator.selection.study import Study
-from tests.fake_runs import QUICKSTART, metrics, quickstart, record, units_of, write_run
+from tests.fake_runs import QUICKSTART, metrics, quickstart, record, units_of, write_evaluation, write_run
 
 Loaded = tuple[Experiment, list[Unit]]
 SHORT, LONG = "arithmetic_short", "arithmetic_long"
@@ -74,8 +81,39 @@ def test_a_running_unit_says_what_it_does(tmp_path: Path, plain: Loaded) -> None
         run.append("metrics.jsonl", [metrics(0)])
         found = of(status.collect(Study(*plain, tmp_path)), vanilla)
         assert (found.state, found.phase, found.doing, found.step) == ("running", TRAINING, "training", 1)
-        run.log.enter(EVALUATING, LONG, step=20, of=200)
-        assert of(status.collect(Study(*plain, tmp_path)), vanilla).doing == f"evaluating {LONG} 0/200"
+
+
+@contextmanager
+def claimed(runs: Path, unit: Unit, evaluation_id: str, step: int) -> Iterator[None]:
+    """While an evaluator samples a slice of a checkpoint."""
+    lease = Claims(runs).take(unit.id, evaluation_id, step, Slice(0, 4, 0, 200, 200))
+    assert lease is not None
+    yield
+    lease.release(remove=True)
+
+
+def test_a_unit_whose_checkpoints_are_evaluated_says_how_far_that_is(tmp_path: Path, plain: Loaded) -> None:
+    [vanilla] = units_of(plain[1], "vanilla")
+    write_run(tmp_path, plain[0], vanilla, {60: [None, None]}, steps=60)
+    run, ids = RunReader(tmp_path, vanilla.id), evaluation_ids(plain[0].setups["arithmetic"])
+    part = Slice(0, 4, 0, 50, 200)
+    write_slice(run, ids[SHORT], 60, part, [record(1, problem=f"p{i}") for i in range(50)])
+    found = of(status.collect(Study(*plain, tmp_path)), vanilla)
+    assert (found.state, found.phase, found.doing) == ("queued", EVALUATING, "queued for evaluation")
+    with claimed(tmp_path, vanilla, ids[SHORT], 60):
+        found = of(status.collect(Study(*plain, tmp_path)), vanilla)
+        assert (found.state, found.phase, found.doing) == ("running", EVALUATING, f"evaluating {SHORT} 200/800")
+
+
+def test_an_evaluation_that_failed_is_told(tmp_path: Path, plain: Loaded) -> None:
+    [vanilla] = units_of(plain[1], "vanilla")
+    write_run(tmp_path, plain[0], vanilla, {60: [None, None]}, steps=60)
+    run, ids = RunReader(tmp_path, vanilla.id), evaluation_ids(plain[0].setups["arithmetic"])
+    note_evaluation_error(run, ids[SHORT], 60, "lost: its process died in each of 3 attempts")
+    found = of(status.collect(Study(*plain, tmp_path)), vanilla)
+    assert (found.state, found.error) == ("failed", "lost: its process died in each of 3 attempts")
+    forget_evaluation_errors(run)
+    assert of(status.collect(Study(*plain, tmp_path)), vanilla).state == "queued"
 
 
 def test_another_attempt_is_counted(tmp_path: Path, plain: Loaded) -> None:
@@ -97,11 +135,12 @@ def test_the_best_trial_of_an_open_family_waits_for_rescoring(tmp_path: Path, re
     write_run(tmp_path, experiment, worse, {60: [1, 1]}, steps=60)
     states = {unit.id: of(status.collect(Study(*rescored, tmp_path)), unit).doing for unit in (better, worse)}
     assert states == {better.id: "waiting for rescoring", worse.id: "done"}
-    with writing(tmp_path, better) as [run]:
-        run.log.enter(RESCORING, SHORT, step=60, of=800)
-        assert of(status.collect(Study(*rescored, tmp_path)), better).doing == f"rescoring {SHORT} 0/800"
-        for evaluation_id in fresh_evaluation_ids(experiment.setups["arithmetic"]).values():
-            run.write_evaluation(evaluation_id, 60, [record(2)])
+    run, ids = RunReader(tmp_path, better.id), fresh_evaluation_ids(experiment.setups["arithmetic"])
+    with claimed(tmp_path, better, ids[SHORT], 60):
+        found = of(status.collect(Study(*rescored, tmp_path)), better)
+        assert (found.state, found.phase, found.doing) == ("running", RESCORING, f"rescoring {SHORT} 0/800")
+    for evaluation_id in ids.values():
+        write_evaluation(run, evaluation_id, 60, [record(2)])
     assert of(status.collect(Study(*rescored, tmp_path)), better).state == "done"
 
 
@@ -156,28 +195,22 @@ def test_time_left_counts_steps_and_the_evaluations_to_come(tmp_path: Path, plai
         for step in range(20):
             run.append_timing(train_row(step, 9.0 if step == 0 else 2.0))
         for benchmark, evaluation_id in evaluation_ids(plain[0].setups["arithmetic"]).items():
-            run.write_evaluation(evaluation_id, 20, [record(1)])
+            write_evaluation(run, evaluation_id, 20, [record(1)])
             run.append_timing(evaluation_row(20, benchmark, 800, 8.0))
         found = of(status.collect(Study(*plain, tmp_path)), vanilla)
     assert found.seconds_left == pytest.approx(40 * 2.0 + 2 * 1600 * 0.01)
 
 
 def test_responses_that_are_sampled_are_not_left(tmp_path: Path, plain: Loaded) -> None:
-    experiment, units = plain
-    [vanilla] = units_of(units, "vanilla")
-    with writing(tmp_path, vanilla) as [run]:
-        run.new_checkpoint(60, lambda folder: (folder / "model.safetensors").touch())
-        run.commit(60)
-        run.log.enter(EVALUATING, SHORT, step=60, of=800)
-        wanted = status.wants(Study(experiment, units, tmp_path))[vanilla.id]
-        run.log.enter(EVALUATING, LONG, step=60, of=800)
-        work = work_left(experiment, vanilla, RunReader(tmp_path, vanilla.id), 60, wanted)
-        assert work == {SHORT: 800, LONG: 800}
-        note = RunReader(tmp_path, vanilla.id).phase()
-        assert note is not None
-        (run.path / "phase.json").write_text(json.dumps(vars(replace(note, done=512))))
-        work = work_left(experiment, vanilla, RunReader(tmp_path, vanilla.id), 60, wanted)
-        assert work == {SHORT: 800, LONG: 288}
+    """600 of 1,600 responses of the last checkpoint are there, so 1,000 at 0.01 s are left."""
+    [vanilla] = units_of(plain[1], "vanilla")
+    write_run(tmp_path, plain[0], vanilla, {60: [None, None]}, steps=60)
+    run, ids = RunReader(tmp_path, vanilla.id), evaluation_ids(plain[0].setups["arithmetic"])
+    append_timing(run, evaluation_row(20, SHORT, 800, 8.0))
+    append_timing(run, evaluation_row(20, LONG, 800, 8.0))
+    write_slice(run, ids[LONG], 60, Slice(0, 4, 0, 150, 200), [record(1, problem=f"p{i}") for i in range(150)])
+    found = of(status.collect(Study(*plain, tmp_path)), vanilla)
+    assert found.seconds_needed == pytest.approx(1000 * 0.01)
 
 
 def test_blended_steps_and_plain_steps_cost_what_each_was_measured_at(tmp_path: Path, plain: Loaded) -> None:

@@ -6,10 +6,12 @@ import json
 import shutil
 import signal
 import time
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 
+from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.records.rundir import RunReader
 from tests.sockets import listening_addresses
 from tests.sweeps import LONGEST_S, Sweep, contents, run_sweep, start, trb
@@ -84,7 +86,7 @@ def test_run_directory_holds_what_the_contract_says(finished: Sweep) -> None:
     assert "attempt 1 of 3" in log
     assert log.count("checkpoint of step") == 5
     assert log.count("evaluating step 10: 6 responses of arithmetic_short") == 1
-    assert log.rstrip().endswith("nothing more to do for now")
+    assert log.count("trained\n") == 1
 
 
 def test_submitting_again_does_nothing(finished: Sweep) -> None:
@@ -110,16 +112,26 @@ def test_more_benchmarks_and_samples_evaluate_and_do_not_retrain(finished: Sweep
     done = trb("submit", finished.experiment, WITHOUT_SKD, *MORE, "--runs", runs)
     assert done.returncode == 0, done.stderr
     after = contents(runs)
-    changed = {path for path in before if after[path] != before[path]}
-    assert changed == {path for path in before if "/evals/arithmetic_short-" in path and "-skd-" not in path}
+    assert {path: after[path] for path in before} == before
     new = {path for path in after if path not in before}
     assert all("/evals/" in path for path in new)
     assert sum("/evals/arithmetic_long-" in path for path in new) >= 1 + 2 * 5  # untrained, and two trials' checkpoints
     shutil.copytree(finished.runs / ".models", at_once / ".models")
     run_without_ray(finished.experiment, at_once, WITHOUT_SKD, *MORE)
-    asked_at_once = {path: sha for path, sha in contents(at_once).items() if not path.endswith("/config.json")}
-    assert {path: after.get(path) for path in asked_at_once} == asked_at_once
-    assert new <= set(asked_at_once)
+    assert evaluations(runs, "*-skd-*") == evaluations(at_once)
+    asked_at_once = {path: sha for path, sha in contents(at_once).items() if "/evals/" not in path}
+    trained = {path: after.get(path) for path in asked_at_once if not path.endswith("/config.json")}
+    assert trained.items() <= asked_at_once.items()
+
+
+def evaluations(runs: Path, without: str = "") -> dict[tuple[str, str, str], list[ProblemRecord] | None]:
+    """What all evaluations of all checkpoints come to, however they were cut into slices."""
+    found = {}
+    for folder in runs.glob("*/evals/*/step_*"):
+        unit, evaluation_id, step = folder.parents[2].name, folder.parent.name, folder.name
+        if not fnmatch(unit, without):
+            found[unit, evaluation_id, step] = RunReader(runs, unit).evaluation(evaluation_id, int(step[5:]))
+    return found
 
 
 def test_impossible_placement_is_refused_at_once(finished: Sweep, tmp_path: Path) -> None:

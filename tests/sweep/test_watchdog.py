@@ -32,7 +32,7 @@ class Frozen:
         self.path.parent.mkdir()
         self.runs = runs
         self.ended: list[Beat] = []
-        self.dog = Watchdog(runs, [UNIT], self.ended.append)
+        self.dog = Watchdog(runs, lambda: [UNIT], self.ended.append)
 
     def write(self, beat: Beat) -> None:
         self.path.write_text(json.dumps(asdict(beat)))

@@ -28,10 +28,9 @@ from orchestrator.selection.study import Study
 from orchestrator.sweep import prepare
 from orchestrator.tracking.dashboard import COST, OBJECTIVE, SECONDS, TRUST_REGION, dashboard, logged_columns, panels
 from orchestrator.tracking.projection import projected_rows, results_id
-from orchestrator.trial.assignment import Assignment
 from orchestrator.trial.loop import run_unit
 from orchestrator.workers.roles import inline_roles
-from tests.fake_runs import QUICKSTART, quickstart, units_of, write_run
+from tests.fake_runs import QUICKSTART, quickstart, units_of, write_evaluation, write_run
 from tests.sweeps import ROOT, environment, write_experiment
 from tests.tracking.test_online import server  # noqa: F401  a fixture
 from tests.tracking.test_projection import mirror
@@ -85,10 +84,10 @@ def names_of(folder: Path) -> dict[str, set[str]]:
         spec = prepare.worker_spec(unit, experiment, runs, pair)
         roles = inline_roles(spec)
         with closing(RunWriter(runs, unit.id)) as run:
-            for _ in run_unit(Assignment(spec), run, roles):
+            for _ in run_unit(spec, run, roles):
                 pass
             for evaluation_id in evaluation_ids(setup).values():
-                run.write_evaluation(evaluation_id, 2, [ProblemRecord("p", 1, 1, 0, 0, 0, 3, {"1": 1})])
+                write_evaluation(run, evaluation_id, 2, [ProblemRecord("p", 1, 1, 0, 0, 0, 3, {"1": 1})])
             rows = projected_rows(unit, setup, run)
         roles.close()
         names[unit.method] = {name for row in rows.values() for name in row}

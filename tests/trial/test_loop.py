@@ -14,15 +14,12 @@ import yaml
 
 from orchestrator.engines.interface import ModelFolder
 from orchestrator.errors import NotFinite
-from orchestrator.experiment import evaluations
 from orchestrator.experiment.identity import model_identity
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import expand
 from orchestrator.models.embedded import build
-from orchestrator.records.problem_record import length_histogram
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import RunWriter
-from orchestrator.trial.assignment import Assignment
 from orchestrator.trial.loop import run_unit
 from orchestrator.workers.learner import LearnerWorker
 from orchestrator.workers.placement import RoleName
@@ -64,7 +61,7 @@ def test_a_diverged_run_names_its_step(tmp_path: Path) -> None:
     with closing(RunWriter(tmp_path / "runs", spec.unit.id)) as run:
         try:
             with pytest.raises(NotFinite, match=r"^step 1: .* not finite \(training.optimizer.lr=1e\+30\?\)$"):
-                list(run_unit(Assignment(spec), run, roles))
+                list(run_unit(spec, run, roles))
         finally:
             roles.close()
     assert [row["step"] for row in run.metrics()] == [0]
@@ -85,7 +82,7 @@ def test_a_loss_that_is_not_finite_is_never_logged(tmp_path: Path) -> None:
     with closing(RunWriter(tmp_path / "runs", spec.unit.id)) as run:
         try:
             with pytest.raises(NotFinite, match=r"^step 0: loss is not finite"):
-                list(run_unit(Assignment(spec), run, roles))
+                list(run_unit(spec, run, roles))
         finally:
             roles.close()
     assert run.metrics() == []
@@ -96,7 +93,7 @@ def run_trial(folder: Path, rows: list[dict[str, str]]) -> tuple[RunReader, Work
     roles = inline_roles(spec)
     with closing(RunWriter(folder / "runs", spec.unit.id)) as run:
         try:
-            assert [progress.step for progress in run_unit(Assignment(spec), run, roles)] == [2]
+            assert list(run_unit(spec, run, roles)) == [2]
         finally:
             roles.close()
     return RunReader(folder / "runs", spec.unit.id), spec
@@ -132,24 +129,8 @@ def test_the_run_says_what_its_data_were(trial: tuple[RunReader, WorkerSpec]) ->
     assert told == {"rows": 8, "repeats": 0, "too_long": 0, "prompts": 8, "golds": {"given": 4, "none": 4}}
 
 
-def test_evaluations_keep_the_lengths_of_their_responses(trial: tuple[RunReader, WorkerSpec]) -> None:
-    run, spec = trial
-    ((benchmark, evaluation_id),) = evaluations.evaluation_ids(spec.setup).items()
-    records = run.evaluation(evaluation_id, 2)
-    assert records is not None
-    assert len(records) == evaluations.problems_wanted(spec.setup.evaluation, benchmark)
-    for record in records:
-        assert sum(record.lengths.values()) == record.n == 1
-        assert record.lengths == length_histogram([record.tokens])
-
-
 def test_start_up_is_logged_once_for_each_role_and_ahead_of_its_first_work(tmp_path: Path) -> None:
     run, _ = run_trial(tmp_path, ROWS)
     timing = [(row["phase"], row.get("role")) for row in run.timing()]
-    assert timing == [
-        *(("start", role) for role in ("learner", "teacher", "rollout")),
-        *[("train", None)] * 2,
-        ("start", "evaluator"),
-        ("evaluate", None),
-    ]
+    assert timing == [*(("start", role) for role in ("learner", "teacher", "rollout")), *[("train", None)] * 2]
     assert all(row["seconds"] >= 0 for row in run.timing() if row["phase"] == "start")

@@ -64,10 +64,10 @@ class ModelStore:
 
     def load_student(self, weights: WeightsRef) -> None:
         """Put new weights into the generating student."""
-        own = dict(self.student.model.named_parameters())
+        tensors = _tensors(weights)
         with torch.no_grad():
-            for name, tensor in _tensors(weights).items():
-                own[name].copy_(tensor)
+            for name, parameter in self.student.model.named_parameters():
+                parameter.copy_(tensors[name])
 
     def decode_batch(self, blending: bool, max_tokens: int) -> int:
         """Sequences decoded at once on this process's device; see `memory.decode_batch`."""
@@ -87,7 +87,13 @@ class ModelStore:
 
 
 def _tensors(weights: WeightsRef) -> Mapping[str, Tensor]:
-    return load_file(weights.place / "model.safetensors") if isinstance(weights.place, Path) else weights.place
+    """Tensors by name: of all parts of a model folder, or those that the reference holds."""
+    if not isinstance(weights.place, Path):
+        return weights.place
+    tensors: dict[str, Tensor] = {}
+    for file in sorted(weights.place.glob("model*.safetensors")):
+        tensors |= load_file(file)
+    return tensors
 
 
 def _first_pass(causal: CausalModel) -> None:

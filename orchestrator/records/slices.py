@@ -1,0 +1,118 @@
+"""Slices of an evaluation: which problems and which samples of one checkpoint stand together in one file.
+
+An evaluation of a checkpoint is a rectangle, its problems by the samples that each of them gets. It is worked off in
+parts that need nothing of each other, `evals/<evaluation id>/step_000020/problems_0-250_of_500.samples_0-4.jsonl` and
+so on. A part whose file is there is done, and what an evaluation has is the union of its files.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+_NAME = re.compile(r"problems_([0-9]+)-([0-9]+)_of_([0-9]+)\.samples_([0-9]+)-([0-9]+)\.jsonl")
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Samples [`sample`, `sample_end`) of each of the problems [`problem`, `problem_end`), of `problems` in all."""
+
+    sample: int
+    sample_end: int
+    problem: int
+    problem_end: int
+    problems: int
+
+    @property
+    def name(self) -> str:
+        """Name of the file: `problems_0-250_of_500.samples_0-4.jsonl`."""
+        of = f"problems_{self.problem}-{self.problem_end}_of_{self.problems}"
+        return f"{of}.samples_{self.sample}-{self.sample_end}.jsonl"
+
+    @property
+    def width(self) -> int:
+        """How many problems it covers."""
+        return self.problem_end - self.problem
+
+    @property
+    def samples(self) -> int:
+        """How many samples of each of them."""
+        return self.sample_end - self.sample
+
+    @property
+    def responses(self) -> int:
+        """How many responses it counts."""
+        return self.width * self.samples
+
+    def overlaps(self, other: Slice) -> bool:
+        """Whether a sample of a problem is in both."""
+        samples = self.sample < other.sample_end and other.sample < self.sample_end
+        return samples and self.problem < other.problem_end and other.problem < self.problem_end
+
+
+def parse(name: str) -> Slice | None:
+    """The slice that a file is named after; None for any other name."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return None
+    problem, problem_end, problems, sample, sample_end = map(int, match.groups())
+    if not (problem < problem_end <= problems and sample < sample_end):
+        return None
+    return Slice(sample, sample_end, problem, problem_end, problems)
+
+
+def disjoint(slices: Iterable[Slice]) -> list[Slice]:
+    """The slices that count, those of the first samples first.
+
+    Two sweeps that cut one evaluation differently may leave slices that overlap. Of these the first counts, and the
+    largest of those that begin alike, so that no sample counts twice and every reader comes to the same numbers.
+    """
+    counted: list[Slice] = []
+    for each in sorted(slices, key=lambda s: (s.sample, s.problem, -s.sample_end, -s.problem_end)):
+        if not any(each.overlaps(other) for other in counted):
+            counted.append(each)
+    return counted
+
+
+def complete_samples(slices: Sequence[Slice]) -> list[int]:
+    """The numbers m, ascending, for which disjoint slices hold samples [0, m) of every problem, and no others of less.
+
+    Races were decided at these; the last is what the evaluation has.
+    """
+    complete: list[int] = []
+    edges = sorted({0, *(edge for each in slices for edge in (each.sample, each.sample_end))})
+    for start, end in itertools.pairwise(edges):
+        covering = [each for each in slices if each.sample <= start and end <= each.sample_end]
+        if not covering or sum(each.width for each in covering) < covering[0].problems:
+            break
+        if not any(each.sample < end < each.sample_end for each in slices):
+            complete.append(end)
+    return complete
+
+
+def missing(there: Sequence[Slice], problems: int, samples: int, cuts: Iterable[int], most: int) -> list[Slice]:
+    """What disjoint slices that are `there` leave out of samples [0, `samples`) of all problems.
+
+    Parts end at the `cuts`, the numbers of samples at which a race is decided, and hold `most` responses or fewer,
+    one problem's at least. They are cut at the same places whatever is there already, so that any order of work makes
+    the same files.
+    """
+    inner = {*cuts, *(edge for each in there for edge in (each.sample, each.sample_end))}
+    edges = [0, *sorted(edge for edge in inner if 0 < edge < samples), samples]
+    lacking: list[Slice] = []
+    for start, end in itertools.pairwise(edges):
+        parts = -(-problems // max(1, most // (end - start)))
+        width = -(-problems // parts)
+        covered = sorted(
+            (each.problem, each.problem_end) for each in there if each.sample <= start and end <= each.sample_end
+        )
+        position = 0
+        for problem, problem_end in [*covered, (problems, problems)]:
+            while position < problem:
+                until = min(problem, position - position % width + width)
+                lacking.append(Slice(start, end, position, until, problems))
+                position = until
+            position = max(position, problem_end)
+    return lacking

@@ -1,0 +1,57 @@
+"""The samples that are wanted, cut into slices that any evaluator can take; a projection, as `samples_wanted` is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from orchestrator.experiment import evaluations
+from orchestrator.experiment.evaluations import Sampling
+from orchestrator.experiment.units import Unit
+from orchestrator.records.slices import Slice, missing
+from orchestrator.selection.samples_wanted import family_state
+from orchestrator.selection.study import Study
+
+
+@dataclass(frozen=True)
+class WantedSlice:
+    """One part of what a checkpoint lacks; its family waits for nothing else if it `decides`."""
+
+    unit: Unit
+    sampling: Sampling
+    evaluation_id: str
+    part: Slice
+    decides: bool
+
+    @property
+    def checkpoint(self) -> tuple[str, int]:
+        """(unit id, step): whose weights sample it."""
+        return self.unit.id, self.sampling.step
+
+
+def slices_wanted(study: Study) -> Iterator[WantedSlice]:
+    """Every slice that can and should be sampled now, family by family, the oldest checkpoints first.
+
+    Those of a checkpoint whose evaluation failed (`RunReader.evaluation_error`) are left out.
+    """
+    for family in study.families():
+        units = {unit.id: unit for setting in family for unit in setting}
+        decides = all(study.reader(unit).trained for unit in units.values())
+        for unit_id, samplings in family_state(study, family).wants.items():
+            for sampling, samples in sorted(samplings.items(), key=lambda item: item[0].step):
+                yield from _slices_of(study, units[unit_id], sampling, samples, decides)
+
+
+def _slices_of(study: Study, unit: Unit, sampling: Sampling, samples: int, decides: bool) -> Iterator[WantedSlice]:
+    """What one evaluation of a checkpoint lacks of its first `samples` samples."""
+    evaluation = study.setup_of(unit).evaluation
+    run, evaluation_id = study.reader(unit), study.evaluation_ids(unit.setup, sampling.draw)[sampling.benchmark]
+    if run.evaluation_error(evaluation_id, sampling.step) is not None:
+        return
+    problems = evaluations.problems_wanted(evaluation, sampling.benchmark)
+    # Races compare counts at the rungs, so slices of the samples that select end there.
+    rungs = evaluations.rungs(evaluation) if sampling.draw == 0 else []
+    cuts = [rung[sampling.benchmark] for rung in rungs]
+    most = study.experiment.runtime.slice_responses
+    for part in missing(run.slices(evaluation_id, sampling.step), problems, samples, cuts, most):
+        yield WantedSlice(unit, sampling, evaluation_id, part, decides)

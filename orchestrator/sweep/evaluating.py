@@ -1,0 +1,79 @@
+"""An evaluator as a process of the sweep: signs of life, and what becomes of a slice that cannot be sampled."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import ray
+
+from orchestrator.records.log import RunLog
+from orchestrator.records.pulse import Pulse, pulse_path
+from orchestrator.records.writer import note_evaluation_error
+from orchestrator.sweep.failures import failure_of
+from orchestrator.sweep.schedule import Evaluating
+from orchestrator.sweep.shared import SAMPLED, Sweep
+
+if TYPE_CHECKING:
+    from orchestrator.selection.slices_wanted import WantedSlice
+    from orchestrator.trial.evaluation import EvaluationFailed, Evaluator
+
+
+class EvaluatorProcess:
+    """Samples slices; each step is one of them."""
+
+    def __init__(self, sweep: Sweep, work: Evaluating):
+        self._sweep, self._name = sweep, sweep.name_of(work)
+        self._pulse: Pulse | None = None
+        self._evaluator: Evaluator | None = None
+        self._slices: Iterator[WantedSlice] | None = None
+
+    def step(self) -> dict[str, Any]:
+        """Tune's result. Raises what another attempt, in a new process, may not meet again."""
+        # Here and not above: the driver imports this file too, and needs neither torch nor transformers.
+        from orchestrator.trial.evaluation import EvaluationFailed, Evaluator, worker_opener
+
+        sweep = self._sweep
+        if self._evaluator is None:
+            self._pulse = Pulse(pulse_path(sweep.study.runs, self._name), ray.get_runtime_context().get_node_id())
+            self._evaluator = Evaluator(sweep.study, worker_opener(sweep.study, sweep.pairs), sweep.attempts)
+        try:
+            self._slices = self._slices or self._evaluator.slices()
+            sampled = next(self._slices, None)
+        except EvaluationFailed as failed:
+            self._slices = None
+            if self._note(failed):
+                self.end("")
+                raise
+            return {SAMPLED: False}
+        except BaseException:
+            self.end("")
+            raise
+        if sampled is None:
+            self.end("")
+            return {"done": True}
+        return {SAMPLED: True}
+
+    def end(self, last_line: str) -> None:
+        """Let go of everything."""
+        if self._evaluator is not None:
+            self._evaluator.close()
+        if self._pulse is not None:
+            self._pulse.stop()
+        self._evaluator = self._pulse = self._slices = None
+
+    def _note(self, failed: EvaluationFailed) -> bool:
+        """Say what went wrong in the unit's log; whether the slice is worth another process."""
+        cause = failed.__cause__
+        assert isinstance(cause, Exception)
+        failure, wanted = failure_of(cause), failed.wanted
+        run = self._sweep.study.reader(wanted.unit)
+        story = "".join(traceback.format_exception(cause)).rstrip()
+        attempt, attempts = failed.claim.attempt, self._sweep.attempts
+        RunLog(run.path).line(f"evaluating step {wanted.sampling.step} failed: {failure.text}\n{story}")
+        if not failure.passes or attempt >= attempts:
+            tried = f" (attempt {attempt} of {attempts})" if failure.passes else ""
+            note_evaluation_error(run, wanted.evaluation_id, wanted.sampling.step, failure.text + tried, story)
+            failed.claim.release(remove=True)
+        return failure.passes

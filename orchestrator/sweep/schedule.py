@@ -1,0 +1,124 @@
+"""What runs next: units as soon as what they need is there, and evaluators wherever nothing waits to be trained.
+
+No clock, no Ray and no run directory in here: the simulated cluster of the benchmarks runs the same decisions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from orchestrator.experiment.units import Unit, families
+
+FRUITLESS = 3  # evaluators in a row that die before they have sampled anything
+Resources = Mapping[str, float]  # CPU, GPU → how many
+
+
+@dataclass(frozen=True)
+class Training:
+    """A unit to be trained."""
+
+    unit: Unit
+
+
+@dataclass(frozen=True)
+class Evaluating:
+    """An evaluator, by its number in this sweep."""
+
+    number: int
+
+
+Work = Training | Evaluating
+Decision = Work | Literal["wait", "finished"]
+
+
+@dataclass
+class Schedule:
+    """The decisions of one sweep.
+
+    `needs(work)` is what it takes, CPU and GPU; `slices_left()` how many slices are wanted, those at work included.
+    `trained` are the ids of units that need no training any more.
+    """
+
+    units: Sequence[Unit]
+    trained: set[str]
+    needs: Callable[[Work], Resources]
+    slices_left: Callable[[], int]
+    running: dict[str, Work] = field(default_factory=dict)  # by Tune's name for it
+    failed: set[str] = field(default_factory=set)
+    evaluators: int = 0  # started so far
+    fruitless: int = 0
+
+    def __post_init__(self) -> None:
+        self.units = in_order(self.units)
+
+    def decide(self, capacity: Resources) -> Decision:
+        """What to start now on a cluster of this capacity."""
+        free = self._free(capacity)
+        ready = self._ready()
+        for unit in ready:
+            if _fits(self.needs(Training(unit)), free):
+                return Training(unit)
+        if ready:
+            return "wait"
+        evaluating = sum(isinstance(work, Evaluating) for work in self.running.values())
+        left = self.slices_left() if self.fruitless < FRUITLESS else 0
+        if left > evaluating and _fits(self.needs(Evaluating(0)), free):
+            return Evaluating(self.evaluators + 1)
+        return "wait" if self.running or left else "finished"
+
+    def start(self, name: str, work: Work) -> None:
+        """`work` was begun."""
+        self.running[name] = work
+        if isinstance(work, Evaluating):
+            self.evaluators = max(self.evaluators, work.number)
+
+    def end(self, name: str, good: bool) -> None:
+        """What was begun under a name has ended: a unit is trained, an evaluator found nothing more to do, or not."""
+        work = self.running.pop(name)
+        if isinstance(work, Training):
+            (self.trained if good else self.failed).add(work.unit.id)
+        elif not good:
+            self.fruitless += 1
+
+    def sampled(self) -> None:
+        """An evaluator has sampled a slice."""
+        self.fruitless = 0
+
+    def must_yield(self, name: str, capacity: Resources) -> bool:
+        """Whether an evaluator should make room, at the end of a slice, for a unit that waits."""
+        if not isinstance(self.running.get(name), Evaluating):
+            return False
+        free = self._free(capacity)
+        return any(not _fits(self.needs(Training(unit)), free) for unit in self._ready()[:1])
+
+    def _ready(self) -> list[Unit]:
+        """Units that can be trained now, in their order."""
+        busy = {work.unit.id for work in self.running.values() if isinstance(work, Training)}
+        out = self.trained | self.failed | busy
+        return [unit for unit in self.units if unit.id not in out and self.trained.issuperset(unit.depends_on)]
+
+    def _free(self, capacity: Resources) -> Resources:
+        free = dict(capacity)
+        for work in self.running.values():
+            for kind, amount in self.needs(work).items():
+                free[kind] = free.get(kind, 0.0) - amount
+        return free
+
+
+def in_order(units: Iterable[Unit]) -> list[Unit]:
+    """Supervised stages first, since trials wait for them; then family by family, the one with most steps first.
+
+    A family's race is decided among all of its checkpoints, so it is decided early where the family ends early. Large
+    families come first because the last ones have fewer GPUs' worth of work.
+    """
+    units = list(units)
+    stages = [unit for unit in units if unit.is_supervised]
+    trials = [[unit for setting in family for unit in setting] for family in families(units)]
+    by_steps = sorted(trials, key=lambda family: -sum(unit.steps for unit in family))
+    return [*stages, *(unit for family in by_steps for unit in family if unit.trains)]
+
+
+def _fits(needs: Resources, free: Resources) -> bool:
+    return all(free.get(kind, 0.0) >= amount - 1e-9 for kind, amount in needs.items())

@@ -1,0 +1,119 @@
+"""The training of a unit as a process of the sweep does it: attempt, log, signs of life, failure."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ray
+
+from orchestrator.records.lease import LEASE_PATIENCE_S, LeaseHeld
+from orchestrator.records.log import LogHandler
+from orchestrator.records.provenance import provenance
+from orchestrator.records.pulse import Pulse, pulse_path
+from orchestrator.records.writer import RunWriter
+from orchestrator.sweep.failures import Failure, failure_of
+from orchestrator.sweep.prepare import worker_spec
+from orchestrator.sweep.schedule import Training
+from orchestrator.sweep.shared import Sweep
+from orchestrator.workers.spec import WorkerSpec, resolved
+
+if TYPE_CHECKING:
+    from orchestrator.workers.roles import Roles
+
+
+class TrainingProcess:
+    """One attempt at a unit; each step runs it to its next checkpoint."""
+
+    def __init__(self, sweep: Sweep, work: Training):
+        self._sweep, self._unit = sweep, work.unit
+        self._run: RunWriter | None = None
+        self._roles: Roles | None = None
+        self._pulse: Pulse | None = None
+        self._progress: Iterator[int] | None = None
+        self._attempt = 1
+        self._warnings: logging.Handler = logging.NullHandler()
+
+    def step(self) -> dict[str, Any]:
+        """Tune's result. Raises what another attempt, in a new process, may not meet again."""
+        try:
+            self._progress = self._progress or self._begin()
+            checkpoint = next(self._progress, None)
+        except Exception as error:
+            if self._fail(failure_of(error)):
+                raise
+            return {"done": True, "failed": True}
+        except BaseException:
+            self.end("stopped")
+            raise
+        if checkpoint is None:
+            self.end("trained")
+            return {"done": True}
+        return {"unit_step": checkpoint}
+
+    def end(self, last_line: str, error: str | None = None) -> None:
+        """Let go of everything; `last_line` goes to the log."""
+        roles, run, pulse = self._roles, self._run, self._pulse
+        self._roles = self._run = self._progress = self._pulse = None
+        try:
+            if roles is not None:
+                roles.close()
+        finally:
+            if pulse is not None:
+                pulse.stop()
+            if run is not None:
+                logging.getLogger().removeHandler(self._warnings)
+                run.log.line(last_line)
+                if error is not None:
+                    run.fail(error, traceback.format_exc())
+                run.close()
+
+    def _begin(self) -> Iterator[int]:
+        # Here and not above: the driver imports this file too, and needs neither torch nor transformers.
+        from orchestrator.trial.loop import run_unit
+        from orchestrator.workers.actors import start_roles
+
+        study, unit = self._sweep.study, self._unit
+        spec = worker_spec(unit, study.experiment, study.runs, self._sweep.pairs[unit.setup])
+        self._run = _open(study.runs, unit.id)
+        self._pulse = Pulse(pulse_path(study.runs, unit.id), ray.get_runtime_context().get_node_id())
+        self._open_log(self._run, spec)
+        self._run.describe(resolved(spec), provenance, spec.trained_from)
+        self._roles = start_roles(spec)
+        return run_unit(spec, self._run, self._roles)
+
+    def _open_log(self, run: RunWriter, spec: WorkerSpec) -> None:
+        self._attempt = run.log.begin(self._sweep.name, self._sweep.attempts)
+        where = f"process {os.getpid()} on {socket.gethostname()}, placement {spec.unit.placement.mode}"
+        run.log.line(f"attempt {self._attempt} of {self._sweep.attempts}: {where}")
+        self._warnings = LogHandler(run.log)
+        logging.captureWarnings(True)
+        logging.getLogger().addHandler(self._warnings)
+
+    def _fail(self, failure: Failure) -> bool:
+        """End the attempt; whether Tune should make another one."""
+        story = f"{failure.text}\n{traceback.format_exc().rstrip()}"
+        attempt = f"attempt {self._attempt} of {self._sweep.attempts}"
+        if failure.passes and self._attempt < self._sweep.attempts:
+            self.end(f"{attempt} failed and is made again: {story}")
+            return True
+        tried = f" ({attempt})" if failure.passes else ""
+        self.end(f"failed: {story}", failure.text + tried)
+        return failure.passes  # in the last attempt, too: the process may not be fit for another unit
+
+
+def _open(runs: Path, unit_id: str) -> RunWriter:
+    deadline = time.monotonic() + LEASE_PATIENCE_S
+    while True:
+        try:
+            return RunWriter(runs, unit_id)
+        except LeaseHeld:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.5)

@@ -1,0 +1,202 @@
+"""One long Tuner for a sweep: Tune asks what runs next, places it, and replaces processes that die.
+
+`environment.prepare_environment` must have been called before this module is imported.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import closing, suppress
+from typing import Any
+
+import ray
+from ray import tune
+from ray.tune.search import Searcher
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from orchestrator.experiment.units import Unit
+from orchestrator.records.claims import Claims
+from orchestrator.records.lease import LeaseHeld
+from orchestrator.records.provenance import provenance
+from orchestrator.records.pulse import Beat
+from orchestrator.records.writer import RunWriter, forget_evaluation_errors
+from orchestrator.selection.retention import prune
+from orchestrator.selection.slices_wanted import slices_wanted
+from orchestrator.selection.study import Study
+from orchestrator.sweep.cluster import capacity
+from orchestrator.sweep.prepare import worker_spec
+from orchestrator.sweep.schedule import Evaluating, Schedule, Training, Work
+from orchestrator.sweep.scratch import scratch_folder
+from orchestrator.sweep.shared import SAMPLED, Sweep, config_of
+from orchestrator.sweep.trainable import WorkTrainable
+from orchestrator.sweep.watchdog import Watchdog, end_process, watching
+from orchestrator.workers.placement import bundles, evaluator_bundles
+from orchestrator.workers.spec import Pairs, resolved
+
+ATTEMPTS = 3  # of a unit or a slice whose processes die
+LOOK_S = 2.0  # at least, between two looks at which samples are wanted; and
+LOOK_FACTOR = 20  # times as long as a look takes
+CAPACITY_S = 5.0  # between two questions for what the cluster has
+
+
+def run_sweep(study: Study, pairs: Pairs) -> None:
+    """Run what is missing: training, and the samples that its results make wanted, until nothing is.
+
+    A unit that fails is left out, and so is what needs it.
+    """
+    for unit in study.units:
+        Claims(study.runs).forget_lost(unit.id)
+        forget_evaluation_errors(study.reader(unit))
+    _describe_untrained(study, pairs)
+    # Failures are told from the run directories; Tune's own reports of them would bury that.
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
+    sweep = Sweep(study, pairs, uuid.uuid4().hex, ATTEMPTS)
+    works = SweepSearcher(sweep)
+    trainable = tune.with_resources(
+        tune.with_parameters(WorkTrainable, sweep=sweep),
+        lambda config: tune.PlacementGroupFactory(_bundles(study, sweep.work_of(config))),
+    )
+    watchdog = Watchdog(study.runs, works.names, _end_frozen)
+    with scratch_folder() as storage, watching(watchdog):
+        tune.Tuner(
+            trainable,
+            tune_config=tune.TuneConfig(search_alg=works, num_samples=-1, reuse_actors=True),
+            run_config=tune.RunConfig(
+                name="sweep",
+                storage_path=str(storage),
+                verbose=0,
+                stop=works,
+                failure_config=tune.FailureConfig(max_failures=ATTEMPTS - 1),
+                checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
+            ),
+        ).fit()
+    prune(study)
+
+
+def _bundles(study: Study, work: Work) -> list[dict[str, float]]:
+    match work:
+        case Training(unit):
+            return bundles(unit.placement)
+        case Evaluating():
+            return evaluator_bundles(study.experiment.runtime.placement)
+
+
+class SweepSearcher(Searcher, tune.Stopper):
+    """Answers Tune's question for another trial from the schedule, and tells evaluators to make room."""
+
+    def __init__(self, sweep: Sweep):
+        Searcher.__init__(self, metric=None, mode=None)
+        self._sweep, self._study = sweep, sweep.study
+        trained = {unit.id for unit in self._study.units if self._study.reader(unit).trained}
+        self._schedule = Schedule(self._study.units, trained, self._needs, self._slices_left)
+        self._left = _Lately(self._look, LOOK_S)
+        self._capacity = _Lately(capacity, CAPACITY_S)
+
+    def names(self) -> list[str]:
+        """What runs now, as its signs of life are named."""
+        return [self._sweep.name_of(work) for work in list(self._schedule.running.values())]
+
+    # --- what Tune asks and tells ---
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        decision = self._schedule.decide(self._capacity())
+        if decision == "finished":
+            return Searcher.FINISHED  # pyright: ignore[reportReturnType]
+        if decision == "wait":
+            return None
+        self._schedule.start(trial_id, decision)
+        return config_of(decision)
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        work = self._schedule.running.get(trial_id)
+        if work is None:
+            return
+        if isinstance(work, Training):
+            if error:
+                _note_loss(self._study, work.unit)
+            self._schedule.end(trial_id, self._study.reader(work.unit).trained)
+        else:
+            self._schedule.end(trial_id, not error)
+        self._left.forget()
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        """Whether what runs as `trial_id` should stop after this result."""
+        if result.get(SAMPLED):
+            self._schedule.sampled()
+        return self._schedule.must_yield(trial_id, self._capacity())
+
+    def stop_all(self) -> bool:
+        return False
+
+    def save(self, checkpoint_path: str) -> None:
+        """Nothing: the run directories know everything."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Nothing, as `save`."""
+
+    # --- what the schedule asks ---
+
+    def _needs(self, work: Work) -> dict[str, float]:
+        needs: dict[str, float] = {}
+        for bundle in _bundles(self._study, work):
+            for kind, amount in bundle.items():
+                needs[kind] = needs.get(kind, 0.0) + amount
+        return needs
+
+    def _slices_left(self) -> int:
+        return self._left()
+
+    def _look(self) -> int:
+        prune(self._study)
+        return sum(1 for _ in slices_wanted(self._study))
+
+
+class _Lately:
+    """What a function returned a short while ago: asked again after `seconds`, or later if asking takes long."""
+
+    def __init__(self, ask: Callable[[], Any], seconds: float):
+        self._ask, self._seconds = ask, seconds
+        self._until = 0.0
+        self._answer: Any = None
+
+    def __call__(self) -> Any:
+        begun = time.monotonic()
+        if begun >= self._until:
+            self._answer = self._ask()
+            now = time.monotonic()
+            self._until = now + max(self._seconds, LOOK_FACTOR * (now - begun))
+        return self._answer
+
+    def forget(self) -> None:
+        """Ask again at the next call."""
+        self._until = 0.0
+
+
+def _describe_untrained(study: Study, pairs: Pairs) -> None:
+    """The untrained students have nothing to train: what they are is written here, and their samples are wanted."""
+    for unit in study.units:
+        if unit.is_untrained and not study.reader(unit).trained:
+            with suppress(LeaseHeld), closing(RunWriter(study.runs, unit.id)) as run:
+                spec = worker_spec(unit, study.experiment, study.runs, pairs[unit.setup])
+                run.describe(resolved(spec), provenance, spec.trained_from)
+                run.finish()
+
+
+def _note_loss(study: Study, unit: Unit) -> None:
+    """Say why a unit failed where its processes could not: they were killed."""
+    if study.reader(unit).error is None:
+        with suppress(LeaseHeld), closing(RunWriter(study.runs, unit.id)) as run:
+            run.fail(f"lost: its process died in each of {ATTEMPTS} attempts", "")
+
+
+def _end_frozen(beat: Beat) -> None:
+    """Kill the process of a beat, on whatever node of the cluster it is."""
+    if beat.host == socket.gethostname():
+        end_process(beat.pid, beat.born)
+        return
+    strategy = NodeAffinitySchedulingStrategy(beat.node, soft=False)
+    ray.remote(end_process).options(scheduling_strategy=strategy, num_cpus=0).remote(beat.pid, beat.born)

@@ -1,0 +1,185 @@
+"""The loop of an evaluator: slices of whatever checkpoints want samples, one after the other, on one resident sampler.
+
+Nobody hands slices out. An evaluator reads from the run directories what is wanted, claims a slice and writes its
+records. Any number of them may do so on any machines that see the folder, and any of them may die at any moment.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+
+from orchestrator.engines.catalog import open_engine
+from orchestrator.engines.interface import Job, WeightsRef
+from orchestrator.errors import NotFinite
+from orchestrator.experiment import evaluations
+from orchestrator.experiment.units import Unit
+from orchestrator.records.claims import Claims
+from orchestrator.records.columns import EVALUATE, EVALUATING, RESCORING
+from orchestrator.records.lease import Lease
+from orchestrator.records.log import RunLog
+from orchestrator.records.rundir import RunReader
+from orchestrator.records.writer import append_timing, note_evaluation_error, write_slice
+from orchestrator.selection.scores import mean_score
+from orchestrator.selection.slices_wanted import WantedSlice, slices_wanted
+from orchestrator.selection.study import Study
+from orchestrator.workers.evaluator import EvaluatorWorker, Samples
+from orchestrator.workers.spec import Pairs
+
+REFRESH_FACTOR = 20  # what is wanted is read again after that many times the seconds that reading takes
+
+
+class EvaluationFailed(Exception):
+    """A slice could not be sampled, for the reason in `__cause__`.
+
+    Its `claim` is still held: to be released by whoever gives the slice up. A process that ends with it leaves it to
+    the next one, which so knows how often the slice was begun.
+    """
+
+    def __init__(self, wanted: WantedSlice, claim: Lease):
+        super().__init__(f"{wanted.unit.id}: step {wanted.sampling.step} of {wanted.sampling.benchmark}")
+        self.wanted, self.claim = wanted, claim
+
+
+class Evaluator:
+    """Works off the slices of a study; holds the models of one setup at a time.
+
+    `open_worker(setup)` gives what samples for a setup, in the untrained student's weights. A slice whose process died
+    `attempts` times is given up: its checkpoint gets an error.
+    """
+
+    def __init__(self, study: Study, open_worker: Callable[[str], EvaluatorWorker], attempts: int):
+        self._study, self._open_worker, self._attempts = study, open_worker, attempts
+        self._claims = Claims(study.runs)
+        self._worker: EvaluatorWorker | None = None
+        self._setup: str | None = None  # whose models the worker has
+        self._loaded: tuple[str, int | None] | None = None  # whose weights: unit and step, or setup and None at first
+        self._verified: set[tuple[str, int]] = set()
+        self._wanted: list[WantedSlice] = []
+        self._read_until = 0.0
+
+    def slices(self) -> Iterator[WantedSlice]:
+        """Sample one slice after the other, until none is left that nobody works on. Raises EvaluationFailed."""
+        while (chosen := self._choose()) is not None:
+            wanted, claim = chosen
+            try:
+                self.sample(wanted)
+            except Exception as error:
+                raise EvaluationFailed(wanted, claim) from error
+            claim.release(remove=True)
+            yield wanted
+
+    def close(self) -> None:
+        """Let go of the models and the grader."""
+        if self._worker is not None:
+            self._worker.close()
+        self._worker = self._setup = self._loaded = None
+
+    # --- which slice comes next ---
+
+    def _choose(self) -> tuple[WantedSlice, Lease] | None:
+        """Claim the next slice: of the loaded checkpoint, else what decides a family, else of the same setup."""
+        fresh = self._refresh()
+        while True:
+            order = sorted(
+                self._wanted,
+                key=lambda each: (each.checkpoint != self._loaded, not each.decides, each.unit.setup != self._setup),
+            )
+            for wanted in order:
+                self._wanted.remove(wanted)
+                claim = self._claim(wanted)
+                if claim is not None:
+                    return wanted, claim
+            if fresh:
+                return None
+            self._read_until = 0.0
+            fresh = self._refresh()
+
+    def _refresh(self) -> bool:
+        """Read what is wanted, unless that was done lately; whether it was read now."""
+        begun = time.monotonic()
+        if begun < self._read_until:
+            return False
+        self._wanted = list(slices_wanted(self._study))
+        now = time.monotonic()
+        self._read_until = now + REFRESH_FACTOR * (now - begun)
+        return True
+
+    def _claim(self, wanted: WantedSlice) -> Lease | None:
+        """The claim on a slice; None if somebody has it, or had it until now."""
+        run, step = self._study.reader(wanted.unit), wanted.sampling.step
+        claim = self._claims.take(run.unit_id, wanted.evaluation_id, step, wanted.part)
+        if claim is None:
+            return None
+        if claim.attempt > self._attempts:
+            note_evaluation_error(
+                run, wanted.evaluation_id, step, f"lost: its process died in each of {self._attempts} attempts"
+            )
+        elif not (run.evaluation_path(wanted.evaluation_id, step) / wanted.part.name).exists():
+            return claim
+        claim.release(remove=True)
+        return None
+
+    # --- sampling it ---
+
+    def sample(self, wanted: WantedSlice) -> None:
+        """Sample and grade a slice and write its records, unless somebody has done so by then."""
+        run, unit = self._study.reader(wanted.unit), wanted.unit
+        benchmark, step, draw = wanted.sampling
+        name = RESCORING if draw == evaluations.FRESH else EVALUATING
+        worker = self._worker_with(unit, step, run)
+        started, part = time.monotonic(), wanted.part
+        problems, samples = range(part.problem, part.problem_end), range(part.sample, part.sample_end)
+        try:
+            records = worker.evaluate(Samples(benchmark, problems, samples, unit.seed, step, draw))
+        except NotFinite as error:
+            raise NotFinite(f"evaluating the checkpoint of step {step}: {error}") from error
+        write_slice(run, wanted.evaluation_id, step, part, records)
+        seconds = round(time.monotonic() - started, 3)
+        row = {"step": step, "phase": EVALUATE, "benchmark": benchmark, "draw": draw, "responses": part.responses}
+        append_timing(run, row | {"seconds": seconds} | place())
+        log = RunLog(run.path)
+        log.line(f"{name} step {step}: {part.responses} responses of {benchmark} in {seconds:.1f} s")
+        if draw == 0 and not any(each.checkpoint == wanted.checkpoint for each in self._wanted):
+            ids = list(self._study.evaluation_ids(unit.setup).values())
+            score = mean_score(run, ids, step)
+            if score is not None:
+                log.line(f"step {step}: pass@1 {100 * score:.1f} % over {len(ids)} benchmarks")
+
+    def _worker_with(self, unit: Unit, step: int, run: RunReader) -> EvaluatorWorker:
+        """The worker of the unit's setup, with the weights of a checkpoint; step 0 is the untrained student."""
+        at_first = (unit.setup, None)
+        if self._worker is None or self._setup != unit.setup or (unit.is_untrained and self._loaded != at_first):
+            self.close()
+            self._worker = self._open_worker(unit.setup)
+            self._worker.start()
+            self._setup, self._loaded = unit.setup, at_first
+        if not unit.is_untrained and self._loaded != (unit.id, step):
+            if (unit.id, step) not in self._verified:
+                run.verify_checkpoint(step)
+                self._verified.add((unit.id, step))
+            self._loaded = None
+            self._worker.load(WeightsRef(step, run.checkpoint_path(step)))
+            self._loaded = unit.id, step
+        return self._worker
+
+
+def worker_opener(study: Study, pairs: Pairs) -> Callable[[str], EvaluatorWorker]:
+    """Opens the engine that samples a setup's student in this process."""
+
+    def open_worker(name: str) -> EvaluatorWorker:
+        experiment, setup = study.experiment, study.experiment.setups[name]
+        student, teacher = pairs[name]
+        sampler = open_engine(setup.engine.rollout, Job(setup, experiment.runtime, student, trains=False)).sampler()
+        deadline_s = experiment.runtime.grader_deadline_s
+        return EvaluatorWorker(setup, teacher, sampler, experiment.data_dir, deadline_s)
+
+    return open_worker
+
+
+def place() -> dict[str, str]:
+    """Where this process works, for rows of timing.jsonl: the host and, if it has any, the visible GPUs."""
+    gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return {"host": socket.gethostname()} | ({"gpu": gpus} if gpus else {})

@@ -1,0 +1,134 @@
+"""What runs next, on clusters that are numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from orchestrator.experiment.units import Unit
+from orchestrator.sweep.schedule import FRUITLESS, Evaluating, Schedule, Training, Work, in_order
+from tests.fake_runs import quickstart, units_of
+
+CAPACITY = {"CPU": 2.0}
+
+
+class Sweep:
+    """A schedule over the quickstart; every unit and every evaluator takes one CPU."""
+
+    def __init__(self, *overrides: str, slices: int = 0, cpus: float = 1.0):
+        _, units = quickstart(*overrides)
+        self.units, self.slices, self.cpus = units, slices, cpus
+        trained = {unit.id for unit in units if unit.is_untrained}
+        self.schedule = Schedule(units, trained, self.needs, lambda: self.slices)
+
+    def needs(self, work: Work) -> Mapping[str, float]:
+        return {"CPU": self.cpus}
+
+    def start(self) -> list[Work]:
+        """Begin what can be begun now."""
+        begun: list[Work] = []
+        while isinstance(decision := self.schedule.decide(CAPACITY), Training | Evaluating):
+            self.schedule.start(str(decision), decision)
+            begun.append(decision)
+        return begun
+
+    def end(self, work: Work, good: bool = True) -> None:
+        self.schedule.end(str(work), good)
+
+
+def trained_by(sweep: Sweep, wrong: frozenset[str] = frozenset()) -> list[Unit]:
+    """The order in which everything is trained, one unit after the other; those in `wrong` fail."""
+    order = []
+    while begun := sweep.start():
+        for work in begun:
+            assert isinstance(work, Training)
+            order.append(work.unit)
+            sweep.end(work, work.unit.id not in wrong)
+    return order
+
+
+def test_stages_come_first_and_large_families_before_small_ones() -> None:
+    sweep = Sweep()
+    order = trained_by(sweep)
+    assert order == in_order(sweep.units)
+    kinds = [unit.kind for unit in order]
+    assert kinds == sorted(kinds, key=["sft", "trial"].index)
+    steps = [
+        sum(unit.steps for unit in units_of(sweep.units, name))
+        for name in dict.fromkeys(u.method for u in order if u.method)
+    ]
+    assert steps == sorted(steps, reverse=True)
+    assert sweep.schedule.decide(CAPACITY) == "finished"
+
+
+def test_no_more_is_begun_than_fits() -> None:
+    sweep = Sweep()
+    assert len(sweep.start()) == 2
+    assert sweep.schedule.decide(CAPACITY) == "wait"
+    assert Sweep(cpus=4).schedule.decide(CAPACITY) == "wait"
+
+
+def test_a_unit_waits_for_what_it_needs_and_starts_the_moment_that_is_there() -> None:
+    others = {unit.method for unit in quickstart()[1] if unit.method} - {"sft_warmup"}
+    sweep = Sweep(*(f"methods.{name}=null" for name in others))
+    (stage,) = sweep.start()
+    assert isinstance(stage, Training)
+    assert stage.unit.is_supervised
+    sweep.end(stage)
+    assert {work.unit.method for work in sweep.start() if isinstance(work, Training)} == {"sft_warmup"}
+
+
+def test_what_needs_a_failed_unit_is_never_begun() -> None:
+    sweep = Sweep()
+    stage = next(unit for unit in sweep.units if unit.is_supervised)
+    order = trained_by(sweep, wrong=frozenset({stage.id}))
+    assert not any(unit.method == "sft_warmup" for unit in order)
+    assert sweep.schedule.decide(CAPACITY) == "finished"
+
+
+def test_evaluators_take_what_no_trial_wants_and_are_no_more_than_the_slices() -> None:
+    sweep = Sweep(slices=1)
+    for unit in sweep.units:
+        sweep.schedule.trained.add(unit.id)
+    assert sweep.start() == [Evaluating(1)]
+    sweep.slices = 5
+    assert sweep.start() == [Evaluating(2)]
+    sweep.slices = 0
+    assert sweep.schedule.decide(CAPACITY) == "wait"
+    sweep.end(Evaluating(1))
+    sweep.end(Evaluating(2))
+    assert sweep.schedule.decide(CAPACITY) == "finished"
+
+
+def test_an_evaluator_makes_room_for_a_trial_that_waits() -> None:
+    sweep = Sweep(slices=9)
+    stage = next(unit for unit in sweep.units if unit.is_supervised)
+    sweep.schedule.trained |= {unit.id for unit in sweep.units if unit.method not in (None, "sft_warmup")}
+    training, evaluating = sweep.start()
+    assert (training, evaluating) == (Training(stage), Evaluating(1))
+    assert not sweep.schedule.must_yield(str(evaluating), CAPACITY)
+    sweep.end(training)
+    begun = sweep.start()  # the CPU of the stage
+    waiting = [unit for unit in units_of(sweep.units, "sft_warmup") if Training(unit) not in begun]
+    assert sweep.schedule.must_yield(str(evaluating), CAPACITY) == bool(waiting)
+    assert not any(sweep.schedule.must_yield(str(work), CAPACITY) for work in begun)
+
+
+def test_evaluators_that_die_before_they_sample_are_given_up() -> None:
+    sweep = Sweep(slices=9)
+    sweep.schedule.trained |= {unit.id for unit in sweep.units}
+    for _ in range(FRUITLESS):
+        begun = sweep.start()
+        assert begun
+        for work in begun:
+            sweep.end(work, good=False)
+        if sweep.schedule.fruitless >= FRUITLESS:
+            break
+    assert sweep.schedule.decide(CAPACITY) == "finished"
+    recovered = Sweep(slices=9)
+    recovered.schedule.trained |= {unit.id for unit in recovered.units}
+    for number in range(1, 10):
+        work = Evaluating(number)
+        recovered.schedule.start(str(work), work)
+        recovered.schedule.sampled()
+        recovered.end(work, good=False)
+    assert isinstance(recovered.schedule.decide(CAPACITY), Evaluating)
