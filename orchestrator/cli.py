@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.commands.arguments import Parser, parse, whole_number
-from orchestrator.errors import UserError, one_line
+from orchestrator.errors import UserError, one_line, one_of
 
 if TYPE_CHECKING:
     from orchestrator.selection.study import Study
@@ -86,6 +86,7 @@ class _Version(argparse.Action):
 def _add_sweep_commands(commands: argparse._SubParsersAction) -> None:
     plan = _experiment(commands, "plan", _plan, "units, dependencies, memory, tokens, GPU-hours; runs nothing")
     plan.add_argument("--gpus", type=int, metavar="N", help="how long it takes on N GPUs (default: 1)")
+    plan.add_argument("--gpu", metavar="KIND", help="kind of these GPUs: H100-80GB (default) or A100-40GB")
     plan.add_argument("--why", action="store_true", help="why each unit would run, and what the costs assume")
     plan.add_argument("--json", action="store_true", help=JSON)
     submit = _experiment(commands, "submit", _submit, "run what is missing, then print the results table")
@@ -250,17 +251,23 @@ def _list(options: argparse.Namespace) -> int:
 
 def _plan(options: argparse.Namespace) -> int:
     from orchestrator.commands.plan import plan
+    from orchestrator.planning.rates import DEFAULT_GPU, GPUS
 
     if options.gpus is not None and options.gpus < 1:
         raise UserError(f"--gpus: {options.gpus} — 1 or more")
-    return plan(_load(options, notes=True), options.gpus or 1, options.why, options.json, _console())
+    gpu = options.gpu or DEFAULT_GPU
+    one_of("--gpu", gpu, GPUS)
+    return plan(_load(options, notes=True), options.gpus or 1, gpu, options.why, options.json, _console())
 
 
 def _submit(options: argparse.Namespace) -> int:
     from orchestrator.commands.spending import confirm
     from orchestrator.commands.submit import submit
+    from orchestrator.engines.catalog import require
 
     study = _load(options, notes=True)
+    for setup in study.experiment.setups.values():
+        require(setup.engine.rollout)
     confirm(study, options.yes)
     own = ["--yes"] if options.yes else []
     own += [] if options.address is None else ["--address", options.address]

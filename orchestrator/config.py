@@ -62,7 +62,11 @@ WandbMode = (
     | Annotated[Literal["offline"], "kept in runs/.wandb"]
     | Annotated[Literal["disabled"], "nothing is mirrored"]
 )
-EngineName = Annotated[Literal["torch"], "transformers models in this program's own loops"]
+TorchEngine = Annotated[Literal["torch"], "transformers models in this program's own loops"]
+EngineName = (
+    TorchEngine
+    | Annotated[Literal["sglang"], "SGLang; `trb plan` says what it would cost, and nothing can be run with it yet"]
+)
 Dtype = Annotated[Literal["float32"], "for CPUs and exact comparisons"] | Annotated[Literal["bfloat16"], "for GPUs"]
 TokenizerName = (
     Annotated[Literal["characters"], "the embedded world's characters"] | Annotated[Literal["bytes"], "UTF-8 bytes"]
@@ -281,7 +285,7 @@ class Engine:
     """What generates and what learns."""
 
     rollout: Annotated[EngineName, "Engine that samples."] = "torch"
-    learner: Annotated[EngineName, "Engine that trains."] = "torch"
+    learner: Annotated[TorchEngine, "Engine that trains."] = "torch"
     dtype: Annotated[Dtype, "Numbers of the forward passes; the learner's master weights are float32."] = "bfloat16"
 
 

@@ -17,6 +17,7 @@ from rich.markup import escape
 from orchestrator.config import Experiment, Model, Setup
 from orchestrator.cores import cores_here
 from orchestrator.data.benchmarks import load_benchmark
+from orchestrator.engines.catalog import require
 from orchestrator.engines.memory import needs_gpu
 from orchestrator.grading.grader import Grader
 from orchestrator.models import checkpoints, making
@@ -52,6 +53,7 @@ def examine(study: Study | None, as_json: bool) -> int:
         experiment, runs = study.experiment, study.runs
         checks.append(("placement", lambda: _placement(experiment)))
         for name, setup in experiment.setups.items():
+            checks.append((f"{name} engine", partial(_engine, name, setup)))
             checks += _setup_checks(name, setup, experiment, runs)
         for name, setup in experiment.setups.items():  # last, since they may read for minutes
             checks.append((f"{name} training data", partial(_training_data, name, setup, experiment, runs)))
@@ -158,6 +160,11 @@ def _placement(experiment: Experiment) -> Finding:
     if max(asked) > here:
         return Finding("placement", "warn", f"{found}: only a cluster can run it (trb submit --address)")
     return Finding("placement", "ok", found)
+
+
+def _engine(name: str, setup: Setup) -> Finding:
+    require(setup.engine.rollout)
+    return Finding(f"{name} engine", "ok", f"{setup.engine.rollout} samples, {setup.engine.learner} trains")
 
 
 def _setup_checks(

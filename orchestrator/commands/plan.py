@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -12,20 +13,23 @@ from orchestrator.cores import cores_here
 from orchestrator.data.benchmarks import benchmark_of
 from orchestrator.data.files import GET_DATA
 from orchestrator.planning import cpu_time
+from orchestrator.planning.as_json import rounded, to_json
+from orchestrator.planning.measured import measure
 from orchestrator.planning.plan import Plan, make_plan
 from orchestrator.planning.progress import done_of, reasons
-from orchestrator.planning.ranges import Range
-from orchestrator.planning.totals import hours_on_gpus, to_json, total_gpu_hours, units_left
+from orchestrator.planning.ranges import NOTHING, Range
+from orchestrator.planning.rates import DEFAULT_GPU
+from orchestrator.planning.totals import hours_on_gpus, total_gpu_hours, units_left
 from orchestrator.planning.view import Clock, render
 from orchestrator.selection.study import Study
 
 
-def plan(study: Study, gpus: int, why: bool, as_json: bool, console: Console) -> int:
-    """Print the plan of an experiment against a runs folder; nothing is written."""
-    made = planned(study)
+def plan(study: Study, gpus: int, gpu: str, why: bool, as_json: bool, console: Console) -> int:
+    """Print the plan of an experiment against a runs folder, for `gpus` of the kind `gpu`; nothing is written."""
+    made = planned(study, gpu)
     cpu = cpu_time.estimate(made, cores_here(), made=(study.runs / ".models").is_dir())
     if as_json:
-        print(json.dumps(to_json(made) | {"clock": _clock(made, gpus, cpu)}, indent=2))
+        print(_text(to_json(made) | {"clock": _clock(made, gpus, cpu)}))
         return 0
     shown = render(made, Clock(cpu, gpus), reasons(study) if why else None)
     console.print(shown, highlight=False)
@@ -48,26 +52,34 @@ def missing_files(experiment: Experiment) -> list[str]:
     return [file for file in wanted if folder is None or not (folder / file).is_file()]
 
 
-def planned(study: Study) -> Plan:
-    """The plan with what the runs folder holds of it."""
-    return make_plan(study.experiment, study.units, done_of(study))
+def planned(study: Study, gpu: str = DEFAULT_GPU) -> Plan:
+    """The plan with what the runs folder holds of it, and with the rates that were measured there."""
+    return make_plan(study.experiment, study.units, done_of(study), measure(study), gpu=gpu)
 
 
 def gpu_hours_left(study: Study) -> Range:
     """The low and the high estimate of the GPU-hours that `trb submit` would spend."""
     if not any(unit.placement.gpus for unit in study.units):
-        return Range(0.0, 0.0)
+        return NOTHING
     made = planned(study)
     hours = total_gpu_hours(made, left=True) if units_left(made) else None
-    return hours["total"] if hours else Range(0.0, 0.0)
+    return hours["total"] if hours else NOTHING
+
+
+def _text(document: dict[str, Any]) -> str:
+    """A document whose `units` take a line each: with indentation Python writes ten thousand of them in seconds."""
+    units = ",\n".join(f"    {json.dumps(unit)}" for unit in document["units"])
+    rest = json.dumps({name: value for name, value in document.items() if name != "units"}, indent=2)
+    return f'{{\n  "units": [\n{units}\n  ],{rest[1:]}'
 
 
 def _clock(made: Plan, gpus: int, cpu: cpu_time.CpuTime | None) -> dict[str, object]:
     hours = hours_on_gpus(made, gpus, left=True)
     return {
         "gpus": gpus,
-        "gpu_clock_hours": None if hours is None else {"low": round(hours.low, 3), "high": round(hours.high, 3)},
+        "gpu": made.gpu.name,
+        "gpu_clock_hours": None if hours is None else rounded(hours, 3),
         "cpu_cores": None if cpu is None else cpu.cores,
-        "cpu_seconds": None if cpu is None else {"low": round(cpu.seconds.low), "high": round(cpu.seconds.high)},
+        "cpu_seconds": None if cpu is None else rounded(cpu.seconds, 0),
         "cpu_rough": None if cpu is None else cpu.rough,
     }

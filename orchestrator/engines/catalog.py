@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from orchestrator.engines.interface import Engine, Job, OpenEngine
+from orchestrator.errors import refuse
 
 Role = Literal["sampler", "scorer", "trainer"]
 
@@ -19,14 +20,14 @@ class EngineInfo:
 
     `blends`: it can sample from behaviors that need the teacher. `keyed`: its samples are the same bytes after any
     restart and in any batch, and not only of the same law. `gpus` are how many GPUs an instance can use; 0 is a CPU.
-    `module` has a function `open_engine(job)`.
+    `module` has a function `open_engine(job)`; None: the engine is planned with and does not exist here yet.
     """
 
     roles: frozenset[Role]
     blends: bool
     keyed: bool
     gpus: range
-    module: str
+    module: str | None
 
 
 ENGINES: Mapping[str, EngineInfo] = MappingProxyType(
@@ -37,6 +38,13 @@ ENGINES: Mapping[str, EngineInfo] = MappingProxyType(
             keyed=True,
             gpus=range(2),
             module="orchestrator.engines.torch.engine",
+        ),
+        "sglang": EngineInfo(
+            roles=frozenset({"sampler"}),
+            blends=True,
+            keyed=False,
+            gpus=range(1, 2),
+            module=None,
         ),
     }
 )
@@ -49,5 +57,16 @@ def able(*roles: Role) -> list[str]:
 
 def open_engine(name: str, job: Job) -> Engine:
     """The engine of that name, opened in this process; its libraries are imported here and not before."""
-    opener: OpenEngine = importlib.import_module(ENGINES[name].module).open_engine
+    require(name)
+    module = ENGINES[name].module
+    assert module is not None
+    opener: OpenEngine = importlib.import_module(module).open_engine
     return opener(job)
+
+
+def require(name: str) -> None:
+    """Raise UserError for a sampler that `trb plan` knows and nothing can be run with yet."""
+    if ENGINES[name].module is None:
+        there = ", ".join(engine for engine, info in ENGINES.items() if info.module is not None)
+        expected = f"{there}: trb plan knows what {name} would cost, and nothing runs on it yet"
+        raise refuse("engine.rollout", name, expected)

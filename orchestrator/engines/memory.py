@@ -5,7 +5,7 @@ GiB (2³⁰ bytes), for n sequences of full length (longest prompt + longest res
     generation, student alone   W_S + n·KV_S                     (paper, Appendix "Efficiency Analysis")
     generation, blending        W_S + W_Q + n·(KV_S + KV_Q)      (same)
     resident                    W_S + W_Q + learner state + workspace: everything stays on the GPU, since a trial of
-                                one GPU scores every step with the teacher; a base evaluation: W_S + workspace
+                                one GPU scores every step with the teacher; an evaluator: W_S + workspace
     peak                        resident + the KV caches of generation
     sequences at once           ⌊(GPU − resident) ÷ KV of a sequence⌋
 
@@ -116,7 +116,7 @@ def decode_batch(
         return CPU_BATCH
     fitting = sequences_that_fit(setup, gpu_gib, blending, max_tokens, trains)
     if fitting == 0:
-        raise _too_small(setup, gpu_gib, blending, max_tokens, trains)
+        raise too_small(setup, gpu_gib, blending, max_tokens, resident_gib(setup, trains))
     return fitting
 
 
@@ -128,12 +128,13 @@ def sequences_that_fit(
     return math.floor(free / kv_gib(setup, blending, max_tokens))
 
 
-def resident_gib(setup: Setup, trains: bool = True) -> float:
-    """GiB that stay on the GPU while decoding; see the module's formulas."""
+def resident_gib(setup: Setup, trains: bool = True, learner: bool = True) -> float:
+    """GiB that stay on the GPU while decoding; see the module's formulas. Not `learner`: its state is elsewhere."""
     student = decoder(setup.student, setup).weight_bytes / GIB
     if not trains:
         return student + WORKSPACE_GIB
-    return student + decoder(setup.teacher, setup).weight_bytes / GIB + learner_gib(setup) + WORKSPACE_GIB
+    teacher = decoder(setup.teacher, setup).weight_bytes / GIB
+    return student + teacher + (learner_gib(setup) if learner else 0.0) + WORKSPACE_GIB
 
 
 def learner_gib(setup: Setup) -> float:
@@ -152,8 +153,9 @@ def kv_gib(setup: Setup, blending: bool, max_tokens: int | None = None) -> float
     return sum(length * decoder(model, setup).kv_bytes for model in models) / GIB
 
 
-def _too_small(setup: Setup, gpu_gib: float, blending: bool, max_tokens: int | None, trains: bool) -> UserError:
-    needed = resident_gib(setup, trains) + kv_gib(setup, blending, max_tokens)
+def too_small(setup: Setup, gpu_gib: float, blending: bool, max_tokens: int | None, resident: float) -> UserError:
+    """What is wrong with a GPU that holds no sequence of full length beside what is `resident`, in GiB."""
+    needed = resident + kv_gib(setup, blending, max_tokens)
     return UserError(
         f"GPU memory: {gpu_gib:.1f} GiB — at least {needed:.1f} GiB for one sequence of full length"
         f"{' while blending' if blending else ''} ({setup.title}): a larger GPU, fewer prompt or response tokens, "
@@ -162,7 +164,7 @@ def _too_small(setup: Setup, gpu_gib: float, blending: bool, max_tokens: int | N
 
 
 def memory(setup: Setup, runtime: Runtime, gpu_gib: float) -> Memory:
-    """Memory of a trial with all its roles on one GPU."""
+    """Memory of a trial with all its roles on one GPU, and of an evaluator, which holds the student alone."""
     w_s, w_q = (decoder(model, setup).weight_bytes / GIB for model in (setup.student, setup.teacher))
     kv_s, kv_both, resident = kv_gib(setup, False), kv_gib(setup, True), resident_gib(setup)
     limit, most = setup.evaluation.max_response_tokens, sequences_per_step(setup.training)
@@ -178,7 +180,7 @@ def memory(setup: Setup, runtime: Runtime, gpu_gib: float) -> Memory:
         kv_teacher=kv_both - kv_s,
         sequences_decoded_vanilla=alone,
         sequences_decoded_blending=blending,
-        sequences_decoded_evaluation=sequences_that_fit(setup, gpu_gib, False, limit) if wanted is None else wanted,
+        sequences_decoded_evaluation=wanted or sequences_that_fit(setup, gpu_gib, False, limit, trains=False),
         generation_vanilla=w_s + alone * kv_s,
         generation_blending=w_s + w_q + blending * kv_both,
         peak_vanilla=resident + alone * kv_s,

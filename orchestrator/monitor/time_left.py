@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from orchestrator.config import Experiment
 from orchestrator.experiment.evaluations import Sampling, problems_wanted, samples_at_once
 from orchestrator.experiment.units import Family, Unit
-from orchestrator.monitor.timings import BLENDED, PLAIN, Costs
-from orchestrator.planning import plan
+from orchestrator.monitor.timings import Costs
+from orchestrator.planning.costs import BLENDED, PLAIN
 from orchestrator.planning.evaluation import checkpoints_evaluated, evaluation_generations, expected_share, family_size
+from orchestrator.planning.steps import teacher_online_steps
 from orchestrator.records.rundir import RunReader
 
-Work = Counter[str]  # kind of work (see `timings`) → steps or responses
+Work = Counter[str]  # BLENDED, PLAIN or the key of a benchmark → steps or responses
 
 
 def work_left(experiment: Experiment, unit: Unit, run: RunReader, step: int, missing: Mapping[Sampling, int]) -> Work:
@@ -25,7 +26,7 @@ def work_left(experiment: Experiment, unit: Unit, run: RunReader, step: int, mis
     setup, evaluation = experiment.setups[unit.setup], experiment.setups[unit.setup].evaluation
     work: Work = Counter()
     if not run.trained:
-        blended = plan.teacher_online_steps(unit)
+        blended = teacher_online_steps(unit)
         work[BLENDED] = max(0, blended - step)
         work[PLAIN] = max(0, unit.steps - max(step, blended))
         made = run.next_step // setup.training.checkpoint_every if run.next_step < unit.steps else unit.steps
@@ -46,8 +47,7 @@ def work_once_trained(experiment: Experiment, family: Family) -> Work:
         at_once = samples_at_once(setup.evaluation, unit)[benchmark]
         of_one = at_once * problems_wanted(setup.evaluation, benchmark)
         if of_one < responses:
-            expected = expected_share(candidates, setup)
-            share = (expected.low + expected.high) / 2
+            share = expected_share(candidates, setup).mid
             work[benchmark] += round(max(0.0, share * responses - of_one) * candidates * seeds)
         if setup.evaluation.rescore:
             work[benchmark] += responses * seeds

@@ -1,27 +1,23 @@
 """What a training step and a response cost in this experiment: measured in its runs, else planned in proportion.
 
 A cost is the mean of the latest rows of the unit itself, else of its setup's units with the same method, else of its
-setup. What nobody measured costs what `planning.plan` says, times the ratio of measured to planned seconds of what
+setup. What nobody measured costs what `planning.costs` says, times the ratio of measured to planned seconds of what
 was. As long as nothing at all was measured, nothing is known.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
-from pathlib import Path
 from statistics import fmean
 
-from orchestrator.config import Experiment
 from orchestrator.experiment.units import Unit
-from orchestrator.planning import plan
-from orchestrator.planning.evaluation import checkpoints_evaluated, evaluation_generations
-from orchestrator.records.columns import EVALUATE, STEP_PARTS, TRAIN
-from orchestrator.records.rundir import RunReader
+from orchestrator.planning.costs import BLENDED, OTHER, PLAIN, SUPERVISED, SetupCosts
+from orchestrator.planning.measured import clocked
+from orchestrator.planning.steps import teacher_online_steps
 from orchestrator.selection.study import Study
 
-BLENDED, PLAIN = "blended step", "plain step"  # kinds of work; the others are the keys of benchmarks
 RECENT = 20  # rows that say what something costs now
 
 
@@ -29,7 +25,7 @@ RECENT = 20  # rows that say what something costs now
 class Costs:
     """Seconds of one training step or one response, by kind of work and by where it was measured."""
 
-    experiment: Experiment
+    plans: Mapping[str, SetupCosts]  # what the plan says, by setup
     rows: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
     measured: float = 0.0  # seconds of all rows
     planned: float = 0.0  # what the plan says of the same
@@ -39,17 +35,18 @@ class Costs:
         for where in _sources(unit):
             if (where, kind) in self.rows:
                 return fmean(self.rows[where, kind][-RECENT:])
-        return self.measured / self.planned * _planned(self.experiment, unit)[kind] if self.planned else None
+        return self.measured / self.planned * _planned(self.plans[unit.setup], unit)[kind] if self.planned else None
 
 
 def measure(study: Study) -> Costs:
     """What the wall-clock rows of the units say."""
-    costs = Costs(study.experiment)
+    setups, runtime = study.experiment.setups, study.experiment.runtime
+    costs = Costs({name: SetupCosts(setup, runtime, setup.engine.rollout) for name, setup in setups.items()})
     for unit in study.units:
-        found = _measured(study.runs, unit.id, plan.teacher_online_steps(unit), study.reader(unit).timing_stamp())
+        found = _measured(study, unit)
         if not found:
             continue
-        planned = _planned(study.experiment, unit)
+        planned = _planned(costs.plans[unit.setup], unit)
         for kind, seconds in found:
             for where in _sources(unit):
                 costs.rows[where, kind].append(seconds)
@@ -63,29 +60,23 @@ def _sources(unit: Unit) -> tuple[str, str, str]:
     return unit.id, f"{unit.setup} {unit.method or unit.kind}", unit.setup
 
 
-@lru_cache(maxsize=4096)
-def _measured(runs: Path, unit_id: str, blended: int, _stamp: tuple[int, int] | None) -> list[tuple[str, float]]:
-    """(kind of work, seconds of one step or response) of each row, read once while the file does not change.
-
-    The first row of each kind holds start-up and is left out as soon as there are others.
-    """
-    found: dict[str, list[float]] = defaultdict(list)
-    for row in RunReader(runs, unit_id).timing():
-        if row.get("phase") == TRAIN:
-            kind = BLENDED if row["step"] < blended else PLAIN
-            found[kind].append(sum(row.get(name, 0.0) for name in STEP_PARTS))
-        elif row.get("phase") == EVALUATE and row.get("responses"):
-            found[row["benchmark"]].append(row["seconds"] / row["responses"])
-    return [(kind, seconds) for kind, all_rows in found.items() for seconds in all_rows[1:] or all_rows]
+def _measured(study: Study, unit: Unit) -> list[tuple[str, float]]:
+    """(kind of work, seconds of one step or response) of each row of a unit."""
+    run = study.reader(unit)
+    rows = clocked(study.runs, unit.id, teacher_online_steps(unit), run.timing_stamp())
+    found = [(kind, sum(parts.values())) for kind, steps in rows.steps.items() for parts in steps]
+    return found + [(benchmark, seconds) for benchmark, rows in rows.responses.items() for seconds in rows]
 
 
-def _planned(experiment: Experiment, unit: Unit) -> dict[str, float]:
-    """What the plan says that one step and one response of a unit cost: between its low and its high estimate."""
-    setup = experiment.setups[unit.setup]
-    low, high = (plan.phase_seconds(setup, unit, experiment.runtime, scenario) for scenario in (plan.LOW, plan.HIGH))
-    seconds = {phase: (low[phase] + high[phase]) / 2 for phase in plan.PHASES}
-    generations = evaluation_generations(setup)
-    responses = checkpoints_evaluated(unit, setup) * sum(generations.values())
-    a_step = sum(seconds[phase] for phase in plan.PHASES if phase != EVALUATE) / max(1, unit.steps)
-    costs = dict.fromkeys((BLENDED, PLAIN), a_step)
-    return costs | dict.fromkeys(generations, seconds[EVALUATE] / responses if responses else 0.0)
+def _planned(costs: SetupCosts, unit: Unit) -> dict[str, float]:
+    """What the plan says, in its middle estimate, that one step and one response of a unit cost."""
+    alone = SUPERVISED if unit.is_supervised else PLAIN
+    planned = {PLAIN: _step_seconds(costs, alone)}
+    if teacher_online_steps(unit):
+        planned[BLENDED] = _step_seconds(costs, BLENDED)
+    return planned | {key: costs.response(key).mid for key in costs.setup.evaluation.benchmarks}
+
+
+def _step_seconds(costs: SetupCosts, kind: str) -> float:
+    """Seconds of a step's parts that `timing.jsonl` has as well."""
+    return sum(seconds.mid for phase, seconds in costs.step(kind).items() if phase != OTHER)

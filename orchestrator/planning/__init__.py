@@ -1,4 +1,4 @@
 """What a sweep will cost: units, memory, tokens, GPU-hours, CPU minutes.
 
-Imports `experiment`, `engines.memory` and `selection`. Runs nothing, and loads no model.
+Imports `experiment`, `engines.memory`, `selection` and what reads `records`. Runs nothing, and loads no model.
 """

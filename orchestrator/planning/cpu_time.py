@@ -8,35 +8,49 @@ Rough seconds of a process with one thread, for the small embedded models:
     making     6 × parameters × examples × tokens of one ÷ `FLOPS` + updates × layers × 3 × `CALL_S`
 
 The two constants were measured on a 2-core x86-64 machine with the shipped quickstart; another machine may be `SPREAD`
-times faster or slower.
+times faster or slower. Where finished run directories of a setup were clocked, its rough seconds of training and of
+evaluating are scaled by measured ÷ rough, and the spread is that between the directories.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from orchestrator.config import Model, Setup
 from orchestrator.engines.memory import CPU_BATCH, Decoder, decoder, sequences_per_step
-from orchestrator.experiment.units import Unit
-from orchestrator.planning.evaluation import checkpoints_evaluated, evaluation_generations
-from orchestrator.planning.plan import Done, Plan, steps_left
-from orchestrator.planning.ranges import Range
-from orchestrator.planning.totals import evaluation_shares, full_generations, rescored_units, share_left
+from orchestrator.planning.costs import BLENDED, PLAIN, SUPERVISED
+from orchestrator.planning.evaluation import evaluation_generations
+from orchestrator.planning.measured import Measured, measured_factor
+from orchestrator.planning.plan import Plan
+from orchestrator.planning.ranges import NOTHING, Range, Scenario
+from orchestrator.planning.steps import steps_left
+from orchestrator.planning.totals import NOT_BEGUN, evaluation_shares, rescored_units, share_left
 
 CALL_S = 2e-3  # of a layer, with what goes with a decode step
 FLOPS = 3e10
 EXAMPLE_TOKENS = 24  # of what an embedded model is made on
 START_S, UNIT_START_S = 20.0, 6.0  # Ray and its workers; a unit's process, models and data
 SPREAD = 2.0
+ROUGH = Range(1 / SPREAD, 1.0, SPREAD)
 
 
 @dataclass(frozen=True)
 class CpuTime:
-    """Seconds on the clock on `cores` cores; `rough` where nothing was measured."""
+    """Seconds on the clock on `cores` cores; `rough` where nothing was measured of some setup."""
 
     seconds: Range
     cores: int
+    rough: bool
+
+
+@dataclass(frozen=True)
+class CpuCosts:
+    """Seconds of one training step by kind, and of one checkpoint's full evaluation; `rough`: not measured."""
+
+    steps: Mapping[str, Range]
+    evaluation: Range
     rough: bool
 
 
@@ -45,53 +59,91 @@ def estimate(plan: Plan, cores: int, left: bool = True, made: bool = False) -> C
 
     `left`: only of what is not there yet; `made`: embedded models are there already.
     """
-    seconds = rough_seconds(plan, left)
+    setups = plan.experiment.setups
+    names = {planned.unit.setup for planned in plan.units if not planned.resources.gpus}
+    costs = {name: cpu_costs(name, setups[name], plan.measured) for name in setups if name in names}
+    seconds = unit_seconds(plan, costs, left)
     if not seconds:
         return None
     placed = {planned.unit.id: planned.resources.cpus for planned in plan.units}
-    work = sum(seconds[unit_id] * min(placed[unit_id], cores) for unit_id in seconds) / cores
-    longest = max(seconds.values())
-    making = 0.0 if made else max(making_seconds(setup) for setup in plan.experiment.setups.values())
-    middle = (START_S + max(work, longest) + making) if max(seconds.values()) > 0 else 0.0
-    return CpuTime(Range(middle / SPREAD, middle * SPREAD), cores, rough=True)
+    making = 0.0 if made else max(making_seconds(setups[name]) for name in names)
+
+    def on_the_clock(scenario: Scenario) -> float:
+        of_units = {unit_id: of_unit.at(scenario) for unit_id, of_unit in seconds.items()}
+        work = sum(of_unit * min(placed[unit_id], cores) for unit_id, of_unit in of_units.items()) / cores
+        longest = max(of_units.values())
+        before = (START_S + making) * ROUGH.at(scenario)
+        return before + max(work, longest) if longest > 0 else 0.0
+
+    return CpuTime(Range.of(on_the_clock), cores, any(of_setup.rough for of_setup in costs.values()))
 
 
-def rough_seconds(plan: Plan, left: bool) -> dict[str, float]:
+def unit_seconds(plan: Plan, costs: Mapping[str, CpuCosts], left: bool) -> dict[str, Range]:
     """Seconds of each unit that uses no GPU, by id."""
     done = plan.done if left else {}
-    shares, experiment = evaluation_shares(plan), plan.experiment
+    shares = evaluation_shares(plan)
     rescored = {unit.id for unit in rescored_units(plan, done)}
-    found = {}
-    for unit in (planned.unit for planned in plan.units if not planned.resources.gpus):
-        setup, there = experiment.setups[unit.setup], done.get(unit.id, Done())
-        if there.complete and unit.id not in rescored:
-            found[unit.id] = 0.0
+    seconds = {}
+    for planned in plan.units:
+        unit, needed = planned.unit, planned.resources
+        if needed.gpus:
             continue
-        share = share_left(shares[unit.id], there, full_generations(experiment, unit))
-        checkpoints = checkpoints_evaluated(unit, setup) * (share.low + share.high) / 2 + (unit.id in rescored)
-        training = training_seconds(setup, unit, there.steps)
-        found[unit.id] = UNIT_START_S + training + checkpoints * evaluation_seconds(setup)
-    return found
+        of_setup, there = costs[unit.setup], done.get(unit.id, NOT_BEGUN)
+        if there.complete and unit.id not in rescored:
+            seconds[unit.id] = NOTHING
+            continue
+        online, alone = steps_left(unit, there.steps)
+        parts = [ROUGH * UNIT_START_S, of_setup.steps[BLENDED] * online]
+        parts.append(of_setup.steps[SUPERVISED if unit.is_supervised else PLAIN] * alone)
+        share = share_left(shares[unit.id], there, needed.evaluation_generations)
+        parts.append(of_setup.evaluation * share * needed.checkpoints)
+        if unit.id in rescored:
+            parts.append(of_setup.evaluation)
+        seconds[unit.id] = Range.total(parts)
+    return seconds
 
 
-def training_seconds(setup: Setup, unit: Unit, first: int) -> float:
-    """Seconds of a unit's steps from `first` on."""
+def cpu_costs(name: str, setup: Setup, measured: Measured) -> CpuCosts:
+    """Rough seconds of a setup, times measured ÷ rough of its finished units that used no GPU."""
+    steps = {kind: step_seconds(setup, kind) for kind in (BLENDED, PLAIN, SUPERVISED)}
+    training, evaluating = [], []  # (measured, rough) seconds, a pair for each unit
+    for each in measured.of_setup(name):
+        if each.unit.placement.gpus:
+            continue
+        took = sum(count * sum(means.values()) for count, means in each.steps.values())
+        training.append((took, sum(count * steps[kind] for kind, (count, _) in each.steps.items())))
+        expected = sum(response_seconds(setup, benchmark) for benchmark in each.responses)
+        evaluating.append((sum(each.responses.values()), expected))
+    trains, evaluates = measured_factor(training), measured_factor(evaluating)
+    return CpuCosts(
+        {kind: (trains or ROUGH) * seconds for kind, seconds in steps.items()},
+        (evaluates or ROUGH) * evaluation_seconds(setup),
+        rough=trains is None or evaluates is None,
+    )
+
+
+def step_seconds(setup: Setup, kind: str) -> float:
+    """Rough seconds of one training step."""
     student, teacher, training = decoder(setup.student, setup), decoder(setup.teacher, setup), setup.training
     sequences, limit = sequences_per_step(training), training.max_response_tokens
-    online, alone = steps_left(unit, first)
     tokens = sequences * (training.max_prompt_tokens + limit)
-    blended = _decoding(student, sequences, limit) + _decoding(teacher, sequences, limit)
-    plain = (
-        _decoding(teacher if unit.is_supervised else student, sequences, limit)
-        + 2 * teacher.parameters * tokens / FLOPS
-    )
-    return online * blended + alone * plain + (online + alone) * 6 * student.parameters * tokens / FLOPS
+    seconds = 6 * student.parameters * tokens / FLOPS
+    if kind != SUPERVISED:
+        seconds += _decoding(student, sequences, limit)
+    if kind != PLAIN:
+        return seconds + _decoding(teacher, sequences, limit)
+    return seconds + 2 * teacher.parameters * tokens / FLOPS
 
 
 def evaluation_seconds(setup: Setup) -> float:
-    """Seconds of one checkpoint's full evaluation."""
-    student, limit = decoder(setup.student, setup), setup.evaluation.max_response_tokens
-    return sum(_decoding(student, generations, limit) for generations in evaluation_generations(setup).values())
+    """Rough seconds of one checkpoint's full evaluation."""
+    return sum(response_seconds(setup, key) * count for key, count in evaluation_generations(setup).items())
+
+
+def response_seconds(setup: Setup, benchmark: str) -> float:
+    """Rough seconds of one response to a benchmark, while all of them are sampled."""
+    responses, limit = evaluation_generations(setup)[benchmark], setup.evaluation.max_response_tokens
+    return _decoding(decoder(setup.student, setup), responses, limit) / responses
 
 
 def making_seconds(setup: Setup) -> float:

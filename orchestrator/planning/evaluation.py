@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from orchestrator.config import Experiment, Setup
 from orchestrator.engines.memory import GIB, decoder
 from orchestrator.experiment import evaluations
 from orchestrator.experiment.evaluations import full_samples, problems_wanted
-from orchestrator.experiment.units import Family, Unit, checkpoint_steps, families
+from orchestrator.experiment.units import Family, Unit, checkpoint_steps
 from orchestrator.planning.ranges import Range
 from orchestrator.selection.scores import decided_by_family
 
@@ -70,21 +71,22 @@ def evaluation_generations(setup: Setup) -> dict[str, int]:
     return {key: problems_wanted(evaluation, key) * full_samples(evaluation, key) for key in evaluation.benchmarks}
 
 
-def budgets(experiment: Experiment, units: list[Unit], hours: Mapping[str, Range]) -> dict[str, EvaluationCost]:
+def budgets(
+    experiment: Experiment, families: Iterable[Family], full_costs: Mapping[str, EvaluationCost]
+) -> dict[str, EvaluationCost]:
     """Cost of evaluating everything in `full`, in races (`adaptive`, expected), and of `rescore`.
 
-    `hours` are the GPU-hours of a unit's full evaluation, by unit id. Rescoring takes one checkpoint of each family,
-    for each seed.
+    `full_costs` are those of each unit under the full protocol, by its id. Rescoring takes one checkpoint of each
+    family, for each seed.
     """
     full, adaptive, rescore = [], [], []
-    for family in families(units):
+    for family in families:
         setup = experiment.setups[family[0][0].setup]
-        whole = EvaluationCost.total(_full_cost(unit, setup, hours) for setting in family for unit in setting)
+        whole = EvaluationCost.total(full_costs[unit.id] for setting in family for unit in setting)
         full.append(whole)
         adaptive.append(whole * expected_share(family_size(family, setup), setup))
-        seeds = EvaluationCost.total(_full_cost(unit, setup, hours) for unit in family[0])
-        one_checkpoint = 1 / checkpoints_evaluated(family[0][0], setup)
-        rescore.append(seeds * Range(one_checkpoint, one_checkpoint))
+        seeds = EvaluationCost.total(full_costs[unit.id] for unit in family[0])
+        rescore.append(seeds * Range.exactly(1 / checkpoints_evaluated(family[0][0], setup)))
     parts = {"full": full, "adaptive": adaptive, "rescore": rescore}
     return {name: EvaluationCost.total(costs) for name, costs in parts.items()}
 
@@ -110,11 +112,18 @@ def expected_share(candidates: int, setup: Setup) -> Range:
         high = 1.0
     first = _first_rung_share(setup)
     rest = (1 - first) / (1 - SIMULATED_FIRST_RUNG)
-    return Range(first + rest * (low - SIMULATED_FIRST_RUNG), first + rest * (high - SIMULATED_FIRST_RUNG))
+    return Range.between(first + rest * (low - SIMULATED_FIRST_RUNG), first + rest * (high - SIMULATED_FIRST_RUNG))
 
 
-def disk_gib(experiment: Experiment, units: Iterable[Unit]) -> Range:
-    """GiB of the trials' checkpoints: what is kept in the end (low), and the most before (high).
+class Disk(NamedTuple):
+    """GiB of checkpoints: what is kept in the end, and the most before."""
+
+    kept: float
+    most: float
+
+
+def disk_gib(experiment: Experiment, units: Iterable[Unit]) -> Disk:
+    """GiB that the trials' checkpoints take.
 
     Learner states come on top.
 
@@ -128,7 +137,7 @@ def disk_gib(experiment: Experiment, units: Iterable[Unit]) -> Range:
             made, of_one = checkpoints_evaluated(unit, setup), decoder(setup.student, setup).weight_bytes / GIB
             kept += of_one * (1 if best else made)
             most += of_one * (min(made, 2) if best and not decided_by_family(experiment, unit) else made)
-    return Range(kept, most)
+    return Disk(kept, most)
 
 
 def _first_rung_share(setup: Setup) -> float:
@@ -139,8 +148,3 @@ def _first_rung_share(setup: Setup) -> float:
     for of_benchmark, samples, full in zip(generations.values(), evaluations.rung_sizes(n)[0], n, strict=True):
         first_rung += of_benchmark * samples / full
     return first_rung / sum(generations.values())
-
-
-def _full_cost(unit: Unit, setup: Setup, hours: Mapping[str, Range]) -> EvaluationCost:
-    generations = float(checkpoints_evaluated(unit, setup) * sum(evaluation_generations(setup).values()))
-    return EvaluationCost(Range(generations, generations), hours.get(unit.id))

@@ -6,63 +6,78 @@ was sampled already is taken off. The selected checkpoint's fresh samples are th
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from functools import lru_cache
 
-from orchestrator.config import Experiment, Setup
-from orchestrator.engines.memory import Memory
-from orchestrator.experiment.units import Unit, families
+from orchestrator.engines.memory import sequences_per_step
+from orchestrator.errors import UserError
+from orchestrator.experiment.units import Family, Unit, families
+from orchestrator.planning.costs import PHASES, TRAINING_PHASES
 from orchestrator.planning.evaluation import (
+    Disk,
     EvaluationCost,
     budgets,
-    checkpoints_evaluated,
     disk_gib,
     evaluation_generations,
     expected_share,
     family_size,
 )
-from orchestrator.planning.plan import HIGH, LOW, PHASES, Done, Plan, PlannedUnit, gpu_hours
-from orchestrator.planning.ranges import Range
+from orchestrator.planning.plan import Done, Plan, PlannedUnit, gpu_hours, make_plan
+from orchestrator.planning.ranges import NOTHING, Range
+from orchestrator.planning.rates import RATES
 from orchestrator.records.columns import EVALUATE
 
-ALL_PHASES = (*PHASES, "rescore")
-NOTHING = Range(0.0, 0.0)
-Hours = dict[str, Range]  # by phase
+RESCORE = "rescore"
+ALL_PHASES = (*PHASES, RESCORE)
+Hours = Mapping[str, Range]  # by phase
+NOT_BEGUN = Done()
 
 
 # --- GPU-hours ---
 
 
+@lru_cache(maxsize=16)
 def unit_hours(plan: Plan, left: bool = False) -> dict[str, Hours]:
     """GPU-hours of each unit that uses a GPU, by its id and phase; `left`: of what is not there yet.
 
     The fresh samples of a family's selected checkpoint stand at its first setting, for each seed.
     """
     done = plan.done if left else {}
-    experiment = plan.experiment
-    hours = {}
-    shares = evaluation_shares(plan)
+    shares, hours = evaluation_shares(plan), {}
+    rescored = {unit.id for unit in rescored_units(plan, done)}
+    # Thousands of units share a few kinds, places in a race and states, so the same hours are worked out once.
+    known: dict[tuple[object, ...], Hours] = {}
     for planned in plan.units:
-        unit, full = planned.unit, planned.resources.gpu_hours
-        if full is not None:
-            there = done.get(unit.id, Done())
-            trained = gpu_hours(experiment.setups[unit.setup], unit, experiment.runtime, there.steps)
-            part = share_left(shares[unit.id], there, full_generations(experiment, unit))
-            hours[unit.id] = trained | {EVALUATE: full[EVALUATE] * part, "rescore": NOTHING}
-    for unit in rescored_units(plan, done):
-        full = next(planned.resources.gpu_hours for planned in plan.units if planned.unit.id == unit.id)
-        if full is not None:
-            checkpoints = checkpoints_evaluated(unit, experiment.setups[unit.setup])
-            hours[unit.id]["rescore"] = full[EVALUATE] / checkpoints
+        unit, needed = planned.unit, planned.resources
+        if needed.gpu_hours is None:
+            continue
+        there = done.get(unit.id, NOT_BEGUN)
+        case = (id(needed), shares[unit.id], there, unit.id in rescored)
+        if case not in known:
+            trained = gpu_hours(unit, plan.costs[unit.setup], 0, there.steps) if there.steps else needed.gpu_hours
+            evaluated = needed.gpu_hours[EVALUATE]
+            known[case] = {
+                **trained,
+                EVALUATE: evaluated * share_left(shares[unit.id], there, needed.evaluation_generations),
+                RESCORE: evaluated / needed.checkpoints if unit.id in rescored else NOTHING,
+            }
+        hours[unit.id] = known[case]
     return hours
 
 
+@lru_cache(maxsize=16)
+def families_of(plan: Plan) -> list[Family]:
+    """The settings of each setup and method, and of the untrained student."""
+    return families(planned.unit for planned in plan.units)
+
+
+@lru_cache(maxsize=16)
 def evaluation_shares(plan: Plan) -> dict[str, Range]:
     """Unit id → share of its full evaluation that the chosen budget is expected to take."""
-    shares = {planned.unit.id: Range(1.0, 1.0) for planned in plan.units}
-    for family in families(planned.unit for planned in plan.units):
+    shares = {planned.unit.id: Range.exactly(1.0) for planned in plan.units}
+    for family in families_of(plan):
         setup = plan.experiment.setups[family[0][0].setup]
         if setup.evaluation.budget == "adaptive":
             share = expected_share(family_size(family, setup), setup)
@@ -75,21 +90,15 @@ def share_left(share: Range, done: Done, generations: int) -> Range:
     if done.selected or not generations:
         return NOTHING
     there = done.generations / generations
-    return Range(max(0.0, share.low - there), max(0.0, share.high - there))
-
-
-def full_generations(experiment: Experiment, unit: Unit) -> int:
-    """Generations of a unit's evaluation under the full protocol."""
-    setup = experiment.setups[unit.setup]
-    return checkpoints_evaluated(unit, setup) * sum(evaluation_generations(setup).values())
+    return Range.of(lambda scenario: max(0.0, share.at(scenario) - there))
 
 
 def rescored_units(plan: Plan, done: Mapping[str, Done]) -> list[Unit]:
     """The seeds of one setting of each family that gets fresh samples and does not have them."""
     found = []
-    for family in families(planned.unit for planned in plan.units):
+    for family in families_of(plan):
         rescores = plan.experiment.setups[family[0][0].setup].evaluation.rescore
-        if rescores and not done.get(family[0][0].id, Done()).rescored:
+        if rescores and not done.get(family[0][0].id, NOT_BEGUN).rescored:
             found += family[0]
     return found
 
@@ -104,24 +113,51 @@ def with_total(parts: list[Hours]) -> Hours | None:
     """Sums by phase and their `total`; None of nothing."""
     if not parts:
         return None
-    phases = {phase: Range.total(part[phase] for part in parts) for phase in ALL_PHASES}
+    # Units of a kind have one and the same object, which is counted and added once.
+    counts = Counter(map(id, parts))
+    different = {id(part): part for part in parts}
+    phases = {}
+    for phase in ALL_PHASES:
+        phases[phase] = Range.total(part[phase] * counts[key] for key, part in different.items())
     return phases | {"total": Range.total(phases.values())}
 
 
+def on_engines(plan: Plan) -> dict[str, Plan]:
+    """The plan as if all setups sampled with one engine, for each engine with rates whose models fit on the GPU.
+
+    Empty where no GPU is used.
+    """
+    if not any(planned.resources.gpus for planned in plan.units):
+        return {}
+    units, plans = [planned.unit for planned in plan.units], {}
+    for engine in RATES:
+        if all(costs.engine == engine for costs in plan.costs.values()):
+            plans[engine] = plan
+            continue
+        with suppress(UserError):  # not even one sequence fits beside what this engine keeps on the GPU
+            plans[engine] = make_plan(plan.experiment, units, plan.done, plan.measured, engine, plan.gpu.name)
+    return plans
+
+
+# --- hours on the clock ---
+
+
 def longest_unit_hours(plan: Plan, left: bool = False) -> Range | None:
-    """Hours on the clock of the unit that takes longest; None if no unit uses a GPU."""
-    return _longest(_clock_hours(plan, left))
+    """Hours on the clock of the unit that trains longest; None if no unit uses a GPU."""
+    return _longest(_clock_hours(plan, left).values())
 
 
+@lru_cache(maxsize=16)
 def longest_chain_hours(plan: Plan, left: bool = False) -> Range | None:
     """Hours on the clock of the longest chain of units that wait for each other, however many GPUs there are."""
     alone = _clock_hours(plan, left)
     chains: dict[str, Range] = {}
     for planned in plan.units:  # what a unit depends on stands before it
         if planned.unit.id in alone:
-            before = _longest({needed: chains[needed] for needed in planned.unit.depends_on if needed in chains})
-            chains[planned.unit.id] = Range.total([alone[planned.unit.id], before or NOTHING])
-    return _longest(chains)
+            before = _longest(chains[needed] for needed in planned.unit.depends_on if needed in chains)
+            own = alone[planned.unit.id]
+            chains[planned.unit.id] = own if before is None else Range.total([own, before])
+    return _longest(chains.values())
 
 
 def hours_on_gpus(plan: Plan, gpus: int, left: bool = False) -> Range | None:
@@ -129,17 +165,24 @@ def hours_on_gpus(plan: Plan, gpus: int, left: bool = False) -> Range | None:
     hours, chain = total_gpu_hours(plan, left=left), longest_chain_hours(plan, left)
     if hours is None or chain is None:
         return None
-    return Range(max(hours["total"].low / gpus, chain.low), max(hours["total"].high / gpus, chain.high))
+    return Range.of(lambda scenario: max(hours["total"].at(scenario) / gpus, chain.at(scenario)))
 
 
+@lru_cache(maxsize=16)
 def _clock_hours(plan: Plan, left: bool) -> dict[str, Range]:
+    """Hours that each unit trains; evaluators sample its checkpoints beside it, on as many GPUs as there are."""
+    clock, known = {}, {}
     gpus = {planned.unit.id: planned.resources.gpus for planned in plan.units}
-    totals = {unit_id: Range.total(hours.values()) for unit_id, hours in unit_hours(plan, left).items()}
-    return {unit_id: hours / gpus[unit_id] for unit_id, hours in totals.items()}
+    for unit_id, hours in unit_hours(plan, left).items():
+        case = id(hours), gpus[unit_id]
+        if case not in known:
+            known[case] = Range.total(hours[phase] for phase in TRAINING_PHASES) / gpus[unit_id]
+        clock[unit_id] = known[case]
+    return clock
 
 
-def _longest(hours: Mapping[str, Range]) -> Range | None:
-    return max(hours.values(), key=lambda h: h.high, default=None)
+def _longest(hours: Iterable[Range]) -> Range | None:
+    return max(hours, key=lambda h: h.high, default=None)
 
 
 # --- the other sums ---
@@ -147,117 +190,48 @@ def _longest(hours: Mapping[str, Range]) -> Range | None:
 
 def units_left(plan: Plan) -> list[PlannedUnit]:
     """Units that `trb submit` would still have something to do for."""
-    return [planned for planned in plan.units if not plan.done.get(planned.unit.id, Done()).complete]
+    return [planned for planned in plan.units if not plan.done.get(planned.unit.id, NOT_BEGUN).complete]
 
 
+@lru_cache(maxsize=16)
 def evaluation_budgets(plan: Plan) -> dict[str, EvaluationCost]:
     """Cost of all of the evaluation under each budget and of rescoring; see `planning.evaluation`."""
-    hours = {u.unit.id: u.resources.gpu_hours[EVALUATE] for u in plan.units if u.resources.gpu_hours}
-    return budgets(plan.experiment, [u.unit for u in plan.units], hours)
+    full, known = {}, {}
+    for planned in plan.units:
+        needed = planned.resources
+        if id(needed) not in known:
+            hours = needed.gpu_hours[EVALUATE] if needed.gpu_hours else None
+            known[id(needed)] = EvaluationCost(Range.exactly(float(needed.evaluation_generations)), hours)
+        full[planned.unit.id] = known[id(needed)]
+    return budgets(plan.experiment, families_of(plan), full)
 
 
-def checkpoints_gib(plan: Plan) -> Range:
-    """GiB of checkpoints kept in the end (low), and the most before (high)."""
-    return disk_gib(plan.experiment, [u.unit for u in plan.units])
+def checkpoints_gib(plan: Plan) -> Disk:
+    """GiB of checkpoints kept in the end, and the most before."""
+    return disk_gib(plan.experiment, [planned.unit for planned in plan.units])
 
 
-def totals(plan: Plan) -> dict[str, Any]:
-    """Sums over the units, as plain values; `left` holds those of what is not there yet."""
-    units = [planned.unit for planned in plan.units]
-    trials = [unit for unit in units if unit.is_trial]
-    hours, disk = total_gpu_hours(plan), checkpoints_gib(plan)
-    return {
-        "units": len(units),
-        "by_kind": dict(Counter(unit.kind for unit in units)),
-        "by_setup": {name: dict(Counter(u.kind for u in units if u.setup == name)) for name in plan.experiment.setups},
-        "by_method": dict(Counter(unit.method for unit in trials)),
-        "waves": list(Counter(planned.wave for planned in plan.units).values()),
-        "gpus_per_trial": max((unit.placement.gpus for unit in trials), default=0),
-        "training": _generated(plan, "training"),
-        "evaluation": _generated(plan, "evaluation"),
-        "evaluation_budgets": {name: _cost_json(cost) for name, cost in evaluation_budgets(plan).items()},
-        "evaluation_chosen": {name: _chosen(setup) for name, setup in plan.experiment.setups.items()},
-        "chosen_gpu_hours": None if hours is None else _rounded_range(hours["total"]),
-        "checkpoints_gib": {"kept": round(disk.low, 3), "most": round(disk.high, 3)},
-        "gpu_hours": _rounded(hours),
-        "longest_unit_hours": _rounded_range(longest_unit_hours(plan)),
-        "longest_chain_hours": _rounded_range(longest_chain_hours(plan)),
-        "left": {
-            "units": len(units_left(plan)),
-            "gpu_hours": _rounded(total_gpu_hours(plan, left=True)),
-            "longest_unit_hours": _rounded_range(longest_unit_hours(plan, left=True)),
-            "longest_chain_hours": _rounded_range(longest_chain_hours(plan, left=True)),
-        },
-    }
+def training_tokens(plan: Plan) -> Range:
+    """Tokens of all training responses that are expected."""
+    steps: dict[str, int] = defaultdict(int)
+    for planned in plan.units:
+        steps[planned.unit.setup] += planned.unit.steps
+    expected = []
+    for name, of_setup in steps.items():
+        costs, responses = plan.costs[name], of_setup * sequences_per_step(plan.experiment.setups[name].training)
+        expected.append(Range.of(lambda s, c=costs: c.training_lengths(s).tokens) * responses)
+    return Range.total(expected)
 
 
-def _chosen(setup: Setup) -> dict[str, Any]:
-    return {name: getattr(setup.evaluation, name) for name in ("budget", "error", "rescore")}
-
-
-def _cost_json(cost: EvaluationCost) -> dict[str, Any]:
-    generations = {"low": round(cost.generations.low), "high": round(cost.generations.high)}
-    return {"generations": generations, "gpu_hours": _rounded_range(cost.gpu_hours)}
-
-
-def _generated(plan: Plan, what: str) -> dict[str, Any]:
-    """Generations and tokens of training or of evaluation in full.
-
-    Expected tokens follow from the assumed mean response; None where nothing is assumed.
-    """
-    generations = sum(getattr(planned.resources, f"{what}_generations") for planned in plan.units)
-    most = sum(getattr(planned.resources, f"{what}_tokens") for planned in plan.units)
-    expected = None
-    if plan.assumptions:
-        expected = {"low": round(most * LOW.mean_response), "high": round(most * HIGH.mean_response)}
-    return {"generations": generations, "tokens": {"most": most, "expected": expected}}
-
-
-def to_json(plan: Plan) -> dict[str, Any]:
-    """The plan as JSON values: `units`, `totals`, `assumptions`."""
-    hours = unit_hours(plan)
-    return {
-        "units": [_unit_json(planned, plan.done, hours.get(planned.unit.id)) for planned in plan.units],
-        "totals": totals(plan),
-        "assumptions": [asdict(assumption) for assumption in plan.assumptions],
-    }
-
-
-def _unit_json(planned: PlannedUnit, done: Mapping[str, Done], hours: Hours | None) -> dict[str, Any]:
-    unit, needed = planned.unit, planned.resources
-    return {
-        "id": unit.id,
-        "kind": unit.kind,
-        "setup": unit.setup,
-        "method": unit.method,
-        "knobs": dict(unit.knobs),
-        "seed": unit.seed,
-        "depends_on": list(unit.depends_on),
-        "wave": planned.wave,
-        "steps": unit.steps,
-        "done": asdict(done.get(unit.id, Done())),
-        "resources": {
-            "placement": needed.placement,
-            "gpus": needed.gpus,
-            "cpus": needed.cpus,
-            "training_generations": needed.training_generations,
-            "training_tokens": {"most": needed.training_tokens},
-            "evaluation_generations": needed.evaluation_generations,
-            "evaluation_tokens": {"most": needed.evaluation_tokens},
-            "teacher_online_steps": needed.teacher_online_steps,
-            "memory_gib": _memory_json(needed.memory),
-            "gpu_hours": _rounded(with_total([hours] if hours else [])),
-        },
-    }
-
-
-def _memory_json(of_trial: Memory | None) -> dict[str, float] | None:
-    return None if of_trial is None else {name: round(value, 3) for name, value in asdict(of_trial).items()}
-
-
-def _rounded(hours: Hours | None) -> dict[str, Any] | None:
-    return None if hours is None else {phase: _rounded_range(value) for phase, value in hours.items()}
-
-
-def _rounded_range(value: Range | None) -> dict[str, float] | None:
-    return None if value is None else {"low": round(value.low, 3), "high": round(value.high, 3)}
+def evaluation_tokens(plan: Plan) -> Range:
+    """Tokens of the responses of a full evaluation that are expected."""
+    checkpoints: dict[str, int] = defaultdict(int)
+    for planned in plan.units:
+        checkpoints[planned.unit.setup] += planned.resources.checkpoints
+    expected = []
+    for name, of_setup in checkpoints.items():
+        costs = plan.costs[name]
+        for benchmark, generations in evaluation_generations(costs.setup).items():
+            of_one = Range.of(lambda s, c=costs, b=benchmark: c.evaluation_lengths(b, s).tokens)
+            expected.append(of_one * (generations * of_setup))
+    return Range.total(expected)

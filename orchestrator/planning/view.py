@@ -1,4 +1,4 @@
-"""`trb plan` on a terminal: the numbers of `orchestrator.planning.plan` as tables."""
+"""`trb plan` on a terminal: the numbers of `orchestrator.planning` as tables."""
 
 from __future__ import annotations
 
@@ -13,24 +13,29 @@ from rich.table import Table
 
 from orchestrator.config import Experiment
 from orchestrator.engines.memory import Memory
-from orchestrator.experiment.kinds import KIND_NAMES
+from orchestrator.experiment.kinds import KIND_NAMES, Kind
 from orchestrator.experiment.methods import method_label
+from orchestrator.planning.as_json import GPUS_OF_A_NODE, totals
+from orchestrator.planning.assumptions import Assumption
+from orchestrator.planning.costs import PHASES
 from orchestrator.planning.cpu_time import CpuTime
-from orchestrator.planning.plan import GPU_GIB, PHASES, Plan
+from orchestrator.planning.plan import Plan
 from orchestrator.planning.progress import Reason
 from orchestrator.planning.ranges import Range
+from orchestrator.planning.rates import RATES
 from orchestrator.planning.totals import (
     checkpoints_gib,
     evaluation_budgets,
     hours_on_gpus,
     longest_chain_hours,
     longest_unit_hours,
+    on_engines,
     total_gpu_hours,
-    totals,
     units_left,
 )
 
 MOST_DIFFERENCES = 6  # shown of a unit's nearest neighbour
+KINDS: tuple[Kind, ...] = ("trial", "base_eval", "sft")  # as they are counted in the first line
 
 
 @dataclass(frozen=True)
@@ -49,22 +54,17 @@ def render(plan: Plan, clock: Clock | None = None, reasons: Sequence[Reason] | N
     if not left:
         everything = f"{len(plan.units)} of {len(plan.units)} units done: nothing to run."
         return Group(_heading(plan, total), everything, *why)
+    parts: list[Any] = [_heading(plan, total), *_progress(plan, left), ""]
+    parts += [_methods_table(plan), "", *_order(plan, total)]
     memories = _memories(plan)
-    parts: list[Any] = [
-        _heading(plan, total),
-        *_progress(plan, left),
-        "",
-        _methods_table(plan),
-        "",
-        *_order(plan, total),
-    ]
     if memories:
-        parts += ["", _memory_table(memories), *_memory_notes(memories)]
-    parts += ["", _tokens_table(total), *_ratio(total), "", _budget_table(plan), *_budget_notes(plan), _disk(plan), ""]
+        parts += ["", _memory_table(memories, plan.gpu.gib), *_memory_notes(memories, plan.gpu.gib)]
+    parts += ["", _tokens_table(total), *_ratio(total), ""]
+    parts += [_budget_table(plan), *_budget_notes(plan), _disk(plan), ""]
     parts += [*_gpu_time(plan, clock.gpus), *_cpu_time(clock.cpu), *why]
     if reasons is None:
         return Group(*parts, "[dim]--why: why each unit would run, and what is assumed.[/]")
-    return Group(*parts, *([""] if plan.assumptions else []), *_assumptions(plan))
+    return Group(*parts, *([""] if plan.assumptions else []), *_assumptions(plan.assumptions))
 
 
 def _progress(plan: Plan, left: int) -> list[str]:
@@ -88,8 +88,8 @@ def _why(reasons: Sequence[Reason]) -> list[str]:
 
 def _disk(plan: Plan) -> str:
     disk = checkpoints_gib(plan)
-    until = "" if disk.low == disk.high else f", {_gib(disk.high)} at most before"
-    return f"Checkpoints take {_gib(disk.low)} in the end{until} (keep: {plan.experiment.runtime.keep})."
+    until = "" if disk.kept == disk.most else f", {_gib(disk.most)} at most before"
+    return f"Checkpoints take {_gib(disk.kept)} in the end{until} (keep: {plan.experiment.runtime.keep})."
 
 
 def _gib(size: float) -> str:
@@ -97,8 +97,7 @@ def _gib(size: float) -> str:
 
 
 def _heading(plan: Plan, total: dict[str, Any]) -> str:
-    names = {"trial": KIND_NAMES["trial"], "base_eval": "base evaluation", "sft": KIND_NAMES["sft"]}
-    kinds = ", ".join(_count(total["by_kind"][kind], name) for kind, name in names.items() if kind in total["by_kind"])
+    kinds = ", ".join(_count(total["by_kind"][kind], KIND_NAMES[kind]) for kind in KINDS if kind in total["by_kind"])
     lines = [f"[bold]{escape(plan.experiment.name)}[/] · {_count(total['units'], 'unit')}: {kinds}"]
     for key, setup in plan.experiment.setups.items():
         trials = _count(total["by_setup"][key].get("trial", 0), "trial")
@@ -148,7 +147,7 @@ def _memories(plan: Plan) -> dict[str, Memory]:
     return {u.unit.setup: u.resources.memory for u in plan.units if u.resources.memory is not None}
 
 
-def _memory_table(memories: dict[str, Memory]) -> Table:
+def _memory_table(memories: dict[str, Memory], gpu_gib: float) -> Table:
     rows = {
         "student weights W_S": "student_weights",
         "teacher weights W_Q": "teacher_weights",
@@ -163,8 +162,8 @@ def _memory_table(memories: dict[str, Memory]) -> Table:
         "generation W_S + W_Q + n·(KV_S + KV_Q)": "generation_blending",
         "peak, all on the GPU, student alone": "peak_vanilla",
         "peak, all on the GPU, blending": "peak_blending",
-        f"sequences that fit in {GPU_GIB:g} GiB, student alone": "sequences_at_once_vanilla",
-        f"sequences that fit in {GPU_GIB:g} GiB, blending": "sequences_at_once_blending",
+        f"sequences that fit in {gpu_gib:g} GiB, student alone": "sequences_at_once_vanilla",
+        f"sequences that fit in {gpu_gib:g} GiB, blending": "sequences_at_once_blending",
     }
     table = _table("memory of a trial on its GPU, GiB", *memories, right_from=1)
     for label, field in rows.items():
@@ -173,15 +172,15 @@ def _memory_table(memories: dict[str, Memory]) -> Table:
     return table
 
 
-def _memory_notes(memories: dict[str, Memory]) -> list[str]:
+def _memory_notes(memories: dict[str, Memory], gpu_gib: float) -> list[str]:
     notes = ["[dim]Not counted: activations of scoring and learning, which hold no cache (micro_batch_tokens).[/]"]
     surely = min(min(m.sequences_at_once_vanilla, m.sequences_at_once_blending) for m in memories.values())
     decoded = max(m.sequences_decoded_vanilla for m in memories.values())
     if surely == 0:
-        notes.append(f"[yellow]Not even one sequence of full length fits in {GPU_GIB:g} GiB while blending.[/]")
+        notes.append(f"[yellow]Not even one sequence of full length fits in {gpu_gib:g} GiB while blending.[/]")
     elif any(_exceeds(m) for m in memories.values()):
         notes.append(
-            f"[yellow]runtime.rollout_batch: {decoded} sequences fit in {GPU_GIB:g} GiB only while they are short; "
+            f"[yellow]runtime.rollout_batch: {decoded} sequences fit in {gpu_gib:g} GiB only while they are short; "
             f"{surely} fit at full length, blending included.[/]"
         )
     return notes
@@ -198,7 +197,7 @@ def _tokens_table(total: dict[str, Any]) -> Table:
     names = {"training": "training", "evaluation": "evaluation, full"}
     for what in names:
         most, expected = total[what]["tokens"]["most"], total[what]["tokens"]["expected"]
-        span = _span(Range(expected["low"], expected["high"]), _short) if expected else "—"
+        span = _span(Range(**expected), _short) if expected else "—"
         table.add_row(names[what], f"{total[what]['generations']:,}", _short(most), span)
     return table
 
@@ -232,7 +231,7 @@ def _budget_notes(plan: Plan) -> list[str]:
 
 
 def _gpu_time(plan: Plan, gpus: int) -> list[Any]:
-    """GPU-hours by phase as chosen, and what they are on the clock."""
+    """GPU-hours by phase as chosen, what they are on the clock, and what each engine would make of them."""
     whole = total_gpu_hours(plan)
     if whole is None:
         return ["GPU-hours: — (no GPU is used)"]
@@ -243,24 +242,39 @@ def _gpu_time(plan: Plan, gpus: int) -> list[Any]:
         columns = {name: total_gpu_hours(plan, name) for name in plan.experiment.setups} | {"all": whole}
     budgets = {setup.evaluation.budget for setup in plan.experiment.setups.values()}
     names = {"evaluate": f"evaluate, {' and '.join(sorted(budgets))}", "rescore": "fresh samples"}
-    table = _table("GPU-hours, H100", *(name for name, part in columns.items() if part), right_from=1)
+    table = _table(f"GPU-hours, {plan.gpu.name}", *(name for name, part in columns.items() if part), right_from=1)
     for phase in (*PHASES, "rescore", "total"):
         row = [hours_text(part[phase]) for part in columns.values() if part]
         table.add_row(names.get(phase, phase), *row, style="bold" if phase == "total" else None)
-    return [table, *_on_the_clock(plan, gpus, left=some_done)]
+    return [table, *_on_the_clock(plan, gpus, left=some_done), *_engines(plan, left=some_done)]
 
 
 def _on_the_clock(plan: Plan, gpus: int, left: bool) -> list[str]:
-    unit, chain, hours = (
-        longest_unit_hours(plan, left), longest_chain_hours(plan, left), hours_on_gpus(plan, gpus, left)
-    )  # fmt: skip
+    unit, chain = longest_unit_hours(plan, left), longest_chain_hours(plan, left)
+    hours = hours_on_gpus(plan, gpus, left)
     if unit is None or chain is None or hours is None:
         return []
-    lines = [f"The longest unit takes {_long(unit)} on the clock."]
+    lines = [f"The longest unit trains for {_long(unit)} on the clock."] if unit.high else []
     if chain != unit:
         lines.append(f"The longest chain of units that wait for each other takes {_long(chain)}.")
     on = f"On {_count(gpus, 'GPU')}{', kept busy' if gpus > 1 else ''}"
     return [*lines, f"[bold]{on}: {_long(hours)}.[/]"]
+
+
+def _engines(plan: Plan, left: bool) -> list[str]:
+    """A line for each engine: what the same costs where everything is sampled with it, on a node."""
+    own = {costs.engine for costs in plan.costs.values()}
+    lines = []
+    for engine, on_engine in on_engines(plan).items():
+        hours, clock = total_gpu_hours(on_engine, left=left), hours_on_gpus(on_engine, GPUS_OF_A_NODE, left)
+        if hours is not None and clock is not None:
+            chosen = " (this experiment)" if own == {engine} else ""
+            total, middle = hours_text(hours["total"]), _short_hours(hours["total"].mid)
+            lines.append(
+                f"With {RATES[engine].title}{chosen}: {total} GPU-hours, {middle} in the middle; "
+                f"{_time(clock)} on {GPUS_OF_A_NODE} GPUs."
+            )
+    return [*lines, "[dim]No engine has been measured on a GPU yet: rates and lengths are published or assumed.[/]"]
 
 
 def _cpu_time(time: CpuTime | None) -> list[str]:
@@ -271,21 +285,27 @@ def _cpu_time(time: CpuTime | None) -> list[str]:
         if time.rough
         else "from what was measured in the runs folder"
     )
-    minutes = Range(max(1.0, time.seconds.low / 60), max(1.0, time.seconds.high / 60))
+    minutes = Range.of(lambda scenario: max(1.0, time.seconds.at(scenario) / 60))
     span = _span(minutes, lambda minutes: f"{minutes:.0f}")
     return [f"[bold]On {_count(time.cores, 'CPU core')}: about {span} minutes[/] ({basis})."]
 
 
 def hours_text(hours: Range) -> str:
-    """`267,000 – 611,000`."""
+    """`197,000 – 334,000`."""
     return _span(hours, _short_hours)
 
 
 def _long(hours: Range) -> str:
     """`33,400 – 76,400 hours = 3.8 – 8.7 years`; days from two days on, years from two years on."""
+    time = _time(hours)
+    return time if time.endswith("hours") else f"{hours_text(hours)} hours = {time}"
+
+
+def _time(hours: Range) -> str:
+    """`3.8 – 8.7 years`, `5.8 – 49 days` or `3.1 – 7.7 hours`: the largest of them of which there are two."""
     for size, noun in ((24 * 365.25, "years"), (24.0, "days")):
         if hours.high >= 2 * size:
-            return f"{hours_text(hours)} hours = {_span(hours / size, _two_digits)} {noun}"
+            return f"{_span(hours / size, _two_digits)} {noun}"
     return f"{hours_text(hours)} hours"
 
 
@@ -293,13 +313,14 @@ def _two_digits(number: float) -> str:
     return f"{number:.1f}" if number < 10 else f"{float(f'{number:.2g}'):,.0f}"
 
 
-def _assumptions(plan: Plan) -> list[str]:
-    """One line each: the values of the low and of the high estimate, and why."""
-    if not plan.assumptions:
-        return []
-    values = [(a, _span(Range(a.low, a.high), _plain)) for a in plan.assumptions]
-    lines = [f"[dim]{escape(f'{a.name}: {span} {a.unit} ({a.why})')}[/]" for a, span in values]
-    return ["[bold]assumed[/]", *lines]
+def _assumptions(assumed: Sequence[Assumption]) -> list[str]:
+    """One line each: the values of the low, the middle and the high estimate, and why."""
+    lines = []
+    for each in assumed:
+        values = list(dict.fromkeys([each.low, each.mid, each.high]))
+        line = f"{each.name}: {' – '.join(map(_plain, values))} {each.unit} ({each.why})"
+        lines.append(f"[dim]{escape(line)}[/]")
+    return ["[bold]assumed[/]", *lines] if lines else []
 
 
 def _table(*headings: str, right_from: int | None = None) -> Table:

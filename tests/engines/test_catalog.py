@@ -47,10 +47,20 @@ def test_without_blending_the_student_still_samples(monkeypatch: pytest.MonkeyPa
     assert "vanilla" in experiment.methods
 
 
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("name", [name for name, info in ENGINES.items() if info.module])
 def test_every_engine_opens_and_gives_its_roles(name: str, tmp_path: Path) -> None:
-    assert callable(importlib.import_module(ENGINES[name].module).open_engine)
+    assert callable(importlib.import_module(ENGINES[name].module or "").open_engine)
     engine = open_engine(name, job_of(tiny.worker_spec(tmp_path)))
     roles = {"sampler": engine.sampler, "scorer": engine.scorer, "trainer": engine.trainer}
     for role in ENGINES[name].roles:
         assert roles[role]() is not None
+
+
+@pytest.mark.parametrize("name", [name for name, info in ENGINES.items() if info.module is None])
+def test_an_engine_that_does_not_exist_yet_is_planned_with_and_not_opened(name: str, tmp_path: Path) -> None:
+    experiment, _ = fake_runs.quickstart(f"engine.rollout={name}")
+    assert experiment.setups["arithmetic"].engine.rollout == name
+    with pytest.raises(UserError, match=f"engine.rollout: '{name}' — torch: "):
+        open_engine(name, job_of(tiny.worker_spec(tmp_path)))
+    with pytest.raises(UserError, match=f"engine.learner: '{name}' — one of torch"):
+        fake_runs.quickstart(f"engine.learner={name}")

@@ -22,7 +22,7 @@ from orchestrator.experiment.evaluations import evaluation_ids
 from orchestrator.experiment.load import load_experiment, load_setup
 from orchestrator.experiment.units import expand
 from orchestrator.monitor import status
-from orchestrator.planning import plan, totals
+from orchestrator.planning import as_json, plan
 from orchestrator.selection.study import Study
 from tests.fake_runs import record, units_of, write_run
 from tests.sweeps import TINY_SETUP, write_experiment
@@ -67,7 +67,7 @@ def test_a_file_is_a_benchmark_under_any_key(tmp_path: Path) -> None:
     assert (run.problems, run.revision) == (5, hashlib.sha256(path.read_bytes()).hexdigest())
     [note] = experiment.notes
     assert note.endswith(f"to pin it: evaluation.benchmarks.my-2.set.revision={run.revision}")
-    made = totals.totals(plan.make_plan(experiment))
+    made = as_json.totals(plan.make_plan(experiment))
     assert made["evaluation"]["generations"] == 6 * 5 * 4
 
 

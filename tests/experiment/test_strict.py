@@ -62,8 +62,9 @@ def test_a_rule_has_nothing_to_say_of_what_is_right(rule: Rule, value: Any) -> N
 def test_a_closed_choice_is_what_the_type_checker_reads() -> None:
     words = [typing.get_args(typing.get_args(word)[0])[0] for word in typing.get_args(config.Kept)]
     assert words == list(choices(config.Kept)) == ["best", "all"]
-    rollout = entries(config.Engine)["rollout"]  # a choice of a single word, for now
-    assert (list(rollout.choices), rollout.meaning) == (["torch"], "Engine that samples.")
+    rollout, learner = (entries(config.Engine)[key] for key in ("rollout", "learner"))
+    assert (list(rollout.choices), rollout.meaning) == (["torch", "sglang"], "Engine that samples.")
+    assert list(learner.choices) == ["torch"], "a choice of a single word, for now"
     assert list(entries(config.Setup)["tokenizer"].choices) == ["characters", "bytes"]
 
 

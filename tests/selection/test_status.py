@@ -13,13 +13,14 @@ import pytest
 
 from orchestrator.cli import main
 from orchestrator.config import Experiment
-from orchestrator.experiment.evaluations import evaluation_ids, fresh_evaluation_ids, problems_wanted
+from orchestrator.experiment.evaluations import evaluation_ids, fresh_evaluation_ids
 from orchestrator.experiment.units import Unit
 from orchestrator.monitor import status
 from orchestrator.monitor.status import Session, UnitStatus, overview
 from orchestrator.monitor.time_left import Job, sweep_seconds, work_left, work_once_trained
-from orchestrator.monitor.timings import BLENDED, PLAIN, measure
-from orchestrator.planning import plan
+from orchestrator.monitor.timings import measure
+from orchestrator.planning.costs import BLENDED, PLAIN, SetupCosts
+from orchestrator.planning.steps import teacher_online_steps
 from orchestrator.records.claims import Claims
 from orchestrator.records.columns import EVALUATING, RESCORING, TRAINING
 from orchestrator.records.rundir import RunReader
@@ -215,7 +216,7 @@ def test_responses_that_are_sampled_are_not_left(tmp_path: Path, plain: Loaded) 
 
 def test_blended_steps_and_plain_steps_cost_what_each_was_measured_at(tmp_path: Path, plain: Loaded) -> None:
     first, second = units_of(plain[1], "trust_region")
-    assert plan.teacher_online_steps(first) == 12
+    assert teacher_online_steps(first) == 12
     with writing(tmp_path, first) as [run]:
         for step in range(20):
             run.append_timing(train_row(step, 3.0 if step < 12 else 1.0))
@@ -229,11 +230,9 @@ def test_what_nobody_measured_is_planned_in_proportion(tmp_path: Path, plain: Lo
     """Twice as slow in training than planned: evaluations are expected to be twice as slow as planned too."""
     experiment, units = plain
     [vanilla] = units_of(units, "vanilla")
-    seconds = {s: plan.phase_seconds(experiment.setups["arithmetic"], vanilla, experiment.runtime, s)
-               for s in (plan.LOW, plan.HIGH)}  # fmt: skip
-    a_step = sum(sum(s[phase] for phase in ("rollout", "score", "learn")) for s in seconds.values()) / 2 / 60
-    responses = 3 * sum(problems_wanted(experiment.setups["arithmetic"].evaluation, key) * 4 for key in (SHORT, LONG))
-    a_response = sum(s["evaluate"] for s in seconds.values()) / 2 / responses
+    planned = SetupCosts(experiment.setups["arithmetic"], experiment.runtime, "torch")
+    a_step = sum(planned.step(PLAIN)[phase].mid for phase in ("rollout", "score", "learn"))
+    a_response = planned.response(SHORT).mid
     with writing(tmp_path, vanilla) as [run]:
         for step in range(3):
             run.append_timing(train_row(step, 2 * a_step))

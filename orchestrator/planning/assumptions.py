@@ -1,0 +1,89 @@
+"""The numbers that a plan rests on, as `trb plan --why` and `--json` list them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from orchestrator.engines.memory import WORKSPACE_GIB, memory
+from orchestrator.planning.costs import BLENDED, PLAIN, SetupCosts
+from orchestrator.planning.lengths import ENDLESS, FINISHED, PROMPT_TOKENS
+from orchestrator.planning.ranges import Range
+from orchestrator.planning.rates import LAUNCH_LAYERS, RATES, Gpu
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """A number of the model: its value in the low, the middle and the high estimate, and why."""
+
+    name: str
+    unit: str
+    low: float
+    mid: float
+    high: float
+    why: str
+
+    @staticmethod
+    def of(name: str, unit: str, value: Range | float, why: str) -> Assumption:
+        """A number that differs from estimate to estimate, or one that does not."""
+        value = value if isinstance(value, Range) else Range.exactly(value)
+        return Assumption(name, unit, value.low, value.mid, value.high, why)
+
+
+def assumptions(costs: Mapping[str, SetupCosts]) -> tuple[Assumption, ...]:
+    """What is assumed of lengths, of the GPU and of each engine in use, and the rates that follow; by setup."""
+    first = next(iter(costs.values()))
+    assumed = [*_lengths(), *_gpu(first.gpu)]
+    for engine in dict.fromkeys(of_setup.engine for of_setup in costs.values()):
+        assumed += _engine(engine)
+    for name, of_setup in costs.items():
+        assumed += _rollout_rates(name, of_setup)
+    return tuple(assumed)
+
+
+def _lengths() -> list[Assumption]:
+    why = "where no finished run directory says it"
+    return [
+        Assumption.of("mean of finished responses", "tokens", FINISHED, why),
+        Assumption.of("responses that run to the limit", "of all", ENDLESS, "they cost most of the decoding"),
+        Assumption.of("prompt", "tokens", PROMPT_TOKENS, "system message and chat template included"),
+    ]
+
+
+def _gpu(gpu: Gpu) -> list[Assumption]:
+    return [
+        Assumption.of("memory bandwidth", "TB/s", gpu.bytes_per_s / 1e12, gpu.name),
+        Assumption.of("peak arithmetic", "TFLOP/s", gpu.flops / 1e12, f"{gpu.name}, dense bfloat16"),
+        Assumption.of("GPU memory", "GiB", gpu.gib, "for sequences at once"),
+        Assumption.of("workspace", "GiB", WORKSPACE_GIB, "CUDA, a layer's cache copy, vocabulary rows"),
+    ]
+
+
+def _engine(engine: str) -> list[Assumption]:
+    rates, varied = RATES[engine], Assumption.of
+    launches = f"ms at {LAUNCH_LAYERS} layers"
+    return [
+        varied(f"{engine}: bandwidth reached in training", "of it", rates.decoding, "decoding the responses of a step"),
+        varied(f"{engine}: bandwidth reached in evaluation", "of it", rates.evaluating, "decoding, responses waiting"),
+        varied(f"{engine}: kernel launches of a step", launches, rates.launch_ms, "∝ layers; 0: CUDA graphs"),
+        varied(f"{engine}: KV cache passes of a step", "× cache", rates.cache_passes, "1: read in place"),
+        varied(f"{engine}: and for each head of a KV head", "× cache", rates.head_passes, "under a padding mask"),
+        varied(f"{engine}: teacher passes while blending", "a token", rates.teacher_passes, "1: drafts of one token"),
+        varied(f"{engine}: arithmetic reached in scoring", "of it", rates.scoring, "padding included"),
+        varied(f"{engine}: arithmetic reached in learning", "of it", rates.learning, "padding included"),
+        varied(f"{engine}: rest of a training step", "s", rates.step_s, "passing on weights, grading, data"),
+        varied(f"{engine}: start of a unit", "s", rates.start_s, "processes, models, data"),
+    ]
+
+
+def _rollout_rates(name: str, costs: SetupCosts) -> list[Assumption]:
+    """Derived, shown so that they can be compared with a measurement."""
+    room = memory(costs.setup, costs.runtime, costs.gpu.gib)
+    fitting = {PLAIN: room.sequences_decoded_vanilla, BLENDED: room.sequences_decoded_blending}
+    derived = []
+    for kind, who in ((PLAIN, "student alone"), (BLENDED, "blending")):
+        if fitting[kind]:  # 0: no room for it, so nothing in the experiment decodes like this
+            # Where costs are low, rates are high: a range goes from the low estimate of costs to the high one.
+            why = "derived: rollouts of one GPU"
+            derived.append(Assumption.of(f"{name}, {who}", "tokens/s", costs.rollout_rate(kind), why))
+    return derived

@@ -1,0 +1,183 @@
+"""Seconds that one training step and one evaluation of a setup take on a GPU, from the rates of an engine.
+
+For n responses that are decoded together, with the `Lengths` of `planning.lengths` and the `Rates` of `planning.rates`:
+
+    rows             static batches: `memory.decode_batch`; continuous ones: free memory ÷ (KV of a token × context)
+    decode steps D   static: ⌈n ÷ rows⌉ × longest response of a batch; continuous: n × tokens ÷ rows
+    decoding         max(D × kernel launches of a step, (D × weights + KV of a token × n × reads) ÷ bandwidth)
+    blending         student's decoding + passes a token × teacher's decoding; the teacher's scores come with it
+    scoring          2 × parameters × n × (prompt + tokens) ÷ FLOP/s   (teacher)
+    learning         6 × parameters × n × (prompt + tokens) ÷ FLOP/s   (student)
+    other            passing on weights, grading, data: `Rates.step_s` for a step, `Rates.start_s` for a unit
+
+What finished run directories measured of the same engine replaces the rates, phase by phase. These are lower bounds:
+prefill, sampling and loading are not counted. Memory is `orchestrator.engines.memory`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from orchestrator.config import Runtime, Setup
+from orchestrator.engines.memory import (
+    GIB,
+    Decoder,
+    decode_batch,
+    decoder,
+    resident_gib,
+    sequences_per_step,
+    too_small,
+)
+from orchestrator.planning.evaluation import evaluation_generations
+from orchestrator.planning.lengths import LAWS, PROMPT_TOKENS, Lengths
+from orchestrator.planning.ranges import SCENARIOS, Range, Scenario
+from orchestrator.planning.rates import DEFAULT_GPU, GPUS, LAUNCH_LAYERS, RATES, Gpu
+from orchestrator.records.columns import EVALUATE, LEARN, ROLLOUT, SCORE
+
+OTHER = "other"  # of a training step: what keeps a trial's GPU waiting
+TRAINING_PHASES = (ROLLOUT, SCORE, LEARN, OTHER)
+PHASES = (*TRAINING_PHASES, EVALUATE)
+BLENDED, PLAIN, SUPERVISED = "blended step", "plain step", "supervised step"
+TRAINING_LENGTHS = "training"  # where lengths go by benchmark, the key of training responses
+ROLES_DECODING = {BLENDED: ("student", "teacher"), PLAIN: ("student",), SUPERVISED: ("teacher",)}
+
+
+@dataclass(frozen=True, eq=False)
+class SetupCosts:
+    """Seconds of a setup on one `gpu`, with the rates of the engine of that name.
+
+    `lengths` are those that were measured, by benchmark and under TRAINING_LENGTHS; `factors` are measured ÷ planned
+    seconds by phase. Both are empty where nothing was measured.
+    """
+
+    setup: Setup
+    runtime: Runtime
+    engine: str
+    gpu: Gpu = GPUS[DEFAULT_GPU]
+    lengths: Mapping[str, Lengths] = field(default_factory=dict)
+    factors: Mapping[str, Range] = field(default_factory=dict)
+    _steps: dict[str, Mapping[str, Range]] = field(default_factory=dict, init=False, repr=False)  # by kind, once asked
+    _responses: dict[str, Range] = field(default_factory=dict, init=False, repr=False)  # by benchmark, once asked
+
+    # --- what a unit is charged ---
+
+    @cached_property
+    def evaluation(self) -> Range:
+        """Seconds of one checkpoint's evaluation under the full protocol."""
+        generations = evaluation_generations(self.setup)
+        return Range.total(self.response(benchmark) * count for benchmark, count in generations.items())
+
+    @cached_property
+    def start(self) -> Range:
+        """Seconds until a unit works."""
+        return RATES[self.engine].start_s
+
+    def step(self, kind: str) -> Mapping[str, Range]:
+        """Seconds of one training step of a kind, by phase of training."""
+        if kind not in self._steps:
+            low, mid, high = (self._planned_step(kind, scenario) for scenario in SCENARIOS)
+            planned = {phase: Range(low[phase], mid[phase], high[phase]) for phase in TRAINING_PHASES}
+            self._steps[kind] = {phase: self._measured(phase, seconds) for phase, seconds in planned.items()}
+        return self._steps[kind]
+
+    def response(self, benchmark: str) -> Range:
+        """Seconds of one response to a benchmark, while all of them are sampled."""
+        if benchmark not in self._responses:
+            planned = Range.of(lambda scenario: self._planned_response(benchmark, scenario))
+            self._responses[benchmark] = self._measured(EVALUATE, planned)
+        return self._responses[benchmark]
+
+    def rollout_rate(self, kind: str) -> Range:
+        """Tokens of training responses per second."""
+        responses, seconds = sequences_per_step(self.setup.training), self.step(kind)[ROLLOUT]
+        return Range.of(lambda s: responses * self.training_lengths(s).tokens / seconds.at(s))
+
+    def _measured(self, phase: str, planned: Range) -> Range:
+        """Measured rates in the place of planned ones: the middle estimate at the rate of each scenario."""
+        factor = self.factors.get(phase)
+        return planned if factor is None else factor * planned.mid
+
+    # --- lengths ---
+
+    def training_lengths(self, scenario: Scenario) -> Lengths:
+        """Lengths of training responses."""
+        return self._lengths_under(TRAINING_LENGTHS, self.setup.training.max_response_tokens, scenario)
+
+    def evaluation_lengths(self, benchmark: str, scenario: Scenario) -> Lengths:
+        """Lengths of the responses to a benchmark."""
+        return self._lengths_under(benchmark, self.setup.evaluation.max_response_tokens, scenario)
+
+    def _lengths_under(self, key: str, limit: int, scenario: Scenario) -> Lengths:
+        prompt = min(PROMPT_TOKENS, self.setup.training.max_prompt_tokens)
+        return self.lengths.get(key) or LAWS[scenario].under(limit, prompt)
+
+    # --- the formulas above ---
+
+    def _planned_step(self, kind: str, scenario: Scenario) -> dict[str, float]:
+        rates, lengths = RATES[self.engine], self.training_lengths(scenario)
+        responses = sequences_per_step(self.setup.training)
+        tokens = responses * (lengths.prompt + lengths.tokens)
+        scoring = 2 * self.teacher.parameters * tokens / (rates.scoring.at(scenario) * self.gpu.flops)
+        return {
+            ROLLOUT: self._rollout_seconds(kind, responses, lengths, scenario),
+            SCORE: scoring if kind == PLAIN else 0.0,
+            LEARN: 6 * self.student.parameters * tokens / (rates.learning.at(scenario) * self.gpu.flops),
+            OTHER: rates.step_s.at(scenario),
+        }
+
+    def _rollout_seconds(self, kind: str, responses: int, lengths: Lengths, scenario: Scenario) -> float:
+        rates, roles = RATES[self.engine], ROLES_DECODING[kind]
+        # The supervised stage's teacher decodes in the batches of blending, whose memory the trial has set aside.
+        rows = self.rows(lengths, blending="teacher" in roles)
+        seconds = 0.0
+        for role in roles:
+            passes = rates.teacher_passes.at(scenario) if kind == BLENDED and role == "teacher" else 1.0
+            model = decoder(getattr(self.setup, role), self.setup)
+            bandwidth = rates.decoding.at(scenario) * self.gpu.bytes_per_s
+            seconds += passes * self.decode_seconds(model, responses, rows, lengths, bandwidth, scenario)
+        return seconds
+
+    def _planned_response(self, benchmark: str, scenario: Scenario) -> float:
+        responses = evaluation_generations(self.setup)[benchmark]
+        lengths = self.evaluation_lengths(benchmark, scenario)
+        rows = self.rows(lengths, blending=False, trains=False)
+        bandwidth = RATES[self.engine].evaluating.at(scenario) * self.gpu.bytes_per_s
+        return self.decode_seconds(self.student, responses, rows, lengths, bandwidth, scenario) / responses
+
+    def rows(self, lengths: Lengths, blending: bool, trains: bool = True) -> int:
+        """How many responses are decoded at once. Raises UserError if not even one of full length fits."""
+        rates = RATES[self.engine]
+        if not rates.continuous or self.runtime.rollout_batch is not None:
+            return decode_batch(self.setup, self.runtime, self.gpu.gib, blending, lengths.limit, trains)
+        held = resident_gib(self.setup, trains, learner=rates.learner_stays)
+        models = (self.student, self.teacher) if blending else (self.student,)
+        cache_of_token = sum(model.kv_bytes for model in models) / GIB
+        free = self.gpu.gib - held
+        if free < cache_of_token * (lengths.limit + self.setup.training.max_prompt_tokens):
+            raise too_small(self.setup, self.gpu.gib, blending, lengths.limit, held)
+        return math.floor(free / (cache_of_token * lengths.context))
+
+    def decode_seconds(
+        self, model: Decoder, responses: int, rows: int, lengths: Lengths, bandwidth: float, scenario: Scenario
+    ) -> float:
+        """Seconds one model takes to decode `responses`, `rows` at a time, at `bandwidth` bytes/s."""
+        rates, rows = RATES[self.engine], min(rows, responses)
+        if rates.continuous:
+            steps = responses * lengths.tokens / rows
+        else:
+            steps = math.ceil(responses / rows) * lengths.longest(rows)
+        cache_passes = rates.cache_passes + rates.head_passes.at(scenario) * model.head_groups
+        cache_traffic = cache_passes * model.kv_bytes * responses * lengths.reads
+        launches = steps * rates.launch_ms.at(scenario) / 1000 * model.layers / LAUNCH_LAYERS
+        return max(launches, (steps * model.weight_bytes + cache_traffic) / bandwidth)
+
+    @cached_property
+    def student(self) -> Decoder:
+        return decoder(self.setup.student, self.setup)
+
+    @cached_property
+    def teacher(self) -> Decoder:
+        return decoder(self.setup.teacher, self.setup)

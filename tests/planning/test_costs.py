@@ -1,0 +1,214 @@
+"""Lengths, rates of engines and what they make of the paper's sweep, against the published figures, worked out here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli import main
+from orchestrator.config import Setup
+from orchestrator.engines import catalog
+from orchestrator.engines.memory import decoder
+from orchestrator.errors import UserError
+from orchestrator.experiment.load import load_experiment
+from orchestrator.planning import as_json, plan
+from orchestrator.planning.costs import BLENDED, PLAIN, SetupCosts
+from orchestrator.planning.lengths import LAWS, Law, Lengths
+from orchestrator.planning.ranges import SCENARIOS, Range, Scenario
+from orchestrator.planning.rates import GPUS, RATES
+from tests.planning.by_hand import PROMPT, by_hand
+from tests.sweeps import ROOT
+
+PAPER = ROOT / "experiments" / "paper.yaml"
+BANDWIDTH, PEAK = 3.35e12, 990e12  # of an H100
+KV = {"0.6b": 112 * 1024, "1.7b": 112 * 1024, "4b": 144 * 1024, "8b": 144 * 1024}  # bytes of a token
+# GPU-hours on H100s of the paper's sweep with SGLang, one GPU for each trial: low, middle, high.
+SWEEP = {
+    "rollout": (272, 639, 1751),
+    "score": (57, 94, 191),
+    "learn": (74, 157, 447),
+    "other": (59, 99, 199),
+}
+FULL, ADAPTIVE, TOTAL = (5950, 13440, 31310), (630, 2140, 6870), (1100, 3100, 9500)
+DAYS_ON_8 = (6, 16, 49)
+
+
+def setups() -> dict[str, Setup]:
+    return load_experiment(PAPER).setups
+
+
+def sglang(*overrides: str) -> plan.Plan:
+    return plan.make_plan(load_experiment(PAPER, ["engine.rollout=sglang", *overrides]))
+
+
+def near(expected: tuple[int, int, int], found: dict[str, float]) -> bool:
+    return all(abs(found[s] / value - 1) <= 0.15 for s, value in zip(SCENARIOS, expected, strict=True))
+
+
+# --- lengths ---
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize("limit", [512, 2048, 7168, 8192])
+def test_lengths_under_a_limit_are_those_of_the_law(scenario: Scenario, limit: int) -> None:
+    law = LAWS[scenario]
+    found, hand = law.under(limit, PROMPT), by_hand(law.finished, law.endless, limit)
+    assert found.tokens == pytest.approx(hand.tokens, rel=2e-3)
+    assert found.truncated == pytest.approx(hand.truncated, abs=2e-3)
+    # Lengths know the mean and the share that is cut, and no more of the law: where a low limit cuts much of it, its
+    # shape is another.
+    exact = 4e-3 if limit > 7000 else 0.1
+    assert found.reads == pytest.approx(hand.reads, rel=exact)
+    for rows in (1, 13, 71, 256):
+        assert found.longest(rows) == pytest.approx(hand.longest(rows), rel=exact)
+
+
+def test_responses_that_run_to_the_limit_cost_what_was_observed() -> None:
+    """32 to 53 % of the tokens and 73 to 78 % of what is read of the caches, under a limit of 8,192."""
+    of_tokens, of_reads = [], []
+    for scenario in SCENARIOS:
+        lengths = LAWS[scenario].under(8192, PROMPT)
+        of_tokens.append(lengths.truncated * 8192 / lengths.tokens)
+        of_reads.append(lengths.truncated * (PROMPT * 8192 + 8192**2 / 2) / lengths.reads)
+    assert of_tokens == pytest.approx([0.32, 0.43, 0.53], abs=0.01)
+    assert of_reads == pytest.approx([0.73, 0.755, 0.78], abs=0.005)
+
+
+def test_the_mean_context_is_the_published_form() -> None:
+    m, q, limit, p = 1000.0, 0.1, 8192, 150.0
+    lengths = Lengths(m, q, limit, p)
+    reads = (1 - q) * (p * m + 0.75 * m * m) + q * (p * limit + limit**2 / 2)
+    assert lengths.context == pytest.approx(reads / ((1 - q) * m + q * limit))
+
+
+def test_longer_limits_and_more_runaways_cost_more() -> None:
+    for rising in (
+        [LAWS["mid"].under(limit, PROMPT) for limit in (48, 512, 2048, 8192, 16384)],
+        [Law(1200, endless).under(8192, PROMPT) for endless in (0.0, 0.05, 0.1, 0.5, 1.0)],
+        [Law(finished, 0.1).under(8192, PROMPT) for finished in (200, 800, 1600, 4000)],
+        [LAWS[scenario].under(8192, PROMPT) for scenario in SCENARIOS],
+    ):
+        tokens, reads = [lengths.tokens for lengths in rising], [lengths.reads for lengths in rising]
+        assert tokens == sorted(set(tokens))
+        assert reads == sorted(set(reads))
+        assert all(lengths.tokens <= lengths.limit for lengths in rising)
+
+
+# --- rates ---
+
+
+def test_every_engine_of_the_catalog_has_a_row_of_rates() -> None:
+    assert set(RATES) == set(catalog.ENGINES)
+
+
+@pytest.mark.parametrize("engine", RATES)
+def test_the_high_estimate_is_that_of_the_slower_engine(engine: str) -> None:
+    rates = RATES[engine]
+    for share in (rates.decoding, rates.evaluating, rates.scoring, rates.learning):
+        assert 1 >= share.low >= share.mid >= share.high > 0
+    for cost in (rates.launch_ms, rates.head_passes, rates.teacher_passes, rates.step_s, rates.start_s):
+        assert 0 <= cost.low <= cost.mid <= cost.high
+
+
+def test_caches_have_the_published_sizes() -> None:
+    found = {}
+    for setup in setups().values():
+        for model in (setup.student, setup.teacher):
+            found[str(model.path).split("-")[1].lower()] = decoder(model, setup).kv_bytes
+    assert found == KV
+
+
+@pytest.mark.parametrize("setup", ["qwen3-1.7b", "qwen3-0.6b"])
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_decoding_is_bound_by_reading_the_caches(setup: str, scenario: Scenario) -> None:
+    """η · bandwidth ÷ (KV of a token · mean context + weights ÷ rows) tokens a second."""
+    made = SetupCosts(setups()[setup], load_experiment(PAPER).runtime, "sglang")
+    lengths = by_hand(LAWS[scenario].finished, LAWS[scenario].endless, 7168)
+    context, students = lengths.reads / lengths.tokens, {"qwen3-1.7b": 1_720_574_976, "qwen3-0.6b": 596_049_920}
+    teachers = {"qwen3-1.7b": 8_190_735_360, "qwen3-0.6b": 4_022_468_096}
+    weights = 2 * students[setup]
+    room = 80 * 2**30 - weights - 2 * teachers[setup] - 6 * 2**30  # the learner's state is elsewhere meanwhile
+    rows = min(256, int(room / (112 * 1024 * context)))
+    eta = {"low": 0.6, "mid": 0.55, "high": 0.5}[scenario]
+    expected = eta * BANDWIDTH / (112 * 1024 * context + weights / rows)
+    assert made.rollout_rate(PLAIN).at(scenario) == pytest.approx(expected, rel=0.01)
+    assert made.rollout_rate(BLENDED).at(scenario) < expected
+
+
+def test_scoring_and_learning_are_arithmetic() -> None:
+    made = SetupCosts(setups()["qwen3-0.6b"], load_experiment(PAPER).runtime, "sglang")
+    tokens = 256 * (150 + by_hand(1600, 0.18, 7168).tokens)
+    step = made.step(PLAIN)
+    assert step["score"].high == pytest.approx(2 * 4_022_468_096 * tokens / (0.30 * PEAK), rel=1e-3)
+    assert step["learn"].high == pytest.approx(6 * 596_049_920 * tokens / (0.11 * PEAK), rel=1e-3)
+    assert made.step(BLENDED)["score"] == Range.exactly(0.0)
+
+
+def test_a_gpu_of_less_bandwidth_takes_longer_and_one_too_small_is_refused() -> None:
+    experiment = load_experiment(PAPER, ["engine.rollout=sglang", "setups=[qwen3-0.6b]"])
+    large, small = (plan.make_plan(experiment, gpu=gpu) for gpu in ("H100-80GB", "A100-40GB"))
+    hours = [as_json.totals(made)["gpu_hours"]["evaluate"]["mid"] for made in (large, small)]
+    assert hours[1] / hours[0] > GPUS["H100-80GB"].bytes_per_s / GPUS["A100-40GB"].bytes_per_s
+    long = load_experiment(PAPER, ["engine.rollout=sglang", "training.max_response_tokens=300000"])
+    with pytest.raises(UserError, match=r"GPU memory: 40.0 GiB — at least"):
+        plan.make_plan(long, gpu="A100-40GB")
+
+
+# --- the paper's sweep with SGLang ---
+
+
+def test_the_papers_sweep_lands_where_published_figures_put_it() -> None:
+    total = as_json.totals(sglang("evaluation.budget=adaptive"))
+    for phase, expected in SWEEP.items():
+        assert near(expected, total["gpu_hours"][phase]), phase
+    assert near(TOTAL, total["chosen_gpu_hours"])
+    assert near(FULL, total["evaluation_budgets"]["full"]["gpu_hours"])
+    hours = total["gpu_hours"]
+    assert near(ADAPTIVE, {s: hours["evaluate"][s] + hours["rescore"][s] for s in SCENARIOS})
+    assert near(DAYS_ON_8, total["engines"]["sglang"]["days_on_8_gpus"])
+
+
+def test_both_engines_stand_beside_each_other_whatever_the_experiment_asks_for() -> None:
+    asked, own = as_json.totals(sglang()), as_json.totals(plan.make_plan(load_experiment(PAPER)))
+    assert asked["engines"] == own["engines"]
+    assert set(own["engines"]) == {"torch", "sglang"}
+    for total, engine in ((asked, "sglang"), (own, "torch")):
+        assert total["engines"][engine]["chosen_gpu_hours"] == total["chosen_gpu_hours"]
+        assert total["engines"][engine]["gpu_hours"] == total["gpu_hours"]
+    assert as_json.totals(plan.make_plan(load_experiment(ROOT / "experiments" / "quickstart.yaml")))["engines"] == {}
+
+
+def test_an_engine_that_does_not_hold_the_models_is_left_out() -> None:
+    experiment = load_experiment(
+        PAPER, ["engine.rollout=sglang", "training.max_response_tokens=150000", "setups=[qwen3-1.7b]"]
+    )
+    assert set(as_json.totals(plan.make_plan(experiment))["engines"]) == {"sglang"}
+
+
+@pytest.mark.parametrize("command", [["submit"], ["probe", "continuation"]], ids=lambda words: words[0])
+def test_nothing_runs_on_an_engine_that_is_only_planned_with(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*command, str(PAPER), "engine.rollout=sglang", "--runs", str(tmp_path / "runs")])
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert "engine.rollout: 'sglang' — torch: trb plan knows what sglang would cost" in error
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_plan_of_an_engine_that_does_not_exist_yet_is_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["plan", str(PAPER), "engine.rollout=sglang", "--json", "--runs", str(tmp_path)])
+    assert ended.value.code == 0
+    document = json.loads(capsys.readouterr().out)
+    assert set(document) == {"units", "totals", "assumptions", "clock"}
+    assert document["totals"]["chosen_gpu_hours"]["high"] < 40_000
+    assert document["clock"]["gpu"] == "H100-80GB"
+    names = [each["name"] for each in document["assumptions"]]
+    assert "sglang: bandwidth reached in training" in names
+    assert not any(name.startswith("torch: ") for name in names)

@@ -1,0 +1,148 @@
+"""What finished run directories measured takes the place of what a plan assumes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from orchestrator.config import Experiment
+from orchestrator.experiment.load import load_experiment
+from orchestrator.experiment.units import Unit, expand
+from orchestrator.planning import as_json, cpu_time
+from orchestrator.planning.costs import BLENDED, PLAIN, TRAINING_LENGTHS
+from orchestrator.planning.measured import Measured, measure, measured_factor
+from orchestrator.planning.plan import Plan, make_plan
+from orchestrator.planning.ranges import Range
+from orchestrator.planning.steps import teacher_online_steps
+from orchestrator.records.writer import RunWriter
+from orchestrator.selection.study import Study
+from tests.fake_runs import quickstart, units_of, write_run
+from tests.sweeps import ROOT
+
+PARTS = {"rollout": 3.0, "score": 0.5, "reward": 0.25, "learn": 1.0}  # seconds of a plain step
+LENGTH, TRUNCATED = 1000.0, 0.1  # of training responses
+
+
+def paper(*overrides: str) -> tuple[Experiment, list[Unit]]:
+    lists = ("setups=[qwen3-0.6b]", "evaluation.benchmarks.olympiadbench_674=null", *overrides)
+    experiment = load_experiment(ROOT / "experiments" / "paper.yaml", lists)
+    return experiment, expand(experiment)
+
+
+def finish(runs: Path, loaded: tuple[Experiment, list[Unit]], unit: Unit, factor: float = 1.0) -> None:
+    """All steps of a unit clocked at `factor` times PARTS, blended ones at twice that; 0.02 s a response."""
+    experiment, benchmarks = loaded[0], loaded[0].setups[unit.setup].evaluation.benchmarks
+    with closing(RunWriter(runs, unit.id)) as run:
+        run.describe({}, dict)
+        rows = [{"step": step, "response_length": LENGTH, "truncated": TRUNCATED} for step in range(unit.steps)]
+        run.append("metrics.jsonl", rows)
+        run.new_checkpoint(unit.steps, lambda folder: (folder / "model.safetensors").touch())
+        run.commit(unit.steps)
+        for step in range(unit.steps):
+            slower = factor * (2 if step < teacher_online_steps(unit) else 1)
+            late = 100.0 if step == 0 else 0.0  # what starts with the first step is not of it
+            parts = {name: late + seconds * slower for name, seconds in PARTS.items()}
+            run.append_timing({"step": step, "phase": "train", **parts})
+        for benchmark in benchmarks:
+            row = {"step": unit.steps, "phase": "evaluate", "benchmark": benchmark, "responses": 100}
+            run.append_timing(row | {"seconds": 2.0 * factor})
+    write_run(runs, experiment, unit, {unit.steps: [1] * len(benchmarks)}, steps=unit.steps)
+
+
+def planned(loaded: tuple[Experiment, Sequence[Unit]], runs: Path, engine: str | None = None) -> Plan:
+    experiment, units = loaded
+    return make_plan(experiment, units, measured=measure(Study(experiment, units, runs)), engine=engine)
+
+
+def test_a_finished_unit_sets_the_rates_of_its_setup(tmp_path: Path) -> None:
+    loaded = paper()
+    vanilla, veto = (units_of(loaded[1], method)[0] for method in ("vanilla", "veto"))
+    finish(tmp_path, loaded, vanilla)
+    made = planned(loaded, tmp_path)
+    hours = next(each.resources.gpu_hours for each in made.units if each.unit.id == veto.id)
+    assert hours is not None
+    for phase, seconds in (("rollout", 3.0), ("score", 0.5), ("learn", 1.0)):
+        assert (hours[phase].low, hours[phase].high) == pytest.approx((400 * seconds / 3600,) * 2), phase
+    # Starting a unit, which no row of a step holds, is still charged as assumed.
+    assert hours["other"].low == pytest.approx((400 * 0.25 + 60) / 3600)
+    responses = 20 * (1319 * 32 + 500 * 64 + 40 * 512)
+    assert hours["evaluate"].mid == pytest.approx(responses * 0.02 / 3600, rel=1e-3)
+
+
+def test_blended_steps_keep_the_planned_ratio_until_one_is_measured(tmp_path: Path) -> None:
+    loaded = paper()
+    finish(tmp_path, loaded, units_of(loaded[1], "vanilla")[0])
+    assumed, found = make_plan(*loaded).costs["qwen3-0.6b"], planned(loaded, tmp_path).costs["qwen3-0.6b"]
+    lengths = {name: costs.training_lengths("mid") for name, costs in (("assumed", assumed), ("found", found))}
+    assert lengths["found"].tokens < lengths["assumed"].tokens
+    assert found.step(PLAIN)["rollout"].mid == pytest.approx(3.0)
+    assert found.step(BLENDED)["rollout"].mid > 2 * 3.0
+    finish(tmp_path, loaded, units_of(loaded[1], "skd")[0])
+    both = planned(loaded, tmp_path).costs["qwen3-0.6b"].step(BLENDED)["rollout"]
+    assert both.low < found.step(BLENDED)["rollout"].low, "6 s were measured"
+
+
+def test_the_spread_is_that_between_directories(tmp_path: Path) -> None:
+    loaded = paper()
+    for method, factor in (("vanilla", 1.0), ("veto", 3.0)):
+        finish(tmp_path, loaded, units_of(loaded[1], method)[0], factor)
+    rollout = planned(loaded, tmp_path).costs["qwen3-0.6b"].step(PLAIN)["rollout"]
+    assert (rollout.low, rollout.mid, rollout.high) == pytest.approx((3.0, 6.0, 9.0))
+
+
+def test_factors_compare_directories_and_all_of_them_together() -> None:
+    assert measured_factor([(10.0, 5.0), (10.0, 20.0)]) == Range(0.5, 0.8, 2.0)
+    assert measured_factor([]) is None
+    assert measured_factor([(1.0, 0.0)]) is None
+
+
+def test_lengths_are_taken_over_for_all_engines_and_rates_for_the_one_that_ran(tmp_path: Path) -> None:
+    loaded = paper()
+    finish(tmp_path, loaded, units_of(loaded[1], "vanilla")[0])
+    torch, sglang = (planned(loaded, tmp_path, engine).costs["qwen3-0.6b"] for engine in ("torch", "sglang"))
+    assert torch.factors
+    assert not sglang.factors
+    for costs in (torch, sglang):
+        training = costs.training_lengths("high")
+        assert training.tokens == pytest.approx(LENGTH)
+        assert (training.truncated, training.limit) == (pytest.approx(TRUNCATED), 7168)
+        # Records of `write_run`: ten tokens a response, none of them cut.
+        assert costs.evaluation_lengths("gsm8k", "low").tokens == 10
+        assert set(costs.lengths) == {TRAINING_LENGTHS, "gsm8k", "math500", "amc23"}
+    engines = as_json.totals(planned(loaded, tmp_path))["engines"]
+    assert engines["sglang"]["chosen_gpu_hours"]["low"] < engines["sglang"]["chosen_gpu_hours"]["high"]
+
+
+def test_what_is_not_finished_or_damaged_says_nothing(tmp_path: Path) -> None:
+    loaded = paper()
+    vanilla, veto = (units_of(loaded[1], method)[0] for method in ("vanilla", "veto"))
+    with closing(RunWriter(tmp_path, vanilla.id)) as run:
+        run.describe({}, dict)
+        run.append_timing({"step": 0, "phase": "train", **PARTS})
+    assert measure(Study(*loaded, tmp_path)) == Measured([], {})
+    finish(tmp_path, loaded, veto)
+    (tmp_path / veto.id / "timing.jsonl").write_text("{}\n")
+    (tmp_path / veto.id / "metrics.jsonl").write_text("gone")
+    found = measure(Study(*loaded, tmp_path))
+    assert not found.units
+    assert TRAINING_LENGTHS not in found.lengths["qwen3-0.6b"], "only its evaluations can be read"
+    assert measure(Study(*loaded, tmp_path / "gone")) == Measured()
+
+
+def test_minutes_on_cpus_rest_on_what_was_clocked(tmp_path: Path) -> None:
+    """Every unit at the same pace: the estimate is the time that this pace takes, and it is not rough any more."""
+    loaded = quickstart("setups=[arithmetic]")
+    for unit in loaded[1]:
+        if unit.is_trial and not unit.depends_on:
+            finish(tmp_path, loaded, unit, factor=0.1)
+    found = cpu_time.estimate(planned(loaded, tmp_path), cores=2, made=True)
+    rough = cpu_time.estimate(make_plan(*loaded), cores=2, made=True)
+    assert found is not None
+    assert rough is not None
+    assert (found.rough, rough.rough) == (False, True)
+    costs = cpu_time.cpu_costs("arithmetic", loaded[0].setups["arithmetic"], measure(Study(*loaded, tmp_path)))
+    assert costs.steps[PLAIN].low < costs.steps[PLAIN].mid < costs.steps[PLAIN].high
+    assert (costs.evaluation.low, costs.evaluation.high) == pytest.approx((2 * 200 * 4 * 0.002,) * 2)
