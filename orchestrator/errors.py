@@ -20,6 +20,10 @@ class NotFinite(ArithmeticError):
     """A run's numbers have become NaN or infinite; the message says which. Trying again would give the same."""
 
 
+class WrongWeights(RuntimeError):
+    """An engine does not have the weights that were put into it. A new process may."""
+
+
 class ClusterDied(RuntimeError):
     """Processes that a sweep's private cluster cannot do without are gone."""
 

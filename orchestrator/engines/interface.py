@@ -89,6 +89,10 @@ class Sampler(Protocol):
         """Sample from these weights of the student from now on."""
         ...
 
+    def log_probs(self, ids: Sequence[int]) -> list[float]:
+        """log p at T = 1 of each of the ids but the first, after those before it, under the loaded weights."""
+        ...
+
     def sample(self, requests: Sequence[Request], behavior: Behavior, limits: Limits) -> Iterator[Rollouts]:
         """One response to each request, some at a time, in the order of the requests.
 
@@ -114,6 +118,10 @@ class Trainer(Protocol):
 
     def step(self, rollouts: Rollouts, scores: TeacherScores | None, goal: Objective, step: int) -> dict[str, float]:
         """Update number `step`, counted from 0; what it logs, by the columns of `metrics.jsonl`."""
+        ...
+
+    def log_probs(self, ids: Sequence[int]) -> list[float]:
+        """As `Sampler.log_probs`, under the weights that `export` would write."""
         ...
 
     def publish(self, step: int) -> WeightsRef:

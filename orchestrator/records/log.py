@@ -23,13 +23,15 @@ LOG, PHASE = "log.txt", "phase.json"
 class Phase:
     """What the process does that trains a unit: `name` is TRAINING of `records.columns`, or empty while it starts.
 
-    `attempt` counts from 1 within one call of `trb submit`, which is named by `sweep` and makes at most `attempts`.
+    `attempt` counts from 1 within one call of `trb submit`, which is named by `sweep` and makes at most `attempts`;
+    `out_of_memory` of them ended for want of memory.
     """
 
     name: str = ""
     attempt: int = 1
     attempts: int = 1
     sweep: str = ""
+    out_of_memory: int = 0
 
 
 class RunLog:
@@ -47,8 +49,9 @@ class RunLog:
     def begin(self, sweep: str, attempts: int) -> int:
         """Start an attempt within `sweep`, which makes at most `attempts`; returns its number, from 1."""
         before = read_phase(self._folder)
-        number = before.attempt + 1 if before and before.sweep == sweep else 1
-        self._phase = Phase(attempt=number, attempts=attempts, sweep=sweep)
+        again = before is not None and before.sweep == sweep
+        number, out_of_memory = (before.attempt + 1, before.out_of_memory) if before and again else (1, 0)
+        self._phase = Phase(attempt=number, attempts=attempts, sweep=sweep, out_of_memory=out_of_memory)
         _write(self._folder, self._phase)
         return number
 
@@ -63,6 +66,16 @@ class RunLog:
         if phase != self._phase:
             self._phase = phase
             _write(self._folder, phase)
+
+    def note_out_of_memory(self) -> None:
+        """Note that the attempt ended for want of memory."""
+        self._phase = replace(self._phase, out_of_memory=self._phase.out_of_memory + 1)
+        _write(self._folder, self._phase)
+
+    @property
+    def out_of_memory(self) -> int:
+        """How many attempts of the sweep ended for want of memory."""
+        return self._phase.out_of_memory
 
 
 class LogHandler(logging.Handler):

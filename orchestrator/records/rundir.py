@@ -48,7 +48,7 @@ CONFIG, PROVENANCE, STATE, DONE = "config.json", "provenance.json", "state.json"
 METRICS, ROLLOUTS = "metrics.jsonl", "rollouts.jsonl"
 ATTEMPTS, TIMING = "attempts.jsonl", "timing.jsonl"
 ERROR, TRACEBACK = "error.txt", "traceback.txt"
-LEARNER_STATE = "learner.safetensors"
+LEARNER_STATE, CANARY = "learner.safetensors", "canary.json"
 REEVALUATE = "remove it; trb submit takes these samples again"
 # How a line of `ProblemRecord.to_row` begins. Tables over many runs read nothing but these three fields of hundreds of
 # thousands of lines, and a regular expression finds them ten times as fast as a JSON parser: most of a line is answers.
@@ -202,6 +202,10 @@ class RunReader:
         """sha256 of the files of a committed checkpoint by name, without the learner's state."""
         files = self._state().get("checkpoints", {}).get(str(step), {})
         return {name: sha256 for name, sha256 in files.items() if name != LEARNER_STATE}
+
+    def canary(self, step: int) -> dict[str, Any] | None:
+        """What tells the weights of a checkpoint from others (`workers.canary`); None if they came without."""
+        return read_object(self.checkpoint_path(step) / CANARY, self.remedy)
 
     def verify_checkpoint(self, step: int, learner: bool = False) -> None:
         """Raise Damaged unless a committed checkpoint is what was written, with the `learner`'s state or without."""

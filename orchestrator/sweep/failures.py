@@ -9,11 +9,14 @@ from __future__ import annotations
 import errno
 from dataclasses import dataclass
 
-from orchestrator.errors import NotFinite, UserError
+from orchestrator.errors import NotFinite, UserError, WrongWeights
 from orchestrator.records.lease import LeaseHeld
 
 # Of a network or a file system that may be back in a moment; a full disk or a missing file is not.
 PASSING_ERRORS = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ECONNRESET, errno.EAGAIN, errno.ENETUNREACH}
+
+
+OUT_OF_MEMORY = "out of memory"
 
 
 @dataclass(frozen=True)
@@ -41,9 +44,11 @@ def failure_of(error: Exception) -> Failure:
             return Failure("mistake", " ".join(lines), passes=False)
         case NotFinite():
             return Failure("not finite", last, passes=False)
+        case WrongWeights():
+            return Failure("wrong weights", last, passes=True)
     named = f"{type(error).__name__}: {last}"
     if _is_out_of_memory(error):
-        return Failure("out of memory", named, passes=True)
+        return Failure(OUT_OF_MEMORY, named, passes=True)
     if _is_lost(error):
         return Failure("lost", named, passes=True)
     if isinstance(error, OSError):

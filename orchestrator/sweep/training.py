@@ -8,6 +8,7 @@ import socket
 import time
 import traceback
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from orchestrator.records.log import LogHandler
 from orchestrator.records.provenance import provenance
 from orchestrator.records.pulse import Pulse, pulse_path
 from orchestrator.records.writer import RunWriter
-from orchestrator.sweep.failures import Failure, failure_of
+from orchestrator.sweep.failures import OUT_OF_MEMORY, Failure, failure_of
 from orchestrator.sweep.prepare import worker_spec
 from orchestrator.sweep.schedule import Training
 from orchestrator.sweep.shared import Sweep
@@ -85,6 +86,7 @@ class TrainingProcess:
         self._pulse = Pulse(pulse_path(study.runs, unit.id), ray.get_runtime_context().get_node_id())
         self._open_log(self._run, spec)
         self._run.describe(resolved(spec), provenance, spec.trained_from)
+        spec = leaner(spec, self._run.log.out_of_memory)
         self._roles = start_roles(spec)
         return run_unit(spec, self._run, self._roles)
 
@@ -100,12 +102,20 @@ class TrainingProcess:
         """End the attempt; whether Tune should make another one."""
         story = f"{failure.text}\n{traceback.format_exc().rstrip()}"
         attempt = f"attempt {self._attempt} of {self._sweep.attempts}"
+        if failure.kind == OUT_OF_MEMORY and self._run is not None:
+            self._run.log.note_out_of_memory()
         if failure.passes and self._attempt < self._sweep.attempts:
             self.end(f"{attempt} failed and is made again: {story}")
             return True
         tried = f" ({attempt})" if failure.passes else ""
         self.end(f"failed: {story}", failure.text + tried)
         return failure.passes  # in the last attempt, too: the process may not be fit for another unit
+
+
+def leaner(spec: WorkerSpec, out_of_memory: int) -> WorkerSpec:
+    """What is asked of the roles after so many attempts without enough memory: half the micro-batch for each."""
+    tokens = max(1, spec.runtime.micro_batch_tokens >> out_of_memory)
+    return replace(spec, runtime=replace(spec.runtime, micro_batch_tokens=tokens))
 
 
 def _open(runs: Path, unit_id: str) -> RunWriter:

@@ -161,7 +161,7 @@ class Evaluator:
                 run.verify_checkpoint(step)
                 self._verified.add((unit.id, step))
             self._loaded = None
-            self._worker.load(WeightsRef(step, run.checkpoint_path(step)))
+            self._worker.load(WeightsRef(step, run.checkpoint_path(step)), run.canary(step))
             self._loaded = unit.id, step
         return self._worker
 

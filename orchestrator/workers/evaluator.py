@@ -6,7 +6,7 @@ import functools
 from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
@@ -21,6 +21,7 @@ from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.policy.spec import Student, Tempered
 from orchestrator.records.problem_record import ProblemRecord, length_histogram
 from orchestrator.rollouts import Request, Rollouts
+from orchestrator.workers.canary import check_canary
 
 
 class Samples(NamedTuple):
@@ -66,9 +67,11 @@ class EvaluatorWorker:
         self._sampler.start(teacher=False)
         _ = self._tokenizer
 
-    def load(self, weights: WeightsRef) -> None:
-        """Sample from these weights from now on."""
+    def load(self, weights: WeightsRef, canary: dict[str, Any] | None) -> None:
+        """Sample from these weights from now on. Raises WrongWeights where the sampler says otherwise than `canary`."""
         self._sampler.load(weights)
+        if canary is not None:
+            check_canary(canary, self._sampler.log_probs(canary["ids"]), self._setup.engine.dtype)
 
     def evaluate(self, wanted: Samples) -> list[ProblemRecord]:
         """A record of each of the wanted problems. What is sampled is graded while the rest is being sampled."""

@@ -6,7 +6,10 @@ from pathlib import Path
 
 from orchestrator.engines.interface import WeightsRef
 from orchestrator.policy.spec import Objective
+from orchestrator.records.files import pretty
+from orchestrator.records.rundir import CANARY
 from orchestrator.rollouts import Rollouts, TeacherScores
+from orchestrator.workers.canary import canary, canary_ids
 from orchestrator.workers.engines import Engines
 from orchestrator.workers.spec import WorkerSpec
 
@@ -16,6 +19,7 @@ class LearnerWorker:
 
     def __init__(self, spec: WorkerSpec, engines: Engines):
         self._trainer = engines.trainer()
+        self._canary_ids = canary_ids(spec.setup)
 
     def start(self) -> None:
         """Nothing more: the student is there once the worker is."""
@@ -29,8 +33,10 @@ class LearnerWorker:
         return self._trainer.publish(step)
 
     def save(self, folder: str) -> None:
-        """Model in Hugging Face layout, and the learner's state beside it."""
+        """Model in Hugging Face layout, and beside it the learner's state and what tells these weights from others."""
         self._trainer.export(Path(folder))
+        log_probs = self._trainer.log_probs(self._canary_ids)
+        (Path(folder) / CANARY).write_text(pretty(canary(self._canary_ids, log_probs)), encoding="utf-8")
         self._trainer.save(Path(folder))
 
     def restore(self, folder: str) -> None:

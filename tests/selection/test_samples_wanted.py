@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -99,7 +100,7 @@ class MadeUp:
     def start(self) -> None:
         pass
 
-    def load(self, weights: WeightsRef) -> None:
+    def load(self, weights: WeightsRef, canary: dict[str, Any] | None) -> None:
         assert isinstance(weights.place, Path)
         self.unit_id = weights.place.parents[1].name
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import errno
+from pathlib import Path
 
 import pytest
 import torch
 from ray import exceptions
 
-from orchestrator.errors import NotFinite, UserError
+from orchestrator.errors import NotFinite, UserError, WrongWeights
 from orchestrator.records.lease import LeaseHeld
+from orchestrator.records.log import RunLog
 from orchestrator.sweep.failures import failure_of
+from orchestrator.sweep.training import leaner
+from tests import tiny
 
 
 @pytest.mark.parametrize(
@@ -39,6 +43,7 @@ def test_what_would_be_the_same_again_is_final(error: Exception, text: str) -> N
         (exceptions.WorkerCrashedError(), "lost"),
         (exceptions.GetTimeoutError("no answer"), "lost"),
         (torch.AcceleratorError("CUDA error: an illegal memory access was encountered"), "lost"),
+        (WrongWeights("0.3 nats apart"), "wrong weights"),
         (MemoryError(), "out of memory"),
         (torch.OutOfMemoryError("CUDA out of memory"), "out of memory"),
         (exceptions.OutOfMemoryError("killed"), "out of memory"),
@@ -50,3 +55,18 @@ def test_what_was_lost_is_tried_again(error: Exception, kind: str) -> None:
     failure = failure_of(error)
     assert failure.kind == kind
     assert failure.passes
+
+
+def test_an_attempt_after_one_without_enough_memory_takes_half_the_micro_batch(tmp_path: Path) -> None:
+    spec = tiny.worker_spec(tmp_path)
+    tokens = [leaner(spec, times).runtime.micro_batch_tokens for times in range(3)]
+    assert tokens == [spec.runtime.micro_batch_tokens // part for part in (1, 2, 4)]
+    assert leaner(spec, 60).runtime.micro_batch_tokens == 1
+
+
+def test_attempts_without_enough_memory_are_counted_within_one_sweep(tmp_path: Path) -> None:
+    first, second, other = (RunLog(tmp_path) for _ in range(3))
+    assert (first.begin("sweep", 3), first.out_of_memory) == (1, 0)
+    first.note_out_of_memory()
+    assert (second.begin("sweep", 3), second.out_of_memory) == (2, 1)
+    assert (other.begin("another sweep", 3), other.out_of_memory) == (1, 0)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.records.claims import Claims
 from orchestrator.records.lease import holder_of
 from orchestrator.records.log import read_log
 from orchestrator.sweep.guard import Process, members, processes
@@ -44,6 +45,7 @@ def test_kills_leave_no_trace(tmp_path: Path) -> None:
 
     process = start("submit", experiment, "--runs", runs)
     signal_trials_midway(process, {vanilla: signal.SIGKILL, for_freezing: signal.SIGSTOP})
+    kill_evaluator_midway(process, runs)
     out, err = process.communicate()
     assert process.returncode == 0, out + err
     assert "has been stopped for" in (read_log(for_freezing) or "")
@@ -99,6 +101,18 @@ def signal_trials_midway(process: subprocess.Popen[str], signals: dict[Path, int
         return not left
 
     wait_for(process, send)
+
+
+def kill_evaluator_midway(process: subprocess.Popen[str], runs: Path) -> None:
+    """SIGKILL an evaluator while it samples a slice."""
+    sampling = list[int]()
+
+    def found() -> bool:
+        sampling.extend(held.holder.pid for unit in runs.glob("tiny-*") for held in Claims(runs).held(unit.name))
+        return bool(sampling)
+
+    wait_for(process, found)
+    os.kill(sampling[0], signal.SIGKILL)
 
 
 def cluster_of(driver: int) -> tuple[set[Process], Path]:

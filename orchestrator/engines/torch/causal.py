@@ -5,7 +5,7 @@ Shapes: B sequences, L prompt positions (left-padded), V vocabulary rows, N flat
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +43,14 @@ class CausalModel:
     def head(self, hidden: Tensor) -> Tensor:
         """Logits (N, V) of hidden states (N, H)."""
         return self.model.lm_head(hidden)
+
+
+@torch.no_grad()
+def log_probs_of(causal: CausalModel, ids: Sequence[int]) -> list[float]:
+    """log p of each of the ids but the first, after those before it."""
+    row = torch.tensor([list(ids)], device=causal.device)
+    log_p = causal.log_prob(causal.head(causal.hidden(row, torch.ones_like(row))[0, :-1]))
+    return log_p.gather(-1, row[0, 1:, None])[:, 0].tolist()
 
 
 def load_model(path: str, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from orchestrator.engines.interface import Job, Limits, Owner, WeightsRef
+from orchestrator.engines.torch.causal import log_probs_of
 from orchestrator.engines.torch.decoding import Decoding, generate
 from orchestrator.engines.torch.scoring import score
 from orchestrator.engines.torch.store import ModelStore
@@ -57,6 +58,10 @@ class TorchSampler:
     def load(self, weights: WeightsRef) -> None:
         """Put these weights into the generating student."""
         self._store.load_student(weights)
+
+    def log_probs(self, ids: Sequence[int]) -> list[float]:
+        """Of the generating student."""
+        return log_probs_of(self._store.student, ids)
 
     def sample(self, requests: Sequence[Request], behavior: Behavior, limits: Limits) -> Iterator[Rollouts]:
         """One response to each request, batch by batch."""

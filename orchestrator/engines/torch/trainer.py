@@ -6,6 +6,7 @@ Shapes as in `rollouts.py`; N are the response tokens of a micro-batch, flattene
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from orchestrator.config import Optimizer
 from orchestrator.engines.interface import WeightsRef
-from orchestrator.engines.torch.causal import CausalModel, micro_batches, pack
+from orchestrator.engines.torch.causal import CausalModel, log_probs_of, micro_batches, pack
 from orchestrator.engines.torch.head_loss import summed_loss
 from orchestrator.policy import objective
 from orchestrator.policy.spec import Objective
@@ -125,6 +126,12 @@ class TorchTrainer:
             "support_mass_student": share * len(hidden),
             "support_mass_teacher": float(objective.support_mass(targets.log_q).sum()),
         }
+
+    def log_probs(self, ids: Sequence[int]) -> list[float]:
+        """Of the student in training, in the forward pass's dtype."""
+        self._student.model.eval()
+        with torch.autocast(self._student.device.type, self._dtype, enabled=self._dtype != torch.float32):
+            return log_probs_of(self._student, ids)
 
     def publish(self, step: int) -> WeightsRef:
         """Copies of the weights after `step` steps, detached, in the forward pass's dtype, on the CPU."""

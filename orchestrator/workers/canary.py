@@ -1,0 +1,39 @@
+"""Whether a sampler has the weights that it was told: what it makes of a fixed sequence of ids.
+
+Weights are put into an engine that goes on running. Stale, torn or mixed-up ones would give plausible samples and wrong
+scores, and no file would be damaged. So each checkpoint holds what its learner made of the sequence, and whoever loads
+the checkpoint compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from orchestrator.config import Setup
+from orchestrator.errors import WrongWeights
+
+LENGTH = 32
+# Mean difference of log-probabilities, in nats. Engines and batch shapes differ by rounding; in bfloat16 that is more
+# than what two neighbouring checkpoints of a low learning rate differ by, so that there only grave mistakes are seen.
+TOLERANCE = {"float32": 1e-3, "bfloat16": 0.05}
+
+
+def canary_ids(setup: Setup) -> tuple[int, ...]:
+    """The ids, the same for all models of a setup; none of them ends a response."""
+    ends = {setup.student.eos, setup.teacher.eos}
+    ordinary = [token for token in range(setup.vocabulary.valid) if token not in ends]
+    return tuple(ordinary[(position * 7919 + 17) % len(ordinary)] for position in range(LENGTH))
+
+
+def canary(ids: Sequence[int], log_probs: Sequence[float]) -> dict[str, Any]:
+    """What a checkpoint holds: the ids, and the log-probability of each but the first after those before it."""
+    return {"ids": list(ids), "log_probs": list(log_probs)}
+
+
+def check_canary(expected: dict[str, Any], log_probs: Sequence[float], dtype: str) -> None:
+    """Raise WrongWeights unless a sampler's log-probabilities are those that the checkpoint's learner found."""
+    pairs = list(zip(log_probs, expected["log_probs"], strict=True))
+    difference = sum(abs(here - there) for here, there in pairs) / len(pairs)
+    if not difference <= TOLERANCE[dtype]:  # so that NaN is refused, too
+        raise WrongWeights(f"the sampler's weights are not the checkpoint's: {difference:.3g} nats apart on the canary")
