@@ -4,9 +4,23 @@ from __future__ import annotations
 
 import pytest
 
+# Folders whose files take ten seconds and more: they come before the many that take one, so that no process waits long
+# for another at the end.
+LONG = ("engines/torch", "analysis", "tracking")
 
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests with Ray clusters, one after the other, and those of other groups start before all others."""
-    items.sort(
-        key=lambda item: (item.get_closest_marker("ray") is None, item.get_closest_marker("xdist_group") is None)
-    )
+    """Tests with Ray clusters, one after the other, and those of other groups start before all others.
+
+    The tests of a file are a group where they name none: what they share is then made in one process, not in each.
+    """
+
+    def order(item: pytest.Item) -> tuple[bool, bool, bool]:
+        long = item.path.parent.as_posix().endswith(LONG)
+        return item.get_closest_marker("ray") is None, item.get_closest_marker("xdist_group") is None, not long
+
+    items.sort(key=order)
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))

@@ -7,7 +7,6 @@ import math
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import logsumexp
 from torch import Tensor
 
 Array = NDArray[np.float64]
@@ -16,8 +15,13 @@ PAPER_BUDGETS = (0.001, 0.005, 0.01, 0.02, 0.05)
 
 def exact(log_prob: Tensor) -> Array:
     """log of the distribution behind (V,) log-probabilities of any precision, normalised in float64."""
-    logs = log_prob.double().numpy()
-    return logs - logsumexp(logs)
+    return normalised(log_prob.double().numpy())
+
+
+def normalised(weight: Array) -> Array:
+    """log of the distribution ∝ exp(weight), (V,); weights may be −inf, not all of them."""
+    shifted = weight - weight.max()
+    return shifted - math.log(np.exp(shifted).sum())
 
 
 def kl(log_a: Array, log_b: Array) -> float:
@@ -31,7 +35,7 @@ def blend(log_p: Array, log_q: Array, beta: float) -> Array:
     shared = (log_p > -np.inf) & (log_q > -np.inf)
     weight = np.full(log_p.shape, -np.inf)
     weight[shared] = (1 - beta) * log_p[shared] + beta * log_q[shared]
-    return weight - logsumexp(weight)
+    return normalised(weight)
 
 
 def largest_beta(log_p: Array, log_q: Array, epsilon: float) -> float:

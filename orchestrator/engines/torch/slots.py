@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import Cache, PretrainedConfig
 from transformers.cache_utils import DynamicLayer
 
-BLOCK = 64  # slots; a buffer grows by one block, or by a quarter where that is more
+BLOCK = 16  # slots; a buffer grows by one block, or by a quarter where that is more
 
 
 class SlotLayer(DynamicLayer):
