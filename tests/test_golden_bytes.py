@@ -8,12 +8,17 @@ one before a change of the layout and one after it, and compare.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import io
 import json
 import sys
 import tempfile
 from pathlib import Path
 
+import pytest
+
+from orchestrator.cli import main
 from tests import fake_runs
 from tests.sweeps import contents, run_sweep, trb
 
@@ -64,9 +69,11 @@ def outputs(folder: Path, experiment: list[str]) -> dict[str, str]:
     }
     found = {}
     for name, command in commands.items():
-        done = trb(*command, "--runs", "runs", cwd=folder)
-        assert done.returncode == 0, done.stderr
-        found[name] = digest(done.stdout.replace(str(folder), "FOLDER").encode())
+        shown = io.StringIO()
+        with contextlib.chdir(folder), contextlib.redirect_stdout(shown), pytest.raises(SystemExit) as ended:
+            main([*command, "--runs", "runs"])
+        assert ended.value.code == 0, command
+        found[name] = digest(shown.getvalue().replace(str(folder), "FOLDER").encode())
     return found
 
 

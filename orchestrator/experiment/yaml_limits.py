@@ -5,6 +5,7 @@ What is checked are the events of the parser, which is a loop; everything after 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import yaml
@@ -13,6 +14,7 @@ DEEPEST = 50  # collections inside each other
 MOST_NODES = 20_000  # keys and values, with every reference to an anchor written out
 LONGEST = 1_000_000  # characters
 MOST_REFERENCES = 20  # ${…} in one text: few of them that refer to each other make a text of any length
+FASTEST = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, where PyYAML has it
 
 
 class YamlTooLarge(ValueError):
@@ -34,9 +36,16 @@ def check_limits(text: str) -> None:
         raise YamlTooLarge(f"more than {LONGEST} characters")
     if text.count("${") > MOST_REFERENCES:
         raise YamlTooLarge(f"more than {MOST_REFERENCES} references ${{…}}")
+    try:
+        _check_events(yaml.parse(text, Loader=FASTEST))
+    except yaml.YAMLError:  # its messages are other ones than those of the reader that follows
+        _check_events(yaml.parse(text, Loader=yaml.SafeLoader))
+
+
+def _check_events(events: Iterator[yaml.Event]) -> None:
     open_: list[_Open] = []
     complete: dict[str, tuple[int, int]] = {}  # anchor → nodes and depth of what it stands for
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+    for event in events:
         if isinstance(event, yaml.MappingStartEvent | yaml.SequenceStartEvent):
             open_.append(_Open(event.anchor))
             _check(len(open_), 0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from orchestrator.data.training_set import TrainingPrompt, TrainingSet
 from orchestrator.engines.interface import Owner
 from orchestrator.engines.torch.decoding import Decoding, generate
 from orchestrator.errors import UserError
+from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.probe import BEHAVIORS, CONTINUERS, LOGS, probe_unit
 from orchestrator.grading.grader import Grade, Grader, last_boxed
 from orchestrator.policy.randomness import Purpose, Role, SequenceKey, uniforms
@@ -40,31 +40,44 @@ from orchestrator.workers.roles import inline_roles
 from orchestrator.workers.spec import WorkerSpec
 from tests.probes import LIMIT, SIZES, run_probe, write_probe
 from tests.sweeps import ROOT, contents, environment
+from tests.without_ray import made_here
 
 pytestmark = pytest.mark.xdist_group("probe")
 PROMPTS, PREFIXES, CONTINUATIONS, LENGTHS = SIZES["prompts"], SIZES["prefixes"], SIZES["continuations"], (3, 12)
+# The command killed after some appends to its logs: argv[1] says after how many, with commas between the numbers, and
+# argv[2] the folder of their runs. Each is a fork of a process that has imported everything.
 KILLED = """
 import os, signal, sys
-from orchestrator import cli
 from orchestrator.records import writer
 
 class Mortal(writer.RunWriter):
-    appends = 0
+    appends, last = 0, 0
     def append(self, log, rows):
         super().append(log, rows)
         Mortal.appends += 1
-        if Mortal.appends == int(sys.argv[1]):
+        if Mortal.appends == Mortal.last:
             os.kill(os.getpid(), signal.SIGKILL)
 
 writer.RunWriter = Mortal
-cli.main(sys.argv[2:])
+import orchestrator.trial.probe
+from orchestrator import cli
+for last in sys.argv[1].split(","):
+    child = os.fork()
+    if child == 0:
+        Mortal.last = int(last)
+        cli.main([*sys.argv[3:], "--runs", os.path.join(sys.argv[2], last)])
+    _, status = os.waitpid(child, 0)
+    if not os.WIFSIGNALED(status) or os.WTERMSIG(status) != signal.SIGKILL:
+        sys.exit(f"after {last}: status {status}")
 """
+KILLED_AFTER = (3, 9)  # before the first commit (after 6 appends), and between the first and the second
 
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The file of an experiment whose probe is done."""
     path = write_probe(tmp_path_factory.mktemp("probe"))
+    made_here(load_experiment(path), path.parent / "runs")
     run_probe(path)
     return path
 
@@ -244,25 +257,27 @@ def test_too_few_prompts(path: Path) -> None:
 # --- the run directory ---
 
 
-@pytest.mark.parametrize("appends", [3, 9])
-def test_a_kill_leaves_no_trace(path: Path, tmp_path: Path, appends: int) -> None:
-    """Before the first commit (after 6 appends), and between the first and the second."""
-    run, runs = finished(path), tmp_path / "runs"
-    shutil.copytree(path.parent / "runs" / ".models", runs / ".models")
-    command = ["probe", "continuation", str(path), "--runs", str(runs)]
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED, str(appends), *command],
-        cwd=ROOT,
-        env=environment(),
-        capture_output=True,
-        check=False,
-    )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+@pytest.fixture(scope="module")
+def killed(path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the runs folder of each kill, by the number of appends before it."""
+    folder = tmp_path_factory.mktemp("killed")
+    for appends in KILLED_AFTER:
+        shutil.copytree(path.parent / "runs" / ".models", folder / str(appends) / ".models")
+    numbers = ",".join(map(str, KILLED_AFTER))
+    command = [sys.executable, "-c", KILLED, numbers, str(folder), "probe", "continuation", str(path)]
+    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.mark.parametrize("appends", KILLED_AFTER)
+def test_a_kill_leaves_no_trace(path: Path, killed: Path, appends: int) -> None:
+    run, runs = finished(path), killed / str(appends)
     left = RunReader(runs, run.unit_id)
     assert (left.next_step, left.trained) == (appends // 6, False)
     assert (left.path / "rollouts.jsonl").stat().st_size > 0
     with pytest.raises(SystemExit) as ended:
-        main(command)
+        main(["probe", "continuation", str(path), "--runs", str(runs)])
     assert ended.value.code == 0
     assert made_by(runs, run.unit_id) == made_by(path.parent / "runs", run.unit_id)
 
