@@ -63,6 +63,6 @@ def uniforms(keys: Sequence[SequenceKey], role: Role, length: int) -> Tensor:
         # bit generator takes the state that a new one would have.
         words = np.array(entropy, dtype=np.uint32) if max(entropy) < 2**32 else entropy
         philox_key = np.random.SeedSequence(words).generate_state(2, np.uint64)
-        philox.state = start | {"state": {"counter": np.zeros(4, np.uint64), "key": philox_key}}
+        philox.state = start | {"state": {"counter": np.zeros(4, np.uint64), "key": philox_key}}  # pyright: ignore[reportAttributeAccessIssue]
         generator.random(out=row)
     return torch.from_numpy(rows)

@@ -19,6 +19,7 @@ from analysis.numbers import p_text
 from analysis.report.diagnostics import early_mean, last_step
 from analysis.report.html import Html, element, join, table
 from analysis.report.page import build_page, write_report
+from analysis.report.spending import costs_section
 from analysis.report.style import CSS
 from analysis.report.summary import summary
 from analysis.report.texts import decimal, duration_in_words
@@ -283,8 +284,8 @@ def test_steps_of_another_placement_are_not_compared_and_start_up_is_in_no_step(
     assert (costs["vanilla"].seconds["start"], costs["vanilla"].seconds_per_step) == (6.5, pytest.approx(1.75))
     assert costs["vanilla"].total_seconds == pytest.approx(6.5 + 3 * 1.75 + 4 * 2.0)
     assert (costs["skd"].placements, costs["veto"].placements) == ({"colocated"}, frozenset())
-    text = build_page(Study(experiment, units, tmp_path), tmp_path / "report.html")
-    rows = {row[0]: row[1:] for row in tables(parsed(text), "cost")["By phase"]}
+    section = parsed(f"<main>{costs_section(experiment, {SETUP: costs})}</main>")
+    rows = {row[0]: row[1:] for row in tables(section, "cost")["By phase"]}
     column = {name: index - 1 for index, name in enumerate(["", *rows["Method"]])}
     shown = {name: (row[column["Placement"]], row[column["Training step (s)"]]) for name, row in rows.items()}
     assert shown["Vanilla"] == ("inline", "1.750")
@@ -341,8 +342,15 @@ def test_trials_stand_by_score_with_links_to_their_directories(
     assert all((page.parent / link / "config.json").is_file() for link in links)
 
 
-def test_a_page_outside_the_runs_has_no_links_that_break(tmp_path: Path, runs: Path, loaded: Loaded) -> None:
-    text = build_page(Study(*loaded, runs), tmp_path / "report.html")
+def test_a_page_outside_the_runs_has_no_links_that_break(tmp_path: Path, loaded: Loaded) -> None:
+    started = units_of(loaded[1], "vanilla")[0]
+    with closing(RunWriter(tmp_path / "runs", started.id)) as run:
+        run.describe({}, dict)
+    inside, text = (
+        build_page(Study(*loaded, tmp_path / "runs"), folder / "report.html") for folder in (tmp_path / "runs", tmp_path)
+    )
+    assert f'href="{started.id}/"' in inside
+    assert f'href="{started.id}/"' not in text
     assert set(re.findall(r'href="([^"]*)"', text)) - {f"#{part}" for part in PARTS} == set(
         re.findall(r'href="(data:[^"]*)"', text)
     )
@@ -411,9 +419,13 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, st
     return int(ended.value.code or 0), captured.out, captured.err
 
 
-def test_the_command_prints_where_the_page_is(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_where_the_page_is(
+    tmp_path: Path, loaded: Loaded, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with closing(RunWriter(tmp_path / "runs", units_of(loaded[1], "vanilla")[0].id)) as started:
+        started.describe({}, dict)
     out = tmp_path / "deep" / "page.html"
-    code, printed, complaints = run(capsys, "--runs", runs, "--out", out)
+    code, printed, complaints = run(capsys, "--runs", tmp_path / "runs", "--out", out)
     assert (code, printed, complaints) == (0, f"{out}\n", "")
     assert out.read_text(encoding="utf-8").startswith("<!doctype html>")
 
