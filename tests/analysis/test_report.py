@@ -344,11 +344,10 @@ def test_trials_stand_by_score_with_links_to_their_directories(
 
 def test_a_page_outside_the_runs_has_no_links_that_break(tmp_path: Path, loaded: Loaded) -> None:
     started = units_of(loaded[1], "vanilla")[0]
-    with closing(RunWriter(tmp_path / "runs", started.id)) as run:
+    runs = tmp_path / "runs"
+    with closing(RunWriter(runs, started.id)) as run:
         run.describe({}, dict)
-    inside, text = (
-        build_page(Study(*loaded, tmp_path / "runs"), folder / "report.html") for folder in (tmp_path / "runs", tmp_path)
-    )
+    inside, text = (build_page(Study(*loaded, runs), folder / "report.html") for folder in (runs, tmp_path))
     assert f'href="{started.id}/"' in inside
     assert f'href="{started.id}/"' not in text
     assert set(re.findall(r'href="([^"]*)"', text)) - {f"#{part}" for part in PARTS} == set(

@@ -6,7 +6,8 @@ import json
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,13 +20,14 @@ from orchestrator.selection.study import Study
 from orchestrator.tracking import follow, upload
 from orchestrator.tracking.follow import Mirror, stale_projections
 from orchestrator.tracking.login import mirror_folder, sync_command
-from orchestrator.tracking.projection import Table, results_id
+from orchestrator.tracking.projection import Projection, Table, results_id
 from orchestrator.tracking.upload import mirror_results
 from tests.fake_runs import QUICKSTART, fake_models, quickstart, units_of, write_run
 from tests.tracking.test_projection import KEY, mirror, scores, stale_units, train_rows
 from tests.wandb_server import WandbServer, serving
 
 Loaded = tuple[Experiment, list[Unit]]
+Hasty = Callable[..., AbstractContextManager[None]]
 
 AGAIN = "trb submit sweep.yaml"
 CLOSED = "http://127.0.0.1:9"  # nothing listens there
@@ -48,10 +50,17 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WandbSer
 
 
 @pytest.fixture
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for a server longer than a second."""
-    monkeypatch.setattr(upload, "INIT_TIMEOUT_S", 1.0)
-    monkeypatch.setattr(upload, "FINISH_TIMEOUT_S", 1.0)
+def hasty(monkeypatch: pytest.MonkeyPatch) -> Hasty:
+    """A context in which nobody waits for a server longer than a second: for its answer, or for its having all rows."""
+
+    @contextmanager
+    def waiting(*limits: str) -> Iterator[None]:
+        with monkeypatch.context() as shorter:
+            for limit in limits or ("INIT_TIMEOUT_S", "FINISH_TIMEOUT_S"):
+                shorter.setattr(upload, limit, 1.0)
+            yield
+
+    return waiting
 
 
 @pytest.fixture
@@ -257,7 +266,7 @@ def unit(runs: Path, loaded: Loaded) -> Unit:
     return found
 
 
-def mirror_of(loaded: Loaded, runs: Path, said: list[str], every: float = 0.05, patience: float = 10.0) -> Mirror:
+def mirror_of(loaded: Loaded, runs: Path, said: list[str], every: float = 0.05, patience: float = 600.0) -> Mirror:
     """A mirror whose complaints go to `said`; where runs are shown is left out."""
 
     def say(line: str) -> None:
@@ -266,11 +275,9 @@ def mirror_of(loaded: Loaded, runs: Path, said: list[str], every: float = 0.05, 
     return Mirror(Study(*loaded, runs), AGAIN, say, every, patience)
 
 
-def wait_until(true: object) -> None:
-    assert callable(true)
-    deadline = time.monotonic() + 20
+def wait_until(true: Callable[[], object]) -> None:
+    """Until something is so, however long a busy machine takes; what hangs is ended by the limit of all tests."""
     while not true():
-        assert time.monotonic() < deadline
         time.sleep(0.02)
 
 
@@ -304,9 +311,8 @@ def test_a_second_submission_has_nothing_to_send(
     assert len(server.runs[unit.id].rows) == 25
 
 
-@pytest.mark.usefixtures("hasty")
 def test_submitting_a_finished_experiment_catches_up(
-    server: WandbServer, runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    server: WandbServer, runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], hasty: Hasty
 ) -> None:
     names = [f"methods.{name}=null" for name in quickstart()[0].methods if name not in ("vanilla", "sft_warmup")]
     experiment, _ = quickstart(*names)
@@ -317,7 +323,7 @@ def test_submitting_a_finished_experiment_catches_up(
         write_run(runs, experiment, unit, evaluated, steps=unit.steps)
     again = ["submit", str(QUICKSTART), "evaluation.rescore=false", *names, "--runs", str(runs)]
     shown = []
-    with monkeypatch.context() as broken:
+    with hasty(), monkeypatch.context() as broken:
         broken.setenv("WANDB_BASE_URL", CLOSED)
         shown.append(submitted(again, capsys))
     shown.append(submitted(again, capsys))
@@ -340,16 +346,24 @@ def submitted(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().out
 
 
-@pytest.mark.usefixtures("hasty", "unit")
+@pytest.mark.usefixtures("unit")
 def test_an_unreachable_server_is_said_once_and_stops_nothing(
-    server: WandbServer, runs: Path, loaded: Loaded, said: list[str], monkeypatch: pytest.MonkeyPatch
+    server: WandbServer, runs: Path, loaded: Loaded, said: list[str], monkeypatch: pytest.MonkeyPatch, hasty: Hasty
 ) -> None:
     monkeypatch.setenv("WANDB_BASE_URL", CLOSED)
+    attempts: list[Projection] = []
+
+    def counted(experiment: Experiment, projection: Projection, runs: Path, mode: str) -> None:
+        attempts.append(projection)
+        sent(experiment, projection, runs, mode)
+
+    sent = upload.mirror
+    monkeypatch.setattr(upload, "mirror", counted)
     job = mirror_of(loaded, runs, said)
-    with job.following():
-        wait_until(lambda: said)
-        time.sleep(2.5)  # further attempts
-    job.catch_up(TABLES, [])
+    with hasty():
+        with job.following():
+            wait_until(lambda: len(attempts) == 3)  # two have failed
+        job.catch_up(TABLES, [])
     first, last = said
     assert first.startswith(f"W&B is behind ({CLOSED}: ")
     assert first.endswith("; the sweep goes on")
@@ -359,7 +373,6 @@ def test_an_unreachable_server_is_said_once_and_stops_nothing(
     assert server.seen == []
 
 
-@pytest.mark.usefixtures("hasty")
 def test_what_a_refusing_server_missed_is_sent_by_the_next_attempt(
     server: WandbServer, runs: Path, loaded: Loaded, unit: Unit, said: list[str]
 ) -> None:
@@ -378,26 +391,24 @@ def test_what_a_refusing_server_missed_is_sent_by_the_next_attempt(
 def test_a_server_that_never_answers_is_left_to_itself(
     server: WandbServer, runs: Path, loaded: Loaded, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upload, "INIT_TIMEOUT_S", 3.0)
+    monkeypatch.setattr(upload, "INIT_TIMEOUT_S", 600.0)
     server.hold = True
     job = mirror_of(loaded, runs, said, patience=0.5)
-    started = time.monotonic()
     with job.following():
         wait_until(lambda: server.seen)
     job.catch_up(TABLES, [])
-    assert time.monotonic() - started < 2.5
     assert said == [f"W&B lags behind ({server.url} does not answer); catch up with: {AGAIN}"]
-    (left,) = [thread for thread in threading.enumerate() if thread.name == "mirror"]
-    left.join(10)
-    assert not left.is_alive()
+    (left,) = [thread for thread in threading.enumerate() if thread.name == "mirror"]  # nobody has waited for it
+    server.recover()
+    left.join()
 
 
-@pytest.mark.usefixtures("hasty")
 def test_rows_of_a_connection_that_broke_are_sent_again(
-    server: WandbServer, runs: Path, loaded: Loaded, unit: Unit, said: list[str]
+    server: WandbServer, runs: Path, loaded: Loaded, unit: Unit, said: list[str], hasty: Hasty
 ) -> None:
     server.hold_after("UpsertBucket")
-    mirror_of(loaded, runs, said).catch_up({}, [])
+    with hasty("FINISH_TIMEOUT_S"):
+        mirror_of(loaded, runs, said).catch_up({}, [])
     assert len(said) == 1
     assert server.runs[unit.id].rows == []
     server.recover()
@@ -406,7 +417,6 @@ def test_rows_of_a_connection_that_broke_are_sent_again(
     assert len(server.runs[unit.id].rows) == 25
 
 
-@pytest.mark.usefixtures("hasty")
 def test_a_crash_of_wandbs_own_service_is_overcome(
     server: WandbServer, runs: Path, loaded: Loaded, unit: Unit, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -443,6 +453,6 @@ def test_disabled_sends_and_writes_nothing(
     monkeypatch.setenv("WANDB_MODE", "disabled")
     job = mirror_of(loaded, runs, said)
     with job.following():
-        time.sleep(0.2)
+        assert "mirror" not in {thread.name for thread in threading.enumerate()}
     job.catch_up(TABLES, [])
     assert (server.seen, said, mirror_folder(runs).exists()) == ([], [], False)
