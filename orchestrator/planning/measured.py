@@ -7,6 +7,7 @@ estimate, and of the fastest and the slowest directory in the low and the high o
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -49,8 +50,14 @@ class UnitSeconds:
 
     unit: Unit
     engine: str
+    gpus: tuple[str, ...]  # names of its machine's, as far as they were noted
     steps: Mapping[str, tuple[int, Mapping[str, float]]]
     responses: Mapping[str, float]
+
+    def ran_on(self, gpu: Gpu) -> bool:
+        """Whether it used a GPU, of this kind as far as anybody noted its name, such as `NVIDIA H100 80GB HBM3`."""
+        model = gpu.name.partition("-")[0]
+        return self.unit.placement.gpus > 0 and all(model in name for name in self.gpus)
 
 
 @dataclass(frozen=True)
@@ -68,7 +75,7 @@ class Measured:
         """Costs of a setup on an engine: with what was measured of it, else as planned."""
         lengths = self.lengths.get(name, {})
         planned = SetupCosts(setup, runtime, engine, gpu, lengths)
-        clocked = [each for each in self.of_setup(name) if each.engine == engine and each.unit.placement.gpus]
+        clocked = [each for each in self.of_setup(name) if each.engine == engine and each.ran_on(gpu)]
         pairs: dict[str, list[tuple[float, float]]] = defaultdict(list)
         for each in clocked:
             for phase, pair in _measured_and_planned(each, planned).items():
@@ -91,9 +98,10 @@ def measure(study: Study) -> Measured:
     """What the finished units of a study measured; damaged directories are passed over, and nothing is written."""
     if not study.runs.is_dir():
         return Measured()
-    units, lengths = [], {}
+    units, lengths, present = [], {}, set(os.listdir(study.runs))
     for name in study.experiment.setups:
-        finished = [unit for unit in study.units_of(name) if study.reader(unit).trained]
+        there = [unit for unit in study.units_of(name) if unit.id in present]
+        finished = [unit for unit in there if study.reader(unit).trained]
         read = finished[:: -(-len(finished) // MOST_READ) or 1]
         for unit in read:
             with suppress(Damaged):
@@ -136,7 +144,8 @@ def _unit_seconds(study: Study, unit: Unit) -> UnitSeconds:
         means = {name: fmean(each.get(name, 0.0) for each in parts) for name in names}
         steps[SUPERVISED if unit.is_supervised else kind] = (len(parts), means)
     responses = {benchmark: fmean(seconds) for benchmark, seconds in rows.responses.items()}
-    return UnitSeconds(unit, study.setup_of(unit).engine.rollout, steps, responses)
+    gpus = run.provenance().get("host", {}).get("gpus", [])
+    return UnitSeconds(unit, study.setup_of(unit).engine.rollout, tuple(gpus), steps, responses)
 
 
 def _measured_and_planned(found: UnitSeconds, planned: SetupCosts) -> dict[str, tuple[float, float]]:

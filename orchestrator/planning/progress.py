@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,22 +26,27 @@ def done_of(study: Study) -> dict[str, Done]:
     """What is there of each unit, by id; nothing is written."""
     if not study.runs.is_dir():
         return {}
-    found = {}
+    present = set(os.listdir(study.runs))  # one look, where asking for each of ten thousand directories takes seconds
     state_of: dict[str, FamilyState] = {}
     for family in study.families():
-        state = family_state(study, family)
-        state_of |= {unit.id: state for setting in family for unit in setting}
-    wanted = wants(study)
+        members = [unit.id for setting in family for unit in setting]
+        if not present.isdisjoint(members):
+            state_of |= dict.fromkeys(members, family_state(study, family))
+    done = {}
     for unit in study.units:
+        if unit.id not in present:
+            done[unit.id] = Done()
+            continue
         run, state = study.reader(unit), state_of.get(unit.id)
-        found[unit.id] = Done(
+        wanted = state is not None and unit.id in state.wants
+        done[unit.id] = Done(
             steps=unit.steps if run.trained else min(run.next_step, unit.steps),
             generations=_generations(study, unit) if unit.has_scores else 0,
             selected=state is not None and state.settled,
             rescored=state is not None and state.settled and not state.wants,
-            complete=run.trained and unit.id not in wanted,
+            complete=run.trained and not wanted,
         )
-    return found
+    return done
 
 
 def _generations(study: Study, unit: Unit) -> int:

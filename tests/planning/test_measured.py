@@ -16,6 +16,7 @@ from orchestrator.planning.costs import BLENDED, PLAIN, TRAINING_LENGTHS
 from orchestrator.planning.measured import Measured, measure, measured_factor
 from orchestrator.planning.plan import Plan, make_plan
 from orchestrator.planning.ranges import Range
+from orchestrator.planning.rates import GPUS
 from orchestrator.planning.steps import teacher_online_steps
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection.study import Study
@@ -32,11 +33,13 @@ def paper(*overrides: str) -> tuple[Experiment, list[Unit]]:
     return experiment, expand(experiment)
 
 
-def finish(runs: Path, loaded: tuple[Experiment, list[Unit]], unit: Unit, factor: float = 1.0) -> None:
+def finish(
+    runs: Path, loaded: tuple[Experiment, list[Unit]], unit: Unit, factor: float = 1.0, gpus: Sequence[str] = ()
+) -> None:
     """All steps of a unit clocked at `factor` times PARTS, blended ones at twice that; 0.02 s a response."""
     experiment, benchmarks = loaded[0], loaded[0].setups[unit.setup].evaluation.benchmarks
     with closing(RunWriter(runs, unit.id)) as run:
-        run.describe({}, dict)
+        run.describe({}, lambda: {"host": {"gpus": list(gpus)}})
         rows = [{"step": step, "response_length": LENGTH, "truncated": TRUNCATED} for step in range(unit.steps)]
         run.append("metrics.jsonl", rows)
         run.new_checkpoint(unit.steps, lambda folder: (folder / "model.safetensors").touch())
@@ -91,6 +94,16 @@ def test_the_spread_is_that_between_directories(tmp_path: Path) -> None:
         finish(tmp_path, loaded, units_of(loaded[1], method)[0], factor)
     rollout = planned(loaded, tmp_path).costs["qwen3-0.6b"].step(PLAIN)["rollout"]
     assert (rollout.low, rollout.mid, rollout.high) == pytest.approx((3.0, 6.0, 9.0))
+
+
+def test_rates_of_another_kind_of_gpu_say_nothing_and_its_lengths_do(tmp_path: Path) -> None:
+    loaded = paper()
+    finish(tmp_path, loaded, units_of(loaded[1], "vanilla")[0], gpus=["NVIDIA A100-SXM4-40GB"])
+    found = measure(Study(*loaded, tmp_path))
+    of = {gpu: make_plan(*loaded, measured=found, gpu=gpu).costs["qwen3-0.6b"] for gpu in GPUS}
+    assert not of["H100-80GB"].factors
+    assert of["A100-40GB"].step(PLAIN)["rollout"].mid == pytest.approx(3.0)
+    assert of["H100-80GB"].training_lengths("low").tokens == pytest.approx(LENGTH)
 
 
 def test_factors_compare_directories_and_all_of_them_together() -> None:
