@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 from orchestrator.experiment import evaluations
 from orchestrator.experiment.evaluations import Sampling
@@ -27,6 +28,27 @@ class WantedSlice:
     def checkpoint(self) -> tuple[str, int]:
         """(unit id, step): whose weights sample it."""
         return self.unit.id, self.sampling.step
+
+
+class Slicelike(Protocol):
+    """What the choice between slices looks at."""
+
+    @property
+    def unit(self) -> Unit: ...
+
+    @property
+    def checkpoint(self) -> tuple[str, int]: ...
+
+    @property
+    def decides(self) -> bool: ...
+
+
+def preference(wanted: Slicelike, loaded: object, setup: str | None) -> tuple[bool, bool, bool]:
+    """What an evaluator with these weights and this setup's models takes first, the smallest first.
+
+    It goes on with its checkpoint, else with what decides a family, else in its setup; of equals it takes the first.
+    """
+    return wanted.checkpoint != loaded, not wanted.decides, wanted.unit.setup != setup
 
 
 def slices_wanted(study: Study) -> Iterator[WantedSlice]:

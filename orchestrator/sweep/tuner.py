@@ -43,10 +43,10 @@ LOOK_FACTOR = 20  # times as long as a look takes
 CAPACITY_S = 5.0  # between two questions for what the cluster has
 
 
-def run_sweep(study: Study, pairs: Pairs) -> None:
+def run_sweep(study: Study, pairs: Pairs, process: type[tune.Trainable] = WorkTrainable) -> None:
     """Run what is missing: training, and the samples that its results make wanted, until nothing is.
 
-    A unit that fails is left out, and so is what needs it.
+    A unit that fails is left out, and so is what needs it. `process` is what does the work.
     """
     for unit in study.units:
         Claims(study.runs).forget_lost(unit.id)
@@ -57,7 +57,7 @@ def run_sweep(study: Study, pairs: Pairs) -> None:
     sweep = Sweep(study, pairs, uuid.uuid4().hex, ATTEMPTS)
     works = SweepSearcher(sweep)
     trainable = tune.with_resources(
-        tune.with_parameters(WorkTrainable, sweep=sweep),
+        tune.with_parameters(process, sweep=sweep),
         lambda config: tune.PlacementGroupFactory(_bundles(study, sweep.work_of(config))),
     )
     watchdog = Watchdog(study.runs, works.names, _end_frozen)

@@ -23,7 +23,7 @@ from orchestrator.records.log import RunLog
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import append_timing, note_evaluation_error, write_slice
 from orchestrator.selection.scores import mean_score
-from orchestrator.selection.slices_wanted import WantedSlice, slices_wanted
+from orchestrator.selection.slices_wanted import WantedSlice, preference, slices_wanted
 from orchestrator.selection.study import Study
 from orchestrator.workers.evaluator import EvaluatorWorker, Samples
 from orchestrator.workers.spec import Pairs
@@ -83,11 +83,7 @@ class Evaluator:
         """Claim the next slice: of the loaded checkpoint, else what decides a family, else of the same setup."""
         fresh = self._refresh()
         while True:
-            order = sorted(
-                self._wanted,
-                key=lambda each: (each.checkpoint != self._loaded, not each.decides, each.unit.setup != self._setup),
-            )
-            for wanted in order:
+            for wanted in sorted(self._wanted, key=lambda each: preference(each, self._loaded, self._setup)):
                 self._wanted.remove(wanted)
                 claim = self._claim(wanted)
                 if claim is not None:

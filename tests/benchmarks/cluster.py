@@ -1,0 +1,308 @@
+"""The paper's sweep on a simulated cluster: `python -m tests.benchmarks.cluster [GPUS …]`; part of `make bench-scale`.
+
+The decisions are the program's own (`sweep.schedule`, and the evaluators' choice of a slice); only time is made up.
+Every unit trains at the pace of the middle estimate for SGLang on H100s, and a slice takes as long as its responses do
+on average, each with some spread. Beside it stand waves, as the program ran until it had one long schedule: in each
+wave a unit trains and gets its samples on its own GPU, and no wave begins before the one before it has ended.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import sys
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from orchestrator.experiment import evaluations
+from orchestrator.experiment.load import load_experiment
+from orchestrator.experiment.units import Family, Unit, checkpoint_steps, expand, families
+from orchestrator.selection.slices_wanted import preference
+from orchestrator.sweep.schedule import Evaluating, Schedule, Training, in_order
+from tests.benchmarks.paper_sweep import PAPER, SUCCESS
+from tests.race_world import WORLDS, Suite, race_of
+
+# Hours on one GPU. Training: 989 in all, the middle estimate's rollouts, scoring, learning and the rest, for 86 trials
+# and 2 supervised stages of about the same length. Evaluation: 13,440 for the 227,441,760 responses of the protocol.
+TRAINING_H = 989 / 88
+RESPONSE_H = 13_440 / 227_441_760
+LOAD_H, OPEN_H = 20 / 3600, 120 / 3600  # to load a checkpoint, to open another setup's models
+SPREAD = 0.1  # standard deviation of the logarithm of a duration
+
+Checkpoint = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A slice: whose samples, and how many hours they take."""
+
+    unit: Unit
+    step: int
+    hours: float
+    decides: bool
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        return self.unit.id, self.step
+
+
+@dataclass
+class FamilyRace:
+    """What one family wants: after its first rung, those still in the race get the next one; then fresh samples."""
+
+    members: Family
+    rungs: list[list[tuple[Unit, int, int]]]  # (unit, step, responses) rung by rung; the first as checkpoints come
+    untrained: set[str] = field(default_factory=set)
+    open: int = 0  # slices of this rung that are not done
+    rung: int = 0
+
+
+class Sweep:
+    """The sweep's work, the same for every schedule: hours of units and slices, drawn once."""
+
+    def __init__(self, budget: str, seed: int = 0):
+        experiment = load_experiment(PAPER, [f"evaluation.budget={budget}"])
+        self.experiment, self.units = experiment, expand(experiment)
+        self.rng = np.random.default_rng(seed)
+        self.most = experiment.runtime.slice_responses
+        spread = self.rng.lognormal(0, SPREAD, len(self.units))
+        setups = experiment.setups
+        self.hours = {
+            unit.id: TRAINING_H * unit.steps / setups[unit.setup].training.steps * each
+            for unit, each in zip(self.units, spread, strict=True)
+        }
+        self.races = [self._race(family, number) for number, family in enumerate(families(self.units))]
+
+    def _race(self, family: Family, seed: int) -> FamilyRace:
+        first, setup = family[0][0], self.experiment.setups[family[0][0].setup]
+        benchmarks, evaluation = setup.evaluation.benchmarks, setup.evaluation
+        problems = {key: evaluations.problems_wanted(evaluation, key) for key in benchmarks}
+        sizes = [sum(problems[key] * n for key, n in rung.items()) for rung in evaluations.rungs(evaluation)]
+        steps = [0] if first.is_untrained else checkpoint_steps(first, setup)
+        everyone = [(unit, step) for setting in family for unit in setting for step in steps]
+        alive = [len(everyone)] * len(sizes)
+        if len(sizes) > 1 and not first.is_untrained:
+            suites = tuple(Suite(problems[key], run.n, SUCCESS[key]) for key, run in benchmarks.items())
+            alive = list(race_of(seed, suites, WORLDS["middle"], len(family), len(steps)).alive)
+        if first.is_untrained:
+            sizes, alive = sizes[-1:], [1]
+        rungs, before = [], 0
+        for size, count in zip(sizes, alive, strict=True):
+            rungs.append([(unit, step, size - before) for unit, step in everyone[:count]])
+            before = size
+        rungs.append([(*everyone[0], sizes[-1])])  # fresh samples of the selected checkpoint
+        return FamilyRace(family, rungs, {unit.id for setting in family for unit in setting if unit.trains})
+
+    def pieces(self, unit: Unit, step: int, responses: int, decides: bool) -> list[Piece]:
+        """The slices of some samples of a checkpoint."""
+        count = -(-responses // self.most)
+        spread = self.rng.lognormal(0, SPREAD, count)
+        return [Piece(unit, step, responses / count * RESPONSE_H * each, decides) for each in spread]
+
+    @property
+    def longest_chain(self) -> float:
+        """Hours of the longest training, with the supervised stage that it waits for."""
+        return max(self.hours[unit.id] + sum(self.hours[each] for each in unit.depends_on) for unit in self.units)
+
+
+@dataclass
+class Outcome:
+    """Hours, and how busy the GPUs were: in all, and until only one family was left."""
+
+    makespan: float
+    busy: float
+    until_last: float
+    bound: float
+
+    @property
+    def over_bound(self) -> float:
+        return self.makespan / self.bound
+
+
+class Simulation:
+    """One run of the program's schedule."""
+
+    def __init__(self, sweep: Sweep, gpus: int):
+        self.sweep, self.gpus, self.now = sweep, gpus, 0.0
+        trained = {unit.id for unit in sweep.units if not unit.trains}
+        self.schedule = Schedule(sweep.units, trained, lambda _: {"GPU": 1}, self._slices)
+        self.waiting: dict[Checkpoint, deque[Piece]] = {}
+        self.at_work = 0
+        self.events: list[tuple[float, int, str, tuple]] = []
+        self.order = itertools.count()
+        self.race_of = {unit.id: race for race in sweep.races for setting in race.members for unit in setting}
+        self.families_left = len(sweep.races)
+        self.work = 0.0
+        self.spans: list[tuple[float, float]] = []  # of every GPU that was busy
+        self.last_family = 0.0  # when one family was left
+        self.began: dict[str, float] = {}
+        self.loaded: dict[str, tuple[Checkpoint | None, str | None]] = {}
+
+    def run(self) -> Outcome:
+        for race in self.sweep.races:
+            if race.members[0][0].is_untrained:
+                self._open_rung(race)
+        self._start()
+        while self.events:
+            self.now, _, kind, what = heapq.heappop(self.events)
+            getattr(self, f"_{kind}")(*what)
+            self._start()
+        bound = max(self.work / self.gpus, self.sweep.longest_chain)
+        until = sum(min(end, self.last_family) - start for start, end in self.spans if start < self.last_family)
+        return Outcome(self.now, self.work / (self.gpus * self.now), until / (self.gpus * self.last_family), bound)
+
+    def _slices(self) -> int:
+        return sum(map(len, self.waiting.values())) + self.at_work
+
+    def _at(self, hours: float, kind: str, *what: object) -> None:
+        heapq.heappush(self.events, (self.now + hours, next(self.order), kind, what))
+
+    def _start(self) -> None:
+        while isinstance(work := self.schedule.decide({"GPU": self.gpus}), Training | Evaluating):
+            name = f"{next(self.order)}"
+            self.schedule.start(name, work)
+            self.began[name] = self.now
+            if isinstance(work, Training):
+                self._train(name, work.unit)
+            else:
+                self.loaded[name] = (None, None)
+                self._sample(name)
+
+    def _train(self, name: str, unit: Unit) -> None:
+        hours, steps = self.sweep.hours[unit.id], checkpoint_steps(unit, self.sweep.experiment.setups[unit.setup])
+        if unit.is_trial:
+            for step in steps:
+                self._at(hours * step / unit.steps, "committed", unit, step)
+        self._at(hours, "trained", name, unit)
+
+    def _committed(self, unit: Unit, step: int) -> None:
+        race = self.race_of[unit.id]
+        responses = next(count for each, at, count in race.rungs[0] if (each.id, at) == (unit.id, step))
+        self._add(race, self.sweep.pieces(unit, step, responses, decides=False))
+
+    def _trained(self, name: str, unit: Unit) -> None:
+        self._ended(name)
+        race = self.race_of.get(unit.id)
+        if race is not None:
+            race.untrained.discard(unit.id)
+            self._next_rung(race)
+
+    def _sample(self, name: str) -> None:
+        """An evaluator takes the slice it prefers, or ends."""
+        if not self.waiting:
+            self._ended(name)
+            return
+        checkpoint, setup = self.loaded[name]
+        heads = (pieces[0] for pieces in self.waiting.values())
+        piece = min(heads, key=lambda each: preference(each, checkpoint, setup))
+        self.waiting[piece.checkpoint].popleft()
+        if not self.waiting[piece.checkpoint]:
+            del self.waiting[piece.checkpoint]
+        self.at_work += 1
+        hours = piece.hours + (piece.checkpoint != checkpoint) * LOAD_H + (piece.unit.setup != setup) * OPEN_H
+        self.loaded[name] = piece.checkpoint, piece.unit.setup
+        self._at(hours, "sampled", name, piece)
+
+    def _sampled(self, name: str, piece: Piece) -> None:
+        self.at_work -= 1
+        race = self.race_of[piece.unit.id]
+        race.open -= 1
+        self._next_rung(race)
+        if self.schedule.must_yield(name, {"GPU": self.gpus}):
+            self._ended(name)
+        else:
+            self._sample(name)
+
+    def _next_rung(self, race: FamilyRace) -> None:
+        if race.open or race.untrained or race.rung >= len(race.rungs):
+            return
+        race.rung += 1
+        if race.rung == len(race.rungs):
+            self.families_left -= 1
+            if self.families_left == 1:
+                self.last_family = self.now
+        else:
+            self._open_rung(race)
+
+    def _open_rung(self, race: FamilyRace) -> None:
+        for unit, step, responses in race.rungs[race.rung]:
+            self._add(race, self.sweep.pieces(unit, step, responses, decides=True))
+
+    def _add(self, race: FamilyRace, pieces: list[Piece]) -> None:
+        race.open += len(pieces)
+        for piece in pieces:
+            self.waiting.setdefault(piece.checkpoint, deque()).append(piece)
+
+    def _ended(self, name: str) -> None:
+        self.schedule.end(name, good=True)
+        self.work += self.now - self.began[name]
+        self.spans.append((self.began.pop(name), self.now))
+
+
+def waves(sweep: Sweep, gpus: int) -> Outcome:
+    """The same work in waves, each unit's on one GPU."""
+    begins, work, ends = 0.0, 0.0, list[float]()
+    spans: list[tuple[float, float]] = []
+    trained: set[str] = set()
+    while True:
+        jobs = {
+            unit.id: sweep.hours[unit.id]
+            for unit in in_order(sweep.units)
+            if unit.id not in trained and trained.issuperset(unit.depends_on)
+        }
+        begun = [
+            race for race in sweep.races if race.rung < len(race.rungs) and race.untrained <= trained | jobs.keys()
+        ]
+        for race in begun:
+            for unit, step, responses in race.rungs[race.rung]:
+                hours = sum(piece.hours for piece in sweep.pieces(unit, step, responses, decides=True))
+                jobs[unit.id] = jobs.get(unit.id, OPEN_H) + LOAD_H + hours
+        if not jobs:
+            break
+        free = [begins] * gpus
+        for hours in jobs.values():
+            start = heapq.heappop(free)
+            heapq.heappush(free, start + hours)
+            spans.append((start, start + hours))
+            work += hours
+        begins = max(free)
+        trained |= jobs.keys()
+        for race in begun:
+            race.rung += 1
+            if race.rung == len(race.rungs):
+                ends.append(begins)
+    last = ends[-2]
+    until = sum(min(end, last) - start for start, end in spans if start < last)
+    bound = max(work / gpus, sweep.longest_chain)
+    return Outcome(begins, work / (gpus * begins), until / (gpus * last), bound)
+
+
+def numbers() -> tuple[dict[str, float], dict[str, float]]:
+    """For `bench-scale.json`: utilisation, and makespan over its lower bound, of the schedule and of waves."""
+    found: tuple[dict[str, float], dict[str, float]] = ({}, {})
+    for gpus in (8, 64):
+        for results, outcome in zip(found, measure(gpus, "adaptive"), strict=True):
+            results |= {f"utilisation_{gpus}": outcome.busy, f"makespan_{gpus}": outcome.over_bound}
+    return found
+
+
+def measure(gpus: int, budget: str) -> tuple[Outcome, Outcome]:
+    """(the schedule, waves) on so many GPUs."""
+    return Simulation(Sweep(budget), gpus).run(), waves(Sweep(budget), gpus)
+
+
+def main() -> None:
+    """Print a line for each cluster and budget."""
+    for gpus in map(int, sys.argv[1:] or ["8", "64"]):
+        for budget in ("adaptive", "full"):
+            for name, found in zip(("schedule", "waves"), measure(gpus, budget), strict=True):
+                print(
+                    f"{gpus:3} GPUs, {budget:8}: {name:8} {found.makespan:7.0f} h, ÷ bound {found.over_bound:.3f}, "
+                    f"busy {found.busy:.1%}, until the last family {found.until_last:.1%}"
+                )
+
+
+if __name__ == "__main__":
+    main()
