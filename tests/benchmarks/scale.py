@@ -3,7 +3,8 @@
 Prints a table and writes `bench-scale.json` (name → number). `trb status`, `trb table` and `trb report` look twice at a
 sweep that `paper_sweep` makes: `status_s` is the first look, which reads all files, and `status_again_s` the next one.
 `plan_10k_s` plans `paper.yaml` with so many seeds that it has 10,000 units. Under `before` stand the same numbers of an
-earlier commit, and for the simulated cluster those of waves. `--runs FOLDER` keeps the sweep there, and looks at the one that is there already.
+earlier commit, and for the simulated cluster those of waves. `--runs FOLDER` keeps the sweep there, and looks at the
+one that is there already.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def main() -> None:
         results = look_seconds(Path(kept).resolve())
     simulated, in_waves = cluster.numbers()
     results |= {"plan_10k_s": plan_seconds(), "unit_overhead_s": overhead.seconds_a_unit()} | simulated
-    show(results)
+    show(results, BEFORE | in_waves)
     known = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
     before = known.get("before", {}) | BEFORE | in_waves
     RESULTS.write_text(json.dumps(known | results | {"before": before}, indent=2) + "\n", encoding="utf-8")
@@ -70,13 +71,13 @@ def command_seconds(*arguments: str) -> float:
     return round(_children_seconds() - before, 2)
 
 
-def show(results: dict[str, float]) -> None:
+def show(results: dict[str, float], earlier: dict[str, float]) -> None:
     """The numbers beside those of before and their targets."""
     table = Table(title="CPU seconds; utilisation, and makespan over its lower bound, on simulated GPUs")
     for heading in ("name", "before", "measured", "target"):
         table.add_column(heading, justify="left" if heading == "name" else "right")
     for name, value in results.items():
-        before = f"{BEFORE[name]:.1f}" if name in BEFORE else ""
+        before = f"{earlier[name]:.2f}" if name in earlier else ""
         table.add_row(name, before, f"{value:,.2f}", f"≤ {TARGETS[name]:g}" if name in TARGETS else "")
     Console().print(table)
 
