@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
+import functools
 import graphlib
 import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -55,6 +55,7 @@ LIGHT_MODULES = {
 }
 
 
+@functools.cache
 def modules() -> dict[str, Path]:
     """Dotted name → file of every module of the product."""
     files = [file for package in PACKAGES for file in sorted((ROOT / package).rglob("*.py"))]
@@ -71,17 +72,20 @@ def floors(package: str) -> list[set[str]]:
 FLOORS = {package: floors(package) for package in PACKAGES}
 
 
-def imported(file: Path) -> Iterator[str]:
+@functools.cache
+def imported(file: Path) -> set[str]:
     """Dotted names a file imports, also inside functions; `from a import b` is both a and a.b."""
+    names = set()
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file}: relative import"
-            yield node.module or ""
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            names |= {node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return names
 
 
+@functools.cache
 def own_imports(name: str) -> set[str]:
     """Product modules that a product module imports."""
     known = modules()

@@ -5,6 +5,7 @@ The rows stand in the order of the paper's main table. `docs/add-a-method.md` ad
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -278,5 +279,6 @@ def null_overrides(chosen: str, known: Iterable[str]) -> list[str]:
     return [f"methods.{method}=null" for method in methods if method not in kept]
 
 
+@functools.lru_cache(maxsize=4096)  # a table's file names a method in each of its rows
 def _fold(name: str) -> str:
     return re.sub(r"[\s_-]+", " ", name.strip()).casefold()

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from dataclasses import dataclass, replace
+from functools import cached_property
 from io import StringIO
 from pathlib import Path
 
@@ -41,6 +42,11 @@ class Sweep:
     units: list[Unit]
     runs: Path
     table: Table
+
+    @cached_property
+    def page(self) -> str:
+        """The report."""
+        return build_page(Study(self.experiment, self.units, self.runs), self.runs / "report.html")
 
     @property
     def overrides(self) -> list[str]:
@@ -85,8 +91,7 @@ def test_the_text_forms_name_what_the_intervals_are_over_and_end_in_the_verdict(
 ) -> None:
     count, found = several
     if form == "report":
-        page = build_page(Study(found.experiment, found.units, found.runs), found.runs / "report.html")
-        text = re.sub(r"<[^>]+>", " ", page.partition("<body>")[2]).replace("&#x27;", "'").replace("&lt;", "<")
+        text = re.sub(r"<[^>]+>", " ", found.page.partition("<body>")[2]).replace("&#x27;", "'").replace("&lt;", "<")
     else:
         text = on_terminal(found.table, int(form)) if form.isdigit() else FORMATS[form](found.table)
     text = flat(text)
@@ -112,8 +117,7 @@ def test_the_text_forms_name_what_the_intervals_are_over_and_end_in_the_verdict(
 
 def test_the_report_opens_with_the_verdict(several: tuple[int, Sweep]) -> None:
     _, found = several
-    page = build_page(Study(found.experiment, found.units, found.runs), found.runs / "report.html")
-    head = page.partition("</h1>")[2].replace("&#x27;", "'").replace("&lt;", "<")
+    head = found.page.partition("</h1>")[2].replace("&#x27;", "'").replace("&lt;", "<")
     assert head.startswith(f'<p class="verdict"><strong>{found.table.verdict[0]}</strong></p>')
 
 

@@ -47,6 +47,8 @@ def largest_beta(log_p: Array, log_q: Array, epsilon: float) -> float:
     low, high = 0.0, 1.0
     for _ in range(100):
         middle = (low + high) / 2
+        if middle in (low, high):  # neighbours in float64
+            break
         low, high = (middle, high) if kl(blend(log_p, log_q, middle), log_p) <= epsilon else (low, middle)
     return low
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -73,11 +74,19 @@ def divergence(goal: Objective, p: Tensor, q: Tensor) -> Tensor:
     return inside
 
 
+@functools.cache
+def fixed_readings(prompt: tuple[int, ...], response: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """(T, V) of what no update changes: log q of the teacher, and log p of the student that the response is from."""
+    with torch.no_grad():
+        teacher, sampler = tiny.teacher(torch.float64), tiny.student(torch.float64)
+        return tiny.visited(teacher, prompt, list(response)), tiny.visited(sampler, prompt, list(response))
+
+
 class Plain:
     """Full-batch gradient of the mean over all response tokens, clipped by hand, torch's AdamW."""
 
     def __init__(self, student: CausalModel, optimizer: Optimizer):
-        self.sampler, self.student, self.config = tiny.student(torch.float64), copy.deepcopy(student), optimizer
+        self.student, self.config = copy.deepcopy(student), optimizer
         self.weights = dict(self.student.model.named_parameters())
         self.adamw = torch.optim.AdamW(
             self.weights.values(),
@@ -86,13 +95,12 @@ class Plain:
             weight_decay=optimizer.weight_decay,
         )
 
-    def step(self, rollouts: Rollouts, teacher: CausalModel, goal: Objective, rate: float) -> dict[str, float]:
+    def step(self, rollouts: Rollouts, goal: Objective, rate: float) -> dict[str, float]:
         losses = []
         for row, request in enumerate(rollouts.requests):
             response = rollouts.response(row)
             log_p = tiny.visited(self.student, request.prompt_ids, response)
-            with torch.no_grad():
-                log_q, start = (tiny.visited(m, request.prompt_ids, response) for m in (teacher, self.sampler))
+            log_q, start = fixed_readings(request.prompt_ids, tuple(response))
             losses.append(token_losses(goal, log_p, log_q, start, response))
         loss = torch.cat(losses).mean()
         gradients = torch.autograd.grad(loss, list(self.weights.values()))
@@ -139,7 +147,7 @@ def assert_steps_equal_plain(goal: Objective, rollouts: Rollouts, optimizer: Opt
     for step in range(STEPS):
         reported = engine.step(rollouts, rollouts.teacher, goal, step)
         rate = optimizer.lr * 0.5 * (1 - math.cos(math.pi * (step + 1) / 5))
-        expected = plain.step(rollouts, tiny.teacher(torch.float64), goal, rate)
+        expected = plain.step(rollouts, goal, rate)
         assert {name: reported[name] for name in STATE} == pytest.approx(expected, abs=1e-9)
     assert_close(weights_of(student), plain.weights, 1e-9)
 
@@ -360,7 +368,7 @@ def test_the_engine_takes_the_same_update_as_a_plain_implementation(
     trainer, goal = engine.trainer(), Objective(objective)
     plain = Plain(tiny.student(torch.float64), optimizer)
     rate = optimizer.lr * 0.5 * (1 - math.cos(math.pi / 5))
-    expected = plain.step(batch, tiny.teacher(torch.float64), goal, rate)
+    expected = plain.step(batch, goal, rate)
     reported = trainer.step(batch, scores, goal, 0)
     assert {name: reported[name] for name in STATE} == pytest.approx(expected, abs=2e-6, rel=1e-5)
     assert_close({name: w.double() for name, w in published(trainer).items()}, plain.weights, 1e-6)
