@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from orchestrator.config import Placement
 from orchestrator.experiment.units import Unit
 from orchestrator.records.columns import EVALUATE, START, STEP_PARTS, TRAIN
-from orchestrator.records.rundir import RunReader
+from orchestrator.records.rundir import CONFIG, METRICS, TIMING, RunReader
 from orchestrator.selection.study import Study
 
 PHASES = (START, *STEP_PARTS, EVALUATE)
@@ -76,29 +76,47 @@ def total(costs: Iterable[Cost]) -> Cost:
 def unit_cost(study: Study, unit: Unit) -> Cost:
     """The cost of one unit so far."""
     run = study.reader(unit)
-    timing, metrics = run.timing(), run.metrics()
-    seconds: Counter[str] = Counter()
-    for row in timing:
-        whole = row["phase"] in (START, EVALUATE)
-        seconds.update({row["phase"]: row["seconds"]} if whole else {p: row[p] for p in STEP_PARTS if p in row})
-    steps = [row["step"] for row in timing if row["phase"] == TRAIN]
-    # The teacher judges every token of a finished rollout, unless it judged the drafts while decoding.
-    judged = (row.get("teacher_positions", row.get("response_tokens")) for row in metrics)
+    seconds, timed, repeated = run.derived(TIMING, "seconds by phase", lambda: _clocked(run))
+    tokens, judged = run.derived(METRICS, "tokens", lambda: _training_tokens(run))
     return Cost(
         units=1,
         placements=frozenset({_placement(unit, run)}),
-        seconds=dict(seconds),
-        timed_steps=len(steps),
-        repeated=len(steps) - len(set(steps)),
-        training_tokens=_sum(row.get("response_tokens") for row in metrics),
-        teacher_positions=_sum(judged) if unit.is_trial else None,
+        seconds=seconds,
+        timed_steps=timed,
+        repeated=repeated,
+        training_tokens=tokens,
+        teacher_positions=judged if unit.is_trial else None,
         evaluation_tokens=_evaluation_tokens(study, unit),
     )
 
 
+def _clocked(run: RunReader) -> tuple[dict[str, float], int, int]:
+    """Seconds by phase, how many training steps were timed, and how many of them were repeated ones."""
+    seconds: Counter[str] = Counter()
+    steps: list[int] = []
+    for row in run.timing():
+        if row["phase"] in (START, EVALUATE):
+            seconds.update({row["phase"]: row["seconds"]})
+        else:
+            seconds.update({part: row[part] for part in STEP_PARTS if part in row})
+        if row["phase"] == TRAIN:
+            steps.append(row["step"])
+    return dict(seconds), len(steps), len(steps) - len(set(steps))
+
+
+def _training_tokens(run: RunReader) -> tuple[int | None, int | None]:
+    """Tokens of all training responses, and positions that the teacher judged."""
+    metrics = run.metrics()
+    # The teacher judges every token of a finished rollout, unless it judged the drafts while decoding.
+    judged = (row.get("teacher_positions", row.get("response_tokens")) for row in metrics)
+    return _sum(row.get("response_tokens") for row in metrics), _sum(judged)
+
+
 def _placement(unit: Unit, run: RunReader) -> str:
     """Where the roles of a unit lived when it ran last; what the experiment says where nothing is written."""
-    written = run.config().get("unit", {}).get("placement") if run.started else None
+    written = None
+    if run.started:
+        written = run.derived(CONFIG, "placement", lambda: run.config().get("unit", {}).get("placement"))
     placement = Placement(**written) if written else unit.placement
     gpus = f", {placement.gpus} GPU{'s' if placement.gpus > 1 else ''}" if placement.gpus else ""
     return f"{placement.mode}{gpus}"
@@ -110,7 +128,7 @@ def _evaluation_tokens(study: Study, unit: Unit) -> int | None:
     for ids in (study.evaluation_ids(unit.setup), study.fresh_evaluation_ids(unit.setup)):
         for evaluation_id in ids.values():
             for step in run.evaluated_steps(evaluation_id):
-                tokens += [record.tokens for record in run.evaluation(evaluation_id, step) or []]
+                tokens.append(run.evaluation_tokens(evaluation_id, step))
     return _sum(tokens)
 
 

@@ -32,6 +32,7 @@ def write_results(study: Study, table: Table) -> Path:
     """Write table, trials and trajectories to the experiment's results folder and return that folder."""
     from analysis.figures.catalog import trajectory_pictures  # matplotlib takes a second to import
 
+    study = study.snapshot()
     folder = claim(study)
     for suffix, text in formats.FORMATS.items():
         write_atomically(folder / f"table.{suffix}", text(table))
@@ -49,7 +50,10 @@ def write_figures(study: Study, folder: Path | None, width: float | None = None)
     from analysis.figures.style import WIDTH
 
     results_folder = cache(partial(claim, study))
-    return _save(pictures(study, width or WIDTH), results_folder if folder is None else lambda: folder)
+    study = study.snapshot()
+    written = _save(pictures(study, width or WIDTH), results_folder if folder is None else lambda: folder)
+    study.remember()
+    return written
 
 
 def _save(drawn: Iterable[Picture], where: Callable[[], Path]) -> Written:

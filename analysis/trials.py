@@ -51,6 +51,7 @@ class Trial:
 def read_trials(study: Study) -> list[Trial]:
     """Every unit in the order of the grid."""
     found = []
+    study = study.snapshot()
     for unit, known in zip(study.units, status.collect(study), strict=True):
         run = study.reader(unit)
         scores: dict[str, Fraction] = {}

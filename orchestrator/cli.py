@@ -307,7 +307,7 @@ def _table(options: argparse.Namespace) -> int:
         if options.results is not None:
             raise UserError(f"--compare: {options.compare!r} — EXP.yaml, since --results has no records per problem")
         write = compare.format_of(form)
-        compared = compare.compare(_load(options), options.compare)
+        compared = compare.compare(_load(options).snapshot(), options.compare)
         if _lack_runs(options):
             return 1
         print(write(compared), end="")
@@ -372,7 +372,7 @@ def _report(options: argparse.Namespace) -> int:
     from analysis.report.page import write_report
     from orchestrator.selection.damage import refuse_damaged
 
-    study = _load(options)
+    study = _load(options).snapshot()
     if options.out is not None and options.out.is_dir():
         raise UserError(f"--out: {options.out} is a folder — a file")
     if _lack_runs(options):

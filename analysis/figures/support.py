@@ -12,6 +12,7 @@ import numpy as np
 from analysis.figures.curves import Setting, Z
 from orchestrator.experiment.methods import METHODS, REFERENCE
 from orchestrator.experiment.units import Unit
+from orchestrator.records.rundir import ROLLOUTS, RunReader
 from orchestrator.records.statistics import auroc
 from orchestrator.selection.study import Study
 
@@ -54,18 +55,23 @@ def _point(study: Study, setting: Setting, unit: Unit) -> SupportPoint | None:
     run = study.reader(unit)
     if run.next_step < min(POOLED_STEPS, unit.steps):
         return None
+    pooled = run.derived(ROLLOUTS, f"support of {POOLED_STEPS} steps", lambda: _pool(run))
+    if pooled is None:
+        return None
+    budget = budgets()[setting.method]
+    epsilon = setting.knobs[budget] if budget else None
+    return SupportPoint(setting.method, epsilon, setting.warmup, unit.seed, *pooled)
+
+
+def _pool(run: RunReader) -> tuple[float, float, float, float | None, float | None] | None:
+    """What a point says of a run's first rollouts, its margins last; None where the AUROC is missing."""
     rows = [row for row in takewhile(lambda row: row["step"] < POOLED_STEPS, run.rollouts()) if _is_scored(row)]
     separability = _separability(rows)
     if separability is None:
         return None
     steps = sorted({row["step"] for row in rows})
     without = [[row for row in rows if row["step"] != step] for step in steps] if len(steps) > 1 else []
-    budget = budgets()[setting.method]
-    return SupportPoint(
-        setting.method,
-        setting.knobs[budget] if budget else None,
-        setting.warmup,
-        unit.seed,
+    return (
         _log_prob(rows),
         separability,
         sum(row["reward"] for row in rows) / len(rows),

@@ -48,7 +48,9 @@ def write_report(study: Study, path: Path | None = None) -> Path:
     if not any((study.runs / unit.id / "config.json").exists() for unit in study.units):
         raise UserError(f"{study.runs}: nothing to report of {study.experiment.name} yet — trb submit starts it")
     path = path or claim(study) / "report.html"
+    study = study.snapshot()
     page = build_page(study, path)
+    study.remember()
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, page)
     return path

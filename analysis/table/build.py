@@ -21,6 +21,7 @@ def results_table(study: Study) -> Table:
 
     UserError where two selected checkpoints of a setup were evaluated on different problems.
     """
+    study = study.snapshot()
     chosen = select(study)
     by_family = {(s.setup, s.best.method): exact_scores(s.best) for s in chosen}
     families = [BASE, *study.experiment.methods]
@@ -38,7 +39,9 @@ def results_table(study: Study) -> Table:
     }
     evidence = assess(study, chosen)
     said = verdict(study.experiment, evidence)
-    return make_table(scores, notes(study, chosen), evidence, titles, labels, said)
+    remarks = notes(study, chosen)
+    study.remember()
+    return make_table(scores, remarks, evidence, titles, labels, said)
 
 
 def notes(study: Study, chosen: list[Selected]) -> list[str]:

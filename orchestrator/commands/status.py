@@ -21,7 +21,9 @@ def show_status(
     sort: str | None,
 ) -> int:
     """Print the units; 1 if there is no runs folder, else 0."""
+    study = study.snapshot()
     overview = status.overview(study)
+    study.remember()
     if as_json:
         units_json = [s.to_json() for s in overview.units]
         print(json.dumps({"units": units_json, "sweep": overview.to_json(), "runs": str(study.runs)}, indent=2))

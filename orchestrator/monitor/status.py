@@ -130,6 +130,7 @@ def overview(study: Study, session: Session | None = None) -> Overview:
 
     A unit with damaged files is `damaged`, and no best is told of its family: it cannot be known.
     """
+    study = study.snapshot()
     damaged = damaged_units(study)
     if not damaged:
         return _overview(study, session)
@@ -196,6 +197,7 @@ def _overview(study: Study, session: Session | None) -> Overview:
 
 def missing_units(study: Study) -> list[Unit]:
     """Units that still need work: training, or samples that are wanted now."""
+    study = study.snapshot()
     wanted = wants(study)
     return [unit for unit in study.units if unit.id in wanted or not study.reader(unit).trained]
 
@@ -242,14 +244,14 @@ class _View:
 
     def unit_status(self, unit: Unit) -> UnitStatus:
         run = self.study.reader(unit)
-        metrics = run.metrics()
+        steps_logged, last = run.last_metrics()
         ids = list(self.study.evaluation_ids(unit.setup).values())
         scores = selection.trajectory(run, ids) if unit.has_scores else {}
         best = selection.best_step(run, ids) if scores else None
         latest = max(scores, default=None)
         state = self._state(unit, run)
         running = state == "running"
-        step = len(metrics) if running else run.next_step
+        step = steps_logged if running else run.next_step
         needed = None if state == "done" else self._needed(unit, run, step)
         note = run.phase() if running else None
         return UnitStatus(
@@ -261,7 +263,7 @@ class _View:
             state=state,
             step=step,
             steps=unit.steps,
-            loss=metrics[-1].get("loss") if metrics else None,
+            loss=last.get("loss") if last else None,
             score=float(scores[best]) if best is not None else None,
             best_step=best,
             latest_step=latest,

@@ -16,6 +16,7 @@ from orchestrator.experiment.units import Unit
 from orchestrator.planning.costs import BLENDED, OTHER, PLAIN, SUPERVISED, SetupCosts
 from orchestrator.planning.measured import clocked
 from orchestrator.planning.steps import teacher_online_steps
+from orchestrator.records.rundir import TIMING, RunReader
 from orchestrator.selection.study import Study
 
 RECENT = 20  # rows that say what something costs now
@@ -62,8 +63,12 @@ def _sources(unit: Unit) -> tuple[str, str, str]:
 
 def _measured(study: Study, unit: Unit) -> list[tuple[str, float]]:
     """(kind of work, seconds of one step or response) of each row of a unit."""
-    run = study.reader(unit)
-    rows = clocked(study.runs, unit.id, teacher_online_steps(unit), run.timing_stamp())
+    run, blended = study.reader(unit), teacher_online_steps(unit)
+    return run.derived(TIMING, f"seconds by kind of work, {blended} blended", lambda: _seconds_of_rows(run, blended))
+
+
+def _seconds_of_rows(run: RunReader, blended: int) -> list[tuple[str, float]]:
+    rows = clocked(run, blended)
     found = [(kind, sum(parts.values())) for kind, steps in rows.steps.items() for parts in steps]
     return found + [(benchmark, seconds) for benchmark, rows in rows.responses.items() for seconds in rows]
 

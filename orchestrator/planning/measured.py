@@ -12,8 +12,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import lru_cache
-from pathlib import Path
 from statistics import fmean
 
 from orchestrator.config import Runtime, Setup
@@ -112,15 +110,14 @@ def measure(study: Study) -> Measured:
     return Measured(units, lengths)
 
 
-@lru_cache(maxsize=4096)
-def clocked(runs: Path, unit_id: str, blended: int, _stamp: tuple[int, int] | None) -> Clocked:
-    """The rows of a unit whose first `blended` steps decode with the teacher, read once while the file does not change.
+def clocked(run: RunReader, blended: int) -> Clocked:
+    """The rows of a unit whose first `blended` steps decode with the teacher.
 
     The first row of each kind holds start-up and is left out as soon as there are others.
     """
     steps: dict[str, list[dict[str, float]]] = defaultdict(list)
     responses: dict[str, list[float]] = defaultdict(list)
-    for row in RunReader(runs, unit_id).timing():
+    for row in run.timing():
         if row.get("phase") == TRAIN:
             parts = {part: row[part] for part in STEP_PARTS if part in row}
             steps[BLENDED if row["step"] < blended else PLAIN].append(parts)
@@ -137,7 +134,7 @@ def clocked(runs: Path, unit_id: str, blended: int, _stamp: tuple[int, int] | No
 
 def _unit_seconds(study: Study, unit: Unit) -> UnitSeconds:
     run = study.reader(unit)
-    rows = clocked(study.runs, unit.id, teacher_online_steps(unit), run.timing_stamp())
+    rows = clocked(run, teacher_online_steps(unit))
     steps = {}
     for kind, parts in rows.steps.items():
         names = {name for each in parts for name in each}

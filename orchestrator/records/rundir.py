@@ -21,10 +21,13 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
 
 from orchestrator.records.files import (
     Damaged,
@@ -39,22 +42,28 @@ from orchestrator.records.files import (
     unsealed_lines,
     verify_files,
 )
+from orchestrator.records.index import SliceCounts
 from orchestrator.records.lease import Holder, holder_of
 from orchestrator.records.log import Phase, read_log, read_phase
 from orchestrator.records.problem_record import ProblemRecord, merge
 from orchestrator.records.slices import Slice, complete_samples, disjoint, parse
 
 CONFIG, PROVENANCE, STATE, DONE = "config.json", "provenance.json", "state.json", "DONE"
-METRICS, ROLLOUTS = "metrics.jsonl", "rollouts.jsonl"
+METRICS, ROLLOUTS, DATA = "metrics.jsonl", "rollouts.jsonl", "data.json"
 ATTEMPTS, TIMING = "attempts.jsonl", "timing.jsonl"
 ERROR, TRACEBACK = "error.txt", "traceback.txt"
 LEARNER_STATE, CANARY = "learner.safetensors", "canary.json"
 REEVALUATE = "remove it; trb submit takes these samples again"
-# How a line of `ProblemRecord.to_row` begins. Tables over many runs read nothing but these three fields of hundreds of
+# How a line of `ProblemRecord.to_row` begins. Tables over many runs read nothing but these four fields of hundreds of
 # thousands of lines, and a regular expression finds them ten times as fast as a JSON parser: most of a line is answers.
 # It matches complete lines alone, so fewer matches than lines mean that some line has another layout (other keys first,
-# or an id with an escaped character); `counts` then parses the file.
-_COUNTS = re.compile(rb'^\{"problem": "([^"\\]*)", "n": ([0-9]+), "correct": ([0-9]+), .*\n', re.MULTILINE)
+# or an id with an escaped character); `slice_counts` then parses the file.
+_COUNTS = re.compile(
+    rb'^\{"problem": "([^"\\]*)", "n": ([0-9]+), "correct": ([0-9]+), "truncated": [0-9]+, "no_answer": [0-9]+, '
+    rb'"timed_out": [0-9]+, "tokens": ([0-9]+), .*\n',
+    re.MULTILINE,
+)
+T = TypeVar("T")
 
 
 def started_units(runs: Path) -> list[str]:
@@ -82,12 +91,12 @@ class RunReader:
     @property
     def started(self) -> bool:
         """Whether the unit was described, which its first attempt does before it trains."""
-        return (self.path / CONFIG).exists()
+        return self.once("started", (self.path / CONFIG).exists)
 
     @property
     def trained(self) -> bool:
         """Whether training is complete (evaluations may still be missing): DONE names the step that was committed."""
-        done = read_text(self.path / DONE, self.remedy)
+        done = self.once("done", lambda: read_text(self.path / DONE, self.remedy))
         return done is not None and done.strip() == str(self.next_step)
 
     @property
@@ -98,12 +107,12 @@ class RunReader:
     @property
     def holder(self) -> Holder | None:
         """The process that works on the unit now, if any."""
-        return holder_of(self._lock)
+        return self.once("holder", lambda: holder_of(self._lock))
 
     @property
     def error(self) -> str | None:
         """Why the unit failed, if it did."""
-        return read_text(self.path / ERROR, "remove it")
+        return self.once("error", lambda: read_text(self.path / ERROR, "remove it"))
 
     @property
     def traceback(self) -> str | None:
@@ -135,6 +144,16 @@ class RunReader:
     def metrics(self) -> list[dict[str, Any]]:
         """A row for each step, the not yet committed ones included."""
         return list(self._rows(METRICS))
+
+    def last_metrics(self) -> tuple[int, dict[str, Any] | None]:
+        """How many rows `metrics` has, and the last of them."""
+
+        def read() -> tuple[int, dict[str, Any] | None]:
+            rows = self.metrics()
+            return len(rows), rows[-1] if rows else None
+
+        count, last = self.derived(METRICS, "number of rows and the last", read)
+        return count, last
 
     def committed_metrics(self) -> list[dict[str, Any]]:
         """The rows for each step that no later truncation can take back."""
@@ -168,13 +187,13 @@ class RunReader:
         """
         return self._clock(TIMING, {"phase": str, "step": int})
 
-    def timing_stamp(self) -> tuple[int, int] | None:
-        """What changes whenever there are more wall-clock rows; None if there are none."""
-        try:
-            stat = (self.path / TIMING).stat()
-        except FileNotFoundError:
-            return None
-        return stat.st_size, stat.st_mtime_ns
+    def check_documents(self) -> None:
+        """Raise Damaged unless the clocks and documents that describe the unit are what was written."""
+        documents = {TIMING: self.timing, ATTEMPTS: self.attempts, DATA: lambda: self.document(DATA)}
+        if self.started:
+            documents |= {CONFIG: self.config, PROVENANCE: self.provenance}
+        for name, read in documents.items():
+            self.derived(name, "sound", lambda read=read: read() is not None)
 
     def log_text(self) -> str | None:
         """The log for people; None if the unit has not started."""
@@ -245,19 +264,30 @@ class RunReader:
         self._check_extent(path, part, [row.n for row in rows])
         return rows
 
-    def slice_counts(self, evaluation_id: str, step: int, part: Slice) -> list[tuple[str, int, int]]:
-        """(problem, n, correct) of each record: `slice_records` at a tenth of its time, for tables over many runs."""
+    def slice_counts(self, evaluation_id: str, step: int, part: Slice) -> SliceCounts:
+        """What the records of a slice count: `slice_records` at a tenth of its time, for tables over many runs."""
         path = self.evaluation_path(evaluation_id, step) / part.name
         data = self._sealed(path)
         matches = _COUNTS.findall(data)
-        if len(matches) != data.count(b"\n"):
+        if len(matches) != data.count(b"\n") or not matches:
             records = self.slice_records(evaluation_id, step, part)
-            return [(record.problem, record.n, record.correct) for record in records]
-        counts = [(problem.decode(), int(n), int(correct)) for problem, n, correct in matches]
-        self._check_extent(path, part, [n for _, n, _ in counts])
-        return counts
+            correct = np.array([record.correct for record in records], dtype=np.int64)
+            return SliceCounts(
+                tuple(record.problem for record in records), correct, sum(record.tokens for record in records)
+            )
+        problems, n, correct, tokens = zip(*matches, strict=True)
+        self._check_extent(path, part, list(map(int, n)))
+        counts = np.fromiter(map(int, correct), dtype=np.int64, count=len(correct))
+        return SliceCounts(_names(b"\n".join(problems)), counts, sum(map(int, tokens)))
 
-    def slice_stamp(self, evaluation_id: str, step: int, part: Slice) -> tuple[int, int]:
+    def evaluation_tokens(self, evaluation_id: str, step: int) -> int:
+        """Tokens of all responses of a checkpoint that `evaluation` counts."""
+        slices = self.slices(evaluation_id, step)
+        complete = complete_samples(slices)
+        counted = [part for part in slices if complete and part.sample_end <= complete[-1]]
+        return sum(self.slice_counts(evaluation_id, step, part).tokens for part in counted)
+
+    def slice_stamp(self, evaluation_id: str, step: int, part: Slice) -> tuple[int, ...]:
         """What changes when a slice is written again."""
         path = self.evaluation_path(evaluation_id, step) / part.name
         try:
@@ -269,7 +299,8 @@ class RunReader:
     def evaluated_steps(self, evaluation_id: str) -> list[int]:
         """Steps of which every problem of this evaluation has samples."""
         steps = self._steps(self.path / "evals" / evaluation_id, "")
-        return [step for step in steps if complete_samples(self.slices(evaluation_id, step))]
+        key = "evaluated", evaluation_id
+        return self.once(key, lambda: [s for s in steps if complete_samples(self.slices(evaluation_id, s))])
 
     def evaluation_error(self, evaluation_id: str, step: int) -> str | None:
         """Why samples of a checkpoint could not be taken; None where nothing went wrong."""
@@ -279,14 +310,30 @@ class RunReader:
         """The folder of the slices of one evaluation of a checkpoint, if any is there."""
         return self.path / "evals" / evaluation_id / f"step_{step:06d}"
 
+    # --- reading once ---
+
+    def once(self, key: Hashable, compute: Callable[[], T]) -> T:
+        """What `compute` gives; a reader that stands for one moment (`records.snapshot`) asks it once for a key."""
+        return compute()
+
+    def derived(self, file: str, name: str, compute: Callable[[], T]) -> T:
+        """A JSON value, of that `name`, which `compute` makes of one file of the unit and of nothing else.
+
+        A snapshot remembers it while the file is the same. A value that means something else gets another name.
+        """
+        return compute()
+
     # --- reading and verifying files ---
 
     def _state(self) -> dict[str, Any]:
         """What was committed; empty for a fresh unit."""
-        return read_sealed(self.path / STATE, self.remedy) or {}
+        return self.once("state", lambda: read_sealed(self.path / STATE, self.remedy) or {})
 
     def _steps(self, folder: Path, suffix: str) -> list[int]:
         """Steps of the entries `step_000020` + suffix of a folder."""
+        return self.once(("steps", folder, suffix), lambda: self._list_steps(folder, suffix))
+
+    def _list_steps(self, folder: Path, suffix: str) -> list[int]:
         steps = []
         for name in list_folder(folder, self.remedy):
             match = re.fullmatch(rf"step_([0-9]{{6,}}){re.escape(suffix)}", name)
@@ -342,6 +389,12 @@ class RunReader:
                 if not isinstance(row.get(column), kind):
                     raise damaged(path, f"line {number} has no {column}", remedy)
         return rows
+
+
+@cache
+def _names(lines: bytes) -> tuple[str, ...]:
+    """The names in some lines, which thousands of slices of the same problems hold again."""
+    return tuple(lines.decode().split("\n"))
 
 
 def committed_bytes(state: dict[str, Any], log: str) -> int:

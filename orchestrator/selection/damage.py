@@ -32,14 +32,9 @@ def refuse_damaged(study: Study) -> None:
 
 def _read_all(study: Study, unit: Unit) -> None:
     run = study.reader(unit)
-    run.metrics()
-    run.timing()
-    run.attempts()
-    run.document("data.json")
+    run.last_metrics()
+    run.check_documents()
     run.checkpoints()
-    if run.started:
-        run.config()
-        run.provenance()
     for evaluation_ids in (study.evaluation_ids(unit.setup), study.fresh_evaluation_ids(unit.setup)):
         for evaluation_id in evaluation_ids.values():
             for step in run.evaluated_steps(evaluation_id):

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache, cached_property
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -162,29 +161,36 @@ def _samples(run: RunReader, evaluation_id: str, step: int) -> int:
 
 
 def _tallies(run: RunReader, evaluation_id: str, step: int) -> tuple[Tally, ...]:
-    """Counts at each number of samples that all problems had, fewest first; read once while no slice changes."""
+    """Counts at each number of samples that all problems had, fewest first; summed once while no slice changes."""
+    return run.once(("tallies", evaluation_id, step), lambda: _known_tallies(run, evaluation_id, step))
+
+
+def _known_tallies(run: RunReader, evaluation_id: str, step: int) -> tuple[Tally, ...]:
     slices = run.slices(evaluation_id, step)
-    stamps = tuple(run.slice_stamp(evaluation_id, step, part) for part in slices)
-    return _read(run.path, evaluation_id, step, tuple(slices), stamps)
+    version = [(part, run.slice_stamp(evaluation_id, step, part)) for part in slices]
+    key = str(run.path), evaluation_id, step
+    if key not in _SUMMED or _SUMMED[key][0] != version:
+        _SUMMED[key] = version, _sum_slices(run, evaluation_id, step, slices)
+    return _SUMMED[key][1]
 
 
-@cache
-def _read(
-    path: Path, evaluation_id: str, step: int, slices: tuple[Slice, ...], _stamps: tuple[tuple[int, int], ...]
-) -> tuple[Tally, ...]:
+# (run directory, evaluation id, step) → slices with their stamps, and what they come to.
+_SUMMED: dict[tuple[str, str, int], tuple[list[tuple[Slice, tuple[int, ...]]], tuple[Tally, ...]]] = {}
+
+
+def _sum_slices(run: RunReader, evaluation_id: str, step: int, slices: Sequence[Slice]) -> tuple[Tally, ...]:
     complete = complete_samples(slices)
     if not complete:
         return ()
-    run = RunReader(path.parent, path.name)
     names = [""] * slices[0].problems
     correct = np.zeros(len(names), dtype=np.int64)
     tallies, added = [], 0
     for n in complete:
         while added < len(slices) and slices[added].sample < n:
             part = slices[added]
-            for index, (problem, _, right) in enumerate(run.slice_counts(evaluation_id, step, part), part.problem):
-                names[index] = problem
-                correct[index] += right
+            counts = run.slice_counts(evaluation_id, step, part)
+            names[part.problem : part.problem_end] = counts.problems
+            correct[part.problem : part.problem_end] += counts.correct
             added += 1
         tallies.append(Tally(np.full(len(names), n), correct.copy(), _shared(tuple(names))))
     return tuple(tallies)

@@ -11,6 +11,7 @@ from orchestrator.experiment import evaluations
 from orchestrator.experiment.evaluations import FRESH
 from orchestrator.experiment.units import Family, Unit, families
 from orchestrator.records.rundir import RunReader
+from orchestrator.records.snapshot import RunSnapshot
 
 
 @dataclass(frozen=True)
@@ -18,17 +19,33 @@ class Study:
     """An experiment, its units and the folder that holds their run directories.
 
     `units` are all units of the experiment or some of them, in the order of the grid. Nothing of a run directory is
-    kept here: every reader sees what is there when it is asked.
+    kept here, and every reader sees what is there when it is asked; but for a `snapshot`, whose readers see what was
+    there when they were asked first.
     """
 
     experiment: Experiment
     units: Sequence[Unit]
     runs: Path
+    _snapshots: dict[str, RunSnapshot] | None = field(default=None, repr=False, compare=False)
     _ids: dict[tuple[str, int], dict[str, str]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def reader(self, unit: Unit | str) -> RunReader:
         """The run directory of a unit, which may be given by its id."""
-        return RunReader(self.runs, unit if isinstance(unit, str) else unit.id)
+        unit_id = unit if isinstance(unit, str) else unit.id
+        if self._snapshots is None:
+            return RunReader(self.runs, unit_id)
+        if unit_id not in self._snapshots:
+            self._snapshots[unit_id] = RunSnapshot(self.runs, unit_id)
+        return self._snapshots[unit_id]
+
+    def snapshot(self) -> Study:
+        """The same study for one look: no file is read twice, and none that is known from an earlier look."""
+        return self if self._snapshots is not None else replace(self, _snapshots={})
+
+    def remember(self) -> None:
+        """Keep what the readers of a snapshot computed for the next look, of whatever process."""
+        for run in (self._snapshots or {}).values():
+            run.remember()
 
     def setup_of(self, unit: Unit) -> Setup:
         """The setup that a unit belongs to."""

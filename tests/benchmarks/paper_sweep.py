@@ -26,9 +26,10 @@ from orchestrator.records.columns import EVALUATE, LEARN, REWARD, ROLLOUT, SCORE
 from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.records.provenance import provenance
 from orchestrator.records.rundir import METRICS, ROLLOUTS
+from orchestrator.records.slices import Slice
 from orchestrator.records.writer import RunWriter, append_timing, write_slice
 from orchestrator.selection import retention
-from orchestrator.selection.slices_wanted import slices_wanted
+from orchestrator.selection.slices_wanted import WantedSlice, slices_wanted
 from orchestrator.selection.study import Study
 from tests.race_world import WORLDS, Floats, Suite, rates
 
@@ -63,8 +64,9 @@ def make(runs: Path) -> Study:
     for unit in study.units:
         _train(study, unit, made_with)
     world = make_world(study)
-    while _evaluate(study, world):
-        pass
+    while lacking := list(slices_wanted(study)):
+        for wanted in lacking:
+            _evaluate(study, wanted, world)
     retention.prune(study)
     return study
 
@@ -97,8 +99,9 @@ def make_world(study: Study) -> World:
     return World(drawn, places)
 
 
-def records(rng: np.random.Generator, success: Floats, samples: int, benchmark: str, first: int) -> list[ProblemRecord]:
-    """Records of so many `samples` of the problems from number `first` on, whose true success rates are given."""
+def records(rng: np.random.Generator, success: Floats, part: Slice, benchmark: str) -> list[ProblemRecord]:
+    """One record for each problem of a slice, whose true success rates (problems of the slice,) are given."""
+    samples = part.samples
     correct = rng.binomial(samples, success)
     no_answer = rng.binomial(samples - correct, 0.1)
     share = 0.5 ** np.arange(1, WRONG_ANSWERS + 1)
@@ -107,15 +110,14 @@ def records(rng: np.random.Generator, success: Floats, samples: int, benchmark: 
     lengths = rng.multinomial(np.full(len(success), samples), middle / middle.sum())
     tokens = (lengths * np.array(LENGTH_BINS) * 1.04).sum(axis=1)
     made = []
-    for index, (right, none) in enumerate(zip(correct.tolist(), no_answer.tolist(), strict=True), first):
-        answers = {f"\\frac{{{index}}}{{{place + 2}}}": n for place, n in enumerate(wrong[index - first].tolist()) if n}
-        bins = {LENGTH_BINS[place]: n for place, n in enumerate(lengths[index - first].tolist()) if n}
-        answers |= {str(17 * index): right} if right else {}
+    for row, (right, none) in enumerate(zip(correct.tolist(), no_answer.tolist(), strict=True)):
+        problem = part.problem + row
+        answers = {f"\\frac{{{problem}}}{{{place + 2}}}": n for place, n in enumerate(wrong[row].tolist()) if n}
+        bins = {LENGTH_BINS[place]: n for place, n in enumerate(lengths[row].tolist()) if n}
+        answers |= {str(17 * problem): right} if right else {}
         cut = bins.get(LIMIT, 0)
         made.append(
-            ProblemRecord(
-                f"{benchmark}-{index}", samples, right, cut, none, 0, int(tokens[index - first]), answers, bins
-            )
+            ProblemRecord(f"{benchmark}-{problem}", samples, right, cut, none, 0, int(tokens[row]), answers, bins)
         )
     return made
 
@@ -179,20 +181,15 @@ def _rollouts(rng: np.random.Generator, step: int, prompts: int) -> list[dict[st
     ]
 
 
-def _evaluate(study: Study, world: World) -> bool:
-    """Take the slices that are wanted now; False if there are none."""
-    sampled = False
-    for wanted in list(slices_wanted(study)):
-        (benchmark, step, draw), unit, part = wanted.sampling, wanted.unit, wanted.part
-        run = study.reader(unit)
-        rng = np.random.default_rng(_seed(unit.id, benchmark, step, draw, part.name))
-        success = world.of(unit, benchmark, step)[part.problem : part.problem_end]
-        new = records(rng, success, part.samples, benchmark, part.problem)
-        write_slice(run, wanted.evaluation_id, step, part, new)
-        row = {"step": step, "phase": EVALUATE, "benchmark": benchmark, "draw": draw, "responses": part.responses}
-        append_timing(run, row | {"seconds": 0.07 * part.responses})
-        sampled = True
-    return sampled
+def _evaluate(study: Study, wanted: WantedSlice, world: World) -> None:
+    """Write one slice, as an evaluator does."""
+    part, run = wanted.part, study.reader(wanted.unit)
+    benchmark, step, draw = wanted.sampling
+    rng = np.random.default_rng(_seed(wanted.unit.id, benchmark, step, draw, part.name))
+    success = world.of(wanted.unit, benchmark, step)[part.problem : part.problem_end]
+    write_slice(run, wanted.evaluation_id, step, part, records(rng, success, part, benchmark))
+    row = {"step": step, "phase": EVALUATE, "benchmark": benchmark, "draw": draw, "responses": part.responses}
+    append_timing(run, row | {"seconds": 0.07 * part.responses})
 
 
 def _evaluated_steps(unit: Unit, experiment: Experiment) -> list[int]:

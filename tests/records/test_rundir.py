@@ -263,7 +263,9 @@ def test_counts_are_those_of_the_records(names: list[str], tmp_path: Path) -> No
     records = [record(correct, 4, name) for correct, name in enumerate(names)]
     run, part = RunReader(tmp_path, UNIT), Slice(0, 4, 0, len(names), len(names))
     write_slice(run, "math500-0", 20, part, records)
-    assert run.slice_counts("math500-0", 20, part) == [(r.problem, r.n, r.correct) for r in records]
+    counts = run.slice_counts("math500-0", 20, part)
+    assert (counts.problems, counts.correct.tolist()) == (tuple(names), [each.correct for each in records])
+    assert counts.tokens == run.evaluation_tokens("math500-0", 20) == sum(each.tokens for each in records)
     assert run.slice_records("math500-0", 20, part) == records
 
 
@@ -273,7 +275,8 @@ def test_counts_of_rows_in_another_layout_are_read_all_the_same(tmp_path: Path) 
     path = run.evaluation_path("math500-0", 20) / part.name
     rows = [json.loads(line) for line in path.read_text().splitlines()[:-1]]
     path.write_text(sealed_lines("".join(json.dumps(dict(sorted(row.items()))) + "\n" for row in rows)))
-    assert run.slice_counts("math500-0", 20, part) == [("p0", 4, 1), ("p1", 4, 2)]
+    counts = run.slice_counts("math500-0", 20, part)
+    assert (counts.problems, counts.correct.tolist(), counts.tokens) == (("p0", "p1"), [1, 2], 80)
 
 
 def test_a_slice_under_another_name_is_damaged(tmp_path: Path) -> None:
