@@ -19,7 +19,6 @@ from orchestrator.experiment import evaluations
 from orchestrator.experiment.evaluations import full_samples, problems_wanted
 from orchestrator.experiment.units import Family, Unit, checkpoint_steps
 from orchestrator.planning.ranges import Range
-from orchestrator.selection.scores import decided_by_family
 
 # Checkpoints of a family → share of the full protocol's generations, where checkpoints differ much and hardly at all.
 SIMULATED: dict[int, tuple[float, float]] = {
@@ -125,10 +124,8 @@ class Disk(NamedTuple):
 def disk_gib(experiment: Experiment, units: Iterable[Unit]) -> Disk:
     """GiB that the trials' checkpoints take.
 
-    Learner states come on top.
-
-    Under `keep: best` a trial holds its best and its last; all of them until its family is decided, where one trial
-    alone cannot tell which are needed.
+    Learner states come on top. Trials are trained before their checkpoints are evaluated, so all checkpoints may be
+    there before `keep: best` lets go of any.
     """
     best, kept, most = experiment.runtime.keep == "best", 0.0, 0.0
     for unit in units:
@@ -136,7 +133,7 @@ def disk_gib(experiment: Experiment, units: Iterable[Unit]) -> Disk:
         if unit.is_trial:
             made, of_one = checkpoints_evaluated(unit, setup), decoder(setup.student, setup).weight_bytes / GIB
             kept += of_one * (1 if best else made)
-            most += of_one * (min(made, 2) if best and not decided_by_family(experiment, unit) else made)
+            most += of_one * made
     return Disk(kept, most)
 
 

@@ -1,4 +1,8 @@
-"""What runs next: units as soon as what they need is there, and evaluators wherever nothing waits to be trained.
+"""What runs next: units as soon as what they need is there, then evaluators, then the next family's units.
+
+A family that has begun is trained to its end before anything else. Then what is there is evaluated, and only where no
+samples are wanted does the next family begin: so families are decided one after the other, the first of them early,
+and the checkpoints of few families lie on the disk at once. No GPU is ever left without work while there is some.
 
 No clock, no Ray and no run directory in here: the simulated cluster of the benchmarks runs the same decisions.
 """
@@ -57,16 +61,20 @@ class Schedule:
         """What to start now on a cluster of this capacity."""
         free = self._free(capacity)
         ready = self._ready()
-        for unit in ready:
+        begun = self._of_begun_families(ready)
+        for unit in begun:
             if _fits(self.needs(Training(unit)), free):
                 return Training(unit)
-        if ready:
+        if begun:
             return "wait"
         evaluating = sum(isinstance(work, Evaluating) for work in self.running.values())
         left = self.slices_left() if self.fruitless < FRUITLESS else 0
         if left > evaluating and _fits(self.needs(Evaluating(0)), free):
             return Evaluating(self.evaluators + 1)
-        return "wait" if self.running or left else "finished"
+        for unit in ready:
+            if _fits(self.needs(Training(unit)), free):
+                return Training(unit)
+        return "wait" if self.running or ready or left else "finished"
 
     def start(self, name: str, work: Work) -> None:
         """`work` was begun."""
@@ -91,13 +99,20 @@ class Schedule:
         if not isinstance(self.running.get(name), Evaluating):
             return False
         free = self._free(capacity)
-        return any(not _fits(self.needs(Training(unit)), free) for unit in self._ready()[:1])
+        waiting = self._of_begun_families(self._ready())
+        return any(not _fits(self.needs(Training(unit)), free) for unit in waiting[:1])
 
     def _ready(self) -> list[Unit]:
         """Units that can be trained now, in their order."""
         busy = {work.unit.id for work in self.running.values() if isinstance(work, Training)}
         out = self.trained | self.failed | busy
         return [unit for unit in self.units if unit.id not in out and self.trained.issuperset(unit.depends_on)]
+
+    def _of_begun_families(self, ready: list[Unit]) -> list[Unit]:
+        """Those that wait in a family of which some are trained already, and supervised stages."""
+        busy = {work.unit.id for work in self.running.values() if isinstance(work, Training)}
+        begun = {(unit.setup, unit.method) for unit in self.units if unit.id in self.trained | busy}
+        return [unit for unit in ready if unit.is_supervised or (unit.setup, unit.method) in begun]
 
     def _free(self, capacity: Resources) -> Resources:
         free = dict(capacity)
@@ -108,15 +123,16 @@ class Schedule:
 
 
 def in_order(units: Iterable[Unit]) -> list[Unit]:
-    """Supervised stages first, since trials wait for them; then family by family, the one with most steps first.
+    """Supervised stages first, since trials wait for them; then family by family, the one with fewest steps first.
 
-    A family's race is decided among all of its checkpoints, so it is decided early where the family ends early. Large
-    families come first because the last ones have fewer GPUs' worth of work.
+    Small families are decided soon, and with them the baseline that all others are compared with. The largest comes
+    last because it has work for many GPUs up to its end: the other way round, most GPUs of a large cluster would wait
+    for a last family of one trial (`tests/benchmarks/cluster.py` compares).
     """
     units = list(units)
     stages = [unit for unit in units if unit.is_supervised]
     trials = [[unit for setting in family for unit in setting] for family in families(units)]
-    by_steps = sorted(trials, key=lambda family: -sum(unit.steps for unit in family))
+    by_steps = sorted(trials, key=lambda family: sum(unit.steps for unit in family))
     return [*stages, *(unit for family in by_steps for unit in family if unit.trains)]
 
 

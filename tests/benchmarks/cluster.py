@@ -109,12 +109,17 @@ class Sweep:
 
 @dataclass
 class Outcome:
-    """Hours, and how busy the GPUs were: in all, and until only one family was left."""
+    """Hours, and how busy the GPUs were: in all, and until only one family was left.
+
+    `first_family` is when the first family of trials was decided, `checkpoints` the most that were there at once.
+    """
 
     makespan: float
     busy: float
     until_last: float
     bound: float
+    first_family: float
+    checkpoints: int
 
     @property
     def over_bound(self) -> float:
@@ -136,7 +141,8 @@ class Simulation:
         self.families_left = len(sweep.races)
         self.work = 0.0
         self.spans: list[tuple[float, float]] = []  # of every GPU that was busy
-        self.last_family = 0.0  # when one family was left
+        self.first_family = self.last_family = 0.0  # when one was decided, and when one was left
+        self.checkpoints = self.most_checkpoints = 0
         self.began: dict[str, float] = {}
         self.loaded: dict[str, tuple[Checkpoint | None, str | None]] = {}
 
@@ -151,7 +157,9 @@ class Simulation:
             self._start()
         bound = max(self.work / self.gpus, self.sweep.longest_chain)
         until = sum(min(end, self.last_family) - start for start, end in self.spans if start < self.last_family)
-        return Outcome(self.now, self.work / (self.gpus * self.now), until / (self.gpus * self.last_family), bound)
+        busy = self.work / (self.gpus * self.now)
+        until_last = until / (self.gpus * self.last_family)
+        return Outcome(self.now, busy, until_last, bound, self.first_family, self.most_checkpoints)
 
     def _slices(self) -> int:
         return sum(map(len, self.waiting.values())) + self.at_work
@@ -178,6 +186,8 @@ class Simulation:
         self._at(hours, "trained", name, unit)
 
     def _committed(self, unit: Unit, step: int) -> None:
+        self.checkpoints += 1
+        self.most_checkpoints = max(self.most_checkpoints, self.checkpoints)
         race = self.race_of[unit.id]
         responses = next(count for each, at, count in race.rungs[0] if (each.id, at) == (unit.id, step))
         self._add(race, self.sweep.pieces(unit, step, responses, decides=False))
@@ -221,6 +231,9 @@ class Simulation:
         race.rung += 1
         if race.rung == len(race.rungs):
             self.families_left -= 1
+            if not race.members[0][0].is_untrained:
+                self.first_family = self.first_family or self.now
+                self.checkpoints -= len(race.rungs[0]) - len(race.members)  # the best of each setting stays
             if self.families_left == 1:
                 self.last_family = self.now
         else:
@@ -276,7 +289,8 @@ def waves(sweep: Sweep, gpus: int) -> Outcome:
     last = ends[-2]
     until = sum(min(end, last) - start for start, end in spans if start < last)
     bound = max(work / gpus, sweep.longest_chain)
-    return Outcome(begins, work / (gpus * begins), until / (gpus * last), bound)
+    everything = sum(len(race.rungs[0]) for race in sweep.races)
+    return Outcome(begins, work / (gpus * begins), until / (gpus * last), bound, ends[0], everything)
 
 
 def numbers() -> tuple[dict[str, float], dict[str, float]]:
@@ -300,7 +314,8 @@ def main() -> None:
             for name, found in zip(("schedule", "waves"), measure(gpus, budget), strict=True):
                 print(
                     f"{gpus:3} GPUs, {budget:8}: {name:8} {found.makespan:7.0f} h, ÷ bound {found.over_bound:.3f}, "
-                    f"busy {found.busy:.1%}, until the last family {found.until_last:.1%}"
+                    f"busy {found.busy:.1%}, until the last family {found.until_last:.1%}; "
+                    f"first family decided after {found.first_family:.0f} h, {found.checkpoints} checkpoints at most"
                 )
 
 

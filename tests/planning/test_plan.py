@@ -179,7 +179,7 @@ def test_fewer_candidates_and_smaller_n_leave_less_to_save() -> None:
 @pytest.mark.parametrize(
     ("overrides", "most"),
     [
-        ((), 2),
+        ((), 20),
         (("runtime.keep=all",), 20),
         (("evaluation.budget=adaptive",), 20),
         (("seeds=[0,1]",), 40),

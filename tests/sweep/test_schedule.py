@@ -46,17 +46,18 @@ def trained_by(sweep: Sweep, wrong: frozenset[str] = frozenset()) -> list[Unit]:
     return order
 
 
-def test_stages_come_first_and_large_families_before_small_ones() -> None:
+def test_stages_come_first_and_small_families_before_large_ones() -> None:
     sweep = Sweep()
-    order = trained_by(sweep)
-    assert order == in_order(sweep.units)
+    assert {unit.id for unit in trained_by(sweep)} == {unit.id for unit in sweep.units if unit.trains}
+    order = in_order(sweep.units)
     kinds = [unit.kind for unit in order]
     assert kinds == sorted(kinds, key=["sft", "trial"].index)
     steps = [
         sum(unit.steps for unit in units_of(sweep.units, name))
         for name in dict.fromkeys(u.method for u in order if u.method)
     ]
-    assert steps == sorted(steps, reverse=True)
+    assert steps == sorted(steps)
+    assert steps[0] < steps[-1]
     assert sweep.schedule.decide(CAPACITY) == "finished"
 
 
@@ -99,18 +100,42 @@ def test_evaluators_take_what_no_trial_wants_and_are_no_more_than_the_slices() -
     assert sweep.schedule.decide(CAPACITY) == "finished"
 
 
+def test_a_family_is_begun_only_where_no_samples_are_wanted_of_those_before() -> None:
+    """One CPU trains, the other evaluates; when there is nothing to evaluate the next family begins."""
+    sweep = Sweep(slices=9)
+    first = next(unit.method for unit in in_order(sweep.units) if unit.is_trial and not unit.depends_on)
+    sweep.schedule.trained |= {unit.id for unit in sweep.units if unit.is_supervised or unit.depends_on}
+    assert sweep.start() == [Evaluating(1), Evaluating(2)]
+    sweep.slices = 1
+    sweep.end(Evaluating(2))
+    (training,) = sweep.start()
+    assert isinstance(training, Training)
+    assert training.unit.method == first
+
+
+def test_what_is_begun_is_trained_before_anything_is_evaluated() -> None:
+    sweep = Sweep(slices=9)
+    others = [unit for unit in sweep.units if unit.method != "trust_region"]
+    sweep.schedule.trained |= {unit.id for unit in others}
+    first, second = units_of(sweep.units, "trust_region")
+    sweep.slices = 0
+    sweep.schedule.start("first", Training(first))
+    sweep.slices = 9
+    assert sweep.start() == [Training(second)]
+
+
 def test_an_evaluator_makes_room_for_a_trial_that_waits() -> None:
     sweep = Sweep(slices=9)
-    stage = next(unit for unit in sweep.units if unit.is_supervised)
-    sweep.schedule.trained |= {unit.id for unit in sweep.units if unit.method not in (None, "sft_warmup")}
-    training, evaluating = sweep.start()
-    assert (training, evaluating) == (Training(stage), Evaluating(1))
-    assert not sweep.schedule.must_yield(str(evaluating), CAPACITY)
-    sweep.end(training)
-    begun = sweep.start()  # the CPU of the stage
-    waiting = [unit for unit in units_of(sweep.units, "sft_warmup") if Training(unit) not in begun]
-    assert sweep.schedule.must_yield(str(evaluating), CAPACITY) == bool(waiting)
-    assert not any(sweep.schedule.must_yield(str(work), CAPACITY) for work in begun)
+    sweep.schedule.trained |= {unit.id for unit in sweep.units}
+    one, other = sweep.start()
+    assert not sweep.schedule.must_yield(str(one), CAPACITY)
+    _, second = units_of(sweep.units, "trust_region")
+    sweep.schedule.trained.discard(second.id)
+    assert sweep.schedule.must_yield(str(one), CAPACITY)
+    sweep.end(one)
+    assert not sweep.schedule.must_yield(str(other), CAPACITY)
+    assert sweep.start() == [Training(second)]
+    assert not sweep.schedule.must_yield(str(Training(second)), CAPACITY)
 
 
 def test_evaluators_that_die_before_they_sample_are_given_up() -> None:
