@@ -31,13 +31,13 @@ class Assumption:
 
 
 def assumptions(costs: Mapping[str, SetupCosts]) -> tuple[Assumption, ...]:
-    """What is assumed of lengths, of the GPU and of each engine in use, and the rates that follow; by setup."""
+    """What is assumed of lengths, of the GPU and of engines in use, what was measured, and the rates that follow."""
     first = next(iter(costs.values()))
     assumed = [*_lengths(), *_gpu(first.gpu)]
     for engine in dict.fromkeys(of_setup.engine for of_setup in costs.values()):
         assumed += _engine(engine)
     for name, of_setup in costs.items():
-        assumed += _rollout_rates(name, of_setup)
+        assumed += [*_measured(name, of_setup), *_rollout_rates(name, of_setup)]
     return tuple(assumed)
 
 
@@ -74,6 +74,17 @@ def _engine(engine: str) -> list[Assumption]:
         varied(f"{engine}: rest of a training step", "s", rates.step_s, "passing on weights, grading, data"),
         varied(f"{engine}: start of a unit", "s", rates.start_s, "processes, models, data"),
     ]
+
+
+def _measured(name: str, costs: SetupCosts) -> list[Assumption]:
+    """What finished run directories say instead."""
+    why, found = "measured: takes the place of what is assumed", []
+    for key, lengths in costs.lengths.items():
+        found.append(Assumption.of(f"{name}, {key}: mean response", "tokens", lengths.tokens, why))
+        found.append(Assumption.of(f"{name}, {key}: run to the limit", "of all", lengths.truncated, why))
+    for phase, factor in costs.factors.items():
+        found.append(Assumption.of(f"{name}, {phase}: measured ÷ assumed seconds", "", factor, why))
+    return found
 
 
 def _rollout_rates(name: str, costs: SetupCosts) -> list[Assumption]:

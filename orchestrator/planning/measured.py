@@ -26,7 +26,7 @@ from orchestrator.records.files import Damaged
 from orchestrator.records.rundir import RunReader
 from orchestrator.selection.study import Study
 
-MOST_READ = 12  # directories of a setup; those in between say little more, and a plan shall take no time
+MOST_READ = 6  # directories of a setup; those in between say little more, and a plan shall take no time
 PHASE_OF_PART = {ROLLOUT: ROLLOUT, SCORE: SCORE, LEARN: LEARN, REWARD: OTHER}
 
 

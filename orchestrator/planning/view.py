@@ -274,7 +274,11 @@ def _engines(plan: Plan, left: bool) -> list[str]:
                 f"With {RATES[engine].title}{chosen}: {total} GPU-hours, {middle} in the middle; "
                 f"{_time(clock)} on {GPUS_OF_A_NODE} GPUs."
             )
-    return [*lines, "[dim]No engine has been measured on a GPU yet: rates and lengths are published or assumed.[/]"]
+    if any(costs.factors for costs in plan.costs.values()):
+        basis = "Finished runs gave lengths of responses and the seconds of the engine that they ran on."
+    else:
+        basis = "No run measured an engine on this GPU yet: rates and lengths are published or assumed."
+    return [*lines, f"[dim]{basis}[/]"]
 
 
 def _cpu_time(time: CpuTime | None) -> list[str]:
@@ -317,8 +321,8 @@ def _assumptions(assumed: Sequence[Assumption]) -> list[str]:
     """One line each: the values of the low, the middle and the high estimate, and why."""
     lines = []
     for each in assumed:
-        values = list(dict.fromkeys([each.low, each.mid, each.high]))
-        line = f"{each.name}: {' – '.join(map(_plain, values))} {each.unit} ({each.why})"
+        values = dict.fromkeys(_plain(value) for value in (each.low, each.mid, each.high))
+        line = f"{each.name}: {' – '.join(values)} {each.unit} ({each.why})"
         lines.append(f"[dim]{escape(line)}[/]")
     return ["[bold]assumed[/]", *lines] if lines else []
 

@@ -7,11 +7,12 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from orchestrator.config import Experiment
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import Unit, expand
-from orchestrator.planning import as_json, cpu_time
+from orchestrator.planning import as_json, cpu_time, view
 from orchestrator.planning.costs import BLENDED, PLAIN, TRAINING_LENGTHS
 from orchestrator.planning.measured import Measured, measure, measured_factor
 from orchestrator.planning.plan import Plan, make_plan
@@ -125,8 +126,25 @@ def test_lengths_are_taken_over_for_all_engines_and_rates_for_the_one_that_ran(t
         # Records of `write_run`: ten tokens a response, none of them cut.
         assert costs.evaluation_lengths("gsm8k", "low").tokens == 10
         assert set(costs.lengths) == {TRAINING_LENGTHS, "gsm8k", "math500", "amc23"}
+    shown = {each.name: each.low for each in planned(loaded, tmp_path).assumptions if each.why.startswith("measured")}
+    assert shown["qwen3-0.6b, training: mean response"] == pytest.approx(LENGTH)
+    assert shown["qwen3-0.6b, rollout: measured ÷ assumed seconds"] == torch.factors["rollout"].low
     engines = as_json.totals(planned(loaded, tmp_path))["engines"]
     assert engines["sglang"]["chosen_gpu_hours"]["low"] < engines["sglang"]["chosen_gpu_hours"]["high"]
+
+
+def test_the_terminal_says_what_the_hours_rest_on(tmp_path: Path) -> None:
+    loaded, console = paper(), Console(width=100, color_system=None)
+    with console.capture() as before:
+        console.print(view.render(planned(loaded, tmp_path)))
+    finish(tmp_path, loaded, units_of(loaded[1], "vanilla")[0])
+    with console.capture() as after:
+        console.print(view.render(planned(loaded, tmp_path)))
+    assert "No run measured an engine on this GPU yet" in before.get()
+    assert "Finished runs gave lengths of responses and the seconds" in after.get()
+    for text in (before.get(), after.get()):
+        assert "With torch (this experiment): " in text
+        assert "With SGLang: " in text
 
 
 def test_what_is_not_finished_or_damaged_says_nothing(tmp_path: Path) -> None:
