@@ -143,12 +143,12 @@ def assert_law_of_words(behavior: Behavior, length: int, samples: int) -> None:
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("behavior", [TrustRegion(0.05), TrustRegion(0.3), TeacherInjection(2, 0.6)])
 def test_whole_sequences_have_the_law_of_a_blend(behavior: Behavior, length: int) -> None:
-    assert_law_of_words(behavior, length, samples=10_000)
+    assert_law_of_words(behavior, length, samples=5_000)
 
 
 @pytest.mark.parametrize("behavior", [Student(), Tempered(0.8)])
 def test_whole_sequences_have_the_law_of_a_student_alone(behavior: Behavior) -> None:
-    assert_law_of_words(behavior, length=5, samples=10_000)
+    assert_law_of_words(behavior, length=5, samples=5_000)
 
 
 # The same keys give the same tokens.
