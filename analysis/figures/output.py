@@ -50,4 +50,4 @@ def _lay_out(figure: Figure) -> None:
     if isinstance(engine, ConstrainedLayoutEngine):
         engine.execute(figure)
         engine.execute(figure)
-        figure.set_layout_engine("none")
+        figure.set_layout_engine(None)  # with "none" matplotlib would draw once more before it saves

@@ -2,5 +2,6 @@
 
 Imports `errors` and `config`. Whoever wants to know or note what became of a unit asks here; no other room spells a
 path inside a run directory. `rundir` lists its files and reads them, `writer` writes them and says what a kill leaves.
-`columns` lists what a training step logs and what is clocked; `statistics` are taken over logged rows.
+`snapshot` reads a directory at one moment, with the `index` of what its files held before. `columns` lists what a
+training step logs and what is clocked; `statistics` are taken over logged rows.
 """
