@@ -21,6 +21,7 @@ from orchestrator.monitor.status import Overview, UnitStatus
 from orchestrator.records.columns import RESCORING
 
 REFRESH_S = 1.0
+MOST_OF_A_CORE = 0.1  # that looking may take
 LAST_LOOK_S = 10.0  # run directories that cannot be read any more hold nothing up
 QUIET_S = 300.0  # without an event, after which a line says how the sweep stands
 LINES_BESIDE_TABLE = 5  # of a terminal: the headings, the line of the sweep and room for the prompt
@@ -48,17 +49,27 @@ def _follow_live(look: Look, console: Console, ended: threading.Event) -> None:
         return status_view(look(), console.width, max(1, console.height - LINES_BESIDE_TABLE))
 
     with Live(view(), console=console, auto_refresh=False) as live:
-        while not ended.wait(REFRESH_S):
+        spent = 0.0
+        while not ended.wait(pause_after(spent)):
+            begun = time.thread_time()
             live.update(view(), refresh=True)
+            spent = time.thread_time() - begun
         live.update(view(), refresh=True)
+
+
+def pause_after(spent: float) -> float:
+    """Seconds until the next look, after one that took so much CPU time: a large sweep is looked at less often."""
+    return max(REFRESH_S, spent / MOST_OF_A_CORE)
 
 
 def _follow_lines(look: Look, console: Console, ended: threading.Event) -> None:
     overview = look()
-    events, spoke = Events(overview), time.monotonic()
+    events, spoke, spent = Events(overview), time.monotonic(), 0.0
     while True:
-        last = ended.wait(REFRESH_S)
+        last = ended.wait(pause_after(spent))
+        begun = time.thread_time()
         overview = look()
+        spent = time.thread_time() - begun
         lines = events.since_then(overview)
         if last or (not lines and time.monotonic() - spoke > QUIET_S):
             lines.append(sweep_line(overview))

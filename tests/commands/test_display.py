@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from orchestrator.commands.display import duration, names, ordered, runs_line, status_view, sweep_line
-from orchestrator.commands.watching import Events, LastingOutput, building, event
+from orchestrator.commands.watching import REFRESH_S, Events, LastingOutput, building, event, pause_after
 from orchestrator.monitor.status import FamilyStatus, Overview, UnitStatus
 from orchestrator.records.columns import EVALUATING, RESCORING, TRAINING
 
@@ -233,3 +233,8 @@ def test_output_outlives_its_reader() -> None:
         console.print("second")
         console.print("third")
     assert told == ["gone"]
+
+
+def test_a_sweep_whose_looks_are_costly_is_looked_at_less_often() -> None:
+    assert pause_after(0.0) == pause_after(0.05) == REFRESH_S
+    assert pause_after(0.9) == pytest.approx(9.0)
