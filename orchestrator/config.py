@@ -53,7 +53,7 @@ PlacementMode = (
     | Annotated[Literal["split"], "an actor for each role"]
 )
 Kept = (
-    Annotated[Literal["best"], "the best checkpoint and the last; all until it is known which is best"]
+    Annotated[Literal["best"], "the best checkpoint; all until it is known which that is"]
     | Annotated[Literal["all"], "every checkpoint"]
 )
 WandbMode = (

@@ -1,1 +1,4 @@
-"""One HTML page with the table, figures, rollouts, cost and provenance of an experiment."""
+"""One HTML page with the table, figures, rollouts, cost and provenance of an experiment.
+
+`trb report` calls `page.write_report`, which writes report.html; the other files are its sections.
+"""

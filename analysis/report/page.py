@@ -13,7 +13,7 @@ from analysis.report.diagnostics import diagnostics_section
 from analysis.report.excerpts import excerpts_section
 from analysis.report.figures import figures_section
 from analysis.report.html import Html, bullets, element, join, void
-from analysis.report.making import facts, hyper_parameters_section
+from analysis.report.made_with import facts, hyper_parameters_section
 from analysis.report.provenance import origin_numbers, provenance_section
 from analysis.report.scores import scores_section
 from analysis.report.spending import costs_section

@@ -1,4 +1,7 @@
-"""Which engines exist and what each can do. Nothing else knows their names, and nothing here loads one. No torch."""
+"""Which engines exist and what each can do. Nothing here loads one. No torch.
+
+Their names stand here, in `config.EngineName`, and with what they cost in `planning.rates`; nowhere else.
+"""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def trust_region_law(behavior: TrustRegion, log_p: Tensor, log_q: Tensor | None)
 
 @law.register
 def teacher_injection_law(behavior: TeacherInjection, log_p: Tensor, log_q: Tensor | None) -> Law:
-    """μ(x) = p(x)·1[x ∈ TopK(q)] + (1 − p(TopK(q)))·q_τ(x), q_τ ∝ q^(1/τ) over the full vocabulary."""
+    """SKD: μ(x) = p(x)·1[x ∈ TopK(q)] + (1 − p(TopK(q)))·q_τ(x), q_τ ∝ q^(1/τ) over the full vocabulary."""
     assert log_q is not None
     top = log_q.topk(min(behavior.top_k, log_q.shape[-1]), dim=-1)
     allowed = torch.zeros_like(log_p, dtype=torch.bool).scatter(-1, top.indices, top.values > NEG_INF)

@@ -5,6 +5,9 @@ is replayed from the counts at each rung (`orchestrator.selection.race`); those 
 `budget: full` the first rung is the last. When nothing is left, the checkpoint selected in the family gets fresh
 samples, which take no part in selection.
 
+A rung is a number of samples for each problem; a draw is an independent repetition of an evaluation: 0 selects, `FRESH`
+does not. A family is settled when more samples cannot change what is selected.
+
 No decision is written down anywhere. Slices end where rungs do, so the counts at each rung are sums over slices:
 whoever asks replays the same race on the same numbers and comes to the same answer.
 """

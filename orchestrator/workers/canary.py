@@ -1,8 +1,8 @@
-"""Whether a sampler has the weights that it was told: what it makes of a fixed sequence of ids.
+"""Whether a sampler has the weights of the checkpoint that it was told: what it makes of a fixed sequence of ids.
 
 Weights are put into an engine that goes on running. Stale, torn or mixed-up ones would give plausible samples and wrong
-scores, and no file would be damaged. So each checkpoint holds what its learner made of the sequence, and whoever loads
-the checkpoint compares.
+scores, and no file would be damaged. So `learner` writes what it makes of the sequence into each checkpoint, and
+`evaluator` compares when it loads one. Weights that a trial publishes for its own rollouts carry none.
 """
 
 from __future__ import annotations
