@@ -1,8 +1,8 @@
 """What GPUs can do, and what each engine makes of it: the numbers under a plan, one row for each engine.
 
-`planning.costs` makes tokens a second and seconds of them. Nothing here was measured by us on a GPU. A `Range` gives the number in the low, the middle and the high estimate, so a
-share of the hardware falls from left to right. Finished run directories replace what they measured
-(`planning.measured`).
+`planning.costs` makes tokens a second and seconds of them. Nothing here was measured by us on a GPU. A `Range` gives
+the number in the low, the middle and the high estimate, so a share of the hardware falls from left to right. Finished
+run directories replace what they measured (`planning.measured`).
 """
 
 from __future__ import annotations

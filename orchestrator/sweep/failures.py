@@ -1,8 +1,9 @@
 """Why an attempt at a unit ended, and whether another one may fare better.
 
 A mistake, a diverged run or a programming error would be the same again; a process, a node or a device that was lost
-would not. A process that is killed comes to no such answer: Tune sees that it is gone and makes another attempt, up to
-`tuner.ATTEMPTS` (what happens after a kill stands in `sweep/__init__.py`). Called where the attempt ran, so that torch and Ray are imported already.
+would not. A process that is killed comes to no such answer: Tune sees that it is gone and makes another attempt, up
+to `tuner.ATTEMPTS` (what happens after a kill stands in `sweep/__init__.py`). Called where the attempt ran, so that
+torch and Ray are imported already.
 """
 
 from __future__ import annotations
