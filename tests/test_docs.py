@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import re
 import shlex
 import shutil
@@ -181,27 +180,15 @@ def write_program(folder: Path) -> None:
 
 
 # Commands one after the other in one process, which imports everything once: argv[1] is a JSON list of them, and what
-# each of them printed is printed as such a list. The sweep between `plan` and the others is the one without Ray, which
-# knows no more of methods than that it pickles what it sends.
+# each of them printed is printed as such a list.
 COMMANDS_IN_TURN = """
-import contextlib, io, json, pathlib, pickle, sys
+import contextlib, io, json, sys
 from orchestrator import cli
-from orchestrator.experiment.load import load_experiment
-from orchestrator.experiment.methods import behavior_at
-from orchestrator.experiment.units import expand
-from tests.without_ray import run_without_ray
-
-def sweep(experiment, _, runs):
-    for unit in expand(load_experiment(pathlib.Path(experiment))):
-        behavior = behavior_at(unit.method, unit.knobs, 0)
-        assert pickle.loads(pickle.dumps((unit, behavior))) == (unit, behavior)
-    run_without_ray(pathlib.Path(experiment), pathlib.Path(runs))
-
 printed = []
 for words in json.loads(sys.argv[1]):
     with contextlib.redirect_stdout(io.StringIO()) as out:
         try:
-            sweep(*words[1:]) if words[0] == "submit" else cli.main(words)
+            cli.main(words)
         except SystemExit as ended:
             if ended.code:
                 sys.exit(f"{words}: exit {ended.code}")
@@ -210,11 +197,13 @@ print(json.dumps(printed))
 """
 
 
+@pytest.mark.ray
+@pytest.mark.xdist_group("docs")
 def test_the_example_of_a_method_needs_no_other_edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its row and its law alone: it is planned and trained; status, table, figures and W&B's panels show it."""
+    """Its row and its law alone: plan, submit, status, table, figures and W&B's panels show it."""
     program = tmp_path / "program"
     write_program(program)
-    monkeypatch.setenv("PYTHONPATH", f"{program}{os.pathsep}{ROOT}")  # the program's own packages, and `tests`
+    monkeypatch.setenv("PYTHONPATH", str(program))  # of Ray's workers; the command itself finds its working directory
     rows = {"vanilla": {}, "mixture": {"weight": [0.05, 0.2], "K": 2}}
     keys = {"training": {"steps": 4, "checkpoint_every": 4}, "evaluation": {"rescore": False}}
     files = [str(write_experiment(tmp_path, rows, **keys)), "--runs", str(tmp_path / "runs")]
