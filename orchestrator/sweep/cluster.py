@@ -29,17 +29,9 @@ from orchestrator.sweep.scratch import scratch_folder
 from orchestrator.workers.placement import bundles
 
 OBJECT_STORE_BYTES = 512 * 2**20
-
-
 VITAL = ("gcs_server", "raylet")  # of a private cluster
-
-
-LOOK_S = 1.0
-
-
-UNWINDS_WITHIN_S = 8.0
-
-
+LOOK_S = 1.0  # between two looks at them
+UNWINDS_WITHIN_S = 8.0  # a driver that is told of their death; else it is ended where it stands
 WORKER_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "RAY_AIR_NEW_OUTPUT": "0"}
 
 

@@ -24,7 +24,7 @@ from orchestrator.sweep.guard import Process, members, processes
 from tests.sweeps import contents, start, write_experiment
 from tests.without_ray import run_without_ray
 
-pytestmark = [pytest.mark.ray, pytest.mark.xdist_group("ray"), pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.ray, pytest.mark.xdist_group("recovery"), pytest.mark.timeout(1800)]
 
 BUDGETS = (0.05, 0.1, 0.2, 0.3)  # of a trial each, by which it is named
 METHODS = {"vanilla": {"placement": "colocated"}, "trust_region": {"epsilon0": [*BUDGETS], "K": [5]}}
