@@ -41,9 +41,10 @@ def cluster(address: str | None, runs: Path) -> Iterator[None]:
 
     A private one ends with this process, however that ends. Raises ClusterDied where it is the cluster that ends.
     """
-    options: dict[str, Any] = {"runtime_env": {"env_vars": WORKER_ENVIRONMENT}}
+    options: dict[str, Any] = {}
     with scratch_folder() as scratch:
         if address is None:
+            os.environ |= WORKER_ENVIRONMENT  # which its processes inherit
             options |= {
                 "include_dashboard": False,
                 "object_store_memory": OBJECT_STORE_BYTES,
@@ -52,6 +53,7 @@ def cluster(address: str | None, runs: Path) -> Iterator[None]:
             with guarded(scratch), _ray(None, options), _vital_processes():
                 yield
         else:
+            options |= {"runtime_env": {"env_vars": WORKER_ENVIRONMENT}}
             with _ray(address, options):
                 _probe(runs)
                 yield

@@ -16,6 +16,9 @@ PRIVATE = {
     # Ray ends the process of a driver that has lost its server for this long. The sweep notices within seconds, and
     # then needs the time to show and write its results.
     "RAY_gcs_rpc_server_reconnect_timeout_s": "3600",
+    # Workers for a driver that sends tasks: a sweep has actors alone, which get processes of their own.
+    "RAY_prestart_worker_first_driver": "0",
+    "RAY_enable_worker_prestart": "0",
 }
 
 
