@@ -36,10 +36,6 @@ class Claims:
         except LeaseHeld:
             return None
 
-    def is_held(self, unit_id: str, evaluation_id: str, step: int, part: Slice) -> bool:
-        """Whether a process works on the slice now."""
-        return holder_of(self._folder(unit_id) / self._name(evaluation_id, step, part)) is not None
-
     def held(self, unit_id: str) -> list[Held]:
         """The slices of a unit that processes work on now."""
         found = []

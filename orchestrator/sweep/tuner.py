@@ -92,8 +92,8 @@ class SweepSearcher(Searcher, tune.Stopper):
         Searcher.__init__(self, metric=None, mode=None)
         self._sweep, self._study = sweep, sweep.study
         trained = {unit.id for unit in self._study.units if self._study.reader(unit).trained}
-        self._schedule = Schedule(self._study.units, trained, self._needs, self._slices_left)
         self._left = _Lately(self._look, LOOK_S)
+        self._schedule = Schedule(self._study.units, trained, self._needs, self._left)
         self._capacity = _Lately(capacity, CAPACITY_S)
 
     def names(self) -> list[str]:
@@ -147,10 +147,8 @@ class SweepSearcher(Searcher, tune.Stopper):
                 needs[kind] = needs.get(kind, 0.0) + amount
         return needs
 
-    def _slices_left(self) -> int:
-        return self._left()
-
     def _look(self) -> int:
+        """How many slices are wanted; lets go of checkpoints of which none is."""
         prune(self._study)
         return sum(1 for _ in slices_wanted(self._study))
 
