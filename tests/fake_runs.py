@@ -8,7 +8,7 @@ from pathlib import Path
 
 from orchestrator.config import Experiment
 from orchestrator.experiment import made_models
-from orchestrator.experiment.evaluations import evaluation_ids
+from orchestrator.experiment.evaluation_protocol import evaluation_ids
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import Unit, expand
 from orchestrator.records.problem_record import ProblemRecord

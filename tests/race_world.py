@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.experiment import evaluations
+from orchestrator.experiment import evaluation_protocol
 from orchestrator.selection import race
 
 Floats = NDArray[np.float64]
@@ -97,7 +97,7 @@ def play(suites: tuple[Suite, ...], correct: list[list[Ints]], sizes: list[tuple
 
 def race_of(seed: int, suites: tuple[Suite, ...], world: World, runs: int, steps: int, error: float = 0.05) -> Outcome:
     """One family from its rates to the end of its race."""
-    rng, sizes = np.random.default_rng(seed), evaluations.rung_sizes([suite.n for suite in suites])
+    rng, sizes = np.random.default_rng(seed), evaluation_protocol.rung_sizes([suite.n for suite in suites])
     return play(suites, samples(rng, rates(rng, suites, world, runs, steps), sizes), sizes, error)
 
 

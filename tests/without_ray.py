@@ -19,8 +19,8 @@ from orchestrator.records.writer import RunWriter
 from orchestrator.selection.retention import prune
 from orchestrator.selection.study import Study
 from orchestrator.sweep.prepare import prepare, worker_spec
-from orchestrator.trial.evaluation import Evaluator, worker_opener
-from orchestrator.trial.loop import run_unit
+from orchestrator.trial.evaluation_loop import EvaluationLoop, worker_opener
+from orchestrator.trial.training_loop import run_unit
 from orchestrator.workers.roles import inline_roles
 from orchestrator.workers.spec import Pairs, resolved
 
@@ -33,7 +33,7 @@ def run_without_ray(path: Path, runs: Path, *overrides: str) -> None:
     for unit in study.units:
         if not study.reader(unit).trained:
             train(study, unit, pairs)
-    evaluator = Evaluator(study, worker_opener(study, pairs), attempts=1)
+    evaluator = EvaluationLoop(study, worker_opener(study, pairs), attempts=1)
     for _ in evaluator.slices():
         prune(study)
     evaluator.close()

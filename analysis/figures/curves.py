@@ -23,7 +23,7 @@ Z = 1.96  # of a two-sided 95 % normal interval
 
 
 @dataclass(frozen=True)
-class Setting:
+class ScoredSetting:
     """One point of a method's grid in one setup: its units differ in nothing but the seed.
 
     `scores` is the mean pass@1 in [0, 1] at each evaluated checkpoint.
@@ -96,20 +96,20 @@ class Grid:
         return any(score is not None for line in self.lines.values() for score in line.values())
 
 
-def read_settings(study: Study, setup: str) -> list[Setting]:
+def read_settings(study: Study, setup: str) -> list[ScoredSetting]:
     """The settings of a setup in the grid's order, with the scores evaluated so far."""
     ids = list(study.evaluation_ids(setup).values())
     trials = study.with_units([unit for unit in study.units_of(setup) if unit.is_trial])
     return [
-        Setting(group[0].method or "", group[0].knobs, tuple(group), _scores(study, group, ids))
+        ScoredSetting(group[0].method or "", group[0].knobs, tuple(group), _scores(study, group, ids))
         for family in trials.families()
         for group in family
     ]
 
 
-def best_settings(settings: Sequence[Setting], chosen: Iterable[Selected]) -> dict[str, Setting]:
+def best_settings(settings: Sequence[ScoredSetting], chosen: Iterable[Selected]) -> dict[str, ScoredSetting]:
     """Method → the setting its family was selected with; before that, the only one of a family that has one."""
-    families: dict[str, list[Setting]] = defaultdict(list)
+    families: dict[str, list[ScoredSetting]] = defaultdict(list)
     for setting in settings:
         families[setting.method].append(setting)
     best = {method: family[0] for method, family in families.items() if len(family) == 1}
@@ -120,7 +120,7 @@ def best_settings(settings: Sequence[Setting], chosen: Iterable[Selected]) -> di
     return {method: best[method] for method in families if method in best}
 
 
-def score_series(setting: Setting, untrained: float | None) -> Series:
+def score_series(setting: ScoredSetting, untrained: float | None) -> Series:
     """Mean pass@1 over steps, from the untrained student's where the run starts there."""
     curve = dict(setting.scores)
     if curve and untrained is not None and not setting.from_supervised:
@@ -128,7 +128,7 @@ def score_series(setting: Setting, untrained: float | None) -> Series:
     return Series(setting.method, setting.knobs, dict(sorted(curve.items())), setting.from_supervised)
 
 
-def metric_series(study: Study, setting: Setting, keys: Sequence[str]) -> dict[str, Series]:
+def metric_series(study: Study, setting: ScoredSetting, keys: Sequence[str]) -> dict[str, Series]:
     """Columns of `metrics.jsonl` over steps; a column that no row has is left out."""
     curves: dict[str, dict[int, list[float]]] = {key: defaultdict(list) for key in keys}
     for unit in setting.units:
@@ -161,7 +161,7 @@ def problem_margin(checkpoint: Candidate) -> float | None:
     return Z * sqrt(variance) / len(rates) if variance > 0 else None
 
 
-def method_grid(settings: Sequence[Setting], candidates: Sequence[Candidate]) -> Grid:
+def method_grid(settings: Sequence[ScoredSetting], candidates: Sequence[Candidate]) -> Grid:
     """Best-over-training scores over the grid of one method, which has at least one setting."""
     method = settings[0].method
     values = {knob: sorted({setting.knobs[knob] for setting in settings}) for knob in settings[0].knobs}

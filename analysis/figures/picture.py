@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from matplotlib.figure import Figure
 
 from analysis.figures import curves
-from analysis.figures.curves import Series, Setting
+from analysis.figures.curves import ScoredSetting, Series
 from analysis.figures.style import WIDTH
 from analysis.scores.candidates import Candidate, Selected
 from orchestrator.experiment.methods import PROPOSED, REFERENCE
@@ -49,19 +49,19 @@ class SetupRuns:
     name: str
     title: str
     study: Study
-    settings: list[Setting]
+    settings: list[ScoredSetting]
     chosen: list[Selected]
-    best: dict[str, Setting]
+    best: dict[str, ScoredSetting]
     untrained: float | None
     width: float = WIDTH
 
-    def family(self, method: str) -> list[Setting]:
+    def family(self, method: str) -> list[ScoredSetting]:
         return [setting for setting in self.settings if setting.method == method]
 
     def candidates(self, method: str) -> tuple[Candidate, ...]:
         return next((selected.pool for selected in self.chosen if selected.best.method == method), ())
 
-    def best_of(self, methods: Sequence[str]) -> list[Setting]:
+    def best_of(self, methods: Sequence[str]) -> list[ScoredSetting]:
         return [self.best[method] for method in methods if method in self.best]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.figures.curves import Setting, Z
+from analysis.figures.curves import ScoredSetting, Z
 from orchestrator.experiment.methods import METHODS, REFERENCE
 from orchestrator.experiment.units import Unit
 from orchestrator.records.rundir import ROLLOUTS, RunReader
@@ -44,14 +44,14 @@ def budgets() -> dict[str, str | None]:
     return {REFERENCE: None} | {method: row.budget for method, row in METHODS.items() if row.budget}
 
 
-def support_points(study: Study, settings: Iterable[Setting]) -> list[SupportPoint]:
+def support_points(study: Study, settings: Iterable[ScoredSetting]) -> list[SupportPoint]:
     """A point for each run whose first steps are complete, of the reference and of methods with a KL budget."""
     wanted = [setting for setting in settings if setting.method in budgets()]
     points = (_point(study, setting, unit) for setting in wanted for unit in setting.units)
     return [point for point in points if point is not None]
 
 
-def _point(study: Study, setting: Setting, unit: Unit) -> SupportPoint | None:
+def _point(study: Study, setting: ScoredSetting, unit: Unit) -> SupportPoint | None:
     run = study.reader(unit)
     if run.next_step < min(POOLED_STEPS, unit.steps):
         return None

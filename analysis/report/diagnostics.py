@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from analysis.figures import curves
-from analysis.figures.curves import Series, Setting
+from analysis.figures.curves import ScoredSetting, Series
 from analysis.labels import method_label, order_methods, setup_title
 from analysis.report.html import Html, element, join, paragraph, section, table
 from analysis.report.texts import decimal
@@ -47,7 +47,7 @@ def _setup(study: Study, chosen: Sequence[Selected], name: str) -> Html:
     return join([heading, *tables])
 
 
-def warmup(best: Mapping[str, Setting]) -> int | None:
+def warmup(best: Mapping[str, ScoredSetting]) -> int | None:
     """The steps that all runs are averaged over: those of the first chosen method that fades, in the table's order."""
     chosen = [best[method] for method in METHODS if method in best]
     return next((setting.warmup for setting in chosen if setting.warmup is not None), None)

@@ -87,7 +87,7 @@ def select(study: Study) -> list[Selected]:
     selected = []
     for name in study.experiment.setups:
         for family in families(study.units_of(name)):
-            evaluated = scores.candidates(study, family)
+            evaluated = scores.scored_checkpoints(study, family)
             best = scores.best_of(evaluated)
             if best is not None:
                 pool = [candidate for candidate in evaluated if candidate.sampled == best.sampled]
@@ -111,7 +111,7 @@ def read_counts(study: Study, unit_ids: tuple[str, ...], ids: Mapping[str, str],
     return counts
 
 
-def _count(study: Study, candidate: scores.Candidate) -> Candidate:
+def _count(study: Study, candidate: scores.ScoredCheckpoint) -> Candidate:
     first, units = candidate.setting[0], tuple(unit.id for unit in candidate.setting)
     ids = study.evaluation_ids(first.setup)
     counts = read_counts(study, units, ids, candidate.step)

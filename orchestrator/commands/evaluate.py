@@ -26,7 +26,7 @@ from orchestrator.engines.interface import Job, ModelFolder
 from orchestrator.engines.memory import needs_gpu
 from orchestrator.errors import UserError, refuse
 from orchestrator.experiment import validate
-from orchestrator.experiment.evaluations import evaluation_ids, problems_wanted
+from orchestrator.experiment.evaluation_protocol import evaluation_ids, problems_wanted
 from orchestrator.experiment.identity import digest
 from orchestrator.experiment.load import data_folder, load_setup
 from orchestrator.experiment.local_models import completed
@@ -166,10 +166,10 @@ def _evaluate(
     job: Job, tokenizer: ModelFolder, data_dir: str | None, seed: int, step: int
 ) -> dict[str, list[ProblemRecord]]:
     """Records of each benchmark of the job's setup."""
-    from orchestrator.workers.evaluator import EvaluatorWorker, Samples
+    from orchestrator.workers.graded_sampling import GradedSampler, Samples
 
     sampler = open_engine(job.setup.engine.rollout, job).sampler()
-    evaluator = EvaluatorWorker(job.setup, tokenizer, sampler, data_dir, job.runtime.grader_deadline_s)
+    evaluator = GradedSampler(job.setup, tokenizer, sampler, data_dir, job.runtime.grader_deadline_s)
     records = {}
     try:
         for key, run in job.setup.evaluation.benchmarks.items():

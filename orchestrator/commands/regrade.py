@@ -15,7 +15,7 @@ from pathlib import Path
 from orchestrator.config import Experiment, Setup
 from orchestrator.data.benchmarks import load_benchmark
 from orchestrator.errors import UserError
-from orchestrator.experiment import evaluations
+from orchestrator.experiment import evaluation_protocol
 from orchestrator.grading.grader import GRADER_VERSION, Gold, Grader
 from orchestrator.records.lease import LeaseHeld
 from orchestrator.records.problem_record import ProblemRecord
@@ -26,7 +26,7 @@ from orchestrator.selection.study import Study
 
 # A sweep's answers repeat over checkpoints and methods.
 REMEMBERED = 1_000_000
-DRAWS = (0, evaluations.FRESH)
+DRAWS = (0, evaluation_protocol.FRESH)
 NOTES = {"carried": "carried over from an older version of the grader", "timed_out": "answers timed out"}
 
 
@@ -115,7 +115,7 @@ def _regrade_unit(run: RunReader, setup: str, golds: Golds, grader: Grader) -> I
 def _ids_by_version(setup: Setup, benchmark: str, draw: int) -> list[str]:
     """Ids of one evaluation under the present version of the grader, then under the older ones, newest first."""
     versions = [str(version) for version in range(int(GRADER_VERSION), 0, -1)]
-    return [evaluations.drawn_evaluation_ids(setup, draw, version)[benchmark] for version in versions]
+    return [evaluation_protocol.drawn_evaluation_ids(setup, draw, version)[benchmark] for version in versions]
 
 
 def _regrade_checkpoint(run: RunReader, ids: list[str], step: int, golds: dict[str, Gold], grader: Grader) -> Recount:

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from orchestrator.experiment import evaluations
-from orchestrator.experiment.evaluations import Sampling
+from orchestrator.experiment import evaluation_protocol
+from orchestrator.experiment.evaluation_protocol import Sampling
 from orchestrator.experiment.kinds import Kind, OfKind
 from orchestrator.experiment.methods import BASE, method_label
 from orchestrator.experiment.units import Family, Unit
@@ -115,7 +115,7 @@ class _Family:
 
     settings: Family
     wants: Wants
-    best: selection.Candidate | None
+    best: selection.ScoredCheckpoint | None
     later: str | None = None
     candidates: frozenset[str] = frozenset()
 
@@ -206,7 +206,7 @@ def _family(study: Study, family: Family) -> _Family:
     """Where a family stands. While it is open, what stands best now is what would be sampled again."""
     setup = study.setup_of(family[0][0])
     now = family_state(study, family)
-    best = selection.best_of(selection.candidates(study, family))
+    best = selection.best_of(selection.scored_checkpoints(study, family))
     if now.settled:
         return _Family(family, now.wants, best)
     members = frozenset(unit.id for setting in family for unit in setting)
@@ -290,7 +290,7 @@ class _View:
         if run.error is not None or self._evaluation_error(unit, run) is not None:
             return "failed"
         if run.trained:
-            rescoring = all(sampling.draw == evaluations.FRESH for sampling in asked)
+            rescoring = all(sampling.draw == evaluation_protocol.FRESH for sampling in asked)
             return "waiting" if rescoring else "queued"
         if run.started:
             return "interrupted"
@@ -310,7 +310,7 @@ class _View:
             return TRAINING if unit.trains else EVALUATING
         asked = self.wanted.get(unit.id)
         if asked:
-            return RESCORING if all(sampling.draw == evaluations.FRESH for sampling in asked) else EVALUATING
+            return RESCORING if all(sampling.draw == evaluation_protocol.FRESH for sampling in asked) else EVALUATING
         return self.later.get(unit.id)
 
     def _doing(self, unit: Unit, run: RunReader, state: str) -> str:
@@ -336,7 +336,7 @@ class _View:
         evaluation, lacking = self.study.setup_of(unit).evaluation, {}
         for sampling, samples in self.wanted.get(unit.id, {}).items():
             evaluation_id = self.study.evaluation_ids(unit.setup, sampling.draw)[sampling.benchmark]
-            problems = evaluations.problems_wanted(evaluation, sampling.benchmark)
+            problems = evaluation_protocol.problems_wanted(evaluation, sampling.benchmark)
             parts = missing(run.slices(evaluation_id, sampling.step), problems, samples, [], problems * samples)
             lacking[sampling] = sum(part.responses for part in parts)
         return lacking
@@ -345,7 +345,7 @@ class _View:
         """`arithmetic_long 120/200`: how far the evaluation is that evaluators work on."""
         claim = self.claimed[unit.id][0]
         benchmark = claim.evaluation_id.rpartition("-")[0]
-        problems = evaluations.problems_wanted(self.study.setup_of(unit).evaluation, benchmark)
+        problems = evaluation_protocol.problems_wanted(self.study.setup_of(unit).evaluation, benchmark)
         wanted = {
             samples * problems
             for sampling, samples in self.wanted.get(unit.id, {}).items()

@@ -7,11 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.config import Experiment
-from orchestrator.experiment.evaluations import Sampling, problems_wanted, samples_at_once
+from orchestrator.experiment.evaluation_protocol import Sampling, problems_wanted, samples_at_once
 from orchestrator.experiment.units import Family, Unit
 from orchestrator.monitor.timings import Costs
 from orchestrator.planning.costs import BLENDED, PLAIN
-from orchestrator.planning.evaluation import checkpoints_evaluated, evaluation_generations, expected_share, family_size
+from orchestrator.planning.evaluation_cost import (
+    checkpoints_evaluated,
+    evaluation_generations,
+    expected_share,
+    family_size,
+)
 from orchestrator.planning.steps import teacher_online_steps
 from orchestrator.records.rundir import RunReader
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.config import Setup
 from orchestrator.engines.memory import Memory
-from orchestrator.planning.evaluation import EvaluationCost
+from orchestrator.planning.evaluation_cost import EvaluationCost
 from orchestrator.planning.plan import Done, Plan, PlannedUnit, Resources
 from orchestrator.planning.ranges import Range
 from orchestrator.planning.totals import (

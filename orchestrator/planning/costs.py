@@ -31,7 +31,7 @@ from orchestrator.engines.memory import (
     sequences_per_step,
     too_small,
 )
-from orchestrator.planning.evaluation import evaluation_generations
+from orchestrator.planning.evaluation_cost import evaluation_generations
 from orchestrator.planning.lengths import LAWS, PROMPT_TOKENS, Lengths
 from orchestrator.planning.ranges import SCENARIOS, Range, Scenario
 from orchestrator.planning.rates import DEFAULT_GPU, GPUS, LAUNCH_LAYERS, RATES, Gpu

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from orchestrator.config import Model, Setup
 from orchestrator.engines.memory import CPU_BATCH, Decoder, decoder, sequences_per_step
 from orchestrator.planning.costs import BLENDED, PLAIN, SUPERVISED
-from orchestrator.planning.evaluation import evaluation_generations
+from orchestrator.planning.evaluation_cost import evaluation_generations
 from orchestrator.planning.measured import Measured, measured_factor
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.ranges import NOTHING, Range, Scenario

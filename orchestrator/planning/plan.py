@@ -14,7 +14,7 @@ from orchestrator.engines.memory import Memory, memory, sequences_per_step
 from orchestrator.experiment.units import Unit, expand, waves
 from orchestrator.planning.assumptions import Assumption, assumptions
 from orchestrator.planning.costs import BLENDED, OTHER, PHASES, PLAIN, SUPERVISED, SetupCosts
-from orchestrator.planning.evaluation import checkpoints_evaluated, evaluation_generations
+from orchestrator.planning.evaluation_cost import checkpoints_evaluated, evaluation_generations
 from orchestrator.planning.measured import Measured
 from orchestrator.planning.ranges import NOTHING, Range
 from orchestrator.planning.rates import DEFAULT_GPU, GPUS, Gpu

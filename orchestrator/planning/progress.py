@@ -10,7 +10,7 @@ from typing import Any
 
 from orchestrator.config import Setup
 from orchestrator.errors import UserError
-from orchestrator.experiment.evaluations import FRESH, Sampling
+from orchestrator.experiment.evaluation_protocol import FRESH, Sampling
 from orchestrator.experiment.units import Unit
 from orchestrator.planning.plan import Done
 from orchestrator.records.rundir import RunReader, started_units

@@ -15,7 +15,7 @@ from orchestrator.engines.memory import sequences_per_step
 from orchestrator.errors import UserError
 from orchestrator.experiment.units import Family, Unit, families
 from orchestrator.planning.costs import PHASES, TRAINING_PHASES
-from orchestrator.planning.evaluation import (
+from orchestrator.planning.evaluation_cost import (
     Disk,
     EvaluationCost,
     budgets,
@@ -195,7 +195,7 @@ def units_left(plan: Plan) -> list[PlannedUnit]:
 
 @lru_cache(maxsize=16)
 def evaluation_budgets(plan: Plan) -> dict[str, EvaluationCost]:
-    """Cost of all of the evaluation under each budget and of rescoring; see `planning.evaluation`."""
+    """Cost of all of the evaluation under each budget and of rescoring; see `planning.evaluation_cost`."""
     full, known = {}, {}
     for planned in plan.units:
         needed = planned.resources

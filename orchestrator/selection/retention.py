@@ -39,7 +39,7 @@ def prune(study: Study) -> None:
 
 
 def _keep_best(study: Study, setting: Setting) -> None:
-    best = scores.best_of(scores.candidates(study, [setting]))
+    best = scores.best_of(scores.scored_checkpoints(study, [setting]))
     if best is None:
         return
     for unit in setting:

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from orchestrator.experiment import evaluations
-from orchestrator.experiment.evaluations import FRESH, Sampling
+from orchestrator.experiment import evaluation_protocol
+from orchestrator.experiment.evaluation_protocol import FRESH, Sampling
 from orchestrator.experiment.units import Family, Setting, Unit
 from orchestrator.records.files import damaged
 from orchestrator.selection import race, scores
@@ -50,7 +50,7 @@ def family_state(study: Study, family: Family) -> FamilyState:
     """
     evaluation = study.setup_of(family[0][0]).evaluation
     members = [unit for setting in family for unit in setting]
-    at_once = evaluations.samples_at_once(evaluation, members[0])
+    at_once = evaluation_protocol.samples_at_once(evaluation, members[0])
     first_rungs = _union(
         _lacking(study, [unit], step, at_once) for unit in members for step in _kept_checkpoints(study, unit)
     )
@@ -72,7 +72,7 @@ def _next_rung(study: Study, family: Family) -> Wants:
     error of a race is spread over all comparisons it may make, hence over all checkpoints that entered it.
     """
     setup = study.setup_of(family[0][0])
-    rungs = evaluations.rungs(setup.evaluation)
+    rungs = evaluation_protocol.rungs(setup.evaluation)
     rivals = [(setting, step) for setting in family for step in scores.evaluated_steps(study, setting)]
     entered = len(rivals)
     for rung in rungs[:-1]:
@@ -111,10 +111,10 @@ def _fresh_samples(study: Study, family: Family) -> Wants:
 
     The samples that selected it favour it: of many checkpoints the one with the luckiest samples was taken.
     """
-    best = scores.best_of(scores.candidates(study, family))
+    best = scores.best_of(scores.scored_checkpoints(study, family))
     if best is None or not _is_kept(study, best.setting, best.step):
         return {}
-    full = evaluations.rungs(study.setup_of(best.setting[0]).evaluation)[-1]
+    full = evaluation_protocol.rungs(study.setup_of(best.setting[0]).evaluation)[-1]
     return _lacking(study, best.setting, best.step, full, FRESH)
 
 
@@ -154,7 +154,7 @@ def _counts(study: Study, benchmark: str, rivals: Sequence[Rival], n: int) -> ra
         correct.append(np.concatenate([seed.correct for seed in seeds]))
         samples.append(np.concatenate([seed.n for seed in seeds]))
     evaluation = study.setup_of(rivals[0][0][0]).evaluation
-    return race.Counts(np.stack(correct), np.stack(samples), evaluations.full_samples(evaluation, benchmark))
+    return race.Counts(np.stack(correct), np.stack(samples), evaluation_protocol.full_samples(evaluation, benchmark))
 
 
 def _union(parts: Iterable[Wants]) -> Wants:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.config import Experiment
-from orchestrator.experiment import evaluations
+from orchestrator.experiment import evaluation_protocol
 from orchestrator.experiment.units import Family, Setting, Unit
 from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.records.rundir import RunReader
@@ -43,7 +43,7 @@ class Tally:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class ScoredCheckpoint:
     """One checkpoint of one setting, its scores averaged over seeds. `sampled` tells how far its evaluation is:
     the sum over benchmarks of the share of the wanted samples that is there.
     """
@@ -117,9 +117,9 @@ def decided_by_family(experiment: Experiment, unit: Unit) -> bool:
     return budget == "adaptive" or len(experiment.seeds_of(unit.method)) > 1
 
 
-def candidates(study: Study, family: Family) -> list[Candidate]:
+def scored_checkpoints(study: Study, family: Family) -> list[ScoredCheckpoint]:
     """Checkpoints of a family that all seeds of their setting have on all benchmarks."""
-    return [_candidate(study, setting, step) for setting in family for step in evaluated_steps(study, setting)]
+    return [_scored(study, setting, step) for setting in family for step in evaluated_steps(study, setting)]
 
 
 def evaluated_steps(study: Study, setting: Setting) -> list[int]:
@@ -129,7 +129,7 @@ def evaluated_steps(study: Study, setting: Setting) -> list[int]:
     return [step for step in sorted(set.intersection(*steps)) if step > 0 or setting[0].is_untrained]
 
 
-def best_of(candidates: Sequence[Candidate]) -> Candidate | None:
+def best_of(candidates: Sequence[ScoredCheckpoint]) -> ScoredCheckpoint | None:
     """The highest mean among those with the most samples; ties go to the earliest checkpoint, then to the grid's order.
 
     So a race is judged on its survivors, and a checkpoint with fewer samples only while there is no other (paper,
@@ -140,7 +140,7 @@ def best_of(candidates: Sequence[Candidate]) -> Candidate | None:
     return max(pool, key=lambda candidate: (candidate.mean, -candidate.step), default=None)
 
 
-def _candidate(study: Study, setting: Setting, step: int) -> Candidate:
+def _scored(study: Study, setting: Setting, step: int) -> ScoredCheckpoint:
     """Scores and samples of a checkpoint that all seeds have; the seed with the fewest samples counts for all."""
     evaluation, means, sampled = study.setup_of(setting[0]).evaluation, [], Fraction(0)
     for benchmark, evaluation_id in study.evaluation_ids(setting[0].setup).items():
@@ -150,9 +150,9 @@ def _candidate(study: Study, setting: Setting, step: int) -> Candidate:
             assert counts is not None, "only evaluated checkpoints are candidates"
             tallies.append(counts)
         means.append(sum((counts.pass_at_1 for counts in tallies), Fraction(0)) / len(tallies))
-        wanted = evaluations.full_samples(evaluation, benchmark)
+        wanted = evaluation_protocol.full_samples(evaluation, benchmark)
         sampled += Fraction(min(wanted, *(counts.samples for counts in tallies)), wanted)
-    return Candidate(tuple(setting), step, sum(means, Fraction(0)) / len(means), sampled)
+    return ScoredCheckpoint(tuple(setting), step, sum(means, Fraction(0)) / len(means), sampled)
 
 
 def _samples(run: RunReader, evaluation_id: str, step: int) -> int:

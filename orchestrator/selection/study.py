@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from orchestrator.config import Experiment, Setup
-from orchestrator.experiment import evaluations
-from orchestrator.experiment.evaluations import FRESH
+from orchestrator.experiment import evaluation_protocol
+from orchestrator.experiment.evaluation_protocol import FRESH
 from orchestrator.experiment.units import Family, Unit, families
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.snapshot import RunSnapshot
@@ -58,7 +58,7 @@ class Study:
         of the whole setup, so they are made once.
         """
         if (setup, draw) not in self._ids:
-            self._ids[setup, draw] = evaluations.drawn_evaluation_ids(self.experiment.setups[setup], draw)
+            self._ids[setup, draw] = evaluation_protocol.drawn_evaluation_ids(self.experiment.setups[setup], draw)
         return self._ids[setup, draw]
 
     def fresh_evaluation_ids(self, setup: str) -> dict[str, str]:

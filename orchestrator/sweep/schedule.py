@@ -4,7 +4,7 @@ A family that has begun is trained to its end before anything else. Then what is
 samples are wanted does the next family begin: so families are decided one after the other, the first of them early,
 and the checkpoints of few families lie on the disk at once. No GPU is ever left without work while there is some.
 
-`tuner` asks for these decisions. Which slice an evaluator takes is its own (`selection.slices_wanted.preference`).
+`tuner` asks for these decisions. Which slice an evaluator takes is its own (`selection.pending_slices.preference`).
 
 No clock, no Ray and no run directory in here: the simulated cluster of the benchmarks runs the same decisions.
 """

@@ -9,10 +9,10 @@ from typing import Any
 
 from ray import tune
 
-from orchestrator.sweep.evaluating import EvaluatorProcess
+from orchestrator.sweep.evaluator_process import EvaluatorProcess
 from orchestrator.sweep.schedule import Evaluating
 from orchestrator.sweep.shared import Sweep
-from orchestrator.sweep.training import TrainingProcess
+from orchestrator.sweep.training_process import TrainingProcess
 
 
 class WorkTrainable(tune.Trainable):

@@ -24,8 +24,8 @@ from orchestrator.records.lease import LeaseHeld
 from orchestrator.records.provenance import provenance
 from orchestrator.records.pulse import Beat
 from orchestrator.records.writer import RunWriter, forget_evaluation_errors
+from orchestrator.selection.pending_slices import pending_slices
 from orchestrator.selection.retention import prune
-from orchestrator.selection.slices_wanted import slices_wanted
 from orchestrator.selection.study import Study
 from orchestrator.sweep.cluster import capacity
 from orchestrator.sweep.prepare import worker_spec
@@ -150,7 +150,7 @@ class SweepSearcher(Searcher, tune.Stopper):
     def _look(self) -> int:
         """How many slices are wanted; lets go of checkpoints of which none is."""
         prune(self._study)
-        return sum(1 for _ in slices_wanted(self._study))
+        return sum(1 for _ in pending_slices(self._study))
 
 
 class _Lately:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from orchestrator.config import Experiment, Setup
-from orchestrator.experiment import evaluations
+from orchestrator.experiment import evaluation_protocol
 from orchestrator.experiment.units import Unit
 from orchestrator.records.columns import STEP_PARTS, TRAIN
 from orchestrator.records.rundir import RunReader
@@ -77,7 +77,7 @@ def projected_rows(unit: Unit, setup: Setup, run: RunReader) -> dict[int, dict[s
     for step, seconds in _seconds(run).items():
         if step in rows:
             rows[step].update(seconds)
-    ids = evaluations.evaluation_ids(setup)
+    ids = evaluation_protocol.evaluation_ids(setup)
     for step in sorted({s for evaluation_id in ids.values() for s in run.evaluated_steps(evaluation_id)}):
         scores = selection.benchmark_scores(run, list(ids.values()), step)
         row = {f"eval/{key}": float(score) for key, score in zip(ids, scores, strict=True) if score is not None}
@@ -143,7 +143,7 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 def _best(unit: Unit, setup: Setup, run: RunReader) -> dict[str, Any]:
     """The best checkpoint, out of how many, and its score on each benchmark; empty without evaluations."""
-    ids = evaluations.evaluation_ids(setup)
+    ids = evaluation_protocol.evaluation_ids(setup)
     known = list(ids.values())
     best = selection.best_step(run, known) if unit.has_scores else None
     if best is None:

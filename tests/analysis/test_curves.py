@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from analysis.figures import curves
-from analysis.figures.curves import Setting
+from analysis.figures.curves import ScoredSetting
 from analysis.scores.candidates import Candidate
 from analysis.table import build
 from orchestrator.config import Experiment
@@ -34,7 +34,7 @@ def two_seeds() -> Loaded:
     return quickstart("seeds=[0,1]")
 
 
-def read(loaded: Loaded, runs: Path, method: str) -> list[Setting]:
+def read(loaded: Loaded, runs: Path, method: str) -> list[ScoredSetting]:
     return [setting for setting in curves.read_settings(Study(*loaded, runs), "arithmetic") if setting.method == method]
 
 

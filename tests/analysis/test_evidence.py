@@ -27,7 +27,7 @@ from orchestrator.cli import main
 from orchestrator.config import Experiment
 from orchestrator.data.benchmarks import BENCHMARKS
 from orchestrator.errors import UserError
-from orchestrator.experiment.evaluations import evaluation_ids, fresh_evaluation_ids
+from orchestrator.experiment.evaluation_protocol import evaluation_ids, fresh_evaluation_ids
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import Unit, expand
 from orchestrator.records.writer import RunWriter

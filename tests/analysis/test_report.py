@@ -27,7 +27,7 @@ from analysis.table import build, formats
 from orchestrator.cli import main
 from orchestrator.config import Experiment
 from orchestrator.errors import UserError
-from orchestrator.experiment.evaluations import evaluation_ids, fresh_evaluation_ids
+from orchestrator.experiment.evaluation_protocol import evaluation_ids, fresh_evaluation_ids
 from orchestrator.experiment.probe import DOCUMENTS, LOGS, probe_unit
 from orchestrator.experiment.units import Unit
 from orchestrator.records.writer import RunWriter

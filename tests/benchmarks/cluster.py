@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from orchestrator.experiment import evaluations
+from orchestrator.experiment import evaluation_protocol
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import Family, Unit, checkpoint_steps, expand, families
-from orchestrator.selection.slices_wanted import preference
+from orchestrator.selection.pending_slices import preference
 from orchestrator.sweep.schedule import Evaluating, Schedule, Training, in_order
 from tests.benchmarks.paper_sweep import PAPER, SUCCESS
 from tests.race_world import WORLDS, Suite, race_of
@@ -78,8 +78,8 @@ class Sweep:
     def _race(self, family: Family, seed: int) -> FamilyRace:
         first, setup = family[0][0], self.experiment.setups[family[0][0].setup]
         benchmarks, evaluation = setup.evaluation.benchmarks, setup.evaluation
-        problems = {key: evaluations.problems_wanted(evaluation, key) for key in benchmarks}
-        sizes = [sum(problems[key] * n for key, n in rung.items()) for rung in evaluations.rungs(evaluation)]
+        problems = {key: evaluation_protocol.problems_wanted(evaluation, key) for key in benchmarks}
+        sizes = [sum(problems[key] * n for key, n in rung.items()) for rung in evaluation_protocol.rungs(evaluation)]
         steps = [0] if first.is_untrained else checkpoint_steps(first, setup)
         everyone = [(unit, step) for setting in family for unit in setting for step in steps]
         alive = [len(everyone)] * len(sizes)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from orchestrator.config import Experiment
-from orchestrator.experiment import evaluations
+from orchestrator.experiment import evaluation_protocol
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.methods import behavior_at
 from orchestrator.experiment.units import Unit, checkpoint_steps, expand
@@ -29,7 +29,7 @@ from orchestrator.records.rundir import METRICS, ROLLOUTS
 from orchestrator.records.slices import Slice
 from orchestrator.records.writer import RunWriter, append_timing, write_slice
 from orchestrator.selection import retention
-from orchestrator.selection.slices_wanted import WantedSlice, slices_wanted
+from orchestrator.selection.pending_slices import PendingSlice, pending_slices
 from orchestrator.selection.study import Study
 from tests.race_world import WORLDS, Floats, Suite, rates
 
@@ -64,7 +64,7 @@ def make(runs: Path) -> Study:
     for unit in study.units:
         _train(study, unit, made_with)
     world = make_world(study)
-    while lacking := list(slices_wanted(study)):
+    while lacking := list(pending_slices(study)):
         for wanted in lacking:
             _evaluate(study, wanted, world)
     retention.prune(study)
@@ -84,7 +84,7 @@ def make_world(study: Study) -> World:
         first, setup = family[0][0], study.setup_of(family[0][0])
         steps = _evaluated_steps(first, study.experiment)
         suites = tuple(
-            Suite(evaluations.problems_wanted(setup.evaluation, key), run.n, SUCCESS[key])
+            Suite(evaluation_protocol.problems_wanted(setup.evaluation, key), run.n, SUCCESS[key])
             for key, run in setup.evaluation.benchmarks.items()
         )
         rng = np.random.default_rng(_seed(first.setup, first.method))
@@ -181,7 +181,7 @@ def _rollouts(rng: np.random.Generator, step: int, prompts: int) -> list[dict[st
     ]
 
 
-def _evaluate(study: Study, wanted: WantedSlice, world: World) -> None:
+def _evaluate(study: Study, wanted: PendingSlice, world: World) -> None:
     """Write one slice, as an evaluator does."""
     part, run = wanted.part, study.reader(wanted.unit)
     benchmark, step, draw = wanted.sampling

@@ -1,7 +1,7 @@
 """What a race saves and what it risks, by simulation: `python -m tests.benchmarks.race [REPETITIONS] [SHARE …]`.
 
 Families of 20 checkpoints a run on the paper's setup A, in worlds whose checkpoints lie near each other or far apart.
-SHAREs try other rungs. The plan's estimate (`orchestrator/planning/evaluation.py`) rests on this table.
+SHAREs try other rungs. The plan's estimate (`orchestrator/planning/evaluation_cost.py`) rests on this table.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 from fractions import Fraction
 from statistics import fmean
 
-from orchestrator.experiment import evaluations
+from orchestrator.experiment import evaluation_protocol
 from tests.race_world import PAPER, WORLDS, race_of
 
 RUNS = (1, 3, 6, 9, 15)
@@ -21,7 +21,7 @@ def main() -> None:
     """Print a row for each family and world."""
     repetitions = int(sys.argv[1]) if len(sys.argv) > 1 else 20
     if sys.argv[2:]:
-        evaluations.SHARES = tuple(map(Fraction, sys.argv[2:]))
+        evaluation_protocol.SHARES = tuple(map(Fraction, sys.argv[2:]))
     print("runs  checkpoints  world    share of generations  largest  same pick  largest loss")
     for runs in RUNS:
         for name, world in WORLDS.items():

@@ -14,7 +14,7 @@ from orchestrator.commands import regrade
 from orchestrator.config import Experiment
 from orchestrator.data.benchmarks import load_benchmark
 from orchestrator.errors import UserError
-from orchestrator.experiment import evaluations
+from orchestrator.experiment import evaluation_protocol
 from orchestrator.experiment.units import Unit
 from orchestrator.grading.grader import GRADER_VERSION, Gold, Grader
 from orchestrator.records.problem_record import ProblemRecord, length_histogram
@@ -49,7 +49,8 @@ def evaluated(runs: Path, unit: Unit, evaluation_id: str, rows: list[ProblemReco
 def trial() -> Trial:
     """The quickstart, its vanilla trial, and the ids of its evaluations."""
     experiment, units = quickstart()
-    return experiment, units, units_of(units, "vanilla")[0], evaluations.evaluation_ids(experiment.setups["arithmetic"])
+    ids = evaluation_protocol.evaluation_ids(experiment.setups["arithmetic"])
+    return experiment, units, units_of(units, "vanilla")[0], ids
 
 
 def contents(runs: Path) -> dict[str, str]:
@@ -90,12 +91,12 @@ def test_scores_of_an_older_grader_are_carried_over(
 ) -> None:
     experiment, units, unit, _ = trial
     setup = experiment.setups[unit.setup]
-    old = evaluations.drawn_evaluation_ids(setup, draw)[BENCHMARK]
+    old = evaluation_protocol.drawn_evaluation_ids(setup, draw)[BENCHMARK]
     evaluated(tmp_path, unit, old, records(0))
     before = contents(tmp_path)
     monkeypatch.setattr(regrade, "GRADER_VERSION", NEXT_VERSION)
     regrade.regrade(Study(experiment, units, tmp_path))
-    new = evaluations.drawn_evaluation_ids(setup, draw, NEXT_VERSION)[BENCHMARK]
+    new = evaluation_protocol.drawn_evaluation_ids(setup, draw, NEXT_VERSION)[BENCHMARK]
     run = RunReader(tmp_path, unit.id)
     assert new != old
     assert run.evaluation(new, STEP) == records(3)
@@ -107,7 +108,7 @@ def test_scores_of_an_older_grader_are_carried_over(
 def test_more_samples_win_over_a_newer_grader(trial: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     experiment, units, unit, ids = trial
     setup = experiment.setups[unit.setup]
-    new = evaluations.evaluation_id(setup, BENCHMARK, NEXT_VERSION)
+    new = evaluation_protocol.evaluation_id(setup, BENCHMARK, NEXT_VERSION)
     monkeypatch.setattr(regrade, "GRADER_VERSION", NEXT_VERSION)
     for older, newer in ((4, 2), (2, 4), (4, 4)):
         evaluated(tmp_path, unit, ids[BENCHMARK], records(0, n=older))

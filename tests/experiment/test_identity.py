@@ -20,7 +20,7 @@ import pytest
 from orchestrator.config import Experiment, Optimizer
 from orchestrator.errors import UserError
 from orchestrator.experiment import identity, made_models
-from orchestrator.experiment.evaluations import evaluation_ids, fresh_evaluation_ids
+from orchestrator.experiment.evaluation_protocol import evaluation_ids, fresh_evaluation_ids
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.probe import probe_unit
 from orchestrator.experiment.units import Unit, expand

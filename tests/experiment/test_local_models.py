@@ -18,7 +18,7 @@ from orchestrator.commands import evaluate
 from orchestrator.config import Experiment, Shape
 from orchestrator.data.files import folder_sha256
 from orchestrator.errors import UserError
-from orchestrator.experiment.evaluations import evaluation_ids
+from orchestrator.experiment.evaluation_protocol import evaluation_ids
 from orchestrator.experiment.load import load_experiment, load_setup
 from orchestrator.experiment.units import expand
 from orchestrator.monitor import status

@@ -19,7 +19,7 @@ from orchestrator.errors import UserError
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.methods import behavior_at, needs_teacher
 from orchestrator.planning import as_json, costs, cpu_time, plan, steps, totals, view
-from orchestrator.planning.evaluation import expected_share
+from orchestrator.planning.evaluation_cost import expected_share
 from orchestrator.planning.lengths import LAWS
 from orchestrator.planning.ranges import NOTHING, Range
 from tests.planning.by_hand import by_hand

@@ -8,7 +8,7 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from orchestrator.experiment import evaluations
+from orchestrator.experiment import evaluation_protocol
 from orchestrator.selection import race
 from tests.race_world import PAPER, WORLDS, Suite, World, play, race_of, rates, samples
 
@@ -19,7 +19,7 @@ FULL = [suite.n for suite in PAPER]
 
 
 def test_rungs_grow_to_the_full_number_of_samples() -> None:
-    sizes = evaluations.rung_sizes(FULL)
+    sizes = evaluation_protocol.rung_sizes(FULL)
     assert sizes[0] == (2, 2, 16, 16, 16)
     assert sizes[-2:] == [(48, 48, 384, 384, 384), (64, 64, 512, 512, 512)]
     assert all(low < high for a, b in pairwise(sizes) for low, high in zip(a, b, strict=True))
@@ -27,11 +27,11 @@ def test_rungs_grow_to_the_full_number_of_samples() -> None:
 
 @pytest.mark.parametrize(("full", "expected"), [(1, [1]), (2, [1, 2]), (4, [1, 2, 3, 4]), (5, [1, 2, 3, 4, 5])])
 def test_few_samples_make_few_rungs(full: int, expected: list[int]) -> None:
-    assert evaluations.rung_sizes([full]) == [(n,) for n in expected]
+    assert evaluation_protocol.rung_sizes([full]) == [(n,) for n in expected]
 
 
 def test_a_rung_may_repeat_a_benchmark_but_not_all_of_them() -> None:
-    sizes = evaluations.rung_sizes([2, 64])
+    sizes = evaluation_protocol.rung_sizes([2, 64])
     assert sizes[:2] == [(1, 2), (1, 4)]
     assert len(set(sizes)) == len(sizes)
 
@@ -140,6 +140,6 @@ def test_with_one_sample_there_is_nothing_to_race_for() -> None:
 
 
 def test_counts_that_are_recorded_decide_alike_again() -> None:
-    rng, sizes = np.random.default_rng(3), evaluations.rung_sizes(FULL)
+    rng, sizes = np.random.default_rng(3), evaluation_protocol.rung_sizes(FULL)
     correct = samples(rng, rates(rng, PAPER, WORLDS["near"], 2, 5), sizes)
     assert play(PAPER, correct, sizes, 0.05) == play(PAPER, correct, sizes, 0.05)

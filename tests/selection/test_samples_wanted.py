@@ -14,19 +14,19 @@ import pytest
 
 from orchestrator.config import Experiment
 from orchestrator.engines.interface import WeightsRef
-from orchestrator.experiment import evaluations
-from orchestrator.experiment.evaluations import Sampling
+from orchestrator.experiment import evaluation_protocol
+from orchestrator.experiment.evaluation_protocol import Sampling
 from orchestrator.experiment.units import Unit, families
 from orchestrator.monitor import status
 from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import RecordWriter, RunWriter
 from orchestrator.selection import retention, scores
+from orchestrator.selection.pending_slices import pending_slices
 from orchestrator.selection.samples_wanted import Wants, wants
-from orchestrator.selection.slices_wanted import slices_wanted
 from orchestrator.selection.study import Study
-from orchestrator.trial.evaluation import Evaluator
-from orchestrator.workers.evaluator import Samples
+from orchestrator.trial.evaluation_loop import EvaluationLoop
+from orchestrator.workers.graded_sampling import Samples
 from tests.fake_runs import quickstart, record, units_of, write_evaluation, write_run
 
 N, PROBLEMS, STEPS = 64, 40, (20, 40, 60)
@@ -64,7 +64,7 @@ class World:
     def wave(self, runs: Path) -> Wants:
         """Sample what is wanted now, and not what that makes wanted; what it was."""
         study = self.study(runs)
-        asked, slices = wants(study), list(slices_wanted(study))
+        asked, slices = wants(study), list(pending_slices(study))
         evaluator = self.evaluator(study)
         for wanted in slices:
             evaluator.sample(wanted)
@@ -74,8 +74,8 @@ class World:
         for _ in self.evaluator(self.study(runs)).slices():
             pass
 
-    def evaluator(self, study: Study) -> Evaluator:
-        return Evaluator(study, lambda _: MadeUp(self), attempts=1)  # pyright: ignore[reportArgumentType]
+    def evaluator(self, study: Study) -> EvaluationLoop:
+        return EvaluationLoop(study, lambda _: MadeUp(self), attempts=1)  # pyright: ignore[reportArgumentType]
 
     def samples(self, unit: Unit, wanted: Samples) -> list[ProblemRecord]:
         if self.calls_left <= 0:
@@ -128,7 +128,8 @@ def evaluation_files(runs: Path) -> dict[str, bytes]:
 
 def full_steps(world: World, runs: Path, unit: Unit) -> set[int]:
     """Checkpoints with all n samples on all benchmarks."""
-    ids, run = evaluations.evaluation_ids(world.experiment.setups[unit.setup]).values(), RunReader(runs, unit.id)
+    ids = evaluation_protocol.evaluation_ids(world.experiment.setups[unit.setup]).values()
+    run = RunReader(runs, unit.id)
     tallies = {step: [scores.tally(run, evaluation_id, step) for evaluation_id in ids] for step in STEPS}
     return {step for step, found in tallies.items() if all(t is not None and t.samples == N for t in found)}
 
@@ -136,7 +137,7 @@ def full_steps(world: World, runs: Path, unit: Unit) -> set[int]:
 def chosen(world: World, runs: Path, name: str = "trust_region") -> tuple[str, int]:
     """Label and step of a family's selected checkpoint."""
     [family] = families(world.family(name))
-    best = scores.best_of(scores.candidates(world.study(runs), family))
+    best = scores.best_of(scores.scored_checkpoints(world.study(runs), family))
     assert best is not None
     return best.setting[0].label, best.step
 
@@ -216,7 +217,7 @@ def test_what_a_race_takes_to_the_end_are_the_counts_of_the_full_protocol(tmp_pa
     complete = full_steps(adaptive, tmp_path / "adaptive", better)
     assert complete
     for step in complete:
-        for evaluation_id in evaluations.evaluation_ids(adaptive.experiment.setups["arithmetic"]).values():
+        for evaluation_id in evaluation_protocol.evaluation_ids(adaptive.experiment.setups["arithmetic"]).values():
             assert raced.evaluation(evaluation_id, step) == reference.evaluation(evaluation_id, step)
 
 
@@ -317,7 +318,7 @@ def test_the_selected_checkpoint_alone_gets_fresh_samples(tmp_path: Path) -> Non
         label, step = chosen(sweep, tmp_path, name)
         expected |= {(unit.id, step) for unit in sweep.family(name) if unit.label == label}
     assert fresh == expected
-    ids = evaluations.fresh_evaluation_ids(sweep.experiment.setups["arithmetic"])
+    ids = evaluation_protocol.fresh_evaluation_ids(sweep.experiment.setups["arithmetic"])
     for unit_id, step in fresh:
         for evaluation_id in ids.values():
             found = scores.tally(RunReader(tmp_path, unit_id), evaluation_id, step)
@@ -328,7 +329,7 @@ def test_the_selected_checkpoint_alone_gets_fresh_samples(tmp_path: Path) -> Non
 def test_fresh_samples_are_others_and_select_nothing(tmp_path: Path) -> None:
     sweep = world("evaluation.budget=full")
     setup = sweep.experiment.setups["arithmetic"]
-    ids, fresh_ids = evaluations.evaluation_ids(setup), evaluations.fresh_evaluation_ids(setup)
+    ids, fresh_ids = evaluation_protocol.evaluation_ids(setup), evaluation_protocol.fresh_evaluation_ids(setup)
     assert set(ids) == set(fresh_ids)
     assert not set(ids.values()) & set(fresh_ids.values())
     sweep.train(tmp_path, "vanilla")
@@ -353,11 +354,10 @@ def test_without_rescoring_selection_is_the_end(tmp_path: Path) -> None:
 def test_how_much_is_sampled_is_in_no_id() -> None:
     setup = world().experiment.setups["arithmetic"]
     for other in ("evaluation.budget=full", "evaluation.error=0.2", "evaluation.rescore=true"):
-        assert evaluations.evaluation_ids(world(other).experiment.setups["arithmetic"]) == evaluations.evaluation_ids(
-            setup
-        )
+        changed = world(other).experiment.setups["arithmetic"]
+        assert evaluation_protocol.evaluation_ids(changed) == evaluation_protocol.evaluation_ids(setup)
     reseeded = world("evaluation.seed=1").experiment.setups["arithmetic"]
-    assert evaluations.evaluation_ids(reseeded) == evaluations.fresh_evaluation_ids(setup)
+    assert evaluation_protocol.evaluation_ids(reseeded) == evaluation_protocol.fresh_evaluation_ids(setup)
 
 
 # --- checkpoints that are kept ---
@@ -434,7 +434,7 @@ def test_a_checkpoint_that_was_dropped_with_fewer_samples_is_not_the_best_any_mo
     [vanilla] = sweep.family("vanilla")
     write_run(tmp_path, sweep.experiment, vanilla, {20: [None, None], 60: [None, None]}, steps=60)
     with closing(RunWriter(tmp_path, vanilla.id)) as run:
-        for evaluation_id in evaluations.evaluation_ids(sweep.experiment.setups["arithmetic"]).values():
+        for evaluation_id in evaluation_protocol.evaluation_ids(sweep.experiment.setups["arithmetic"]).values():
             write_evaluation(run, evaluation_id, 40, [record(4, 4, f"p{index}") for index in range(PROBLEMS)])
     sweep.rates = {("Vanilla", 20): 0.9, ("Vanilla", 60): 0.1}
     sweep.finish(tmp_path)

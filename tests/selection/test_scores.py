@@ -13,7 +13,7 @@ from analysis.table import build
 from analysis.table.model import Row, Table
 from orchestrator.cli import main
 from orchestrator.config import Experiment
-from orchestrator.experiment.evaluations import evaluation_ids
+from orchestrator.experiment.evaluation_protocol import evaluation_ids
 from orchestrator.experiment.units import Unit
 from orchestrator.monitor import status
 from orchestrator.records.problem_record import ProblemRecord

@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.cli import main
 from orchestrator.config import Experiment
-from orchestrator.experiment.evaluations import evaluation_ids, fresh_evaluation_ids
+from orchestrator.experiment.evaluation_protocol import evaluation_ids, fresh_evaluation_ids
 from orchestrator.experiment.units import Unit
 from orchestrator.monitor import status
 from orchestrator.monitor.status import Session, UnitStatus, overview

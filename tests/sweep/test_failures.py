@@ -13,7 +13,7 @@ from orchestrator.errors import NotFinite, UserError, WrongWeights
 from orchestrator.records.lease import LeaseHeld
 from orchestrator.records.log import RunLog
 from orchestrator.sweep.failures import failure_of
-from orchestrator.sweep.training import leaner
+from orchestrator.sweep.training_process import leaner
 from tests import tiny
 
 

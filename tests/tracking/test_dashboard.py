@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from orchestrator.cli import main
-from orchestrator.experiment.evaluations import evaluation_ids
+from orchestrator.experiment.evaluation_protocol import evaluation_ids
 from orchestrator.experiment.identity import model_identity
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import expand
@@ -28,7 +28,7 @@ from orchestrator.selection.study import Study
 from orchestrator.sweep import prepare
 from orchestrator.tracking.dashboard import COST, OBJECTIVE, SECONDS, TRUST_REGION, dashboard, logged_columns, panels
 from orchestrator.tracking.projection import projected_rows, results_id
-from orchestrator.trial.loop import run_unit
+from orchestrator.trial.training_loop import run_unit
 from orchestrator.workers.roles import inline_roles
 from tests.fake_runs import QUICKSTART, quickstart, units_of, write_evaluation, write_run
 from tests.sweeps import ROOT, environment, write_experiment
@@ -65,7 +65,7 @@ class EverySecond:
 def logged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, set[str]]]:
     """Method → W&B names of a unit that really took two steps."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("orchestrator.trial.loop.Grader", EverySecond)
+        patch.setattr("orchestrator.trial.training_loop.Grader", EverySecond)
         yield names_of(tmp_path_factory.mktemp("logged"))
 
 

@@ -16,14 +16,14 @@ from orchestrator.records.rundir import CANARY
 from orchestrator.records.writer import RunWriter
 from orchestrator.workers.canary import canary, canary_ids, check_canary
 from orchestrator.workers.engines import Engines, job_of
-from orchestrator.workers.evaluator import EvaluatorWorker
+from orchestrator.workers.graded_sampling import GradedSampler
 from orchestrator.workers.learner import LearnerWorker
 from orchestrator.workers.spec import WorkerSpec
 from tests import tiny
 
 
-def evaluator(spec: WorkerSpec) -> EvaluatorWorker:
-    return EvaluatorWorker(spec.setup, spec.teacher, TorchEngine(job_of(spec)).sampler(), None, 5.0)
+def evaluator(spec: WorkerSpec) -> GradedSampler:
+    return GradedSampler(spec.setup, spec.teacher, TorchEngine(job_of(spec)).sampler(), None, 5.0)
 
 
 def test_log_probs_are_those_of_a_plain_reading(tmp_path: Path) -> None:

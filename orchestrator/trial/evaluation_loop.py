@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from orchestrator.engines.catalog import open_engine
 from orchestrator.engines.interface import Job, WeightsRef
 from orchestrator.errors import NotFinite
-from orchestrator.experiment import evaluations
+from orchestrator.experiment import evaluation_protocol
 from orchestrator.experiment.units import Unit
 from orchestrator.records.claims import Claims
 from orchestrator.records.columns import EVALUATE, EVALUATING, RESCORING
@@ -22,10 +22,10 @@ from orchestrator.records.lease import Lease
 from orchestrator.records.log import RunLog
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import append_timing, note_evaluation_error, write_slice
+from orchestrator.selection.pending_slices import PendingSlice, pending_slices, preference
 from orchestrator.selection.scores import mean_score
-from orchestrator.selection.slices_wanted import WantedSlice, preference, slices_wanted
 from orchestrator.selection.study import Study
-from orchestrator.workers.evaluator import EvaluatorWorker, Samples
+from orchestrator.workers.graded_sampling import GradedSampler, Samples
 from orchestrator.workers.spec import Pairs
 
 REFRESH_FACTOR = 20  # what is wanted is read again after that many times the seconds that reading takes
@@ -38,29 +38,29 @@ class EvaluationFailed(Exception):
     the next one, which so knows how often the slice was begun.
     """
 
-    def __init__(self, wanted: WantedSlice, claim: Lease):
+    def __init__(self, wanted: PendingSlice, claim: Lease):
         super().__init__(f"{wanted.unit.id}: step {wanted.sampling.step} of {wanted.sampling.benchmark}")
         self.wanted, self.claim = wanted, claim
 
 
-class Evaluator:
+class EvaluationLoop:
     """Works off the slices of a study; holds the models of one setup at a time.
 
     `open_worker(setup)` gives what samples for a setup, in the untrained student's weights. A slice whose process died
     `attempts` times is given up: its checkpoint gets an error.
     """
 
-    def __init__(self, study: Study, open_worker: Callable[[str], EvaluatorWorker], attempts: int):
+    def __init__(self, study: Study, open_worker: Callable[[str], GradedSampler], attempts: int):
         self._study, self._open_worker, self._attempts = study, open_worker, attempts
         self._claims = Claims(study.runs)
-        self._worker: EvaluatorWorker | None = None
+        self._worker: GradedSampler | None = None
         self._setup: str | None = None  # whose models the worker has
         self._loaded: tuple[str, int | None] | None = None  # whose weights: unit and step, or setup and None at first
         self._verified: set[tuple[str, int]] = set()
-        self._wanted: list[WantedSlice] = []
+        self._wanted: list[PendingSlice] = []
         self._read_until = 0.0
 
-    def slices(self) -> Iterator[WantedSlice]:
+    def slices(self) -> Iterator[PendingSlice]:
         """Sample one slice after the other, until none is left that nobody works on. Raises EvaluationFailed."""
         while (chosen := self._choose()) is not None:
             wanted, claim = chosen
@@ -79,7 +79,7 @@ class Evaluator:
 
     # --- which slice comes next ---
 
-    def _choose(self) -> tuple[WantedSlice, Lease] | None:
+    def _choose(self) -> tuple[PendingSlice, Lease] | None:
         """Claim the next slice: of the loaded checkpoint, else what decides a family, else of the same setup."""
         fresh = self._refresh()
         while True:
@@ -98,12 +98,12 @@ class Evaluator:
         begun = time.monotonic()
         if begun < self._read_until:
             return False
-        self._wanted = list(slices_wanted(self._study))
+        self._wanted = list(pending_slices(self._study))
         now = time.monotonic()
         self._read_until = now + REFRESH_FACTOR * (now - begun)
         return True
 
-    def _claim(self, wanted: WantedSlice) -> Lease | None:
+    def _claim(self, wanted: PendingSlice) -> Lease | None:
         """The claim on a slice; None if somebody has it, or had it until now."""
         run, step = self._study.reader(wanted.unit), wanted.sampling.step
         claim = self._claims.take(run.unit_id, wanted.evaluation_id, step, wanted.part)
@@ -120,11 +120,11 @@ class Evaluator:
 
     # --- sampling it ---
 
-    def sample(self, wanted: WantedSlice) -> None:
+    def sample(self, wanted: PendingSlice) -> None:
         """Sample and grade a slice and write its records, unless somebody has done so by then."""
         run, unit = self._study.reader(wanted.unit), wanted.unit
         benchmark, step, draw = wanted.sampling
-        name = RESCORING if draw == evaluations.FRESH else EVALUATING
+        name = RESCORING if draw == evaluation_protocol.FRESH else EVALUATING
         worker = self._worker_with(unit, step, run)
         started, part = time.monotonic(), wanted.part
         problems, samples = range(part.problem, part.problem_end), range(part.sample, part.sample_end)
@@ -144,7 +144,7 @@ class Evaluator:
             if score is not None:
                 log.line(f"step {step}: pass@1 {100 * score:.1f} % over {len(ids)} benchmarks")
 
-    def _worker_with(self, unit: Unit, step: int, run: RunReader) -> EvaluatorWorker:
+    def _worker_with(self, unit: Unit, step: int, run: RunReader) -> GradedSampler:
         """The worker of the unit's setup, with the weights of a checkpoint; step 0 is the untrained student."""
         at_first = (unit.setup, None)
         if self._worker is None or self._setup != unit.setup or (unit.is_untrained and self._loaded != at_first):
@@ -162,15 +162,15 @@ class Evaluator:
         return self._worker
 
 
-def worker_opener(study: Study, pairs: Pairs) -> Callable[[str], EvaluatorWorker]:
+def worker_opener(study: Study, pairs: Pairs) -> Callable[[str], GradedSampler]:
     """Opens the engine that samples a setup's student in this process."""
 
-    def open_worker(name: str) -> EvaluatorWorker:
+    def open_worker(name: str) -> GradedSampler:
         experiment, setup = study.experiment, study.experiment.setups[name]
         student, teacher = pairs[name]
         sampler = open_engine(setup.engine.rollout, Job(setup, experiment.runtime, student, trains=False)).sampler()
         deadline_s = experiment.runtime.grader_deadline_s
-        return EvaluatorWorker(setup, teacher, sampler, experiment.data_dir, deadline_s)
+        return GradedSampler(setup, teacher, sampler, experiment.data_dir, deadline_s)
 
     return open_worker
 

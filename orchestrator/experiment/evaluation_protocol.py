@@ -1,4 +1,4 @@
-"""Evaluations of an experiment: their ids, how many samples they want, and in which rungs."""
+"""How an experiment evaluates: the ids of its evaluations, how many samples they want, and in which rungs."""
 
 from __future__ import annotations
 

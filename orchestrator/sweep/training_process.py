@@ -77,7 +77,7 @@ class TrainingProcess:
 
     def _begin(self) -> Iterator[int]:
         # Here and not above: the driver imports this file too, and needs neither torch nor transformers.
-        from orchestrator.trial.loop import run_unit
+        from orchestrator.trial.training_loop import run_unit
         from orchestrator.workers.actors import start_roles
 
         study, unit = self._sweep.study, self._unit

@@ -15,8 +15,8 @@ import numpy as np
 
 from orchestrator.config import Experiment, Setup
 from orchestrator.engines.memory import GIB, decoder
-from orchestrator.experiment import evaluations
-from orchestrator.experiment.evaluations import full_samples, problems_wanted
+from orchestrator.experiment import evaluation_protocol
+from orchestrator.experiment.evaluation_protocol import full_samples, problems_wanted
 from orchestrator.experiment.units import Family, Unit, checkpoint_steps
 from orchestrator.planning.ranges import Range
 
@@ -142,6 +142,6 @@ def _first_rung_share(setup: Setup) -> float:
     generations = evaluation_generations(setup)
     n = [full_samples(setup.evaluation, benchmark) for benchmark in generations]
     first_rung = 0.0
-    for of_benchmark, samples, full in zip(generations.values(), evaluations.rung_sizes(n)[0], n, strict=True):
+    for of_benchmark, samples, full in zip(generations.values(), evaluation_protocol.rung_sizes(n)[0], n, strict=True):
         first_rung += of_benchmark * samples / full
     return first_rung / sum(generations.values())

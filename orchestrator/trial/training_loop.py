@@ -1,6 +1,6 @@
 """The loop of one unit, from wherever its run directory stands to the end of its training.
 
-Its checkpoints are evaluated by others: see `trial.evaluation`.
+Its checkpoints are evaluated by others: see `trial.evaluation_loop`.
 """
 
 from __future__ import annotations

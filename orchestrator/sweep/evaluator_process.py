@@ -16,8 +16,8 @@ from orchestrator.sweep.schedule import Evaluating
 from orchestrator.sweep.shared import SAMPLED, Sweep
 
 if TYPE_CHECKING:
-    from orchestrator.selection.slices_wanted import WantedSlice
-    from orchestrator.trial.evaluation import EvaluationFailed, Evaluator
+    from orchestrator.selection.pending_slices import PendingSlice
+    from orchestrator.trial.evaluation_loop import EvaluationFailed, EvaluationLoop
 
 
 class EvaluatorProcess:
@@ -26,18 +26,18 @@ class EvaluatorProcess:
     def __init__(self, sweep: Sweep, work: Evaluating):
         self._sweep, self._name = sweep, sweep.name_of(work)
         self._pulse: Pulse | None = None
-        self._evaluator: Evaluator | None = None
-        self._slices: Iterator[WantedSlice] | None = None
+        self._evaluator: EvaluationLoop | None = None
+        self._slices: Iterator[PendingSlice] | None = None
 
     def step(self) -> dict[str, Any]:
         """Tune's result. Raises what another attempt, in a new process, may not meet again."""
         # Here and not above: the driver imports this file too, and needs neither torch nor transformers.
-        from orchestrator.trial.evaluation import EvaluationFailed, Evaluator, worker_opener
+        from orchestrator.trial.evaluation_loop import EvaluationFailed, EvaluationLoop, worker_opener
 
         sweep = self._sweep
         if self._evaluator is None:
             self._pulse = Pulse(pulse_path(sweep.study.runs, self._name), ray.get_runtime_context().get_node_id())
-            self._evaluator = Evaluator(sweep.study, worker_opener(sweep.study, sweep.pairs), sweep.attempts)
+            self._evaluator = EvaluationLoop(sweep.study, worker_opener(sweep.study, sweep.pairs), sweep.attempts)
         try:
             self._slices = self._slices or self._evaluator.slices()
             sampled = next(self._slices, None)

@@ -20,7 +20,7 @@ from orchestrator.experiment.units import expand
 from orchestrator.models.embedded import build
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import RunWriter
-from orchestrator.trial.loop import run_unit
+from orchestrator.trial.training_loop import run_unit
 from orchestrator.workers.learner import LearnerWorker
 from orchestrator.workers.placement import RoleName
 from orchestrator.workers.roles import Here, Inline, Roles, inline_roles

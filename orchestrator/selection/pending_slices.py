@@ -1,4 +1,7 @@
-"""The samples that are wanted, cut into slices that any evaluator can take; a projection, as `samples_wanted` is."""
+"""The slices that wait for an evaluator: what `samples_wanted` asks for, cut into parts that any evaluator can take.
+
+It is a projection of the run directories, as `samples_wanted` is.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from orchestrator.experiment import evaluations
-from orchestrator.experiment.evaluations import Sampling
+from orchestrator.experiment import evaluation_protocol
+from orchestrator.experiment.evaluation_protocol import Sampling
 from orchestrator.experiment.units import Unit
 from orchestrator.records.slices import Slice, missing
 from orchestrator.selection.samples_wanted import family_state
@@ -15,7 +18,7 @@ from orchestrator.selection.study import Study
 
 
 @dataclass(frozen=True)
-class WantedSlice:
+class PendingSlice:
     """One part of what a checkpoint lacks; its family waits for nothing else if it `decides`."""
 
     unit: Unit
@@ -51,7 +54,7 @@ def preference(wanted: Slicelike, loaded: object, setup: str | None) -> tuple[bo
     return wanted.checkpoint != loaded, not wanted.decides, wanted.unit.setup != setup
 
 
-def slices_wanted(study: Study) -> Iterator[WantedSlice]:
+def pending_slices(study: Study) -> Iterator[PendingSlice]:
     """Every slice that can and should be sampled now, family by family, the oldest checkpoints first.
 
     Those of a checkpoint whose evaluation failed (`RunReader.evaluation_error`) are left out.
@@ -64,16 +67,16 @@ def slices_wanted(study: Study) -> Iterator[WantedSlice]:
                 yield from _slices_of(study, units[unit_id], sampling, samples, decides)
 
 
-def _slices_of(study: Study, unit: Unit, sampling: Sampling, samples: int, decides: bool) -> Iterator[WantedSlice]:
+def _slices_of(study: Study, unit: Unit, sampling: Sampling, samples: int, decides: bool) -> Iterator[PendingSlice]:
     """What one evaluation of a checkpoint lacks of its first `samples` samples."""
     evaluation = study.setup_of(unit).evaluation
     run, evaluation_id = study.reader(unit), study.evaluation_ids(unit.setup, sampling.draw)[sampling.benchmark]
     if run.evaluation_error(evaluation_id, sampling.step) is not None:
         return
-    problems = evaluations.problems_wanted(evaluation, sampling.benchmark)
+    problems = evaluation_protocol.problems_wanted(evaluation, sampling.benchmark)
     # Races compare counts at the rungs, so slices of the samples that select end there.
-    rungs = evaluations.rungs(evaluation) if sampling.draw == 0 else []
+    rungs = evaluation_protocol.rungs(evaluation) if sampling.draw == 0 else []
     cuts = [rung[sampling.benchmark] for rung in rungs]
     most = study.experiment.runtime.slice_responses
     for part in missing(run.slices(evaluation_id, sampling.step), problems, samples, cuts, most):
-        yield WantedSlice(unit, sampling, evaluation_id, part, decides)
+        yield PendingSlice(unit, sampling, evaluation_id, part, decides)

@@ -1,4 +1,7 @@
-"""What an evaluator holds: a sampler with one student's weights at a time, prompts, and a grader."""
+"""Samples and their grades, in one process: a sampler with one student's weights at a time, prompts, and a grader.
+
+An evaluator holds one (`trial.evaluation_loop`), and so does `trb eval`.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ class _Counts:
     grades: list[Grade] = field(default_factory=list)
 
 
-class EvaluatorWorker:
+class GradedSampler:
     """Samples and grades responses of a student in the weights it was told last, or in those its sampler began with."""
 
     def __init__(
