@@ -3,7 +3,7 @@
 Rooms by floors, the lowest first. A room imports from lower floors and from within itself; `tests/test_layout.py` reads
 this table.
 
-    errors, rules, cores
+    errors, rules, cores, start_up
     config
     policy, records
     grading, rollouts

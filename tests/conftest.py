@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
+
+from orchestrator.start_up import quick_imports
 
 # Folders whose files take ten seconds and more: they come before the many that take one, so that no process waits long
 # for another at the end.
@@ -24,3 +28,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[object]:
+    """Collecting imports all that is tested."""
+    with quick_imports():
+        return (yield)

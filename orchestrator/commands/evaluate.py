@@ -34,6 +34,7 @@ from orchestrator.models import checkpoints
 from orchestrator.records.files import write_atomically
 from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.selection.scores import pass_at_1
+from orchestrator.start_up import quick_imports
 from orchestrator.sweep import prepare
 
 
@@ -166,7 +167,8 @@ def _evaluate(
     job: Job, tokenizer: ModelFolder, data_dir: str | None, seed: int, step: int
 ) -> dict[str, list[ProblemRecord]]:
     """Records of each benchmark of the job's setup."""
-    from orchestrator.workers.graded_sampling import GradedSampler, Samples
+    with quick_imports():
+        from orchestrator.workers.graded_sampling import GradedSampler, Samples
 
     sampler = open_engine(job.setup.engine.rollout, job).sampler()
     evaluator = GradedSampler(job.setup, tokenizer, sampler, data_dir, job.runtime.grader_deadline_s)

@@ -16,6 +16,7 @@ from orchestrator.records.lease import LeaseHeld
 from orchestrator.records.provenance import provenance
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection.study import Study
+from orchestrator.start_up import quick_imports
 from orchestrator.sweep import prepare
 from orchestrator.sweep.prepare import worker_spec
 from orchestrator.workers.spec import WorkerSpec, resolved
@@ -44,7 +45,8 @@ def _missing(study: Study) -> list[Unit]:
 
 
 def _run(study: Study, spec: WorkerSpec, console: Console) -> None:
-    from orchestrator.trial.probe import run_probe  # torch takes seconds to import
+    with quick_imports():
+        from orchestrator.trial.probe import run_probe  # torch takes seconds to import
 
     unit = spec.unit
     if not console.is_terminal:

@@ -24,6 +24,7 @@ from orchestrator.records.rundir import RunReader
 from orchestrator.selection.damage import refuse_damaged
 from orchestrator.selection.retention import prune
 from orchestrator.selection.study import Study
+from orchestrator.start_up import quick_imports
 from orchestrator.sweep import prepare
 from orchestrator.sweep.environment import prepare_environment
 from orchestrator.sweep.preflight import check_address, check_runs_folder
@@ -136,7 +137,8 @@ def _run(job: Submission, missing: list[Unit]) -> bool:
         job.mirror.announce()
         job.say(f"joining the Ray cluster at {job.address}…" if job.address else "starting Ray…")
         prepare_environment(private=job.address is None)
-        from orchestrator.sweep import cluster, tuner  # Ray takes seconds to import
+        with quick_imports():
+            from orchestrator.sweep import cluster, tuner  # Ray takes seconds to import
 
         with cluster.cluster(job.address, job.study.runs):
             cluster.check_placement(missing)

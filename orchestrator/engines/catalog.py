@@ -13,6 +13,7 @@ from typing import Literal
 
 from orchestrator.engines.interface import Engine, Job, OpenEngine
 from orchestrator.errors import refuse
+from orchestrator.start_up import quick_imports
 
 Role = Literal["sampler", "scorer", "trainer"]
 
@@ -63,7 +64,8 @@ def open_engine(name: str, job: Job) -> Engine:
     require(name)
     module = ENGINES[name].module
     assert module is not None
-    opener: OpenEngine = importlib.import_module(module).open_engine
+    with quick_imports():
+        opener: OpenEngine = importlib.import_module(module).open_engine
     return opener(job)
 
 

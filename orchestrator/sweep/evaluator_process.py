@@ -11,6 +11,7 @@ import ray
 from orchestrator.records.log import RunLog
 from orchestrator.records.pulse import Pulse, pulse_path
 from orchestrator.records.writer import note_evaluation_error
+from orchestrator.start_up import quick_imports
 from orchestrator.sweep.failures import failure_of
 from orchestrator.sweep.schedule import Evaluating
 from orchestrator.sweep.shared import SAMPLED, Sweep
@@ -32,7 +33,8 @@ class EvaluatorProcess:
     def step(self) -> dict[str, Any]:
         """Tune's result. Raises what another attempt, in a new process, may not meet again."""
         # Here and not above: the driver imports this file too, and needs neither torch nor transformers.
-        from orchestrator.trial.evaluation_loop import EvaluationFailed, EvaluationLoop, worker_opener
+        with quick_imports():
+            from orchestrator.trial.evaluation_loop import EvaluationFailed, EvaluationLoop, worker_opener
 
         sweep = self._sweep
         if self._evaluator is None:

@@ -19,6 +19,7 @@ from orchestrator.records.log import LogHandler
 from orchestrator.records.provenance import provenance
 from orchestrator.records.pulse import Pulse, pulse_path
 from orchestrator.records.writer import RunWriter
+from orchestrator.start_up import quick_imports
 from orchestrator.sweep.failures import OUT_OF_MEMORY, Failure, failure_of
 from orchestrator.sweep.prepare import worker_spec
 from orchestrator.sweep.schedule import Training
@@ -77,8 +78,9 @@ class TrainingProcess:
 
     def _begin(self) -> Iterator[int]:
         # Here and not above: the driver imports this file too, and needs neither torch nor transformers.
-        from orchestrator.trial.training_loop import run_unit
-        from orchestrator.workers.actors import start_roles
+        with quick_imports():
+            from orchestrator.trial.training_loop import run_unit
+            from orchestrator.workers.actors import start_roles
 
         study, unit = self._sweep.study, self._unit
         spec = worker_spec(unit, study.experiment, study.runs, self._sweep.pairs[unit.setup])
