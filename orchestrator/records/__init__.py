@@ -2,6 +2,7 @@
 
 Imports `errors` and `config`. Whoever wants to know or note what became of a unit asks here; no other room spells a
 path inside a run directory. `rundir` lists its files and reads them, `writer` writes them and says what a kill leaves.
-`snapshot` reads a directory at one moment, with the `index` of what its files held before. `columns` lists what a
-training step logs and what is clocked; `statistics` are taken over logged rows.
+`slices` cuts an evaluation into parts, whose files `slice_files` reads; `claims` says who works on which. `snapshot`
+reads a directory at one moment, with the `index` of what its files held before. `columns` lists what a training step
+logs and what is clocked; `statistics` are taken over logged rows.
 """

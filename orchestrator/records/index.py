@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.records.files import Damaged, sealed_lines, unsealed_lines, write_atomically
+from orchestrator.records.slice_files import SliceCounts
 
 # What a slice's counts or a stamp are made of. A change to either needs another number, so that older files are not
 # believed. Values under a name (`Index.value`) get another name where their meaning changes.
@@ -31,15 +32,6 @@ Stamp = tuple[int, int, int, int]
 def stamp_of(stat: os.stat_result) -> Stamp:
     """What changes whenever a file is written or replaced: its size, times of content and inode (ns), and inode."""
     return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino
-
-
-@dataclass(frozen=True, eq=False)
-class SliceCounts:
-    """Counts of one slice: `correct` samples (problems,) of each of its `problems`, and the tokens of all of them."""
-
-    problems: tuple[str, ...]
-    correct: NDArray[np.int64]
-    tokens: int
 
 
 @dataclass

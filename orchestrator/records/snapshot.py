@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from orchestrator.records.files import list_folder
-from orchestrator.records.index import SliceCounts, Stamp, index_of, stamp_of
+from orchestrator.records.index import Stamp, index_of, stamp_of
 from orchestrator.records.rundir import METRICS, ROLLOUTS, RunReader, committed_bytes
+from orchestrator.records.slice_files import SliceCounts
 from orchestrator.records.slices import Slice, disjoint, parse
 
 T = TypeVar("T")

@@ -34,6 +34,7 @@ from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.records.rundir import (
     ATTEMPTS,
     CONFIG,
+    DATA,
     DONE,
     ERROR,
     LEARNER_STATE,
@@ -144,11 +145,10 @@ class RunWriter(RecordWriter):
 
     def describe_data(self, counts: dict[str, Any]) -> None:
         """Write `data.json` once: what the training data hold, what was left out, where the golds come from."""
-        name = "data.json"
-        if self.document(name) is None:
-            self.write_document(name, counts)
+        if self.document(DATA) is None:
+            self.write_document(DATA, counts)
         else:  # by an attempt that may have ended before its first commit
-            self._documents[name] = file_sha256(self.path / name)
+            self._documents[DATA] = file_sha256(self.path / DATA)
 
     # --- rows and documents ---
 

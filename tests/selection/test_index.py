@@ -16,7 +16,7 @@ from analysis import costs
 from analysis.table.build import results_table
 from analysis.table.formats import FORMATS
 from orchestrator.monitor import status
-from orchestrator.records import index
+from orchestrator.records import index, slice_files
 from orchestrator.records.columns import TRAIN
 from orchestrator.records.files import Damaged
 from orchestrator.records.rundir import METRICS, RunReader
@@ -78,8 +78,9 @@ def test_a_later_look_says_the_same_and_reads_no_file_that_it_knows(
     study: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = look_without(study)
-    for name in ("_sealed", "_rows", "_clock"):
+    for name in ("_rows", "_clock"):
         monkeypatch.setattr(RunReader, name, never)
+    monkeypatch.setattr(slice_files, "_lines", never)
     assert look(study) == expected
 
 
