@@ -16,7 +16,6 @@ from orchestrator.monitor.status import STATES, FamilyStatus, Overview, UnitStat
 MOST_ROWS = 40  # of units; larger sweeps show a line for each family
 GAP = 2  # blanks between columns
 STYLES = {"done": "green", "running": "cyan", "failed": "red", "interrupted": "yellow"}
-SORTS = ("score", "name", "state", "left")
 ALWAYS_SHOWN = ("running", "failed", "interrupted")
 
 Row = tuple[list[str], str]  # cells, style of the row's state
@@ -26,7 +25,8 @@ def status_view(
     overview: Overview, width: int, rows: int = MOST_ROWS, every: bool = False, sort: str | None = None
 ) -> Group:
     """The units if there are at most `rows` of them or `every` is asked for, else a line for each family and the units
-    that need a look; the line of the sweep below. Nothing is cropped from `width` 60 on. `sort` is one of SORTS.
+    that need a look; the line of the sweep below. Nothing is cropped from `width` 60 on. `sort` is
+    `score`, `name`, `state` or `left`.
     """
     if every or sort or len(overview.units) <= rows:
         parts: list[Table | Text] = [unit_table(ordered(overview.units, sort) if sort else overview.units, width)]

@@ -22,15 +22,12 @@ Role = Literal["sampler", "scorer", "trainer"]
 class EngineInfo:
     """What an engine can do.
 
-    `blends`: it can sample from behaviors that need the teacher. `keyed`: its samples are the same bytes after any
-    restart and in any batch, and not only of the same law. `gpus` are how many GPUs an instance can use; 0 is a CPU.
-    `module` has a function `open_engine(job)`; None: the engine is planned with and does not exist here yet.
+    `blends`: it can sample from behaviors that need the teacher. `module` has a function `open_engine(job)`; where it
+    is None, the engine is planned with and does not exist here yet.
     """
 
     roles: frozenset[Role]
     blends: bool
-    keyed: bool
-    gpus: range
     module: str | None
 
 
@@ -39,15 +36,11 @@ ENGINES: Mapping[str, EngineInfo] = MappingProxyType(
         "torch": EngineInfo(
             roles=frozenset({"sampler", "scorer", "trainer"}),
             blends=True,
-            keyed=True,
-            gpus=range(2),
             module="orchestrator.engines.torch.engine",
         ),
         "sglang": EngineInfo(
             roles=frozenset({"sampler"}),
             blends=True,
-            keyed=False,
-            gpus=range(1, 2),
             module=None,
         ),
     }

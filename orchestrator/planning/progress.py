@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.config import Setup
 from orchestrator.errors import UserError
 from orchestrator.experiment.evaluation_protocol import FRESH, Sampling
 from orchestrator.experiment.units import Unit
@@ -84,7 +83,7 @@ def reasons(study: Study) -> list[Reason]:
     for unit in study.units:
         run = study.reader(unit)
         if run.started or run.trained:
-            found.append(Reason(unit, _why_started(unit, run, wanted.get(unit.id, {}), study.setup_of(unit))))
+            found.append(Reason(unit, _why_started(unit, run, wanted.get(unit.id, {}))))
         else:
             waits = [needed for needed in unit.depends_on if not study.reader(needed).trained]
             why = f"missing; waits for {waits[0]}" if waits else "missing"
@@ -92,7 +91,7 @@ def reasons(study: Study) -> list[Reason]:
     return found
 
 
-def _why_started(unit: Unit, run: RunReader, wanted: Mapping[Sampling, int], setup: Setup) -> str:
+def _why_started(unit: Unit, run: RunReader, wanted: Mapping[Sampling, int]) -> str:
     if unit.trains and not run.trained:
         failed = f", failed: {run.error}" if run.error else ""
         return f"{'runs now' if run.running else 'training incomplete'}: step {run.next_step} of {unit.steps}{failed}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -49,7 +49,7 @@ def merge(parts: Sequence[ProblemRecord]) -> ProblemRecord:
     return ProblemRecord(
         problem=parts[0].problem,
         answers=dict(sorted(answers.items())),
-        lengths=_sum_lengths([(part.n, part.lengths) for part in parts]),
+        lengths=_merge_lengths(parts),
         **{name: sum(getattr(part, name) for part in parts) for name in COUNTS},
     )
 
@@ -59,30 +59,13 @@ def length_histogram(lengths: Iterable[int]) -> dict[int, int]:
     return dict(sorted(Counter(_lower_edge(length) for length in lengths).items()))
 
 
-def length_quantile(records: Iterable[ProblemRecord], q: float) -> int | None:
-    """The shortest length, in tokens, that at least a share q of the responses do not exceed.
-
-    It is given as the lower edge of its bin: the true length is less than 2^(1/8), 9.1 %, above it. None without
-    responses, or where the lengths of some were not kept. Raises ValueError unless 0 ≤ q ≤ 1.
-    """
-    if not 0 <= q <= 1:
-        raise ValueError(f"q is {q!r}; expected a share between 0 and 1")
-    total = _sum_lengths([(record.n, record.lengths) for record in records])
-    wanted, seen = max(1, math.ceil(q * sum(total.values()))), 0
-    for edge, count in total.items():
-        seen += count
-        if seen >= wanted:
-            return edge
-    return None
-
-
-def _sum_lengths(parts: list[tuple[int, Mapping[int, int]]]) -> dict[int, int]:
-    """The histogram of all parts (n, histogram); empty if one part lacks its own, for half of it would mislead."""
-    if any(sum(lengths.values()) != n for n, lengths in parts):
-        return {}
+def _merge_lengths(parts: Sequence[ProblemRecord]) -> dict[int, int]:
+    """The histogram of all parts; empty if one part lacks its own, for half of it would mislead."""
     total: Counter[int] = Counter()
-    for _, lengths in parts:
-        total.update(lengths)
+    for part in parts:
+        if sum(part.lengths.values()) != part.n:
+            return {}
+        total.update(part.lengths)
     return dict(sorted(total.items()))
 
 

@@ -48,7 +48,7 @@ class Projection:
 
 def project(setup: Setup, unit: Unit, run: RunReader, state: str, goes_on: bool) -> Projection:
     """What W&B should show of a unit whose `state` is one of `status.STATES`; `goes_on` is True within a sweep."""
-    rows = projected_rows(unit, setup, run)
+    rows = projected_rows(setup, run)
     summary = {"state": state} | _best(unit, setup, run)
     return Projection(unit, rows, _config(setup, unit, run), summary, outcome(state, goes_on))
 
@@ -65,7 +65,7 @@ def outcome(state: str, goes_on: bool) -> str:
     return OPEN if goes_on else FAILED
 
 
-def projected_rows(unit: Unit, setup: Setup, run: RunReader) -> dict[int, dict[str, Any]]:
+def projected_rows(setup: Setup, run: RunReader) -> dict[int, dict[str, Any]]:
     """W&B rows by step: committed metrics of update k, its seconds, and scores of the checkpoint after k updates.
 
     A row is final once training went past its step; until then a later score could still belong to it.

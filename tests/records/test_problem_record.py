@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-import random
 from dataclasses import replace
 from fractions import Fraction
 
-import pytest
-
-from orchestrator.records.problem_record import ProblemRecord, length_histogram, length_quantile, merge
+from orchestrator.records.problem_record import ProblemRecord, length_histogram, merge
 from tests.fake_runs import record
 
 LENGTHS = [1, 7, 7, 40, 41, 300, 8192]
@@ -44,19 +41,6 @@ def test_short_lengths_are_exact() -> None:
     assert edge_of(17) == 16
 
 
-def test_quantiles_of_the_lengths() -> None:
-    quantiles = {q: length_quantile([with_lengths(LENGTHS)], q) for q in (0, 0.1, 0.5, 4 / 7, 0.6, 6 / 7, 1)}
-    assert quantiles == {0: 1, 0.1: 1, 0.5: edge_of(40), 4 / 7: edge_of(40), 0.6: edge_of(41), 6 / 7: 280, 1: 8192}
-
-
-def test_quantiles_against_sorted_lengths() -> None:
-    rng = random.Random(0)
-    drawn = [min(8192, int(rng.lognormvariate(6, 1.2)) + 1) for _ in range(997)]
-    records = [with_lengths(drawn[start : start + 50]) for start in range(0, 997, 50)]
-    for q in (0.05, 0.25, 0.5, 0.9, 0.99):
-        assert length_quantile(records, q) == edge_of(sorted(drawn)[math.ceil(q * 997) - 1])
-
-
 def test_merged_lengths_are_those_of_all_samples() -> None:
     merged = merge([with_lengths(LENGTHS[:3]), with_lengths(LENGTHS[3:])])
     assert merged.lengths == length_histogram(LENGTHS)
@@ -75,9 +59,6 @@ def test_lengths_that_one_side_lacks_are_missing() -> None:
     for pair in ((known, unknown), (unknown, known)):
         merged = merge(pair)
         assert merged.lengths == {}
-        assert length_quantile([merged], 0.5) is None
-    assert length_quantile([known, unknown], 0.5) is None
-    assert length_quantile([], 0.5) is None
 
 
 def test_rows_of_older_versions_are_read_without_lengths() -> None:
@@ -92,9 +73,3 @@ def test_rows_come_back_as_written_with_sorted_edges() -> None:
     assert json.loads(text)["lengths"] == {"9": 1, "40": 1, "280": 1}
     assert text.index('"9"') < text.index('"40"') < text.index('"280"')
     assert ProblemRecord.from_row(json.loads(text)) == shuffled
-
-
-@pytest.mark.parametrize("q", [-0.1, 1.1, math.nan])
-def test_a_quantile_is_a_share(q: float) -> None:
-    with pytest.raises(ValueError, match="between 0 and 1"):
-        length_quantile([], q)

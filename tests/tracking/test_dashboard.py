@@ -88,7 +88,7 @@ def names_of(folder: Path) -> dict[str, set[str]]:
                 pass
             for evaluation_id in evaluation_ids(setup).values():
                 write_evaluation(run, evaluation_id, 2, [ProblemRecord("p", 1, 1, 0, 0, 0, 3, {"1": 1})])
-            rows = projected_rows(unit, setup, run)
+            rows = projected_rows(setup, run)
         roles.close()
         names[unit.method] = {name for row in rows.values() for name in row}
     return names
