@@ -136,7 +136,7 @@ def _run(job: Submission, missing: list[Unit]) -> bool:
             job.say(line)
         job.mirror.announce()
         job.say(f"joining the Ray cluster at {job.address}…" if job.address else "starting Ray…")
-        prepare_environment(private=job.address is None)
+        prepare_environment(job.address)
         with quick_imports():
             from orchestrator.sweep import cluster, tuner  # Ray takes seconds to import
 

@@ -9,20 +9,26 @@ QUIET = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C reaches the command, which says how to go on
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-}
-PRIVATE = {
-    # Ray's switch for machines that are never part of a cluster: all its servers then bind to 127.0.0.1.
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     # Ray ends the process of a driver that has lost its server for this long. The sweep notices within seconds, and
     # then needs the time to show and write its results.
     "RAY_gcs_rpc_server_reconnect_timeout_s": "3600",
+}
+# Ray's switch for machines that are never part of a cluster: all its servers then bind to 127.0.0.1, and that address
+# is not replaced by the one that other machines would use, at which a server on loopback does not answer.
+LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+PRIVATE = LOOPBACK | {
     # Workers for a driver that sends tasks: a sweep has actors alone, which get processes of their own.
     "RAY_prestart_worker_first_driver": "0",
     "RAY_enable_worker_prestart": "0",
 }
 
 
-def prepare_environment(private: bool) -> None:
-    """`private`: the cluster is this command's own and nobody else's business."""
-    for name, value in (QUIET | (PRIVATE if private else {})).items():
+def prepare_environment(address: str | None) -> None:
+    """For the cluster at `address`; None: one that is this command's own and nobody else's business."""
+    more = PRIVATE if address is None else LOOPBACK if _is_loopback(address) else {}
+    for name, value in (QUIET | more).items():
         os.environ.setdefault(name, value)
+
+
+def _is_loopback(address: str) -> bool:
+    return address.rpartition(":")[0] in ("127.0.0.1", "localhost")

@@ -14,7 +14,7 @@ from typing import Any
 
 from orchestrator.sweep.environment import prepare_environment
 
-prepare_environment(private=True)
+prepare_environment(None)
 
 from ray import tune  # noqa: E402
 
