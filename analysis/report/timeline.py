@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import pairwise
 from pathlib import Path
 
+from orchestrator.monitor.timeline import attempts, pieces
 from orchestrator.records.rundir import RunReader
 
 Span = tuple[float, float]  # seconds since 1970 (UTC): start and end
@@ -23,19 +23,10 @@ class Timeline:
 
 
 def spans(run: RunReader) -> list[Span]:
-    """The attempts at one unit, each from its start to the last clock that it left; none without clocks."""
-    starts = sorted(datetime.fromisoformat(row["started"]).timestamp() for row in run.attempts())
-    marks = sorted(row["at"] for row in run.timing() if "at" in row)
-    found = []
-    for start, following in pairwise([*starts, float("inf")]):
-        own = [mark for mark in marks if start <= mark < following]
-        found.append((start, max(own, default=start)))
-    return found
-
-
-def seconds_spent(run: RunReader) -> float | None:
-    """Wall-clock of all attempts at one unit; None where nothing was clocked."""
-    return sum(end - start for start, end in spans(run)) or None
+    """When one unit was worked at: attempts from their start to the last clock that they left, and evaluators."""
+    done = pieces(run)
+    trained = [(attempt.start, attempt.end) for attempt in attempts(run, done)]
+    return sorted([*trained, *((piece.start, piece.end) for piece in done if piece.evaluator)])
 
 
 def timeline(runs: Path, unit_ids: Iterable[str]) -> Timeline | None:

@@ -10,18 +10,18 @@ from urllib.parse import quote
 
 from analysis.report.html import Html, element, join, paragraph, section, table
 from analysis.report.texts import decimal
-from analysis.report.timeline import seconds_spent
 from analysis.table import formats
 from analysis.table.model import Table
 from analysis.trials import Trial, to_csv
 from orchestrator.monitor.status import UnitStatus
+from orchestrator.monitor.timeline import seconds_spent
 from orchestrator.records.rundir import RunReader
 
 PERCENT = 100
 EXPLANATION = (
     "Score: mean pass@1 over the setup's benchmarks at the unit's own best checkpoint, in per cent; a maximum over "
     "checkpoints of one run, so it is biased upward and differs from the table above, which selects a setting over its "
-    "seeds. Minutes: wall-clock of all attempts, also of those that were stopped."
+    "seeds. Minutes: wall-clock of all attempts, also of those that were stopped, and of evaluators."
 )
 
 
@@ -34,10 +34,10 @@ def trials_section(
     headings += [*(["Made with"] if origins else []), "Run directory"]
     rows = []
     for status in by_score(statuses):
-        minutes = seconds_spent(RunReader(runs, status.id))
+        minutes = sum(seconds_spent(RunReader(runs, status.id))) / 60
         row = [status.label, *([titles[status.setup]] if several else []), str(status.seed), _state(status)]
         row += ["" if status.best_step is None else str(status.best_step), score_text(status)]
-        row += [decimal(None if minutes is None else minutes / 60)]
+        row += [decimal(minutes or None)]
         row += [str(numbers.get(status.id, ""))] if origins else []
         rows.append([*row, _link(status.id, runs, page)])
     texts = ["Setup", "State", "Run directory"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
 from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrator.monitor.status import STATES, FamilyStatus, Overview, UnitStatus
+from orchestrator.planning.ranges import SCENARIOS
 
 MOST_ROWS = 40  # of units; larger sweeps show a line for each family
 GAP = 2  # blanks between columns
@@ -38,7 +40,7 @@ def status_view(
             parts += [Text(), unit_table(looks[:room], width, names(overview.units))]
         if len(looks) > room:
             parts.append(Text(f"and {len(looks) - room} more that are running, failed or interrupted"))
-    return Group(*parts, Text(), Text(sweep_line(overview)))
+    return Group(*parts, Text(), *(Text(line) for line in sweep_lines(overview)))
 
 
 def unit_table(statuses: Sequence[UnitStatus], width: int, called: dict[str, str] | None = None) -> Table:
@@ -122,13 +124,48 @@ def ordered(statuses: Sequence[UnitStatus], by: str) -> list[UnitStatus]:
             return sorted(statuses, key=lambda s: float("inf") if s.seconds_left is None else s.seconds_left)
 
 
+def sweep_lines(overview: Overview) -> list[str]:
+    """The sweep as a whole, and what it costs as far as anything of that is known."""
+    return [line for line in (sweep_line(overview), hours_line(overview)) if line]
+
+
+def hours_line(overview: Overview) -> str:
+    """`0.42 core-hours spent · about 0.90 left (0.70 to 1.2) · done about 14:05 (13:58 to 14:20)`."""
+    spent, left = overview.device_hours_spent, overview.device_hours_left
+    unfinished = any(s.state != "done" for s in overview.units)
+    parts = [f"{hours(spent)} {overview.device}-hours spent"] if spent else []
+    if left is not None and unfinished:
+        unit = "" if parts else f" {overview.device}-hours"
+        parts.append(f"about {hours(left.mid)}{unit} left ({hours(left.low)} to {hours(left.high)})")
+    if overview.seconds_left_range is not None:
+        now = datetime.now()
+        low, mid, high = (clock(now, overview.seconds_left_range.at(scenario)) for scenario in SCENARIOS)
+        parts.append(f"done about {mid} ({low} to {high})")
+    return " · ".join(parts)
+
+
+def hours(number: float) -> str:
+    """`0.042`, `3.1`, `120` or `12,345`: two digits, and all of those before the point."""
+    return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"
+
+
+def clock(now: datetime, seconds: float) -> str:
+    """The time of day after so many seconds, with the day if it is another one, and the year if that is another one."""
+    then = now + timedelta(seconds=seconds)
+    if then.date() == now.date():
+        return f"{then:%H:%M}"
+    return f"{then.day} {then:%b}{'' if then.year == now.year else f' {then.year}'} {then:%H:%M}"
+
+
 def sweep_line(overview: Overview) -> str:
-    """`4 of 11 done · 2 running · elapsed 1m20s · left about 2m40s · 2 of 2 CPUs used · 3.1 trials/min`."""
+    """`4 of 11 done · 2 running · elapsed 1m20s · left about 2m40s (2m to 3m) · 2 of 2 CPUs used · 3.1 trials/min`."""
     parts = [summary(overview.units)]
     if overview.elapsed is not None:
         parts.append(f"elapsed {duration(overview.elapsed)}")
     if overview.seconds_left is not None:
-        parts.append(f"left about {duration(overview.seconds_left)}")
+        span = overview.seconds_left_range
+        between = f" ({duration(span.low)} to {duration(span.high)})" if span is not None else ""
+        parts.append(f"left about {duration(overview.seconds_left)}{between}")
     kind = "GPU" if overview.cluster.get("GPU") else "CPU"
     if overview.cluster.get(kind):
         parts.append(f"{overview.used[kind]:g} of {overview.cluster[kind]:g} {kind}s used")

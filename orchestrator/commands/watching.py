@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from orchestrator.commands.display import duration, names, percent, status_view, sweep_line
+from orchestrator.commands.display import duration, names, percent, status_view, sweep_lines
 from orchestrator.monitor.status import Overview, UnitStatus
 from orchestrator.records.columns import RESCORING
 
@@ -24,7 +24,7 @@ REFRESH_S = 1.0
 MOST_OF_A_CORE = 0.1  # that looking may take
 LAST_LOOK_S = 10.0  # run directories that cannot be read any more hold nothing up
 QUIET_S = 300.0  # without an event, after which a line says how the sweep stands
-LINES_BESIDE_TABLE = 5  # of a terminal: the headings, the line of the sweep and room for the prompt
+LINES_BESIDE_TABLE = 6  # of a terminal: the headings, the lines of the sweep and room for the prompt
 REPORTED_PARTS = 4  # of the making of a model, where output is no terminal
 
 Look = Callable[[], Overview]
@@ -72,7 +72,7 @@ def _follow_lines(look: Look, console: Console, ended: threading.Event) -> None:
         spent = time.thread_time() - begun
         lines = events.since_then(overview)
         if last or (not lines and time.monotonic() - spoke > QUIET_S):
-            lines.append(sweep_line(overview))
+            lines += sweep_lines(overview)
         for line in lines:
             console.print(f"{time.strftime('%H:%M:%S')} {line}", highlight=False, markup=False, soft_wrap=True)
             spoke = time.monotonic()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -103,12 +103,6 @@ def checkpoint_steps(unit: Unit, setup: Setup) -> list[int]:
         every = setup.training.checkpoint_every
         steps = {*range(every, unit.steps + 1, every), unit.steps} - {0}
     return sorted(steps)
-
-
-def waves(units: Sequence[Unit]) -> list[list[Unit]]:
-    """Units by depth of dependency: a wave needs only what earlier waves made."""
-    first = [unit for unit in units if not unit.depends_on]
-    return [wave for wave in (first, [unit for unit in units if unit.depends_on]) if wave]
 
 
 def _base_eval(pair: _Pair, placement: Placement) -> Unit:

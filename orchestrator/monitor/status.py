@@ -13,8 +13,18 @@ from orchestrator.experiment.evaluation_protocol import Sampling
 from orchestrator.experiment.kinds import Kind, OfKind
 from orchestrator.experiment.methods import BASE, method_label
 from orchestrator.experiment.units import Family, Unit
-from orchestrator.monitor.time_left import Job, seconds_of, sweep_seconds, work_left, work_once_trained
+from orchestrator.monitor.time_left import (
+    Job,
+    Left,
+    device_hours,
+    left_of,
+    left_once_trained,
+    sweep_seconds,
+    work_left,
+)
+from orchestrator.monitor.timeline import Device, device_of, hours_spent
 from orchestrator.monitor.timings import Costs, measure
+from orchestrator.planning.ranges import Range
 from orchestrator.records.claims import Claims, Held
 from orchestrator.records.columns import EVALUATING, RESCORING, TRAINING
 from orchestrator.records.rundir import RunReader
@@ -91,7 +101,12 @@ class FamilyStatus:
 
 @dataclass(frozen=True)
 class Overview:
-    """All units, and the sweep as a whole; seconds are None while unknown. `used` and `cluster` count CPUs and GPUs."""
+    """All units, and the sweep as a whole. `used` and `cluster` count CPUs and GPUs.
+
+    `seconds_left` and their `seconds_left_range` say how long the sweep still takes on what works on it now; None while
+    unknown, or while nothing runs. Device-hours are hours of the `device`, which is `GPU`, or `core` where no unit
+    uses a GPU: those that were spent so far, and an estimate of those that are left, None while unknown.
+    """
 
     units: list[UnitStatus]
     families: list[FamilyStatus]
@@ -100,6 +115,10 @@ class Overview:
     trials_an_hour: float | None = None
     used: Mapping[str, float] = field(default_factory=dict)
     cluster: Mapping[str, float] = field(default_factory=dict)
+    seconds_left_range: Range | None = None
+    device: Device = "core"
+    device_hours_spent: float = 0.0
+    device_hours_left: Range | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The sweep without its units."""
@@ -143,7 +162,8 @@ def overview(study: Study, session: Session | None = None) -> Overview:
         replace(family, score=None, setting=None, step=None) if (family.setup, family.label) in unread else family
         for family in made.families
     ]
-    return replace(made, units=statuses, families=families, seconds_left=None)
+    unknown = {"seconds_left": None, "seconds_left_range": None, "device_hours_left": None}
+    return replace(made, units=statuses, families=families, **unknown)
 
 
 def _unread_status(unit: Unit, damage: str | None) -> UnitStatus:
@@ -185,14 +205,24 @@ def _overview(study: Study, session: Session | None) -> Overview:
         "CPU": sum([s.cpus for s in training] + [placement.cpus] * evaluators),
         "GPU": float(sum(s.gpus for s in training) + evaluators * placement.gpus),
     }
-    cluster = session.cluster if session else {}
-    left = sweep_seconds(_jobs(study, statuses, found, costs), cluster, len(running))
+    jobs, device = _jobs(study, view.left, states, found, costs), device_of(study)
+    left = sweep_seconds(jobs, session.cluster if session else used) if running else None
+    made = Overview(
+        statuses,
+        families,
+        left and left.mid,
+        used=used,
+        seconds_left_range=left,
+        device=device,
+        device_hours_spent=hours_spent(study),
+        device_hours_left=device_hours(jobs, device),
+    )
     if session is None:
-        return Overview(statuses, families, left, used=used)
+        return made
     elapsed = time.monotonic() - session.started
     finished = sum(s.is_trial and s.state == "done" for s in statuses) - session.trials_before
     rate = 3600 * finished / elapsed if finished > 0 and elapsed else None
-    return Overview(statuses, families, left, elapsed, rate, used, cluster)
+    return replace(made, elapsed=elapsed, trials_an_hour=rate, cluster=session.cluster)
 
 
 def missing_units(study: Study) -> list[Unit]:
@@ -241,6 +271,7 @@ class _View:
     later: Mapping[str, str]
     costs: Costs
     claimed: Mapping[str, list[Held]]  # unit id → slices that evaluators sample now
+    left: dict[str, Left | None] = field(default_factory=dict)  # unit id → what it still takes, filled by `unit_status`
 
     def unit_status(self, unit: Unit) -> UnitStatus:
         run = self.study.reader(unit)
@@ -252,7 +283,8 @@ class _View:
         state = self._state(unit, run)
         running = state == "running"
         step = steps_logged if running else run.next_step
-        needed = None if state == "done" else self._needed(unit, run, step)
+        left = self.left[unit.id] = None if state == "done" else self._left(unit, run, step)
+        needed = left and (left.training + left.sampling).mid
         note = run.phase() if running else None
         return UnitStatus(
             id=unit.id,
@@ -327,9 +359,8 @@ class _View:
             return "waiting for rescoring" if phase == RESCORING else "waiting for its race"
         return "queued for evaluation" if state == "queued" and run.trained else state
 
-    def _needed(self, unit: Unit, run: RunReader, step: int) -> float | None:
-        work = work_left(self.study.experiment, unit, run, step, self._missing(unit, run))
-        return seconds_of(unit, work, self.costs)
+    def _left(self, unit: Unit, run: RunReader, step: int) -> Left | None:
+        return left_of(unit, work_left(self.study.experiment, unit, run, step, self._missing(unit, run)), self.costs)
 
     def _missing(self, unit: Unit, run: RunReader) -> dict[Sampling, int]:
         """Responses that the checkpoints of a unit lack now."""
@@ -364,15 +395,16 @@ class _View:
         return None
 
 
-def _jobs(study: Study, statuses: list[UnitStatus], found: list[_Family], costs: Costs) -> list[Job]:
-    """What is left: of the units, of those that wait for others, and of families once they are trained."""
-    jobs = []
-    for unit, s in zip(study.units, statuses, strict=True):
-        if s.state not in ("done", "failed"):
-            jobs.append(Job(unit, s.seconds_needed, wave=1 if s.state == "waiting" and s.step < s.steps else 0))
+def _jobs(
+    study: Study, left: Mapping[str, Left | None], states: Mapping[str, str], found: list[_Family], costs: Costs
+) -> list[Job]:
+    """What is left: of the units, and of families once they are trained."""
+    evaluator, jobs = study.experiment.runtime.placement, []
+    for unit in study.units:
+        if states[unit.id] not in ("done", "failed"):
+            jobs.append(Job(unit, left[unit.id], evaluator))
     for family in found:
         if family.later:
-            seeds = family.settings[0]
-            seconds = seconds_of(seeds[0], work_once_trained(study.experiment, family.settings), costs)
-            jobs += [Job(unit, None if seconds is None else seconds / len(seeds), wave=2) for unit in seeds]
+            later = left_once_trained(study.experiment, family.settings, costs)
+            jobs.append(Job(family.settings[0][0], later, evaluator))
     return jobs

@@ -1,4 +1,4 @@
-"""How long what is left of a unit and of a whole experiment will take."""
+"""How long what is left of a unit and of a whole experiment will take, with a low and a high estimate."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.config import Experiment
+from orchestrator.config import Experiment, Placement
 from orchestrator.experiment.evaluation_protocol import Sampling, problems_wanted, samples_at_once
 from orchestrator.experiment.units import Family, Unit
+from orchestrator.monitor.timeline import Device, devices_of
 from orchestrator.monitor.timings import Costs
 from orchestrator.planning.costs import BLENDED, PLAIN
 from orchestrator.planning.evaluation_cost import (
@@ -17,10 +18,28 @@ from orchestrator.planning.evaluation_cost import (
     expected_share,
     family_size,
 )
+from orchestrator.planning.ranges import NOTHING, SCENARIOS, Range, Scenario
 from orchestrator.planning.steps import teacher_online_steps
 from orchestrator.records.rundir import RunReader
 
 Work = Counter[str]  # BLENDED, PLAIN or the key of a benchmark → steps or responses
+
+
+@dataclass(frozen=True)
+class Left:
+    """Seconds that are left: of training, in one process, and of evaluators, as if one of them did it all."""
+
+    training: Range
+    sampling: Range
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is left of a unit, None while unknown; `evaluator` is the placement of those who sample its checkpoints."""
+
+    unit: Unit
+    left: Left | None
+    evaluator: Placement
 
 
 def work_left(experiment: Experiment, unit: Unit, run: RunReader, step: int, missing: Mapping[Sampling, int]) -> Work:
@@ -43,8 +62,11 @@ def work_left(experiment: Experiment, unit: Unit, run: RunReader, step: int, mis
     return +work
 
 
-def work_once_trained(experiment: Experiment, family: Family) -> Work:
-    """Responses that a family gets when all of it is trained: the later rungs of its race, then fresh samples."""
+def work_once_trained(experiment: Experiment, family: Family, scenario: Scenario = "mid") -> Work:
+    """Responses that a family gets when all of it is trained: the later rungs of its race, then fresh samples.
+
+    How many a race takes is expected: `scenario` says which of the estimates.
+    """
     unit, seeds = family[0][0], len(family[0])
     setup = experiment.setups[unit.setup]
     candidates, work = family_size(family, setup), Counter[str]()
@@ -52,56 +74,71 @@ def work_once_trained(experiment: Experiment, family: Family) -> Work:
         at_once = samples_at_once(setup.evaluation, unit)[benchmark]
         of_one = at_once * problems_wanted(setup.evaluation, benchmark)
         if of_one < responses:
-            share = expected_share(candidates, setup).mid
+            share = expected_share(candidates, setup).at(scenario)
             work[benchmark] += round(max(0.0, share * responses - of_one) * candidates * seeds)
         if setup.evaluation.rescore:
             work[benchmark] += responses * seeds
     return work
 
 
-def seconds_of(unit: Unit, work: Work, costs: Costs) -> float | None:
-    """How long a unit takes for `work`; None while the cost of a part of it is unknown."""
-    total = 0.0
+def left_of(unit: Unit, work: Work, costs: Costs) -> Left | None:
+    """What `work` of a unit takes; None while the cost of a part of it is unknown."""
+    parts: dict[bool, list[Range]] = {True: [], False: []}  # whether it is training
     for kind, amount in work.items():
-        cost = costs.of(unit, kind)
+        cost = costs.range(unit, kind)
         if cost is None:
             return None
-        total += amount * cost
-    return total
+        parts[kind in (BLENDED, PLAIN)].append(cost * amount)
+    return Left(Range.total(parts[True]), Range.total(parts[False]))
 
 
-@dataclass(frozen=True)
-class Job:
-    """Work that is left: of which unit, how long it takes, and how many jobs deep it waits for others."""
+def left_once_trained(experiment: Experiment, family: Family, costs: Costs) -> Left | None:
+    """What evaluators sample of a family after its last training; None while the cost of a part of it is unknown."""
+    unit, found = family[0][0], {}
+    for scenario in SCENARIOS:
+        left = left_of(unit, work_once_trained(experiment, family, scenario), costs)
+        if left is None:
+            return None
+        found[scenario] = left.sampling.at(scenario)
+    return Left(NOTHING, Range(**found))
 
-    unit: Unit
-    seconds: float | None
-    wave: int
 
+def sweep_seconds(jobs: Sequence[Job], capacity: Mapping[str, float]) -> Range | None:
+    """How long the jobs take on GPUs or cores that are kept busy; None while one of them is unknown, or without room.
 
-def sweep_seconds(jobs: Sequence[Job], cluster: Mapping[str, float], running: int) -> float | None:
-    """How long the waves of jobs take one after the other; None while one of them is unknown, or nothing runs.
-
-    The jobs of a wave run side by side as far as the `cluster` (CPU, GPU → how many) has room: it takes as long as its
-    longest job, or as all of its work on the whole cluster. Of an unknown cluster only the `running` units are known.
+    A unit trains in one process as soon as what it needs is trained. Everything else runs side by side, as far as the
+    `capacity` (CPU, GPU → how many) goes. So it takes as long as all of the work on all of the room, or as the longest
+    chain of units that are trained one after the other, whichever is longer.
     """
-    if not running:
+    if not any(capacity.values()):
         return None
-    total = 0.0
-    for wave in sorted({job.wave for job in jobs}):
-        longest = work = 0.0
-        for job in jobs:
-            if job.wave == wave:
-                if job.seconds is None:
-                    return None
-                longest = max(longest, job.seconds)
-                work += job.seconds / _side_by_side(job.unit, cluster, running)
-        total += max(longest, work)
-    return total
+    work, chains = [NOTHING], {}
+    for job in jobs:
+        if job.left is None:
+            return None
+        work.append(job.left.training / _side_by_side(job.unit.placement, capacity))
+        work.append(job.left.sampling / _side_by_side(job.evaluator, capacity))
+        chains.setdefault(job.unit.id, NOTHING)
+        chains[job.unit.id] += job.left.training
+    for job in jobs:
+        if job.unit.depends_on:  # units that others wait for depend on none themselves
+            chains[job.unit.id] += Range.total(chains.get(needed, NOTHING) for needed in job.unit.depends_on)
+    busy = Range.total(work)
+    return Range.of(lambda s: max([busy.at(s), *(chain.at(s) for chain in chains.values())]))
 
 
-def _side_by_side(unit: Unit, cluster: Mapping[str, float], running: int) -> float:
-    """How many units like this one run at once."""
-    needs = {"CPU": unit.placement.cpus, "GPU": unit.placement.gpus}
-    fitting = [cluster.get(kind, 0.0) // amount for kind, amount in needs.items() if amount]
-    return max(1, min(fitting)) if cluster and fitting else running
+def device_hours(jobs: Sequence[Job], device: Device) -> Range | None:
+    """GPU-hours or core-hours of the jobs; None while one of them is unknown."""
+    total = [NOTHING]
+    for job in jobs:
+        if job.left is None:
+            return None
+        total.append(job.left.training * devices_of(job.unit.placement, device))
+        total.append(job.left.sampling * devices_of(job.evaluator, device))
+    return Range.total(total) / 3600
+
+
+def _side_by_side(placement: Placement, capacity: Mapping[str, float]) -> float:
+    """How many processes with this placement run at once."""
+    needs = {"CPU": placement.cpus, "GPU": placement.gpus}
+    return max(1.0, min(capacity.get(kind, 0.0) // amount for kind, amount in needs.items() if amount))

@@ -1,8 +1,11 @@
 """What a training step and a response cost in this experiment: measured in its runs, else planned in proportion.
 
-A cost is the mean of the latest rows of the unit itself, else of its setup's units with the same method, else of its
-setup. What nobody measured costs what `planning.costs` says, times the ratio of measured to planned seconds of what
-was. As long as nothing at all was measured, nothing is known.
+A cost is the mean of the latest rows of the unit itself, else that of its setup's units with the same method, else that
+of its setup. What nobody measured costs what `planning.costs` says, times the ratio of measured to planned seconds of
+what was. As long as nothing at all was measured, GPUs cost what is planned, and of cores nothing is known.
+
+The low and the high estimate are those of the fastest and the slowest unit of the nearest source with several of them.
+Where there is none they are as far from the middle one as the plan's are.
 """
 
 from __future__ import annotations
@@ -10,11 +13,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from statistics import fmean
 
 from orchestrator.experiment.units import Unit
 from orchestrator.planning.costs import BLENDED, OTHER, PLAIN, SUPERVISED, SetupCosts
 from orchestrator.planning.measured import clocked
+from orchestrator.planning.ranges import NOTHING, Range
 from orchestrator.planning.steps import teacher_online_steps
 from orchestrator.records.rundir import TIMING, RunReader
 from orchestrator.selection.study import Study
@@ -27,16 +32,45 @@ class Costs:
     """Seconds of one training step or one response, by kind of work and by where it was measured."""
 
     plans: Mapping[str, SetupCosts]  # what the plan says, by setup
-    rows: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
+    lately: dict[tuple[str, str], float] = field(default_factory=dict)  # by the id of a unit
+    means: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))  # one for each unit
     measured: float = 0.0  # seconds of all rows
     planned: float = 0.0  # what the plan says of the same
 
     def of(self, unit: Unit, kind: str) -> float | None:
         """Seconds of one step (BLENDED, PLAIN) or one response (a benchmark's key) of a unit; None if unknown."""
+        if (unit.id, kind) in self.lately:
+            return self.lately[unit.id, kind]
         for where in _sources(unit):
-            if (where, kind) in self.rows:
-                return fmean(self.rows[where, kind][-RECENT:])
-        return self.measured / self.planned * _planned(self.plans[unit.setup], unit)[kind] if self.planned else None
+            if (where, kind) in self.means:
+                return fmean(self.means[where, kind])
+        return self.measured / self.planned * self._planned(unit, kind).mid if self.planned else None
+
+    def range(self, unit: Unit, kind: str) -> Range | None:
+        """As `of`, with a low and a high estimate."""
+        key = unit.id, kind
+        if key not in self._ranges:
+            self._ranges[key] = self._range(unit, kind)
+        return self._ranges[key]
+
+    def _range(self, unit: Unit, kind: str) -> Range | None:
+        middle = self.of(unit, kind)
+        if middle is None:
+            return self._planned(unit, kind) if unit.placement.gpus else None
+        for where in _sources(unit):
+            means = self.means.get((where, kind), [])
+            if len(means) > 1:
+                mean = fmean(means)
+                return Range(middle * min(means) / mean, middle, middle * max(means) / mean)
+        planned = self._planned(unit, kind)
+        return planned * (middle / planned.mid)
+
+    def _planned(self, unit: Unit, kind: str) -> Range:
+        return planned_cost(self.plans[unit.setup], unit.is_supervised, kind)
+
+    @cached_property
+    def _ranges(self) -> dict[tuple[str, str], Range | None]:
+        return {}
 
 
 def measure(study: Study) -> Costs:
@@ -47,18 +81,21 @@ def measure(study: Study) -> Costs:
         found = _measured(study, unit)
         if not found:
             continue
-        planned = _planned(costs.plans[unit.setup], unit)
+        by_kind: dict[str, list[float]] = defaultdict(list)
         for kind, seconds in found:
+            by_kind[kind].append(seconds)
+        for kind, seconds in by_kind.items():
+            costs.lately[unit.id, kind] = fmean(seconds[-RECENT:])
             for where in _sources(unit):
-                costs.rows[where, kind].append(seconds)
-            costs.measured += seconds
-            costs.planned += planned.get(kind, 0.0)
+                costs.means[where, kind].append(fmean(seconds))
+            costs.measured += sum(seconds)
+            costs.planned += planned_cost(costs.plans[unit.setup], unit.is_supervised, kind).mid * len(seconds)
     return costs
 
 
-def _sources(unit: Unit) -> tuple[str, str, str]:
-    """Where a cost of a unit may be known from, nearest first."""
-    return unit.id, f"{unit.setup} {unit.method or unit.kind}", unit.setup
+def _sources(unit: Unit) -> tuple[str, str]:
+    """From which units a cost of a unit may be known, nearest first."""
+    return f"{unit.setup} {unit.method or unit.kind}", unit.setup
 
 
 def _measured(study: Study, unit: Unit) -> list[tuple[str, float]]:
@@ -73,15 +110,13 @@ def _seconds_of_rows(run: RunReader, blended: int) -> list[tuple[str, float]]:
     return found + [(benchmark, seconds) for benchmark, rows in rows.responses.items() for seconds in rows]
 
 
-def _planned(costs: SetupCosts, unit: Unit) -> dict[str, float]:
-    """What the plan says, in its middle estimate, that one step and one response of a unit cost."""
-    alone = SUPERVISED if unit.is_supervised else PLAIN
-    planned = {PLAIN: _step_seconds(costs, alone)}
-    if teacher_online_steps(unit):
-        planned[BLENDED] = _step_seconds(costs, BLENDED)
-    return planned | {key: costs.response(key).mid for key in costs.setup.evaluation.benchmarks}
+def planned_cost(costs: SetupCosts, supervised: bool, kind: str) -> Range:
+    """What the plan says that one step or one response costs, of distillation or of the supervised stage.
 
-
-def _step_seconds(costs: SetupCosts, kind: str) -> float:
-    """Seconds of a step's parts that `timing.jsonl` has as well."""
-    return sum(seconds.mid for phase, seconds in costs.step(kind).items() if phase != OTHER)
+    Nothing for a benchmark that the experiment no longer has.
+    """
+    if kind in (BLENDED, PLAIN):
+        phases = costs.step(SUPERVISED if supervised else kind)
+        # Only the parts of a step that `timing.jsonl` has as well.
+        return Range.total(seconds for phase, seconds in phases.items() if phase != OTHER)
+    return costs.response(kind) if kind in costs.setup.evaluation.benchmarks else NOTHING

@@ -55,7 +55,7 @@ def totals(plan: Plan) -> dict[str, Any]:
             for name in plan.experiment.setups
         },
         "by_method": dict(Counter(unit.method for unit in trials)),
-        "waves": list(Counter(planned.wave for planned in plan.units).values()),
+        "ready_at_once": sum(not unit.depends_on for unit in units),
         "gpus_per_trial": max((unit.placement.gpus for unit in trials), default=0),
         "training": _generated(plan, "training"),
         "evaluation": _generated(plan, "evaluation"),
@@ -141,7 +141,6 @@ def _unit_json(planned: PlannedUnit, done: Done, resources: Mapping[str, Any]) -
         "knobs": dict(unit.knobs),
         "seed": unit.seed,
         "depends_on": list(unit.depends_on),
-        "wave": planned.wave,
         "steps": unit.steps,
         "done": dict(vars(done)),
         "resources": resources,

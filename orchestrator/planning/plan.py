@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from orchestrator.config import Experiment
 from orchestrator.engines.memory import Memory, memory, sequences_per_step
-from orchestrator.experiment.units import Unit, expand, waves
+from orchestrator.experiment.units import Unit, expand
 from orchestrator.planning.assumptions import Assumption, assumptions
 from orchestrator.planning.costs import BLENDED, OTHER, PHASES, PLAIN, SUPERVISED, SetupCosts
 from orchestrator.planning.evaluation_cost import checkpoints_evaluated, evaluation_generations
@@ -41,10 +41,9 @@ class Resources:
 
 @dataclass(frozen=True)
 class PlannedUnit:
-    """A unit, the wave it starts in (from 1) and what it needs."""
+    """A unit and what it needs."""
 
     unit: Unit
-    wave: int
     resources: Resources
 
 
@@ -93,7 +92,6 @@ def make_plan(
     costs = {}
     for name, setup in experiment.setups.items():
         costs[name] = measured.costs(name, setup, experiment.runtime, engine or setup.engine.rollout, GPUS[gpu])
-    wave_of = {unit.id: number for number, wave in enumerate(waves(units), 1) for unit in wave}
     # Units that differ in seeds or in knobs that cost nothing need the same, which is worked out once.
     needed: dict[tuple[object, ...], Resources] = {}
     planned = []
@@ -101,7 +99,7 @@ def make_plan(
         kind = (unit.setup, unit.kind, unit.steps, teacher_online_steps(unit), *vars(unit.placement).values())
         if kind not in needed:
             needed[kind] = resources(experiment, unit, costs[unit.setup])
-        planned.append(PlannedUnit(unit, wave_of[unit.id], needed[kind]))
+        planned.append(PlannedUnit(unit, needed[kind]))
     uses_gpus = any(p.gpus for p in (experiment.runtime.placement, *experiment.placements.values()))
     assumed = assumptions(costs) if uses_gpus else ()
     return Plan(experiment, tuple(planned), costs, GPUS[gpu], assumed, done or {}, measured)

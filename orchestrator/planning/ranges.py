@@ -51,6 +51,10 @@ class Range:
         """The number in one scenario."""
         return getattr(self, scenario)
 
+    def __add__(self, other: Range) -> Range:
+        """Scenario by scenario."""
+        return Range(self.low + other.low, self.mid + other.mid, self.high + other.high)
+
     def __mul__(self, other: Range | float) -> Range:
         """Scenario by scenario."""
         if isinstance(other, Range):

@@ -138,7 +138,7 @@ def _order(plan: Plan, total: dict[str, Any]) -> list[str]:
         for (mode, gpus, cpus), number in placements.items()
     )
     waiting = Counter(needed for u in plan.units for needed in u.unit.depends_on)
-    lines = [f"placement: {needs}", f"order: {_count(total['waves'][0], 'unit')} can start at once"]
+    lines = [f"placement: {needs}", f"order: {_count(total['ready_at_once'], 'unit')} can start at once"]
     return [*lines, *(f"  {needed} → {_count(number, 'trial')}" for needed, number in waiting.items())]
 
 

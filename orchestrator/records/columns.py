@@ -160,9 +160,11 @@ def columns_of_step(needs_teacher: bool, measures: Collection[str]) -> set[str]:
 
 # --- the phases of timing.jsonl and phase.json ---
 
-# `phase` of a row of timing.jsonl. START: a role came up with its actor and models; TRAIN: one training step;
-# EVALUATE: the responses to one benchmark from one checkpoint.
+# `phase` of a row of timing.jsonl. START: a role came up with its models, or an evaluator loaded a checkpoint;
+# TRAIN: one training step; EVALUATE: a slice of the responses to one benchmark from one checkpoint. A row is written
+# when its work is done, `at` that time, with the `host`, `process` and `gpu` that did it.
 START, TRAIN, EVALUATE = "start", "train", "evaluate"
+EVALUATOR = "evaluator"  # `role` of a START row whose process belongs to no attempt at the unit
 # The parts of a training step: keys of a TRAIN row, in seconds. SCORE is what the teacher takes beyond the grading that
 # goes on beside it: next to nothing after a blended rollout, which it scored while decoding, and no key of a step of
 # the supervised stage.

@@ -1,8 +1,10 @@
-"""Processes of one host: locks between them, and whether another one still runs."""
+"""Processes of one host: locks between them, where one works, and whether another one still runs."""
 
 from __future__ import annotations
 
 import fcntl
+import os
+import socket
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,6 +23,15 @@ def take_lock(file: IO[Any], wait: bool) -> bool:
             raise
         return False
     return True
+
+
+def place() -> dict[str, Any]:
+    """Where this process works, for rows of `timing.jsonl`: `host`, `process` and, if it sees any, its `gpu`.
+
+    `gpu` is what CUDA_VISIBLE_DEVICES says, for example `3` or `4,5`.
+    """
+    gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return {"host": socket.gethostname(), "process": os.getpid()} | ({"gpu": gpus} if gpus else {})
 
 
 def process_stat(pid: int) -> list[str] | None:

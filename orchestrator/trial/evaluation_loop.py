@@ -6,8 +6,6 @@ records. Any number of them may do so on any machines that see the folder, and a
 
 from __future__ import annotations
 
-import os
-import socket
 import time
 from collections.abc import Callable, Iterator
 
@@ -17,9 +15,10 @@ from orchestrator.errors import NotFinite
 from orchestrator.experiment import evaluation_protocol
 from orchestrator.experiment.units import Unit
 from orchestrator.records.claims import Claims
-from orchestrator.records.columns import EVALUATE, EVALUATING, RESCORING
+from orchestrator.records.columns import EVALUATE, EVALUATING, EVALUATOR, RESCORING, START
 from orchestrator.records.lease import Lease
 from orchestrator.records.log import RunLog
+from orchestrator.records.processes import place
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import append_timing, note_evaluation_error, write_slice
 from orchestrator.selection.pending_slices import PendingSlice, pending_slices, preference
@@ -125,8 +124,12 @@ class EvaluationLoop:
         run, unit = self._study.reader(wanted.unit), wanted.unit
         benchmark, step, draw = wanted.sampling
         name = RESCORING if draw == evaluation_protocol.FRESH else EVALUATING
+        begun, loaded = time.monotonic(), self._loaded
         worker = self._worker_with(unit, step, run)
         started, part = time.monotonic(), wanted.part
+        if self._loaded != loaded:
+            row = {"step": step, "phase": START, "role": EVALUATOR, "seconds": round(started - begun, 3)}
+            append_timing(run, row | place())
         problems, samples = range(part.problem, part.problem_end), range(part.sample, part.sample_end)
         try:
             records = worker.evaluate(Samples(benchmark, problems, samples, unit.seed, step, draw))
@@ -173,9 +176,3 @@ def worker_opener(study: Study, pairs: Pairs) -> Callable[[str], GradedSampler]:
         return GradedSampler(setup, teacher, sampler, experiment.data_dir, deadline_s)
 
     return open_worker
-
-
-def place() -> dict[str, str]:
-    """Where this process works, for rows of timing.jsonl: the host and, if it has any, the visible GPUs."""
-    gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return {"host": socket.gethostname()} | ({"gpu": gpus} if gpus else {})

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -34,6 +36,7 @@ class TrainingStep:
     data: TrainingSet
     tokenizer: PreTrainedTokenizerBase
     grader: Grader
+    place: Mapping[str, Any] = field(default_factory=dict)  # where the learner works
 
     def take(self, step: int) -> None:
         """Sample, score, learn and log step `step`; NotFinite names the step at which training diverged."""
@@ -72,7 +75,7 @@ class TrainingStep:
         _check_finite(learned)
         clock.lap(LEARN)
         self.log(step, requests, digest, judged, rewards, texts, learned)
-        self.run.append_timing({"step": step, "phase": TRAIN, **clock.laps})
+        self.run.append_timing({"step": step, "phase": TRAIN, **clock.laps, **self.place})
 
     def requests(self, step: int, prompts: list[tuple[int, TrainingPrompt]]) -> list[Request]:
         """samples_per_prompt requests for each prompt, in prompt order."""

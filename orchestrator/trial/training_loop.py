@@ -60,7 +60,8 @@ class Trial:
             self.roles.learner.restore(self.run.checkpoint_path(self.run.next_step))
         checkpoints = checkpoint_steps(self.unit, self.setup)
         with Grader(deadline_s=self.spec.runtime.grader_deadline_s) as grader:
-            training_step = TrainingStep(self.spec, self.run, self.roles, data, self.tokenizer, grader)
+            place = self.roles.learner.place()
+            training_step = TrainingStep(self.spec, self.run, self.roles, data, self.tokenizer, grader, place)
             for k in range(self.run.next_step, self.unit.steps):
                 self.run.log.enter(TRAINING)
                 training_step.take(k)
@@ -78,7 +79,7 @@ class Trial:
                 role.start()
                 seconds = round(time.monotonic() - begun, 3)
                 row = {"step": self.run.next_step, "phase": START, "role": name, "seconds": seconds}
-                self.run.append_timing(row)
+                self.run.append_timing(row | role.place())
                 self.started.add(name)
 
     def save(self, folder: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from orchestrator.engines.interface import WeightsRef
 from orchestrator.policy.spec import Behavior, Objective
+from orchestrator.records.processes import place
 from orchestrator.rollouts import Request, Rollouts, TeacherScores
 from orchestrator.workers.digests import RolloutDigest, ScoresDigest
 from orchestrator.workers.engines import Engines
@@ -47,6 +48,11 @@ class Transport(Protocol):
     def close(self) -> None: ...
 
 
+def _place_of(worker: Any) -> dict[str, Any]:
+    """Where a worker is: called there."""
+    return place()
+
+
 @dataclass(frozen=True)
 class Rollout:
     """See `generation.RolloutWorker`."""
@@ -55,6 +61,9 @@ class Rollout:
 
     def start(self) -> None:
         self.transport.call("rollout", RolloutWorker.start).get()
+
+    def place(self) -> dict[str, Any]:
+        return self.transport.call("rollout", _place_of).get()
 
     def load(self, weights: Handle[WeightsRef]) -> None:
         self.transport.call("rollout", RolloutWorker.load, weights).get()
@@ -72,6 +81,9 @@ class Teacher:
     def start(self) -> None:
         self.transport.call("teacher", TeacherWorker.start).get()
 
+    def place(self) -> dict[str, Any]:
+        return self.transport.call("teacher", _place_of).get()
+
     def score(self, rollouts: Handle[Rollouts]) -> tuple[Handle[TeacherScores], Handle[ScoresDigest]]:
         return self.transport.call_for_two("teacher", TeacherWorker.score, rollouts)
 
@@ -87,6 +99,9 @@ class Learner:
 
     def start(self) -> None:
         self.transport.call("learner", LearnerWorker.start).get()
+
+    def place(self) -> dict[str, Any]:
+        return self.transport.call("learner", _place_of).get()
 
     def step(
         self, rollouts: Handle[Rollouts], scores: Handle[TeacherScores] | None, goal: Objective, step: int

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.report.timeline import Timeline, period_text, seconds_spent, spans, timeline
+from analysis.report.timeline import Timeline, period_text, spans, timeline
 from orchestrator.records.rundir import RunReader
 
 NOON = 1_795_262_400.0  # 21 November 2026, 12:00 UTC
@@ -27,12 +27,10 @@ def clocks(runs: Path, unit: str, starts: list[int], marks: list[int]) -> RunRea
 def test_an_attempt_lasts_up_to_the_last_clock_before_the_next(tmp_path: Path) -> None:
     run = clocks(tmp_path, "a", [0, 100, 200], [10, 30, 160])
     assert spans(run) == [(NOON, NOON + 30), (NOON + 100, NOON + 160), (NOON + 200, NOON + 200)]
-    assert seconds_spent(run) == 90
 
 
 def test_nothing_clocked_is_no_time(tmp_path: Path) -> None:
     assert spans(RunReader(tmp_path, "none")) == []
-    assert seconds_spent(clocks(tmp_path, "a", [0], [])) is None
     assert timeline(tmp_path, ["none"]) is None
 
 

@@ -6,14 +6,26 @@ import io
 import os
 import re
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from orchestrator.commands.display import duration, names, ordered, runs_line, status_view, sweep_line
+from orchestrator.commands.display import (
+    clock,
+    duration,
+    hours_line,
+    names,
+    ordered,
+    runs_line,
+    status_view,
+    sweep_line,
+    sweep_lines,
+)
 from orchestrator.commands.watching import REFRESH_S, Events, LastingOutput, building, event, pause_after
 from orchestrator.monitor.status import FamilyStatus, Overview, UnitStatus
+from orchestrator.planning.ranges import Range
 from orchestrator.records.columns import EVALUATING, RESCORING, TRAINING
 
 LONG = "evaluating arithmetic_short 1024/12800, attempt 2 of 3"
@@ -133,6 +145,18 @@ def test_the_line_of_the_sweep() -> None:
     assert sweep_line(overview) == f"1 of 4 done · 2 running · 1 waiting · {rest}"
     gpus = replace(overview, used={"CPU": 2.0, "GPU": 6.0}, cluster={"CPU": 64.0, "GPU": 8.0}, trials_an_hour=2.5)
     assert sweep_line(gpus).endswith("6 of 8 GPUs used · 2.5 trials/h")
+
+
+def test_the_line_of_the_hours_has_an_interval_and_a_finish() -> None:
+    overview = Overview(UNITS, [], 3600.0, seconds_left_range=Range(60.0, 3600.0, 86400.0), device="GPU")
+    assert "left about 1h00m (1m00s to 24h00m)" in sweep_line(overview)
+    known = replace(overview, device_hours_spent=1234.5, device_hours_left=Range(0.123, 3.14, 20.0))
+    beginning = "1,234 GPU-hours spent · about 3.1 left (0.12 to 20) · done about "
+    assert sweep_lines(known)[1].startswith(beginning)
+    assert hours_line(replace(overview, seconds_left_range=None)) == ""
+    evening = datetime(2026, 12, 31, 22, 0)
+    moments = [clock(evening, 3600.0 * hours) for hours in (1, 3, -24)]
+    assert moments == ["23:00", "1 Jan 2027 01:00", "30 Dec 22:00"]
 
 
 def test_the_runs_folder_is_named(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.config import Experiment, Model, Setup
 from orchestrator.experiment.load import load_experiment
-from orchestrator.experiment.units import Unit, expand, waves
+from orchestrator.experiment.units import Unit, expand
 from orchestrator.selection.scores import decided_by_family
 from tests.sweeps import ROOT
 
@@ -77,14 +77,6 @@ def test_only_sft_warmup_waits_and_for_its_own_setup() -> None:
         assert unit.depends_on == ((stage[unit.setup],) if unit.method == "sft_warmup" else ())
     order = ids(units)
     assert all(order.index(needed) < order.index(unit.id) for unit in units for needed in unit.depends_on)
-
-
-def test_two_waves() -> None:
-    units = paper_units()
-    first, second = waves(units)
-    assert sorted(ids(first) + ids(second)) == sorted(ids(units))
-    assert {unit.method for unit in second} == {"sft_warmup"}
-    assert len(second) == 6
 
 
 def test_lengths_of_the_runs() -> None:

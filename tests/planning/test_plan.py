@@ -69,17 +69,10 @@ def test_counts_of_the_papers_sweep() -> None:
     assert total["by_kind"] == {"base_eval": 2, "sft": 2, "trial": 86}
     assert total["by_setup"] == {setup: {"base_eval": 1, "sft": 1, "trial": 43} for setup in SETUPS}
     assert total["by_method"] == {method: 2 * count for method, count in COUNTS.items()}
-    assert total["waves"] == [84, 6]
+    assert total["ready_at_once"] == 84
     assert total["gpus_per_trial"] == 1
     counted = Counter((u.unit.setup, u.unit.method) for u in made.units if u.unit.kind == "trial")
     assert counted == {(setup, method): count for setup in SETUPS for method, count in COUNTS.items()}
-
-
-def test_waves_follow_the_dependencies() -> None:
-    made = planned()
-    wave = {u.unit.id: u.wave for u in made.units}
-    assert {u.wave for u in made.units if u.unit.method == "sft_warmup"} == {2}
-    assert all(wave[needed] < u.wave for u in made.units for needed in u.unit.depends_on)
 
 
 def test_batches_are_derived_from_the_gpu_planned_for() -> None:
@@ -313,7 +306,7 @@ def test_json_is_stable_and_complete() -> None:
     assert set(made) == {"units", "totals", "assumptions"}
     assert [unit["id"] for unit in made["units"]] == [u.unit.id for u in planned().units]
     assert set(made["units"][0]) == {
-        "id", "kind", "setup", "method", "knobs", "seed", "depends_on", "wave", "steps", "done", "resources",
+        "id", "kind", "setup", "method", "knobs", "seed", "depends_on", "steps", "done", "resources",
     }  # fmt: skip
     assert all(set(a) == {"name", "unit", "low", "mid", "high", "why"} for a in made["assumptions"])
 

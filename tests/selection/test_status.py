@@ -17,9 +17,10 @@ from orchestrator.experiment.evaluation_protocol import evaluation_ids, fresh_ev
 from orchestrator.experiment.units import Unit
 from orchestrator.monitor import status
 from orchestrator.monitor.status import Session, UnitStatus, overview
-from orchestrator.monitor.time_left import Job, sweep_seconds, work_left, work_once_trained
+from orchestrator.monitor.time_left import Job, Left, device_hours, sweep_seconds, work_left, work_once_trained
 from orchestrator.monitor.timings import measure
-from orchestrator.planning.costs import BLENDED, PLAIN, SetupCosts
+from orchestrator.planning.costs import BLENDED, OTHER, PLAIN, SetupCosts
+from orchestrator.planning.ranges import Range
 from orchestrator.planning.steps import teacher_online_steps
 from orchestrator.records.claims import Claims
 from orchestrator.records.columns import EVALUATING, RESCORING, TRAINING
@@ -252,14 +253,50 @@ def test_a_race_expects_more_rungs() -> None:
     assert work_once_trained(experiment, settings)[SHORT] > 0
 
 
-def test_waves_of_a_sweep_add_up_and_run_side_by_side(plain: Loaded) -> None:
+def test_a_sweep_takes_all_of_its_work_on_all_cores_or_its_longest_chain(plain: Loaded) -> None:
+    """Two cores: trials of 10 s each, and a supervised stage of 30 s that one of them waits for."""
+    [vanilla], [stage], [waiting] = (units_of(plain[1], name) for name in ("vanilla", "sft", "sft_warmup"))
+    own, two = plain[0].runtime.placement, {"CPU": 2, "GPU": 0}
+
+    def job(unit: Unit, training: float, sampling: float = 0.0) -> Job:
+        return Job(unit, Left(Range(training / 2, training, 2 * training), Range.exactly(sampling)), own)
+
+    four = [job(vanilla, 0.0, 10.0) for _ in range(4)]
+    assert sweep_seconds(four, two) == Range.exactly(20.0)
+    assert sweep_seconds(four, {"CPU": 4.0}) == Range.exactly(10.0)
+    chain = [job(stage, 30.0), job(waiting, 10.0)]
+    assert sweep_seconds(chain, two) == Range(20.0, 40.0, 80.0)
+    assert sweep_seconds([*four, *chain], two) == Range(30.0, 40.0, 80.0)
+    assert sweep_seconds([*four, Job(vanilla, None, own)], two) is None
+    assert sweep_seconds(four, {}) is None
+    assert device_hours([*four, *chain], "core") == Range(60 / 3600, 80 / 3600, 120 / 3600)
+
+
+def test_the_estimates_are_those_of_the_fastest_and_the_slowest_unit(tmp_path: Path, plain: Loaded) -> None:
+    first, second = units_of(plain[1], "trust_region")
     [vanilla] = units_of(plain[1], "vanilla")
-    four = [Job(vanilla, 10.0, 0) for _ in range(4)]
-    assert sweep_seconds(four, {"CPU": 2, "GPU": 0}, running=1) == 20.0
-    assert sweep_seconds(four, {}, running=4) == 10.0
-    assert sweep_seconds([*four, Job(vanilla, 5.0, 1)], {"CPU": 2}, running=1) == 25.0
-    assert sweep_seconds([*four, Job(vanilla, None, 1)], {"CPU": 2}, running=1) is None
-    assert sweep_seconds(four, {"CPU": 2}, running=0) is None
+    with writing(tmp_path, first, second) as runs:
+        for run, seconds in zip(runs, (1.0, 3.0), strict=True):
+            for step in range(40):
+                run.append_timing(train_row(step, seconds))
+    costs = measure(Study(*plain, tmp_path))
+    assert costs.range(vanilla, PLAIN) == Range(1.0, 2.0, 3.0)
+    assert costs.range(second, PLAIN) == Range(1.5, 3.0, 4.5)
+    assert costs.range(first, PLAIN) == Range(0.5, 1.0, 1.5)
+
+
+def test_what_one_unit_alone_has_measured_is_as_uncertain_as_the_plan(tmp_path: Path, plain: Loaded) -> None:
+    [vanilla] = units_of(plain[1], "vanilla")
+    with writing(tmp_path, vanilla) as [run]:
+        for step in range(3):
+            run.append_timing(train_row(step, 2.0))
+    found = measure(Study(*plain, tmp_path)).range(vanilla, PLAIN)
+    phases = SetupCosts(plain[0].setups["arithmetic"], plain[0].runtime, "torch").step(PLAIN)
+    planned = Range.total(seconds for phase, seconds in phases.items() if phase != OTHER)
+    assert found is not None
+    assert (found.low / 2.0, found.mid, found.high / 2.0) == pytest.approx(
+        (planned.low / planned.mid, 2.0, planned.high / planned.mid)
+    )
 
 
 def test_the_process_that_submits_knows_its_cluster_and_its_pace(
@@ -284,7 +321,9 @@ def test_json_keeps_its_keys_and_names_the_folder(
     assert ended.value.code == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["runs"] == str(tmp_path)
-    assert {"seconds_left", "elapsed"} <= set(shown["sweep"])
+    assert {"seconds_left", "elapsed", "seconds_left_range"} <= set(shown["sweep"])
+    assert (shown["sweep"]["device"], shown["sweep"]["device_hours_spent"]) == ("core", 0.0)
+    assert shown["sweep"]["device_hours_left"] is None, "nothing was measured"
     old = {"id", "setup", "label", "kind", "seed", "state", "step", "steps", "loss", "score", "best_step"}
     assert old | {"seconds_left", "error", "phase", "doing"} <= set(shown["units"][0])
 
