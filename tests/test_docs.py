@@ -19,6 +19,7 @@ import pytest
 from analysis.labels import benchmark_key, benchmark_label
 from orchestrator import cli
 from orchestrator.commands import arguments
+from orchestrator.commands.parser import trb_parser
 from orchestrator.data import benchmarks
 from orchestrator.data.benchmarks import load_benchmark
 from orchestrator.data.files import folder_sha256
@@ -238,7 +239,7 @@ def test_commands_of_the_pages(
     page: Path, line: str, here: Path, mixture: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, *words = shlex.split(line)
-    arguments.parse(cli._parser(), words)
+    arguments.parse(trb_parser(), words)
     if words[0] in RUN_HERE:
         assert shown(capsys, *words)
 
@@ -272,7 +273,7 @@ def parsers(parser: argparse.ArgumentParser, name: str = "trb") -> Iterator[tupl
 
 
 @pytest.mark.parametrize(
-    ("name", "parser"), list(parsers(cli._parser())), ids=lambda value: value if type(value) is str else ""
+    ("name", "parser"), list(parsers(trb_parser())), ids=lambda value: value if type(value) is str else ""
 )
 def test_everything_that_can_be_typed_is_explained(name: str, parser: argparse.ArgumentParser) -> None:
     assert parser.description, name
@@ -290,4 +291,4 @@ def test_the_examples_of_the_help_are_commands(capsys: pytest.CaptureFixture[str
     lines = re.findall(r"^  (trb .*?)   .*$", epilog, flags=re.MULTILINE)
     assert len(lines) == 4
     for line in lines:
-        arguments.parse(cli._parser(), shlex.split(line)[1:])
+        arguments.parse(trb_parser(), shlex.split(line)[1:])

@@ -1,0 +1,170 @@
+"""What can be typed: the commands of `trb` with their arguments, options and help. `cli` runs them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from orchestrator.commands.arguments import Parser, whole_number
+
+OVERRIDES = "OmegaConf dotlist, for example training.steps=20 methods.skd=null"
+
+EXPERIMENT = "an experiment file, or the name of a shipped one: quickstart"
+JSON = "print JSON instead of text"
+EXAMPLES = """\
+examples:
+  trb plan quickstart                           what would run and what it costs
+  trb submit quickstart                         run it; again, it goes on
+  trb status quickstart --methods vanilla,TRB   where these two stand
+  trb table quickstart --compare TRB,Vanilla    two methods on the same problems
+
+`trb COMMAND --help` says more of a command, `trb config` of every key."""
+
+
+def trb_parser() -> Parser:
+    """The parser of `trb`. What it parses has the name of the command in `command`, and `probe` names the probe."""
+    parser = Parser(
+        prog="trb",
+        description="On-policy distillation sweeps: plan, run, judge.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="version and, in a checkout, commit")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    _add_sweep_commands(commands)
+    _add_result_commands(commands)
+    _add_model_commands(commands)
+    _add_reference_commands(commands)
+    return parser
+
+
+class _Version(argparse.Action):
+    """argparse's own `version` wants the text at every start; this one asks git when it is asked."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from orchestrator.records.provenance import version_line
+
+        print(version_line())
+        parser.exit()
+
+
+def _add_sweep_commands(commands: argparse._SubParsersAction) -> None:
+    plan = _experiment(commands, "plan", "units, dependencies, memory, tokens, GPU-hours; runs nothing")
+    plan.add_argument("--gpus", type=int, metavar="N", help="how long it takes on N GPUs (default: 1)")
+    plan.add_argument("--gpu", metavar="KIND", help="kind of these GPUs: H100-80GB (default) or A100-40GB")
+    plan.add_argument("--why", action="store_true", help="why each unit would run, and what the costs assume")
+    plan.add_argument("--json", action="store_true", help=JSON)
+    submit = _experiment(commands, "submit", "run what is missing, then print the results table")
+    submit.add_argument("--address", help="Ray cluster to join; without it a private one on this machine")
+    submit.add_argument("--yes", action="store_true", help="spend more than 1,000 planned GPU-hours without a question")
+    status = _experiment(commands, "status", "where every unit stands, also while it runs")
+    status.add_argument("--json", action="store_true", help=JSON)
+    status.add_argument("--all", action="store_true", help="every unit, also of a large sweep")
+    status.add_argument("--sort", choices=("score", "name", "state", "left"), help="order of the units (default: plan)")
+    text = "the log of a unit, or of every unit of an experiment"
+    logs = commands.add_parser("logs", help=text, description=text)
+    logs.add_argument("unit", metavar="UNIT | EXP.yaml", help="id of a unit, its beginning, or a label: 'TRB K=12'")
+    logs.add_argument("overrides", nargs="*", default=[], metavar="key=value", help=OVERRIDES)
+    _add_runs(logs)
+    logs.add_argument("--follow", action="store_true", help="go on printing what is added, until Ctrl-C")
+    text = "measurements of the untrained student"
+    probe = commands.add_parser("probe", help=text, description=text)
+    probes = probe.add_subparsers(dest="probe", metavar="PROBE", required=True)
+    text = "success of vanilla and trust-region prefixes when student and teacher continue them"
+    continuation = _experiment(probes, "continuation", text)
+    continuation.add_argument("--json", action="store_true", help=JSON)
+    doctor = _experiment(commands, "doctor", "preflight of this machine and an experiment", optional=True)
+    doctor.add_argument("--json", action="store_true", help=JSON)
+
+
+def _add_result_commands(commands: argparse._SubParsersAction) -> None:
+    model = _experiment(commands, "table", "the results table", optional=True)
+    model.add_argument(
+        "--format",
+        choices=("text", "md", "tex", "csv", "json"),
+        help="default: text on a terminal, md in a pipe or file",
+    )
+    model.add_argument("--results", type=Path, help="CSV method,setup,benchmark,pass_at_1 instead of an experiment")
+    model.add_argument("--compare", metavar="FIRST,SECOND", help="two methods on the same problems, not the table")
+    figures = _experiment(commands, "figures", "the figures, as PNG and PDF")
+    figures.add_argument("--out", type=Path, metavar="FOLDER", help="default: the results folder")
+    figures.add_argument("--width", type=float, metavar="INCHES", help="default 7.2; 5.5 fits a page of text at 8 pt")
+    report = _experiment(commands, "report", "one HTML page: table, figures, rollouts, cost, provenance")
+    report.add_argument("--out", type=Path, metavar="FILE.html", help="default: report.html in the results folder")
+    regrade = _experiment(commands, "regrade", "recount all scores with the present grader; no generation")
+    regrade.description = (
+        "Count again what was right, from the extracted answers that evaluations keep, with the present grader. "
+        "Scores of an older grader's version are carried over to the present one, their files stay. What was "
+        "extracted stays as it was, and so do the rewards of training, which are history."
+    )
+    dashboard = _experiment(commands, "dashboard", "a W&B workspace over the runs of an experiment")
+    dashboard.add_argument("--entity", help="W&B user or team (default: your own)")
+    dashboard.add_argument("--project", help="W&B project (default: runtime.wandb_project)")
+    dashboard.add_argument("--dry-run", action="store_true", help="print the specification as JSON; no network")
+
+
+def _add_model_commands(commands: argparse._SubParsersAction) -> None:
+    text = "pass@1 of any checkpoint with the sweep's evaluator"
+    evaluate = commands.add_parser("eval", help=text, description=text)
+    evaluate.add_argument("model", help="model folder, or hub id with --revision")
+    evaluate.add_argument(
+        "--benchmarks",
+        required=True,
+        help="comma-separated, each KEY, KEY:n or FILE.jsonl:n, e.g. math500:64,aime24:512",
+    )
+    text = "setup that gives prompt, vocabulary and decoding: a shipped one, or the path of a setup file"
+    evaluate.add_argument("--setup", required=True, metavar="NAME", help=text)
+    evaluate.add_argument("--setups-from", type=Path, metavar="EXP.yaml", help="find the setup beside this experiment")
+    evaluate.add_argument("--revision", help="commit of a hub model")
+    evaluate.add_argument("--stops-as", choices=("student", "teacher"), default="student", help="whose EOS it emits")
+    evaluate.add_argument("--seed", type=whole_number, default=0, help="of the samples; a sweep uses the unit's seed")
+    evaluate.add_argument(
+        "--step", type=whole_number, default=0, help="of the samples; a sweep uses the checkpoint's step"
+    )
+    evaluate.add_argument("--limit", type=whole_number, help="only the first problems of each benchmark")
+    evaluate.add_argument("--data-dir", metavar="DIR", help="folder of the benchmark files (default: TRB_DATA_DIR)")
+    _add_runs(evaluate)
+    evaluate.add_argument("--out", type=Path, metavar="FILE.json", help="default: results/eval/ in the runs folder")
+    evaluate.add_argument("--json", action="store_true", help="print the result as JSON")
+    text = "grade a file of rows {gold, generation} with the one grader"
+    grade = commands.add_parser("grade", help=text, description=text)
+    grade.add_argument("file", type=Path, metavar="FILE.jsonl", help="rows {gold, generation}; - reads standard input")
+    grade.add_argument("--out", type=Path, metavar="OUT.jsonl", help="write the rows with their grades")
+
+
+def _add_reference_commands(commands: argparse._SubParsersAction) -> None:
+    text = "every key with its type, rule, default and meaning; of an experiment, its values and where they come from"
+    reference = commands.add_parser("config", help=text, description=text)
+    reference.add_argument("what", nargs="?", metavar="KEY | EXP.yaml", help="a key, the beginning of one, or a file")
+    reference.add_argument("overrides", nargs="*", default=[], metavar="key=value", help=OVERRIDES)
+    reference.add_argument("--json", action="store_true", help=JSON)
+    text = "shipped experiments, methods with their knobs, setups, benchmarks, and the results in a runs folder"
+    lists = commands.add_parser("list", help=text, description=text)
+    kinds = "experiments | methods | setups | benchmarks | results"
+    lists.add_argument("kind", nargs="?", metavar=kinds, help="one of these lists (default: all)")
+    _add_runs(lists)
+    text = "where the data files come from: repository, commit, licence, sha256; with fetch, get them"
+    data = commands.add_parser("data", help=text, description=text)
+    data.add_argument("action", nargs="?", choices=("sources", "fetch"), default="sources", help="default: sources")
+    data.add_argument("folder", nargs="?", type=Path, help="where to put them (default: TRB_DATA_DIR, else data)")
+    data.add_argument("--only", metavar="KEY,…", help="some of the files, for example math500,gsm8k")
+    data.add_argument("--from", dest="mirror", metavar="MIRROR", help="URL or folder of owner/name/commit/path files")
+
+
+def _experiment(
+    commands: argparse._SubParsersAction, name: str, text: str, optional: bool = False
+) -> argparse.ArgumentParser:
+    """A command over an experiment, which need not be given where it is `optional`."""
+    parser = commands.add_parser(name, help=text, description=text)
+    parser.add_argument("experiment", type=Path, metavar="EXP.yaml", nargs="?" if optional else None, help=EXPERIMENT)
+    parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help=OVERRIDES)
+    parser.add_argument("--methods", metavar="A,B", help="only these of its methods, by key or label: vanilla,TRB")
+    _add_runs(parser)
+    return parser
+
+
+def _add_runs(parser: argparse.ArgumentParser) -> None:
+    default = Path(os.environ.get("TRB_RUNS") or "runs")
+    text = "folder of the run directories (default: $TRB_RUNS, else runs)"
+    parser.add_argument("--runs", type=Path, metavar="DIR", default=default, help=text)
