@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from orchestrator.experiment.units import Unit, families
 
@@ -35,6 +35,13 @@ class Evaluating:
     number: int
 
 
+class SlicesLeft(NamedTuple):
+    """How many slices are wanted, those at work included, and how many of them evaluators of other sweeps work on."""
+
+    wanted: int
+    elsewhere: int
+
+
 Work = Training | Evaluating
 Decision = Work | Literal["wait", "finished"]
 
@@ -43,14 +50,14 @@ Decision = Work | Literal["wait", "finished"]
 class Schedule:
     """The decisions of one sweep.
 
-    `needs(work)` is what it takes, CPU and GPU; `slices_left()` how many slices are wanted, those at work included.
+    `needs(work)` is what it takes, CPU and GPU; `slices_left()` looks at what is still to be sampled.
     `trained` are the ids of units that need no training any more.
     """
 
     units: Sequence[Unit]
     trained: set[str]
     needs: Callable[[Work], Resources]
-    slices_left: Callable[[], int]
+    slices_left: Callable[[], SlicesLeft]
     running: dict[str, Work] = field(default_factory=dict)  # by Tune's name for it
     failed: set[str] = field(default_factory=set)
     evaluators: int = 0  # started so far
@@ -70,13 +77,13 @@ class Schedule:
         if begun:
             return "wait"
         evaluating = sum(isinstance(work, Evaluating) for work in self.running.values())
-        left = self.slices_left() if self.fruitless < FRUITLESS else 0
-        if left > evaluating and _fits(self.needs(Evaluating(0)), free):
+        left = self.slices_left() if self.fruitless < FRUITLESS else SlicesLeft(0, 0)
+        if left.wanted - left.elsewhere > evaluating and _fits(self.needs(Evaluating(0)), free):
             return Evaluating(self.evaluators + 1)
         for unit in ready:
             if _fits(self.needs(Training(unit)), free):
                 return Training(unit)
-        return "wait" if self.running or ready or left else "finished"
+        return "wait" if self.running or ready or left.wanted else "finished"
 
     def start(self, name: str, work: Work) -> None:
         """`work` was begun."""

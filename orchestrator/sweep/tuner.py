@@ -9,7 +9,7 @@ import logging
 import socket
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
 from typing import Any
 
@@ -22,14 +22,14 @@ from orchestrator.experiment.units import Unit
 from orchestrator.records.claims import Claims
 from orchestrator.records.lease import LeaseHeld
 from orchestrator.records.provenance import provenance
-from orchestrator.records.pulse import Beat
+from orchestrator.records.pulse import Beat, pulse_path, read_beat
 from orchestrator.records.writer import RunWriter, forget_evaluation_errors
 from orchestrator.selection.pending_slices import pending_slices
 from orchestrator.selection.retention import prune
 from orchestrator.selection.study import Study
 from orchestrator.sweep.cluster import capacity
 from orchestrator.sweep.prepare import worker_spec
-from orchestrator.sweep.schedule import Evaluating, Schedule, Training, Work
+from orchestrator.sweep.schedule import Evaluating, Schedule, SlicesLeft, Training, Work
 from orchestrator.sweep.scratch import scratch_folder
 from orchestrator.sweep.shared import SAMPLED, Sweep, config_of
 from orchestrator.sweep.trainable import WorkTrainable
@@ -147,10 +147,19 @@ class SweepSearcher(Searcher, tune.Stopper):
                 needs[kind] = needs.get(kind, 0.0) + amount
         return needs
 
-    def _look(self) -> int:
-        """How many slices are wanted; lets go of checkpoints of which none is."""
-        prune(self._study)
-        return sum(1 for _ in pending_slices(self._study))
+    def _look(self) -> SlicesLeft:
+        """What is still to be sampled; lets go of checkpoints of which nothing is."""
+        prune(self._study.snapshot())
+        pending = list(pending_slices(self._study.snapshot()))
+        return SlicesLeft(len(pending), self._elsewhere({part.unit.id for part in pending}))
+
+    def _elsewhere(self, units: Iterable[str]) -> int:
+        """How many slices of these units processes that are not of this sweep have claimed."""
+        runs = self._study.runs
+        beats = [read_beat(pulse_path(runs, name)) for name in self.names()]
+        ours = {(beat.host, beat.pid) for beat in beats if beat is not None}
+        holders = [held.holder for unit_id in units for held in Claims(runs).held(unit_id)]
+        return sum((holder.host, holder.pid) not in ours for holder in holders)
 
 
 class _Lately:

@@ -97,7 +97,7 @@ class EvaluationLoop:
         begun = time.monotonic()
         if begun < self._read_until:
             return False
-        self._wanted = list(pending_slices(self._study))
+        self._wanted = list(pending_slices(self._study.snapshot()))
         now = time.monotonic()
         self._read_until = now + REFRESH_FACTOR * (now - begun)
         return True

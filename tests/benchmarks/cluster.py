@@ -20,7 +20,7 @@ from orchestrator.experiment import evaluation_protocol
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import Family, Unit, checkpoint_steps, expand, families
 from orchestrator.selection.pending_slices import preference
-from orchestrator.sweep.schedule import Evaluating, Schedule, Training, in_order
+from orchestrator.sweep.schedule import Evaluating, Schedule, SlicesLeft, Training, in_order
 from tests.benchmarks.paper_sweep import PAPER, SUCCESS
 from tests.race_world import WORLDS, Suite, race_of
 
@@ -161,8 +161,8 @@ class Simulation:
         until_last = until / (self.gpus * self.last_family)
         return Outcome(self.now, busy, until_last, bound, self.first_family, self.most_checkpoints)
 
-    def _slices(self) -> int:
-        return sum(map(len, self.waiting.values())) + self.at_work
+    def _slices(self) -> SlicesLeft:
+        return SlicesLeft(sum(map(len, self.waiting.values())) + self.at_work, elsewhere=0)
 
     def _at(self, hours: float, kind: str, *what: object) -> None:
         heapq.heappush(self.events, (self.now + hours, next(self.order), kind, what))

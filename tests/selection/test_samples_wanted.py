@@ -240,7 +240,7 @@ def test_kills_at_any_moment_change_no_decision(tmp_path: Path, calls: int) -> N
     assert evaluation_files(tmp_path / "b") == evaluation_files(tmp_path / "a")
 
 
-@pytest.mark.parametrize("responses", [7, 100])
+@pytest.mark.parametrize("responses", [23, 100])
 def test_how_slices_are_cut_changes_no_decision(tmp_path: Path, responses: int) -> None:
     whole, cut = world(), world(f"runtime.slice_responses={responses}")
     for sweep, runs in ((whole, tmp_path / "whole"), (cut, tmp_path / "cut")):
@@ -252,7 +252,7 @@ def test_how_slices_are_cut_changes_no_decision(tmp_path: Path, responses: int) 
 
 
 def test_several_evaluators_share_the_work_and_none_does_it_twice(tmp_path: Path) -> None:
-    alone, together = world(), world("runtime.slice_responses=50")
+    alone, together = world(), world("runtime.slice_responses=90")
     for sweep, runs in ((alone, tmp_path / "alone"), (together, tmp_path / "together")):
         sweep.train(runs, "base_eval", "vanilla", "trust_region")
     alone.finish(tmp_path / "alone")

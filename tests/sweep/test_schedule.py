@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from orchestrator.experiment.units import Unit
-from orchestrator.sweep.schedule import FRUITLESS, Evaluating, Schedule, Training, Work, in_order
+from orchestrator.sweep.schedule import FRUITLESS, Evaluating, Schedule, SlicesLeft, Training, Work, in_order
 from tests.fake_runs import quickstart, units_of
 
 CAPACITY = {"CPU": 2.0}
@@ -14,11 +14,11 @@ CAPACITY = {"CPU": 2.0}
 class Sweep:
     """A schedule over the quickstart; every unit and every evaluator takes one CPU."""
 
-    def __init__(self, *overrides: str, slices: int = 0, cpus: float = 1.0):
+    def __init__(self, *overrides: str, slices: int = 0, elsewhere: int = 0, cpus: float = 1.0):
         _, units = quickstart(*overrides)
-        self.units, self.slices, self.cpus = units, slices, cpus
+        self.units, self.slices, self.elsewhere, self.cpus = units, slices, elsewhere, cpus
         trained = {unit.id for unit in units if unit.is_untrained}
-        self.schedule = Schedule(units, trained, self.needs, lambda: self.slices)
+        self.schedule = Schedule(units, trained, self.needs, lambda: SlicesLeft(self.slices, self.elsewhere))
 
     def needs(self, work: Work) -> Mapping[str, float]:
         return {"CPU": self.cpus}
@@ -97,6 +97,20 @@ def test_evaluators_take_what_no_trial_wants_and_are_no_more_than_the_slices() -
     assert sweep.schedule.decide(CAPACITY) == "wait"
     sweep.end(Evaluating(1))
     sweep.end(Evaluating(2))
+    assert sweep.schedule.decide(CAPACITY) == "finished"
+
+
+def test_what_evaluators_of_another_sweep_have_claimed_is_left_to_them() -> None:
+    """No evaluator is begun for it, and the sweep waits until it is there."""
+    sweep = Sweep(slices=2, elsewhere=2)
+    for unit in sweep.units:
+        sweep.schedule.trained.add(unit.id)
+    assert sweep.schedule.decide(CAPACITY) == "wait"
+    sweep.slices = 3
+    assert sweep.start() == [Evaluating(1)]
+    assert sweep.schedule.decide(CAPACITY) == "wait"
+    sweep.end(Evaluating(1))
+    sweep.slices = sweep.elsewhere = 0
     assert sweep.schedule.decide(CAPACITY) == "finished"
 
 
