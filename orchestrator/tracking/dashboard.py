@@ -93,6 +93,8 @@ def workspace(study: Study, entity: str, project: str) -> ws.Workspace:
             pinned_columns=["summary:state", "summary:best_score", "summary:best_step", "summary:candidates"],
         ),
     )
+    # Names of our own in place of random ones, so that saving again replaces the workspace and its panels. The library
+    # has no public way to give them.
     made._internal_name = f"nw-{_view_id(experiment)}-v"
     made._internal_runset_id = digest([experiment.name, "runs"])
     for section in made.sections:
@@ -102,13 +104,13 @@ def workspace(study: Study, entity: str, project: str) -> ws.Workspace:
 
 
 def _sections(study: Study) -> Iterator[ws.Section]:
-    logged, setups = logged_columns(study.units), study.experiment.setups.values()
-    benchmarks = dict.fromkeys(key for setup in setups for key in setup.evaluation.benchmarks)
-    accuracy = [
-        Panel("mean pass@1", ("eval/mean",)),
-        *(Panel(f"pass@1 on {key}", (f"eval/{key}",)) for key in benchmarks),
-        *panels(["reward"], logged),
-    ]
+    """The sections from top to bottom; a column that no trial logs has no panel."""
+    logged = logged_columns(study.units)
+    benchmarks: dict[str, Panel] = {}
+    for setup in study.experiment.setups.values():
+        for key in setup.evaluation.benchmarks:
+            benchmarks[key] = Panel(f"pass@1 on {key}", (f"eval/{key}",))
+    accuracy = [Panel("mean pass@1", ("eval/mean",)), *benchmarks.values(), *panels(["reward"], logged)]
     best = wr.BarPlot(
         title="best checkpoint, mean pass@1",
         metrics=["best_score"],
@@ -125,9 +127,14 @@ def _sections(study: Study) -> Iterator[ws.Section]:
 
 def logged_columns(units: Sequence[Unit]) -> set[str]:
     """Columns of `metrics.jsonl` that some training step of the trials logs."""
-    trials = [unit for unit in units if unit.is_trial]
-    behaviors = {behavior_at(unit.method, unit.knobs, step) for unit in trials for step in range(unit.steps)}
-    return {key for one in behaviors for key in columns_of_step(one.needs_teacher, one.measures)}
+    behaviors = set()
+    for unit in units:
+        if unit.is_trial:
+            behaviors |= {behavior_at(unit.method, unit.knobs, step) for step in range(unit.steps)}
+    columns: set[str] = set()
+    for behavior in behaviors:
+        columns |= columns_of_step(behavior.needs_teacher, behavior.measures)
+    return columns
 
 
 def panels(columns: Sequence[str], logged: Collection[str]) -> list[Panel]:

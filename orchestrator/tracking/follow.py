@@ -105,7 +105,11 @@ class Mirror:
         self._thread.start()
 
     def _wait(self) -> None:
-        """Until the thread is through, or nothing moved for `patience` seconds; then it is left to itself."""
+        """Wait for the thread, but no longer than `patience` seconds without a run getting through.
+
+        A thread that hangs is left to itself. It is a daemon, so it ends with the process, and it stays in `_thread`,
+        by which `catch_up` knows that a second one would hang at the same place.
+        """
         assert self._thread is not None
         self._moved = time.monotonic()
         while self._thread.is_alive() and (left := self._moved + self.patience - time.monotonic()) > 0:
@@ -131,6 +135,7 @@ class Mirror:
             self._trouble = f"{self._where()}: {reason}"
 
     def _send_stale(self, tables: dict[str, Table], notes: list[str], goes_on: bool) -> None:
+        """Send what W&B does not show as it is. Raises what wandb raises; what was sent by then is noted as sent."""
         mode = self._mode()
         stale = stale_projections(self.study, mode, goes_on)
         known = not tables or was_given(results_id(self.study.experiment), [tables, notes], self.study.runs, mode)
@@ -142,7 +147,7 @@ class Mirror:
 
         for projection in stale:
             upload.mirror(self.study.experiment, projection, self.study.runs, mode)
-            self._moved = time.monotonic()
+            self._moved = time.monotonic()  # read by `_wait` in the other thread
         if not known:
             upload.mirror_results(self.study.experiment, tables, notes, self.study.runs, mode)
 
@@ -154,8 +159,8 @@ def stale_projections(study: Study, mode: str, goes_on: bool = False) -> list[Pr
     runs are sent now and then even without anything new, so that W&B does not take them for crashed.
     """
     stale = []
-    for unit, found in zip(study.units, status.collect(study), strict=True):
-        shown = project(study.setup_of(unit), unit, study.reader(unit), found.state, goes_on)
+    for unit, unit_status in zip(study.units, status.collect(study), strict=True):
+        shown = project(study.setup_of(unit), unit, study.reader(unit), unit_status.state, goes_on)
         if shown.is_empty or (mode == "offline" and shown.outcome == OPEN):
             continue
         within = HEARTBEAT_S if shown.outcome == OPEN else math.inf

@@ -26,10 +26,10 @@ CLOUD = ("https://api.forge.coreweave.com", "https://api.wandb.ai")
 PROJECT_NOTE = "project.json"
 
 
-def chosen_mode(wish: str) -> str:
-    """`online`, `offline` or `disabled`; the wish `auto` is online only when the user is logged in."""
-    if wish != "auto":
-        return wish
+def chosen_mode(configured: str) -> str:
+    """`online`, `offline` or `disabled`; `auto` is what WANDB_MODE says, else online if the user is logged in."""
+    if configured != "auto":
+        return configured
     match os.environ.get("WANDB_MODE"):
         case "online" | "offline" as forced:
             return forced
@@ -126,15 +126,17 @@ def _marker(run_id: str, runs: Path) -> Path:
 
 
 def _state(content: Any, mode: str) -> dict[str, str]:
+    """What a note of a run says: where its content went, and a digest of it. Another server has nothing of it yet."""
     server = {"server": server_url()} if mode == "online" else {}
     return {"mode": mode, **server, "rows": units.digest(content)}
 
 
 def _in_netrc() -> bool:
+    """Whether `wandb login` left a key of the present server in the user's netrc file."""
     url = server_url()
     hosts = {urlsplit(name).netloc for name in (CLOUD if url in CLOUD else (url,))}
     try:
-        found = netrc.netrc(os.environ.get("NETRC") or None).hosts
+        with_password = netrc.netrc(os.environ.get("NETRC") or None).hosts
     except (OSError, netrc.NetrcParseError):
         return False
-    return bool(hosts & set(found))
+    return not hosts.isdisjoint(with_password)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from fractions import Fraction
 from typing import Any
 
 from orchestrator.config import Experiment, Setup
@@ -70,19 +72,22 @@ def projected_rows(setup: Setup, run: RunReader) -> dict[int, dict[str, Any]]:
 
     A row is final once training went past its step; until then a later score could still belong to it.
     """
-    rows: dict[int, dict[str, Any]] = {}
+    rows: dict[int, dict[str, Any]] = defaultdict(dict)
     for metrics in run.committed_metrics():
-        named = {f"train/{key}": value for key, value in metrics.items() if key != "step" and value is not None}
-        rows.setdefault(metrics["step"], {}).update(named)
+        rows[metrics["step"]] |= {f"train/{key}": v for key, v in metrics.items() if key != "step" and v is not None}
+    # Clock times are noted before the commit, so there may be some of steps that a kill took back.
     for step, seconds in _seconds(run).items():
         if step in rows:
-            rows[step].update(seconds)
+            rows[step] |= seconds
     ids = evaluation_protocol.evaluation_ids(setup)
-    for step in sorted({s for evaluation_id in ids.values() for s in run.evaluated_steps(evaluation_id)}):
+    evaluated: set[int] = set()
+    for evaluation_id in ids.values():
+        evaluated |= set(run.evaluated_steps(evaluation_id))
+    for step in sorted(evaluated):
         scores = selection.benchmark_scores(run, list(ids.values()), step)
-        row = {f"eval/{key}": float(score) for key, score in zip(ids, scores, strict=True) if score is not None}
-        mean = selection.exact_mean(scores)
-        rows.setdefault(step, {}).update(row | ({"eval/mean": float(mean)} if mean is not None else {}))
+        rows[step] |= _present({f"eval/{key}": score for key, score in zip(ids, scores, strict=True)})
+        rows[step] |= _present({"eval/mean": selection.exact_mean(scores)})
+    # W&B takes each step once: a row that was sent cannot get the score of a checkpoint that comes later.
     return {step: rows[step] for step in sorted(rows) if run.trained or step < run.next_step}
 
 
@@ -99,15 +104,20 @@ def result_tables(document: dict[str, Any], scores: str) -> dict[str, Table]:
 
     Empty where nothing has a score yet.
     """
-    if all(cell["value"] is None for row in document["rows"] for cell in row["cells"]):
+    rows = []
+    for row in document["rows"]:
+        rows.append([row["label"], *(cell["value"] for cell in row["cells"])])
+    if all(value is None for _, *values in rows for value in values):
         return {}
-    several = len({column["setup"] for column in document["columns"]}) > 1
-    headings = [f"{c['setup']} {c['label']}" if several else c["label"] for c in document["columns"]]
-    rows = [[row["label"], *(cell["value"] for cell in row["cells"])] for row in document["rows"]]
-    names, *cells = csv.reader(scores.splitlines())
-    columns = [_numbers(list(column)) for column in zip(*cells, strict=True)]
-    scored = [list(row) for row in zip(*columns, strict=True)]
-    return {"results": (["Method", *headings], rows), "scores": (names, scored)}
+    several_setups = len({column["setup"] for column in document["columns"]}) > 1
+    headings = ["Method"]
+    for column in document["columns"]:
+        headings.append(f"{column['setup']} {column['label']}" if several_setups else column["label"])
+    names, *text_rows = csv.reader(scores.splitlines())
+    # W&B wants one type for each column, so whether a cell is a number is decided for its whole column.
+    columns = [_numbers(list(texts)) for texts in zip(*text_rows, strict=True)]
+    score_rows = [list(row) for row in zip(*columns, strict=True)]
+    return {"results": (headings, rows), "scores": (names, score_rows)}
 
 
 # --- private ---
@@ -148,10 +158,18 @@ def _best(unit: Unit, setup: Setup, run: RunReader) -> dict[str, Any]:
     best = selection.best_step(run, known) if unit.has_scores else None
     if best is None:
         return {}
-    scores = zip(ids, selection.benchmark_scores(run, known, best), strict=True)
-    each = {f"best/{benchmark}": float(score) for benchmark, score in scores if score is not None}
-    found = {"best_step": best, "best_score": selection.mean_score(run, known, best)}
-    return {**found, "candidates": len(selection.trajectory(run, known)), **each}
+    scores = selection.benchmark_scores(run, known, best)
+    return {
+        "best_step": best,
+        "best_score": selection.mean_score(run, known, best),
+        "candidates": len(selection.trajectory(run, known)),
+        **_present({f"best/{benchmark}": score for benchmark, score in zip(ids, scores, strict=True)}),
+    }
+
+
+def _present(scores: Mapping[str, Fraction | None]) -> dict[str, float]:
+    """The scores that are there, as numbers for W&B; a missing one has no name either."""
+    return {name: float(score) for name, score in scores.items() if score is not None}
 
 
 def _seconds(run: RunReader) -> dict[int, dict[str, float]]:

@@ -142,6 +142,7 @@ def _settings(mode: str, goes_on: bool) -> wandb.Settings:
 def _write(
     run: Any, rows: dict[int, dict[str, Any]], summary: dict[str, Any], mode: str, outcome: str = FINISHED
 ) -> None:
+    """Log the rows that the server does not have, then the summary, and end the run."""
     first = run.starting_step if mode == "online" else 0
     for step, row in rows.items():
         if step >= first:

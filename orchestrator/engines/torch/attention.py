@@ -35,7 +35,8 @@ def _grouped(
     """Queries (B, heads, n, D), keys and values (B, groups, L, D), bool mask (B, 1, n, L) → (B, n, heads, D)."""
     rows, heads, fed, width = query.shape
     if fed == 1:
-        # All heads of a group see the same slots, so one token's heads are the queries of their group.
+        # All heads of a group see the same slots, so one token's heads can stand as so many queries of their group: one
+        # product for each group instead of one for each head. The mask (B, 1, 1, L) holds for each of these queries.
         query = query.view(rows, key.shape[1], heads // key.shape[1], width)
     output = scaled_dot_product_attention(
         query,

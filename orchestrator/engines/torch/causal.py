@@ -81,19 +81,25 @@ class Packed:
 
 def pack(prompts: list[tuple[int, ...]], responses: list[list[int]], device: torch.device) -> Packed:
     """Rows for one forward pass over prompts followed by responses."""
-    longest = max(len(p) + len(r) for p, r in zip(prompts, responses, strict=True))
-    ids = torch.zeros(len(prompts), longest, dtype=torch.long)
+    sequences = [[*prompt, *response] for prompt, response in zip(prompts, responses, strict=True)]
+    ids = torch.zeros(len(prompts), max(map(len, sequences)), dtype=torch.long)
     attention = torch.zeros_like(ids)
     rows, columns, positions = [], [], []
-    for row, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
-        whole = [*prompt, *response]
-        ids[row, : len(whole)] = torch.tensor(whole)
-        attention[row, : len(whole)] = 1
-        rows += [row] * len(response)
-        columns += range(len(prompt) - 1, len(whole) - 1)
-        positions += range(len(response))
-    index = [torch.tensor(values, device=device) for values in (rows, columns, positions)]
-    return Packed(ids.to(device), attention.to(device), *index)
+    for row, sequence in enumerate(sequences):
+        ids[row, : len(sequence)] = torch.tensor(sequence)
+        attention[row, : len(sequence)] = 1
+        rows += [row] * len(responses[row])
+        # The logits at a position predict the token after it: those at the prompt's last position predict the first
+        # token of the response, and those at the response's last are not read.
+        columns += range(len(prompts[row]) - 1, len(sequence) - 1)
+        positions += range(len(responses[row]))
+    return Packed(
+        ids=ids.to(device),
+        attention=attention.to(device),
+        rows=torch.tensor(rows, device=device),
+        columns=torch.tensor(columns, device=device),
+        positions=torch.tensor(positions, device=device),
+    )
 
 
 def micro_batches(lengths: Iterable[int], max_tokens: int) -> Iterator[list[int]]:

@@ -92,6 +92,7 @@ class _Batch:
         length = min(self._decoding.draft_length, left)
         drafts, log_p = self._draft(length)
         self._check(log_p, self._sampler)
+        # The teacher is fed what the drafts were drawn after: the pending token, then all drafts but the last.
         log_q = self._teacher.feed(torch.cat([self._pending[:, None], drafts[:, :-1]], 1))
         self._check(log_q, "teacher")
         flat_p, flat_q = log_p.flatten(0, 1), log_q.flatten(0, 1)
@@ -99,6 +100,8 @@ class _Batch:
         accept, residual = (self._uniforms(role, length).flatten() for role in (Role.ACCEPT, Role.RESIDUAL))
         verified = speculation.verify(flat_p, law.log_mu, drafts.flatten(), accept, residual)
         accepted = verified.accepted.view_as(drafts)
+        # Drafts before the first that was rejected. With them goes the token that takes the rejected one's place; where
+        # none was rejected, the token after the last draft is left to the next round.
         survivors = accepted.long().cumprod(-1).sum(-1)
         self.record.count(self.rows, rounds=1, drafted=length, accepted=survivors)
         return _Round(
@@ -114,6 +117,7 @@ class _Batch:
         """Record what a round emits, take back what it does not, and drop the rows that are finished."""
         fed = done.tokens.shape[1]
         offsets = torch.arange(fed, device=self.rows.device)
+        # A row emits what the round proposes for it, but nothing beyond the length limit and nothing after an EOS.
         count = torch.minimum(done.count, self._decoding.max_tokens - self._positions())
         stops = (done.tokens == self._eos) & (offsets < count[:, None])
         ended = stops.any(-1)
@@ -123,16 +127,16 @@ class _Batch:
         kept = _kept_of(done, row, offset, self._decoding.top_k)
         self.record.add(self.rows[row], self._positions()[row] + offset, kept)
         self.record.lengths[self.rows] += count
+        last = done.tokens.gather(1, count[:, None] - 1)[:, 0]
         alive = (~ended & (self._positions() < self._decoding.max_tokens)).nonzero()[:, 0]
-        self._continue(alive, fed, count, done.tokens.gather(1, count[:, None] - 1)[:, 0])
-
-    def _continue(self, alive: Tensor, fed: int, count: Tensor, last: Tensor) -> None:
-        finished = len(alive) < len(self.rows)
+        some_finished = len(alive) < len(self.rows)
         self.rows, self._pending = self.rows[alive], last[alive]
         for stream in (self._student, self._teacher):
             if stream is not None and len(alive):
-                if finished:
+                if some_finished:  # copies the whole cache, so only where rows leave
                     stream.keep(alive)
+                # The round fed the pending token and γ − 1 drafts. The last token that a row emitted was not fed, or is
+                # taken back with the drafts after it: it is the pending token of the next round.
                 stream.take_back(fed, count[alive])
 
     def _draft(self, length: int) -> tuple[Tensor, Tensor]:

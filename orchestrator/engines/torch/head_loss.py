@@ -66,7 +66,10 @@ def _chunk(
     to_hidden: Tensor,
     to_head: Tensor,
 ) -> Tensor:
-    """Loss of one chunk; its gradients are written to `to_hidden` and added to `to_head`."""
+    """Loss of one chunk; its gradients are written to `to_hidden` and added to `to_head`.
+
+    It is a function of its own so that a chunk's logits are let go of before the next chunk's are made.
+    """
     rows = head if ids is None else head[ids]
     logits = hidden @ rows.T if ids is None else (rows @ hidden[:, :, None])[:, :, 0]
     leaf = logits.detach().to(_precise(logits.dtype)).requires_grad_()
@@ -77,6 +80,7 @@ def _chunk(
         to_hidden.copy_(gradient @ head)
         to_head.addmm_(gradient.T.to(to_head.dtype), hidden.to(to_head.dtype))
     else:
+        # An id may stand in the support of many tokens, so its row of the head sums over them.
         to_hidden.copy_((gradient[:, None, :] @ rows)[:, 0])
         outer = gradient[:, :, None] * hidden[:, None, :]
         to_head.index_add_(0, ids.flatten(), outer.flatten(0, 1).to(to_head.dtype))

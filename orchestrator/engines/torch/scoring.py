@@ -19,8 +19,8 @@ HEAD_CHUNK = {"cpu": 2**21, "cuda": 2**28}
 def score(teacher: CausalModel, rollouts: Rollouts, micro_batch_tokens: int) -> TeacherScores:
     """log q of support and tokens, entropy and overlap at every visited prefix (see `TeacherScores`)."""
     rows, width, top_k = rollouts.support_ids_BTK.shape
-    shapes = {"support_BTK": (rows, width, top_k)}
-    out = {f.name: torch.zeros(shapes.get(f.name, (rows, width))) for f in dataclasses.fields(TeacherScores)}
+    out = {field.name: torch.zeros(rows, width) for field in dataclasses.fields(TeacherScores)}
+    out["support_BTK"] = torch.zeros(rows, width, top_k)
     lengths = [len(r.prompt_ids) + int(n) for r, n in zip(rollouts.requests, rollouts.lengths_B, strict=True)]
     for group in micro_batches(lengths, micro_batch_tokens):
         prompts = [rollouts.requests[row].prompt_ids for row in group]
@@ -33,6 +33,7 @@ def score(teacher: CausalModel, rollouts: Rollouts, micro_batch_tokens: int) -> 
 def _score_group(
     teacher: CausalModel, rollouts: Rollouts, group: torch.Tensor, packed: Packed, out: dict[str, torch.Tensor]
 ) -> None:
+    """Write the statistics of one micro-batch, whose hidden states are let go of before the next one's are made."""
     hidden = teacher.hidden(packed.ids, packed.attention)[packed.rows, packed.columns]
     rows, positions = group[packed.rows.cpu()], packed.positions.cpu()
     chunk = max(1, HEAD_CHUNK[hidden.device.type] // teacher.model.config.vocab_size)

@@ -52,14 +52,16 @@ class SlotLayer(DynamicLayer):
         """Keep the slots `order` (B, n) of each row, in that order."""
         index = order[:, None, :, None]
         for buffer in self._buffers:
+            # `gather` makes a copy, which is whole before the slots it was read from are written over.
             moved = buffer.gather(2, index.expand(-1, buffer.shape[1], -1, buffer.shape[3]))
             buffer[:, :, : order.shape[1]] = moved
         self._use(order.shape[1])
 
     def _grow(self, fresh: tuple[Tensor, Tensor], width: int) -> None:
+        """Make room for `width` slots and some more, so that few of the tokens that follow copy the buffers again."""
         capacity = width + max(BLOCK, width // 4)
         grown = [states.new_empty(*states.shape[:2], capacity, states.shape[3]) for states in fresh]
-        for new, old in zip(grown, self._buffers, strict=False):
+        for new, old in zip(grown, self._buffers, strict=False):  # the first time there are no old ones
             new[:, :, : self._width] = old[:, :, : self._width]
         self._buffers = grown
 

@@ -80,10 +80,14 @@ class ModelStore:
         Decoding reads all parameters, so their ratio is what a teacher pass costs in student passes. On CPUs it is
         calls and not arithmetic that small models spend their time on.
         """
-        sizes = [sum(p.numel() for p in causal.model.parameters()) for causal in (self.teacher, self.student)]
+        cost_ratio = _parameters(self.teacher) / _parameters(self.student)
         arithmetic = rows / BALANCED_ROWS if self.device.type == "cuda" else 0.0
-        suggested = draft_length(behavior.acceptance_guess, sizes[0] / sizes[1], arithmetic)
+        suggested = draft_length(behavior.acceptance_guess, cost_ratio, arithmetic)
         return self.job.runtime.draft_length or suggested
+
+
+def _parameters(causal: CausalModel) -> int:
+    return sum(parameter.numel() for parameter in causal.model.parameters())
 
 
 def _tensors(weights: WeightsRef) -> Mapping[str, Tensor]:

@@ -33,6 +33,7 @@ class Stream:
             ids[row, width - len(tokens) :] = torch.tensor(tokens, dtype=torch.long)
             live[row, width - len(tokens) :] = 1
         self._live = live.to(causal.device)
+        # The logits of this pass are not read: the last prompt token is still to be fed.
         if width:
             self._forward(ids.to(causal.device), (self._live.cumsum(-1) - 1).clamp_min(0), logits=1)
         # Samples of one prompt share its pass.
@@ -53,6 +54,8 @@ class Stream:
         if unused:
             self._cache.crop(-unused)
             self._live = self._live[:, :-unused]
+        # No row uses the last `unused` slots, so they are cut off. Rows that keep fewer than the longest have slots
+        # left between their tokens: these are masked, until so many are dead that moving the others together pays.
         columns = torch.arange(fed - unused, device=kept.device)
         self._live[:, self._live.shape[1] - (fed - unused) :] = (columns < kept[:, None]).long()
         if float((self._live == 0).float().mean()) > DEAD_SHARE:
@@ -66,6 +69,7 @@ class Stream:
     def _compact(self) -> None:
         """Move each row's live slots to the right, in order, and drop the columns that no row uses."""
         width = int(self._live.sum(-1).max())
+        # A stable sort of 0s and 1s puts the live slots last and leaves them in their order.
         order = self._live.argsort(dim=-1, stable=True)[:, -width:]
         if width == self._live.shape[1]:
             return

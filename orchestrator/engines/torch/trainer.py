@@ -67,6 +67,8 @@ class TorchTrainer:
         for group in self._adamw.param_groups:
             group["lr"] = rate
         self._adamw.zero_grad(set_to_none=True)
+        # The loss is one mean over all response tokens of the batch, so every micro-batch is divided by the tokens of
+        # all: how rows are grouped does not change what a token weighs.
         total = int(rollouts.lengths_B.sum())
         sums: dict[str, float] = {}
         lengths = [len(r.prompt_ids) + int(n) for r, n in zip(rollouts.requests, rollouts.lengths_B, strict=True)]
@@ -81,7 +83,10 @@ class TorchTrainer:
     def _accumulate(
         self, rollouts: Rollouts, scores: TeacherScores | None, goal: Objective, group: list[int], total: int
     ) -> dict[str, float]:
-        """Add the gradient of one micro-batch to the global mean; returns sums over its tokens."""
+        """Add the gradient of one micro-batch to the global mean; returns sums over its tokens.
+
+        What it holds on the device is let go of before the next micro-batch begins.
+        """
         device = self._student.device
         prompts = [rollouts.requests[row].prompt_ids for row in group]
         packed = pack(prompts, [rollouts.response(row) for row in group], device)
@@ -118,9 +123,9 @@ class TorchTrainer:
         """Σ over tokens of M and Q; M from an even subsample, since it alone needs the full vocabulary."""
         assert targets.log_q is not None
         stride = -(-len(hidden) // MASS_SAMPLE)
-        some = hidden[::stride]
+        sampled = hidden[::stride]
         head = self._student.model.lm_head.weight.to(hidden.dtype)
-        log_p = self._student.log_prob(some @ head.T).gather(-1, targets.support[::stride])
+        log_p = self._student.log_prob(sampled @ head.T).gather(-1, targets.support[::stride])
         share = float(objective.support_mass(log_p).mean())
         return {
             "support_mass_student": share * len(hidden),
@@ -155,14 +160,16 @@ class TorchTrainer:
         with torch.no_grad():
             for name, parameter in self._parameters.items():
                 parameter.copy_(tensors[f"weight/{name}"])
-                keys = [key for key in ("step", "exp_avg", "exp_avg_sq") if f"{key}/{name}" in tensors]
-                self._adamw.state[parameter] = {key: self._moment(tensors[f"{key}/{name}"], key) for key in keys}
+                state = {}
+                for key in ("step", "exp_avg", "exp_avg_sq"):
+                    if f"{key}/{name}" in tensors:  # a learner that was saved before its first update has none
+                        # AdamW keeps its count of steps on the CPU and the moments where the parameters are.
+                        place = torch.device("cpu") if key == "step" else self._student.device
+                        state[key] = tensors[f"{key}/{name}"].to(place)
+                self._adamw.state[parameter] = state
 
     def _weights(self) -> dict[str, Tensor]:
         return {name: p.detach().to("cpu", self._dtype, copy=True) for name, p in self._parameters.items()}
-
-    def _moment(self, tensor: Tensor, key: str) -> Tensor:
-        return tensor if key == "step" else tensor.to(self._student.device)
 
 
 @dataclass(frozen=True)
