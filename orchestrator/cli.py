@@ -102,10 +102,10 @@ def _submit(options: argparse.Namespace) -> int:
     study = _load(options, notes=True)
     for setup in study.experiment.setups.values():
         require(setup.engine.rollout)
-    confirm(study, options.yes)
+    confirm(study, options.yes, options.max_gpu_hours)
     own = ["--yes"] if options.yes else []
     own += [] if options.address is None else ["--address", options.address]
-    return submit(study, options.address, again=study.experiment.command("submit", *own))
+    return submit(study, options.address, study.experiment.command("submit", *own), options.max_gpu_hours)
 
 
 def _status(options: argparse.Namespace) -> int:

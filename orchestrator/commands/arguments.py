@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import math
 import re
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -57,6 +58,17 @@ def whole_number(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS):
         raise argparse.ArgumentTypeError(f"{text!r} — a whole number ≥ 0 of at most {MOST_DIGITS} digits")
     return int(text)
+
+
+def positive_number(text: str) -> float:
+    """The type of an option that takes a number > 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} — a number > 0")
+    return number
 
 
 def parse(parser: Parser, arguments: Sequence[str] | None) -> argparse.Namespace:

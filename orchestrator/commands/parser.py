@@ -6,7 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
-from orchestrator.commands.arguments import Parser, whole_number
+from orchestrator.commands.arguments import Parser, positive_number, whole_number
 
 OVERRIDES = "OmegaConf dotlist, for example training.steps=20 methods.skd=null"
 
@@ -57,6 +57,8 @@ def _add_sweep_commands(commands: argparse._SubParsersAction) -> None:
     plan.add_argument("--json", action="store_true", help=JSON)
     submit = _experiment(commands, "submit", "run what is missing, then print the results table")
     submit.add_argument("--address", help="Ray cluster to join; without it a private one on this machine")
+    text = "begin nothing that would take the experiment past H GPU-hours (core-hours where no unit uses a GPU)"
+    submit.add_argument("--max-gpu-hours", type=positive_number, metavar="H", help=text)
     submit.add_argument("--yes", action="store_true", help="spend more than 1,000 planned GPU-hours without a question")
     status = _experiment(commands, "status", "where every unit stands, also while it runs")
     status.add_argument("--json", action="store_true", help=JSON)

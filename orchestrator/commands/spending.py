@@ -12,12 +12,12 @@ from orchestrator.selection.study import Study
 ASKED_ABOVE = 1000.0  # GPU-hours, of the high estimate
 
 
-def confirm(study: Study, yes: bool) -> None:
-    """Return if what is left costs little, or if the user agrees; UserError otherwise.
+def confirm(study: Study, yes: bool, max_hours: float | None = None) -> None:
+    """Return if what is left costs little, or may cost at most little, or if the user agrees; UserError otherwise.
 
     In a terminal the user is asked. Elsewhere only `yes` (the option --yes) agrees.
     """
-    if yes:
+    if yes or (max_hours is not None and max_hours <= ASKED_ABOVE):
         return
     hours = gpu_hours_left(study)
     if hours.high <= ASKED_ABOVE:

@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 from rich.console import Console
 
@@ -18,7 +19,8 @@ from orchestrator.errors import ClusterDied
 from orchestrator.experiment.kinds import KIND_NAMES
 from orchestrator.experiment.units import Unit, expand
 from orchestrator.monitor import status
-from orchestrator.monitor.status import UnitStatus
+from orchestrator.monitor.status import Overview, UnitStatus
+from orchestrator.monitor.timeline import hours_spent
 from orchestrator.records.lease import LEASE_PATIENCE_S
 from orchestrator.records.rundir import RunReader
 from orchestrator.selection.damage import refuse_damaged
@@ -32,16 +34,21 @@ from orchestrator.tracking.follow import Mirror
 from orchestrator.tracking.projection import result_tables
 
 SILENCE_S = 3.0  # that nobody wonders about
+Stopped = Literal["", "interrupted", "limit"]
 
 
 @dataclass(frozen=True)
 class Submission:
-    """One call of `trb submit`; `again` is the command that goes on where this one stops."""
+    """One call of `trb submit`; `again` is the command that goes on where this one stops.
+
+    `max_hours` limits the device-hours of the experiment, those of earlier calls included.
+    """
 
     study: Study
     address: str | None
     again: str
     console: Console
+    max_hours: float | None = None
 
     @cached_property
     def mirror(self) -> Mirror:
@@ -57,14 +64,14 @@ class Submission:
         self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def submit(study: Study, address: str | None, again: str) -> int:
-    """0 when every unit is done, 1 when some are not, 130 after Ctrl-C."""
-    job = Submission(study, address, again, watching.lasting_console(study.runs))
+def submit(study: Study, address: str | None, again: str, max_hours: float | None = None) -> int:
+    """0 when every unit is done, 1 when some are not, 3 when that is for `max_hours`, 130 after Ctrl-C."""
+    job = Submission(study, address, again, watching.lasting_console(study.runs), max_hours)
     if any(unit.provisional for unit in study.units):
         try:
             job = _with_models(job)
         except KeyboardInterrupt:
-            return _conclude(job, interrupted=True)
+            return _conclude(job, "interrupted")
         study = job.study
     refuse_damaged(study)
     missing = status.missing_units(study)
@@ -73,9 +80,11 @@ def submit(study: Study, address: str | None, again: str) -> int:
         job.mirror.announce()
         prune(study)
         job.say(f"everything is done: {len(study.units)} units")
-        return _conclude(job, interrupted=False)
-    interrupted = _run(job, missing)
-    return _conclude(job, interrupted)
+        return _conclude(job, "")
+    if max_hours is not None and hours_spent(study.snapshot()) >= max_hours:
+        _say_where(job)
+        return _conclude(job, "limit")
+    return _conclude(job, _run(job, missing))
 
 
 def _with_models(job: Submission) -> Submission:
@@ -124,9 +133,9 @@ def company(missing: list[Unit], runs: Path) -> list[str]:
     return [f"{holder} works on {count} of them: {patience}" for holder, count in holders.items()]
 
 
-def _run(job: Submission, missing: list[Unit]) -> bool:
-    """Run the sweep; True if the user interrupted them."""
-    started = time.monotonic()
+def _run(job: Submission, missing: list[Unit]) -> Stopped:
+    """Run the sweep; what stopped it before its end, if anything did."""
+    started, stopped = time.monotonic(), ""
     try:
         _check(job)
         _say_where(job)
@@ -148,21 +157,22 @@ def _run(job: Submission, missing: list[Unit]) -> bool:
             session = status.Session(started, job.trials_done(), cluster.capacity())
             look = functools.partial(status.overview, job.study, session)
             with job.mirror.following(), watching.watching(look, job.console):
-                tuner.run_sweep(job.study, pairs)
+                stopped = "limit" if tuner.run_sweep(job.study, pairs, max_hours=job.max_hours) else ""
     except KeyboardInterrupt:
-        return True
+        return "interrupted"
     except ClusterDied as error:
         job.say(str(error))
     job.console.print(f"ran for {display.duration(time.monotonic() - started)}", highlight=False)
-    return False
+    return stopped
 
 
-def _conclude(job: Submission, interrupted: bool) -> int:
+def _conclude(job: Submission, stopped: Stopped) -> int:
     """Print and write the results so far, and what is left."""
     from analysis import results
     from analysis.table import build, formats, terminal
 
-    statuses = job.collect()
+    overview = status.overview(job.study)
+    statuses = overview.units
     table = build.results_table(job.study)
     job.console.print(terminal.to_rich(table))
     folder = results.write_results(job.study, table)
@@ -177,5 +187,18 @@ def _conclude(job: Submission, interrupted: bool) -> int:
             job.say(display.where_to_look(unit, job.study.runs))
     if all(unit.state == "done" for unit in statuses):
         return 0
-    job.console.print(f"{display.summary(statuses)}; go on with: {job.again}", highlight=False, soft_wrap=True)
-    return 130 if interrupted else 1
+    if stopped == "limit":
+        job.say(f"{display.summary(statuses)}; {_at_the_limit(job, overview)}: {job.again}")
+        return 1 if any(unit.state == "failed" for unit in statuses) else 3
+    limit = "" if job.max_hours is None else f" --max-gpu-hours {job.max_hours:g}"
+    job.say(f"{display.summary(statuses)}; go on with: {job.again}{limit}")
+    return 130 if stopped == "interrupted" else 1
+
+
+def _at_the_limit(job: Submission, overview: Overview) -> str:
+    """What was spent and what is left where `--max-gpu-hours` stopped the sweep, and how to go on."""
+    left, unit = overview.device_hours_left, f"{overview.device}-hours"
+    rest = "" if left is None else f", about {display.hours(left.mid)} left"
+    rest += "" if left is None else f" ({display.hours(left.low)} to {display.hours(left.high)})"
+    spent = f"{display.hours(overview.device_hours_spent)} {unit} spent{rest}"
+    return f"stopped at --max-gpu-hours {job.max_hours:g} with {spent}; go on with a higher limit, or without"

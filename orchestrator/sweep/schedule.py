@@ -51,13 +51,15 @@ class Schedule:
     """The decisions of one sweep.
 
     `needs(work)` is what it takes, CPU and GPU; `slices_left()` looks at what is still to be sampled.
-    `trained` are the ids of units that need no training any more.
+    `trained` are the ids of units that need no training any more. `affordable(work, beside)` says whether work may do
+    its next piece beside other work.
     """
 
     units: Sequence[Unit]
     trained: set[str]
     needs: Callable[[Work], Resources]
     slices_left: Callable[[], SlicesLeft]
+    affordable: Callable[[Work, Sequence[Work]], bool] = lambda work, beside: True
     running: dict[str, Work] = field(default_factory=dict)  # by Tune's name for it
     failed: set[str] = field(default_factory=set)
     evaluators: int = 0  # started so far
@@ -68,6 +70,12 @@ class Schedule:
 
     def decide(self, capacity: Resources) -> Decision:
         """What to start now on a cluster of this capacity."""
+        decision = self._next(capacity)
+        if isinstance(decision, Training | Evaluating) and not self.affordable(decision, list(self.running.values())):
+            return "wait" if self.running else "finished"
+        return decision
+
+    def _next(self, capacity: Resources) -> Decision:
         free = self._free(capacity)
         ready = self._ready()
         begun = self._of_begun_families(ready)
@@ -104,8 +112,13 @@ class Schedule:
         self.fruitless = 0
 
     def must_yield(self, name: str, capacity: Resources) -> bool:
-        """Whether an evaluator should make room, at the end of a slice, for a unit that waits."""
-        if not isinstance(self.running.get(name), Evaluating):
+        """Whether work should end at this commit: it may not go on, or is an evaluator while a unit waits for room."""
+        work = self.running.get(name)
+        if work is None:
+            return False
+        if not self.affordable(work, [other for other in self.running.values() if other is not work]):
+            return True
+        if isinstance(work, Training):
             return False
         free = self._free(capacity)
         waiting = self._of_begun_families(self._ready())

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import socket
 import time
@@ -27,6 +28,7 @@ from orchestrator.records.writer import RunWriter, forget_evaluation_errors
 from orchestrator.selection.pending_slices import pending_slices
 from orchestrator.selection.retention import prune
 from orchestrator.selection.study import Study
+from orchestrator.sweep.budget import Budget, spending
 from orchestrator.sweep.cluster import capacity
 from orchestrator.sweep.prepare import worker_spec
 from orchestrator.sweep.schedule import Evaluating, Schedule, SlicesLeft, Training, Work
@@ -43,10 +45,14 @@ LOOK_FACTOR = 20  # times as long as a look takes
 CAPACITY_S = 5.0  # between two questions for what the cluster has
 
 
-def run_sweep(study: Study, pairs: Pairs, process: type[tune.Trainable] = WorkTrainable) -> None:
+def run_sweep(
+    study: Study, pairs: Pairs, process: type[tune.Trainable] = WorkTrainable, max_hours: float | None = None
+) -> bool:
     """Run what is missing: training, and the samples that its results make wanted, until nothing is.
 
-    A unit that fails is left out, and so is what needs it. `process` is what does the work.
+    A unit that fails is left out, and so is what needs it. `process` is what does the work. Where another piece of work
+    would pass `max_hours` (device-hours, with those that the directories hold already), nothing begins any more, what
+    runs ends at its next commit, and True is returned.
     """
     for unit in study.units:
         Claims(study.runs).forget_lost(unit.id)
@@ -55,7 +61,7 @@ def run_sweep(study: Study, pairs: Pairs, process: type[tune.Trainable] = WorkTr
     # Failures are told from the run directories; Tune's own reports of them would bury that.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     sweep = Sweep(study, pairs, uuid.uuid4().hex, ATTEMPTS)
-    works = SweepSearcher(sweep)
+    works = SweepSearcher(sweep, max_hours)
     trainable = tune.with_resources(
         tune.with_parameters(process, sweep=sweep),
         lambda config: tune.PlacementGroupFactory(_bundles(study, sweep.work_of(config))),
@@ -75,6 +81,7 @@ def run_sweep(study: Study, pairs: Pairs, process: type[tune.Trainable] = WorkTr
             ),
         ).fit()
     prune(study)
+    return works.limit_reached
 
 
 def _bundles(study: Study, work: Work) -> list[dict[str, float]]:
@@ -88,13 +95,22 @@ def _bundles(study: Study, work: Work) -> list[dict[str, float]]:
 class SweepSearcher(Searcher, tune.Stopper):
     """Answers Tune's question for another trial from the schedule, and tells evaluators to make room."""
 
-    def __init__(self, sweep: Sweep):
+    def __init__(self, sweep: Sweep, max_hours: float | None = None):
         Searcher.__init__(self, metric=None, mode=None)
         self._sweep, self._study = sweep, sweep.study
         trained = {unit.id for unit in self._study.units if self._study.reader(unit).trained}
         self._left = _Lately(self._look, LOOK_S)
         self._schedule = Schedule(self._study.units, trained, self._needs, self._left)
         self._capacity = _Lately(capacity, CAPACITY_S)
+        self._spending = _Lately(functools.partial(spending, self._study), LOOK_S)
+        self._budget = None if max_hours is None else Budget(max_hours, self._spending)
+        if self._budget is not None:
+            self._schedule.affordable = self._budget.allows
+
+    @property
+    def limit_reached(self) -> bool:
+        """Whether something was left undone because it would have passed the limit of device-hours."""
+        return self._budget is not None and self._budget.closed
 
     def names(self) -> list[str]:
         """What runs now, as its signs of life are named."""
@@ -122,11 +138,13 @@ class SweepSearcher(Searcher, tune.Stopper):
         else:
             self._schedule.end(trial_id, not error)
         self._left.forget()
+        self._spending.forget()
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         """Whether what runs as `trial_id` should stop after this result."""
         if result.get(SAMPLED):
             self._schedule.sampled()
+        self._spending.forget()
         return self._schedule.must_yield(trial_id, self._capacity())
 
     def stop_all(self) -> bool:

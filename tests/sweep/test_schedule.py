@@ -138,6 +138,19 @@ def test_what_is_begun_is_trained_before_anything_is_evaluated() -> None:
     assert sweep.start() == [Training(second)]
 
 
+def test_what_may_not_go_on_ends_at_its_commit_and_nothing_begins() -> None:
+    sweep = Sweep(slices=9)
+    stage, *_ = sweep.start()
+    assert not sweep.schedule.must_yield(str(stage), CAPACITY)
+    sweep.schedule.affordable = lambda work, beside: work not in beside and len(beside) < 1
+    assert sweep.schedule.must_yield(str(stage), CAPACITY)
+    assert sweep.schedule.decide({"CPU": 9.0}) == "wait"
+    for work in list(sweep.schedule.running.values()):
+        sweep.end(work)
+    sweep.schedule.affordable = lambda work, beside: False
+    assert sweep.schedule.decide(CAPACITY) == "finished"
+
+
 def test_an_evaluator_makes_room_for_a_trial_that_waits() -> None:
     sweep = Sweep(slices=9)
     sweep.schedule.trained |= {unit.id for unit in sweep.units}

@@ -104,6 +104,23 @@ def test_with_ray_and_without_it_come_the_same_bytes(finished: Sweep, tmp_path: 
     assert contents(finished.runs) == contents(tmp_path / "runs")
 
 
+def test_a_limit_of_hours_stops_at_a_commit_and_says_how_to_go_on(finished: Sweep, tmp_path: Path) -> None:
+    """What nobody has measured begins; the first commit shows that it took more than a thousandth of a second."""
+    runs = tmp_path / "runs"
+    shutil.copytree(finished.runs / ".models", runs / ".models")
+    command = ["submit", finished.experiment, WITHOUT_SKD, "methods.sft_warmup=null", "--runs", runs]
+    limit = ["--max-gpu-hours", "0.0000003"]
+    for attempt in ("first", "again"):
+        done = trb(*command, *limit)
+        assert done.returncode == 3, done.stdout + done.stderr
+        (line,) = (line for line in done.stdout.splitlines() if "stopped at --max-gpu-hours 3e-07" in line)
+        assert "core-hours spent" in line
+        assert line.endswith(f"trb submit {finished.experiment} {WITHOUT_SKD} methods.sft_warmup=null --runs {runs}")
+        assert ("starting Ray" in done.stdout) == (attempt == "first")
+        (vanilla,) = (unit for unit in units(finished.experiment, runs, WITHOUT_SKD) if unit["label"] == "Vanilla")
+        assert (vanilla["state"], vanilla["step"]) in (("interrupted", 2), ("queued", 0))
+
+
 def test_more_benchmarks_and_samples_evaluate_and_do_not_retrain(finished: Sweep, tmp_path: Path) -> None:
     """A benchmark is added, n raised, the best sampled anew; it comes out as if all were asked for at once."""
     runs, at_once = tmp_path / "runs", tmp_path / "at once"

@@ -1,0 +1,86 @@
+"""A limit on the device-hours of an experiment: whether another piece of work may begin.
+
+A piece is what is committed together: the training of a unit up to its next checkpoint, or a slice of an evaluation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from orchestrator.experiment.units import Unit, checkpoint_steps
+from orchestrator.monitor.timeline import device_of, devices_of, hours_spent
+from orchestrator.monitor.timings import Costs, measure
+from orchestrator.planning.costs import BLENDED, PLAIN
+from orchestrator.planning.steps import teacher_online_steps
+from orchestrator.selection.study import Study
+from orchestrator.sweep.schedule import Training, Work
+
+
+@dataclass(frozen=True)
+class Spending:
+    """What was clocked of a study at one moment: device-hours `spent`, and what steps and responses cost."""
+
+    study: Study
+    spent: float
+    costs: Costs
+
+    def next_piece(self, work: Work) -> float:
+        """Device-hours that the piece which `work` does now is still expected to take; 0 while that is unknown."""
+        if isinstance(work, Training):
+            placement, seconds = work.unit.placement, self._to_next_checkpoint(work.unit)
+        else:
+            placement, seconds = self.study.experiment.runtime.placement, self._of_a_slice()
+        return seconds * devices_of(placement, device_of(self.study)) / 3600
+
+    def _to_next_checkpoint(self, unit: Unit) -> float:
+        run = self.study.reader(unit)
+        logged, _ = run.last_metrics()
+        later = [step for step in checkpoint_steps(unit, self.study.setup_of(unit)) if step > run.next_step]
+        if not later:
+            return 0.0
+        steps = range(max(logged, run.next_step), later[0])
+        blended = len(range(steps.start, min(steps.stop, teacher_online_steps(unit))))
+        return self._seconds(unit, BLENDED, blended) + self._seconds(unit, PLAIN, len(steps) - blended)
+
+    def _of_a_slice(self) -> float:
+        """Of the dearest benchmark: an evaluator chooses its slice itself."""
+        responses, dearest = self.study.experiment.runtime.slice_responses, 0.0
+        for name, setup in self.study.experiment.setups.items():
+            for unit in self.study.units_of(name)[:1]:
+                costs = [self._seconds(unit, benchmark, responses) for benchmark in setup.evaluation.benchmarks]
+                dearest = max([dearest, *costs])
+        return dearest
+
+    def _seconds(self, unit: Unit, kind: str, amount: int) -> float:
+        cost = self.costs.range(unit, kind) if amount else None
+        return 0.0 if cost is None else amount * cost.mid
+
+
+def spending(study: Study) -> Spending:
+    """What the run directories say now."""
+    study = study.snapshot()
+    return Spending(study, hours_spent(study), measure(study))
+
+
+@dataclass
+class Budget:
+    """At most `limit` device-hours, `look` being asked for what was spent. Once it has refused a piece it stays closed.
+
+    What was spent before counts: the limit is one of the experiment, not of one call of `trb submit`.
+    """
+
+    limit: float
+    look: Callable[[], Spending]
+    closed: bool = False
+
+    def allows(self, work: Work, beside: Iterable[Work]) -> bool:
+        """Whether `work` may do its next piece `beside` what runs, each up to the end of its own."""
+        now = self.look()
+        own = now.next_piece(work)
+        if isinstance(work, Training) and now.study.reader(work.unit).next_step >= work.unit.steps:
+            return True  # nothing is left but to say that it is done
+        if not self.closed:
+            expected = own + sum(now.next_piece(other) for other in beside)
+            self.closed = now.spent + expected > self.limit
+        return not self.closed
