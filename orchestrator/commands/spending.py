@@ -6,7 +6,7 @@ import sys
 
 from orchestrator.commands.plan import gpu_hours_left
 from orchestrator.errors import UserError
-from orchestrator.planning.view import hours_text
+from orchestrator.planning.numbers import hours_text
 from orchestrator.selection.study import Study
 
 ASKED_ABOVE = 1000.0  # GPU-hours, of the high estimate

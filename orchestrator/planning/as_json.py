@@ -45,15 +45,14 @@ def totals(plan: Plan) -> dict[str, Any]:
     """Sums over the units, as plain values; `left` holds those of what is not there yet, `engines` those of each."""
     units = [planned.unit for planned in plan.units]
     trials = [unit for unit in units if unit.is_trial]
-    kinds = Counter((unit.setup, unit.kind) for unit in units)
+    by_setup: dict[str, Counter[str]] = {name: Counter() for name in plan.experiment.setups}
+    for unit in units:
+        by_setup[unit.setup][unit.kind] += 1
     hours, disk = total_gpu_hours(plan), checkpoints_gib(plan)
     return {
         "units": len(units),
         "by_kind": dict(Counter(unit.kind for unit in units)),
-        "by_setup": {
-            name: {kind: count for (setup, kind), count in kinds.items() if setup == name}
-            for name in plan.experiment.setups
-        },
+        "by_setup": {name: dict(kinds) for name, kinds in by_setup.items()},
         "by_method": dict(Counter(unit.method for unit in trials)),
         "ready_at_once": sum(not unit.depends_on for unit in units),
         "gpus_per_trial": max((unit.placement.gpus for unit in trials), default=0),

@@ -68,6 +68,8 @@ def estimate(plan: Plan, cores: int, left: bool = True, made: bool = False) -> C
     placed = {planned.unit.id: planned.resources.cpus for planned in plan.units}
     making = 0.0 if made else max(making_seconds(setups[name]) for name in names)
 
+    # Units fill the cores as long as there are enough of them, so the work is shared by all cores; but no sweep ends
+    # before its longest unit does.
     def on_the_clock(scenario: Scenario) -> float:
         of_units = {unit_id: of_unit.at(scenario) for unit_id, of_unit in seconds.items()}
         work = sum(of_unit * min(placed[unit_id], cores) for unit_id, of_unit in of_units.items()) / cores

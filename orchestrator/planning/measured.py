@@ -78,17 +78,21 @@ class Measured:
         for each in clocked:
             for phase, pair in _measured_and_planned(each, planned).items():
                 pairs[phase].append(pair)
-        factors = {phase: factor for phase, found in pairs.items() if (factor := measured_factor(found)) is not None}
+        factors = {}
+        for phase, of_units in pairs.items():
+            factor = measured_factor(of_units)
+            if factor is not None:
+                factors[phase] = factor
         return SetupCosts(setup, runtime, engine, gpu, lengths, factors)
 
 
 def measured_factor(pairs: Iterable[tuple[float, float]]) -> Range | None:
     """Measured ÷ planned of (measured, planned) seconds, a pair for each directory; None without any to compare."""
-    found = [(measured, planned) for measured, planned in pairs if planned > 0]
-    if not found:
+    comparable = [(measured, planned) for measured, planned in pairs if planned > 0]
+    if not comparable:
         return None
-    ratios = [measured / planned for measured, planned in found]
-    together = sum(measured for measured, _ in found) / sum(planned for _, planned in found)
+    ratios = [measured / planned for measured, planned in comparable]
+    together = sum(measured for measured, _ in comparable) / sum(planned for _, planned in comparable)
     return Range(min(ratios), together, max(ratios))
 
 
@@ -100,6 +104,7 @@ def measure(study: Study) -> Measured:
     for name in study.experiment.setups:
         there = [unit for unit in study.units_of(name) if unit.id in present]
         finished = [unit for unit in there if study.reader(unit).trained]
+        # Every second, third … of them, so that early and late units of the grid are among those that are read.
         read = finished[:: -(-len(finished) // MOST_READ) or 1]
         for unit in read:
             with suppress(Damaged):
@@ -137,8 +142,9 @@ def _unit_seconds(study: Study, unit: Unit) -> UnitSeconds:
     rows = clocked(run, teacher_online_steps(unit))
     steps = {}
     for kind, parts in rows.steps.items():
-        names = {name for each in parts for name in each}
-        means = {name: fmean(each.get(name, 0.0) for each in parts) for name in names}
+        means = {}
+        for part in set().union(*parts):
+            means[part] = fmean(row.get(part, 0.0) for row in parts)
         steps[SUPERVISED if unit.is_supervised else kind] = (len(parts), means)
     responses = {benchmark: fmean(seconds) for benchmark, seconds in rows.responses.items()}
     gpus = run.provenance().get("host", {}).get("gpus", [])
@@ -187,8 +193,8 @@ def _evaluations(study: Study, units: Sequence[Unit], evaluation_id: str) -> Ite
         with suppress(Damaged):
             run = study.reader(unit)
             steps = run.evaluated_steps(evaluation_id)
-            middle = steps[len(steps) // 2] if steps else None
-            for record in (run.evaluation(evaluation_id, middle) or []) if middle is not None else []:
+            records = run.evaluation(evaluation_id, steps[len(steps) // 2]) if steps else None
+            for record in records or ():
                 yield record.n, record.truncated, record.tokens
 
 
@@ -210,5 +216,6 @@ class _Counts:
         if not self.responses:
             return None
         finished = self.responses - self.truncated
+        # Truncated responses have `limit` tokens each; the mean is that of the others.
         mean = (self.tokens - self.truncated * limit) / finished if finished > 0 else float(limit)
         return Lengths(min(max(mean, 1.0), float(limit)), self.truncated / self.responses, limit, prompt)

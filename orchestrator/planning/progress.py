@@ -122,14 +122,12 @@ def _recorded(runs: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _nearest(unit: Unit, others: Sequence[tuple[str, dict[str, Any]]]) -> tuple[str | None, tuple[str, ...]]:
     """The directory of the same setup, kind and method with the fewest fields that differ, and these fields."""
-    same = ("setup", "kind", "method")
-    found = {
-        name: differences(other["identity"], unit.identity)
-        for name, other in others
-        if all(other.get(key) == getattr(unit, key) for key in same)
-    }
-    name = min(found, key=lambda name: len(found[name]), default=None)
-    return (name, tuple(found[name])) if name else (None, ())
+    differing: dict[str, list[str]] = {}
+    for name, other in others:
+        if (other.get("setup"), other.get("kind"), other.get("method")) == (unit.setup, unit.kind, unit.method):
+            differing[name] = differences(other["identity"], unit.identity)
+    nearest = min(differing, key=lambda name: len(differing[name]), default=None)
+    return (nearest, tuple(differing[nearest])) if nearest else (None, ())
 
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:

@@ -81,7 +81,8 @@ def evaluation_shares(plan: Plan) -> dict[str, Range]:
         setup = plan.experiment.setups[family[0][0].setup]
         if setup.evaluation.budget == "adaptive":
             share = expected_share(family_size(family, setup), setup)
-            shares |= {unit.id: share for setting in family for unit in setting}
+            for setting in family:
+                shares |= {unit.id: share for unit in setting}
     return shares
 
 
@@ -95,12 +96,14 @@ def share_left(share: Range, done: Done, generations: int) -> Range:
 
 def rescored_units(plan: Plan, done: Mapping[str, Done]) -> list[Unit]:
     """The seeds of one setting of each family that gets fresh samples and does not have them."""
-    found = []
+    rescored = []
     for family in families_of(plan):
-        rescores = plan.experiment.setups[family[0][0].setup].evaluation.rescore
-        if rescores and not done.get(family[0][0].id, NOT_BEGUN).rescored:
-            found += family[0]
-    return found
+        # Nobody knows yet which setting will be selected. All cost the same, so the first stands for it.
+        first_setting = family[0]
+        rescores = plan.experiment.setups[first_setting[0].setup].evaluation.rescore
+        if rescores and not done.get(first_setting[0].id, NOT_BEGUN).rescored:
+            rescored += first_setting
+    return rescored
 
 
 def total_gpu_hours(plan: Plan, setup: str | None = None, left: bool = False) -> Hours | None:
@@ -152,11 +155,12 @@ def longest_chain_hours(plan: Plan, left: bool = False) -> Range | None:
     """Hours on the clock of the longest chain of units that wait for each other, however many GPUs there are."""
     alone = _clock_hours(plan, left)
     chains: dict[str, Range] = {}
-    for planned in plan.units:  # what a unit depends on stands before it
-        if planned.unit.id in alone:
-            before = _longest(chains[needed] for needed in planned.unit.depends_on if needed in chains)
-            own = alone[planned.unit.id]
-            chains[planned.unit.id] = own if before is None else Range.total([own, before])
+    # What a unit depends on stands before it in the plan, so its chain is known when the unit comes.
+    for planned in plan.units:
+        unit = planned.unit
+        if unit.id in alone:
+            before = _longest(chains[needed] for needed in unit.depends_on if needed in chains)
+            chains[unit.id] = alone[unit.id] if before is None else Range.total([alone[unit.id], before])
     return _longest(chains.values())
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,17 @@ from orchestrator.planning.as_json import GPUS_OF_A_NODE, totals
 from orchestrator.planning.assumptions import Assumption
 from orchestrator.planning.costs import PHASES
 from orchestrator.planning.cpu_time import CpuTime
+from orchestrator.planning.numbers import (
+    clock_time,
+    counted,
+    gib_text,
+    hours_text,
+    long_time,
+    plain,
+    short,
+    short_hours,
+    span_text,
+)
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.progress import Reason
 from orchestrator.planning.ranges import Range
@@ -56,10 +67,10 @@ def render(plan: Plan, clock: Clock | None = None, reasons: Sequence[Reason] | N
         return Group(_heading(plan, total), everything, *why)
     parts: list[Any] = [_heading(plan, total), *_progress(plan, left), ""]
     parts += [_methods_table(plan), "", *_order(plan, total)]
-    memories = _memories(plan)
+    memories = {p.unit.setup: p.resources.memory for p in plan.units if p.resources.memory is not None}
     if memories:
         parts += ["", _memory_table(memories, plan.gpu.gib), *_memory_notes(memories, plan.gpu.gib)]
-    parts += ["", _tokens_table(total), *_ratio(total), ""]
+    parts += ["", *_tokens(total), ""]
     parts += [_budget_table(plan), *_budget_notes(plan), _disk(plan), ""]
     parts += [*_gpu_time(plan, clock.gpus), *_cpu_time(clock.cpu), *why]
     if reasons is None:
@@ -88,19 +99,15 @@ def _why(reasons: Sequence[Reason]) -> list[str]:
 
 def _disk(plan: Plan) -> str:
     disk = checkpoints_gib(plan)
-    until = "" if disk.kept == disk.most else f", {_gib(disk.most)} at most before"
-    return f"Checkpoints take {_gib(disk.kept)} in the end{until} (keep: {plan.experiment.runtime.keep})."
-
-
-def _gib(size: float) -> str:
-    return f"{_three_digits(size / 1024)} TiB" if size >= 1024 else f"{_three_digits(size)} GiB"
+    until = "" if disk.kept == disk.most else f", {gib_text(disk.most)} at most before"
+    return f"Checkpoints take {gib_text(disk.kept)} in the end{until} (keep: {plan.experiment.runtime.keep})."
 
 
 def _heading(plan: Plan, total: dict[str, Any]) -> str:
-    kinds = ", ".join(_count(total["by_kind"][kind], KIND_NAMES[kind]) for kind in KINDS if kind in total["by_kind"])
-    lines = [f"[bold]{escape(plan.experiment.name)}[/] · {_count(total['units'], 'unit')}: {kinds}"]
+    kinds = ", ".join(counted(total["by_kind"][kind], KIND_NAMES[kind]) for kind in KINDS if kind in total["by_kind"])
+    lines = [f"[bold]{escape(plan.experiment.name)}[/] · {counted(total['units'], 'unit')}: {kinds}"]
     for key, setup in plan.experiment.setups.items():
-        trials = _count(total["by_setup"][key].get("trial", 0), "trial")
+        trials = counted(total["by_setup"][key].get("trial", 0), "trial")
         lines.append(f"  {escape(key)}: {escape(setup.title)} · {trials}")
     return "\n".join(lines)
 
@@ -110,10 +117,12 @@ def _methods_table(plan: Plan) -> Table:
     table, setups = _table("trials by method", "grid"), list(plan.experiment.setups)
     for name in setups:
         table.add_column(name, justify="right", overflow="fold")
-    counts = Counter((u.unit.method, u.unit.setup) for u in plan.units)
+    trials = Counter((planned.unit.method, planned.unit.setup) for planned in plan.units)
     for method, grid in plan.experiment.methods.items():
-        sweep = " × ".join(f"{knob} {', '.join(f'{v:g}' for v in values)}" for knob, values in grid.items())
-        table.add_row(method_label(method), sweep, *(str(counts[method, name]) for name in setups))
+        knobs = []
+        for knob, values in grid.items():
+            knobs.append(f"{knob} {', '.join(f'{value:g}' for value in values)}")
+        table.add_row(method_label(method), " × ".join(knobs), *(str(trials[method, name]) for name in setups))
     if any(len(plan.experiment.seeds_of(method)) > 1 for method in plan.experiment.methods):
         table.add_row("", _seeds(plan.experiment), *[""] * len(setups))
     return table
@@ -121,30 +130,28 @@ def _methods_table(plan: Plan) -> Table:
 
 def _seeds(experiment: Experiment) -> str:
     """`each with seeds 0, 1`, or which methods have which."""
-    methods_of: dict[tuple[int, ...], list[str]] = {}
+    methods_of: dict[str, list[str]] = {}
     for method in experiment.methods:
-        methods_of.setdefault(tuple(experiment.seeds_of(method)), []).append(method)
-    listed = {", ".join(map(str, seeds)): methods for seeds, methods in methods_of.items()}
-    if len(listed) == 1:
-        return f"each with seeds {next(iter(listed))}"
-    return "; ".join(f"{', '.join(methods)} with seeds {seeds}" for seeds, methods in listed.items())
+        methods_of.setdefault(", ".join(map(str, experiment.seeds_of(method))), []).append(method)
+    if len(methods_of) == 1:
+        return f"each with seeds {next(iter(methods_of))}"
+    return "; ".join(f"{', '.join(methods)} with seeds {seeds}" for seeds, methods in methods_of.items())
 
 
 def _order(plan: Plan, total: dict[str, Any]) -> list[str]:
     """What can start at once and what waits for what."""
-    placements = Counter((u.resources.placement, u.resources.gpus, u.resources.cpus) for u in plan.units)
-    needs = "; ".join(
-        f"{_count(number, 'unit')} {mode} on {_count(gpus, 'GPU') if gpus else 'no GPU'} and {_count(cpus, 'CPU core')}"
-        for (mode, gpus, cpus), number in placements.items()
-    )
-    waiting = Counter(needed for u in plan.units for needed in u.unit.depends_on)
-    lines = [f"placement: {needs}", f"order: {_count(total['ready_at_once'], 'unit')} can start at once"]
-    return [*lines, *(f"  {needed} → {_count(number, 'trial')}" for needed, number in waiting.items())]
-
-
-def _memories(plan: Plan) -> dict[str, Memory]:
-    """Memory by setup, of those that use a GPU."""
-    return {u.unit.setup: u.resources.memory for u in plan.units if u.resources.memory is not None}
+    placements: Counter[tuple[str, int, float]] = Counter()
+    waiting: Counter[str] = Counter()  # unit id → how many units wait for it
+    for planned in plan.units:
+        needs = planned.resources
+        placements[needs.placement, needs.gpus, needs.cpus] += 1
+        waiting.update(planned.unit.depends_on)
+    placed = []
+    for (mode, gpus, cpus), number in placements.items():
+        on = f"{counted(gpus, 'GPU') if gpus else 'no GPU'} and {counted(cpus, 'CPU core')}"
+        placed.append(f"{counted(number, 'unit')} {mode} on {on}")
+    lines = [f"placement: {'; '.join(placed)}", f"order: {counted(total['ready_at_once'], 'unit')} can start at once"]
+    return lines + [f"  {needed} → {counted(number, 'trial')}" for needed, number in waiting.items()]
 
 
 def _memory_table(memories: dict[str, Memory], gpu_gib: float) -> Table:
@@ -173,12 +180,20 @@ def _memory_table(memories: dict[str, Memory], gpu_gib: float) -> Table:
 
 
 def _memory_notes(memories: dict[str, Memory], gpu_gib: float) -> list[str]:
+    """What the table leaves out, and a warning where a batch of full length may not fit."""
     notes = ["[dim]Not counted: activations of scoring and learning, which hold no cache (micro_batch_tokens).[/]"]
     surely = min(min(m.sequences_at_once_vanilla, m.sequences_at_once_blending) for m in memories.values())
     decoded = max(m.sequences_decoded_vanilla for m in memories.values())
+    # A configured batch may be larger than what surely fits; a derived one never is.
+    exceeding = [
+        m
+        for m in memories.values()
+        if m.sequences_decoded_vanilla > m.sequences_at_once_vanilla
+        or m.sequences_decoded_blending > m.sequences_at_once_blending
+    ]
     if surely == 0:
         notes.append(f"[yellow]Not even one sequence of full length fits in {gpu_gib:g} GiB while blending.[/]")
-    elif any(_exceeds(m) for m in memories.values()):
+    elif exceeding:
         notes.append(
             f"[yellow]runtime.rollout_batch: {decoded} sequences fit in {gpu_gib:g} GiB only while they are short; "
             f"{surely} fit at full length, blending included.[/]"
@@ -186,27 +201,17 @@ def _memory_notes(memories: dict[str, Memory], gpu_gib: float) -> list[str]:
     return notes
 
 
-def _exceeds(of_trial: Memory) -> bool:
-    """Whether more is decoded than surely fits: a configured batch may, a derived one never does."""
-    alone = of_trial.sequences_decoded_vanilla > of_trial.sequences_at_once_vanilla
-    return alone or of_trial.sequences_decoded_blending > of_trial.sequences_at_once_blending
-
-
-def _tokens_table(total: dict[str, Any]) -> Table:
+def _tokens(total: dict[str, Any]) -> list[Any]:
+    """What is generated in training and in evaluation, and how the two compare."""
     table = _table("generated", "generations", "tokens at most", "tokens expected", right_from=1)
-    names = {"training": "training", "evaluation": "evaluation, full"}
-    for what in names:
+    for what, name in {"training": "training", "evaluation": "evaluation, full"}.items():
         most, expected = total[what]["tokens"]["most"], total[what]["tokens"]["expected"]
-        span = _span(Range(**expected), _short) if expected else "—"
-        table.add_row(names[what], f"{total[what]['generations']:,}", _short(most), span)
-    return table
-
-
-def _ratio(total: dict[str, Any]) -> list[str]:
+        span = span_text(Range(**expected), short) if expected else "—"
+        table.add_row(name, f"{total[what]['generations']:,}", short(most), span)
     training, evaluation = total["training"]["generations"], total["evaluation"]["generations"]
     if not training:
-        return []
-    return [f"Evaluation generates {evaluation / training:.1f} responses for each one of training."]
+        return [table]
+    return [table, f"Evaluation generates {evaluation / training:.1f} responses for each one of training."]
 
 
 def _budget_table(plan: Plan) -> Table:
@@ -217,8 +222,8 @@ def _budget_table(plan: Plan) -> Table:
     table = _table("evaluation", "generations", "of full", "GPU-hours", right_from=1)
     for key, name in names.items():
         generations, hours = costs[key].generations, costs[key].gpu_hours
-        shares = _span(generations / whole, lambda share: f"{100 * share:.2g} %" if share < 1 else "100 %")
-        table.add_row(name, _span(generations, _short), shares, hours_text(hours) if hours else "—")
+        shares = span_text(generations / whole, lambda share: f"{100 * share:.2g} %" if share < 1 else "100 %")
+        table.add_row(name, span_text(generations, short), shares, hours_text(hours) if hours else "—")
     return table
 
 
@@ -235,6 +240,7 @@ def _gpu_time(plan: Plan, gpus: int) -> list[Any]:
     whole = total_gpu_hours(plan)
     if whole is None:
         return ["GPU-hours: — (no GPU is used)"]
+    # Of a sweep that has begun people ask how much is left; before, what each setup costs.
     some_done = len(units_left(plan)) < len(plan.units) or any(done.steps for done in plan.done.values())
     if some_done:
         columns = {"left": total_gpu_hours(plan, left=True), "whole": whole}
@@ -250,29 +256,30 @@ def _gpu_time(plan: Plan, gpus: int) -> list[Any]:
 
 
 def _on_the_clock(plan: Plan, gpus: int, left: bool) -> list[str]:
+    """How long it takes at least, however many GPUs there are, and on those that were asked for."""
     unit, chain = longest_unit_hours(plan, left), longest_chain_hours(plan, left)
     hours = hours_on_gpus(plan, gpus, left)
     if unit is None or chain is None or hours is None:
         return []
-    lines = [f"The longest unit trains for {_long(unit)} on the clock."] if unit.high else []
+    lines = [f"The longest unit trains for {long_time(unit)} on the clock."] if unit.high else []
     if chain != unit:
-        lines.append(f"The longest chain of units that wait for each other takes {_long(chain)}.")
-    on = f"On {_count(gpus, 'GPU')}{', kept busy' if gpus > 1 else ''}"
-    return [*lines, f"[bold]{on}: {_long(hours)}.[/]"]
+        lines.append(f"The longest chain of units that wait for each other takes {long_time(chain)}.")
+    on = f"On {counted(gpus, 'GPU')}{', kept busy' if gpus > 1 else ''}"
+    return [*lines, f"[bold]{on}: {long_time(hours)}.[/]"]
 
 
 def _engines(plan: Plan, left: bool) -> list[str]:
     """A line for each engine: what the same costs where everything is sampled with it, on a node."""
-    own = {costs.engine for costs in plan.costs.values()}
+    engines_in_use = {costs.engine for costs in plan.costs.values()}
     lines = []
     for engine, on_engine in on_engines(plan).items():
         hours, clock = total_gpu_hours(on_engine, left=left), hours_on_gpus(on_engine, GPUS_OF_A_NODE, left)
         if hours is not None and clock is not None:
-            chosen = " (this experiment)" if own == {engine} else ""
-            total, middle = hours_text(hours["total"]), _short_hours(hours["total"].mid)
+            chosen = " (this experiment)" if engines_in_use == {engine} else ""
+            total, middle = hours_text(hours["total"]), short_hours(hours["total"].mid)
             lines.append(
                 f"With {RATES[engine].title}{chosen}: {total} GPU-hours, {middle} in the middle; "
-                f"{_time(clock)} on {GPUS_OF_A_NODE} GPUs."
+                f"{clock_time(clock)} on {GPUS_OF_A_NODE} GPUs."
             )
     if any(costs.factors for costs in plan.costs.values()):
         basis = "Finished runs gave lengths of responses and the seconds of the engine that they ran on."
@@ -290,38 +297,15 @@ def _cpu_time(time: CpuTime | None) -> list[str]:
         else "from what was measured in the runs folder"
     )
     minutes = Range.of(lambda scenario: max(1.0, time.seconds.at(scenario) / 60))
-    span = _span(minutes, lambda minutes: f"{minutes:.0f}")
-    return [f"[bold]On {_count(time.cores, 'CPU core')}: about {span} minutes[/] ({basis})."]
-
-
-def hours_text(hours: Range) -> str:
-    """`197,000 – 334,000`."""
-    return _span(hours, _short_hours)
-
-
-def _long(hours: Range) -> str:
-    """`33,400 – 76,400 hours = 3.8 – 8.7 years`; days from two days on, years from two years on."""
-    time = _time(hours)
-    return time if time.endswith("hours") else f"{hours_text(hours)} hours = {time}"
-
-
-def _time(hours: Range) -> str:
-    """`3.8 – 8.7 years`, `5.8 – 49 days` or `3.1 – 7.7 hours`: the largest of them of which there are two."""
-    for size, noun in ((24 * 365.25, "years"), (24.0, "days")):
-        if hours.high >= 2 * size:
-            return f"{_span(hours / size, _two_digits)} {noun}"
-    return f"{hours_text(hours)} hours"
-
-
-def _two_digits(number: float) -> str:
-    return f"{number:.1f}" if number < 10 else f"{float(f'{number:.2g}'):,.0f}"
+    span = span_text(minutes, lambda minutes: f"{minutes:.0f}")
+    return [f"[bold]On {counted(time.cores, 'CPU core')}: about {span} minutes[/] ({basis})."]
 
 
 def _assumptions(assumed: Sequence[Assumption]) -> list[str]:
     """One line each: the values of the low, the middle and the high estimate, and why."""
     lines = []
     for each in assumed:
-        values = dict.fromkeys(_plain(value) for value in (each.low, each.mid, each.high))
+        values = dict.fromkeys(plain(value) for value in (each.low, each.mid, each.high))
         line = f"{each.name}: {' – '.join(values)} {each.unit} ({each.why})"
         lines.append(f"[dim]{escape(line)}[/]")
     return ["[bold]assumed[/]", *lines] if lines else []
@@ -334,34 +318,3 @@ def _table(*headings: str, right_from: int | None = None) -> Table:
         right = right_from is not None and index >= right_from
         table.add_column(heading, justify="right" if right else "left", overflow="fold")
     return table
-
-
-def _count(number: float, noun: str) -> str:
-    return f"{number:g} {noun}{'' if number == 1 else 's'}"
-
-
-def _span(estimate: Range, form: Callable[[float], str]) -> str:
-    """`0.15 – 0.4`, or one number where low and high are the same."""
-    low, high = form(estimate.low), form(estimate.high)
-    return low if estimate.low == estimate.high else f"{low} – {high}"
-
-
-def _short(number: float) -> str:
-    """`1.86 T`, `63.1 B`, `840 k`: three digits."""
-    for size, suffix in ((1e12, " T"), (1e9, " B"), (1e6, " M"), (1e3, " k")):
-        if number >= size:
-            return _three_digits(number / size) + suffix
-    return f"{number:g}"
-
-
-def _short_hours(hours: float) -> str:
-    return _three_digits(hours) if hours < 1000 else f"{float(f'{hours:.3g}'):,.0f}"
-
-
-def _three_digits(number: float) -> str:
-    decimals = 0 if number >= 100 else 1 if number >= 10 else 2
-    return f"{number:.{decimals}f}"
-
-
-def _plain(number: float) -> str:
-    return f"{number:,.0f}" if number >= 100 else f"{number:g}"

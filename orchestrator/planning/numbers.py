@@ -1,0 +1,69 @@
+"""Numbers of a plan as people read them. A docstring shows what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from orchestrator.planning.ranges import Range
+
+
+def hours_text(hours: Range) -> str:
+    """`197,000 – 334,000`."""
+    return span_text(hours, short_hours)
+
+
+def long_time(hours: Range) -> str:
+    """`33,400 – 76,400 hours = 3.8 – 8.7 years`; days from two days on, years from two years on."""
+    time = clock_time(hours)
+    return time if time.endswith("hours") else f"{hours_text(hours)} hours = {time}"
+
+
+def clock_time(hours: Range) -> str:
+    """`3.8 – 8.7 years`, `5.8 – 49 days` or `3.1 – 7.7 hours`: the largest of them of which there are two."""
+    for size, noun in ((24 * 365.25, "years"), (24.0, "days")):
+        if hours.high >= 2 * size:
+            return f"{span_text(hours / size, _two_digits)} {noun}"
+    return f"{hours_text(hours)} hours"
+
+
+def _two_digits(number: float) -> str:
+    return f"{number:.1f}" if number < 10 else f"{float(f'{number:.2g}'):,.0f}"
+
+
+def counted(number: float, noun: str) -> str:
+    """`1 unit`, `3 units`."""
+    return f"{number:g} {noun}{'' if number == 1 else 's'}"
+
+
+def span_text(estimate: Range, form: Callable[[float], str]) -> str:
+    """`0.15 – 0.4`, or one number where low and high are the same."""
+    low, high = form(estimate.low), form(estimate.high)
+    return low if estimate.low == estimate.high else f"{low} – {high}"
+
+
+def short(number: float) -> str:
+    """`1.86 T`, `63.1 B`, `840 k`: three digits."""
+    for size, suffix in ((1e12, " T"), (1e9, " B"), (1e6, " M"), (1e3, " k")):
+        if number >= size:
+            return _three_digits(number / size) + suffix
+    return f"{number:g}"
+
+
+def short_hours(hours: float) -> str:
+    """`0.25`, `72.4`, `33,400`: three digits."""
+    return _three_digits(hours) if hours < 1000 else f"{float(f'{hours:.3g}'):,.0f}"
+
+
+def _three_digits(number: float) -> str:
+    decimals = 0 if number >= 100 else 1 if number >= 10 else 2
+    return f"{number:.{decimals}f}"
+
+
+def plain(number: float) -> str:
+    """`1,024` or `0.35`: whole from 100 on, six digits below."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:g}"
+
+
+def gib_text(size: float) -> str:
+    """`840 GiB`, `1.32 TiB`: three digits."""
+    return f"{_three_digits(size / 1024)} TiB" if size >= 1024 else f"{_three_digits(size)} GiB"
