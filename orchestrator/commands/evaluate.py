@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console
@@ -20,8 +20,7 @@ from analysis.scores import uncertainty
 from orchestrator.commands.arguments import MOST_DIGITS
 from orchestrator.commands.display import percent
 from orchestrator.config import BenchmarkRun, Runtime, Setup
-from orchestrator.data.files import SUFFIXES
-from orchestrator.engines.catalog import open_engine
+from orchestrator.data.files import SUFFIXES, folder_sha256
 from orchestrator.engines.interface import Job, ModelFolder
 from orchestrator.engines.memory import needs_gpu
 from orchestrator.errors import UserError, refuse
@@ -36,6 +35,9 @@ from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.selection.scores import pass_at_1
 from orchestrator.start_up import quick_imports
 from orchestrator.sweep import prepare
+
+if TYPE_CHECKING:
+    from orchestrator.trial.model_evaluation import ModelEvaluation
 
 
 @dataclass(frozen=True)
@@ -57,10 +59,20 @@ def evaluate_model(options: argparse.Namespace) -> int:
     own = (Path(model.path) / "tokenizer.json").exists()
     tokenizer = model if own else checkpoints.checkpoint_of(setup.teacher, setup, options.runs.resolve())
     _warn_of_cpus(setup)
-    job = Job(setup, Runtime(), model, trains=False, stops_as=options.stops_as)
-    records = _evaluate(job, tokenizer, data_dir, options.seed, options.step)
+    with quick_imports():
+        from orchestrator.trial.model_evaluation import ModelEvaluation
+
+    evaluation = ModelEvaluation(
+        Job(setup, Runtime(), model, trains=False, stops_as=options.stops_as),
+        tokenizer,
+        data_dir,
+        options.seed,
+        options.step,
+        _folder_of(options, setup, model),
+    )
+    records = _evaluate(evaluation, options.evaluators)
     document = _document(options, setup, records)
-    path = options.out or _default_path(options, setup, document)
+    path = options.out or Path(f"{evaluation.folder}.json")
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, json.dumps(document, indent=2, ensure_ascii=False) + "\n", shared=True)
     if options.json:
@@ -107,12 +119,13 @@ def _document(options: argparse.Namespace, setup: Setup, records: dict[str, list
     }
 
 
-def _default_path(options: argparse.Namespace, setup: Setup, document: dict[str, Any]) -> Path:
-    """A file of its own for each model, setup and way of evaluating it, among the results."""
-    asked = {key: document[key] for key in ("model", "revision", "setup", "stops_as", "seed", "step", "limit")}
-    asked["n"] = {key: run.n for key, run in setup.evaluation.benchmarks.items()}
+def _folder_of(options: argparse.Namespace, setup: Setup, model: ModelFolder) -> Path:
+    """A folder of its own for each model, by its content, setup and way of evaluating it, among the results."""
+    asked = {key: getattr(options, key) for key in ("revision", "stops_as", "seed", "step")}
+    asked["sha256"] = None if options.revision else folder_sha256(Path(model.path))
+    asked["setup"], asked["ids"] = asdict(setup), evaluation_ids(setup)
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(options.model).resolve().name or options.model)
-    return options.runs.resolve() / "results" / "eval" / f"{name}-{digest(asked | {'ids': evaluation_ids(setup)})}.json"
+    return options.runs.resolve() / "results" / "eval" / f"{name}-{digest(asked)}"
 
 
 def _warn_of_cpus(setup: Setup) -> None:
@@ -163,23 +176,24 @@ def _folder(model: str, revision: str | None) -> str:
     return checkpoints.download(model, revision)
 
 
-def _evaluate(
-    job: Job, tokenizer: ModelFolder, data_dir: str | None, seed: int, step: int
-) -> dict[str, list[ProblemRecord]]:
-    """Records of each benchmark of the job's setup."""
+def _evaluate(evaluation: ModelEvaluation, count: int) -> dict[str, list[ProblemRecord]]:
+    """Records of each benchmark of the job's setup; a line on stderr says how far it is."""
     with quick_imports():
-        from orchestrator.workers.graded_sampling import GradedSampler, Samples
+        from orchestrator.commands.evaluators import run_evaluators, visible_gpus
 
-    sampler = open_engine(job.setup.engine.rollout, job).sampler()
-    evaluator = GradedSampler(job.setup, tokenizer, sampler, data_dir, job.runtime.grader_deadline_s)
-    records = {}
-    try:
-        for key, run in job.setup.evaluation.benchmarks.items():
-            problems = range(problems_wanted(job.setup.evaluation, key))
-            records[key] = evaluator.evaluate(Samples(key, problems, range(run.n), seed, step))
-    finally:
-        evaluator.close()
-    return records
+    benchmarks = evaluation.job.setup.evaluation
+    total = sum(problems_wanted(benchmarks, key) * run.n for key, run in benchmarks.benchmarks.items())
+    shown = -1
+
+    def show() -> None:
+        nonlocal shown
+        there = total - sum(pending.part.responses for pending in evaluation.pending())
+        if there != shown:
+            print(f"trb: {there:,} of {total:,} responses", file=sys.stderr)
+            shown = there
+
+    run_evaluators(evaluation, count or max(1, len(visible_gpus())), show)
+    return evaluation.records()
 
 
 def _counts(rows: list[ProblemRecord]) -> dict[str, int]:

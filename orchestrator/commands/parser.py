@@ -124,6 +124,8 @@ def _add_model_commands(commands: argparse._SubParsersAction) -> None:
     evaluate.add_argument(
         "--step", type=whole_number, default=0, help="of the samples; a sweep uses the checkpoint's step"
     )
+    text = "processes that sample at once (default: one for each visible GPU, else one)"
+    evaluate.add_argument("--evaluators", type=whole_number, metavar="N", help=text)
     evaluate.add_argument("--limit", type=whole_number, help="only the first problems of each benchmark")
     evaluate.add_argument("--data-dir", metavar="DIR", help="folder of the benchmark files (default: TRB_DATA_DIR)")
     _add_runs(evaluate)

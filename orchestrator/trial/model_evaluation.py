@@ -1,0 +1,115 @@
+"""The evaluation of one model, in a folder of its own: what `trb eval` asks for, worked off by evaluators as a sweep's.
+
+The model stands for the untrained student of a sweep without trials. So its samples are slices, which any number of
+processes take one after the other, and a process that dies loses the slice it had begun.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from orchestrator.config import Experiment
+from orchestrator.engines.catalog import open_engine
+from orchestrator.engines.interface import Job, ModelFolder
+from orchestrator.experiment.units import Unit
+from orchestrator.records.claims import Claims
+from orchestrator.records.problem_record import ProblemRecord
+from orchestrator.records.writer import forget_evaluation_errors
+from orchestrator.selection.pending_slices import PendingSlice, pending_slices
+from orchestrator.selection.study import Study
+from orchestrator.trial.evaluation_loop import EvaluationLoop
+from orchestrator.workers.graded_sampling import GradedSampler, Samples
+
+ATTEMPTS = 3  # at a slice whose processes die
+
+
+@dataclass(frozen=True)
+class ModelEvaluation:
+    """Which samples of a model to take: those of a sweep's unit with this seed, at the checkpoint of this step.
+
+    `job` opens the engine on the model; its setup names the benchmarks with the samples of each. `folder` keeps the
+    slices. It can be pickled: processes are told what to do by it.
+    """
+
+    job: Job
+    tokenizer: ModelFolder
+    data_dir: str | None
+    seed: int
+    step: int
+    folder: Path
+
+    def begin(self) -> None:
+        """Make the folder, and let what failed or died before be tried again."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        Claims(self.folder.parent).forget_lost(self.folder.name)
+        forget_evaluation_errors(self._study().reader(self.folder.name))
+
+    def pending(self) -> list[PendingSlice]:
+        """The slices that are not there yet."""
+        return list(pending_slices(self._study().snapshot()))
+
+    def evaluate(self) -> Iterator[PendingSlice]:
+        """Take one slice after the other that nobody else has begun. Raises EvaluationFailed."""
+        loop = EvaluationLoop(self._study(), lambda _: self._open(), ATTEMPTS)
+        try:
+            yield from loop.slices()
+        finally:
+            loop.close()
+
+    def error(self) -> str | None:
+        """Why samples could not be taken in several attempts; None where they could."""
+        study = self._study()
+        run = study.reader(self.folder.name)
+        for benchmark, evaluation_id in study.evaluation_ids("model").items():
+            reason = run.evaluation_error(evaluation_id, 0)
+            if reason is not None:
+                return f"{benchmark}: {reason}"
+        return None
+
+    def records(self) -> dict[str, list[ProblemRecord]]:
+        """Benchmark → a record of each of its problems. All slices must be there."""
+        study = self._study()
+        run = study.reader(self.folder.name)
+        found = {}
+        for benchmark, evaluation_id in study.evaluation_ids("model").items():
+            records = run.evaluation(evaluation_id, 0)
+            assert records is not None, "no slice is pending"
+            found[benchmark] = records
+        return found
+
+    def _study(self) -> Study:
+        job = self.job
+        setup = replace(job.setup, evaluation=replace(job.setup.evaluation, budget="full", rescore=False))
+        experiment = Experiment("eval", {"model": setup}, {}, {}, [self.seed], self.data_dir, job.runtime)
+        unit = Unit(
+            id=self.folder.name,
+            kind="base_eval",
+            setup="model",
+            method=None,
+            knobs={},
+            seed=self.seed,
+            depends_on=(),
+            steps=0,
+            first_batch=0,
+            identity={},
+        )
+        return Study(experiment, [unit], self.folder.parent)
+
+    def _open(self) -> GradedSampler:
+        job = self.job
+        sampler = open_engine(job.setup.engine.rollout, job).sampler()
+        deadline_s = job.runtime.grader_deadline_s
+        return _OfStep(self.step, job.setup, self.tokenizer, sampler, self.data_dir, deadline_s)
+
+
+class _OfStep(GradedSampler):
+    """Draws the samples of a checkpoint after so many steps, though the model was not trained by a sweep."""
+
+    def __init__(self, step: int, *arguments: object):
+        super().__init__(*arguments)  # pyright: ignore[reportArgumentType]
+        self._step = step
+
+    def evaluate(self, wanted: Samples) -> list[ProblemRecord]:
+        return super().evaluate(wanted._replace(step=self._step))

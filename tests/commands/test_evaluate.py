@@ -1,0 +1,120 @@
+"""`trb eval`: a sweep's own numbers for a model in a folder, by any number of evaluators, and on from a kill."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.cli import main
+from orchestrator.experiment.load import load_experiment
+from orchestrator.experiment.made_models import folder_of
+from orchestrator.experiment.units import expand
+from orchestrator.records.claims import Claims
+from orchestrator.records.files import file_sha256
+from orchestrator.selection.scores import pass_at_1
+from orchestrator.selection.study import Study
+from tests.sweeps import start, write_experiment
+from tests.without_ray import run_without_ray
+
+SAMPLES = {"arithmetic_short": 2, "arithmetic_long": 1}
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An experiment file, beside the runs folder in which its untrained student was evaluated."""
+    folder = tmp_path_factory.mktemp("swept")
+    benchmarks = {name: {"n": n, "limit": 30} for name, n in SAMPLES.items()}
+    evaluation = {"benchmarks": benchmarks, "rescore": False}
+    path = write_experiment(folder, {"vanilla": {}}, training={"steps": 1}, evaluation=evaluation)
+    run_without_ray(path, folder / "runs")
+    return path
+
+
+def asked(swept: Path, runs: Path) -> list[str]:
+    """The command for the sweep's untrained student."""
+    setup = load_experiment(swept).setups["tiny"]
+    benchmarks = ",".join(f"{name}:{n}" for name, n in SAMPLES.items())
+    options = ["--setup", "tiny", "--setups-from", swept, "--benchmarks", benchmarks, "--limit", 30, "--runs", runs]
+    return ["eval", *map(str, [folder_of(setup.student, setup, swept.parent / "runs"), *options])]
+
+
+def written(runs: Path) -> dict[str, Any]:
+    (path,) = (runs / "results" / "eval").glob("*.json")
+    return json.loads(path.read_text())
+
+
+def slices(runs: Path) -> dict[str, str]:
+    """Path → sha256 of every file of samples."""
+    folder = runs / "results" / "eval"
+    return {str(file.relative_to(folder)): file_sha256(file) for file in folder.rglob("problems_*")}
+
+
+def evaluate_here(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 0
+
+
+def test_the_numbers_are_those_of_the_sweep(swept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = asked(swept, tmp_path)
+    evaluate_here(arguments)
+    experiment = load_experiment(swept)
+    study = Study(experiment, expand(experiment, swept.parent / "runs"), swept.parent / "runs")
+    (untrained,) = (unit for unit in study.units if unit.is_untrained)
+    for benchmark, evaluation_id in study.evaluation_ids("tiny").items():
+        records = study.reader(untrained).evaluation(evaluation_id, 0)
+        found = written(tmp_path)["benchmarks"][benchmark]
+        assert records is not None
+        assert found["evaluation_id"] == evaluation_id
+        assert found["pass_at_1"] == pytest.approx(float(pass_at_1(records)))
+        assert found["tokens"] == sum(record.tokens for record in records)
+    assert "trb: 90 of 90 responses" in capsys.readouterr().err
+    before = slices(tmp_path)
+    evaluate_here([*arguments, "--json"])
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["benchmarks"] == written(tmp_path)["benchmarks"]
+    assert "responses" not in captured.err, "nothing was sampled again"
+    assert slices(tmp_path) == before
+
+
+def test_another_seed_and_other_weights_in_the_folder_are_other_evaluations(swept: Path, tmp_path: Path) -> None:
+    command, student, *options = asked(swept, tmp_path / "runs")
+    setup = load_experiment(swept).setups["tiny"]
+    model = shutil.copytree(student, tmp_path / "model")
+    evaluate_here([command, str(model), *options])
+    evaluate_here([command, str(model), *options, "--seed", "1"])
+    shutil.copy(folder_of(setup.teacher, setup, swept.parent / "runs") / "model.safetensors", model)
+    evaluate_here([command, str(model), *options])
+    assert len(slices(tmp_path / "runs")) == 3 * len(SAMPLES)
+    short = {sha256 for path, sha256 in slices(tmp_path / "runs").items() if "arithmetic_short" in path}
+    assert len(short) == 3
+    assert len(list((tmp_path / "runs" / "results" / "eval").glob("model-*.json"))) == 3
+
+
+def test_evaluators_side_by_side_one_of_which_dies(swept: Path, tmp_path: Path) -> None:
+    """Whether the other one took its slice or the command is called again, the samples are the same."""
+    alone, together = tmp_path / "alone", tmp_path / "together"
+    evaluate_here(asked(swept, alone))
+    process = start(*asked(swept, together), "--evaluators", "2")
+    claims, killed = Claims(together / "results" / "eval"), False
+    while not killed and process.poll() is None:
+        for unit in (together / "results" / "eval").glob("*/"):
+            for held in claims.held(unit.name)[:1]:
+                os.kill(held.holder.pid, signal.SIGKILL)
+                killed = True
+        time.sleep(0.01)
+    out, err = process.communicate()
+    assert killed, out + err
+    assert "Traceback" not in out + err
+    if process.returncode != 0:
+        assert "an evaluator died — the same command goes on" in err
+    evaluate_here(asked(swept, together))
+    assert slices(together) == slices(alone)
+    assert written(together)["benchmarks"] == written(alone)["benchmarks"]
