@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from analysis.figures import (
     continuation,
@@ -33,18 +34,18 @@ FIGURES: tuple[Callable[[SetupRuns], Picture], ...] = (
 
 
 def pictures(study: Study, width: float = WIDTH) -> Iterator[Picture]:
-    """The figures of each setup, `width` inches wide, drawn one by one."""
-    for data in _setups(study, width):
+    """The figures of each setup, `width` inches wide, each drawn when it is asked for."""
+    for data in _setups(study):
         for picture in FIGURES:
-            yield picture(data)
+            yield replace(picture(data), width=width)
 
 
 def trajectory_pictures(study: Study) -> Iterator[Picture]:
     """The trajectories of each setup alone, which take a second and not several."""
-    return map(trajectories.picture, _setups(study, WIDTH))
+    return map(trajectories.picture, _setups(study))
 
 
-def _setups(study: Study, width: float) -> Iterator[SetupRuns]:
+def _setups(study: Study) -> Iterator[SetupRuns]:
     chosen = build.select(study)
     untrained = build.base_scores(study)
     for name in study.experiment.setups:
@@ -52,4 +53,4 @@ def _setups(study: Study, width: float) -> Iterator[SetupRuns]:
         own = [selected for selected in chosen if selected.setup == name]
         best = curves.best_settings(settings, own)
         title = setup_title(name, study.experiment.setups)
-        yield SetupRuns(name, title, study, settings, own, best, untrained.get(name), width)
+        yield SetupRuns(name, title, study, settings, own, best, untrained.get(name))

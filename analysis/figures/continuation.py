@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -66,5 +67,5 @@ def picture(data: SetupRuns) -> Picture:
     name, found = f"continuation-{data.name}", gains.continuation_gains(data.study, data.name)
     if not found:
         return Picture(name, CAPTION, missing=NOT_PROBED)
-    drawn = draw(found, f"{data.title}, step 0", data.width)
-    return Picture(name, CAPTION, drawn, basis="Untrained student; intervals: 95 % bootstrap over prompts.")
+    drawing = partial(draw, found, f"{data.title}, step 0")
+    return Picture(name, CAPTION, drawing, basis="Untrained student; intervals: 95 % bootstrap over prompts.")

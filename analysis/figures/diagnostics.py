@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from math import ceil
 
 from matplotlib.axes import Axes
@@ -111,4 +112,4 @@ def picture(data: SetupRuns) -> Picture:
     columns = {key: [row[key] for row in rows if key in row] for key in PANELS}
     seeds = max(line.seeds for lines in columns.values() for line in lines)
     basis = f"Means over {seeds} seeds with bands of ±1 standard deviation." if seeds > 1 else "One seed each."
-    return Picture(name, CAPTION, draw(columns, data.title, data.width), basis=basis)
+    return Picture(name, CAPTION, partial(draw, columns, data.title), basis=basis)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -83,4 +84,4 @@ def picture(data: SetupRuns) -> Picture:
     scores = [curves.score_series(setting, data.untrained) for setting in settings if setting.scores]
     warmup = data.best[PROPOSED].warmup if PROPOSED in data.best else None
     basis = scores_basis(scores or found, [selected for selected in data.chosen if selected.best.method in COMPARED])
-    return Picture(name, CAPTION, draw(found, scores, warmup, data.title, basis, data.width), basis=basis)
+    return Picture(name, CAPTION, partial(draw, found, scores, warmup, data.title, basis), basis=basis)

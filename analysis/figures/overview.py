@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from matplotlib import colormaps
@@ -132,4 +133,4 @@ def picture(data: SetupRuns) -> Picture:
     name, found = f"overview-{data.name}", gains.example(data.study, data.name)
     if not found:
         return Picture(name, CAPTION, missing=NOT_PROBED)
-    return Picture(name, CAPTION, draw(found, data.title, data.width))
+    return Picture(name, CAPTION, partial(draw, found, data.title))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 
 from matplotlib.figure import Figure
 
@@ -32,14 +33,21 @@ class Caption:
 class Picture:
     """A figure of one setup by its file name, or the reason why there is none.
 
+    `drawing` has the numbers and draws them, `width` inches wide; nothing is drawn before `figure` is asked for.
     `basis` says in a sentence how many seeds it rests on and what its bars and bands are.
     """
 
     name: str
     caption: Caption
-    figure: Figure | None = None
+    drawing: partial[Figure] | None = None
     missing: str = ""
     basis: str = ""
+    width: float = WIDTH
+
+    @cached_property
+    def figure(self) -> Figure | None:
+        """The figure as it is drawn; None where there is none."""
+        return None if self.drawing is None else self.drawing(width=self.width)
 
 
 @dataclass(frozen=True)
@@ -53,7 +61,6 @@ class SetupRuns:
     chosen: list[Selected]
     best: dict[str, ScoredSetting]
     untrained: float | None
-    width: float = WIDTH
 
     def family(self, method: str) -> list[ScoredSetting]:
         return [setting for setting in self.settings if setting.method == method]

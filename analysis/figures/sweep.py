@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from math import ceil, nan
 from typing import Any
 
@@ -137,4 +138,4 @@ def picture(data: SetupRuns) -> Picture:
         return Picture(name, CAPTION, missing="no method that has several settings has been evaluated yet")
     vanilla = curves.best_over_training(data.candidates(REFERENCE), {})
     basis = "Bars of several seeds: ±1 standard deviation; of one seed: 95 % interval over the problems, normal."
-    return Picture(name, CAPTION, draw(scored, vanilla, data.title, data.width), basis=basis)
+    return Picture(name, CAPTION, partial(draw, scored, vanilla, data.title), basis=basis)

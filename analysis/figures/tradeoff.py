@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -155,4 +156,4 @@ def picture(data: SetupRuns) -> Picture:
         wanted = f"{support.POOLED_STEPS} steps done with correct and incorrect rollouts"
         return Picture(name, CAPTION, missing=f"no run of {', '.join(support.budgets())} has its first {wanted}")
     basis = f"A point is one run; crosses: 95 % intervals over its first {support.POOLED_STEPS} steps, by jackknife."
-    return Picture(name, CAPTION, draw(points, data.title, data.width), basis=basis)
+    return Picture(name, CAPTION, partial(draw, points, data.title), basis=basis)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from matplotlib.figure import Figure
 
@@ -58,4 +59,4 @@ def picture(data: SetupRuns) -> Picture:
     if not any(line.curve for line in series):
         return Picture(name, CAPTION, missing="no checkpoint has been evaluated on all benchmarks yet")
     basis = scores_basis(series, data.chosen)
-    return Picture(name, CAPTION, draw(series, data.title, basis, data.width), basis=basis)
+    return Picture(name, CAPTION, partial(draw, series, data.title, basis), basis=basis)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import replace
 
-from matplotlib.figure import Figure
-
-from analysis.figures import output
+from analysis.figures import drawn
 from analysis.figures.catalog import pictures
 from analysis.figures.picture import Picture
 from analysis.labels import setup_title
@@ -20,20 +19,18 @@ WIDE = "(min-width: 46rem)"  # as the style sheet's narrow layout begins
 
 def figures_section(study: Study) -> Html:
     """The figures in their order, and why the others cannot be drawn."""
-    found = list(pictures(study))
-    narrow = pictures(study, PHONE)
-    drawn, missing = [], []
-    for picture, small in zip(found, narrow, strict=True):
+    shown, missing = [], []
+    for picture in pictures(study):
         setup = _setup(picture, study.experiment)
-        if picture.figure is None or small.figure is None:
+        if picture.drawing is None:
             missing.append(f"{picture.caption.title}, {setup}: {picture.missing}")
         else:
-            drawn.append(_figure(picture, picture.figure, small.figure, setup))
+            shown.append(_figure(study, picture, setup))
     reasons = join([paragraph("Not drawn:"), bullets(missing)]) if missing else Html()
-    return section("Figures", "figures", *drawn, reasons)
+    return section("Figures", "figures", *shown, reasons)
 
 
-def _figure(picture: Picture, wide: Figure, narrow: Figure, setup: str) -> Html:
+def _figure(study: Study, picture: Picture, setup: str) -> Html:
     """As images, not inline: there their names and styles cannot meet those of the page or of other figures.
 
     The narrow one is for phones and has letters of the same size.
@@ -41,8 +38,8 @@ def _figure(picture: Picture, wide: Figure, narrow: Figure, setup: str) -> Html:
     caption = picture.caption
     image = element(
         "picture",
-        void("source", srcset=_source(wide), media=WIDE),
-        void("img", src=_source(narrow), alt=f"{setup}: {caption.alt}"),
+        void("source", srcset=_source(study, picture), media=WIDE),
+        void("img", src=_source(study, replace(picture, width=PHONE)), alt=f"{setup}: {caption.alt}"),
     )
     text = [element("strong", f"{caption.title}, {setup}. "), caption.shows, " ", picture.basis, " "]
     return element(
@@ -53,8 +50,8 @@ def _figure(picture: Picture, wide: Figure, narrow: Figure, setup: str) -> Html:
     )
 
 
-def _source(figure: Figure) -> str:
-    return f"data:image/svg+xml;base64,{base64.b64encode(output.to_bytes(figure, 'svg')).decode()}"
+def _source(study: Study, picture: Picture) -> str:
+    return f"data:image/svg+xml;base64,{base64.b64encode(drawn.svg(study, picture)).decode()}"
 
 
 def _setup(picture: Picture, experiment: Experiment) -> str:

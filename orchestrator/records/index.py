@@ -25,6 +25,7 @@ from orchestrator.records.slice_files import SliceCounts
 # believed. Values under a name (`Index.value`) get another name where their meaning changes.
 FORMAT = 1
 
+FOLDER = ".index"  # of what can always be made again, in a runs folder
 _STORED = "<u4"
 Stamp = tuple[int, int, int, int]
 
@@ -98,7 +99,7 @@ _OPEN: dict[Path, Index] = {}
 
 def index_of(runs: Path, unit_id: str) -> Index:
     """The index of a unit, as this process knows it."""
-    path = runs / ".index" / f"{unit_id}.json"
+    path = runs / FOLDER / f"{unit_id}.json"
     if path not in _OPEN:
         _OPEN[path] = _read(path, unit_id)
     return _OPEN[path]
