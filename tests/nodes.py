@@ -83,12 +83,12 @@ class Nodes:
         return json.loads(line)
 
 
-def start_nodes(count: int) -> Nodes:
-    """A cluster of a head and `count` nodes, which are all there when this returns."""
+def start_nodes(count: int, **variables: str) -> Nodes:
+    """A cluster of a head and `count` nodes, all there when this returns, with these variables in its environment."""
     folder = Path(tempfile.mkdtemp(prefix="trb-", dir="/tmp"))  # sockets have short names
     pipe = subprocess.PIPE
     command = [sys.executable, "-m", "tests.nodes", str(count)]
-    env = environment() | KEEPER | {"RAY_TMPDIR": str(folder)}
+    env = environment() | KEEPER | variables | {"RAY_TMPDIR": str(folder)}
     nodes = Nodes(subprocess.Popen(command, cwd=ROOT, env=env, stdin=pipe, stdout=pipe, text=True), folder)
     head = nodes.read()
     nodes.address, nodes.gcs = head["address"], head["gcs"]

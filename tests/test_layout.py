@@ -25,6 +25,7 @@ CONFINED = {
     "wandb_workspaces": {"orchestrator.tracking.dashboard"},
     "ray": {
         "orchestrator.sweep.cluster",
+        "orchestrator.sweep.nodes",
         "orchestrator.sweep.tuner",
         "orchestrator.sweep.trainable",
         "orchestrator.sweep.training_process",

@@ -147,17 +147,21 @@ def _run(job: Submission, missing: list[Unit]) -> Stopped:
         job.say(f"joining the Ray cluster at {job.address}…" if job.address else "starting Ray…")
         prepare_environment(job.address)
         with quick_imports():
-            from orchestrator.sweep import cluster, tuner  # Ray takes seconds to import
+            from orchestrator.sweep import cluster, nodes, tuner  # Ray takes seconds to import
 
-        with cluster.cluster(job.address, job.study.runs):
+        with cluster.cluster(job.address):
             cluster.check_placement(missing)
             with watching.building(job.console) as report:
                 pairs = prepare.prepare(job.study.experiment.setups, job.study.runs, report)
             job.say("starting workers…")
             session = status.Session(started, job.trials_done(), cluster.capacity())
             look = functools.partial(status.overview, job.study, session)
-            with job.mirror.following(), watching.watching(look, job.console):
-                stopped = "limit" if tuner.run_sweep(job.study, pairs, max_hours=job.max_hours) else ""
+            with (
+                nodes.nodes_of(job.address, job.study, pairs, job.say) as usable,
+                job.mirror.following(),
+                watching.watching(look, job.console),
+            ):
+                stopped = "limit" if tuner.run_sweep(job.study, pairs, usable, max_hours=job.max_hours) else ""
     except KeyboardInterrupt:
         return "interrupted"
     except ClusterDied as error:

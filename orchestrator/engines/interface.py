@@ -28,12 +28,14 @@ class ModelFolder:
     """A model in a folder in Hugging Face layout.
 
     `files` is the sha256 of those of the folder's files that are known. They are verified when the model is opened;
-    `remedy` is what to do about a wrong one.
+    `remedy` is what to do about a wrong one. Of a model of a hub, `hub` is its id and commit, `owner/name@0f3a…`: each
+    machine has a folder of its own.
     """
 
     path: str
     files: Mapping[str, str] = field(default_factory=dict)
     remedy: str = ""
+    hub: str = ""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from orchestrator.config import Model, Setup
@@ -32,21 +32,35 @@ def checkpoint_of(model: Model, setup: Setup, runs: Path) -> ModelFolder:
         return ModelFolder(str(Path(model.path).resolve()))
     if model.path.startswith((".", "/")):
         raise UserError(f"{model.path}: no such model folder")
-    return ModelFolder(download(model.path, model.revision))
+    return ModelFolder(download(model.path, model.revision), hub=f"{model.path}@{model.revision}")
+
+
+def on_this_machine(model: ModelFolder) -> ModelFolder:
+    """A model that another machine has found: one of a hub where it lies here, downloaded if need be."""
+    if not model.hub:
+        return model
+    path, _, revision = model.hub.rpartition("@")
+    return replace(model, path=download(path, revision))
 
 
 def download(path: str, revision: str) -> str:
-    """Folder of a hub model at `revision`, fetched if need be. UserError if it cannot be had."""
+    """Folder of a hub model at `revision`, fetched if need be. UserError if it cannot be had.
+
+    Without a network, what lies in the cache is taken, also where no listing of the hub says that it is all.
+    """
     import httpx
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
+    files = ["*.json", "*.safetensors", "*.txt", "*.jinja"]
+    unreachable = (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError, httpx.HTTPError)
     try:
-        return snapshot_download(
-            path, revision=revision, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.jinja"]
-        )
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError, httpx.HTTPError) as error:
+        return snapshot_download(path, revision=revision, allow_patterns=files)
+    except unreachable as error:
         reason = " ".join(str(error).split())[:160]
+    try:
+        return snapshot_download(path, revision=revision, allow_patterns=files, local_files_only=True)
+    except unreachable:
         raise UserError(
             f"{path}@{revision[:12]}: not a local folder and not to be had from the hub ({reason})"
         ) from None

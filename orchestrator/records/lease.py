@@ -8,7 +8,7 @@ note of a host that died looks alive until then, which is why a sweep asks again
 The heartbeat keeps out who comes while another host works. Two hosts that find a stale note in the same instant could
 both take it; only the lock, where the file system carries it, excludes that.
 
-Whoever only looks (`holder_of`) reads the note, which needs no lock and no write access.
+Whoever only looks (`holder_of`) reads the note, which needs no lock and, on the holder's host, no write access.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Lease:
     """Held from construction until `release` or the end of the process. Raises LeaseHeld."""
 
     def __init__(self, path: Path):
-        self._path = path
+        self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             # Appending, so that opening it neither empties the holder's note nor counts as a heartbeat.
@@ -96,26 +96,31 @@ class Lease:
         if not self._file.closed:
             self._file.truncate(0)
             if remove:
-                self._path.unlink(missing_ok=True)
+                self.path.unlink(missing_ok=True)
             self._file.close()
 
     def _beat(self) -> None:
         while not self._ended.wait(HEARTBEAT_S):
             with suppress(FileNotFoundError):  # removed by hand, or released in this instant
-                os.utime(self._path)
+                os.utime(self.path)
 
 
 def holder_of(path: Path) -> Holder | None:
     """Who holds the lease now, as far as its file tells; None also where the file is not one of ours.
 
-    A process of this host is looked up. One of another host is believed while it beats, by this host's clock: asking
-    the file system for its time would write to it.
+    A process of this host is looked up. One of another host is believed while it beats, by the clock that stamps its
+    beats; by this host's only where nothing can be written beside them.
     """
     holder = _holder(path)
     if holder is None:
         return None
-    alive = _runs(holder) if holder.is_here else _beats(path, time.time())
-    return holder if alive else None
+    if holder.is_here:
+        return holder if _runs(holder) else None
+    try:
+        now = _file_system_time(path.parent)
+    except OSError:
+        now = time.time()
+    return holder if _beats(path, now) else None
 
 
 def _holder(path: Path) -> Holder | None:

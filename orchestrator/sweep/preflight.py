@@ -52,13 +52,18 @@ def check_address(address: str) -> None:
     if not (host and port.isascii() and port.isdigit() and int(port[:6]) < 65536):
         raise refuse("--address", address, "auto, or HOST:PORT")
     try:
-        with socket.create_connection((host, int(port)), timeout=ANSWERS_WITHIN_S) as connection:
-            speaks = bool(os.environ.get("RAY_USE_TLS")) or _speaks_grpc(connection)
+        speaks = answers(host, int(port))
     except (OSError, UnicodeError) as error:  # UnicodeError: no name of a host is that long
         reason = getattr(error, "strerror", None) or str(error)
         raise refuse("--address", address, f"nothing answers there ({reason})") from None
     if not speaks:
         raise refuse("--address", address, "something answers there, but it is not Ray")
+
+
+def answers(host: str, port: int) -> bool:
+    """Whether what listens there speaks as Ray's servers do. OSError where nothing listens."""
+    with socket.create_connection((host, port), timeout=ANSWERS_WITHIN_S) as connection:
+        return bool(os.environ.get("RAY_USE_TLS")) or _speaks_grpc(connection)
 
 
 def _speaks_grpc(connection: socket.socket) -> bool:

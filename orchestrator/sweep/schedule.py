@@ -107,6 +107,10 @@ class Schedule:
         elif not good:
             self.fruitless += 1
 
+    def give_back(self, name: str) -> None:
+        """What was begun under a name was not done where it was placed: it waits again."""
+        del self.running[name]
+
     def sampled(self) -> None:
         """An evaluator has sampled a slice."""
         self.fruitless = 0

@@ -1,18 +1,23 @@
 """What Tune runs, one thing at a time in a process that it uses again: the training of a unit, or an evaluator.
 
-Tune schedules and restarts; the run directories resume.
+Tune schedules and restarts; the run directories resume. On a machine that lacks what the work needs it is given back.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import ray
 from ray import tune
 
+from orchestrator.models.checkpoints import on_this_machine
 from orchestrator.sweep.evaluator_process import EvaluatorProcess
+from orchestrator.sweep.requirements import lacking
 from orchestrator.sweep.schedule import Evaluating
-from orchestrator.sweep.shared import Sweep
+from orchestrator.sweep.shared import LACK, UNFIT, Sweep
 from orchestrator.sweep.training_process import TrainingProcess
+from orchestrator.sweep.vital import Head, end_without
 
 
 class WorkTrainable(tune.Trainable):
@@ -23,6 +28,8 @@ class WorkTrainable(tune.Trainable):
     def setup(self, config: dict[str, Any], sweep: Sweep) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Tune's hook; `sweep` comes through `tune.with_parameters`."""
         self._sweep, self._config = sweep, config
+        if sweep.requirements:  # the cluster outlives its driver, and this process would outlive the cluster's head
+            end_without(Head(ray.get_runtime_context().gcs_address))
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         self.cleanup()
@@ -31,14 +38,24 @@ class WorkTrainable(tune.Trainable):
 
     def step(self) -> dict[str, Any]:
         if self._process is None:
-            work = self._sweep.work_of(self._config)
-            if isinstance(work, Evaluating):
-                self._process = EvaluatorProcess(self._sweep, work)
-            else:
-                self._process = TrainingProcess(self._sweep, work)
+            lack = lacking(self._sweep.requirements)
+            if lack is not None:
+                return {"done": True, UNFIT: ray.get_runtime_context().get_node_id(), LACK: lack}
+            work, sweep = self._sweep.work_of(self._config), _on_this_machine(self._sweep)
+            self._process = (
+                EvaluatorProcess(sweep, work) if isinstance(work, Evaluating) else TrainingProcess(sweep, work)
+            )
         return self._process.step()
 
     def cleanup(self) -> None:
         if self._process is not None:
             self._process.end("stopped")
             self._process = None
+
+
+def _on_this_machine(sweep: Sweep) -> Sweep:
+    """The sweep with its models where they lie here."""
+    pairs = {
+        name: (on_this_machine(student), on_this_machine(teacher)) for name, (student, teacher) in sweep.pairs.items()
+    }
+    return replace(sweep, pairs=pairs)

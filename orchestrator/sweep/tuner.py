@@ -29,11 +29,11 @@ from orchestrator.selection.pending_slices import pending_slices
 from orchestrator.selection.retention import prune
 from orchestrator.selection.study import Study
 from orchestrator.sweep.budget import Budget, spending
-from orchestrator.sweep.cluster import capacity
+from orchestrator.sweep.nodes import AnyNode
 from orchestrator.sweep.prepare import worker_spec
 from orchestrator.sweep.schedule import Evaluating, Schedule, SlicesLeft, Training, Work
 from orchestrator.sweep.scratch import scratch_folder
-from orchestrator.sweep.shared import SAMPLED, Sweep, config_of
+from orchestrator.sweep.shared import LABELS, LACK, SAMPLED, UNFIT, Sweep, config_of
 from orchestrator.sweep.trainable import WorkTrainable
 from orchestrator.sweep.watchdog import Watchdog, end_process, watching
 from orchestrator.workers.placement import bundles, evaluator_bundles
@@ -46,25 +46,30 @@ CAPACITY_S = 5.0  # between two questions for what the cluster has
 
 
 def run_sweep(
-    study: Study, pairs: Pairs, process: type[tune.Trainable] = WorkTrainable, max_hours: float | None = None
+    study: Study,
+    pairs: Pairs,
+    nodes: AnyNode | None = None,
+    process: type[tune.Trainable] = WorkTrainable,
+    max_hours: float | None = None,
 ) -> bool:
     """Run what is missing: training, and the samples that its results make wanted, until nothing is.
 
-    A unit that fails is left out, and so is what needs it. `process` is what does the work. Where another piece of work
-    would pass `max_hours` (device-hours, with those that the directories hold already), nothing begins any more, what
-    runs ends at its next commit, and True is returned.
+    A unit that fails is left out, and so is what needs it. `nodes` can be given work; `process` is what does it. Where
+    another piece of work would pass `max_hours` (device-hours, with those that the directories hold already), nothing
+    begins any more, what runs ends at its next commit, and True is returned.
     """
+    nodes = nodes or AnyNode()
     for unit in study.units:
         Claims(study.runs).forget_lost(unit.id)
         forget_evaluation_errors(study.reader(unit))
     _describe_untrained(study, pairs)
     # Failures are told from the run directories; Tune's own reports of them would bury that.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
-    sweep = Sweep(study, pairs, uuid.uuid4().hex, ATTEMPTS)
-    works = SweepSearcher(sweep, max_hours)
+    sweep = Sweep(study, pairs, uuid.uuid4().hex, ATTEMPTS, nodes.requirements)
+    works = SweepSearcher(sweep, nodes, max_hours)
     trainable = tune.with_resources(
         tune.with_parameters(process, sweep=sweep),
-        lambda config: tune.PlacementGroupFactory(_bundles(study, sweep.work_of(config))),
+        lambda config: placement(_bundles(study, sweep.work_of(config)), config[LABELS]),
     )
     watchdog = Watchdog(study.runs, works.names, _end_frozen)
     with scratch_folder() as storage, watching(watchdog):
@@ -84,6 +89,12 @@ def run_sweep(
     return works.limit_reached
 
 
+def placement(bundles: list[dict[str, float]], labels: dict[str, str]) -> tune.PlacementGroupFactory:
+    """A placement group of these bundles, on nodes that have the labels."""
+    more: dict[str, Any] = {"bundle_label_selector": [labels] * len(bundles)} if labels else {}
+    return tune.PlacementGroupFactory(bundles, **more)
+
+
 def _bundles(study: Study, work: Work) -> list[dict[str, float]]:
     match work:
         case Training(unit):
@@ -95,13 +106,13 @@ def _bundles(study: Study, work: Work) -> list[dict[str, float]]:
 class SweepSearcher(Searcher, tune.Stopper):
     """Answers Tune's question for another trial from the schedule, and tells evaluators to make room."""
 
-    def __init__(self, sweep: Sweep, max_hours: float | None = None):
+    def __init__(self, sweep: Sweep, nodes: AnyNode, max_hours: float | None = None):
         Searcher.__init__(self, metric=None, mode=None)
-        self._sweep, self._study = sweep, sweep.study
+        self._sweep, self._study, self._nodes = sweep, sweep.study, nodes
         trained = {unit.id for unit in self._study.units if self._study.reader(unit).trained}
         self._left = _Lately(self._look, LOOK_S)
         self._schedule = Schedule(self._study.units, trained, self._needs, self._left)
-        self._capacity = _Lately(capacity, CAPACITY_S)
+        self._capacity = _Lately(nodes.capacity, CAPACITY_S)
         self._spending = _Lately(functools.partial(spending, self._study), LOOK_S)
         self._budget = None if max_hours is None else Budget(max_hours, self._spending)
         if self._budget is not None:
@@ -125,13 +136,16 @@ class SweepSearcher(Searcher, tune.Stopper):
         if decision == "wait":
             return None
         self._schedule.start(trial_id, decision)
-        return config_of(decision)
+        return config_of(decision, self._nodes.labels())
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         work = self._schedule.running.get(trial_id)
         if work is None:
             return
-        if isinstance(work, Training):
+        if result and UNFIT in result:  # no attempt: the unit can be nobody's mistake before it has begun
+            self._nodes.reject(result[UNFIT], result[LACK])
+            self._schedule.give_back(trial_id)
+        elif isinstance(work, Training):
             if error:
                 _note_loss(self._study, work.unit)
             self._schedule.end(trial_id, self._study.reader(work.unit).trained)

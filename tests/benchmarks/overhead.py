@@ -54,9 +54,9 @@ def seconds_a_unit(units: int = UNITS) -> float:
         runs = Path(folder) / "runs"
         runs.mkdir()
         study = Study(experiment, [unit for unit in expand(experiment, runs) if unit.is_trial], runs)
-        with cluster(None, runs):
+        with cluster(None):
             begun = time.monotonic()
-            run_sweep(study, {}, Trivial)
+            run_sweep(study, {}, process=Trivial)
             seconds = time.monotonic() - begun
         assert all(study.reader(unit).trained for unit in study.units)
     return seconds / units

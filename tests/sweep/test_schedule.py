@@ -184,3 +184,11 @@ def test_evaluators_that_die_before_they_sample_are_given_up() -> None:
         recovered.schedule.sampled()
         recovered.end(work, good=False)
     assert isinstance(recovered.schedule.decide(CAPACITY), Evaluating)
+
+
+def test_what_is_given_back_is_begun_again() -> None:
+    sweep = Sweep()
+    first, *_ = sweep.start()
+    sweep.schedule.give_back(str(first))
+    assert sweep.schedule.decide(CAPACITY) == first
+    assert not sweep.schedule.failed

@@ -1,0 +1,151 @@
+"""The nodes of a cluster that is not the sweep's own: which of them have what it needs, and may be given work.
+
+All are asked before anything starts. One that joins later is asked as soon as it is seen, and gets work once it has
+answered. What lacks something is asked again now and then, since a file system may be mounted late.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError
+from ray.util.placement_group import NODE_ID_LABEL_KEY
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from orchestrator.selection.study import Study
+from orchestrator.sweep.cluster import capacity
+from orchestrator.sweep.requirements import Lack, Requirement, lacking, requirements, signed
+from orchestrator.workers.spec import Pairs
+
+ANSWERS_WITHIN_S = 120.0  # a node whose process for it has to start on a slow file system
+ASKED_AGAIN_AFTER_S = 60.0
+
+
+@dataclass
+class _Node:
+    """A node that was asked for what it lacks: by the reference of the answer until it is there."""
+
+    name: str
+    asked_at: float
+    question: Any = None
+    lack: Lack | None = None
+    fit: bool = False
+
+
+class AnyNode:
+    """The nodes of a private cluster: this machine, which has everything."""
+
+    requirements: Sequence[Requirement] = ()
+
+    def capacity(self) -> dict[str, float]:
+        """CPUs and GPUs of the nodes that can be given work."""
+        return capacity()
+
+    def labels(self) -> dict[str, str]:
+        """What Ray must find on a node for it to be given work."""
+        return {}
+
+    def reject(self, node_id: str, lack: Lack) -> None:
+        """Give the node no work for now: a process there says what it lacks."""
+
+
+class FitNodes(AnyNode):
+    """Nodes of a cluster of others; `say` tells the user of one that cannot be used."""
+
+    def __init__(self, needed: Sequence[Requirement], say: Callable[[str], None]):
+        self.requirements = needed
+        self._say = say
+        self._nodes: dict[str, _Node] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Nothing: Tune keeps a copy of what it is given for a restart that never comes."""
+        return {}
+
+    def check(self) -> None:
+        """Ask all nodes. UserError that names the first that lacks something."""
+        for node_id, node in self._alive().items():
+            self._ask(node_id, name_of(node))
+        for node in self._nodes.values():
+            # Fetching the models of a hub takes as long as it takes; what hangs then is Ctrl-C's business.
+            self._hear(node, None if any(each.hub for each in self.requirements) else ANSWERS_WITHIN_S)
+            if node.lack is not None:
+                raise node.lack.on(node.name)
+
+    def capacity(self) -> dict[str, float]:
+        total = {"CPU": 0.0, "GPU": 0.0}
+        for node_id, node in self._look().items():
+            if self._nodes[node_id].fit:
+                for kind in total:
+                    total[kind] += node["Resources"].get(kind, 0.0)
+        return total
+
+    def labels(self) -> dict[str, str]:
+        unfit = [node_id for node_id in self._look() if not self._nodes[node_id].fit]
+        return {NODE_ID_LABEL_KEY: f"!in({','.join(unfit)})"} if unfit else {}
+
+    def reject(self, node_id: str, lack: Lack) -> None:
+        node = self._nodes.get(node_id)
+        if node is not None:
+            before, node.lack, node.fit = node.lack, lack, False
+            node.question, node.asked_at = None, time.monotonic()
+            self._tell(node, before)
+
+    def _look(self) -> dict[str, Any]:
+        """The nodes that are alive, by id. Asks those that must be, and hears who has answered; waits for nobody."""
+        alive = self._alive()
+        for node_id, found in alive.items():
+            node = self._nodes.get(node_id)
+            if node is None or (node.lack and time.monotonic() > node.asked_at + ASKED_AGAIN_AFTER_S):
+                self._ask(node_id, name_of(found))
+            elif node.question is not None and ray.wait([node.question], timeout=0)[0]:
+                before = node.lack
+                self._hear(node, 0)
+                self._tell(node, before)
+        return alive
+
+    def _alive(self) -> dict[str, Any]:
+        """Ray's rows of the nodes that are alive and could be given work."""
+        return {node["NodeID"]: node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")}
+
+    def _ask(self, node_id: str, name: str) -> None:
+        before = self._nodes.get(node_id)
+        where = NodeAffinitySchedulingStrategy(node_id, soft=False)
+        question = ray.remote(lacking).options(scheduling_strategy=where, num_cpus=0).remote(self.requirements)
+        self._nodes[node_id] = _Node(name, time.monotonic(), question, before.lack if before else None)
+
+    def _hear(self, node: _Node, timeout: float | None) -> None:
+        """Note what the node answers. One that is gone, or does not know this program, gives an error instead."""
+        question, node.question = node.question, None
+        try:
+            node.lack = ray.get(question, timeout=timeout)
+        except GetTimeoutError:
+            node.lack = Lack(None, f"no answer within {ANSWERS_WITHIN_S:.0f} s")
+        except RayError as error:
+            node.lack = Lack(None, str(error).strip().splitlines()[-1])
+        node.fit = node.lack is None
+
+    def _tell(self, node: _Node, before: Lack | None) -> None:
+        if node.lack is not None and node.lack != before:
+            self._say(f"no work for a node: {node.lack.on(node.name)}")
+
+
+def name_of(node: Any) -> str:
+    """A node as people know it, from Ray's row of it: `gpu-3 (10.0.0.7)`."""
+    return f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
+
+
+@contextmanager
+def nodes_of(address: str | None, study: Study, pairs: Pairs, say: Callable[[str], None]) -> Iterator[AnyNode]:
+    """The nodes that the sweep can use. UserError, before anything starts, if one lacks what it needs."""
+    if address is None:
+        yield AnyNode()
+        return
+    with signed(study.runs) as sign:
+        nodes = FitNodes(requirements(study, pairs, sign), say)
+        nodes.check()
+        yield nodes

@@ -1,0 +1,122 @@
+"""What every machine of a cluster must have: the runs folder itself, models and data; and what of it a machine lacks.
+
+No Ray in here. The driver lists the requirements where it has found everything; `lacking` is asked on each machine.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.config import Setup
+from orchestrator.data.benchmarks import benchmark_of
+from orchestrator.engines.interface import ModelFolder
+from orchestrator.errors import UserError, refuse
+from orchestrator.models.checkpoints import on_this_machine
+from orchestrator.records.lease import Lease, holder_of
+from orchestrator.selection.study import Study
+from orchestrator.workers.spec import Pairs
+
+SIGN = ".sweep"  # suffix of the file by which a runs folder is known
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """A file or folder that must be there because `key` is `value`.
+
+    A file of a model has as many bytes as here. A model of a hub, `hub`, lies in a folder of each machine's own.
+    """
+
+    key: str
+    value: str
+    path: Path = Path()
+    size: int | None = None
+    hub: str = ""
+
+
+@dataclass(frozen=True)
+class Lack:
+    """A requirement that a machine does not meet, and why; None: it cannot be asked."""
+
+    requirement: Requirement | None
+    reason: str
+
+    def on(self, node: str) -> UserError:
+        """The error that says so of a node: `data_dir: '/data' — the same on every node; gpu-3: …`."""
+        if self.requirement is None:
+            return refuse("--address", node, f"a node with this program and its packages ({self.reason})")
+        return refuse(self.requirement.key, self.requirement.value, f"the same on every node; {node}: {self.reason}")
+
+
+@contextmanager
+def signed(runs: Path) -> Iterator[Path]:
+    """A file in the runs folder while the body runs, by which other machines tell that theirs is the same folder.
+
+    It has a new name each time, which no copy of the folder has. Those that killed sweeps left are removed.
+    """
+    locks = runs / ".locks"
+    locks.mkdir(parents=True, exist_ok=True)
+    for sign in locks.glob(f"*{SIGN}"):
+        if holder_of(sign) is None:
+            sign.unlink(missing_ok=True)
+    lease = Lease(locks / f"{uuid.uuid4().hex}{SIGN}")
+    try:
+        yield lease.path
+    finally:
+        lease.release(remove=True)
+
+
+def requirements(study: Study, pairs: Pairs, sign: Path) -> list[Requirement]:
+    """What a machine must have to work on the study; this one has it all."""
+    needed = [Requirement("--runs", str(study.runs), sign)]
+    for name, setup in study.experiment.setups.items():
+        for role, model in zip(("student", "teacher"), pairs[name], strict=True):
+            if not Path(model.path).is_relative_to(study.runs.resolve()):
+                needed += _of_model(f"{name}.{role}.path", model)
+        needed += _of_data(name, setup, study.experiment.data_dir)
+    return needed
+
+
+def lacking(needed: Sequence[Requirement]) -> Lack | None:
+    """What this machine lacks first, if anything. Models of a hub are fetched."""
+    for each in needed:
+        if each.hub:
+            try:
+                on_this_machine(ModelFolder("", hub=each.hub))
+            except UserError as error:
+                return Lack(each, str(error))
+        elif not each.path.exists():
+            return Lack(each, "another folder, or none" if each.path.suffix == SIGN else f"no {each.path.name} there")
+        elif each.size is not None and each.path.stat().st_size != each.size:
+            return Lack(each, f"{each.path.name} has {each.path.stat().st_size} bytes, not {each.size}")
+    return None
+
+
+def _of_model(key: str, model: ModelFolder) -> list[Requirement]:
+    """All files of a folder, by their sizes: to hash them on every node would take minutes of its network."""
+    if model.hub:
+        return [Requirement(key, model.hub, hub=model.hub)]
+    files = sorted(path for path in Path(model.path).rglob("*") if path.is_file())
+    return [Requirement(key, model.path, path, path.stat().st_size) for path in files]
+
+
+def _of_data(name: str, setup: Setup, data_dir: str | None) -> list[Requirement]:
+    """Files that the setup names; their content is compared with what is declared where they are read."""
+    needed = []
+    if setup.data.source == "jsonl":
+        files = [entry.file for entry in setup.data.files]
+    else:
+        files = []
+        if setup.data.path and Path(setup.data.path).exists():
+            needed.append(Requirement(f"{name}.data.path", setup.data.path, Path(setup.data.path).absolute()))
+    for key, run in setup.evaluation.benchmarks.items():
+        file = benchmark_of(key, run).file
+        if run.path is None and file is not None:
+            files.append(file)
+        elif run.path is not None and Path(run.path).exists():
+            needed.append(Requirement(f"{name}.evaluation.benchmarks.{key}.path", run.path, Path(run.path).absolute()))
+    folder = data_dir or ""  # set where files are needed
+    return [*(Requirement("data_dir", folder, Path(folder).absolute() / file) for file in files), *needed]

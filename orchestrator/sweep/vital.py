@@ -1,0 +1,134 @@
+"""What a sweep cannot do without, and how it ends when that is gone: the servers of its cluster.
+
+Of a private cluster the driver sees the processes. Of any other it asks the server of the head, as its own processes on
+all nodes do: Ray ends those after a minute, and until then they would hold their units.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Protocol
+
+from orchestrator.errors import ClusterDied
+from orchestrator.sweep.preflight import answers
+
+LOOK_S = 1.0  # between two looks
+UNWINDS_WITHIN_S = 8.0  # a driver that is told of the end; else it is ended where it stands
+SILENT_S = 20.0  # a head that is busy, or that is started again by whoever keeps it
+SERVERS = ("gcs_server", "raylet")
+
+
+class Vital(Protocol):
+    """What must be there."""
+
+    def lost(self) -> str | None:
+        """What is gone for good, as a sentence without its end; None while nothing is."""
+        ...
+
+    def missed(self) -> str | None:
+        """The same, but also what may come back: asked once something has failed already."""
+        ...
+
+
+class OwnServers:
+    """The servers of a private cluster; `node` is Ray's, which tells of their processes."""
+
+    def __init__(self, node: Any):
+        self._node = node
+
+    def lost(self) -> str | None:
+        dead = sorted({kind for kind, _ in self._node.dead_processes() if kind in SERVERS})
+        return f"Ray's {' and '.join(dead)} died" if dead else None
+
+    missed = lost
+
+
+class Head:
+    """The server of a cluster's head, at `address`; it counts as gone after SILENT_S without an answer."""
+
+    def __init__(self, address: str):
+        self._address = address
+        self._answered = time.monotonic()
+        self._lost = False
+
+    def lost(self) -> str | None:
+        if self._answers():
+            self._answered = time.monotonic()
+        self._lost = self._lost or time.monotonic() - self._answered > SILENT_S
+        return (
+            f"the head of the cluster at {self._address} has not answered for {SILENT_S:.0f} s" if self._lost else None
+        )
+
+    def missed(self) -> str | None:
+        return None if self._answers() else f"the head of the cluster at {self._address} does not answer"
+
+    def _answers(self) -> bool:
+        host, _, port = self._address.rpartition(":")
+        with suppress(OSError):
+            return answers(host, int(port))
+        return False
+
+
+@contextmanager
+def watched(vital: Vital) -> Iterator[None]:
+    """Turn the loss of what is vital into ClusterDied, within seconds of when it is known."""
+    ended, lost = threading.Event(), list[str]()
+
+    def look() -> None:
+        while not ended.wait(LOOK_S):
+            if loss := vital.lost():
+                lost.append(loss)
+                if ended.is_set():
+                    return
+                signal.pthread_kill(main, signal.SIGTERM)
+                if not ended.wait(UNWINDS_WITHIN_S):  # it waits for an answer that will not come
+                    print(f"\ntrb: {_story(loss)}; run the same command again", file=sys.stderr)
+                    exit_at_once()
+                return
+
+    def hush(unraisable: Any) -> None:
+        """Ray's objects complain as they are collected after their server is gone: that is no news."""
+        if not (getattr(unraisable.object, "__module__", "").startswith("ray") and (lost or vital.missed())):
+            sys.__unraisablehook__(unraisable)
+
+    main = threading.get_ident()
+    sys.unraisablehook = hush
+    threading.Thread(target=look, daemon=True, name="cluster").start()
+    try:
+        yield
+    except BaseException:
+        ended.set()
+        loss = lost[0] if lost else vital.missed()
+        if loss:
+            raise ClusterDied(_story(loss)) from None
+        raise
+    finally:
+        ended.set()
+
+
+def end_without(vital: Vital, end: Callable[[], None] | None = None) -> None:
+    """End this process when what is vital is gone, whatever it does: it can report to nobody, and holds its work."""
+
+    def look() -> None:
+        while not vital.lost():
+            time.sleep(LOOK_S)
+        (end or exit_at_once)()
+
+    threading.Thread(target=look, daemon=True, name="head").start()
+
+
+def exit_at_once() -> None:
+    """End this process without the handlers of its libraries, which would wait for what is gone."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
+
+
+def _story(loss: str) -> str:
+    return f"{loss}; what was committed is safe"
