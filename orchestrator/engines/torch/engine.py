@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import sys
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -14,6 +16,8 @@ from orchestrator.engines.torch.store import ModelStore
 from orchestrator.engines.torch.trainer import TorchTrainer
 from orchestrator.policy.spec import Behavior
 from orchestrator.rollouts import Request, Rollouts, TeacherScores
+
+logger = logging.getLogger(__name__)
 
 
 class TorchEngine:
@@ -44,10 +48,14 @@ def open_engine(job: Job) -> TorchEngine:
 
 
 class TorchSampler:
-    """Decodes as many sequences at once as fit on the device."""
+    """Decodes as many sequences at once as fit on the device; half as many from where that was too many.
+
+    How many there are changes no token.
+    """
 
     def __init__(self, store: ModelStore, owner: Owner):
         self._store, self._owner = store, owner
+        self._most = sys.maxsize  # sequences at once for which memory has sufficed
 
     def start(self, teacher: bool) -> None:
         """Load the student, and the teacher where behaviors will need it."""
@@ -67,15 +75,28 @@ class TorchSampler:
         """One response to each request, batch by batch."""
         sampler = self._store.student if self._owner == "student" else self._store.teacher
         teacher_decodes = behavior.needs_teacher or sampler.owner == "teacher"
-        size = self._store.decode_batch(teacher_decodes, limits.max_tokens)
+        size = min(self._store.decode_batch(teacher_decodes, limits.max_tokens), self._most)
         size = size if limits.at_once is None else max(1, min(size, limits.at_once))
         teacher, drafted = None, 1
         if behavior.needs_teacher:
             teacher = self._store.teacher
             drafted = self._store.draft_length(behavior, min(len(requests), size))
         decoding = Decoding(limits.max_tokens, limits.support, drafted)
-        for start in range(0, len(requests), size):
-            yield generate(sampler, teacher, list(requests[start : start + size]), behavior, decoding)
+        left = list(requests)
+        while left:
+            rollouts = None
+            try:
+                rollouts = generate(sampler, teacher, left[:size], behavior, decoding)
+            except torch.OutOfMemoryError:
+                if size == 1:
+                    raise
+            if rollouts is None:  # outside of the handler, whose traceback would keep the tensors alive
+                size = self._most = max(1, min(size, len(left)) // 2)
+                torch.cuda.empty_cache()
+                logger.warning("not enough memory: going on with %d sequences at once", size)
+                continue
+            left = left[size:]
+            yield rollouts
 
 
 class TorchScorer:

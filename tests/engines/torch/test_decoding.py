@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from orchestrator.engines.interface import Limits
+from orchestrator.engines.torch import engine
 from orchestrator.engines.torch.causal import CausalModel
 from orchestrator.engines.torch.decoding import Decoding, generate
 from orchestrator.errors import NotFinite
@@ -263,6 +265,32 @@ def test_decoding_batches_of_any_size_give_the_same_rollouts(models_folder: Path
         runs.append(concatenate(list(sampler.sample(requests, behavior, Limits(MAX_TOKENS, TOP_K)))))
     for run in runs[:-1]:
         assert_same(run, runs[-1])
+
+
+def test_a_batch_that_does_not_fit_is_decoded_in_smaller_ones(
+    models_folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    requests, sizes = tiny.requests(2), []
+    whole = tiny.torch_engine(models_folder, draft_length=1).sampler()
+    expected = concatenate(list(whole.sample(requests, Student(), Limits(MAX_TOKENS))))
+
+    def with_room_for_four(student: Any, teacher: Any, batch: list[Request], *more: Any) -> Rollouts:
+        sizes.append(len(batch))
+        if len(batch) > 4:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return generate(student, teacher, batch, *more)
+
+    monkeypatch.setattr(engine, "generate", with_room_for_four)
+    sampler = tiny.torch_engine(models_folder, draft_length=1).sampler()
+    found = [concatenate(list(sampler.sample(requests, Student(), Limits(MAX_TOKENS)))) for _ in range(2)]
+    for each in found:
+        assert_same(each, expected)
+    assert len(requests) == 12
+    assert sizes == [12, 6, 3, 3, 3, 3] + [3] * 4, "what does not fit is not tried a second time"
+    assert "not enough memory: going on with 3 sequences at once" in caplog.text
+    monkeypatch.setattr(engine, "generate", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError("no room at all")))
+    with pytest.raises(torch.OutOfMemoryError):
+        list(sampler.sample(requests, Student(), Limits(MAX_TOKENS)))
 
 
 def assert_same(a: Rollouts, b: Rollouts) -> None:
