@@ -25,13 +25,15 @@ def figures_section(study: Study) -> Html:
         if picture.drawing is None:
             missing.append(f"{picture.caption.title}, {setup}: {picture.missing}")
         else:
-            shown.append(_figure(study, picture, setup))
+            shown.append(figure(study, picture, setup))
     reasons = join([paragraph("Not drawn:"), bullets(missing)]) if missing else Html()
     return section("Figures", "figures", *shown, reasons)
 
 
-def _figure(study: Study, picture: Picture, setup: str) -> Html:
-    """As images, not inline: there their names and styles cannot meet those of the page or of other figures.
+def figure(study: Study, picture: Picture, subject: str) -> Html:
+    """A picture that has a figure, and its caption; `subject` is the setup or the experiment that it shows.
+
+    As images, not inline: there their names and styles cannot meet those of the page or of other figures.
 
     The narrow one is for phones and has letters of the same size.
     """
@@ -39,9 +41,9 @@ def _figure(study: Study, picture: Picture, setup: str) -> Html:
     image = element(
         "picture",
         void("source", srcset=_source(study, picture), media=WIDE),
-        void("img", src=_source(study, replace(picture, width=PHONE)), alt=f"{setup}: {caption.alt}"),
+        void("img", src=_source(study, replace(picture, width=PHONE)), alt=f"{subject}: {caption.alt}"),
     )
-    text = [element("strong", f"{caption.title}, {setup}. "), caption.shows, " ", picture.basis, " "]
+    text = [element("strong", f"{caption.title}, {subject}. "), caption.shows, " ", picture.basis, " "]
     return element(
         "figure",
         image,

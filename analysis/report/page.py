@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from analysis.costs import family_costs
+from analysis.figures import gantt
 from analysis.labels import setup_title
 from analysis.report.diagnostics import diagnostics_section
 from analysis.report.excerpts import excerpts_section
-from analysis.report.figures import figures_section
+from analysis.report.figures import figure, figures_section
 from analysis.report.html import Html, bullets, element, join, void
 from analysis.report.made_with import facts, hyper_parameters_section
 from analysis.report.provenance import origin_numbers, provenance_section
@@ -73,12 +74,18 @@ def build_page(study: Study, path: Path) -> str:
         figures_section(study),
         excerpts_section(study),
         diagnostics_section(study, chosen),
-        costs_section(study.experiment, costs),
+        costs_section(study.experiment, costs, _gantt(study)),
         trials_section(statuses, study.runs, path, origin_numbers(statuses, study.runs), titles),
         hyper_parameters_section(study.experiment),
         provenance_section(study.experiment, statuses, study.runs, results.evidence),
     ]
     return _document(f"{study.experiment.name} – trb report", sections)
+
+
+def _gantt(study: Study) -> Html:
+    """Who worked when; nothing before anything was clocked."""
+    picture = gantt.picture(study)
+    return Html() if picture.drawing is None else figure(study, picture, study.experiment.name)
 
 
 def _document(title: str, sections: Sequence[Html]) -> str:

@@ -28,10 +28,10 @@ COUNTING = (
 )
 
 
-def costs_section(experiment: Experiment, costs: Mapping[str, Mapping[str, Cost]]) -> Html:
-    """A table for each setup of `costs`: setup → method or kind of unit → cost."""
+def costs_section(experiment: Experiment, costs: Mapping[str, Mapping[str, Cost]], *when: Html) -> Html:
+    """A table for each setup of `costs`: setup → method or kind of unit → cost; then a figure of `when` it was."""
     parts = [join([element("h3", setup_title(setup, experiment.setups)), _table(own)]) for setup, own in costs.items()]
-    return section("Cost and time", "cost", *parts, paragraph(COUNTING, class_="note"))
+    return section("Cost and time", "cost", *parts, paragraph(COUNTING, class_="note"), *when)
 
 
 def _table(costs: Mapping[str, Cost]) -> Html:

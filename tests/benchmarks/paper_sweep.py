@@ -7,10 +7,12 @@ of `selection`, as in a real sweep.
 
 from __future__ import annotations
 
+import json
 import shutil
 import zlib
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -22,12 +24,22 @@ from orchestrator.experiment import evaluation_protocol
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.methods import behavior_at
 from orchestrator.experiment.units import Unit, checkpoint_steps, expand
-from orchestrator.records.columns import EVALUATE, LEARN, REWARD, ROLLOUT, SCORE, START, TRAIN, columns_of_step
+from orchestrator.records.columns import (
+    EVALUATE,
+    LEARN,
+    REWARD,
+    ROLLOUT,
+    SCORE,
+    START,
+    STEP_PARTS,
+    TRAIN,
+    columns_of_step,
+)
 from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.records.provenance import provenance
-from orchestrator.records.rundir import METRICS, ROLLOUTS
+from orchestrator.records.rundir import ATTEMPTS, METRICS, ROLLOUTS, TIMING, RunReader
 from orchestrator.records.slices import Slice
-from orchestrator.records.writer import RunWriter, append_timing, write_slice
+from orchestrator.records.writer import RunWriter, write_slice
 from orchestrator.selection import retention
 from orchestrator.selection.pending_slices import PendingSlice, pending_slices
 from orchestrator.selection.study import Study
@@ -42,6 +54,29 @@ SUCCESS = {"gsm8k": 0.8, "math500": 0.69, "olympiadbench_674": 0.34, "amc23": 0.
 WRONG_ANSWERS = 12  # of a problem, each half as frequent as the one before
 LENGTH_BINS = tuple(ceil(2 ** (j / 8)) for j in range(56, 105))  # lower edges, 128 to 8,192 tokens
 LIMIT = 8192  # tokens of a response
+FIRST, GPUS_OF_A_NODE = 1_790_000_000.0, 8  # when the first unit began (seconds since 1970)
+
+
+class Gpus:
+    """The clocks of a node: each piece of work goes to the GPU that is free first."""
+
+    def __init__(self) -> None:
+        self._free = [FIRST] * GPUS_OF_A_NODE
+
+    def work(self, run: RunReader, rows: list[dict[str, Any]]) -> float:
+        """Write rows of `timing.jsonl` as if one GPU had done them one after the other; when it began."""
+        gpu = self._free.index(min(self._free))
+        begun = now = self._free[gpu]
+        lines = []
+        for row in rows:
+            now += row["seconds"] if "seconds" in row else sum(row[part] for part in STEP_PARTS)
+            lines.append(
+                json.dumps(row | {"host": "node-1", "process": 100 + gpu, "gpu": str(gpu), "at": round(now, 1)})
+            )
+        self._free[gpu] = now
+        with (run.path / TIMING).open("a", encoding="utf-8") as file:
+            file.write("".join(f"{line}\n" for line in lines))
+        return begun
 
 
 @dataclass(frozen=True)
@@ -60,13 +95,17 @@ def make(runs: Path) -> Study:
     """Make the sweep in an empty folder."""
     experiment = load_experiment(PAPER, list(OVERRIDES))
     study = Study(experiment, expand(experiment, runs), runs)
-    made_with = provenance()
+    made_with, world, gpus = provenance(), make_world(study), Gpus()
     for unit in study.units:
-        _train(study, unit, made_with)
-    world = make_world(study)
-    while lacking := list(pending_slices(study)):
-        for wanted in lacking:
-            _evaluate(study, wanted, world)
+        if unit.is_supervised:
+            _train(study, unit, made_with, gpus)
+    for family in study.families():
+        own = study.with_units([unit for setting in family for unit in setting])
+        for unit in own.units:
+            _train(study, unit, made_with, gpus)
+        while lacking := list(pending_slices(own)):
+            for wanted in lacking:
+                _evaluate(study, wanted, world, gpus)
     retention.prune(study)
     return study
 
@@ -122,26 +161,30 @@ def records(rng: np.random.Generator, success: Floats, part: Slice, benchmark: s
     return made
 
 
-def _train(study: Study, unit: Unit, made_with: dict[str, Any]) -> None:
+def _train(study: Study, unit: Unit, made_with: dict[str, Any], gpus: Gpus) -> None:
     """All that a unit's training leaves."""
     experiment, setup, rng = study.experiment, study.setup_of(unit), np.random.default_rng(_seed(unit.id))
     config = {"unit": asdict(unit), "setup": asdict(setup), "runtime": asdict(experiment.runtime)}
     with closing(RunWriter(study.runs, unit.id)) as run:
         run.describe(config, lambda: made_with)
-        for role in ("rollout", "teacher", "learner", "evaluator"):
-            run.append_timing({"step": 0, "phase": START, "role": role, "seconds": 21.5})
+        rows = [
+            {"step": 0, "phase": START, "role": role, "seconds": 21.5} for role in ("rollout", "teacher", "learner")
+        ]
         for step in range(unit.steps):
             run.append(METRICS, [_metrics(rng, unit, step)])
             if step < ROLLOUT_STEPS:
                 run.append(ROLLOUTS, _rollouts(rng, step, setup.training.prompts_per_step))
             laps = {ROLLOUT: 61.25, SCORE: 8.5, REWARD: 0.75, LEARN: 30.125}
-            run.append_timing({"step": step, "phase": TRAIN, **laps})
+            rows.append({"step": step, "phase": TRAIN, **laps})
             if step + 1 in checkpoint_steps(unit, setup):
                 run.new_checkpoint(step + 1, _save)
                 run.commit(step + 1)
                 run.log.line(f"checkpoint of step {step + 1} of {unit.steps}")
         if not unit.trains:
             run.commit(0)
+        begun = gpus.work(run, rows) if unit.trains else FIRST
+        started = datetime.fromtimestamp(begun, UTC).isoformat(timespec="seconds")
+        (run.path / ATTEMPTS).write_text(json.dumps({"started": started} | made_with) + "\n", encoding="utf-8")
         run.finish()
 
 
@@ -181,7 +224,7 @@ def _rollouts(rng: np.random.Generator, step: int, prompts: int) -> list[dict[st
     ]
 
 
-def _evaluate(study: Study, wanted: PendingSlice, world: World) -> None:
+def _evaluate(study: Study, wanted: PendingSlice, world: World, gpus: Gpus) -> None:
     """Write one slice, as an evaluator does."""
     part, run = wanted.part, study.reader(wanted.unit)
     benchmark, step, draw = wanted.sampling
@@ -189,7 +232,7 @@ def _evaluate(study: Study, wanted: PendingSlice, world: World) -> None:
     success = world.of(wanted.unit, benchmark, step)[part.problem : part.problem_end]
     write_slice(run, wanted.evaluation_id, step, part, records(rng, success, part, benchmark))
     row = {"step": step, "phase": EVALUATE, "benchmark": benchmark, "draw": draw, "responses": part.responses}
-    append_timing(run, row | {"seconds": 0.07 * part.responses})
+    gpus.work(run, [row | {"seconds": 0.07 * part.responses}])
 
 
 def _evaluated_steps(unit: Unit, experiment: Experiment) -> list[int]:
