@@ -39,11 +39,14 @@ def draw(gains: Mapping[str, Mapping[int, Gain | None]], title: str, width: floa
     for index, (continuer, own) in enumerate(gains.items()):
         color, hatch = FILLS[continuer]
         shift = breadth * (index - (len(gains) - 1) / 2)
-        found = [(place + shift, gain) for place, t in enumerate(lengths) if (gain := own.get(t)) is not None]
-        _draw_bars(axes, found, breadth, {"facecolor": color, "hatch": hatch, "label": f"continued by the {continuer}"})
+        bars: list[tuple[float, Gain]] = []
         for place, t in enumerate(lengths):
-            if own.get(t) is None:
+            gain = own.get(t)
+            if gain is None:
                 axes.text(place + shift, 0, "no data", color=GRAY, fontsize=7, rotation=90, ha="center", va="bottom")
+            else:
+                bars.append((place + shift, gain))
+        _draw_bars(axes, bars, breadth, {"facecolor": color, "hatch": hatch, "label": f"continued by the {continuer}"})
     axes.axhline(0, color=BLACK, linewidth=0.8)
     axes.set_xticks(range(len(lengths)), [str(t) for t in lengths])
     axes.grid(visible=False, axis="x")
@@ -54,10 +57,11 @@ def draw(gains: Mapping[str, Mapping[int, Gain | None]], title: str, width: floa
     return figure
 
 
-def _draw_bars(axes: Axes, found: list[tuple[float, Gain]], width: float, look: dict[str, str]) -> None:
-    places = [place for place, _ in found]
-    axes.bar(places, [100 * gain[0] for _, gain in found], width, edgecolor="white", **look)  # pyright: ignore[reportArgumentType]
-    for place, (_, low, high) in found:
+def _draw_bars(axes: Axes, bars: list[tuple[float, Gain]], width: float, look: dict[str, str]) -> None:
+    places = [place for place, _ in bars]
+    heights = [100 * gain[0] for _, gain in bars]
+    axes.bar(places, heights, width, edgecolor="white", **look)  # pyright: ignore[reportArgumentType]
+    for place, (_, low, high) in bars:
         if low is not None and high is not None:
             axes.vlines(place, 100 * low, 100 * high, color=BLACK, linewidth=1, label=INTERVAL)
 

@@ -100,11 +100,12 @@ def read_settings(study: Study, setup: str) -> list[ScoredSetting]:
     """The settings of a setup in the grid's order, with the scores evaluated so far."""
     ids = list(study.evaluation_ids(setup).values())
     trials = study.with_units([unit for unit in study.units_of(setup) if unit.is_trial])
-    return [
-        ScoredSetting(group[0].method or "", group[0].knobs, tuple(group), _scores(study, group, ids))
-        for family in trials.families()
-        for group in family
-    ]
+    settings = []
+    for family in trials.families():
+        for units in family:
+            first = units[0]
+            settings.append(ScoredSetting(first.method or "", first.knobs, tuple(units), _scores(study, units, ids)))
+    return settings
 
 
 def best_settings(settings: Sequence[ScoredSetting], chosen: Iterable[Selected]) -> dict[str, ScoredSetting]:
@@ -134,6 +135,7 @@ def metric_series(study: Study, setting: ScoredSetting, keys: Sequence[str]) -> 
     for unit in setting.units:
         for row in study.reader(unit).metrics():
             for key in keys:
+                # A step without the quantity stays in the curve with an empty list: the line breaks there.
                 value = row.get(key)
                 curves[key][unit.first_batch + row["step"]] += [] if value is None else [value]
     return {
@@ -145,8 +147,8 @@ def metric_series(study: Study, setting: ScoredSetting, keys: Sequence[str]) -> 
 
 def best_over_training(candidates: Iterable[Candidate], knobs: dict[str, Any]) -> SeedMean | None:
     """The highest mean pass@1 of one setting over the checkpoints of its family that selection takes."""
-    own = [candidate for candidate in candidates if candidate.knobs == knobs]
-    best = max(own, key=lambda candidate: candidate.mean, default=None)
+    of_setting = [candidate for candidate in candidates if candidate.knobs == knobs]
+    best = max(of_setting, key=lambda candidate: candidate.mean, default=None)
     return best and SeedMean(float(best.mean), best.spread, problem_margin(best))
 
 
@@ -156,16 +158,23 @@ def problem_margin(checkpoint: Candidate) -> float | None:
     It is normal: 1.96 times √(Σ s²/P) ÷ benchmarks, where s is the standard deviation of the P problems' scores.
     Samples need no term of their own (see `uncertainty`). None where all problems of all benchmarks score the same.
     """
-    rates = [np.mean([seed.correct / seed.n for seed in seeds], axis=0) for seeds in checkpoint.counts.values()]
-    variance = sum(float(np.var(rate, ddof=1)) / len(rate) for rate in rates if len(rate) > 1)
-    return Z * sqrt(variance) / len(rates) if variance > 0 else None
+    variance = 0.0
+    for seeds in checkpoint.counts.values():
+        # Problems are what varies: a problem's score is its mean over the seeds that were run.
+        scores = np.mean([seed.correct / seed.n for seed in seeds], axis=0)
+        if len(scores) > 1:
+            variance += float(np.var(scores, ddof=1)) / len(scores)
+    return Z * sqrt(variance) / len(checkpoint.counts) if variance > 0 else None
 
 
 def method_grid(settings: Sequence[ScoredSetting], candidates: Sequence[Candidate]) -> Grid:
     """Best-over-training scores over the grid of one method, which has at least one setting."""
     method = settings[0].method
-    values = {knob: sorted({setting.knobs[knob] for setting in settings}) for knob in settings[0].knobs}
+    values: dict[str, list[Any]] = {}  # of each knob, ascending
+    for knob in settings[0].knobs:
+        values[knob] = sorted({setting.knobs[knob] for setting in settings})
     varied = [knob for knob in values if len(values[knob]) > 1]
+    # The axis is the knob that the method's row names for it; where that has one value, the knob with most of them.
     longest = max(varied, key=lambda knob: len(values[knob]), default=None)
     axis = METHODS[method].axis if method in METHODS else None
     x = axis if axis in varied else longest
@@ -173,7 +182,8 @@ def method_grid(settings: Sequence[ScoredSetting], candidates: Sequence[Candidat
     for setting in sorted(settings, key=lambda setting: [setting.knobs[knob] for knob in values]):
         key = tuple((knob, setting.knobs[knob]) for knob in varied if knob != x)
         lines[key][setting.knobs[x] if x else 0] = best_over_training(candidates, setting.knobs)
-    return Grid(method, x, {knob: own[0] for knob, own in values.items() if len(own) == 1}, dict(lines))
+    fixed = {knob: own[0] for knob, own in values.items() if len(own) == 1}
+    return Grid(method, x, fixed, dict(lines))
 
 
 def _scores(study: Study, group: list[Unit], evaluation_ids: list[str]) -> Curve:

@@ -53,51 +53,49 @@ def draw(columns: Mapping[str, Sequence[Series]], title: str, width: float = WID
     The quantities of blended steps have one axis of steps, and all others have one of all steps.
     """
     across = 3 if width >= NARROW else 2
-    groups = [
-        [name for name in names if any(any(line.curve.values()) for line in columns.get(name, ()))]
-        for names in (BEHAVIOR, TRAINING)
-    ]
+    filled = {name for name, lines in columns.items() if any(_has_values(line) for line in lines)}
+    groups = [[name for name in names if name in filled] for names in (BEHAVIOR, TRAINING)]
     heights = [ceil(len(group) / across) for group in groups]
     figure = new_figure(width, 1.0 + 1.6 * max(1, sum(heights)))
     places = list(figure.subplots(max(1, sum(heights)), across, squeeze=False).flat)
-    starts = (0, across * heights[0])
-    shown = {
-        name: places[start + place]
-        for group, start in zip(groups, starts, strict=True)
-        for place, name in enumerate(group)
-    }
-    order = {line.method: index for name in shown for index, line in enumerate(columns[name])}
-    for name, axes in shown.items():
-        _draw_panel(axes, PANELS[name], columns[name], order)
+    # Each group begins a row of its own, so the last row of the first one may have places left.
+    panels = dict(zip(groups[0], places, strict=False))
+    panels |= zip(groups[1], places[across * heights[0] :], strict=False)
+    order: dict[str, int] = {}  # method → which of the look's variants its lines have, the same in all panels
+    for name in panels:
+        order |= {line.method: index for index, line in enumerate(columns[name])}
+    for name, axes in panels.items():
+        for line in columns[name]:
+            plot_series(axes, line, setting_label(line), PANELS[name].factor, order[line.method])
+        axes.set_title(PANELS[name].figure, fontsize=8)
+        axes.ticklabel_format(axis="y", useOffset=False)
     for axes in places:
-        if axes not in shown.values():
+        if axes not in panels.values():
             axes.set_axis_off()
     for group in groups:
-        _share_steps(group, shown, across)
-    lettered(list(shown.values()))
+        _share_steps(group, panels, across)
+    lettered(list(panels.values()))
     set_title(figure, title)
-    long = any(is_long(line) for name in shown for line in columns[name])
-    shared_legend(figure, shown.values(), f"Thick lines: {WINDOW}-step means." if long else None)
+    smoothed = any(is_long(line) for name in panels for line in columns[name])
+    shared_legend(figure, panels.values(), f"Thick lines: {WINDOW}-step means." if smoothed else None)
     return figure
 
 
-def _share_steps(group: Sequence[str], shown: Mapping[str, Axes], across: int) -> None:
+def _has_values(line: Series) -> bool:
+    """Whether some step of a run has the quantity."""
+    return any(line.curve.values())
+
+
+def _share_steps(group: Sequence[str], panels: Mapping[str, Axes], across: int) -> None:
     """One range for the panels of a kind; an axis of steps has its name in the last row of a group."""
     for blended in (True, False):
-        own = [name for name in group if (name in BEHAVIOR and name != REPLACED) is blended]
-        for name in own[1:]:
-            shown[name].sharex(shown[own[0]])
-        for name in own:
-            whole_steps(shown[name])
+        alike = [name for name in group if (name in BEHAVIOR and name != REPLACED) is blended]
+        for name in alike[1:]:
+            panels[name].sharex(panels[alike[0]])
+        for name in alike:
+            whole_steps(panels[name])
             if name in group[-across:]:
-                shown[name].set_xlabel(BLENDED_STEP if blended else STEP, fontsize=8)
-
-
-def _draw_panel(axes: Axes, column: Column, lines: Sequence[Series], order: Mapping[str, int]) -> None:
-    for line in lines:
-        plot_series(axes, line, setting_label(line), column.factor, order[line.method])
-    axes.set_title(column.figure, fontsize=8)
-    axes.ticklabel_format(axis="y", useOffset=False)
+                panels[name].set_xlabel(BLENDED_STEP if blended else STEP, fontsize=8)
 
 
 def picture(data: SetupRuns) -> Picture:
@@ -109,7 +107,10 @@ def picture(data: SetupRuns) -> Picture:
         return Picture(
             name, CAPTION, missing="no step of vanilla, skd or the chosen trust_region run has been logged yet"
         )
-    columns = {key: [row[key] for row in rows if key in row] for key in PANELS}
-    seeds = max(line.seeds for lines in columns.values() for line in lines)
+    columns: dict[str, list[Series]] = {key: [] for key in PANELS}
+    for row in rows:
+        for key, line in row.items():
+            columns[key].append(line)
+    seeds = max(line.seeds for row in rows for line in row.values())
     basis = f"Means over {seeds} seeds with bands of ±1 standard deviation." if seeds > 1 else "One seed each."
     return Picture(name, CAPTION, partial(draw, columns, data.title), basis=basis)

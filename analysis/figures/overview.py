@@ -68,9 +68,11 @@ def draw(example: Mapping[str, Any], title: str, width: float = WIDTH) -> Figure
 
 def _draw_path(axes: Axes, path: Sequence[Sequence[float]], solutions: Sequence[Any], colors: Sequence[Any]) -> None:
     """Budgets span decades, so the axis is logarithmic; the student itself, β = 0, lies at minus infinity."""
-    floor = min([s["epsilon"] for s in solutions if s["epsilon"] > 0], default=LOWEST) / 5
-    found = sorted((beta, kl) for beta, kl in [*path, *((s["beta"], s["kl"]) for s in solutions)] if kl > 0)
-    axes.plot([beta for beta, _ in found], [kl for _, kl in found], color=GRAY, zorder=2)
+    floor = min([solution["epsilon"] for solution in solutions if solution["epsilon"] > 0], default=LOWEST) / 5
+    # The solutions are points of the path too: with them the line runs through their markers.
+    points = [*path, *((solution["beta"], solution["kl"]) for solution in solutions)]
+    drawn = sorted((beta, kl) for beta, kl in points if kl > 0)
+    axes.plot([beta for beta, _ in drawn], [kl for _, kl in drawn], color=GRAY, zorder=2)
     for solution, color in zip(solutions, colors, strict=True):
         epsilon, beta, kl = (solution[name] for name in ("epsilon", "beta", "kl"))
         if epsilon > 0 and kl > 0:
@@ -130,7 +132,7 @@ def _spread(count: int) -> list[int]:
 
 def picture(data: SetupRuns) -> Picture:
     """One prefix of the continuation probe of a setup, with its trust regions."""
-    name, found = f"overview-{data.name}", gains.example(data.study, data.name)
-    if not found:
+    name, example = f"overview-{data.name}", gains.example(data.study, data.name)
+    if not example:
         return Picture(name, CAPTION, missing=NOT_PROBED)
-    return Picture(name, CAPTION, partial(draw, found, data.title))
+    return Picture(name, CAPTION, partial(draw, example, data.title))

@@ -174,11 +174,11 @@ def is_long(series: Series) -> bool:
 def running_mean(values: Sequence[float]) -> list[float]:
     """Mean of the values present within half a window on either side; nan stays nan."""
     half = WINDOW // 2
-    windows = (values[max(0, place - half) : place + half + 1] for place in range(len(values)))
-    return [
-        nan if isnan(value) else fmean(v for v in window if not isnan(v))
-        for value, window in zip(values, windows, strict=True)
-    ]
+    means = []
+    for place, value in enumerate(values):
+        around = values[max(0, place - half) : place + half + 1]
+        means.append(nan if isnan(value) else fmean(each for each in around if not isnan(each)))
+    return means
 
 
 def shared_legend(figure: Figure, axes: Iterable[Axes], note: str | None = None) -> None:

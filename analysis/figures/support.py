@@ -46,9 +46,13 @@ def budgets() -> dict[str, str | None]:
 
 def support_points(study: Study, settings: Iterable[ScoredSetting]) -> list[SupportPoint]:
     """A point for each run whose first steps are complete, of the reference and of methods with a KL budget."""
-    wanted = [setting for setting in settings if setting.method in budgets()]
-    points = (_point(study, setting, unit) for setting in wanted for unit in setting.units)
-    return [point for point in points if point is not None]
+    points = []
+    for setting in settings:
+        for unit in setting.units if setting.method in budgets() else ():
+            point = _point(study, setting, unit)
+            if point is not None:
+                points.append(point)
+    return points
 
 
 def _point(study: Study, setting: ScoredSetting, unit: Unit) -> SupportPoint | None:
@@ -69,15 +73,16 @@ def _pool(run: RunReader) -> tuple[float, float, float, float | None, float | No
     separability = _separability(rows)
     if separability is None:
         return None
+    reward = sum(row["reward"] for row in rows) / len(rows)
     steps = sorted({row["step"] for row in rows})
-    without = [[row for row in rows if row["step"] != step] for step in steps] if len(steps) > 1 else []
-    return (
-        _log_prob(rows),
-        separability,
-        sum(row["reward"] for row in rows) / len(rows),
-        jackknife_margin([_log_prob(part) for part in without]),
-        jackknife_margin([_separability(part) for part in without]),
-    )
+    if len(steps) < 2:
+        return _log_prob(rows), separability, reward, None, None
+    log_probs, separabilities = [], []  # each with one of the steps left out
+    for step in steps:
+        others = [row for row in rows if row["step"] != step]
+        log_probs.append(_log_prob(others))
+        separabilities.append(_separability(others))
+    return _log_prob(rows), separability, reward, jackknife_margin(log_probs), jackknife_margin(separabilities)
 
 
 def jackknife_margin(left_out: Sequence[float | None]) -> float | None:

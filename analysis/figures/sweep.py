@@ -79,12 +79,12 @@ def _draw_grid(axes: Axes, grid: Grid, index: int, inches: float) -> None:
     assert grid.x is not None
     ticks = sorted({value for line in grid.lines.values() for value in line})
     color, marker = look(grid.method, index)
-    for place, (shade, (knobs, scores)) in enumerate(
-        zip(shades(color, len(grid.lines)), grid.lines.items(), strict=True)
-    ):
+    line_shades = list(shades(color, len(grid.lines)))
+    for place, (knobs, scores) in enumerate(grid.lines.items()):
         label = setting_text(grid.method, dict(knobs))
+        # Lines stand beside each other at a tick, so that their error bars do not cover one another.
         shift = DODGE * (place - (len(grid.lines) - 1) / 2)
-        _draw_line(axes, ticks, scores, shift, {"color": shade, "marker": marker, "label": label})
+        _draw_line(axes, ticks, scores, shift, {"color": line_shades[place], "marker": marker, "label": label})
     shown = [f"{tick:g}" for tick in ticks]
     axes.set_xticks(range(len(ticks)), shown, rotation=90 if len("".join(shown)) > CROWDED * inches else 0)
     axes.set_xlim(-0.5, len(ticks) - 0.5)
@@ -117,11 +117,12 @@ def _draw_line(
     axes: Axes, ticks: Sequence[float], scores: Mapping[float, SeedMean | None], shift: float, look: dict[str, Any]
 ) -> None:
     """The line breaks where a setting has no score; a single point has no line, on the page and in the legend."""
-    found = [scores.get(tick) for tick in ticks]
+    at_ticks = [scores.get(tick) for tick in ticks]
     xs = [place + shift for place in range(len(ticks))]
-    style = "-" if len([score for score in found if score is not None]) > 1 else "none"
-    axes.plot(xs, [nan if score is None else 100 * score.mean for score in found], linestyle=style, **look)
-    for x, score in zip(xs, found, strict=True):
+    means = [nan if score is None else 100 * score.mean for score in at_ticks]
+    style = "-" if len([score for score in at_ticks if score is not None]) > 1 else "none"
+    axes.plot(xs, means, linestyle=style, **look)
+    for x, score in zip(xs, at_ticks, strict=True):
         if score is not None and score.reach is not None:
             low, high = (100 * (score.mean + side * score.reach) for side in (-1, 1))
             name = MARGIN if score.spread is None else SPREAD

@@ -35,9 +35,10 @@ def assess(study: Study, chosen: Sequence[Selected]) -> Evidence:
     rows: list[RowEvidence] = []
     spreads: dict[tuple[str, str], SeedSpread | None] = {}
     for name in study.experiment.setups:
-        own = [selected for selected in chosen if selected.setup == name]
-        rows += _assess_setup(study, name, own)
-        spreads |= {(name, key): found for key, found in seed_spreads([selected.best for selected in own]).items()}
+        of_setup = [selected for selected in chosen if selected.setup == name]
+        rows += _assess_setup(study, name, of_setup)
+        for key, spread in seed_spreads(selected.best for selected in of_setup).items():
+            spreads[name, key] = spread
     sources = []
     for name, setup in study.experiment.setups.items():
         ids = study.evaluation_ids(name)
@@ -125,9 +126,13 @@ def on_fresh_samples(study: Study, setup: str, checkpoint: Candidate) -> Candida
 
 def split_half(pool: Sequence[Candidate]) -> dict[str, float] | None:
     """Column → score in percent of what is selected on half of the problems, on the other half; the average first."""
-    named, count = {candidate.title: candidate for candidate in pool}, pool[0].seeds
-    matrices = {key: score_matrix(_rows(named, key)) for key in pool[0].counts}
-    scores = split_half_scores({key: m.reshape(len(pool), count, -1).mean(axis=1) for key, m in matrices.items()})
+    named = {candidate.title: candidate for candidate in pool}
+    by_candidate = {}
+    for key in pool[0].counts:
+        # Every candidate of a family has the same seeds, whose rows follow each other: (candidates · seeds, problems).
+        by_seed = score_matrix(_rows(named, key))
+        by_candidate[key] = by_seed.reshape(len(pool), pool[0].seeds, -1).mean(axis=1)
+    scores = split_half_scores(by_candidate)
     if scores is None:
         return None
     percent = {key: PERCENT * score for key, score in scores.items()}
@@ -136,8 +141,12 @@ def split_half(pool: Sequence[Candidate]) -> dict[str, float] | None:
 
 def _assess_setup(study: Study, setup: str, chosen: Sequence[Selected]) -> list[RowEvidence]:
     best = {selected.best.method: selected.best for selected in chosen}
-    rescored = {method: on_fresh_samples(study, setup, checkpoint) for method, checkpoint in best.items()}
-    fresh = {_fresh(method): checkpoint for method, checkpoint in rescored.items() if checkpoint is not None}
+    fresh = {}
+    for method, checkpoint in best.items():
+        rescored = on_fresh_samples(study, setup, checkpoint)
+        if rescored is not None:
+            fresh[_fresh(method)] = rescored
+    # Selected and fresh samples are resampled in one go, so that all rest on the same draws of problems.
     drawn = replicate_scores({**best, **fresh})
     spreads, spreads_on_fresh = seed_spreads(best.values()), seed_spreads(fresh.values())
     rows = []
@@ -159,18 +168,22 @@ def _row(
     gaps: dict[str, Difference] | None,
 ) -> RowEvidence:
     best, halves = selected.best, split_half(selected.pool)
-    columns = {
-        key: ColumnEvidence(
+    columns = {}
+    for key, score in scores.items():
+        benchmarks = list(best.counts) if key == AVERAGE else [key]  # that the column is made of
+        problems = samples = 0
+        for name in benchmarks:
+            problems += len(best.counts[name][0].problems)  # the same for all seeds
+            samples += sum(int(seed.n.sum()) for seed in best.counts[name])
+        columns[key] = ColumnEvidence(
             score=score,
             split_half=halves[key] if halves else None,
             fresh=fresh[key] if fresh else None,
             difference=gaps[key] if gaps else None,
-            problems=sum(len(best.counts[name][0].problems) for name in _benchmarks(best, key)),
-            samples=sum(int(c.n.sum()) for name in _benchmarks(best, key) for c in best.counts[name]),
-            n=min(c.samples for c in best.counts[key]) if key != AVERAGE else None,
+            problems=problems,
+            samples=samples,
+            n=None if key == AVERAGE else min(seed.samples for seed in best.counts[key]),
         )
-        for key, score in scores.items()
-    }
     return RowEvidence(
         setup=selected.setup,
         method=best.method,
@@ -187,17 +200,12 @@ def _row(
 
 def _rows(checkpoints: Mapping[str, Candidate], benchmark: str) -> dict[str, Tally]:
     """Counts of every seed of every checkpoint, in their order, under names for a message."""
-    return {
-        f"{name} {unit} {benchmark}": counts
-        for name, checkpoint in checkpoints.items()
-        for unit, counts in zip(checkpoint.units, checkpoint.counts[benchmark], strict=True)
-    }
+    rows = {}
+    for name, checkpoint in checkpoints.items():
+        for unit, counts in zip(checkpoint.units, checkpoint.counts[benchmark], strict=True):
+            rows[f"{name} {unit} {benchmark}"] = counts
+    return rows
 
 
 def _fresh(method: str) -> str:
     return f"{method} on fresh samples"
-
-
-def _benchmarks(checkpoint: Candidate, column: str) -> list[str]:
-    """The benchmarks that a column is made of."""
-    return list(checkpoint.counts) if column == AVERAGE else [column]

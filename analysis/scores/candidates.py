@@ -48,8 +48,9 @@ class Candidate:
     @property
     def by_seed(self) -> dict[str, list[Fraction]]:
         """The score of each seed, on each benchmark and as their mean under `avg`."""
-        found = {name: [counts.pass_at_1 for counts in seeds] for name, seeds in self.counts.items()}
-        return {AVERAGE: [statistics.mean(list(row)) for row in zip(*found.values(), strict=True)], **found}
+        scores = {name: [seed.pass_at_1 for seed in seeds] for name, seeds in self.counts.items()}
+        averages = [statistics.mean(list(of_seed)) for of_seed in zip(*scores.values(), strict=True)]
+        return {AVERAGE: averages, **scores}
 
     @property
     def spread(self) -> float | None:
@@ -90,6 +91,7 @@ def select(study: Study) -> list[Selected]:
             evaluated = scores.scored_checkpoints(study, family)
             best = scores.best_of(evaluated)
             if best is not None:
+                # The pool is what `best_of` chose from: the checkpoints with as many samples as the best one.
                 pool = [candidate for candidate in evaluated if candidate.sampled == best.sampled]
                 pool.sort(key=lambda candidate: candidate.step)
                 counted = tuple(_count(study, candidate) for candidate in pool)

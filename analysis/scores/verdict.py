@@ -22,15 +22,16 @@ def verdict(experiment: Experiment, evidence: Evidence) -> tuple[str, ...]:
 
     Empty while fewer than two methods have scores in any setup.
     """
-    groups = {
-        name: [row for row in evidence.rows if row.setup == name and row.method != BASE] for name in experiment.setups
-    }
-    groups = {name: rows for name, rows in groups.items() if len(rows) > 1}
+    groups: dict[str, list[RowEvidence]] = {}
+    for name in experiment.setups:
+        trained = [row for row in evidence.rows if row.setup == name and row.method != BASE]
+        if len(trained) > 1:
+            groups[name] = trained
     if not groups:
         return ()
-    lone = any(row.seeds == 1 for rows in groups.values() for row in rows)
-    advice = [f"Run: {more_seeds(experiment)}"] if lone else []
-    if all(row.seeds == 1 for rows in groups.values() for row in rows):
+    one_seed = [row.seeds == 1 for rows in groups.values() for row in rows]
+    advice = [f"Run: {more_seeds(experiment)}"] if any(one_seed) else []
+    if all(one_seed):
         return (" ".join(["No method can be called better: one seed.", *advice]),)
     sentences = {name: _judge(rows) for name, rows in groups.items()}
     if len(experiment.setups) > 1:
@@ -85,36 +86,26 @@ def _judge(rows: Sequence[RowEvidence]) -> str:
     if vanilla.seeds == 1:
         return f"No method can be called better than {reference}: it has one seed."
     judged = [row for row in rows if row.method != REFERENCE and row.seeds > 1]
-    unjudged = [row for row in rows if row.seeds == 1]
-    shown = [text for row in judged if (text := _shown(row)) is not None]
-    rest = len(judged) - len(shown)
+    unjudged = [method_label(row.method) for row in rows if row.seeds == 1]
+    parts = []  # `SFT warmup is better than Vanilla by +4.1 [+1.2, +7.0] (p = 0.010)` and so on
+    for row in judged:
+        gap = row.columns[AVERAGE].difference
+        if gap is not None and gap.shown:
+            parts.append(_better(method_label(row.method), reference, gap))
     if not judged:
         parts = [f"no method but {reference} has several seeds"]
-    elif not shown:
+    elif not parts:
         parts = [f"for no method can a difference to {reference} be shown"]
-    else:
-        parts = [*shown, *([f"for no other method can a difference to {reference} be shown"] if rest else [])]
-    parts += [f"one seed says nothing of {_names(unjudged)}"] if unjudged else []
-    return f"Over {_counts([vanilla, *judged])} seeds: {'; '.join(parts)}."
-
-
-def _shown(row: RowEvidence) -> str | None:
-    """`SFT warmup is better than Vanilla by +4.1 [+1.2, +7.0] (p = 0.010)`; None where no difference is shown."""
-    gap = row.columns[AVERAGE].difference
-    return _better(method_label(row.method), method_label(REFERENCE), gap) if gap is not None and gap.shown else None
+    elif len(parts) < len(judged):
+        parts.append(f"for no other method can a difference to {reference} be shown")
+    if unjudged:
+        parts.append(f"one seed says nothing of {', '.join(unjudged)}")
+    counts = [row.seeds for row in (vanilla, *judged)]
+    seeds = str(min(counts)) if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+    return f"Over {seeds} seeds: {'; '.join(parts)}."
 
 
 def _better(one: str, other: str, gap: Difference) -> str:
     """The sentence of a difference that is shown."""
     side, p = "better" if gap.estimate.value > 0 else "worse", p_text(gap.p_value)
     return f"{one} is {side} than {other} by {with_interval(gap.estimate)} (p {'' if p[0] == '<' else '= '}{p})"
-
-
-def _names(rows: Sequence[RowEvidence]) -> str:
-    return ", ".join(method_label(row.method) for row in rows)
-
-
-def _counts(rows: Sequence[RowEvidence]) -> str:
-    """`5`, or `3 to 5`."""
-    counts = [row.seeds for row in rows]
-    return str(min(counts)) if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
