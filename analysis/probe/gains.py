@@ -111,11 +111,13 @@ def gain(vanilla: ProbeCounts, trust_region: ProbeCounts) -> Gain | None:
     if not vanilla.total("correct"):
         return None
     assert vanilla.prompts == trust_region.prompts
+    reference, proposed = BEHAVIORS
     rates = {
-        name: np.divide(cell.correct, cell.n) for name, cell in zip(BEHAVIORS, (vanilla, trust_region), strict=True)
+        reference: np.divide(vanilla.correct, vanilla.n),
+        proposed: np.divide(trust_region.correct, trust_region.n),
     }
     replicates = uncertainty.resample(rates, "probe")
-    base, blended = (replicates[name] for name in BEHAVIORS)
+    base, blended = replicates[reference], replicates[proposed]
     ratios = np.divide(blended, base, out=np.full_like(base, np.inf), where=base > 0)
     tail = (1 - uncertainty.CONFIDENCE) / 2
     low, high = np.quantile(ratios, [tail, 1 - tail], method="closest_observation")

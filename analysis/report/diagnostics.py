@@ -34,8 +34,11 @@ def diagnostics_section(study: Study, chosen: Sequence[Selected]) -> Html:
 def _setup(study: Study, chosen: Sequence[Selected], name: str) -> Html:
     settings = curves.read_settings(study, name)
     best = curves.best_settings(settings, [selected for selected in chosen if selected.setup == name])
-    logged = {method: curves.metric_series(study, setting, list(QUANTITIES)) for method, setting in best.items()}
-    logged = {method: logged[method] for method in order_methods(logged) if logged[method]}
+    logged: dict[str, dict[str, Series]] = {}
+    for method in order_methods(best):
+        columns = curves.metric_series(study, best[method], list(QUANTITIES))
+        if columns:
+            logged[method] = columns
     heading = element("h3", setup_title(name, study.experiment.setups))
     if not logged:
         return join([heading, paragraph("No step of a chosen run has been logged yet.")])
@@ -55,12 +58,16 @@ def warmup(best: Mapping[str, ScoredSetting]) -> int | None:
 
 def early_mean(logged: Mapping[str, Series], steps: int) -> dict[str, float]:
     """Mean of each quantity over the values that a run's first steps have."""
-    found = {}
+    means = {}
     for key, series in logged.items():
         first = min(series.curve)
-        values = [v for step, row in series.curve.items() if step < first + steps for v in row]
-        found |= {key: fmean(values)} if values else {}
-    return found
+        values: list[float] = []
+        for step, of_seeds in series.curve.items():
+            if step < first + steps:
+                values += of_seeds
+        if values:
+            means[key] = fmean(values)
+    return means
 
 
 def last_step(logged: Mapping[str, Series]) -> dict[str, float]:

@@ -13,7 +13,7 @@ from analysis.report.html import Html, element, join, section, table
 from analysis.report.provenance import commit_text, read_origins
 from analysis.report.texts import duration_in_words
 from analysis.report.timeline import period_text, timeline
-from orchestrator.config import Experiment, Setup
+from orchestrator.config import Experiment
 from orchestrator.monitor.status import UnitStatus
 from orchestrator.records.rundir import RunReader
 
@@ -24,7 +24,9 @@ def facts(experiment: Experiment, statuses: Sequence[UnitStatus], runs: Path, do
     """Date, duration, command, hardware and code, as a list of terms."""
     origins = list(read_origins(statuses, runs).values())
     when = timeline(runs, [status.id for status in statuses])
-    versions = {(name, value) for origin in origins for name, value in origin.get("versions", {}).items() if value}
+    versions: set[tuple[str, str]] = set()
+    for origin in origins:
+        versions |= {(name, value) for name, value in origin.get("versions", {}).items() if value}
     known = {
         "Command": element("code", experiment.command("submit")),
         "Date": period_text(when.start, when.end) if when else "",
@@ -46,9 +48,14 @@ def hyper_parameters_section(experiment: Experiment) -> Html:
 
 def machines(statuses: Sequence[UnitStatus], runs: Path) -> list[str]:
     """Each machine that some attempt ran on: `2 × AMD EPYC, Linux`."""
-    readers = [RunReader(runs, status.id) for status in statuses]
-    attempts = [row for run in readers if run.started for row in run.attempts() or [run.provenance()]]
-    return sorted({hardware_text(row.get("host", {})) for row in attempts} - {""})
+    texts: set[str] = set()
+    for status in statuses:
+        run = RunReader(runs, status.id)
+        if run.started:
+            # Directories of versions that noted no attempts know the machine of the first one.
+            attempts = run.attempts() or [run.provenance()]
+            texts |= {hardware_text(row.get("host", {})) for row in attempts}
+    return sorted(texts - {""})
 
 
 def hardware_text(host: Mapping[str, Any]) -> str:
@@ -73,17 +80,16 @@ def _methods(experiment: Experiment) -> Html:
 
 def _keys(experiment: Experiment) -> Html:
     """A column for each setup; a row for each key that one of them has."""
-    columns = {name: dict(_flat(_kept(setup))) for name, setup in experiment.setups.items()}
-    keys = dict.fromkeys(key for column in columns.values() for key in column)
-    rows = [[element("code", key), *(_plain(column.get(key)) for column in columns.values())] for key in keys]
-    titles = [setup_title(name, experiment.setups) for name in columns]
+    columns = []
+    for setup in experiment.setups.values():
+        fields = asdict(setup)
+        del fields["evaluation"]["benchmarks"]
+        columns.append(dict(_flat({part: fields[part] for part in PARTS})))
+    rows = []
+    for key in dict.fromkeys(key for column in columns for key in column):
+        rows.append([element("code", key), *(_plain(column.get(key)) for column in columns)])
+    titles = [setup_title(name, experiment.setups) for name in experiment.setups]
     return join([element("h3", "Setups"), table("Keys of the experiment file", ["Key", *titles], rows, texts=titles)])
-
-
-def _kept(setup: Setup) -> dict[str, Any]:
-    whole = asdict(setup)
-    del whole["evaluation"]["benchmarks"]
-    return {part: whole[part] for part in PARTS}
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -40,15 +40,19 @@ def origin_numbers(statuses: Sequence[UnitStatus], runs: Path) -> dict[str, int]
 
 
 def _distinct(origins: Mapping[str, Origin]) -> list[Origin]:
+    """Each origin once, in the order of the units that were made with it first."""
     return list({json.dumps(origin, sort_keys=True): origin for origin in origins.values()}.values())
 
 
 def read_origins(statuses: Sequence[UnitStatus], runs: Path) -> dict[str, Origin]:
     """Unit id → its provenance, for the units that were started."""
-    readers = [RunReader(runs, status.id) for status in statuses]
-    origins = {run.unit_id: run.provenance() for run in readers if run.started}
-    # Models differ from setup to setup; what they are made with does not.
-    return {unit: {key: value for key, value in origin.items() if key != "models"} for unit, origin in origins.items()}
+    origins = {}
+    for status in statuses:
+        run = RunReader(runs, status.id)
+        if run.started:
+            # Models differ from setup to setup; what they are made with does not.
+            origins[status.id] = {key: value for key, value in run.provenance().items() if key != "models"}
+    return origins
 
 
 def commit_text(origin: Origin) -> str:

@@ -26,49 +26,43 @@ def results_table(study: Study) -> Table:
     by_family = {(s.setup, s.best.method): exact_scores(s.best) for s in chosen}
     families = [BASE, *study.experiment.methods]
     titles = {name: setup_title(name, study.experiment.setups) for name in study.experiment.setups}
-    scores = [
-        Score(family, name, benchmark, by_family.get((name, family), {}).get(benchmark))
-        for name, setup in study.experiment.setups.items()
-        for family in families
-        for benchmark in setup.evaluation.benchmarks
-    ]
-    labels = {
-        (name, key): benchmark_label(key, run)
-        for name, setup in study.experiment.setups.items()
-        for key, run in setup.evaluation.benchmarks.items()
-    }
+    scores, labels = [], {}
+    for name, setup in study.experiment.setups.items():
+        for key, run in setup.evaluation.benchmarks.items():
+            labels[name, key] = benchmark_label(key, run)
+        # Every method of the experiment has its row, with empty cells before its first scores.
+        for family in families:
+            known = by_family.get((name, family), {})
+            scores += [Score(family, name, key, known.get(key)) for key in setup.evaluation.benchmarks]
     evidence = assess(study, chosen)
-    said = verdict(study.experiment, evidence)
+    sentences = verdict(study.experiment, evidence)
     remarks = notes(study, chosen)
     study.remember()
-    return make_table(scores, remarks, evidence, titles, labels, said)
+    return make_table(scores, remarks, evidence, titles, labels, sentences)
 
 
 def notes(study: Study, chosen: list[Selected]) -> list[str]:
     """What a reader of the table must know of the sweep."""
     missing = len(status.missing_units(study))
-    lines = [f"partial: {len(study.units) - missing} of {len(study.units)} units done"] if missing else []
-    lines += [
-        f"{s.setup} {method_label(s.best.method)}: selected before any checkpoint has the samples asked for"
-        for s in chosen
-        if not s.best.complete
-    ]
-    return lines + [
-        f"{s.setup} {method_label(s.best.method)}: {s.best.seeds} seeds, "
-        f"standard deviation of Avg {s.best.spread * PERCENT:.1f}"
-        for s in chosen
-        if s.best.spread is not None
-    ]
+    partial = [f"partial: {len(study.units) - missing} of {len(study.units)} units done"] if missing else []
+    unsampled, spreads = [], []
+    for selected in chosen:
+        best, name = selected.best, f"{selected.setup} {method_label(selected.best.method)}"
+        if not best.complete:
+            unsampled.append(f"{name}: selected before any checkpoint has the samples asked for")
+        if best.spread is not None:
+            spreads.append(f"{name}: {best.seeds} seeds, standard deviation of Avg {best.spread * PERCENT:.1f}")
+    return [*partial, *unsampled, *spreads]
 
 
 def base_scores(study: Study) -> dict[str, float]:
     """Mean pass@1 of each setup's untrained student."""
-    found = {}
+    scores = {}
     for unit in study.units:
         if not unit.is_untrained:
             continue
         ids = list(study.evaluation_ids(unit.setup).values())
         score = selection.mean_score(study.reader(unit), ids, 0)
         if score is not None:
-            found[unit.setup] = score
-    return found
+            scores[unit.setup] = score
+    return scores

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from analysis.labels import BASE, method_label
-from analysis.scores.evidence import Estimate, Evidence, RowEvidence
+from analysis.scores.evidence import Evidence, RowEvidence
 from analysis.scores.uncertainty import CONFIDENCE
 
 FEW = 5  # below so many seeds an interval is wide, and its method's spread hardly known
@@ -39,12 +39,13 @@ def intervals_sentences(evidence: Evidence) -> list[str]:
         )
     if several and len(trained) < len(evidence.rows):
         sentences.append("The untrained student has no seeds; what is said of it is over problems only.")
-    if any(estimate.over == "problems" for row in several for estimate in _estimates(row)):
+    columns = [column for row in several for column in row.columns.values()]
+    if any(column.score.over == "problems" for column in columns):
         sentences.append(
             "Where no two seeds of any method differ, no spread between seeds can be told, and the interval is over "
             "problems only."
         )
-    if any(c.difference and c.difference.p_value is not None for row in several for c in row.columns.values()):
+    if any(column.difference and column.difference.p_value is not None for column in columns):
         sentences.append("p: two-sided, of the same t distribution; not corrected for the number of methods.")
     return sentences
 
@@ -59,18 +60,16 @@ def _over_seeds(rows: Sequence[RowEvidence]) -> str:
     )
 
 
-def _estimates(row: RowEvidence) -> list[Estimate]:
-    return [column.score for column in row.columns.values()]
-
-
 def _unequal_families(rows: Sequence[RowEvidence]) -> list[str]:
     """Says so where the methods of a setup were selected from different numbers of checkpoints."""
-    groups = [list(own) for _, own in groupby((row for row in rows if row.method != BASE), key=lambda row: row.setup)]
-    unequal = next((own for own in groups if len({row.candidates for row in own}) > 1), None)
-    if unequal is None:
-        return []
-    most, least = (choose(unequal, key=lambda row: row.candidates) for choose in (max, min))
-    return [
-        f"The best of {most.candidates} checkpoints ({method_label(most.method)}) is higher by chance alone than the "
-        f"best of {least.candidates} ({method_label(least.method)})."
-    ]
+    trained = [row for row in rows if row.method != BASE]
+    for _, of_setup in groupby(trained, key=lambda row: row.setup):
+        group = list(of_setup)
+        least = min(group, key=lambda row: row.candidates)
+        most = max(group, key=lambda row: row.candidates)
+        if least.candidates < most.candidates:  # one setup is enough of an example
+            return [
+                f"The best of {most.candidates} checkpoints ({method_label(most.method)}) is higher by chance alone "
+                f"than the best of {least.candidates} ({method_label(least.method)})."
+            ]
+    return []

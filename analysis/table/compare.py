@@ -53,7 +53,7 @@ def compare(study: Study, pair: str) -> list[MethodComparison]:
     methods = _parse_pair(pair, [*study.experiment.methods, BASE])
     titles = {name: setup_title(name, study.experiment.setups) for name in study.experiment.setups}
     chosen = select(study)
-    found = []
+    comparisons = []
     for name, setup in study.experiment.setups.items():
         best = {selected.best.method: selected.best for selected in chosen if selected.setup == name}
         first, second = (best.get(method) for method in methods)
@@ -61,9 +61,9 @@ def compare(study: Study, pair: str) -> list[MethodComparison]:
         if first is not None and second is not None:
             drawn = replicate_scores({methods[0]: first, methods[1]: second})
             columns |= differences(first, second, [drawn[method] for method in methods], seed_spreads(best.values()))
-        said = pair_verdict(study.experiment, methods, columns[AVERAGE])
-        found.append(MethodComparison(name, titles[name], methods, first, second, columns, said))
-    return found
+        sentence = pair_verdict(study.experiment, methods, columns[AVERAGE])
+        comparisons.append(MethodComparison(name, titles[name], methods, first, second, columns, sentence))
+    return comparisons
 
 
 def verdicts(comparisons: Sequence[MethodComparison]) -> list[str]:
@@ -78,30 +78,30 @@ def to_markdown(comparisons: Sequence[MethodComparison]) -> str:
     """A table for each setup under a line that names the two checkpoints."""
     lines: list[str] = []
     for comparison in comparisons:
-        first, second = (
-            found.title if found else f"{method_label(method)} (no scores yet)"
-            for method, found in zip(comparison.methods, (comparison.first, comparison.second), strict=True)
-        )
+        names = []
+        for method, checkpoint in zip(comparison.methods, (comparison.first, comparison.second), strict=True):
+            names.append(checkpoint.title if checkpoint else f"{method_label(method)} (no scores yet)")
         headings = ["Benchmark", *map(method_label, comparison.methods), "Difference", LIMITS, P]
         rows = _text_rows(comparison)
         if not any(row[-1] for row in rows):
             headings, rows = headings[:-1], [row[:-1] for row in rows]
-        lines += [f"**{comparison.title}**: {first} − {second}", "", *_aligned(headings, rows), ""]
-    said = [f"**{line}**" for line in verdicts(comparisons)]
-    return "\n".join([*lines, "\n\n".join([" ".join(explanation(comparisons)), *said])]) + "\n"
+        lines += [f"**{comparison.title}**: {' − '.join(names)}", "", *_aligned(headings, rows), ""]
+    paragraphs = [" ".join(explanation(comparisons)), *(f"**{line}**" for line in verdicts(comparisons))]
+    return "\n".join([*lines, "\n\n".join(paragraphs)]) + "\n"
 
 
 def explanation(comparisons: Sequence[MethodComparison]) -> list[str]:
     """What the intervals and p let vary."""
     gaps = [gap for comparison in comparisons for gap in comparison.columns.values() if gap is not None]
-    over, sentences = {gap.estimate.over for gap in gaps}, []
-    if "seeds" in over:
-        few = "; few seeds" if min(min(gap.runs) for gap in gaps if gap.estimate.over == "seeds") < FEW else ""
+    over_seeds = [gap for gap in gaps if gap.estimate.over == "seeds"]
+    sentences = []
+    if over_seeds:
+        few = "; few seeds" if any(min(gap.runs) < FEW for gap in over_seeds) else ""
         sentences.append(
             f"[ ]: {PER_CENT} t interval over seeds, variance pooled over the methods of the setup{few}; p: two-sided, "
             "of the same t distribution, for this comparison alone."
         )
-    if "problems" in over:
+    if len(over_seeds) < len(gaps):
         sentences.append(
             f"[ ] problems only: {PER_CENT} paired bootstrap over the problems of the checkpoints as they are; another "
             "seed or machine moves Avg by several points."
@@ -189,17 +189,12 @@ def _objects(comparison: MethodComparison) -> list[dict[str, Any]]:
 
 def _text_rows(comparison: MethodComparison) -> list[list[str]]:
     first, second = (exact_scores(found) if found else {} for found in (comparison.first, comparison.second))
-    return [
-        [
-            benchmark_label(key),
-            tenths_text(first[key]) if first else "",
-            tenths_text(second[key]) if second else "",
-            gap_text(found) if found else "",
-            limits_text(found) if found else "",
-            p_text(found.p_value) if found else "",
-        ]
-        for key, found in comparison.columns.items()
-    ]
+    rows = []
+    for key, gap in comparison.columns.items():
+        scores = [tenths_text(first[key]) if first else "", tenths_text(second[key]) if second else ""]
+        difference = [gap_text(gap), limits_text(gap), p_text(gap.p_value)] if gap else ["", "", ""]
+        rows.append([benchmark_label(key), *scores, *difference])
+    return rows
 
 
 def _aligned(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -23,17 +23,19 @@ LEFT = (METHOD, SETTING)  # the others are numbers
 
 def by_setup(evidence: Evidence) -> list[tuple[str, list[RowEvidence]]]:
     """The rows of each setup in the order of the table."""
-    ranks = {method: rank for rank, method in enumerate(order_methods(row.method for row in evidence.rows))}
-    return [
-        (setup, sorted(rows, key=lambda row: ranks[row.method]))
-        for setup, rows in groupby(evidence.rows, key=lambda row: row.setup)
-    ]
+    order = list(order_methods(row.method for row in evidence.rows))
+    groups = []
+    for setup, rows in groupby(evidence.rows, key=lambda row: row.setup):
+        groups.append((setup, sorted(rows, key=lambda row: order.index(row.method))))
+    return groups
 
 
 def text_rows(rows: Sequence[RowEvidence]) -> tuple[list[str], list[dict[str, str]]]:
     """The headings that these rows need, and for each row its cells; a number that is missing is an empty cell."""
     cells = [_cells(row) for row in rows]
-    needed = [name for name in HEADINGS if name not in (GAP, LIMITS, P) or any(row[name] for row in cells)]
+    filled = {name for row in cells for name, text in row.items() if text}
+    # Without vanilla nothing is compared, and without several seeds nothing has a p-value; other columns always stand.
+    needed = [name for name in HEADINGS if name in filled or name not in (GAP, LIMITS, P)]
     return needed, cells
 
 
@@ -58,7 +60,8 @@ def markdown_blocks(evidence: Evidence, title: Callable[[str], str]) -> list[str
         headings, cells = text_rows(rows)
         rule = ["---" if heading in LEFT else "---:" for heading in headings]
         lines += ["", _line(headings), _line(rule)]
-        lines += [_line([row[name] for name in headings]) for row in cells]
+        for row in cells:
+            lines.append(_line([row[name] for name in headings]))
     return [*lines, "", " ".join(explanation(evidence))] if lines else []
 
 

@@ -86,19 +86,20 @@ def to_csv(table: Table) -> str:
     such percentages for fractions. Where the evidence is known its columns follow, in the same unit with one decimal
     more. Notes have no place in this form.
     """
-    cells = [(row.method, column, cell) for row in table.rows for column, cell in _pair_cells(table, row)]
-    highest = max((round_to_tenths(cell.value) for _, _, cell in cells if cell.value is not None), default=0)
+    values = [cell.value for row in table.rows for cell in row.cells if cell.value is not None]
+    highest = max(map(round_to_tenths, values), default=0)
     out = StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(CSV_COLUMNS + EVIDENCE_COLUMNS if table.evidence else CSV_COLUMNS)
     fractions = 0 < highest <= 10
-    for method, column, cell in cells:
-        text = _fraction_text(cell) if fractions else cell.text
-        fields = [method, column.setup, column.benchmark, text]
-        if table.evidence:
-            row = table.evidence.find(column.setup, method)
-            fields += csv_fields(row, column.benchmark, 0.01 if fractions else 1)
-        writer.writerow(fields)
+    for row in table.rows:
+        for column, cell in _pair_cells(table, row):
+            text = _fraction_text(cell) if fractions else cell.text
+            fields = [row.method, column.setup, column.benchmark, text]
+            if table.evidence:
+                known = table.evidence.find(column.setup, row.method)
+                fields += csv_fields(known, column.benchmark, 0.01 if fractions else 1)
+            writer.writerow(fields)
     return out.getvalue()
 
 
@@ -112,15 +113,10 @@ def to_json(table: Table) -> str:
     said of the methods.
     """
     columns = [{"setup": c.setup, "benchmark": c.benchmark, "label": c.label} for c in table.columns]
-    rows = [
-        {
-            "method": row.method,
-            "label": row.label,
-            "title": method_title(row.method),
-            "cells": [_cell_object(cell) for cell in row.cells],
-        }
-        for row in table.rows
-    ]
+    rows = []
+    for row in table.rows:
+        names = {"method": row.method, "label": row.label, "title": method_title(row.method)}
+        rows.append({**names, "cells": [_cell_object(cell) for cell in row.cells]})
     document = {
         "columns": columns,
         "rows": rows,
@@ -225,9 +221,12 @@ def _latex_parts(table: Table) -> list[Table]:
 
 def _only(table: Table, setup: str) -> Table:
     """The columns of one setup."""
-    places = [place for place, column in enumerate(table.columns) if column.setup == setup]
-    rows = tuple(replace(row, cells=tuple(row.cells[place] for place in places)) for row in table.rows)
-    return replace(table, columns=tuple(table.columns[place] for place in places), rows=rows)
+    rows = []
+    for row in table.rows:
+        cells = [cell for column, cell in _pair_cells(table, row) if column.setup == setup]
+        rows.append(replace(row, cells=tuple(cells)))
+    columns = [column for column in table.columns if column.setup == setup]
+    return replace(table, columns=tuple(columns), rows=tuple(rows))
 
 
 def _fraction_text(cell: Cell) -> str:

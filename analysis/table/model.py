@@ -8,7 +8,7 @@ import csv
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Literal, NoReturn
@@ -128,11 +128,14 @@ def make_table(
     size = len(methods) * sum(len(own) + 1 for own in benchmarks.values())
     if size > MOST_CELLS:
         raise ValueError(f"{len(methods):,} methods make a table of {size:,} cells; {MOST_CELLS:,} are the most")
-    columns = [column for setup, own in benchmarks.items() for column in _make_columns(setup, list(own), labels or {})]
+    columns: list[Column] = []
+    for setup, own in benchmarks.items():
+        columns += _make_columns(setup, list(own), labels or {})
+    # Marks are given column by column, and rows then take their cells from each of them.
     by_column = []
     for column in columns:
-        own_benchmarks = benchmarks[column.setup]
-        by_column.append(_make_cells(methods, [_look_up(values, method, column, own_benchmarks) for method in methods]))
+        of_methods = [_look_up(values, method, column, benchmarks[column.setup]) for method in methods]
+        by_column.append(_make_cells(methods, of_methods))
     rows = []
     for position, method in enumerate(methods):
         rows.append(Row(method, method_label(method), tuple(cells[position] for cells in by_column)))
@@ -153,9 +156,9 @@ def _index_scores(scores: Iterable[Score]) -> _Values:
 
 def _make_columns(setup: str, benchmarks: Sequence[str], labels: _Labels) -> list[Column]:
     """The average, then the benchmarks under their labels; those that have the same label keep their keys."""
-    found = {key: labels.get((setup, key)) or benchmark_label(key) for key in benchmarks}
-    uses = Counter(found.values())
-    named = [Column(setup, key, label if uses[label] == 1 else key) for key, label in found.items()]
+    label_of = {key: labels.get((setup, key)) or benchmark_label(key) for key in benchmarks}
+    uses = Counter(label_of.values())
+    named = [Column(setup, key, label if uses[label] == 1 else key) for key, label in label_of.items()]
     return [Column(setup, AVERAGE, AVERAGE_LABEL), *named]
 
 
@@ -198,11 +201,10 @@ def read_results(path: str | Path) -> list[Score]:
         _fail(f"{path}:{line}", "no rows follow the header; add one row per method, setup and benchmark")
     scores = [_parse_record(f"{path}:{line}", header, record) for line, record in records]
     _reject_duplicates(path, [line for line, _ in records], scores)
+    # One value above 1 shows that the file is in percent. A file in percent whose values are all at most 1 cannot be
+    # told from one in fractions; `formats.to_csv` writes such a table in fractions.
     scale = 1 if any(score.value is not None and score.value > 1 for score in scores) else 100
-    return [
-        Score(score.method, score.setup, score.benchmark, None if score.value is None else score.value * scale)
-        for score in scores
-    ]
+    return [replace(score, value=None if score.value is None else score.value * scale) for score in scores]
 
 
 def _fail(where: str, problem: str) -> NoReturn:
@@ -215,7 +217,9 @@ def _read_records(path: str | Path) -> list[tuple[int, list[str]]]:
         # utf-8-sig: spreadsheets put a byte order mark before the first column's name.
         with open(path, encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, strict=True)
-            records = [(reader.line_num, [" ".join(field.split()) for field in record]) for record in reader]
+            records = []
+            for record in reader:  # the line number is that of the record which was read last
+                records.append((reader.line_num, [" ".join(field.split()) for field in record]))
     except OSError as error:
         _fail(str(path), f"cannot be read ({error.strerror}); give a CSV file with header {','.join(CSV_COLUMNS)}")
     except UnicodeDecodeError:

@@ -52,7 +52,7 @@ class TerminalTable:
         from rich.text import Text
 
         table = self.table
-        setups: dict[str, list[int]] = {}  # the places of their columns
+        setups: dict[str, list[int]] = {}  # the places of each one's columns
         for place, column in enumerate(table.columns):
             setups.setdefault(column.setup, []).append(place)
         for setup, places in setups.items():
@@ -78,19 +78,22 @@ class TerminalTable:
 
 def _scores(table: Table, places: Sequence[int], width: int) -> Iterator[Text]:
     """Scores with their reach, without it where it does not fit, in several blocks where a row does not fit at all."""
-    labels = [row.label for row in table.rows]
+    labels = [_plain(row.label) for row in table.rows]
+    headings = [_plain(table.columns[place].label) for place in places]
+    room = width - max(map(len, [METHOD, *labels]))  # beside the names of the methods
     for margins in (True, False):
-        cells = [[_cell(table, row, place, margins) for place in places] for row in table.rows]
-        headings = [_plain(table.columns[place].label) for place in places]
-        if _needed([METHOD, *headings], [[_plain(n), *row] for n, row in zip(labels, cells, strict=True)]) <= width:
+        cells = []
+        for row in table.rows:
+            cells.append([_cell(table, row, place, margins) for place in places])
+        if _block(headings, cells, 0, len(headings)) <= room:
             break
-    room = width - max(map(len, [METHOD, *labels]))
+    # As many columns as fit stand in a block, one at least; the next block begins with the names again.
     start = 0
     while start < len(headings):
         end = start + 1
         while end < len(headings) and _block(headings, cells, start, end + 1) <= room:
             end += 1
-        rows = [[_plain(name), *row[start:end]] for name, row in zip(labels, cells, strict=True)]
+        rows = [[label, *row[start:end]] for label, row in zip(labels, cells, strict=True)]
         yield from _aligned([_plain(METHOD), *headings[start:end]], rows, left={0})
         start = end
 
