@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -32,6 +33,12 @@ def place() -> dict[str, Any]:
     """
     gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
     return {"host": socket.gethostname(), "process": os.getpid()} | ({"gpu": gpus} if gpus else {})
+
+
+def described(place: Mapping[str, Any]) -> str:
+    """What `place` gave, as a log says it: `process 4711 on gpu-3, GPU 0`."""
+    gpu = f", GPU {place['gpu']}" if "gpu" in place else ""
+    return f"process {place['process']} on {place['host']}{gpu}"
 
 
 def process_stat(pid: int) -> list[str] | None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import socket
 import time
 import traceback
 from collections.abc import Iterator
@@ -16,6 +14,7 @@ import ray
 
 from orchestrator.records.lease import LEASE_PATIENCE_S, LeaseHeld
 from orchestrator.records.log import LogHandler
+from orchestrator.records.processes import described, place
 from orchestrator.records.provenance import provenance
 from orchestrator.records.pulse import Pulse, pulse_path
 from orchestrator.records.writer import RunWriter
@@ -94,7 +93,7 @@ class TrainingProcess:
 
     def _open_log(self, run: RunWriter, spec: WorkerSpec) -> None:
         self._attempt = run.log.begin(self._sweep.name, self._sweep.attempts)
-        where = f"process {os.getpid()} on {socket.gethostname()}, placement {spec.unit.placement.mode}"
+        where = f"{described(place())}, placement {spec.unit.placement.mode}"
         run.log.line(f"attempt {self._attempt} of {self._sweep.attempts}: {where}")
         self._warnings = LogHandler(run.log)
         logging.captureWarnings(True)

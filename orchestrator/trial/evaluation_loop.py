@@ -18,7 +18,7 @@ from orchestrator.records.claims import Claims
 from orchestrator.records.columns import EVALUATE, EVALUATING, EVALUATOR, RESCORING, START
 from orchestrator.records.lease import Lease
 from orchestrator.records.log import RunLog
-from orchestrator.records.processes import place
+from orchestrator.records.processes import described, place
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import append_timing, note_evaluation_error, write_slice
 from orchestrator.selection.pending_slices import PendingSlice, pending_slices, preference
@@ -140,7 +140,9 @@ class EvaluationLoop:
         row = {"step": step, "phase": EVALUATE, "benchmark": benchmark, "draw": draw, "responses": part.responses}
         append_timing(run, row | {"seconds": seconds} | place())
         log = RunLog(run.path)
-        log.line(f"{name} step {step}: {part.responses} responses of {benchmark} in {seconds:.1f} s")
+        log.line(
+            f"{name} step {step}: {part.responses} responses of {benchmark} in {seconds:.1f} s, {described(place())}"
+        )
         if draw == 0 and not any(each.checkpoint == wanted.checkpoint for each in self._wanted):
             ids = list(self._study.evaluation_ids(unit.setup).values())
             score = mean_score(run, ids, step)

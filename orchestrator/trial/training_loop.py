@@ -6,6 +6,7 @@ Its checkpoints are evaluated by others: see `trial.evaluation_loop`.
 from __future__ import annotations
 
 import functools
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from orchestrator.experiment.units import checkpoint_steps
 from orchestrator.grading.grader import Grader
 from orchestrator.models.tokenizer import open_tokenizer
 from orchestrator.records.columns import START, TRAINING
+from orchestrator.records.processes import described
 from orchestrator.records.writer import RunWriter
 from orchestrator.trial.step import TrainingStep
 from orchestrator.workers.roles import Learner, Roles, Rollout, Teacher
@@ -79,7 +81,10 @@ class Trial:
                 role.start()
                 seconds = round(time.monotonic() - begun, 3)
                 row = {"step": self.run.next_step, "phase": START, "role": name, "seconds": seconds}
-                self.run.append_timing(row | role.place())
+                place = role.place()
+                self.run.append_timing(row | place)
+                if place["process"] != os.getpid():  # else the attempt's first line says it
+                    self.run.log.line(f"{name}: {described(place)}")
                 self.started.add(name)
 
     def save(self, folder: Path) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
 
-from orchestrator.records.processes import process_stat, take_lock
+import pytest
+
+from orchestrator.records.processes import described, place, process_stat, take_lock
 
 
 def test_a_lock_is_taken_once_and_free_when_its_file_is_closed(tmp_path: Path) -> None:
@@ -53,3 +56,10 @@ def test_a_name_with_parentheses_and_spaces_moves_no_field(tmp_path: Path) -> No
         assert int(stat[1]) == os.getpid()  # its parent
         process.kill()
     assert process_stat(process.pid) is None
+
+
+def test_a_place_as_a_log_says_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
+    assert described(place()) == f"process {os.getpid()} on {socket.gethostname()}, GPU 4,5"
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert described(place()) == f"process {os.getpid()} on {socket.gethostname()}"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
+import socket
 import time
 from fnmatch import fnmatch
 from pathlib import Path
@@ -87,6 +89,16 @@ def test_run_directory_holds_what_the_contract_says(finished: Sweep) -> None:
     assert log.count("checkpoint of step") == 5
     assert log.count("evaluating step 10: 6 responses of arithmetic_short") == 1
     assert log.count("trained\n") == 1
+
+
+def test_the_log_says_where_roles_and_slices_run(finished: Sweep) -> None:
+    unit = next(unit for unit in units(finished.experiment, finished.runs) if unit["label"].startswith("SKD"))
+    log = RunReader(finished.runs, unit["id"]).log_text() or ""
+    host = socket.gethostname()
+    for role in ("rollout", "teacher", "learner"):
+        assert re.search(rf" {role}: process \d+ on {host}\n", log)
+    assert re.search(rf" attempt 1 of 3: process \d+ on {host}, placement split\n", log)
+    assert re.search(rf" in \d+\.\d s, process \d+ on {host}\n", log)
 
 
 def test_submitting_again_does_nothing(finished: Sweep) -> None:
