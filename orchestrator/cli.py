@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING
 
 from orchestrator.commands.arguments import parse
 from orchestrator.commands.parser import trb_parser
-from orchestrator.errors import UserError, one_line, one_of
+from orchestrator.errors import UserError, one_line, one_of, refuse
 
 if TYPE_CHECKING:
     from orchestrator.selection.study import Study
+
+JOB_SERVERS = ("http://", "https://")  # what the addresses of Ray's job servers begin with
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -105,7 +107,29 @@ def _submit(options: argparse.Namespace) -> int:
     confirm(study, options.yes, options.max_gpu_hours)
     own = ["--yes"] if options.yes else []
     own += [] if options.address is None else ["--address", options.address]
-    return submit(study, options.address, study.experiment.command("submit", *own), options.max_gpu_hours)
+    again = study.experiment.command("submit", *own)
+    if options.detach or (options.address or "").startswith(JOB_SERVERS):
+        return _detach(study, options)
+    return submit(study, options.address, again, options.max_gpu_hours)
+
+
+def _detach(study: Study, options: argparse.Namespace) -> int:
+    from orchestrator.commands.detach import detach, detach_as_job
+
+    address, more = options.address, ["--yes"]  # whoever had to be asked was asked
+    if options.max_gpu_hours is not None:
+        more += ["--max-gpu-hours", f"{options.max_gpu_hours:g}"]
+    if (address or "").startswith(JOB_SERVERS):
+        if not options.detach:
+            raise refuse("--address", address, "--detach beside the address of a job server, else auto or HOST:PORT")
+        return detach_as_job(study, address, more, print)
+    return detach(study, more + ([] if address is None else ["--address", address]), print)
+
+
+def _cancel(options: argparse.Namespace) -> int:
+    from orchestrator.commands.detach import cancel
+
+    return cancel(_load(options), print)
 
 
 def _status(options: argparse.Namespace) -> int:
@@ -303,6 +327,7 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "plan": _plan,
     "submit": _submit,
     "status": _status,
+    "cancel": _cancel,
     "logs": _logs,
     "probe": _probe_continuation,
     "doctor": _doctor,

@@ -60,6 +60,9 @@ def _add_sweep_commands(commands: argparse._SubParsersAction) -> None:
     text = "begin nothing that would take the experiment past H GPU-hours (core-hours where no unit uses a GPU)"
     submit.add_argument("--max-gpu-hours", type=positive_number, metavar="H", help=text)
     submit.add_argument("--yes", action="store_true", help="spend more than 1,000 planned GPU-hours without a question")
+    text = "go on in the background; with --address http://HEAD:8265 as a job of Ray's job server"
+    submit.add_argument("--detach", action="store_true", help=text)
+    _experiment(commands, "cancel", "stop the submits of an experiment, wherever they run; what is committed stays")
     status = _experiment(commands, "status", "where every unit stands, also while it runs")
     status.add_argument("--json", action="store_true", help=JSON)
     status.add_argument("--all", action="store_true", help="every unit, also of a large sweep")
@@ -69,7 +72,7 @@ def _add_sweep_commands(commands: argparse._SubParsersAction) -> None:
     logs.add_argument("unit", metavar="UNIT | EXP.yaml", help="id of a unit, its beginning, or a label: 'TRB K=12'")
     logs.add_argument("overrides", nargs="*", default=[], metavar="key=value", help=OVERRIDES)
     _add_runs(logs)
-    logs.add_argument("--follow", action="store_true", help="go on printing what is added, until Ctrl-C")
+    logs.add_argument("-f", "--follow", action="store_true", help="go on printing what is added, until Ctrl-C")
     text = "measurements of the untrained student"
     probe = commands.add_parser("probe", help=text, description=text)
     probes = probe.add_subparsers(dest="probe", metavar="PROBE", required=True)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import functools
 import json
+import os
+import signal
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +25,7 @@ from orchestrator.experiment.units import Unit, expand
 from orchestrator.monitor import status
 from orchestrator.monitor.status import Overview, UnitStatus
 from orchestrator.monitor.timeline import hours_spent
+from orchestrator.records.drivers import Driving
 from orchestrator.records.lease import LEASE_PATIENCE_S
 from orchestrator.records.rundir import RunReader
 from orchestrator.selection.damage import refuse_damaged
@@ -87,12 +92,26 @@ def submit(study: Study, address: str | None, again: str, max_hours: float | Non
     return _conclude(job, _run(job, missing))
 
 
+@contextmanager
+def _driving(study: Study) -> Iterator[None]:
+    """Meanwhile this process is found as a driver; SIGTERM, and a request to stop, end the sweep as Ctrl-C does."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    driving = Driving(study.runs, study.experiment.name, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    try:
+        yield
+    finally:
+        driving.end()
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 def _with_models(job: Submission) -> Submission:
     """Make the embedded models: the ids of what is trained from them rest on their weights."""
     _check(job)
     _say_where(job)
-    job.study.runs.mkdir(parents=True, exist_ok=True)
-    with watching.building(job.console) as report:
+    with _driving(job.study), watching.building(job.console) as report:
         prepare.prepare(job.study.experiment.setups, job.study.runs, report)
     units = expand(job.study.experiment, job.study.runs)
     return replace(job, study=job.study.with_units(units))
@@ -139,35 +158,40 @@ def _run(job: Submission, missing: list[Unit]) -> Stopped:
     try:
         _check(job)
         _say_where(job)
-        job.study.runs.mkdir(parents=True, exist_ok=True)
-        job.say(_to_run(missing))
-        for line in company(missing, job.study.runs):
-            job.say(line)
-        job.mirror.announce()
-        job.say(f"joining the Ray cluster at {job.address}…" if job.address else "starting Ray…")
-        prepare_environment(job.address)
-        with quick_imports():
-            from orchestrator.sweep import cluster, nodes, tuner  # Ray takes seconds to import
-
-        with cluster.cluster(job.address):
-            cluster.check_placement(missing)
-            with watching.building(job.console) as report:
-                pairs = prepare.prepare(job.study.experiment.setups, job.study.runs, report)
-            job.say("starting workers…")
-            session = status.Session(started, job.trials_done(), cluster.capacity())
-            look = functools.partial(status.overview, job.study, session)
-            with (
-                nodes.nodes_of(job.address, job.study, pairs, job.say) as usable,
-                job.mirror.following(),
-                watching.watching(look, job.console),
-            ):
-                stopped = "limit" if tuner.run_sweep(job.study, pairs, usable, max_hours=job.max_hours) else ""
+        with _driving(job.study):
+            stopped = _sweep(job, missing, started)
     except KeyboardInterrupt:
         return "interrupted"
     except ClusterDied as error:
         job.say(str(error))
     job.console.print(f"ran for {display.duration(time.monotonic() - started)}", highlight=False)
     return stopped
+
+
+def _sweep(job: Submission, missing: list[Unit], started: float) -> Stopped:
+    """Run it on a Ray cluster, and show how far it is."""
+    job.say(_to_run(missing))
+    for line in company(missing, job.study.runs):
+        job.say(line)
+    job.mirror.announce()
+    job.say(f"joining the Ray cluster at {job.address}…" if job.address else "starting Ray…")
+    prepare_environment(job.address)
+    with quick_imports():
+        from orchestrator.sweep import cluster, nodes, tuner  # Ray takes seconds to import
+
+    with cluster.cluster(job.address):
+        cluster.check_placement(missing)
+        with watching.building(job.console) as report:
+            pairs = prepare.prepare(job.study.experiment.setups, job.study.runs, report)
+        job.say("starting workers…")
+        session = status.Session(started, job.trials_done(), cluster.capacity())
+        look = functools.partial(status.overview, job.study, session)
+        with (
+            nodes.nodes_of(job.address, job.study, pairs, job.say) as usable,
+            job.mirror.following(),
+            watching.watching(look, job.console),
+        ):
+            return "limit" if tuner.run_sweep(job.study, pairs, usable, max_hours=job.max_hours) else ""
 
 
 def _conclude(job: Submission, stopped: Stopped) -> int:

@@ -1,0 +1,85 @@
+"""`trb submit --detach` and `trb cancel`: a sweep that outlives the terminal, and its end.
+
+On this machine the driver is a process in a session of its own; with `--address http://…` it is a job of Ray's job
+server, on the cluster. Either is stopped by a request in the runs folder (`records.drivers`), as by Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from orchestrator.errors import UserError
+from orchestrator.records.drivers import Driver, drivers_of
+from orchestrator.selection.study import Study
+from orchestrator.sweep.preflight import check_runs_folder
+
+LOOK_S = 0.2
+TRB = [sys.executable, "-c", "from orchestrator.cli import main; main()"]
+
+Say = Callable[[str], None]
+
+
+def detach(study: Study, options: list[str], say: Say) -> int:
+    """Submit in the background of this machine; 0 as soon as that drives the sweep, else what it ended with."""
+    check_runs_folder(study.runs)
+    log = study.runs / ".submits" / f"{study.experiment.name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    command = [*TRB, "submit", *study.experiment.arguments, *options]
+    with log.open("ab") as output:
+        # A session of its own: the end of this terminal, and its Ctrl-C, are not for it.
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    while process.poll() is None:
+        if any(each.holder.is_here and each.holder.pid == process.pid for each in _drivers(study)):
+            say(f"process {process.pid} goes on in the background; what it prints: {log}")
+            _say_commands(study, say)
+            return 0
+        time.sleep(LOOK_S)
+    ended = log.read_text(encoding="utf-8", errors="replace")
+    print(ended, end="", file=sys.stderr if process.returncode else sys.stdout)
+    return process.returncode
+
+
+def detach_as_job(study: Study, address: str, options: list[str], say: Say) -> int:
+    """Hand the sweep to the job server of a Ray cluster, whose machines see this folder, the file and the runs."""
+    from orchestrator.sweep.jobs import submit_job
+
+    check_runs_folder(study.runs)
+    trb = Path(sys.executable).parent / "trb"
+    words = [str(trb) if trb.exists() else "trb", "submit", *study.experiment.arguments, *options, "--address", "auto"]
+    entrypoint = f"cd {shlex.quote(str(Path.cwd()))} && exec {shlex.join(words)}"
+    job = submit_job(address, entrypoint, f"trb-{study.experiment.name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
+    say(f"job {job} of {address}; what it prints: ray job logs --address {address} --follow {job}")
+    _say_commands(study, say)
+    return 0
+
+
+def cancel(study: Study, say: Say) -> int:
+    """Ask every driver of the experiment to stop, and wait until it has; 1 where there is none."""
+    drivers = _drivers(study)
+    if not drivers:
+        raise UserError(f"{study.experiment.name}: nothing to cancel — no trb submit of it runs in {study.runs}")
+    for driver in drivers:
+        driver.ask_to_stop()
+        say(f"{driver.holder} was asked to stop; what is committed stays")
+    while any(driver.runs for driver in drivers):
+        time.sleep(LOOK_S)
+    say(f"stopped; go on with: {study.experiment.command('submit')}")
+    return 0
+
+
+def _drivers(study: Study) -> list[Driver]:
+    return drivers_of(study.runs, study.experiment.name)
+
+
+def _say_commands(study: Study, say: Say) -> None:
+    say(f"where it is: {study.experiment.command('status')}")
+    say(f"its units:   {study.experiment.command('logs', '--follow')}")
+    say(f"stop it:     {study.experiment.command('cancel')}")
