@@ -76,18 +76,29 @@ def concatenate(parts: list[Rollouts]) -> Rollouts:
         return parts[0]
     scores = [part.teacher for part in parts if part.teacher is not None]
     assert len(scores) in (0, len(parts))
-    teacher = (
-        TeacherScores(*(pad_rows([getattr(s, name) for s in scores]) for name in TeacherScores.__dataclass_fields__))
-        if scores
-        else None
-    )
-    padded = ("tokens_BT", "student_BT", "behavior_BT", "support_ids_BTK")
+    teacher = None
+    if scores:
+        teacher = TeacherScores(
+            support_BTK=pad_rows([part.support_BTK for part in scores]),
+            token_BT=pad_rows([part.token_BT for part in scores]),
+            entropy_BT=pad_rows([part.entropy_BT for part in scores]),
+            overlap_BT=pad_rows([part.overlap_BT for part in scores]),
+        )
+    # Batches of one behavior measure the same things, so the first has the names of all.
+    measured, speculation = {}, {}
+    for name in parts[0].measured:
+        measured[name] = pad_rows([part.measured[name] for part in parts])
+    for name in parts[0].speculation:
+        speculation[name] = torch.cat([part.speculation[name] for part in parts])
     return Rollouts(
         requests=[request for part in parts for request in part.requests],
+        tokens_BT=pad_rows([part.tokens_BT for part in parts]),
         lengths_B=torch.cat([part.lengths_B for part in parts]),
         truncated_B=torch.cat([part.truncated_B for part in parts]),
+        student_BT=pad_rows([part.student_BT for part in parts]),
+        behavior_BT=pad_rows([part.behavior_BT for part in parts]),
+        support_ids_BTK=pad_rows([part.support_ids_BTK for part in parts]),
         teacher=teacher,
-        measured={name: pad_rows([part.measured[name] for part in parts]) for name in parts[0].measured},
-        speculation={name: torch.cat([part.speculation[name] for part in parts]) for name in parts[0].speculation},
-        **{name: pad_rows([getattr(part, name) for part in parts]) for name in padded},
+        measured=measured,
+        speculation=speculation,
     )

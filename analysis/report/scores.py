@@ -21,10 +21,9 @@ MARKS = "Bold: best of the column; underlined: second. The untrained student is 
 
 def scores_section(results: Table) -> Html:
     """Two tables for each setup, the explanation and the notes."""
-    setups = list(dict.fromkeys(column.setup for column in results.columns))
-    parts = [
-        join([element("h3", results.title(setup)), _scores(results, setup), _rest(results, setup)]) for setup in setups
-    ]
+    parts = []
+    for setup in dict.fromkeys(column.setup for column in results.columns):
+        parts.append(join([element("h3", results.title(setup)), _scores(results, setup), _rest(results, setup)]))
     notes = [*([" ".join(explanation(results.evidence))] if results.evidence else []), MARKS]
     return section(
         "Results", "results", *parts, *(paragraph(note, class_="note") for note in notes), bullets(results.notes)
@@ -32,17 +31,15 @@ def scores_section(results: Table) -> Html:
 
 
 def _scores(results: Table, setup: str) -> Html:
-    places = [(index, column) for index, column in enumerate(results.columns) if column.setup == setup]
-    rows = [
-        [
-            row.label,
-            *(_cell(row.cells[index], _known(results.evidence, setup, row.method, c.benchmark)) for index, c in places),
-        ]
-        for row in results.rows
-    ]
-    return table(
-        "pass@1 (%), ± the reach of its 95 % interval", ["Method", *(column.label for _, column in places)], rows
-    )
+    headings = ["Method", *(column.label for column in results.columns if column.setup == setup)]
+    rows = []
+    for row in results.rows:
+        cells = [row.label]
+        for column, cell in zip(results.columns, row.cells, strict=True):
+            if column.setup == setup:
+                cells.append(_cell(cell, _known(results.evidence, setup, row.method, column.benchmark)))
+        rows.append(cells)
+    return table("pass@1 (%), ± the reach of its 95 % interval", headings, rows)
 
 
 def _known(evidence: Evidence | None, setup: str, method: str, benchmark: str) -> ColumnEvidence | None:
@@ -64,6 +61,7 @@ def _rest(results: Table, setup: str) -> Html:
     rows = [dict(zip(HEADINGS, _evidence_row(row), strict=True)) for row in groups.get(setup, [])]
     if not rows:
         return paragraph("No checkpoint has been evaluated on all benchmarks yet.")
+    # With one seed each nothing has a p-value, and the column would be empty.
     shown = [name for name in HEADINGS if name != "p" or any(row["p"] for row in rows)]
     cells = [[row[name] for name in shown] for row in rows]
     return table("Selected checkpoints, Avg (%)", shown, cells, texts=("Setting",))

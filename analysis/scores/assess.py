@@ -74,7 +74,10 @@ def seed_spreads(checkpoints: Iterable[Candidate]) -> dict[str, SeedSpread | Non
     by_seed = [checkpoint.by_seed for checkpoint in checkpoints]
     spreads: dict[str, SeedSpread | None] = {}
     for key in by_seed[0] if by_seed else ():
-        spreads[key] = seeds.pool([PERCENT * score for score in scores[key]] for scores in by_seed)
+        percent_of_methods = []
+        for scores in by_seed:
+            percent_of_methods.append([PERCENT * score for score in scores[key]])
+        spreads[key] = seeds.pool(percent_of_methods)
     return spreads
 
 

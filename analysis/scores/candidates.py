@@ -38,7 +38,7 @@ class Candidate:
     @property
     def benchmarks(self) -> dict[str, Fraction]:
         """pass@1 on each benchmark."""
-        return {name: statistics.mean([seed.pass_at_1 for seed in seeds]) for name, seeds in self.counts.items()}
+        return {name: statistics.mean(scores) for name, scores in self._scores_of_seeds().items()}
 
     @property
     def mean(self) -> Fraction:
@@ -48,9 +48,15 @@ class Candidate:
     @property
     def by_seed(self) -> dict[str, list[Fraction]]:
         """The score of each seed, on each benchmark and as their mean under `avg`."""
-        scores = {name: [seed.pass_at_1 for seed in seeds] for name, seeds in self.counts.items()}
-        averages = [statistics.mean(list(of_seed)) for of_seed in zip(*scores.values(), strict=True)]
+        scores = self._scores_of_seeds()
+        averages = [statistics.mean(of_seed) for of_seed in zip(*scores.values(), strict=True)]
         return {AVERAGE: averages, **scores}
+
+    def _scores_of_seeds(self) -> dict[str, list[Fraction]]:
+        scores = {}
+        for benchmark, seeds in self.counts.items():
+            scores[benchmark] = [seed.pass_at_1 for seed in seeds]
+        return scores
 
     @property
     def spread(self) -> float | None:

@@ -7,7 +7,7 @@ and lines break at blanks only.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -101,22 +101,21 @@ def _scores(table: Table, places: Sequence[int], width: int) -> Iterator[Text]:
 def _evidence(rows: Sequence[RowEvidence], width: int) -> Iterator[Text]:
     """One line for each row where there is room for all, else the first numbers and below them what did not fit."""
     headings, texts = text_rows(rows)
-    cells = [{name: _plain(text) for name, text in row.items()} for row in texts]
-    for row, known in zip(cells, rows, strict=True):
+    cells = []
+    for row, known in zip(texts, rows, strict=True):
+        of_row = {name: _plain(text) for name, text in row.items()}
         gap = next(iter(known.columns.values())).difference
         if gap is not None and gap.estimate.over == "problems":
-            row[LIMITS].stylize("dim")
-    whole = [[row[name] for name in headings] for row in cells]
-    if width >= WIDE and _needed(headings, whole) <= width:
-        places = {place for place, name in enumerate(headings) if name in (METHOD, SETTING)}
-        yield from _aligned([_plain(name) for name in headings], whole, places)
+            of_row[LIMITS].stylize("dim")
+        cells.append(of_row)
+    if width >= WIDE and _needed(headings, _columns(cells, headings)) <= width:
+        yield from _columns_aligned(headings, cells)
         return
     above = [name for name in headings if name in ABOVE or (name == SETTING and width >= WIDE)]
-    while len(above) > 2 and _needed(above, [[row[name] for name in above] for row in cells]) > width:
+    while len(above) > 2 and _needed(above, _columns(cells, above)) > width:
         above.pop()
-    left = {place for place, name in enumerate(above) if name in (METHOD, SETTING)}
-    lines = list(_aligned([_plain(name) for name in above], [[row[name] for name in above] for row in cells], left))
-    yield from lines[:2]
+    lines = list(_columns_aligned(above, cells))
+    yield from lines[:2]  # headings and rule
     for line, row in zip(lines[2:], texts, strict=True):
         yield line
         below = [
@@ -126,6 +125,20 @@ def _evidence(rows: Sequence[RowEvidence], width: int) -> Iterator[Text]:
         ]
         parts = [*([row[SETTING]] if row[SETTING] and SETTING not in above else []), *below]
         yield from (_plain(text, "dim") for text in _wrapped("; ".join(parts), width, "    ") if parts)
+
+
+def _columns(rows: Sequence[Mapping[str, Text]], names: Sequence[str]) -> list[list[Text]]:
+    """The cells of the named columns, row by row."""
+    cells = []
+    for row in rows:
+        cells.append([row[name] for name in names])
+    return cells
+
+
+def _columns_aligned(names: Sequence[str], rows: Sequence[Mapping[str, Text]]) -> Iterator[Text]:
+    """Lines of the named columns of the evidence; method and setting are texts, the others numbers."""
+    left = {place for place, name in enumerate(names) if name in (METHOD, SETTING)}
+    return _aligned([_plain(name) for name in names], _columns(rows, names), left)
 
 
 def _aligned(headings: Sequence[Text], rows: Sequence[Sequence[Text]], left: set[int]) -> Iterator[Text]:

@@ -158,10 +158,10 @@ def overview(study: Study, session: Session | None = None) -> Overview:
     known = {s.id: s for s in made.units}
     statuses = [known.get(unit.id) or _unread_status(unit, damaged.get(unit.id)) for unit in study.units]
     unread = {(unit.setup, method_label(unit.method or BASE)) for unit in study.units if unit.id not in known}
-    families = [
-        replace(family, score=None, setting=None, step=None) if (family.setup, family.label) in unread else family
-        for family in made.families
-    ]
+    families = []
+    for family in made.families:
+        is_known = (family.setup, family.label) not in unread
+        families.append(family if is_known else replace(family, score=None, setting=None, step=None))
     unknown = {"seconds_left": None, "seconds_left_range": None, "device_hours_left": None}
     return replace(made, units=statuses, families=families, **unknown)
 
@@ -187,17 +187,23 @@ def _unread_status(unit: Unit, damage: str | None) -> UnitStatus:
 
 
 def _overview(study: Study, session: Session | None) -> Overview:
-    found = [_family(study, family) for family in study.families()]
-    wanted = {unit_id: samples for family in found for unit_id, samples in family.wants.items()}
-    later = {unit_id: family.later for family in found for unit_id in family.candidates if family.later}
+    standings = [_family(study, family) for family in study.families()]
+    wanted: Wants = {}
+    later: dict[str, str] = {}
+    for family in standings:
+        wanted |= family.wants
+        if family.later:
+            later |= dict.fromkeys(family.candidates, family.later)
     costs = measure(study)
     claims = Claims(study.runs)
     claimed = {unit.id: held for unit in study.units if (held := claims.held(unit.id))}
     view = _View(study, wanted, later, costs, claimed)
     statuses = [view.unit_status(unit) for unit in study.units]
     states = {s.id: s.state for s in statuses}
-    families = [_family_status(family, states) for family in found]
+    families = [_family_status(family, states) for family in standings]
     running = [s for s in statuses if s.state == "running"]
+    # A unit whose checkpoints are being sampled is running too, but on what its evaluators hold: one evaluator works at
+    # many units in turn, so evaluators are counted by their processes.
     training = [s for s in running if s.phase not in (EVALUATING, RESCORING)]
     evaluators = len({each.holder for held in claimed.values() for each in held})
     placement = study.experiment.runtime.placement
@@ -205,7 +211,7 @@ def _overview(study: Study, session: Session | None) -> Overview:
         "CPU": sum([s.cpus for s in training] + [placement.cpus] * evaluators),
         "GPU": float(sum(s.gpus for s in training) + evaluators * placement.gpus),
     }
-    jobs, device = _jobs(study, view.left, states, found, costs), device_of(study)
+    jobs, device = _jobs(study, view.left, states, standings, costs), device_of(study)
     left = sweep_seconds(jobs, session.cluster if session else used) if running else None
     made = Overview(
         statuses,
@@ -244,17 +250,19 @@ def _family(study: Study, family: Family) -> _Family:
         return _Family(family, now.wants, best, EVALUATING, members)
     if not setup.evaluation.rescore:
         return _Family(family, now.wants, best)
-    chosen = {unit.id for unit in best.setting} if best else set()
+    rescored = {unit.id for unit in best.setting} if best else set()
     for setting in family:
         # A setting of several seeds may come to stand best only with its last seed: none of them is done before that.
         if len(setting) > 1 and not all(study.reader(unit).trained for unit in setting):
-            chosen |= {unit.id for unit in setting}
-    return _Family(family, now.wants, best, RESCORING, frozenset(chosen))
+            rescored |= {unit.id for unit in setting}
+    return _Family(family, now.wants, best, RESCORING, frozenset(rescored))
 
 
 def _family_status(family: _Family, states: Mapping[str, str]) -> FamilyStatus:
     first = family.settings[0][0]
-    counts = Counter(states[unit.id] for setting in family.settings for unit in setting)
+    counts: Counter[str] = Counter()
+    for setting in family.settings:
+        counts.update(states[unit.id] for unit in setting)
     name = method_label(first.method or BASE)
     if family.best is None:
         return FamilyStatus(first.setup, name, counts, None, None, None)
@@ -396,14 +404,14 @@ class _View:
 
 
 def _jobs(
-    study: Study, left: Mapping[str, Left | None], states: Mapping[str, str], found: list[_Family], costs: Costs
+    study: Study, left: Mapping[str, Left | None], states: Mapping[str, str], standings: list[_Family], costs: Costs
 ) -> list[Job]:
     """What is left: of the units, and of families once they are trained."""
     evaluator, jobs = study.experiment.runtime.placement, []
     for unit in study.units:
         if states[unit.id] not in ("done", "failed"):
             jobs.append(Job(unit, left[unit.id], evaluator))
-    for family in found:
+    for family in standings:
         if family.later:
             later = left_once_trained(study.experiment, family.settings, costs)
             jobs.append(Job(family.settings[0][0], later, evaluator))

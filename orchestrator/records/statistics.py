@@ -12,13 +12,13 @@ def auroc(values: Sequence[float], rewards: Sequence[float | None]) -> float | N
 
     Ties count half, rollouts without a reward not at all. None unless there are correct and incorrect ones.
     """
-    correct, wrong = (
-        [value for value, reward in zip(values, rewards, strict=True) if reward == side] for side in (1.0, 0.0)
-    )
+    correct = [value for value, reward in zip(values, rewards, strict=True) if reward == 1]
+    wrong = [value for value, reward in zip(values, rewards, strict=True) if reward == 0]
     if not correct or not wrong:
         return None
     # A correct value is above those that sort left of it and ties with those that sort up to its right end: both
     # together count every pair twice. In whole numbers, so that the order of the rollouts never shows in the result.
     ranked = np.sort(wrong)
-    below, up_to = (np.searchsorted(ranked, correct, side=side) for side in ("left", "right"))
+    below = np.searchsorted(ranked, correct, side="left")
+    up_to = np.searchsorted(ranked, correct, side="right")
     return int((below + up_to).sum()) / (2 * len(correct) * len(wrong))

@@ -32,7 +32,10 @@ def prune(study: Study) -> None:
         if scores.decided_by_family(study.experiment, first):
             final = family if state.settled and not state.wants else []
         else:
-            wanting = {unit_id for unit_id, samples in state.wants.items() if any(s.draw == 0 for s in samples)}
+            wanting = set()
+            for unit_id, samplings in state.wants.items():
+                if any(sampling.draw == 0 for sampling in samplings):
+                    wanting.add(unit_id)
             final = [[unit] for (unit,) in family if study.reader(unit).trained and unit.id not in wanting]
         for setting in final:
             _keep_best(study, setting)

@@ -107,11 +107,11 @@ class ContinuationProbe:
 
     def sample(self, prompts: Prompts, behavior: Behavior) -> Source:
         """The rollouts of step 0, graded and scored by the teacher, in prompt order."""
-        requests = [
-            Request(prompt.ids, SequenceKey(Purpose.TRAINING, self.spec.unit.seed, 0, index, sample))
-            for index, prompt in prompts
-            for sample in range(self.settings.prefixes)
-        ]
+        requests = []
+        for index, prompt in prompts:
+            for sample in range(self.settings.prefixes):
+                key = SequenceKey(Purpose.TRAINING, self.spec.unit.seed, 0, index, sample)
+                requests.append(Request(prompt.ids, key))
         training = self.spec.setup.training
         limits = Limits(training.max_response_tokens, support_size(self.spec.setup))
         rollouts = concatenate(list(self.engine.sampler().sample(requests, behavior, limits)))
@@ -126,19 +126,22 @@ class ContinuationProbe:
         for row, request in enumerate(source.rollouts.requests):
             prefix, key = source.rollouts.response(row)[:length], request.key
             ended = self.spec.setup.student.eos in prefix
-            continued = [
-                Request(
-                    (*request.prompt_ids, *prefix),
-                    SequenceKey(Purpose.CONTINUATION, key.seed, length, key.prompt, key.sample, draw),
-                )
-                for draw in range(0 if ended else self.settings.continuations)
-            ]
-            cuts.append(Cut(key.prompt, continued, source.grades[row]))
+            requests = []
+            for draw in range(0 if ended else self.settings.continuations):
+                own_key = SequenceKey(Purpose.CONTINUATION, key.seed, length, key.prompt, key.sample, draw)
+                requests.append(Request((*request.prompt_ids, *prefix), own_key))
+            cuts.append(Cut(key.prompt, requests, source.grades[row]))
         return cuts
 
     def outcomes(self, cuts: dict[str, list[Cut]], continuer: Owner, length: int) -> dict[Request, Outcome]:
         """What each continuation came to; a prefix that both behaviors share is continued once."""
-        requests = list(dict.fromkeys(r for own in cuts.values() for cut in own for r in cut.requests))
+        # Prefixes that are equal have equal requests, hence the same random numbers and the same continuations: each is
+        # sampled once, and counts for both behaviors.
+        distinct: dict[Request, None] = {}
+        for of_behavior in cuts.values():
+            for cut in of_behavior:
+                distinct |= dict.fromkeys(cut.requests)
+        requests = list(distinct)
         if not requests:
             return {}
         rollouts = self.generate(continuer, requests, length)

@@ -59,11 +59,11 @@ def gold_of(prompt: TrainingPrompt) -> Gold:
 
 def excerpts(prompts: Prompts, sources: dict[str, Source], rows: Sequence[int]) -> list[dict[str, Any]]:
     """The rollouts `rows`, one for each of the first prompts, of every behavior side by side."""
-    return [
-        {"prompt": prompt.problem.text, "gold": gold_of(prompt).answer}
-        | {name: _excerpt(source, row) for name, source in sources.items()}
-        for (_, prompt), row in zip(prompts, rows, strict=False)
-    ]
+    documents = []
+    for (_, prompt), row in zip(prompts, rows, strict=False):  # there are more prompts than rows
+        of_behaviors = {name: _excerpt(source, row) for name, source in sources.items()}
+        documents.append({"prompt": prompt.problem.text, "gold": gold_of(prompt).answer, **of_behaviors})
+    return documents
 
 
 def _excerpt(source: Source, row: int) -> dict[str, Any]:
