@@ -326,6 +326,7 @@ def forget_evaluation_errors(run: RunReader) -> None:
 
 def append_timing(run: RunReader, row: dict[str, Any]) -> None:
     """Append a row to the wall-clock log of a unit, with the time; needs no lease."""
+    run.path.mkdir(parents=True, exist_ok=True)  # an evaluator may be the first to work at an untrained student
     with (run.path / TIMING).open("a", encoding="utf-8") as file:
         file.write(_line(row | {"at": round(time.time(), 1)}))
 
