@@ -58,9 +58,9 @@ class Nodes:
         self.process.communicate()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def add(self) -> Node:
-        """Another node, which has joined when this returns."""
-        self.ask("add")
+    def add(self, **variables: str) -> Node:
+        """Another node, which has joined when this returns, with these variables in its environment."""
+        self.ask(f"add {json.dumps(variables)}")
         self.all.append(Node(**self.read()))
         return self.all[-1]
 
@@ -132,14 +132,17 @@ def keep(count: int) -> None:
     for node in nodes:
         tell(node)
     for line in sys.stdin:
-        what, _, pid = line.strip().partition(" ")
+        what, _, more = line.strip().partition(" ")
         if what == "add":
+            usual = dict(os.environ)
+            os.environ.update(json.loads(more))
             node = add()
+            os.environ.update(usual)
             cluster._wait_for_node(node)
             tell(node)
         else:
-            servers[int(pid)].kill()
-            servers[int(pid)].wait()  # the workers of a raylet live on as long as its process is not reaped
+            servers[int(more)].kill()
+            servers[int(more)].wait()  # the workers of a raylet live on as long as its process is not reaped
             say()
     for node in cluster.list_all_nodes():
         node.kill_all_processes(check_alive=False, allow_graceful=False, wait=True)

@@ -43,8 +43,7 @@ def made_here(experiment: Experiment, runs: Path) -> Pairs:
     """Student and teacher of each setup; those that are not there are made in this process."""
     for setup in experiment.setups.values():
         for model in (setup.student, setup.teacher):
-            folder = folder_of(model, setup, runs)
-            if not folder.is_dir():
+            if model.recipe is not None and not (folder := folder_of(model, setup, runs)).is_dir():
                 build(model_identity(model, setup), folder)
     return prepare(experiment.setups, runs, lambda *_: None)
 
