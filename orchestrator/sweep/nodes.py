@@ -70,10 +70,10 @@ class FitNodes(AnyNode):
         """Ask all nodes. UserError that names the first that lacks something."""
         for node_id, node in self._alive().items():
             self._ask(node_id, name_of(node))
-        for node in self._nodes.values():
+        for node_id, node in self._nodes.items():
             # Fetching the models of a hub takes as long as it takes; what hangs then is Ctrl-C's business.
             self._hear(node, None if any(each.hub for each in self.requirements) else ANSWERS_WITHIN_S)
-            if node.lack is not None:
+            if node.lack is not None and node_id in self._alive():
                 raise node.lack.on(node.name)
 
     def capacity(self) -> dict[str, float]:
