@@ -13,7 +13,7 @@ from analysis.figures.curves import ScoredSetting, Z
 from orchestrator.experiment.methods import METHODS, REFERENCE
 from orchestrator.experiment.units import Unit
 from orchestrator.records.rundir import ROLLOUTS, RunReader
-from orchestrator.records.statistics import auroc
+from orchestrator.records.statistics import Floats, auroc
 from orchestrator.selection.study import Study
 
 POOLED_STEPS = 25  # paper, "Additional Warmup Diagnostics"
@@ -70,19 +70,21 @@ def _point(study: Study, setting: ScoredSetting, unit: Unit) -> SupportPoint | N
 def _pool(run: RunReader) -> tuple[float, float, float, float | None, float | None] | None:
     """What a point says of a run's first rollouts, its margins last; None where the AUROC is missing."""
     rows = [row for row in takewhile(lambda row: row["step"] < POOLED_STEPS, run.rollouts()) if _is_scored(row)]
-    separability = _separability(rows)
+    names = ("step", "length", "teacher_log_prob", "log_ratio", "reward")
+    columns = {name: np.array([row[name] for row in rows], dtype=float) for name in names}
+    separability = _separability(columns)
     if separability is None:
         return None
-    reward = sum(row["reward"] for row in rows) / len(rows)
-    steps = sorted({row["step"] for row in rows})
+    reward, steps = float(columns["reward"].mean()), np.unique(columns["step"])
     if len(steps) < 2:
-        return _log_prob(rows), separability, reward, None, None
+        return _log_prob(columns), separability, reward, None, None
     log_probs, separabilities = [], []  # each with one of the steps left out
     for step in steps:
-        others = [row for row in rows if row["step"] != step]
+        kept = columns["step"] != step
+        others = {name: column[kept] for name, column in columns.items()}
         log_probs.append(_log_prob(others))
         separabilities.append(_separability(others))
-    return _log_prob(rows), separability, reward, jackknife_margin(log_probs), jackknife_margin(separabilities)
+    return _log_prob(columns), separability, reward, jackknife_margin(log_probs), jackknife_margin(separabilities)
 
 
 def jackknife_margin(left_out: Sequence[float | None]) -> float | None:
@@ -97,13 +99,13 @@ def jackknife_margin(left_out: Sequence[float | None]) -> float | None:
     return Z * float(np.sqrt((len(values) - 1) * np.var(values)))
 
 
-def _log_prob(rows: Sequence[Mapping[str, Any]]) -> float:
+def _log_prob(columns: Mapping[str, Floats]) -> float:
     """Mean over tokens."""
-    return sum(row["length"] * row["teacher_log_prob"] for row in rows) / sum(row["length"] for row in rows)
+    return float((columns["length"] * columns["teacher_log_prob"]).sum() / columns["length"].sum())
 
 
-def _separability(rows: Sequence[Mapping[str, Any]]) -> float | None:
-    return auroc([row["log_ratio"] for row in rows], [row["reward"] for row in rows])
+def _separability(columns: Mapping[str, Floats]) -> float | None:
+    return auroc(columns["log_ratio"], columns["reward"])
 
 
 def _is_scored(row: dict[str, Any]) -> bool:
