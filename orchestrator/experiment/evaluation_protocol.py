@@ -66,8 +66,11 @@ def problems_wanted(evaluation: Evaluation, benchmark: str) -> int:
 
 def rung_sizes(full: Sequence[int]) -> list[tuple[int, ...]]:
     """Samples for each problem at each rung, by benchmark; the last rung is `full`, and none repeats another."""
-    sizes = (tuple(-(-n * share.numerator // share.denominator) for n in full) for share in SHARES)
-    return list(dict.fromkeys(sizes))
+    sizes: dict[tuple[int, ...], None] = {}
+    for share in SHARES:
+        # In whole numbers, rounded up: n of every benchmark is small, and each rung wants a sample at least.
+        sizes[tuple(-(-n * share.numerator // share.denominator) for n in full)] = None
+    return list(sizes)
 
 
 class Sampling(NamedTuple):

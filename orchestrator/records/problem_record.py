@@ -44,13 +44,15 @@ def merge(parts: Sequence[ProblemRecord]) -> ProblemRecord:
         return parts[0]
     assert len({part.problem for part in parts}) == 1
     answers: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for part in parts:
         answers.update(part.answers)
+        counts.update({name: getattr(part, name) for name in COUNTS})
     return ProblemRecord(
         problem=parts[0].problem,
         answers=dict(sorted(answers.items())),
         lengths=_merge_lengths(parts),
-        **{name: sum(getattr(part, name) for part in parts) for name in COUNTS},
+        **counts,
     )
 
 
