@@ -140,6 +140,16 @@ def test_a_stale_heartbeat_of_another_host_does_not(path: Path) -> None:
     Lease(path).release()
 
 
+@pytest.mark.parametrize("ahead_s", [-3600.0, 3600.0])
+def test_the_clock_of_this_host_does_not_matter(ahead_s: float, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_heartbeat(path, HEARTBEAT_S)
+    leave_heartbeat(path.parent / "other" / "dead.lock", STALE_AFTER_S + 1)
+    clock = time.time
+    monkeypatch.setattr(time, "time", lambda: clock() + ahead_s)
+    assert holder_of(path) is not None
+    assert holder_of(path.parent / "other" / "dead.lock") is None
+
+
 @pytest.mark.parametrize("text", ["", '{"host": "ano'])
 def test_a_torn_note_holds_nothing(text: str, path: Path) -> None:
     leave_heartbeat(path, 0.0, text)
