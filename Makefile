@@ -5,6 +5,8 @@ TORCH ?= auto
 BIN := .venv/bin
 LOCK := docker/lock
 
+# Processes that start often, trials and evaluators, must not compile their libraries each time.
+unexport PYTHONDONTWRITEBYTECODE
 export OMP_NUM_THREADS = 1
 export TOKENIZERS_PARALLELISM = false
 

@@ -89,7 +89,7 @@ def play(suites: tuple[Suite, ...], correct: list[list[Ints]], sizes: list[tuple
             counts = [
                 _counts(right[rung][alive], n, suite.n) for right, n, suite in zip(correct, size, suites, strict=True)
             ]
-            alive = alive[race.survivors(counts, error, candidates, len(sizes))]
+            alive = alive[race.survivors(counts, error, len(sizes))]
     pick, best = int(alive[means[alive].argmax()]), int(means.argmax())
     share = generations / (candidates * _cost(suites, full))
     return Outcome(pick, best, float(means[best] - means[pick]), share, tuple(counted))

@@ -23,14 +23,14 @@ from orchestrator.planning.ranges import Range
 # Checkpoints of a family → share of the full protocol's generations, where checkpoints differ much and hardly at all.
 SIMULATED: dict[int, tuple[float, float]] = {
     1: (1.0, 1.0),
-    2: (0.52, 0.56),
-    3: (0.38, 0.43),
-    10: (0.28, 0.33),
-    20: (0.28, 0.37),
-    60: (0.14, 0.25),
-    120: (0.10, 0.21),
-    180: (0.08, 0.19),
-    300: (0.07, 0.18),
+    2: (0.53, 0.55),
+    3: (0.38, 0.39),
+    10: (0.25, 0.26),
+    20: (0.22, 0.27),
+    60: (0.11, 0.17),
+    120: (0.07, 0.14),
+    180: (0.06, 0.13),
+    300: (0.055, 0.12),
 }
 SIMULATED_FIRST_RUNG = 1 / 32  # share of the full generations that every checkpoint got in the simulation
 SIMULATED_GENERATIONS = 126_336  # of one checkpoint under the full protocol

@@ -68,13 +68,11 @@ def family_state(study: Study, family: Family) -> FamilyState:
 def _next_rung(study: Study, family: Family) -> Wants:
     """The samples that the first incomplete rung of a family's race still needs; nothing once the race is over.
 
-    The race is replayed from its beginning, each rung on the counts as they were when that rung was complete. The
-    error of a race is spread over all comparisons it may make, hence over all checkpoints that entered it.
+    The race is replayed from its beginning, each rung on the counts as they were when that rung was complete.
     """
     setup = study.setup_of(family[0][0])
     rungs = evaluation_protocol.rungs(setup.evaluation)
     rivals = [(setting, step) for setting in family for step in scores.evaluated_steps(study, setting)]
-    entered = len(rivals)
     for rung in rungs[:-1]:
         if len(rivals) < 2:
             break  # a checkpoint that is left alone skips the rungs between and gets all samples at once
@@ -83,7 +81,7 @@ def _next_rung(study: Study, family: Family) -> Wants:
             return needed
         if len(rivals) > 1:  # else the others have just left, and there is nothing to compare
             counts = [_counts(study, benchmark, rivals, n) for benchmark, n in rung.items()]
-            alive = race.survivors(counts, setup.evaluation.error, entered, len(rungs))
+            alive = race.survivors(counts, setup.evaluation.error, len(rungs))
             rivals = [rival for rival, lives in zip(rivals, alive, strict=True) if lives]
     _, needed = _able_rivals(study, rivals, rungs[-1])
     return needed

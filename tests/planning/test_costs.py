@@ -13,7 +13,7 @@ from orchestrator.engines import catalog
 from orchestrator.engines.memory import decoder
 from orchestrator.errors import UserError
 from orchestrator.experiment.load import load_experiment
-from orchestrator.planning import as_json, plan
+from orchestrator.planning import as_json, evaluation_cost, plan
 from orchestrator.planning.costs import BLENDED, PLAIN, SetupCosts
 from orchestrator.planning.lengths import LAWS, Law, Lengths
 from orchestrator.planning.ranges import SCENARIOS, Range, Scenario
@@ -32,6 +32,18 @@ SWEEP = {
     "other": (59, 99, 199),
 }
 FULL, ADAPTIVE, TOTAL = (5950, 13440, 31310), (630, 2140, 6870), (1100, 3100, 9500)
+# Checkpoints of a family → share of the generations, where they differ much and hardly at all; 9.7 to 21 % in all.
+RACES = {
+    1: (1.0, 1.0),
+    2: (0.52, 0.56),
+    3: (0.38, 0.43),
+    10: (0.28, 0.33),
+    20: (0.28, 0.37),
+    60: (0.14, 0.25),
+    120: (0.10, 0.21),
+    180: (0.08, 0.19),
+    300: (0.07, 0.18),
+}
 DAYS_ON_8 = (6, 16, 49)
 
 
@@ -159,8 +171,12 @@ def test_a_gpu_of_less_bandwidth_takes_longer_and_one_too_small_is_refused() -> 
 # --- the paper's sweep with SGLang ---
 
 
-def test_the_papers_sweep_lands_where_published_figures_put_it() -> None:
+def test_the_papers_sweep_lands_where_published_figures_put_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reference figures are those of races that take RACES of the samples; ours take less."""
+    ours = as_json.totals(sglang("evaluation.budget=adaptive"))
+    monkeypatch.setattr(evaluation_cost, "SIMULATED", RACES)
     total = as_json.totals(sglang("evaluation.budget=adaptive"))
+    assert all(ours["chosen_gpu_hours"][s] < total["chosen_gpu_hours"][s] for s in SCENARIOS)
     for phase, expected in SWEEP.items():
         assert near(expected, total["gpu_hours"][phase]), phase
     assert near(TOTAL, total["chosen_gpu_hours"])

@@ -196,7 +196,7 @@ def test_the_chosen_hours_are_those_of_the_chosen_budget() -> None:
     assert total["gpu_hours"]["rescore"] == {"low": 0, "mid": 0, "high": 0}
     assert totals.total_gpu_hours(planned("quickstart")) is None
     assert "Chosen: adaptive with rescore true." in shown(races, 80)
-    assert shown(races, 80).count("39,400 – 107,000") == 3, "what is chosen, on a GPU and on this engine"
+    assert shown(races, 80).count("35,300 – 88,300") == 3, "what is chosen, on a GPU and on this engine"
 
 
 def test_the_last_step_is_a_checkpoint_too() -> None:
