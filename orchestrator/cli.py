@@ -118,7 +118,7 @@ def _detach(study: Study, options: argparse.Namespace) -> int:
 
     address, more = options.address, ["--yes"]  # whoever had to be asked was asked
     if options.max_gpu_hours is not None:
-        more += ["--max-gpu-hours", f"{options.max_gpu_hours:g}"]
+        more += ["--max-gpu-hours", repr(options.max_gpu_hours)]
     if (address or "").startswith(JOB_SERVERS):
         if not options.detach:
             raise refuse("--address", address, "--detach beside the address of a job server, else auto or HOST:PORT")

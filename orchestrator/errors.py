@@ -25,7 +25,7 @@ class WrongWeights(RuntimeError):
 
 
 class ClusterDied(RuntimeError):
-    """Processes that a sweep's private cluster cannot do without are gone."""
+    """Processes that a sweep's cluster cannot do without are gone."""
 
 
 LONGEST_VALUE = 80  # characters of a value in a message

@@ -1,4 +1,7 @@
-"""The whole page: one file that asks nothing of any network, the same bytes for the same run directories."""
+"""What `trb report` writes: report.html, one file that asks nothing of any network.
+
+It has the same bytes for the same run directories.
+"""
 
 from __future__ import annotations
 

@@ -36,12 +36,17 @@ def detach(study: Study, options: list[str], say: Say) -> int:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
         )
-    while process.poll() is None:
-        if any(each.holder.is_here and each.holder.pid == process.pid for each in _drivers(study)):
-            say(f"process {process.pid} goes on in the background; what it prints: {log}")
-            _say_commands(study, say)
-            return 0
-        time.sleep(LOOK_S)
+    try:
+        while process.poll() is None:
+            if any(each.holder.is_here and each.holder.pid == process.pid for each in _drivers(study)):
+                say(f"process {process.pid} goes on in the background; what it prints: {log}")
+                _say_commands(study, say)
+                return 0
+            time.sleep(LOOK_S)
+    except KeyboardInterrupt:
+        process.terminate()
+        process.wait()
+        raise
     ended = log.read_text(encoding="utf-8", errors="replace")
     print(ended, end="", file=sys.stderr if process.returncode else sys.stdout)
     return process.returncode
@@ -62,7 +67,7 @@ def detach_as_job(study: Study, address: str, options: list[str], say: Say) -> i
 
 
 def cancel(study: Study, say: Say) -> int:
-    """Ask every driver of the experiment to stop, and wait until it has; 1 where there is none."""
+    """Ask every driver of the experiment to stop, and wait until it has. UserError where there is none."""
     drivers = _drivers(study)
     if not drivers:
         raise UserError(f"{study.experiment.name}: nothing to cancel — no trb submit of it runs in {study.runs}")

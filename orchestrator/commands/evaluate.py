@@ -121,8 +121,10 @@ def _document(options: argparse.Namespace, setup: Setup, records: dict[str, list
 
 def _folder_of(options: argparse.Namespace, setup: Setup, model: ModelFolder) -> Path:
     """A folder of its own for each model, by its content, setup and way of evaluating it, among the results."""
-    asked = {key: getattr(options, key) for key in ("revision", "stops_as", "seed", "step")}
-    asked["sha256"] = None if options.revision else folder_sha256(Path(model.path))
+    asked = {key: getattr(options, key) for key in ("stops_as", "seed", "step")}
+    # A hub's snapshot lies in a folder named by its commit.
+    local = Path(options.model).is_dir()
+    asked["model"] = folder_sha256(Path(model.path)) if local else [options.model, Path(model.path).name]
     asked["setup"], asked["ids"] = asdict(setup), evaluation_ids(setup)
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(options.model).resolve().name or options.model)
     return options.runs.resolve() / "results" / "eval" / f"{name}-{digest(asked)}"

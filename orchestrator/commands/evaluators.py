@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -32,17 +33,19 @@ def run_evaluators(evaluation: ModelEvaluation, count: int, done: Callable[[], N
     Raises what an evaluator raised. What is there stays, and another call goes on from it.
     """
     evaluation.begin()
-    if not evaluation.pending():
-        return
-    if count == 1:
-        for _ in _causes(evaluation):
-            done()
-    else:
-        _side_by_side(evaluation, count, done)
-    if error := evaluation.error():
-        raise UserError(error)
-    if evaluation.pending():
-        raise UserError("eval: an evaluator died — the same command goes on from what is there")
+    while evaluation.pending():
+        if count == 1:
+            for _ in _causes(evaluation):
+                done()
+        else:
+            _side_by_side(evaluation, count, done)
+        if error := evaluation.error():
+            raise UserError(error)
+        if evaluation.pending():
+            # Another command works on the rest, or an evaluator died with a slice in its hands.
+            if not evaluation.at_work():
+                raise UserError("eval: an evaluator died — the same command goes on from what is there")
+            time.sleep(LOOK_S)
 
 
 def _side_by_side(evaluation: ModelEvaluation, count: int, done: Callable[[], None]) -> None:

@@ -1,6 +1,7 @@
 """Experiment → units of work, each with an id that says what training produces.
 
-Same id ⇒ same training, so units are shared between experiments and only what is missing runs.
+Same id ⇒ same training, so units are shared between experiments and only what is missing runs. What an id is made of
+stands in `identity`.
 """
 
 from __future__ import annotations

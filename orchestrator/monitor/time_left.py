@@ -120,9 +120,9 @@ def sweep_seconds(jobs: Sequence[Job], capacity: Mapping[str, float]) -> Range |
         work.append(job.left.sampling / _side_by_side(job.evaluator, capacity))
         chains.setdefault(job.unit.id, NOTHING)
         chains[job.unit.id] += job.left.training
-    for job in jobs:
-        if job.unit.depends_on:  # units that others wait for depend on none themselves
-            chains[job.unit.id] += Range.total(chains.get(needed, NOTHING) for needed in job.unit.depends_on)
+    for unit in {job.unit.id: job.unit for job in jobs}.values():
+        if unit.depends_on:  # units that others wait for depend on none themselves
+            chains[unit.id] += Range.total(chains.get(needed, NOTHING) for needed in unit.depends_on)
     busy = Range.total(work)
     return Range.of(lambda s: max([busy.at(s), *(chain.at(s) for chain in chains.values())]))
 

@@ -1,6 +1,7 @@
 """The processes that drive sweeps in a runs folder: a lease for each `trb submit`, and how to ask one to stop.
 
-A request is a file beside the lease. So it reaches a driver on whatever machine sees the folder, without a port.
+A request, of `trb cancel`, is a file beside the lease. So it reaches a driver on whatever machine sees the folder,
+without a port.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Driver:
 
 
 class Driving:
-    """This process drives the experiment of that name until `end`; `stop` is called once if somebody asks for it."""
+    """This process drives the experiment of that name until `end`; `stop` is called whenever somebody asks for it."""
 
     def __init__(self, runs: Path, name: str, stop: Callable[[], None]):
         folder = _folder(runs)
@@ -51,14 +52,17 @@ class Driving:
         """Others no longer find this driver."""
         self._ended.set()
         self._thread.join()
-        self._request.unlink(missing_ok=True)
         self._lease.release(remove=True)
+        self._answer()  # what was asked since the last look
 
     def _look(self) -> None:
         while not self._ended.wait(LOOK_S):
-            if self._request.exists():
-                self._stop()
-                return
+            self._answer()
+
+    def _answer(self) -> None:
+        if self._request.exists():
+            self._request.unlink(missing_ok=True)
+            self._stop()
 
 
 def drivers_of(runs: Path, name: str) -> list[Driver]:

@@ -1,4 +1,4 @@
-"""A limit on the device-hours of an experiment: whether another piece of work may begin.
+"""A limit on the device-hours of an experiment, `trb submit --max-gpu-hours`: whether another piece of work may begin.
 
 A piece is what is committed together: the training of a unit up to its next checkpoint, or a slice of an evaluation.
 """

@@ -1,4 +1,7 @@
-"""An evaluator as a process of the sweep: signs of life, and what becomes of a slice that cannot be sampled."""
+"""An evaluator (`trial.evaluation_loop`) as a process of the sweep.
+
+It gives signs of life, and says what becomes of a slice that cannot be sampled.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The nodes of a cluster that is not the sweep's own: which of them have what it needs, and may be given work.
 
-All are asked before anything starts. One that joins later is asked as soon as it is seen, and gets work once it has
-answered. What lacks something is asked again now and then, since a file system may be mounted late.
+All are asked for the `requirements` before anything starts. One that joins later is asked as soon as it is seen, and
+gets work once it has answered. What lacks something is asked again now and then, since a file system may be mounted
+late.
 """
 
 from __future__ import annotations
@@ -100,7 +101,8 @@ class FitNodes(AnyNode):
         alive = self._alive()
         for node_id, found in alive.items():
             node = self._nodes.get(node_id)
-            if node is None or (node.lack and time.monotonic() > node.asked_at + ASKED_AGAIN_AFTER_S):
+            waited = node is not None and time.monotonic() > node.asked_at + ASKED_AGAIN_AFTER_S
+            if node is None or (node.lack and node.question is None and waited):
                 self._ask(node_id, name_of(found))
             elif node.question is not None and ray.wait([node.question], timeout=0)[0]:
                 before = node.lack

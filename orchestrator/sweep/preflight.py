@@ -1,4 +1,7 @@
-"""Known before Ray takes seconds to start: whether there is a folder to write to, room on its disk, and a cluster."""
+"""Known before Ray takes seconds to start: whether there is a folder to write to, room on its disk, and a cluster.
+
+Asked of this machine alone; what the nodes of a cluster must have stands in `requirements`, and `nodes` asks for it.
+"""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from orchestrator.records.lease import LeaseHeld
 from orchestrator.records.provenance import provenance
 from orchestrator.records.pulse import Beat, pulse_path, read_beat
 from orchestrator.records.writer import RunWriter, forget_evaluation_errors
-from orchestrator.selection.pending_slices import pending_slices
+from orchestrator.selection.pending_slices import PendingSlice, pending_slices
 from orchestrator.selection.retention import prune
 from orchestrator.selection.study import Study
 from orchestrator.sweep.budget import Budget, spending
@@ -183,15 +183,20 @@ class SweepSearcher(Searcher, tune.Stopper):
         """What is still to be sampled; lets go of checkpoints of which nothing is."""
         prune(self._study.snapshot())
         pending = list(pending_slices(self._study.snapshot()))
-        return SlicesLeft(len(pending), self._elsewhere({part.unit.id for part in pending}))
+        return SlicesLeft(len(pending), self._elsewhere(pending))
 
-    def _elsewhere(self, units: Iterable[str]) -> int:
-        """How many slices of these units processes that are not of this sweep have claimed."""
+    def _elsewhere(self, pending: Iterable[PendingSlice]) -> int:
+        """How many slices of these evaluations processes that are not of this sweep have claimed."""
         runs = self._study.runs
+        wanted = {(part.unit.id, part.evaluation_id, part.sampling.step) for part in pending}
         beats = [read_beat(pulse_path(runs, name)) for name in self.names()]
         ours = {(beat.host, beat.pid) for beat in beats if beat is not None}
-        holders = [held.holder for unit_id in units for held in Claims(runs).held(unit_id)]
-        return sum((holder.host, holder.pid) not in ours for holder in holders)
+        count = 0
+        for unit_id in {unit_id for unit_id, _, _ in wanted}:
+            for held in Claims(runs).held(unit_id):
+                asked = (unit_id, held.evaluation_id, held.step) in wanted
+                count += asked and (held.holder.host, held.holder.pid) not in ours
+        return count
 
 
 class _Lately:

@@ -50,6 +50,10 @@ class ModelEvaluation:
         """The slices that are not there yet."""
         return list(pending_slices(self._study().snapshot()))
 
+    def at_work(self) -> bool:
+        """Whether some process has begun a slice."""
+        return bool(Claims(self.folder.parent).held(self.folder.name))
+
     def evaluate(self) -> Iterator[PendingSlice]:
         """Take one slice after the other that nobody else has begun. Raises EvaluationFailed."""
         loop = EvaluationLoop(self._study(), lambda _: self._open(), ATTEMPTS)

@@ -91,7 +91,9 @@ class TorchSampler:
                 if size == 1:
                     raise
             if rollouts is None:  # outside of the handler, whose traceback would keep the tensors alive
-                size = self._most = max(1, min(size, len(left)) // 2)
+                full = len(left) >= size
+                size = max(1, min(size, len(left)) // 2)
+                self._most = size if full else self._most  # a short rest says little of whole batches
                 torch.cuda.empty_cache()
                 logger.warning("not enough memory: going on with %d sequences at once", size)
                 continue
