@@ -2,8 +2,8 @@
 
 A mistake, a diverged run or a programming error would be the same again; a process, a node or a device that was lost
 would not. A process that is killed comes to no such answer: Tune sees that it is gone and makes another attempt, up
-to `tuner.ATTEMPTS` (what happens after a kill stands in `sweep/__init__.py`). Called where the attempt ran, so that
-torch and Ray are imported already.
+to `tuner.ATTEMPTS`, that goes on from the unit's last commit (more of what happens after a kill stands in
+`sweep/__init__.py`). Called where the attempt ran, so that torch and Ray are imported already.
 """
 
 from __future__ import annotations
