@@ -24,6 +24,8 @@ from orchestrator.sweep.scratch import scratch_folder
 from orchestrator.sweep.vital import Head, OwnServers, exit_at_once, watched
 from orchestrator.workers.placement import bundles
 
+logger = logging.getLogger(__name__)
+
 OBJECT_STORE_BYTES = 512 * 2**20
 WORKER_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "RAY_AIR_NEW_OUTPUT": "0"}
 
@@ -53,6 +55,7 @@ def cluster(address: str | None) -> Iterator[None]:
 
 @contextmanager
 def _ray(address: str | None, options: dict[str, Any]) -> Iterator[None]:
+    ray_worker.print_to_stdstream = _note_of_servers
     try:
         ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **options)
     except (ConnectionError, RuntimeError) as error:
@@ -71,6 +74,15 @@ def _ray(address: str | None, options: dict[str, Any]) -> Iterator[None]:
         raise
     else:
         ray.shutdown()
+
+
+def _note_of_servers(data: dict[str, Any], **_: Any) -> None:
+    """What Ray's servers tell every driver, such as the last lines of a dead raylet's log.
+
+    Ray would print it in the midst of the live table, and into what a pipe reads. What it means for the sweep is said
+    where the sweep notices it, in the `error.txt` of a unit or as the command's last line.
+    """
+    logger.info("Ray says: %s", "\n".join(data["lines"]))
 
 
 def _head(address: str) -> str:
