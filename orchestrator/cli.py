@@ -99,11 +99,11 @@ def _plan(options: argparse.Namespace) -> int:
 def _submit(options: argparse.Namespace) -> int:
     from orchestrator.commands.spending import confirm
     from orchestrator.commands.submit import submit
-    from orchestrator.engines.catalog import require
+    from orchestrator.engines.catalog import require_all
 
     study = _load(options, notes=True)
     for setup in study.experiment.setups.values():
-        require(setup.engine.rollout)
+        require_all(setup.engine)
     confirm(study, options.yes, options.max_gpu_hours)
     own = ["--yes"] if options.yes else []
     own += [] if options.address is None else ["--address", options.address]

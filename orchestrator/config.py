@@ -284,9 +284,9 @@ class Probe:
 class Engine:
     """What generates and what learns."""
 
-    rollout: Annotated[EngineName, "Engine that samples."] = "torch"
-    learner: Annotated[TorchEngine, "Engine that trains."] = "torch"
-    dtype: Annotated[Dtype, "Numbers of the forward passes; the learner's master weights are float32."] = "bfloat16"
+    sampler: Annotated[EngineName, "Engine that samples."] = "torch"
+    trainer: Annotated[TorchEngine, "Engine that trains; the teacher scores on it too."] = "torch"
+    dtype: Annotated[Dtype, "Numbers of the forward passes; the trainer's master weights are float32."] = "bfloat16"
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from rich.markup import escape
 from orchestrator.config import Experiment, Model, Setup
 from orchestrator.cores import cores_here
 from orchestrator.data.benchmarks import load_benchmark
-from orchestrator.engines.catalog import require
+from orchestrator.engines.catalog import require_all
 from orchestrator.engines.memory import needs_gpu
 from orchestrator.grading.grader import Grader
 from orchestrator.models import checkpoints, making
@@ -163,8 +163,8 @@ def _placement(experiment: Experiment) -> Finding:
 
 
 def _engine(name: str, setup: Setup) -> Finding:
-    require(setup.engine.rollout)
-    return Finding(f"{name} engine", "ok", f"{setup.engine.rollout} samples, {setup.engine.learner} trains")
+    require_all(setup.engine)
+    return Finding(f"{name} engine", "ok", f"{setup.engine.sampler} samples, {setup.engine.trainer} trains")
 
 
 def _setup_checks(

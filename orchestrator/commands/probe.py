@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from orchestrator.commands.watching import building
-from orchestrator.engines.catalog import require
+from orchestrator.engines.catalog import require_all
 from orchestrator.errors import UserError
 from orchestrator.experiment.probe import LOGS, probe_unit
 from orchestrator.experiment.units import Unit
@@ -29,7 +29,7 @@ def run_probes(study: Study, console: Console) -> None:
         return
     setups = {unit.setup: study.setup_of(unit) for unit in missing}
     for name, setup in setups.items():  # a probe reads training prompts and no benchmark
-        require(setup.engine.rollout)
+        require_all(setup.engine)
         prepare.check_training_data(name, setup.data, study.experiment.data_dir)
         prepare.check_models(name, setup, study.runs)
     study.runs.mkdir(parents=True, exist_ok=True)

@@ -6,11 +6,13 @@ Their names stand here, in `config.EngineName`, and with what they cost in `plan
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
+from orchestrator import config
 from orchestrator.engines.interface import Engine, Job, OpenEngine
 from orchestrator.errors import refuse
 from orchestrator.start_up import quick_imports
@@ -22,13 +24,17 @@ Role = Literal["sampler", "scorer", "trainer"]
 class EngineInfo:
     """What an engine can do.
 
-    `blends`: it can sample from behaviors that need the teacher. `module` has a function `open_engine(job)`; where it
-    is None, the engine is planned with and does not exist here yet.
+    `blends`: it can sample from behaviors that need the teacher. `keyed`: a call that is made again, in any process and
+    any batch, gives the same bytes; otherwise samples of the same law. `module` has a function `open_engine(job)`;
+    where it is None, the engine is planned with and does not exist here yet. `packages` are those that the default
+    install lacks and that it imports.
     """
 
     roles: frozenset[Role]
     blends: bool
+    keyed: bool
     module: str | None
+    packages: tuple[str, ...] = ()
 
 
 ENGINES: Mapping[str, EngineInfo] = MappingProxyType(
@@ -36,11 +42,13 @@ ENGINES: Mapping[str, EngineInfo] = MappingProxyType(
         "torch": EngineInfo(
             roles=frozenset({"sampler", "scorer", "trainer"}),
             blends=True,
+            keyed=True,
             module="orchestrator.engines.torch.engine",
         ),
         "sglang": EngineInfo(
             roles=frozenset({"sampler"}),
-            blends=True,
+            blends=False,
+            keyed=False,
             module=None,
         ),
     }
@@ -52,9 +60,16 @@ def able(*roles: Role) -> list[str]:
     return [name for name, info in ENGINES.items() if info.roles >= set(roles)]
 
 
+def sampler_of(chosen: str, teacher_decodes: bool) -> str:
+    """The engine that samples where `chosen` is configured: one that blends where that one cannot and has to."""
+    if ENGINES[chosen].blends or not teacher_decodes:
+        return chosen
+    return next(name for name in able("sampler") if ENGINES[name].blends)
+
+
 def open_engine(name: str, job: Job) -> Engine:
     """The engine of that name, opened in this process; its libraries are imported here and not before."""
-    require(name)
+    require("engine", name)
     module = ENGINES[name].module
     assert module is not None
     with quick_imports():
@@ -62,9 +77,18 @@ def open_engine(name: str, job: Job) -> Engine:
     return opener(job)
 
 
-def require(name: str) -> None:
-    """Raise UserError for a sampler that `trb plan` knows and nothing can be run with yet."""
-    if ENGINES[name].module is None:
-        there = ", ".join(engine for engine, info in ENGINES.items() if info.module is not None)
-        expected = f"{there}: trb plan knows what {name} would cost, and nothing runs on it yet"
-        raise refuse("engine.rollout", name, expected)
+def require_all(engine: config.Engine) -> None:
+    """Raise UserError on the first engine of a setup that nothing can be run with here."""
+    require("engine.sampler", engine.sampler)
+    require("engine.trainer", engine.trainer)
+
+
+def require(key: str, name: str) -> None:
+    """Raise UserError that names `key` where its engine can be planned with, and nothing can be run with it here."""
+    info = ENGINES[name]
+    there = ", ".join(engine for engine, other in ENGINES.items() if other.module is not None and not other.packages)
+    if info.module is None:
+        raise refuse(key, name, f"{there}: trb plan knows what {name} would cost, and nothing runs on it yet")
+    missing = [package for package in info.packages if importlib.util.find_spec(package) is None]
+    if missing:
+        raise refuse(key, name, f"{there}, or make setup-engines first: {', '.join(missing)} is not installed here")

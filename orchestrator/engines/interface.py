@@ -91,6 +91,13 @@ class Sampler(Protocol):
         """Sample from these weights of the student from now on."""
         ...
 
+    def release(self) -> None:
+        """Give back the memory that only sampling needs; what is loaded or sampled next takes it again.
+
+        The weights that were loaded are forgotten.
+        """
+        ...
+
     def log_probs(self, ids: Sequence[int]) -> list[float]:
         """log p at T = 1 of each of the ids but the first, after those before it, under the loaded weights."""
         ...
@@ -153,6 +160,10 @@ class Engine(Protocol):
     def scorer(self) -> Scorer: ...
 
     def trainer(self) -> Trainer: ...
+
+    def close(self) -> None:
+        """Let go of the models, and end the processes that it started. Its roles are of no use afterwards."""
+        ...
 
 
 class OpenEngine(Protocol):

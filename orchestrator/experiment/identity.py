@@ -15,7 +15,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orchestrator.config import Data, Model, Optimizer, Setup
+from orchestrator.config import Data, Engine, Model, Optimizer, Setup
 from orchestrator.data.benchmarks import BENCHMARKS, benchmark_of
 from orchestrator.grading.grader import GRADER_VERSION
 
@@ -28,7 +28,6 @@ SHAPE = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "tied")
 VOCABULARY = ("size", "valid")
 PROMPT = ("kind", "system", "enable_thinking")
 DATA = ("source", "revision", "order_seed")
-ENGINE = ("rollout", "learner", "dtype")
 TRAINING = ("prompts_per_step", "samples_per_prompt", "max_prompt_tokens", "max_response_tokens")
 OPTIMIZER = ("lr", "beta1", "beta2", "eps", "weight_decay", "clip", "warmup_steps")
 OBJECTIVE = ("objective", "top_k", "steps", "checkpoint_every")
@@ -90,7 +89,7 @@ def base_identity(setup: Setup, models: Models) -> dict[str, Any]:
         "student": models["student"],
         "eos": [setup.student.eos, setup.teacher.eos],
         "vocabulary": part(setup.vocabulary, VOCABULARY),
-        "engine": setup.engine.rollout,
+        "engine": setup.engine.sampler,
         "dtype": setup.engine.dtype,
         "schema": SCHEMA,
     }
@@ -144,6 +143,11 @@ def _training_identity(kind: str, setup: Setup, models: Models, seed: int) -> di
         "kind": kind,
         "seed": seed,
         "training": training,
-        "engine": part(setup.engine, ENGINE),
+        "engine": _engine_identity(setup.engine),
         "schema": SCHEMA,
     }
+
+
+def _engine_identity(engine: Engine) -> dict[str, Any]:
+    """What samples and trains, under the names that ids were first given out with."""
+    return {"rollout": engine.sampler, "learner": engine.trainer, "dtype": engine.dtype}

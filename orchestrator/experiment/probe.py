@@ -77,7 +77,7 @@ def _identity(setup: Setup, models: Models, seed: int, epsilon: float, budgets: 
         "seed": seed,
         "max_prompt_tokens": setup.training.max_prompt_tokens,
         "max_response_tokens": setup.training.max_response_tokens,
-        "engine": setup.engine.rollout,
+        "engine": setup.engine.sampler,
         "dtype": setup.engine.dtype,
         "epsilon": epsilon,
         "budgets": budgets,

@@ -12,6 +12,7 @@ from orchestrator.errors import LONGEST_VALUE, UserError, one_of, refuse, shorte
 from orchestrator.rules import LARGEST, Rule, entries
 
 EXAMPLES = {"methods": ", for example {vanilla: {}, skd: {K: [4, 16], tau_T: [0.6]}}"}
+RENAMED = {"engine.rollout": "engine.sampler", "engine.learner": "engine.trainer"}  # keys of earlier versions
 _NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
 
@@ -26,6 +27,8 @@ def build(schema: type, raw: Any, key: str = "") -> Any:
         raise refuse(key or "file", raw, f"a mapping with keys among {', '.join(known)}")
     prefix = f"{key}." if key else ""
     for name in raw:
+        if name not in known and f"{prefix}{name}" in RENAMED:
+            raise UserError(f"{prefix}{name}: unknown key — {RENAMED[f'{prefix}{name}']}, as it is called now")
         if name not in known:
             raise unknown(f"{prefix}{name}", "key", str(name), known)
     return schema(**{name: _value(known[name].kind, value, f"{prefix}{name}") for name, value in raw.items()})

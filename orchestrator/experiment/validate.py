@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from pathlib import Path
@@ -11,7 +10,7 @@ from orchestrator.config import A_NAME, Experiment, Model, Placement, Setup, Tok
 from orchestrator.data.benchmarks import check_source
 from orchestrator.engines import catalog
 from orchestrator.errors import UserError, one_of, refuse
-from orchestrator.experiment.methods import METHODS, Grid, method_label, needs_teacher
+from orchestrator.experiment.methods import METHODS
 from orchestrator.experiment.strict import check, obey
 from orchestrator.rules import choices
 
@@ -34,7 +33,6 @@ def check_experiment(experiment: Experiment) -> None:
         check_setup(name, setup)
         for method, grid in experiment.methods.items():
             METHODS[method].fits(grid, name, setup)
-            _check_blending(method, grid, setup)
 
 
 def check_setup(name: str, setup: Setup) -> None:
@@ -59,20 +57,9 @@ def check_setup(name: str, setup: Setup) -> None:
 
 
 def _check_engine(setup: Setup) -> None:
-    """The teacher scores in the learner's engine; see `workers.engines`."""
-    one_of("engine.rollout", setup.engine.rollout, catalog.able("sampler"))
-    one_of("engine.learner", setup.engine.learner, catalog.able("trainer", "scorer"))
-
-
-def _check_blending(method: str, grid: Grid, setup: Setup) -> None:
-    """A behavior that asks the teacher while it decodes wants an engine that can."""
-    if catalog.ENGINES[setup.engine.rollout].blends:
-        return
-    for values in itertools.product(*grid.values()):
-        knobs = dict(zip(grid, values, strict=True))
-        if any(needs_teacher(method, knobs, step) for step in range(setup.training.steps)):
-            expected = f"an engine that blends: {method_label(method)} asks the teacher while it decodes"
-            raise refuse("engine.rollout", setup.engine.rollout, expected)
+    """The teacher scores in the trainer's engine; see `workers.engines`."""
+    one_of("engine.sampler", setup.engine.sampler, catalog.able("sampler"))
+    one_of("engine.trainer", setup.engine.trainer, catalog.able("trainer", "scorer"))
 
 
 def _check_placement(key: str, placement: Placement) -> None:

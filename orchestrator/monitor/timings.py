@@ -76,7 +76,7 @@ class Costs:
 def measure(study: Study) -> Costs:
     """What the wall-clock rows of the units say."""
     setups, runtime = study.experiment.setups, study.experiment.runtime
-    costs = Costs({name: SetupCosts(setup, runtime, setup.engine.rollout) for name, setup in setups.items()})
+    costs = Costs({name: SetupCosts(setup, runtime, setup.engine.sampler) for name, setup in setups.items()})
     for unit in study.units:
         found = _measured(study, unit)
         if not found:

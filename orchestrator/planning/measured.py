@@ -148,7 +148,7 @@ def _unit_seconds(study: Study, unit: Unit) -> UnitSeconds:
         steps[SUPERVISED if unit.is_supervised else kind] = (len(parts), means)
     responses = {benchmark: fmean(seconds) for benchmark, seconds in rows.responses.items()}
     gpus = run.provenance().get("host", {}).get("gpus", [])
-    return UnitSeconds(unit, study.setup_of(unit).engine.rollout, tuple(gpus), steps, responses)
+    return UnitSeconds(unit, study.setup_of(unit).engine.sampler, tuple(gpus), steps, responses)
 
 
 def _measured_and_planned(found: UnitSeconds, planned: SetupCosts) -> dict[str, tuple[float, float]]:

@@ -91,7 +91,7 @@ def make_plan(
     measured = measured or Measured()
     costs = {}
     for name, setup in experiment.setups.items():
-        costs[name] = measured.costs(name, setup, experiment.runtime, engine or setup.engine.rollout, GPUS[gpu])
+        costs[name] = measured.costs(name, setup, experiment.runtime, engine or setup.engine.sampler, GPUS[gpu])
     # Units that differ in seeds or in knobs that cost nothing need the same, which is worked out once.
     needed: dict[tuple[object, ...], Resources] = {}
     planned = []

@@ -173,7 +173,7 @@ def worker_opener(study: Study, pairs: Pairs) -> Callable[[str], GradedSampler]:
     def open_worker(name: str) -> GradedSampler:
         experiment, setup = study.experiment, study.experiment.setups[name]
         student, teacher = pairs[name]
-        sampler = open_engine(setup.engine.rollout, Job(setup, experiment.runtime, student, trains=False)).sampler()
+        sampler = open_engine(setup.engine.sampler, Job(setup, experiment.runtime, student, trains=False)).sampler()
         deadline_s = experiment.runtime.grader_deadline_s
         return GradedSampler(setup, teacher, sampler, experiment.data_dir, deadline_s)
 

@@ -103,7 +103,7 @@ class ModelEvaluation:
 
     def _open(self) -> GradedSampler:
         job = self.job
-        sampler = open_engine(job.setup.engine.rollout, job).sampler()
+        sampler = open_engine(job.setup.engine.sampler, job).sampler()
         deadline_s = job.runtime.grader_deadline_s
         return _OfStep(self.step, job.setup, self.tokenizer, sampler, self.data_dir, deadline_s)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from orchestrator.engines.catalog import open_engine
+from orchestrator.engines.catalog import open_engine, sampler_of
 from orchestrator.engines.interface import Engine, Job, Sampler, Scorer, Trainer
+from orchestrator.policy.spec import Behavior
 from orchestrator.workers.spec import WorkerSpec
 
 
@@ -14,21 +15,31 @@ class Engines:
         self._spec = spec
         self._opened: dict[str, Engine] = {}
 
-    def sampler(self) -> Sampler:
-        """The student, sampling."""
-        return self._engine(self._spec.setup.engine.rollout).sampler()
+    def sampler_name(self, behavior: Behavior) -> str:
+        """The engine that samples from a behavior: the setup's, unless that one cannot blend and it has to."""
+        return sampler_of(self._spec.setup.engine.sampler, behavior.needs_teacher)
+
+    def sampler(self, name: str) -> Sampler:
+        """The student, sampling on the engine of that name."""
+        return self._engine(name).sampler()
 
     def answering_teacher(self) -> Sampler:
         """The teacher, answering prompts itself."""
-        return self._engine(self._spec.setup.engine.rollout).sampler("teacher")
+        return self._engine(self._spec.setup.engine.sampler).sampler("teacher")
 
     def scorer(self) -> Scorer:
-        """The teacher, scoring; it reads prefixes as training does, so the learner's engine has it."""
-        return self._engine(self._spec.setup.engine.learner).scorer()
+        """The teacher, scoring; it reads prefixes as training does, so the trainer's engine has it."""
+        return self._engine(self._spec.setup.engine.trainer).scorer()
 
     def trainer(self) -> Trainer:
         """The student in training."""
-        return self._engine(self._spec.setup.engine.learner).trainer()
+        return self._engine(self._spec.setup.engine.trainer).trainer()
+
+    def close(self) -> None:
+        """Let go of all engines."""
+        for engine in self._opened.values():
+            engine.close()
+        self._opened.clear()
 
     def _engine(self, name: str) -> Engine:
         if name not in self._opened:

@@ -4,8 +4,10 @@ lost call may simply be made again.
 
 from __future__ import annotations
 
+import functools
+
 from orchestrator.config import Setup
-from orchestrator.engines.interface import Limits, WeightsRef
+from orchestrator.engines.interface import Limits, Sampler, Scorer, WeightsRef
 from orchestrator.experiment.methods import behavior_at
 from orchestrator.policy.spec import Behavior, Student
 from orchestrator.rollouts import Request, Rollouts, TeacherScores, concatenate
@@ -15,39 +17,70 @@ from orchestrator.workers.spec import WorkerSpec
 
 
 class RolloutWorker:
-    """Samples training rollouts from a behavior policy of student and teacher."""
+    """Samples training rollouts from a behavior policy of student and teacher.
+
+    Where the setup's sampler cannot blend, another engine samples while the teacher decodes. One of the two is up at a
+    time: they would share a GPU with teacher and learner, and a method goes from blended to plain steps once.
+    """
 
     def __init__(self, spec: WorkerSpec, engines: Engines):
-        self._spec = spec
-        self._sampler = engines.sampler()
+        self._spec, self._engines = spec, engines
+        self._name: str | None = None  # of the engine that is up
+        self._sampler: Sampler | None = None  # on it
+        self._weights: WeightsRef | None = None  # what to sample from
+        self._loaded: WeightsRef | None = None  # what the sampler has
 
     def start(self) -> None:
         """Load the models that the unit's first step samples with."""
         unit = self._spec.unit
-        self._sampler.start(teacher=behavior_at(unit.method, unit.knobs, 0).needs_teacher)
+        behavior = behavior_at(unit.method, unit.knobs, 0)
+        self._sampler_for(behavior).start(teacher=behavior.needs_teacher)
 
     def load(self, weights: WeightsRef) -> None:
-        """Sample from these weights of the student from now on."""
-        self._sampler.load(weights)
+        """Sample from these weights of the student from now on; the engine that samples next gets them then."""
+        self._weights = weights
 
     def sample(self, requests: list[Request], behavior: Behavior) -> tuple[Rollouts, RolloutDigest]:
         """One response to each request; teacher scores included if the behavior needed the teacher."""
+        sampler = self._sampler_for(behavior)
+        if self._weights is not None and self._loaded is not self._weights:
+            sampler.load(self._weights)
+            self._loaded = self._weights
         limits = Limits(self._spec.setup.training.max_response_tokens, support_size(self._spec.setup))
-        rollouts = concatenate(list(self._sampler.sample(requests, behavior, limits)))
+        rollouts = concatenate(list(sampler.sample(requests, behavior, limits)))
         return rollouts, digest_rollouts(rollouts)
+
+    def _sampler_for(self, behavior: Behavior) -> Sampler:
+        """The sampler on the engine that a behavior asks for, in place of the one before."""
+        name = self._engines.sampler_name(behavior)
+        if self._sampler is not None and self._name != name:
+            self._sampler.release()
+            self._sampler = self._loaded = None
+        if self._sampler is None:
+            self._sampler, self._name = self._engines.sampler(name), name
+        return self._sampler
 
 
 class TeacherWorker:
     """Scores finished rollouts; answers prompts itself for the supervised stage."""
 
     def __init__(self, spec: WorkerSpec, engines: Engines):
-        self._spec = spec
-        self._scorer = engines.scorer()
-        self._engines = engines
+        self._spec, self._engines = spec, engines
+
+    @functools.cached_property
+    def _scorer(self) -> Scorer:
+        return self._engines.scorer()
+
+    @functools.cached_property
+    def _answering(self) -> Sampler:
+        return self._engines.answering_teacher()
 
     def start(self) -> None:
-        """Load the teacher."""
-        self._scorer.start()
+        """Load the teacher: of the supervised stage the one that answers, else the one that scores."""
+        if self._spec.unit.is_supervised:
+            self._answering.start(teacher=False)
+        else:
+            self._scorer.start()
 
     def score(self, rollouts: Rollouts) -> tuple[TeacherScores, ScoresDigest]:
         """The teacher's statistics at every visited prefix."""
@@ -57,7 +90,7 @@ class TeacherWorker:
     def sample(self, requests: list[Request]) -> tuple[Rollouts, RolloutDigest]:
         """Teacher responses at T = 1; its stop event is emitted as the student's EOS."""
         limits = Limits(self._spec.setup.training.max_response_tokens)
-        rollouts = concatenate(list(self._engines.answering_teacher().sample(requests, Student(), limits)))
+        rollouts = concatenate(list(self._answering.sample(requests, Student(), limits)))
         return rollouts, digest_rollouts(rollouts)
 
 

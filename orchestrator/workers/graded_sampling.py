@@ -124,8 +124,9 @@ class GradedSampler:
         return self._benchmarks[benchmark]
 
     def close(self) -> None:
-        """End the grader's process."""
+        """End the grader's process, and let go of the sampler's memory."""
         self._grader.close()
+        self._sampler.release()
 
 
 def _record(problem: Problem, counts: _Counts) -> ProblemRecord:

@@ -149,6 +149,11 @@ class Host:
             self._workers[role] = self._open(role)
         return method(self._workers[role], *arguments)
 
+    def close(self) -> None:
+        """Let go of the engines and of the workers around them."""
+        self._workers.clear()
+        self._engines.close()
+
     def _open(self, role: RoleName) -> RolloutWorker | TeacherWorker | LearnerWorker:
         match role:
             case "rollout":
@@ -186,7 +191,8 @@ class Inline:
         return Here(first), Here(second)
 
     def close(self) -> None:
-        """Nothing to end: workers go with the process."""
+        """The process may go on with another unit: engines end what they hold."""
+        self._host.close()
 
 
 def inline_roles(spec: WorkerSpec) -> Roles:

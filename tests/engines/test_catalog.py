@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator import config
 from orchestrator.engines import catalog
-from orchestrator.engines.catalog import ENGINES, able, open_engine
+from orchestrator.engines.catalog import ENGINES, able, open_engine, require, sampler_of
 from orchestrator.errors import UserError
 from orchestrator.rules import choices
 from orchestrator.workers.engines import job_of
@@ -26,9 +26,8 @@ def test_the_words_of_the_configuration_are_the_engines() -> None:
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        ({"blends": False}, "engine.rollout: 'torch' — an engine that blends: TRB asks the teacher while it decodes"),
-        ({"roles": frozenset({"trainer", "scorer"})}, "engine.rollout: 'torch' — one of "),
-        ({"roles": frozenset({"sampler", "trainer"})}, "engine.learner: 'torch' — one of "),
+        ({"roles": frozenset({"trainer", "scorer"})}, "engine.sampler: 'torch' — one of "),
+        ({"roles": frozenset({"sampler", "trainer"})}, "engine.trainer: 'torch' — one of "),
     ],
 )
 def test_an_engine_is_asked_for_what_it_can_do_alone(
@@ -40,11 +39,22 @@ def test_an_engine_is_asked_for_what_it_can_do_alone(
     assert line in str(refused.value)
 
 
-def test_without_blending_the_student_still_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalog, "ENGINES", {"torch": replace(ENGINES["torch"], blends=False)})
-    blending = ("trust_region", "fixed_epsilon", "skd")
-    experiment, _ = fake_runs.quickstart(*(f"methods.{method}=null" for method in blending))
-    assert "vanilla" in experiment.methods
+@pytest.mark.parametrize(("chosen", "decodes", "sampling"), [("eager", True, "torch"), ("eager", False, "eager")])
+def test_where_the_chosen_engine_cannot_blend_another_one_does(
+    chosen: str, decodes: bool, sampling: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog, "ENGINES", {"eager": replace(ENGINES["torch"], blends=False), **ENGINES})
+    assert sampler_of(chosen, decodes) == sampling
+    assert sampler_of("torch", decodes) == "torch"
+
+
+def test_what_an_engine_lacks_here_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    lacking = replace(ENGINES["torch"], packages=("json", "not_a_package"))
+    monkeypatch.setattr(catalog, "ENGINES", {**ENGINES, "lacking": lacking})
+    with pytest.raises(UserError) as refused:
+        require("engine.trainer", "lacking")
+    line = "engine.trainer: 'lacking' — torch, or make setup-engines first: not_a_package is not installed here"
+    assert str(refused.value) == line
 
 
 @pytest.mark.parametrize("name", [name for name, info in ENGINES.items() if info.module])
@@ -58,9 +68,9 @@ def test_every_engine_opens_and_gives_its_roles(name: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("name", [name for name, info in ENGINES.items() if info.module is None])
 def test_an_engine_that_does_not_exist_yet_is_planned_with_and_not_opened(name: str, tmp_path: Path) -> None:
-    experiment, _ = fake_runs.quickstart(f"engine.rollout={name}")
-    assert experiment.setups["arithmetic"].engine.rollout == name
-    with pytest.raises(UserError, match=f"engine.rollout: '{name}' — torch: "):
+    experiment, _ = fake_runs.quickstart(f"engine.sampler={name}")
+    assert experiment.setups["arithmetic"].engine.sampler == name
+    with pytest.raises(UserError, match=f"engine: '{name}' — torch: "):
         open_engine(name, job_of(tiny.worker_spec(tmp_path)))
-    with pytest.raises(UserError, match=f"engine.learner: '{name}' — one of torch"):
-        fake_runs.quickstart(f"engine.learner={name}")
+    with pytest.raises(UserError, match=f"engine.trainer: '{name}' — one of torch"):
+        fake_runs.quickstart(f"engine.trainer={name}")

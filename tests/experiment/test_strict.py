@@ -62,9 +62,9 @@ def test_a_rule_has_nothing_to_say_of_what_is_right(rule: Rule, value: Any) -> N
 def test_a_closed_choice_is_what_the_type_checker_reads() -> None:
     words = [typing.get_args(typing.get_args(word)[0])[0] for word in typing.get_args(config.Kept)]
     assert words == list(choices(config.Kept)) == ["best", "all"]
-    rollout, learner = (entries(config.Engine)[key] for key in ("rollout", "learner"))
-    assert (list(rollout.choices), rollout.meaning) == (["torch", "sglang"], "Engine that samples.")
-    assert list(learner.choices) == ["torch"], "a choice of a single word, for now"
+    sampler, trainer = (entries(config.Engine)[key] for key in ("sampler", "trainer"))
+    assert (list(sampler.choices), sampler.meaning) == (["torch", "sglang"], "Engine that samples.")
+    assert list(trainer.choices) == ["torch"], "a choice of a single word, for now"
     assert list(entries(config.Setup)["tokenizer"].choices) == ["characters", "bytes"]
 
 
@@ -85,3 +85,10 @@ def test_keys_inside_a_mapping_are_held_to_their_rules() -> None:
     evaluation = build(config.Evaluation, {"benchmarks": {"mine": {"n": 0}}}, "evaluation")
     with pytest.raises(UserError, match=r"evaluation\.benchmarks\.mine\.n: 0 — must be ≥ 1"):
         check(evaluation, "evaluation")
+
+
+@pytest.mark.parametrize(("old", "new"), [("rollout", "sampler"), ("learner", "trainer")])
+def test_a_key_of_an_earlier_version_says_what_it_is_called_now(old: str, new: str) -> None:
+    with pytest.raises(UserError) as refused:
+        build(config.Setup, {"engine": {old: "torch"}})
+    assert str(refused.value) == f"engine.{old}: unknown key — engine.{new}, as it is called now"

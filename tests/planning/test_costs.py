@@ -52,7 +52,7 @@ def setups() -> dict[str, Setup]:
 
 
 def sglang(*overrides: str) -> plan.Plan:
-    return plan.make_plan(load_experiment(PAPER, ["engine.rollout=sglang", *overrides]))
+    return plan.make_plan(load_experiment(PAPER, ["engine.sampler=sglang", *overrides]))
 
 
 def near(expected: tuple[int, int, int], found: dict[str, float]) -> bool:
@@ -159,11 +159,11 @@ def test_scoring_and_learning_are_arithmetic() -> None:
 
 
 def test_a_gpu_of_less_bandwidth_takes_longer_and_one_too_small_is_refused() -> None:
-    experiment = load_experiment(PAPER, ["engine.rollout=sglang", "setups=[qwen3-0.6b]"])
+    experiment = load_experiment(PAPER, ["engine.sampler=sglang", "setups=[qwen3-0.6b]"])
     large, small = (plan.make_plan(experiment, gpu=gpu) for gpu in ("H100-80GB", "A100-40GB"))
     hours = [as_json.totals(made)["gpu_hours"]["evaluate"]["mid"] for made in (large, small)]
     assert hours[1] / hours[0] > GPUS["H100-80GB"].bytes_per_s / GPUS["A100-40GB"].bytes_per_s
-    long = load_experiment(PAPER, ["engine.rollout=sglang", "training.max_response_tokens=300000"])
+    long = load_experiment(PAPER, ["engine.sampler=sglang", "training.max_response_tokens=300000"])
     with pytest.raises(UserError, match=r"GPU memory: 40.0 GiB — at least"):
         plan.make_plan(long, gpu="A100-40GB")
 
@@ -198,7 +198,7 @@ def test_both_engines_stand_beside_each_other_whatever_the_experiment_asks_for()
 
 def test_an_engine_that_does_not_hold_the_models_is_left_out() -> None:
     experiment = load_experiment(
-        PAPER, ["engine.rollout=sglang", "training.max_response_tokens=150000", "setups=[qwen3-1.7b]"]
+        PAPER, ["engine.sampler=sglang", "training.max_response_tokens=150000", "setups=[qwen3-1.7b]"]
     )
     assert set(as_json.totals(plan.make_plan(experiment))["engines"]) == {"sglang"}
 
@@ -208,10 +208,10 @@ def test_nothing_runs_on_an_engine_that_is_only_planned_with(
     command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        main([*command, str(PAPER), "engine.rollout=sglang", "--runs", str(tmp_path / "runs")])
+        main([*command, str(PAPER), "engine.sampler=sglang", "--runs", str(tmp_path / "runs")])
     assert ended.value.code == 2
     error = capsys.readouterr().err
-    assert "engine.rollout: 'sglang' — torch: trb plan knows what sglang would cost" in error
+    assert "engine.sampler: 'sglang' — torch: trb plan knows what sglang would cost" in error
     assert list(tmp_path.iterdir()) == []
 
 
@@ -219,7 +219,7 @@ def test_the_plan_of_an_engine_that_does_not_exist_yet_is_json(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["plan", str(PAPER), "engine.rollout=sglang", "--json", "--runs", str(tmp_path)])
+        main(["plan", str(PAPER), "engine.sampler=sglang", "--json", "--runs", str(tmp_path)])
     assert ended.value.code == 0
     document = json.loads(capsys.readouterr().out)
     assert set(document) == {"units", "totals", "assumptions", "clock"}

@@ -41,6 +41,10 @@ class TorchEngine:
             master, job.setup.training.optimizer, job.runtime.micro_batch_tokens, store.dtype, job.steps
         )
 
+    def close(self) -> None:
+        """Let go of the models; whoever still holds a role keeps them alive."""
+        self.store.drop_all()
+
 
 def open_engine(job: Job) -> TorchEngine:
     """The engine for a job, in this process; models are loaded when they are first needed."""
@@ -66,6 +70,10 @@ class TorchSampler:
     def load(self, weights: WeightsRef) -> None:
         """Put these weights into the generating student."""
         self._store.load_student(weights)
+
+    def release(self) -> None:
+        """Let go of the generating student; the teacher stays, since it scores what others sample."""
+        self._store.drop_student()
 
     def log_probs(self, ids: Sequence[int]) -> list[float]:
         """Of the generating student."""

@@ -69,6 +69,17 @@ class ModelStore:
             for name, parameter in self.student.model.named_parameters():
                 parameter.copy_(tensors[name])
 
+    def drop_student(self) -> None:
+        """Give back the generating student's memory; where it is needed again it is opened in its first weights."""
+        self._student = None
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def drop_all(self) -> None:
+        """Give back the memory of both models."""
+        self._teacher = None
+        self.drop_student()
+
     def decode_batch(self, blending: bool, max_tokens: int) -> int:
         """Sequences decoded at once on this process's device; see `memory.decode_batch`."""
         job = self.job

@@ -1,0 +1,106 @@
+"""The rollout role chooses the engine by the behavior."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.config import EngineName
+from orchestrator.engines import catalog
+from orchestrator.engines.catalog import ENGINES
+from orchestrator.engines.torch.engine import TorchEngine
+from orchestrator.policy.spec import Behavior, Student, TrustRegion
+from orchestrator.workers.engines import Engines
+from orchestrator.workers.generation import RolloutWorker
+from tests import tiny
+
+
+class Opened:
+    """Engines that a process has opened, by name; `sampled` is what they were asked for, in order."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch):
+        self.engines: dict[str, TorchEngine] = {}
+        self.sampled: list[tuple[str, Behavior]] = []
+        # Today's words of the configuration name one engine that blends and one that does not.
+        plain = replace(ENGINES["torch"], blends=False)
+        monkeypatch.setattr(catalog, "ENGINES", {"sglang": plain, "torch": ENGINES["torch"]})
+        monkeypatch.setattr("orchestrator.workers.engines.open_engine", self.open)
+
+    def open(self, name: str, job: object) -> TorchEngine:
+        engine = self.engines[name] = TorchEngine(job)  # pyright: ignore[reportArgumentType]
+        sampler_of_engine = engine.sampler
+
+        def sampler(*arguments: object) -> object:
+            made = sampler_of_engine(*arguments)  # pyright: ignore[reportArgumentType]
+            sample = made.sample
+
+            def noted(requests: object, behavior: Behavior, limits: object) -> object:
+                self.sampled.append((name, behavior))
+                return sample(requests, behavior, limits)  # pyright: ignore[reportArgumentType]
+
+            made.sample = noted  # pyright: ignore[reportAttributeAccessIssue]
+            return made
+
+        engine.sampler = sampler  # pyright: ignore[reportAttributeAccessIssue]
+        return engine
+
+
+def worker(folder: Path, name: EngineName) -> tuple[RolloutWorker, Engines]:
+    spec = tiny.worker_spec(folder)
+    setup = replace(spec.setup, engine=replace(spec.setup.engine, sampler=name))
+    engines = Engines(replace(spec, setup=setup))
+    return RolloutWorker(replace(spec, setup=setup), engines), engines
+
+
+def test_a_trial_goes_from_the_engine_that_blends_to_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = Opened(monkeypatch)
+    rollout, engines = worker(tmp_path, "sglang")
+    trained = engines.trainer().publish(1)
+    requests = tiny.requests(2)
+    rollout.load(trained)
+    rollout.sample(requests, TrustRegion(0.1))
+    store = opened.engines["torch"].store
+    assert store._student is not None
+    rollout.sample(requests, Student())
+    assert opened.sampled == [("torch", TrustRegion(0.1)), ("sglang", Student())]
+    assert store._student is None, "what only sampling needed was given back"
+    assert store._teacher is not None, "it goes on scoring"
+    # The other engine has the weights that the first one was told, and its samples are keyed as here.
+    expected, _ = worker(tmp_path, "torch")[0].sample(requests, Student())
+    found, _ = rollout.sample(requests, Student())
+    assert found.tokens_BT.tolist() == expected.tokens_BT.tolist()
+
+
+def test_an_engine_that_blends_keeps_all_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = Opened(monkeypatch)
+    rollout, _ = worker(tmp_path, "torch")
+    for behavior in (TrustRegion(0.1), Student()):
+        rollout.sample(tiny.requests(1), behavior)
+    assert [name for name, _ in opened.sampled] == ["torch", "torch"]
+    assert list(opened.engines) == ["torch"]
+
+
+def test_each_engine_gets_the_weights_when_it_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = Opened(monkeypatch)
+    rollout, engines = worker(tmp_path, "sglang")
+    trainer = engines.trainer()
+    for step, behavior in enumerate((TrustRegion(0.1), Student(), Student())):
+        weights = trainer.publish(step)
+        tensors = {name: tensor + step for name, tensor in dict(weights.place).items()}  # pyright: ignore
+        rollout.load(replace(weights, place=tensors))
+        rollout.sample(tiny.requests(1), behavior)
+        engine = opened.engines[opened.sampled[-1][0]]
+        name, parameter = next(iter(engine.store.student.model.named_parameters()))
+        assert parameter.tolist() == tensors[name].tolist()
+
+
+def test_closing_lets_go_of_all_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = Opened(monkeypatch)
+    rollout, engines = worker(tmp_path, "torch")
+    rollout.sample(tiny.requests(1), TrustRegion(0.1))
+    store = opened.engines["torch"].store
+    engines.close()
+    assert store._student is None
+    assert store._teacher is None
