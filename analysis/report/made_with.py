@@ -14,7 +14,7 @@ from analysis.report.provenance import commit_text, read_origins
 from analysis.report.texts import duration_in_words
 from analysis.report.timeline import period_text, timeline
 from orchestrator.config import Experiment
-from orchestrator.monitor.status import UnitStatus
+from orchestrator.monitor.unit_status import UnitStatus
 from orchestrator.records.rundir import RunReader
 
 PARTS = ("training", "engine", "evaluation")  # of a setup; its models, data and benchmarks have tables of their own

@@ -12,7 +12,7 @@ from analysis.report.html import Html, element, join, paragraph, section, table
 from analysis.report.texts import whole
 from analysis.scores.evidence import Evidence
 from orchestrator.config import Experiment
-from orchestrator.monitor.status import UnitStatus
+from orchestrator.monitor.unit_status import UnitStatus
 from orchestrator.records.rundir import RunReader
 
 Origin = dict[str, Any]

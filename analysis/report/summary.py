@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from analysis.labels import method_label, setup_title
 from analysis.report.html import Html, bullets, element, join, paragraph, table
 from orchestrator.config import BenchmarkRun, Experiment, Model, Setup
-from orchestrator.monitor.status import UnitStatus
+from orchestrator.monitor.unit_status import UnitStatus
 
 SETUP_HEADINGS = ("Setup", "Student", "Teacher", "Training", "Evaluation")
 

@@ -13,8 +13,8 @@ from analysis.report.texts import decimal
 from analysis.table import formats
 from analysis.table.model import Table
 from analysis.trials import Trial, to_csv
-from orchestrator.monitor.status import UnitStatus
 from orchestrator.monitor.timeline import seconds_spent
+from orchestrator.monitor.unit_status import UnitStatus
 from orchestrator.records.rundir import RunReader
 
 PERCENT = 100

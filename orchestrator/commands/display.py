@@ -12,7 +12,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator.monitor.status import STATES, FamilyStatus, Overview, UnitStatus
+from orchestrator.monitor.status import FamilyStatus, Overview
+from orchestrator.monitor.unit_status import STATES, UnitStatus
 from orchestrator.planning.ranges import SCENARIOS
 
 MOST_ROWS = 40  # of units; larger sweeps show a line for each family
@@ -76,10 +77,13 @@ def _table(headings: list[str], rows: list[Row], width: int, wrapped: int, least
     cells = [row for row, _ in rows]
     if least_needed is not None and width < sum(_widths(headings, cells)) + GAP * (len(headings) - 1):
         gone = headings.index(least_needed)
-        headings = [heading for index, heading in enumerate(headings) if index != gone]
-        cells = [[cell for index, cell in enumerate(row) if index != gone] for row in cells]
+        headings = headings[:gone] + headings[gone + 1 :]
+        cells = [row[:gone] + row[gone + 1 :] for row in cells]
     widths = _widths(headings, cells)
-    least = [max(len(word) for row in [headings, *cells] for word in row[index].split() or [""]) for index in (0, 1)]
+    least = [0, 0]  # the longest word of either column
+    for row in [headings, *cells]:
+        for index in (0, 1):
+            least[index] = max([least[index], *map(len, row[index].split())])
     short = sum(widths) + GAP * (len(headings) - 1) - width
     while short > 0 and (widths[0] > least[0] or widths[1] > least[1]):
         wider = 0 if widths[0] - least[0] >= widths[1] - least[1] else 1

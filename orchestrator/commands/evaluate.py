@@ -199,8 +199,10 @@ def _evaluate(evaluation: ModelEvaluation, count: int) -> dict[str, list[Problem
 
 
 def _counts(rows: list[ProblemRecord]) -> dict[str, int]:
-    names = ("n", "correct", "truncated", "no_answer", "timed_out", "tokens")
-    return {"problems": len(rows)} | {name: sum(getattr(row, name) for row in rows) for name in names}
+    counts = {"problems": len(rows)}
+    for name in ("n", "correct", "truncated", "no_answer", "timed_out", "tokens"):
+        counts[name] = sum(getattr(row, name) for row in rows)
+    return counts
 
 
 def _table(records: dict[str, list[ProblemRecord]], document: dict[str, Any]) -> Table:

@@ -23,8 +23,9 @@ from orchestrator.errors import ClusterDied
 from orchestrator.experiment.kinds import KIND_NAMES
 from orchestrator.experiment.units import Unit, expand
 from orchestrator.monitor import status
-from orchestrator.monitor.status import Overview, UnitStatus
+from orchestrator.monitor.status import Overview
 from orchestrator.monitor.timeline import hours_spent
+from orchestrator.monitor.unit_status import UnitStatus
 from orchestrator.records.drivers import Driving
 from orchestrator.records.lease import LEASE_PATIENCE_S
 from orchestrator.records.rundir import RunReader

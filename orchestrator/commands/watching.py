@@ -17,7 +17,8 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from orchestrator.commands.display import duration, names, percent, status_view, sweep_lines
-from orchestrator.monitor.status import Overview, UnitStatus
+from orchestrator.monitor.status import Overview
+from orchestrator.monitor.unit_status import UnitStatus
 from orchestrator.records.columns import RESCORING
 
 REFRESH_S = 1.0

@@ -2,9 +2,6 @@
 
 Imports `trial`, `models`, `selection`. With `workers.actors` the only place where ray is imported.
 
-After a kill: a dead process is replaced by Tune (`tuner`); its unit goes on from its last commit (`training_process`,
-`records.writer`), its slice from the start (`evaluator_process`, `records.claims`). A frozen process is ended by
-`watchdog`; `failures` says which errors are worth another attempt; when the driver dies, `guard` ends its private
-cluster; when the cluster dies, `vital` ends the driver and its processes. `nodes` gives work to those nodes that meet
-the `requirements`.
+`failures` tells what happens after a kill or another failure. `nodes` gives work to those nodes that meet the
+`requirements`.
 """

@@ -1,9 +1,20 @@
-"""Why an attempt at a unit ended, and whether another one may fare better.
+"""What happens after a failure: a process that was killed or froze, a cluster that died, an error of an attempt.
 
-A mistake, a diverged run or a programming error would be the same again; a process, a node or a device that was lost
-would not. A process that is killed comes to no such answer: Tune sees that it is gone and makes another attempt, up
-to `tuner.ATTEMPTS`, that goes on from the unit's last commit (more of what happens after a kill stands in
-`sweep/__init__.py`). Called where the attempt ran, so that torch and Ray are imported already.
+After a SIGKILL nothing has to be said by the process that died; what was committed tells where to go on.
+
+- The process of a unit: Tune sees that it is gone and makes another attempt (`tuner.ATTEMPTS` in all) in a new process.
+  That opens the run directory, cuts its logs back to the last commit (`records.writer`) and trains on from there, to
+  the same bytes as if nothing had happened.
+- An evaluator: its claim lapses with its lock, and the next evaluator samples the slice from its start
+  (`records.claims`). Slices are written whole or not at all.
+- A frozen process is killed by `watchdog`, and then it is one of the two above.
+- The driver, `trb submit`: `guard` kills what is left of its private cluster within seconds. The same command goes on.
+- A server of Ray: `vital` ends the driver with one line, and the processes on all nodes. The same command goes on.
+- A node: its processes are lost processes, and their work is given to other nodes.
+
+An attempt that ends with an error is judged here: a mistake, a diverged run or a programming error would be the same
+again; a lost process, node or device would not, nor a lack of memory with smaller batches. `failure_of` is called
+where the attempt ran, so that torch and Ray are imported already.
 """
 
 from __future__ import annotations
@@ -16,8 +27,6 @@ from orchestrator.records.lease import LeaseHeld
 
 # Of a network or a file system that may be back in a moment; a full disk or a missing file is not.
 PASSING_ERRORS = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ECONNRESET, errno.EAGAIN, errno.ENETUNREACH}
-
-
 OUT_OF_MEMORY = "out of memory"
 
 

@@ -92,14 +92,14 @@ def processes() -> dict[int, Process]:
 
 def members(alive: dict[int, Process], scratch: Path, driver: int | None) -> set[Process]:
     """Those of a cluster: Ray's processes that name its folder, and the descendants of these and of its driver."""
-    own = os.getpid()
-    roots = {pid for pid in alive if pid != own and _names(pid, scratch)} | ({driver} if driver is not None else set())
-    found = set(roots)
-    grown = True
-    while grown:
-        more = {p.pid for p in alive.values() if p.parent in found and p.pid not in found and p.pid != own}
-        found |= more
-        grown = bool(more)
+    others = {pid: process for pid, process in alive.items() if pid != os.getpid()}
+    found = {pid for pid in others if _names(pid, scratch)}
+    if driver is not None:
+        found.add(driver)
+    before = -1
+    while len(found) > before:  # until a look at all processes finds no further child
+        before = len(found)
+        found |= {pid for pid, process in others.items() if process.parent in found}
     return {alive[pid] for pid in found - {driver} if pid in alive}
 
 

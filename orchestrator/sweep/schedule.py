@@ -11,6 +11,7 @@ No clock, no Ray and no run directory in here: the simulated cluster of the benc
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
@@ -156,10 +157,11 @@ def in_order(units: Iterable[Unit]) -> list[Unit]:
     for a last family of one trial (`tests/benchmarks/cluster.py` compares).
     """
     units = list(units)
-    stages = [unit for unit in units if unit.is_supervised]
-    trials = [[unit for setting in family for unit in setting] for family in families(units)]
-    by_steps = sorted(trials, key=lambda family: sum(unit.steps for unit in family))
-    return [*stages, *(unit for family in by_steps for unit in family if unit.trains)]
+    ordered = [unit for unit in units if unit.is_supervised]
+    trials = [list(itertools.chain.from_iterable(family)) for family in families(units)]
+    for family in sorted(trials, key=lambda family: sum(unit.steps for unit in family)):
+        ordered += [unit for unit in family if unit.trains]
+    return ordered
 
 
 def _fits(needs: Resources, free: Resources) -> bool:

@@ -49,7 +49,7 @@ class Projection:
 
 
 def project(setup: Setup, unit: Unit, run: RunReader, state: str, goes_on: bool) -> Projection:
-    """What W&B should show of a unit whose `state` is one of `status.STATES`; `goes_on` is True within a sweep."""
+    """What W&B should show of a unit whose `state` is one of `unit_status.STATES`; `goes_on` is True within a sweep."""
     rows = projected_rows(setup, run)
     summary = {"state": state} | _best(unit, setup, run)
     return Projection(unit, rows, _config(setup, unit, run), summary, outcome(state, goes_on))

@@ -24,7 +24,8 @@ from orchestrator.commands.display import (
     sweep_lines,
 )
 from orchestrator.commands.watching import REFRESH_S, Events, LastingOutput, building, event, pause_after
-from orchestrator.monitor.status import FamilyStatus, Overview, UnitStatus
+from orchestrator.monitor.status import FamilyStatus, Overview
+from orchestrator.monitor.unit_status import UnitStatus
 from orchestrator.planning.ranges import Range
 from orchestrator.records.columns import EVALUATING, RESCORING, TRAINING
 

@@ -16,9 +16,10 @@ from orchestrator.config import Experiment
 from orchestrator.experiment.evaluation_protocol import evaluation_ids, fresh_evaluation_ids
 from orchestrator.experiment.units import Unit
 from orchestrator.monitor import status
-from orchestrator.monitor.status import Session, UnitStatus, overview
+from orchestrator.monitor.status import Session, overview
 from orchestrator.monitor.time_left import Job, Left, device_hours, sweep_seconds, work_left, work_once_trained
 from orchestrator.monitor.timings import measure
+from orchestrator.monitor.unit_status import UnitStatus
 from orchestrator.planning.costs import BLENDED, OTHER, PLAIN, SetupCosts
 from orchestrator.planning.ranges import Range
 from orchestrator.planning.steps import teacher_online_steps

@@ -1,0 +1,213 @@
+"""Where one unit stands, from its run directory and what is wanted of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from orchestrator.experiment import evaluation_protocol
+from orchestrator.experiment.evaluation_protocol import Sampling
+from orchestrator.experiment.kinds import Kind, OfKind
+from orchestrator.experiment.units import Unit
+from orchestrator.monitor.time_left import Left, left_of, work_left
+from orchestrator.monitor.timings import Costs
+from orchestrator.records.claims import Held
+from orchestrator.records.columns import EVALUATING, RESCORING, TRAINING
+from orchestrator.records.rundir import RunReader
+from orchestrator.records.slices import missing
+from orchestrator.selection import scores as selection
+from orchestrator.selection.samples_wanted import Wants
+from orchestrator.selection.study import Study
+
+STATES = ("done", "running", "failed", "damaged", "interrupted", "queued", "waiting")
+
+
+@dataclass(frozen=True)
+class UnitStatus(OfKind):
+    """`state` is one of STATES; `score` is the best mean pass@1 so far, in [0, 1], at `best_step`.
+
+    `phase` is `training`, `evaluating` or `rescoring`: what the unit does, or what it waits for. `doing` says the same
+    to people, for example `evaluating arithmetic_long 120/200`. `seconds_left` is that of a running unit,
+    `seconds_needed` that of every unit that is not done, both None while unknown.
+    """
+
+    id: str
+    setup: str
+    label: str
+    kind: Kind
+    seed: int
+    state: str
+    step: int
+    steps: int
+    loss: float | None
+    score: float | None
+    best_step: int | None
+    seconds_left: float | None
+    error: str | None
+    latest_step: int | None = None  # of the checkpoint evaluated last
+    latest_score: float | None = None
+    phase: str | None = None
+    doing: str = ""
+    attempt: int | None = None
+    attempts: int | None = None
+    seconds_needed: float | None = None
+    method: str | None = None
+    cpus: float = 0.0
+    gpus: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def unread_status(unit: Unit, damage: str | None) -> UnitStatus:
+    """Of a unit that is damaged, or waits for one that is."""
+    return UnitStatus(
+        id=unit.id,
+        setup=unit.setup,
+        label=unit.label,
+        kind=unit.kind,
+        seed=unit.seed,
+        state="damaged" if damage else "waiting",
+        step=0,
+        steps=unit.steps,
+        loss=None,
+        score=None,
+        best_step=None,
+        seconds_left=None,
+        error=damage,
+        method=unit.method,
+    )
+
+
+@dataclass(frozen=True)
+class UnitView:
+    """What the status of every unit rests on: the samples wanted now, and those that will be wanted `later`."""
+
+    study: Study
+    wanted: Wants
+    later: Mapping[str, str]
+    costs: Costs
+    claimed: Mapping[str, list[Held]]  # unit id → slices that evaluators sample now
+    left: dict[str, Left | None] = field(default_factory=dict)  # unit id → what it still takes, filled by `unit_status`
+
+    def unit_status(self, unit: Unit) -> UnitStatus:
+        run = self.study.reader(unit)
+        steps_logged, last = run.last_metrics()
+        ids = list(self.study.evaluation_ids(unit.setup).values())
+        scores = selection.trajectory(run, ids) if unit.has_scores else {}
+        best = selection.best_step(run, ids) if scores else None
+        latest = max(scores, default=None)
+        state = self._state(unit, run)
+        running = state == "running"
+        step = steps_logged if running else run.next_step
+        left = self.left[unit.id] = None if state == "done" else self._left(unit, run, step)
+        needed = left and (left.training + left.sampling).mid
+        note = run.phase() if running else None
+        return UnitStatus(
+            id=unit.id,
+            setup=unit.setup,
+            label=unit.label,
+            kind=unit.kind,
+            seed=unit.seed,
+            state=state,
+            step=step,
+            steps=unit.steps,
+            loss=last.get("loss") if last else None,
+            score=float(scores[best]) if best is not None else None,
+            best_step=best,
+            latest_step=latest,
+            latest_score=float(scores[latest]) if latest is not None else None,
+            seconds_left=needed if running else None,
+            error=run.error or self._evaluation_error(unit, run),
+            phase=self._phase(unit, run, state),
+            doing=self._doing(unit, run, state),
+            attempt=note.attempt if note else None,
+            attempts=note.attempts if note else None,
+            seconds_needed=needed,
+            method=unit.method,
+            cpus=unit.placement.cpus,
+            gpus=unit.placement.gpus,
+        )
+
+    def _state(self, unit: Unit, run: RunReader) -> str:
+        if run.running or unit.id in self.claimed:
+            return "running"
+        asked = self.wanted.get(unit.id, {})
+        later = unit.id in self.later
+        if run.trained and not asked and not later:
+            return "done"
+        if run.error is not None or self._evaluation_error(unit, run) is not None:
+            return "failed"
+        if run.trained:
+            rescoring = all(sampling.draw == evaluation_protocol.FRESH for sampling in asked)
+            return "waiting" if rescoring else "queued"
+        if run.started:
+            return "interrupted"
+        return "queued" if all(self.study.reader(needed).trained for needed in unit.depends_on) else "waiting"
+
+    def _phase(self, unit: Unit, run: RunReader, state: str) -> str | None:
+        """What a unit does if it runs, else what it waits for."""
+        if state == "running" and unit.id in self.claimed and not run.running:
+            fresh = set(self.study.fresh_evaluation_ids(unit.setup).values())
+            return RESCORING if self.claimed[unit.id][0].evaluation_id in fresh else EVALUATING
+        if state == "running":
+            note = run.phase()
+            return note.name or None if note else None
+        if state not in ("queued", "waiting"):
+            return None
+        if not run.trained:
+            return TRAINING if unit.trains else EVALUATING
+        asked = self.wanted.get(unit.id)
+        if asked:
+            return RESCORING if all(sampling.draw == evaluation_protocol.FRESH for sampling in asked) else EVALUATING
+        return self.later.get(unit.id)
+
+    def _doing(self, unit: Unit, run: RunReader, state: str) -> str:
+        phase = self._phase(unit, run, state)
+        if state == "running":
+            if phase in (EVALUATING, RESCORING):
+                return f"{phase} {self._evaluated(unit, run)}"
+            note = run.phase()
+            words = phase or "starting"
+            return f"{words}, attempt {note.attempt} of {note.attempts}" if note and note.attempt > 1 else words
+        if state == "waiting" and not run.trained:
+            return "waiting for sft"
+        if state == "waiting":
+            return "waiting for rescoring" if phase == RESCORING else "waiting for its race"
+        return "queued for evaluation" if state == "queued" and run.trained else state
+
+    def _left(self, unit: Unit, run: RunReader, step: int) -> Left | None:
+        return left_of(unit, work_left(self.study.experiment, unit, run, step, self._missing(unit, run)), self.costs)
+
+    def _missing(self, unit: Unit, run: RunReader) -> dict[Sampling, int]:
+        """Responses that the checkpoints of a unit lack now."""
+        evaluation, lacking = self.study.setup_of(unit).evaluation, {}
+        for sampling, samples in self.wanted.get(unit.id, {}).items():
+            evaluation_id = self.study.evaluation_ids(unit.setup, sampling.draw)[sampling.benchmark]
+            problems = evaluation_protocol.problems_wanted(evaluation, sampling.benchmark)
+            parts = missing(run.slices(evaluation_id, sampling.step), problems, samples, [], problems * samples)
+            lacking[sampling] = sum(part.responses for part in parts)
+        return lacking
+
+    def _evaluated(self, unit: Unit, run: RunReader) -> str:
+        """`arithmetic_long 120/200`: how far the evaluation is that evaluators work on."""
+        claim = self.claimed[unit.id][0]
+        benchmark = claim.evaluation_id.rpartition("-")[0]
+        problems = evaluation_protocol.problems_wanted(self.study.setup_of(unit).evaluation, benchmark)
+        wanted = {
+            samples * problems
+            for sampling, samples in self.wanted.get(unit.id, {}).items()
+            if (sampling.benchmark, sampling.step) == (benchmark, claim.step)
+        }
+        done = sum(part.responses for part in run.slices(claim.evaluation_id, claim.step))
+        return f"{benchmark} {done}/{max(wanted, default=done)}"
+
+    def _evaluation_error(self, unit: Unit, run: RunReader) -> str | None:
+        """Why samples that are wanted of a unit could not be taken."""
+        for sampling in self.wanted.get(unit.id, {}):
+            evaluation_id = self.study.evaluation_ids(unit.setup, sampling.draw)[sampling.benchmark]
+            error = run.evaluation_error(evaluation_id, sampling.step)
+            if error is not None:
+                return error
+        return None
