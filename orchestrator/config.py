@@ -80,7 +80,10 @@ TWO_IDS = Interval(2, words=f"≥ 2; {_READ_OFF}")
 POSITIVE = Interval(0, INFINITE, low_open=True, high_open=True, words="> 0 and finite")
 A_SHARE = Interval(0, 1, words="a share between 0 and 1")
 A_PROBABILITY = Interval(0, 1, low_open=True, high_open=True, words="a probability > 0 and < 1")
-AT_MOST_ONE_GPU = Must("0 or 1: a trial of the torch engines runs on one GPU", lambda gpus: gpus in (0, 1))
+ONE_GPU_OR_LESS = Must(
+    "0, 1, or a share of one GPU such as 0.5: a trial runs on one GPU",
+    lambda gpus: gpus in (0, 1) or 0.01 <= gpus < 1,
+)
 LENGTHS = Must(
     "whole numbers of tokens, or shares between 0 and 1",
     lambda lengths: bool(lengths) and all(0 < t < 1 or (t >= 1 and t % 1 == 0) for t in lengths),
@@ -312,9 +315,17 @@ class Placement:
 
     mode: Annotated[PlacementMode, "How roles are spread over processes."] = "inline"
     gpus: Annotated[
-        int, "GPUs of one trial; not given: 1 where a pair has more than 500 M parameters, else 0.", AT_MOST_ONE_GPU
+        float,
+        "GPUs of one trial, or a share of one: with 0.5 two trials are packed on a GPU, each with half its memory; "
+        "not given: 1 where a pair has more than 500 M parameters, else 0.",
+        ONE_GPU_OR_LESS,
     ] = 0
     cpus: Annotated[float, "CPU cores of one trial, its driver included.", POSITIVE] = 1.0
+
+    @property
+    def gpu_share(self) -> float:
+        """The part of a GPU, its memory above all, that a trial may use where it has one."""
+        return self.gpus if 0 < self.gpus < 1 else 1.0
 
 
 @dataclass(frozen=True)

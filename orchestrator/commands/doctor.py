@@ -99,7 +99,7 @@ def _devices() -> Finding:
     return Finding("devices", "ok", f"{words}; torch {torch.__version__}")
 
 
-def _count(number: int, noun: str) -> str:
+def _count(number: float, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 

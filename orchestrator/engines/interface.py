@@ -81,7 +81,11 @@ class Limits:
 
 
 class Sampler(Protocol):
-    """Samples responses; a call is pure in (weights, requests, behavior, limits)."""
+    """Samples responses; a call changes nothing, so that a lost one may be made again.
+
+    The same weights, requests, behavior and limits give the same tokens where the engine is `keyed`
+    (`engines.catalog`), else tokens of the same law.
+    """
 
     def start(self, teacher: bool) -> None:
         """Load the student, and the teacher where behaviors will need it."""

@@ -29,6 +29,9 @@ def check_experiment(experiment: Experiment) -> None:
     for method, placement in experiment.placements.items():
         check(placement, f"methods.{method}.placement")
         _check_placement(f"methods.{method}.placement", placement)
+        if placement.gpu_share != experiment.runtime.placement.gpu_share:
+            share = f"{experiment.runtime.placement.gpus:g}, as runtime.placement.gpus: one share for all trials"
+            raise refuse(f"methods.{method}.placement.gpus", placement.gpus, share)
     for name, setup in experiment.setups.items():
         check_setup(name, setup)
         for method, grid in experiment.methods.items():

@@ -20,6 +20,7 @@ from orchestrator.experiment.units import Unit
 from orchestrator.planning.costs import BLENDED, OTHER, PLAIN, SUPERVISED, SetupCosts
 from orchestrator.planning.measured import clocked
 from orchestrator.planning.ranges import NOTHING, Range
+from orchestrator.planning.rates import DEFAULT_GPU, GPUS
 from orchestrator.planning.steps import teacher_online_steps
 from orchestrator.records.rundir import TIMING, RunReader
 from orchestrator.selection.study import Study
@@ -76,7 +77,8 @@ class Costs:
 def measure(study: Study) -> Costs:
     """What the wall-clock rows of the units say."""
     setups, runtime = study.experiment.setups, study.experiment.runtime
-    costs = Costs({name: SetupCosts(setup, runtime, setup.engine.sampler) for name, setup in setups.items()})
+    gpu = GPUS[DEFAULT_GPU].part(runtime.placement.gpu_share)
+    costs = Costs({name: SetupCosts(setup, runtime, setup.engine.sampler, gpu) for name, setup in setups.items()})
     for unit in study.units:
         found = _measured(study, unit)
         if not found:

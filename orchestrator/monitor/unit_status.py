@@ -54,7 +54,7 @@ class UnitStatus(OfKind):
     seconds_needed: float | None = None
     method: str | None = None
     cpus: float = 0.0
-    gpus: int = 0
+    gpus: float = 0
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -52,8 +52,8 @@ def _lengths() -> list[Assumption]:
 
 def _gpu(gpu: Gpu) -> list[Assumption]:
     return [
-        Assumption.of("memory bandwidth", "TB/s", gpu.bytes_per_s / 1e12, gpu.name),
-        Assumption.of("peak arithmetic", "TFLOP/s", gpu.flops / 1e12, f"{gpu.name}, dense bfloat16"),
+        Assumption.of("memory bandwidth", "TB/s", gpu.bytes_per_s / 1e12, gpu.title),
+        Assumption.of("peak arithmetic", "TFLOP/s", gpu.flops / 1e12, f"{gpu.title}, dense bfloat16"),
         Assumption.of("GPU memory", "GiB", gpu.gib, "for sequences at once"),
         Assumption.of("workspace", "GiB", WORKSPACE_GIB, "CUDA, a layer's cache copy, vocabulary rows"),
     ]

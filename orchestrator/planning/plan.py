@@ -27,7 +27,7 @@ class Resources:
     """What one unit needs, evaluated in full. Memory and GPU-hours are None where no GPU is used."""
 
     placement: str
-    gpus: int
+    gpus: float
     cpus: float
     training_generations: int
     training_tokens: int  # at most
@@ -89,9 +89,9 @@ def make_plan(
     """
     units = expand(experiment) if units is None else units
     measured = measured or Measured()
-    costs = {}
+    costs, part = {}, GPUS[gpu].part(experiment.runtime.placement.gpu_share)
     for name, setup in experiment.setups.items():
-        costs[name] = measured.costs(name, setup, experiment.runtime, engine or setup.engine.sampler, GPUS[gpu])
+        costs[name] = measured.costs(name, setup, experiment.runtime, engine or setup.engine.sampler, part)
     # Units that differ in seeds or in knobs that cost nothing need the same, which is worked out once.
     needed: dict[tuple[object, ...], Resources] = {}
     planned = []
@@ -102,7 +102,7 @@ def make_plan(
         planned.append(PlannedUnit(unit, needed[kind]))
     uses_gpus = any(p.gpus for p in (experiment.runtime.placement, *experiment.placements.values()))
     assumed = assumptions(costs) if uses_gpus else ()
-    return Plan(experiment, tuple(planned), costs, GPUS[gpu], assumed, done or {}, measured)
+    return Plan(experiment, tuple(planned), costs, part, assumed, done or {}, measured)
 
 
 def resources(experiment: Experiment, unit: Unit, costs: SetupCosts) -> Resources:

@@ -18,12 +18,22 @@ LAUNCH_LAYERS = 28  # decoder layers of the model that `Rates.launch_ms` is give
 
 @dataclass(frozen=True)
 class Gpu:
-    """A kind of GPU: its name, memory, memory bandwidth, and dense bfloat16 arithmetic."""
+    """A kind of GPU: its name, memory, memory bandwidth, and dense bfloat16 arithmetic; or a `share` of one."""
 
     name: str
     gib: float
     bytes_per_s: float
     flops: float
+    share: float = 1.0
+
+    @property
+    def title(self) -> str:
+        """`H100-80GB`, or `0.5 of an H100-80GB`."""
+        return self.name if self.share == 1 else f"{self.share:g} of an {self.name}"
+
+    def part(self, share: float) -> Gpu:
+        """What a trial has of it beside others: of everything the same share."""
+        return Gpu(self.name, self.gib * share, self.bytes_per_s * share, self.flops * share, share)
 
 
 GPUS: Mapping[str, Gpu] = MappingProxyType(

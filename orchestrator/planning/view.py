@@ -140,7 +140,7 @@ def _seeds(experiment: Experiment) -> str:
 
 def _order(plan: Plan, total: dict[str, Any]) -> list[str]:
     """What can start at once and what waits for what."""
-    placements: Counter[tuple[str, int, float]] = Counter()
+    placements: Counter[tuple[str, float, float]] = Counter()
     waiting: Counter[str] = Counter()  # unit id → how many units wait for it
     for planned in plan.units:
         needs = planned.resources
@@ -248,7 +248,7 @@ def _gpu_time(plan: Plan, gpus: int) -> list[Any]:
         columns = {name: total_gpu_hours(plan, name) for name in plan.experiment.setups} | {"all": whole}
     budgets = {setup.evaluation.budget for setup in plan.experiment.setups.values()}
     names = {"evaluate": f"evaluate, {' and '.join(sorted(budgets))}", "rescore": "fresh samples"}
-    table = _table(f"GPU-hours, {plan.gpu.name}", *(name for name, part in columns.items() if part), right_from=1)
+    table = _table(f"GPU-hours, {plan.gpu.title}", *(name for name, part in columns.items() if part), right_from=1)
     for phase in (*PHASES, "rescore", "total"):
         row = [hours_text(part[phase]) for part in columns.values() if part]
         table.add_row(names.get(phase, phase), *row, style="bold" if phase == "total" else None)

@@ -8,8 +8,10 @@ After a SIGKILL nothing has to be said by the process that died; what was commit
 - An evaluator: its claim lapses with its lock, and the next evaluator samples the slice from its start
   (`records.claims`). Slices are written whole or not at all.
 - A frozen process is killed by `watchdog`, and then it is one of the two above.
-- The driver, `trb submit`: `guard` kills what is left of its private cluster within seconds. The same command goes on.
-- A server of Ray: `vital` ends the driver with one line, and the processes on all nodes. The same command goes on.
+- The driver, `trb submit`: `guard` kills what is left of its private cluster within seconds. The same command, given
+  again, goes on.
+- A server of Ray: `vital` ends the driver with one line, and the processes on all nodes. The same command,
+  given again, goes on.
 - A node: its processes are lost processes, and their work is given to other nodes.
 
 An attempt that ends with an error is judged here: a mistake, a diverged run or a programming error would be the same

@@ -2,7 +2,8 @@
 
 A family that has begun is trained to its end before anything else. Then what is there is evaluated, and only where no
 samples are wanted does the next family begin: so families are decided one after the other, the first of them early,
-and the checkpoints of few families lie on the disk at once. No GPU is ever left without work while there is some.
+and the checkpoints of few families lie on the disk at once. A GPU stays without work only where a unit that
+has begun its turn waits for more room than is free.
 
 `tuner` asks for these decisions. Which slice an evaluator takes is its own (`selection.pending_slices.preference`).
 
@@ -136,7 +137,7 @@ class Schedule:
         return [unit for unit in self.units if unit.id not in out and self.trained.issuperset(unit.depends_on)]
 
     def _of_begun_families(self, ready: list[Unit]) -> list[Unit]:
-        """Those that wait in a family of which some are trained already, and supervised stages."""
+        """Those that wait in a family of which some are trained or in training, and supervised stages."""
         busy = {work.unit.id for work in self.running.values() if isinstance(work, Training)}
         begun = {(unit.setup, unit.method) for unit in self.units if unit.id in self.trained | busy}
         return [unit for unit in ready if unit.is_supervised or (unit.setup, unit.method) in begun]

@@ -383,6 +383,31 @@ def test_days_and_years_on_some_gpus() -> None:
     assert "On 8 GPUs, kept busy: 24,600 – 41,800 hours = 2.8 – 4.8 years." in capture.get()
 
 
+def test_a_share_of_a_gpu_has_its_share_of_memory_and_speed() -> None:
+    """Trials that are packed decode fewer sequences at once; launches of their kernels overlap, which is the gain."""
+    whole, half = (planned("paper", "setups=[qwen3-0.6b]", f"runtime.placement.gpus={gpus}") for gpus in (1, 0.5))
+    (roomy, tight) = (vanilla(made, "qwen3-0.6b").memory for made in (whole, half))
+    assert roomy is not None
+    assert tight is not None
+    resident = roomy.student_weights + roomy.teacher_weights + roomy.learner_state + roomy.workspace
+    assert tight.sequences_at_once_vanilla == int((40 - resident) / roomy.kv_student)
+    assert 2 * tight.sequences_at_once_vanilla < roomy.sequences_at_once_vanilla
+    hours = [vanilla(made, "qwen3-0.6b").gpu_hours for made in (whole, half)]
+    assert hours[0] is not None
+    assert hours[1] is not None
+    assert hours[1]["learn"].mid == pytest.approx(hours[0]["learn"].mid), "arithmetic is shared"
+    chains = [totals.longest_chain_hours(made) for made in (whole, half)]
+    assert chains[0] is not None
+    assert chains[1] is not None
+    assert chains[1].mid > chains[0].mid, "a trial takes longer on its share"
+    assert "GPU-hours, 0.5 of an H100-80GB" in shown(half)
+
+
+def test_a_pair_that_does_not_fit_its_share_is_refused() -> None:
+    with pytest.raises(UserError, match=r"GPU memory: 16.0 GiB — at least .* GiB for one sequence of full length"):
+        planned("paper", "setups=[qwen3-1.7b]", "runtime.placement.gpus=0.2")
+
+
 def test_a_chain_is_the_supervised_stage_and_what_starts_from_it() -> None:
     made = planned("paper", "setups=[qwen3-1.7b]", *ONLY_VANILLA[:-1], "evaluation.rescore=false")
     hours = totals.unit_hours(made)

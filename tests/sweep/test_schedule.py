@@ -100,6 +100,16 @@ def test_evaluators_take_what_no_trial_wants_and_are_no_more_than_the_slices() -
     assert sweep.schedule.decide(CAPACITY) == "finished"
 
 
+def test_trials_are_packed_on_shares_of_a_gpu() -> None:
+    sweep = Sweep()
+    sweep.schedule.needs = lambda work: {"CPU": 1.0, "GPU": 1 / 3}
+    capacity, begun = {"CPU": 8.0, "GPU": 1.0}, []
+    while isinstance(decision := sweep.schedule.decide(capacity), Training | Evaluating):
+        sweep.schedule.start(str(decision), decision)
+        begun.append(decision)
+    assert len(begun) == 3
+
+
 def test_what_evaluators_of_another_sweep_have_claimed_is_left_to_them() -> None:
     """No evaluator is begun for it, and the sweep waits until it is there."""
     sweep = Sweep(slices=2, elsewhere=2)

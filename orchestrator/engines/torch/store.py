@@ -29,6 +29,9 @@ class ModelStore:
         torch.set_num_threads(1)
         self.job = job
         self.device = best_device()
+        self._share = job.runtime.placement.gpu_share
+        if self.device.type == "cuda" and self._share < 1:  # more would be taken from whoever has the rest
+            torch.cuda.set_per_process_memory_fraction(self._share, self.device)
         self.dtype = torch.float32 if job.setup.engine.dtype == "float32" else torch.bfloat16
         self._student: CausalModel | None = None
         self._teacher: CausalModel | None = None
@@ -83,7 +86,12 @@ class ModelStore:
     def decode_batch(self, blending: bool, max_tokens: int) -> int:
         """Sequences decoded at once on this process's device; see `memory.decode_batch`."""
         job = self.job
-        return memory.decode_batch(job.setup, job.runtime, memory_gib(self.device), blending, max_tokens, job.trains)
+        return memory.decode_batch(job.setup, job.runtime, self._gpu_gib(), blending, max_tokens, job.trains)
+
+    def _gpu_gib(self) -> float | None:
+        """Memory that this job may use of its GPU; None on CPUs."""
+        whole = memory_gib(self.device)
+        return None if whole is None else whole * self._share
 
     def draft_length(self, behavior: Behavior, rows: int) -> int:
         """γ for `rows` decoded at once: the configured one, or what suits the behavior, the models and the device.
