@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 
 QUIET = {
     "RAY_AIR_NEW_OUTPUT": "0",  # no reporter of Tune's own
@@ -25,7 +26,12 @@ PRIVATE = LOOPBACK | {
 
 def prepare_environment(address: str | None) -> None:
     """For the cluster at `address`; None: one that is this command's own and nobody else's business."""
-    more = PRIVATE if address is None else LOOPBACK if _is_loopback(address) else {}
+    if address is None:
+        # A token that only this driver and the processes it starts know: other users of the machine are refused, and
+        # Ray writes none into the home folder.
+        more = PRIVATE | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    else:
+        more = LOOPBACK if _is_loopback(address) else {}
     for name, value in (QUIET | more).items():
         os.environ.setdefault(name, value)
 

@@ -104,11 +104,16 @@ class FitNodes(AnyNode):
             waited = node is not None and time.monotonic() > node.asked_at + ASKED_AGAIN_AFTER_S
             if node is None or (node.lack and node.question is None and waited):
                 self._ask(node_id, name_of(found))
-            elif node.question is not None and ray.wait([node.question], timeout=0)[0]:
+            elif node.question is not None and (ray.wait([node.question], timeout=0)[0] or self._is_silent(node)):
                 before = node.lack
                 self._hear(node, 0)
                 self._tell(node, before)
         return alive
+
+    def _is_silent(self, node: _Node) -> bool:
+        """Whether a node should have answered; one that fetches models of a hub takes as long as that takes."""
+        fetches = any(each.hub for each in self.requirements)
+        return not fetches and time.monotonic() > node.asked_at + ANSWERS_WITHIN_S
 
     def _alive(self) -> dict[str, Any]:
         """Ray's rows of the nodes that are alive and could be given work."""

@@ -73,7 +73,9 @@ class Schedule:
     def decide(self, capacity: Resources) -> Decision:
         """What to start now on a cluster of this capacity."""
         decision = self._next(capacity)
-        if isinstance(decision, Training | Evaluating) and not self.affordable(decision, list(self.running.values())):
+        # What others sample is waited for only by those who could still do something with it.
+        begun = Evaluating(0) if decision == "wait" and not self.running else decision
+        if isinstance(begun, Training | Evaluating) and not self.affordable(begun, list(self.running.values())):
             return "wait" if self.running else "finished"
         return decision
 

@@ -113,7 +113,7 @@ class SweepSearcher(Searcher, tune.Stopper):
         self._left = _Lately(self._look, LOOK_S)
         self._schedule = Schedule(self._study.units, trained, self._needs, self._left)
         self._capacity = _Lately(nodes.capacity, CAPACITY_S)
-        self._spending = _Lately(functools.partial(spending, self._study), LOOK_S)
+        self._spending = _Lately(functools.partial(spending, self._study), 0.0)
         self._budget = None if max_hours is None else Budget(max_hours, self._spending)
         if self._budget is not None:
             self._schedule.affordable = self._budget.allows
@@ -152,13 +152,11 @@ class SweepSearcher(Searcher, tune.Stopper):
         else:
             self._schedule.end(trial_id, not error)
         self._left.forget()
-        self._spending.forget()
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         """Whether what runs as `trial_id` should stop after this result."""
         if result.get(SAMPLED):
             self._schedule.sampled()
-        self._spending.forget()
         return self._schedule.must_yield(trial_id, self._capacity())
 
     def stop_all(self) -> bool:

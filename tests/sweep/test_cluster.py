@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -34,6 +36,47 @@ with cluster(None):
         publish_error_to_driver("raylet_died", "Last lines of the raylet's log", global_worker.gcs_client)
 print("over")
 """
+
+# A driver that says where the server of its cluster is, and lives until its standard input ends.
+LISTENING = """
+import sys
+from orchestrator.sweep.environment import prepare_environment
+
+prepare_environment(None)
+from orchestrator.sweep.cluster import cluster
+with cluster(None):
+    import os, ray
+
+    print(ray.get_runtime_context().gcs_address, os.environ["RAY_AUTH_TOKEN"], flush=True)
+    sys.stdin.read()
+"""
+ASK = "import sys; from ray._raylet import GcsClient; print(len(GcsClient(sys.argv[1]).get_all_node_info(timeout=60)))"
+
+
+@pytest.mark.ray
+def test_a_private_cluster_answers_only_those_who_have_its_token(tmp_path: Path) -> None:
+    home = {"HOME": str(tmp_path)}
+    pipe = subprocess.PIPE
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH_")}
+    with subprocess.Popen(
+        [sys.executable, "-c", LISTENING], cwd=ROOT, stdin=pipe, stdout=pipe, text=True, env=environment | home
+    ) as driver:
+        assert driver.stdout is not None
+        address, token = driver.stdout.readline().split()
+        answers = []
+        for known in ({"RAY_AUTH_TOKEN": token}, {"RAY_AUTH_TOKEN": "a" * 64}, {"RAY_AUTH_MODE": "disabled"}):
+            asked = subprocess.run(
+                [sys.executable, "-c", ASK, address],
+                env=environment | home | {"RAY_AUTH_MODE": "token"} | known,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            answers.append((asked.returncode, asked.stdout.strip(), "AuthenticationError" in asked.stderr))
+        driver.communicate()
+    assert answers[0] == (0, "1", False)
+    assert answers[1:] == [(1, "", True)] * 2
+    assert list(tmp_path.rglob("auth_token")) == []
 
 
 @pytest.mark.ray

@@ -161,6 +161,15 @@ def test_what_may_not_go_on_ends_at_its_commit_and_nothing_begins() -> None:
     assert sweep.schedule.decide(CAPACITY) == "finished"
 
 
+def test_what_others_sample_is_not_waited_for_beyond_the_limit() -> None:
+    sweep = Sweep(slices=2, elsewhere=2)
+    for unit in sweep.units:
+        sweep.schedule.trained.add(unit.id)
+    assert sweep.schedule.decide(CAPACITY) == "wait"
+    sweep.schedule.affordable = lambda work, beside: False
+    assert sweep.schedule.decide(CAPACITY) == "finished"
+
+
 def test_an_evaluator_makes_room_for_a_trial_that_waits() -> None:
     sweep = Sweep(slices=9)
     sweep.schedule.trained |= {unit.id for unit in sweep.units}
