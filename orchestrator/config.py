@@ -63,10 +63,7 @@ WandbMode = (
     | Annotated[Literal["disabled"], "nothing is mirrored"]
 )
 TorchEngine = Annotated[Literal["torch"], "transformers models in this program's own loops"]
-EngineName = (
-    TorchEngine
-    | Annotated[Literal["sglang"], "SGLang; `trb plan` says what it would cost, and nothing can be run with it yet"]
-)
+EngineName = TorchEngine | Annotated[Literal["sglang"], "SGLang in a process of its own; it wants `make setup-engines`"]
 Dtype = Annotated[Literal["float32"], "for CPUs and exact comparisons"] | Annotated[Literal["bfloat16"], "for GPUs"]
 TokenizerName = (
     Annotated[Literal["characters"], "the embedded world's characters"] | Annotated[Literal["bytes"], "UTF-8 bytes"]

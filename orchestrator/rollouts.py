@@ -6,7 +6,7 @@ student's EOS unless it was truncated; the EOS counts in its length.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -68,6 +68,26 @@ def pad_rows(chunks: list[Tensor]) -> Tensor:
         out[start : start + chunk.shape[0], : chunk.shape[1]] = chunk
         start += chunk.shape[0]
     return out
+
+
+def in_order(rollouts: Rollouts, requests: list[Request]) -> Rollouts:
+    """The same rollouts in the order of `requests`, which are all of theirs."""
+    if rollouts.requests == requests:
+        return rollouts
+    row_of = {request.key: row for row, request in enumerate(rollouts.requests)}
+    rows = torch.tensor([row_of[request.key] for request in requests])
+
+    def ordered(part: object) -> dict[str, Tensor]:
+        return {name: value[rows] for name, value in vars(part).items() if isinstance(value, Tensor)}
+
+    return replace(
+        rollouts,
+        requests=requests,
+        teacher=None if rollouts.teacher is None else replace(rollouts.teacher, **ordered(rollouts.teacher)),
+        measured={name: value[rows] for name, value in rollouts.measured.items()},
+        speculation={name: value[rows] for name, value in rollouts.speculation.items()},
+        **ordered(rollouts),
+    )
 
 
 def concatenate(parts: list[Rollouts]) -> Rollouts:

@@ -15,7 +15,7 @@ from scipy import stats
 from torch import Tensor
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from orchestrator.config import Engine, Model, ObjectiveName, Optimizer, Runtime, Setup, Training, Vocabulary
+from orchestrator.config import Engine, Model, ObjectiveName, Optimizer, Runtime, Setup, Shape, Training, Vocabulary
 from orchestrator.engines.interface import ModelFolder, Owner
 from orchestrator.engines.torch.causal import CausalModel
 from orchestrator.engines.torch.engine import TorchEngine
@@ -149,8 +149,8 @@ def worker_spec(
         if not (folder / causal.owner).is_dir():
             causal.model.save_pretrained(folder / causal.owner)
     setup = Setup(
-        student=Model(eos=STUDENT_EOS),
-        teacher=Model(eos=TEACHER_EOS),
+        student=Model(eos=STUDENT_EOS, shape=Shape(2, 16, 2, 1, 8, 32, tied=True)),
+        teacher=Model(eos=TEACHER_EOS, shape=Shape(1, 24, 2, 1, 8, 48, tied=False)),
         vocabulary=Vocabulary(SIZE, VALID),
         engine=Engine(dtype="float32"),
         training=Training(

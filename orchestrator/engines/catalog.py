@@ -25,15 +25,14 @@ class EngineInfo:
     """What an engine can do.
 
     `blends`: it can sample from behaviors that need the teacher. `keyed`: a call that is made again, in any process and
-    any batch, gives the same bytes; otherwise samples of the same law. `module` has a function `open_engine(job)`;
-    where it is None, the engine is planned with and does not exist here yet. `packages` are those that the default
-    install lacks and that it imports.
+    any batch, gives the same bytes; otherwise samples of the same law. `module` has a function `open_engine(job)`.
+    `packages` are those that it imports and that the default install lacks; without them it is planned with alone.
     """
 
     roles: frozenset[Role]
     blends: bool
     keyed: bool
-    module: str | None
+    module: str
     packages: tuple[str, ...] = ()
 
 
@@ -49,7 +48,8 @@ ENGINES: Mapping[str, EngineInfo] = MappingProxyType(
             roles=frozenset({"sampler"}),
             blends=False,
             keyed=False,
-            module=None,
+            module="orchestrator.engines.sglang.engine",
+            packages=("sglang",),
         ),
     }
 )
@@ -70,10 +70,8 @@ def sampler_of(chosen: str, teacher_decodes: bool) -> str:
 def open_engine(name: str, job: Job) -> Engine:
     """The engine of that name, opened in this process; its libraries are imported here and not before."""
     require("engine", name)
-    module = ENGINES[name].module
-    assert module is not None
     with quick_imports():
-        opener: OpenEngine = importlib.import_module(module).open_engine
+        opener: OpenEngine = importlib.import_module(ENGINES[name].module).open_engine
     return opener(job)
 
 
@@ -86,9 +84,7 @@ def require_all(engine: config.Engine) -> None:
 def require(key: str, name: str) -> None:
     """Raise UserError that names `key` where its engine can be planned with, and nothing can be run with it here."""
     info = ENGINES[name]
-    there = ", ".join(engine for engine, other in ENGINES.items() if other.module is not None and not other.packages)
-    if info.module is None:
-        raise refuse(key, name, f"{there}: trb plan knows what {name} would cost, and nothing runs on it yet")
     missing = [package for package in info.packages if importlib.util.find_spec(package) is None]
     if missing:
+        there = ", ".join(engine for engine, other in ENGINES.items() if not other.packages)
         raise refuse(key, name, f"{there}, or make setup-engines first: {', '.join(missing)} is not installed here")

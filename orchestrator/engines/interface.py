@@ -107,7 +107,7 @@ class Sampler(Protocol):
         ...
 
     def sample(self, requests: Sequence[Request], behavior: Behavior, limits: Limits) -> Iterator[Rollouts]:
-        """One response to each request, some at a time, in the order of the requests.
+        """One response to each request, some at a time, in whatever order they are finished.
 
         Teacher scores are included where the behavior needed the teacher and a support is kept.
         """

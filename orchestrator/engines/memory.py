@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 from orchestrator.config import Model, Runtime, Setup, Shape, Training
 from orchestrator.errors import UserError
@@ -25,6 +26,7 @@ BYTES = {"bfloat16": 2, "float32": 4}  # of a value in `engine.dtype`
 MASTER_BYTES = 4 + 8 + 4  # of a parameter in training, float32: weight, two AdamW moments, gradient
 WORKSPACE_GIB = 6.0  # CUDA, a layer's cache copy, vocabulary rows
 CPU_PARAMETERS = 500e6  # of student and teacher together; the embedded pairs have less than one million
+CPU_CACHE_GIB = 1.0
 CPU_BATCH = 512  # sequences at once without a GPU, where the embedded models' caches are small
 
 
@@ -135,6 +137,32 @@ def resident_gib(setup: Setup, trains: bool = True, learner: bool = True) -> flo
         return student + WORKSPACE_GIB
     teacher = decoder(setup.teacher, setup).weight_bytes / GIB
     return student + teacher + (learner_gib(setup) if learner else 0.0) + WORKSPACE_GIB
+
+
+def static_fraction(
+    setup: Setup, gpu_gib: float, trains: bool = True, owner: Literal["student", "teacher"] = "student"
+) -> float:
+    """The share of the GPU that a serving engine takes for good: the weights of the model it samples, and KV cache.
+
+    An evaluator's engine takes all but the workspace. In a trial the cache gets half of what weights, learner and
+    workspace leave: the engine keeps it while teacher and learner work, whose activations take the other half.
+    Raises UserError if the cache does not hold one sequence of full length.
+    """
+    model = setup.student if owner == "student" else setup.teacher
+    weights, resident = decoder(model, setup).weight_bytes / GIB, resident_gib(setup, trains)
+    # A teacher that answers prompts is there a second time: the scorer's copy is not used in that stage.
+    resident += weights if owner == "teacher" else 0.0
+    limit = max(setup.training.max_response_tokens, setup.evaluation.max_response_tokens)
+    cache = max(0.0, gpu_gib - resident) * (0.5 if trains else 1.0)
+    if cache < kv_gib(setup, False, limit):
+        raise too_small(setup, gpu_gib, False, limit, resident)
+    return (weights + cache) / gpu_gib
+
+
+def cpu_cache_tokens(setup: Setup, context: int, owner: Literal["student", "teacher"] = "student") -> int:
+    """Tokens in the KV cache of a serving engine without a GPU: of CPU_BATCH sequences, within CPU_CACHE_GIB."""
+    of_token = decoder(setup.student if owner == "student" else setup.teacher, setup).kv_bytes
+    return max(2 * context, min(CPU_BATCH * context, int(CPU_CACHE_GIB * GIB / of_token)))
 
 
 def learner_gib(setup: Setup) -> float:

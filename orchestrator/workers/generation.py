@@ -10,7 +10,7 @@ from orchestrator.config import Setup
 from orchestrator.engines.interface import Limits, Sampler, Scorer, WeightsRef
 from orchestrator.experiment.methods import behavior_at
 from orchestrator.policy.spec import Behavior, Student
-from orchestrator.rollouts import Request, Rollouts, TeacherScores, concatenate
+from orchestrator.rollouts import Request, Rollouts, TeacherScores, concatenate, in_order
 from orchestrator.workers.digests import RolloutDigest, ScoresDigest, digest_rollouts, digest_scores
 from orchestrator.workers.engines import Engines
 from orchestrator.workers.spec import WorkerSpec
@@ -47,7 +47,7 @@ class RolloutWorker:
             sampler.load(self._weights)
             self._loaded = self._weights
         limits = Limits(self._spec.setup.training.max_response_tokens, support_size(self._spec.setup))
-        rollouts = concatenate(list(sampler.sample(requests, behavior, limits)))
+        rollouts = in_order(concatenate(list(sampler.sample(requests, behavior, limits))), requests)
         return rollouts, digest_rollouts(rollouts)
 
     def _sampler_for(self, behavior: Behavior) -> Sampler:
@@ -90,7 +90,7 @@ class TeacherWorker:
     def sample(self, requests: list[Request]) -> tuple[Rollouts, RolloutDigest]:
         """Teacher responses at T = 1; its stop event is emitted as the student's EOS."""
         limits = Limits(self._spec.setup.training.max_response_tokens)
-        rollouts = concatenate(list(self._answering.sample(requests, Student(), limits)))
+        rollouts = in_order(concatenate(list(self._answering.sample(requests, Student(), limits))), requests)
         return rollouts, digest_rollouts(rollouts)
 
 

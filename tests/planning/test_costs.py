@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -204,18 +205,20 @@ def test_an_engine_that_does_not_hold_the_models_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("command", [["submit"], ["probe", "continuation"]], ids=lambda words: words[0])
-def test_nothing_runs_on_an_engine_that_is_only_planned_with(
-    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_nothing_runs_on_an_engine_that_is_not_installed(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    absent = replace(catalog.ENGINES["sglang"], packages=("not_a_package",))
+    monkeypatch.setattr(catalog, "ENGINES", {**catalog.ENGINES, "sglang": absent})
     with pytest.raises(SystemExit) as ended:
         main([*command, str(PAPER), "engine.sampler=sglang", "--runs", str(tmp_path / "runs")])
     assert ended.value.code == 2
     error = capsys.readouterr().err
-    assert "engine.sampler: 'sglang' — torch: trb plan knows what sglang would cost" in error
+    assert "engine.sampler: 'sglang' — torch, or make setup-engines first: not_a_package is not installed here" in error
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_plan_of_an_engine_that_does_not_exist_yet_is_json(
+def test_the_plan_of_an_engine_that_is_not_installed_is_json(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:

@@ -1,0 +1,95 @@
+"""What goes between a worker and the process of its SGLang engine: plain data, known to both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.engines.interface import Owner
+
+LOG_PROBS, SUPPORT = "log_probs", "support"  # what is kept of each token: (log p, log μ), and K ids
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What an engine is started with.
+
+    `cache_fraction` is the share of the GPU's memory for weights and KV cache together; without a GPU the cache holds
+    `cache_tokens`.
+    """
+
+    model: str
+    dtype: str
+    owner: Owner
+    valid: int
+    student_eos: int
+    teacher_eos: int
+    context: int  # longest prompt and response, in tokens
+    gpu: bool
+    cache_fraction: float | None
+    cache_tokens: int | None
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What the sampler is told of a request, beside its prompt.
+
+    `seed`, below 2⁶³, keys its uniforms, `prompt` is the length of its prompt, `tau` the temperature. `support` is how
+    many ids are kept. Where `forced` has ids, these are the response, whatever their probability.
+    """
+
+    seed: int
+    prompt: int
+    tau: float = 1.0
+    support: int = 0
+    forced: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One response that is wanted: the ids of its prompt and how it is drawn. `index` is its number in the call."""
+
+    index: int
+    prompt: tuple[int, ...]
+    draw: Draw
+
+
+@dataclass(frozen=True)
+class Load:
+    """Call: sample from the weights in this folder; they are named by `version`. Answer: None."""
+
+    folder: str
+    version: str
+
+
+@dataclass(frozen=True)
+class Generate:
+    """Call: responses of at most `max_tokens` that end with `stop`. Answers: an `Answer` each, then None."""
+
+    asks: list[Ask]
+    max_tokens: int
+    stop: tuple[int, ...]
+    at_once: int | None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A finished response; `stopped` tells whether one of the stop ids ended it. `kept` is by LOG_PROBS and SUPPORT."""
+
+    index: int
+    tokens: list[int]
+    stopped: bool
+    version: str
+    kept: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Sign:
+    """The engine is at work."""
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The call could not be answered."""
+
+    reason: str

@@ -1,0 +1,224 @@
+"""The SGLang engine behind `engines.interface`: the student, or the teacher that answers prompts itself, sampling."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+import torch
+
+from orchestrator.engines import memory
+from orchestrator.engines.interface import Job, Limits, ModelFolder, Owner, WeightsRef
+from orchestrator.engines.sglang.calls import LOG_PROBS, SUPPORT, Answer, Ask, Draw, Generate, Settings
+from orchestrator.engines.sglang.process import EngineLost, EngineProcess
+from orchestrator.errors import NotFinite, UserError
+from orchestrator.policy.randomness import SequenceKey
+from orchestrator.policy.spec import Behavior, Student, Tempered
+from orchestrator.records.files import verify_files
+from orchestrator.rollouts import Request, Rollouts
+
+logger = logging.getLogger(__name__)
+
+ATTEMPTS = 3  # of a call at an engine that is lost before it has given one response more
+PART = 64  # responses that are handed on together
+# Tokens a second of all requests together that even a slow machine decodes, and how often an engine tells of them.
+SLOWEST = {"cuda": 200.0, "cpu": 5.0}
+TELLS_EVERY = 64
+PATIENCE_S = 120.0
+
+
+class SglangEngine:
+    """Samplers in processes of their own: one of the student, one of the teacher, each once it is asked for."""
+
+    def __init__(self, job: Job):
+        self._job = job
+        self._samplers: dict[Owner, SglangSampler] = {}
+
+    def sampler(self, owner: Owner = "student") -> SglangSampler:
+        """See `Engine.sampler`; all samplers of a model are one."""
+        if owner not in self._samplers:
+            self._samplers[owner] = SglangSampler(self._job, owner)
+        return self._samplers[owner]
+
+    def scorer(self) -> NoReturn:
+        raise ValueError("SGLang gives no log-probabilities at given ids: it scores nothing here")
+
+    def trainer(self) -> NoReturn:
+        raise ValueError("SGLang trains nothing")
+
+    def close(self) -> None:
+        """End all processes."""
+        for sampler in self._samplers.values():
+            sampler.release()
+
+
+def open_engine(job: Job) -> SglangEngine:
+    """The engine for a job; its processes are started when they are first needed."""
+    return SglangEngine(job)
+
+
+class SglangSampler:
+    """Samples with continuous batching, in the law of the torch engine.
+
+    A seed is made of a request's key, so that it depends on nothing else; but what a batch holds beside a request
+    changes its logits in their last digits, and so now and then a token.
+    """
+
+    def __init__(self, job: Job, owner: Owner):
+        self._job, self._setup = job, job.setup
+        self._owner: Owner = owner
+        folder = job.initial if owner == "student" else job.teacher
+        assert folder is not None, "this job was opened without a teacher"
+        self._folder = folder
+        self._process: EngineProcess | None = None
+
+    def start(self, teacher: bool) -> None:
+        """Load the model. There is no teacher to load: behaviors that need it are sampled elsewhere."""
+        assert not teacher, "the catalog says that this engine does not blend"
+        self._opened().start()
+
+    def load(self, weights: WeightsRef) -> None:
+        """Put these weights into the engine."""
+        process = self._opened()
+        try:
+            process.load(weights)
+        except EngineLost as error:
+            logger.warning("%s; it is started again", error)
+            process.start()
+
+    def release(self) -> None:
+        """End the engine's processes."""
+        if self._process is not None:
+            self._process.end()
+        self._process = None
+
+    def log_probs(self, ids: Sequence[int]) -> list[float]:
+        """By decoding: the ids are forced, and read as sampled ones are."""
+        draw = Draw(seed=0, prompt=1, forced=tuple(ids[1:]))
+        call = Generate([Ask(0, (ids[0],), draw)], len(ids) - 1, (), None)
+        (answer,) = self._answers(call)
+        return [float(pair[0]) for pair in answer.kept[LOG_PROBS]]
+
+    def sample(self, requests: Sequence[Request], behavior: Behavior, limits: Limits) -> Iterator[Rollouts]:
+        """One response to each request, as they finish."""
+        assert isinstance(behavior, Student | Tempered), "the catalog says that this engine does not blend"
+        tau = behavior.tau if isinstance(behavior, Tempered) else 1.0
+        asks = []
+        for index, request in enumerate(requests):
+            draw = Draw(seed_of(request.key), len(request.prompt_ids), tau, limits.support)
+            asks.append(Ask(index, request.prompt_ids, draw))
+        at_once = limits.at_once or self._job.runtime.rollout_batch
+        call = Generate(asks, limits.max_tokens, (self._setup.student.eos,), at_once)
+        part: list[Answer] = []
+        for answer in self._answers(call):
+            part.append(answer)
+            if len(part) == PART:
+                yield self._rollouts(requests, part, limits)
+                part = []
+        if part:
+            yield self._rollouts(requests, part, limits)
+
+    # --- calls ---
+
+    def _opened(self) -> EngineProcess:
+        if self._process is None:
+            verify_files(Path(self._folder.path), self._folder.files, self._folder.remedy)
+            self._process = EngineProcess(settings(self._job, self._folder, self._owner))
+        return self._process
+
+    def _answers(self, call: Generate) -> Iterator[Answer]:
+        """The answer to each ask; where the engine is lost, what is missing is asked of a new one."""
+        process, missing, attempts = self._opened(), {ask.index: ask for ask in call.asks}, 0
+        while missing:
+            left = Generate(list(missing.values()), call.max_tokens, call.stop, call.at_once)
+            try:
+                for answer in process.generate(left, silence_s(left)):
+                    if answer.version != process.version:
+                        raise RuntimeError(f"SGLang sampled from weights {answer.version}, not {process.version}")
+                    del missing[answer.index]
+                    attempts = 0
+                    yield answer
+            except EngineLost as error:
+                attempts += 1
+                if attempts == ATTEMPTS:
+                    raise
+                logger.warning("%s; it is started again for %d responses", error, len(missing))
+
+    # --- answers ---
+
+    def _rollouts(self, requests: Sequence[Request], answers: list[Answer], limits: Limits) -> Rollouts:
+        """Answers as rollouts, in the order that they came in."""
+        longest = max(len(answer.tokens) for answer in answers)
+        shape = (len(answers), longest)
+        tokens, support = torch.zeros(shape, dtype=torch.long), torch.zeros(*shape, limits.support, dtype=torch.long)
+        student, behavior = torch.zeros(shape), torch.zeros(shape)
+        for row, answer in enumerate(answers):
+            self._check(answer, limits)
+            count = len(answer.tokens)
+            tokens[row, :count] = torch.tensor(answer.tokens)
+            pairs = torch.from_numpy(np.stack(answer.kept[LOG_PROBS]))
+            student[row, :count], behavior[row, :count] = pairs[:, 0], pairs[:, 1]
+            if limits.support:
+                support[row, :count] = torch.from_numpy(np.stack(answer.kept[SUPPORT]))
+        return Rollouts(
+            requests=[requests[answer.index] for answer in answers],
+            tokens_BT=tokens,
+            lengths_B=torch.tensor([len(answer.tokens) for answer in answers]),
+            truncated_B=torch.tensor([not answer.stopped for answer in answers]),
+            student_BT=student,
+            behavior_BT=behavior,
+            support_ids_BTK=support,
+        )
+
+    def _check(self, answer: Answer, limits: Limits) -> None:
+        """NotFinite where logits were not; RuntimeError where a response ends neither with EOS nor at its limit."""
+        if np.isnan(answer.kept[LOG_PROBS]).any():
+            raise NotFinite(f"the {self._owner}'s logits are not finite")
+        count, last = len(answer.tokens), answer.tokens[-1]
+        if answer.stopped != (last == self._setup.student.eos) or not (answer.stopped or count == limits.max_tokens):
+            raise RuntimeError(f"SGLang ended a response after {count} of {limits.max_tokens} tokens, with id {last}")
+
+
+def seed_of(key: SequenceKey) -> int:
+    """63 bits of the sha256 of a key."""
+    return int.from_bytes(hashlib.sha256(json.dumps(astuple(key)).encode()).digest()[:8], "big") >> 1
+
+
+def silence_s(call: Generate) -> float:
+    """Seconds without any sign after which the engine hangs: what prompts and some tokens of all requests take."""
+    rate = SLOWEST["cuda" if torch.cuda.is_available() else "cpu"]
+    prompts = sum(len(ask.prompt) for ask in call.asks)
+    return PATIENCE_S + (prompts / 10 + TELLS_EVERY * min(len(call.asks), memory.CPU_BATCH)) / rate
+
+
+def settings(job: Job, folder: ModelFolder, owner: Owner) -> Settings:
+    """How the engine of a model is started. Raises UserError for a model with another vocabulary than the setup's."""
+    setup = job.setup
+    found = json.loads((Path(folder.path) / "config.json").read_text(encoding="utf-8"))["vocab_size"]
+    if found != setup.vocabulary.size:
+        raise UserError(
+            f"{owner} {folder.path}: {found} vocabulary rows — the setup declares {setup.vocabulary.size}; "
+            "student and teacher must share one vocabulary"
+        )
+    gpu = torch.cuda.is_available()
+    total = torch.cuda.get_device_properties(0).total_memory / memory.GIB if gpu else None
+    longest = max(setup.training.max_response_tokens, setup.evaluation.max_response_tokens)
+    context = setup.training.max_prompt_tokens + longest
+    return Settings(
+        model=folder.path,
+        dtype=setup.engine.dtype,
+        owner=job.stops_as if owner == "student" else "teacher",
+        valid=setup.vocabulary.valid,
+        student_eos=setup.student.eos,
+        teacher_eos=setup.teacher.eos,
+        context=context,
+        gpu=gpu,
+        cache_fraction=None if total is None else memory.static_fraction(setup, total, job.trains, owner),
+        cache_tokens=None if gpu else memory.cpu_cache_tokens(setup, context, owner),
+    )

@@ -1,0 +1,243 @@
+"""Everything that leans on SGLang's inside, read in one version of it. Imported in an engine's own processes alone.
+
+SGLang starts a server's processes anew, each of which imports `engines.sglang.server`, and that calls `prepare`: so all
+of them have the platform and the sampler below. The sampler takes the place of SGLang's own through its registry of
+sampling backends. It reads logits in the setup's token space, as the torch engine does, and sends back with each token
+what a rollout keeps of it.
+
+Shapes: B requests of a batch, V vocabulary rows, K support ids.
+"""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import sys
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from orchestrator.engines.interface import Owner
+from orchestrator.engines.sglang.calls import LOG_PROBS, SUPPORT, Draw, Settings
+from orchestrator.policy import laws, speculation
+from orchestrator.policy.spec import Student, Tempered
+from orchestrator.policy.vocabulary import TokenSpace
+
+VERSION = "0.5.20"
+BACKEND = "trb"  # name of the sampler among SGLang's sampling backends
+BLOCK_TOKENS = 64  # room beyond the longest sequence: SGLang wants more than a page of it
+
+_libraries: list[torch.library.Library] = []  # a library's operators are there for as long as it is
+_space: list[tuple[TokenSpace, Owner]] = []  # how this process reads logits; told through SPACE
+SPACE = "TRB_SGLANG_SPACE"  # valid ids, EOS of student and teacher, whose model; for processes that SGLang starts
+
+
+# --- processes ---
+
+
+def check_version() -> None:
+    """RuntimeError where another version of SGLang is installed than this file was read in."""
+    found = importlib.metadata.version("sglang")
+    if found != VERSION:
+        raise RuntimeError(f"sglang {found} is installed — {VERSION}, whose inside this program was written for")
+
+
+def prepare() -> None:
+    """Make a process fit for SGLang, before anything of it is imported. Each process of an engine calls it."""
+    check_version()
+    if not torch.cuda.is_available():
+        _use_plain_cpu()
+    from sglang.srt.layers.sampler import register_sampler_backend
+
+    for name in (BACKEND, "pytorch"):  # the latter is what SGLang takes on CPUs, whatever it is asked for
+        register_sampler_backend(name, _sampler_class())
+
+
+def open_engine(settings: Settings) -> Any:
+    """SGLang's engine, up and in the weights of `settings.model`."""
+    space = (settings.valid, settings.student_eos, settings.teacher_eos, settings.owner)
+    os.environ[SPACE] = ",".join(map(str, space))
+    # A model's configuration may give less than the setup asks for, as it does to the other engines, too.
+    os.environ["SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"] = "1"
+    from sglang.srt.entrypoints.engine import Engine
+
+    return Engine(**_arguments(settings))
+
+
+def _arguments(settings: Settings) -> dict[str, Any]:
+    """Arguments of SGLang's engine; see its `ServerArgs`."""
+    arguments: dict[str, Any] = {
+        "model_path": settings.model,
+        "skip_tokenizer_init": True,  # token ids go in and come out
+        "dtype": settings.dtype,
+        "context_length": settings.context + BLOCK_TOKENS,
+        "sampling_backend": BACKEND,
+        "enable_custom_logit_processor": True,  # else a request's parameters do not reach the sampler
+        "grammar_backend": "none",
+        "skip_server_warmup": True,
+        "random_seed": 0,
+        "log_level": "error",
+    }
+    if settings.gpu:
+        return arguments | {"mem_fraction_static": settings.cache_fraction}
+    return arguments | {
+        "device": "cpu",
+        "attention_backend": "torch_native",
+        "disable_cuda_graph": True,
+        "disable_overlap_schedule": True,
+        "mem_fraction_static": 0.5,
+        "max_total_tokens": settings.cache_tokens,
+    }
+
+
+def _use_plain_cpu() -> None:
+    """Let SGLang run on torch's own CPU kernels: its CPU engine wants others."""
+    os.environ["SGLANG_USE_CPU_ENGINE"] = "0"
+    torch.set_num_threads(1)
+    try:
+        import torchvision  # noqa: F401  # pyright: ignore[reportMissingImports]
+    except RuntimeError:  # a build for GPUs, whose operators are not there; they are looked up and never called
+        library = torch.library.Library("torchvision", "DEF")
+        for name in ("nms", "qnms"):
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        _libraries.append(library)
+        for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
+            del sys.modules[name]
+    from sglang.srt import platforms
+
+    from orchestrator.engines.sglang.cpu_platform import PlainCpu
+
+    platforms._current_platform = PlainCpu()
+
+
+# --- calls ---
+
+
+def custom_parameters(draw: Draw) -> tuple[str, dict[str, Any]]:
+    """How a request names its parameters: the processor that lets them through to the sampler, and they themselves.
+
+    Which processor it is does not matter: the sampler calls none.
+    """
+    from sglang.srt.sampling.custom_logit_processor import DisallowedTokensLogitsProcessor
+
+    return DisallowedTokensLogitsProcessor.to_str(), {**vars(draw), "forced": list(draw.forced)}
+
+
+async def update_weights(engine: Any, folder: str, version: str) -> None:
+    """Put the weights of a model folder into a running engine, and empty its prefix cache. Raises RuntimeError."""
+    from sglang.srt.managers.io_struct import UpdateWeightFromDiskReqInput
+
+    asked = UpdateWeightFromDiskReqInput(
+        model_path=folder, weight_version=version, flush_cache=True, abort_all_requests=True
+    )
+    done, message, *_ = await engine.tokenizer_manager.update_weights_from_disk(asked, None)
+    if not done:
+        raise RuntimeError(f"the weights in {folder} cannot be loaded: {message}")
+
+
+def last_sign(engine: Any) -> float:
+    """When the engine's scheduler was last heard of: it tells of running requests every few dozen tokens."""
+    return engine.tokenizer_manager.last_receive_tstamp
+
+
+# --- sampling ---
+
+
+class Fetched:
+    """A tensor on its way to the host; rows of it are waited for when they are asked for."""
+
+    def __init__(self, rows: Tensor):
+        self._event = None
+        if rows.is_cuda:
+            self._host = rows.to("cpu", non_blocking=True)
+            self._event = torch.cuda.Event()
+            self._event.record()
+        else:
+            self._host = rows
+        self._rows: Any | None = None
+
+    def __getitem__(self, row: int) -> Any:
+        if self._rows is None:
+            if self._event is not None:
+                self._event.synchronize()
+            self._rows = self._host.numpy()
+        return self._rows[row]
+
+
+def keyed_uniforms(seeds: Tensor, positions: Tensor) -> Tensor:
+    """float64 uniforms (B,) in [0, 1) of pairs of seed and position, both int64: SplitMix64 (Steele et al. 2014).
+
+    Products and sums wrap around, as those of unsigned words do; shifts are made logical by a mask.
+    """
+
+    def shifted(words: Tensor, by: int) -> Tensor:
+        return (words >> by) & ((1 << (64 - by)) - 1)
+
+    state = seeds + positions * -0x61C8864680B583EB  # 0x9E3779B97F4A7C15 as a signed word
+    state = (state ^ shifted(state, 30)) * -0x40A7B892E31B1A47  # 0xBF58476D1CE4E5B9
+    state = (state ^ shifted(state, 27)) * -0x6B2FB644ECCEEE15  # 0x94D049BB133111EB
+    state = state ^ shifted(state, 31)
+    return shifted(state, 11).double() * 2.0**-53
+
+
+def token_space() -> tuple[TokenSpace, Owner]:
+    """How this engine reads logits, and whose they are."""
+    if not _space:
+        valid, student_eos, teacher_eos, owner = os.environ[SPACE].split(",")
+        assert owner in ("student", "teacher")
+        _space.append((TokenSpace(int(valid), int(student_eos), int(teacher_eos)), owner))
+    return _space[0]
+
+
+def draw_tokens(logits: Tensor, draws: list[dict[str, Any]], positions: Tensor) -> tuple[Tensor, dict[str, Fetched]]:
+    """The next token (B,) of each request, and what is kept of it, from logits (B, V).
+
+    `draws` are the fields of `Draw`; `positions` (B,) are those of the last token that was fed. Nothing here waits for
+    the device, except where tokens are forced.
+    """
+    space, owner = token_space()
+    log_p = space.student_log_prob(logits) if owner == "student" else space.teacher_log_prob(logits)
+    tau = draws[0]["tau"]  # requests that are decoded together are of one call, and so of one behavior
+    log_mu = laws.law(Student() if tau == 1 else Tempered(tau), log_p, None).log_mu
+    known = torch.tensor([(draw["seed"], draw["prompt"]) for draw in draws]).to(logits.device, non_blocking=True)
+    responses = positions - known[:, 1] + 1
+    tokens = speculation.sample(log_mu, keyed_uniforms(known[:, 0], responses))
+    if any(draw["forced"] for draw in draws):
+        for row, (draw, position) in enumerate(zip(draws, responses.tolist(), strict=True)):
+            if position < len(draw["forced"]):
+                tokens[row] = draw["forced"][position]
+    both = [speculation.log_prob_of(tokens, log_prob) for log_prob in (log_p, log_mu)]
+    kept = {LOG_PROBS: Fetched(torch.stack(both, -1).float())}
+    support = draws[0]["support"]
+    if support:
+        kept[SUPPORT] = Fetched(log_p.topk(support, dim=-1).indices.int())
+    return tokens, kept
+
+
+def _sampler_class() -> Any:
+    """SGLang's sampler with our own drawing."""
+    from sglang.srt.layers.sampler import Sampler
+
+    class TokenSpaceSampler(Sampler):
+        """Draws in the setup's token space; see `draw_tokens`."""
+
+        def forward(
+            self,
+            logits_output: Any,
+            sampling_info: Any,
+            return_logprob: bool,
+            top_logprobs_nums: list[int],
+            token_ids_logprobs: list[list[int]],
+            positions: Tensor,
+        ) -> Tensor:
+            logits = logits_output.next_token_logits
+            if sampling_info.custom_params is None:  # nobody's request: what an engine does to warm up
+                return logits.argmax(-1)
+            tokens, logits_output.customized_info = draw_tokens(logits, sampling_info.custom_params, positions)
+            self._sync_token_ids_across_tp(tokens, sampling_info)
+            return tokens
+
+    return TokenSpaceSampler

@@ -1,0 +1,200 @@
+"""An SGLang engine in a process of its own, as the worker sees it: started, called, ended, and started again.
+
+A process that dies or falls silent is replaced by a new one in the same weights. Nothing is lost by that but time: a
+response needs nothing but its own request.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+import orchestrator
+from orchestrator.engines.interface import WeightsRef
+from orchestrator.engines.sglang.calls import Answer, Failed, Generate, Load, Settings, Sign
+from orchestrator.records import pulse
+
+START_S = 600.0  # loading a model of some GB from a network's disk, and what is compiled then
+ENDS_S = 10.0
+LOOK_S = 1.0
+SHARED_MEMORY = Path("/dev/shm")
+LAST_CHARACTERS = 2000  # of what the process has printed
+
+
+class EngineLost(RuntimeError):
+    """The process died or fell silent; the call may be made again on a new one."""
+
+
+class EngineRefused(RuntimeError):
+    """The engine answers that it cannot do what it was asked for."""
+
+
+class EngineProcess:
+    """One engine. Each call is given how long it may go without any sign of life, in seconds."""
+
+    def __init__(self, settings: Settings):
+        self._settings = settings
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection | None = None
+        self._printed: Any = None  # the file that the process prints into
+        self._weights: WeightsRef | None = None  # what it should have; None for those it starts with
+        self._loads = 0
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process, while there is one."""
+        return None if self._process is None else self._process.pid
+
+    @property
+    def version(self) -> str:
+        """The name of the weights that responses have to come from."""
+        return "default" if self._weights is None else f"{self._loads}-step{self._weights.step}"
+
+    def start(self) -> None:
+        """Bring the engine up in the weights that were loaded last, unless it is up. Raises EngineLost."""
+        if self._process is not None:
+            return
+        here, there = socket.socketpair()
+        self._printed = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the process)
+        root = str(Path(orchestrator.__file__).parent.parent)
+        paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "HF_HUB_OFFLINE": "1"}
+        if not self._settings.gpu:
+            environment |= {"OMP_NUM_THREADS": "1"}
+        with there:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "orchestrator.engines.sglang.server", str(there.fileno())],
+                pass_fds=[there.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=self._printed,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,  # so that it is ended together with the processes that it starts
+            )
+        self._connection = Connection(here.detach())
+        self._send(self._settings)
+        self._receive_nothing_but_the_end(START_S)
+        if self._weights is not None:
+            self._put(self._weights)
+
+    def load(self, weights: WeightsRef) -> None:
+        """Sample from these weights from now on. Raises EngineLost, and EngineRefused for weights that do not fit."""
+        self._weights, self._loads = weights, self._loads + 1
+        if self._process is None:
+            self.start()
+        else:
+            self._put(weights)
+
+    def generate(self, call: Generate, silence_s: float) -> Iterator[Answer]:
+        """Finished responses in whatever order they finish. The process is ended if not all of them are taken."""
+        self.start()
+        done = False
+        try:
+            self._send(call)
+            while (message := self._receive(silence_s)) is not None:
+                assert isinstance(message, Answer)
+                yield message
+            done = True
+        finally:
+            if not done:
+                self.end()
+
+    def end(self) -> None:
+        """End the process and all that it has started."""
+        process, self._process = self._process, None
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+        if process is not None:
+            with suppress(ProcessLookupError):  # all of its group are gone
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait(ENDS_S)
+        if self._printed is not None:
+            self._printed.close()
+            self._printed = None
+
+    # --- weights ---
+
+    def _put(self, weights: WeightsRef) -> None:
+        """Have the engine read weights from a folder: their own, or one in the memory that processes share."""
+        if isinstance(weights.place, Path):
+            self._load_folder(weights.place)
+            return
+        folder = Path(tempfile.mkdtemp(prefix="trb-weights-", dir=_roomy(weights.place)))
+        try:
+            tensors = {name: tensor.contiguous() for name, tensor in weights.place.items()}
+            save_file(tensors, folder / "model.safetensors")
+            shutil.copy(Path(self._settings.model) / "config.json", folder)
+            self._load_folder(folder)
+        finally:
+            shutil.rmtree(folder)
+
+    def _load_folder(self, folder: Path) -> None:
+        self._send(Load(str(folder), self.version))
+        self._receive_nothing_but_the_end(START_S)
+
+    # --- messages ---
+
+    def _send(self, message: object) -> None:
+        assert self._connection is not None
+        try:
+            self._connection.send(message)
+        except OSError as error:
+            raise self._lost("does not listen") from error
+
+    def _receive_nothing_but_the_end(self, silence_s: float) -> None:
+        message = self._receive(silence_s)
+        assert message is None
+
+    def _receive(self, silence_s: float) -> Answer | None:
+        """The next answer, or None at the end of a call."""
+        heard = time.monotonic()
+        while True:
+            assert self._connection is not None
+            try:
+                if not self._connection.poll(LOOK_S):
+                    if time.monotonic() - heard > silence_s:
+                        raise self._lost(f"has been silent for {silence_s:.0f} s")
+                    continue
+                message = self._connection.recv()
+            except (EOFError, OSError) as error:
+                raise self._lost("died") from error
+            pulse.advance()
+            if isinstance(message, Sign):
+                heard = time.monotonic()
+                continue
+            if isinstance(message, Failed):
+                self.end()
+                raise EngineRefused(f"SGLang: {message.reason}")
+            return message
+
+    def _lost(self, how: str) -> EngineLost:
+        """End what is left of the process; the error that says how it was lost, with the last that it printed."""
+        printed = ""
+        if self._printed is not None:
+            self._printed.seek(0)
+            printed = self._printed.read().decode(errors="replace")[-LAST_CHARACTERS:]
+        self.end()
+        return EngineLost(f"the SGLang engine {how}" + (f"; it printed:\n{printed}" if printed else ""))
+
+
+def _roomy(tensors: Mapping[str, Tensor]) -> Path | None:
+    """The shared memory's folder if the tensors find room there, else None for the folder of temporary files."""
+    needed = sum(tensor.nbytes for tensor in tensors.values())
+    if SHARED_MEMORY.is_dir() and shutil.disk_usage(SHARED_MEMORY).free > 1.1 * needed:
+        return SHARED_MEMORY
+    return None

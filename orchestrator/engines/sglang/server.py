@@ -1,0 +1,110 @@
+"""The process that an SGLang engine lives in: `python -m orchestrator.engines.sglang.server FD`.
+
+SGLang installs signal handlers, ends its whole process tree when one of its processes dies, and starts others that
+import this module again. So it has a process of its own, which can be ended and started anew (`process`). It answers
+one call after the other over a socket whose number it is given, and ends when the other side does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from multiprocessing.connection import Connection
+
+from orchestrator.engines.sglang import private
+from orchestrator.engines.sglang.calls import LOG_PROBS, SUPPORT, Answer, Ask, Failed, Generate, Load, Settings, Sign
+
+if __name__ in ("__main__", "__mp_main__"):  # the latter in processes that SGLang starts
+    private.prepare()
+
+SIGN_S = 0.5  # between looks for signs of life
+
+
+class Server:
+    """Answers calls with one engine."""
+
+    def __init__(self, connection: Connection, settings: Settings):
+        self._connection = connection
+        self._engine = private.open_engine(settings)
+        self._version = ""
+
+    def run(self) -> None:
+        """Until the other side hangs up."""
+        self._connection.send(None)
+        while True:
+            try:
+                call = self._connection.recv()
+            except EOFError:
+                return
+            try:
+                self._engine.loop.run_until_complete(self._answer(call))
+            except Exception as error:  # whatever SGLang raises; the other side decides what becomes of the engine
+                self._connection.send(Failed(f"{type(error).__name__}: {error}"))
+
+    def close(self) -> None:
+        self._engine.shutdown()
+
+    async def _answer(self, call: Load | Generate) -> None:
+        signs = asyncio.create_task(self._signs())
+        try:
+            if isinstance(call, Load):
+                await private.update_weights(self._engine, call.folder, call.version)
+                self._version = call.version
+            else:
+                await self._generate(call)
+        finally:
+            signs.cancel()
+        self._connection.send(None)
+
+    async def _generate(self, call: Generate) -> None:
+        """All asks together; how many are decoded at once is the engine's business unless the call limits it."""
+        room = asyncio.Semaphore(call.at_once or len(call.asks) or 1)
+
+        async def one(ask: Ask) -> None:
+            async with room:
+                self._connection.send(await self._response(ask, call))
+
+        await asyncio.gather(*map(one, call.asks))
+
+    async def _response(self, ask: Ask, call: Generate) -> Answer:
+        processor, parameters = private.custom_parameters(ask.draw)
+        found = await self._engine.async_generate(
+            input_ids=list(ask.prompt),
+            sampling_params={
+                "max_new_tokens": call.max_tokens,
+                "stop_token_ids": list(call.stop),
+                "ignore_eos": not call.stop,
+                "temperature": 1.0,  # the sampler's own affair
+                "custom_params": parameters,
+            },
+            custom_logit_processor=processor,
+        )
+        about = found["meta_info"]
+        reason = about["finish_reason"]
+        if reason["type"] not in ("stop", "length"):
+            raise RuntimeError(f"SGLang gave a request up: {reason.get('message', reason)}")
+        kept = {name: about[name] for name in (LOG_PROBS, SUPPORT) if name in about}
+        return Answer(ask.index, found["output_ids"], reason["type"] == "stop", about["weight_version"], kept)
+
+    async def _signs(self) -> None:
+        """Tell the other side whenever the scheduler was heard of."""
+        heard = private.last_sign(self._engine)
+        while True:
+            await asyncio.sleep(SIGN_S)
+            last = private.last_sign(self._engine)
+            if last != heard:
+                heard = last
+                self._connection.send(Sign())
+
+
+def main() -> None:
+    connection = Connection(int(sys.argv[1]))
+    server = Server(connection, connection.recv())
+    try:
+        server.run()
+    finally:
+        server.close()
+
+
+if __name__ == "__main__":
+    main()
