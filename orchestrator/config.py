@@ -63,6 +63,14 @@ WandbMode = (
     | Annotated[Literal["disabled"], "nothing is mirrored"]
 )
 TorchEngine = Annotated[Literal["torch"], "transformers models in this program's own loops"]
+TrainerName = (
+    TorchEngine
+    | Annotated[
+        Literal["verl"],
+        "verl's FSDP2 engine, a rank for each GPU of the trial, else for each of its cores; it wants "
+        "`make setup-engines`",
+    ]
+)
 EngineName = TorchEngine | Annotated[Literal["sglang"], "SGLang in a process of its own; it wants `make setup-engines`"]
 Dtype = Annotated[Literal["float32"], "for CPUs and exact comparisons"] | Annotated[Literal["bfloat16"], "for GPUs"]
 TokenizerName = (
@@ -285,7 +293,7 @@ class Engine:
     """What generates and what learns."""
 
     sampler: Annotated[EngineName, "Engine that samples."] = "torch"
-    trainer: Annotated[TorchEngine, "Engine that trains; the teacher scores on it too."] = "torch"
+    trainer: Annotated[TrainerName, "Engine that trains; the teacher scores on it too."] = "torch"
     dtype: Annotated[Dtype, "Numbers of the forward passes; the trainer's master weights are float32."] = "bfloat16"
 
 

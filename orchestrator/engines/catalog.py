@@ -1,6 +1,7 @@
 """Which engines exist and what each can do. Nothing here loads one. No torch.
 
-Their names stand here, in `config.EngineName`, and with what they cost in `planning.rates`; nowhere else.
+Their names stand here, in `config.EngineName` and `TrainerName`, and with what they cost in `planning.rates`; nowhere
+else.
 """
 
 from __future__ import annotations
@@ -50,6 +51,13 @@ ENGINES: Mapping[str, EngineInfo] = MappingProxyType(
             keyed=False,
             module="orchestrator.engines.sglang.engine",
             packages=("sglang",),
+        ),
+        "verl": EngineInfo(
+            roles=frozenset({"scorer", "trainer"}),
+            blends=False,
+            keyed=True,  # on CPUs, as many ranks as before
+            module="orchestrator.engines.verl.engine",
+            packages=("verl",),
         ),
     }
 )

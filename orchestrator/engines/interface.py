@@ -44,6 +44,7 @@ class Job:
 
     `initial` is the student that sampling and training start from, which stops as `stops_as` does. `steps` are those
     of the whole training; a job that does not train has none, needs no teacher, and keeps no memory free for them.
+    `ranks` is over how many processes an engine that can shards the models that score and learn.
     """
 
     setup: Setup
@@ -53,6 +54,7 @@ class Job:
     steps: int = 0
     trains: bool = True
     stops_as: Owner = "student"
+    ranks: int = 1
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from orchestrator.engines.memory import WORKSPACE_GIB, memory
 from orchestrator.planning.costs import BLENDED, PLAIN, SetupCosts
 from orchestrator.planning.lengths import ENDLESS, FINISHED, PROMPT_TOKENS
 from orchestrator.planning.ranges import Range
-from orchestrator.planning.rates import LAUNCH_LAYERS, RATES, Gpu
+from orchestrator.planning.rates import LAUNCH_LAYERS, RATES, Gpu, trainer_rates
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ def assumptions(costs: Mapping[str, SetupCosts]) -> tuple[Assumption, ...]:
     """What is assumed of lengths, of the GPU and of engines in use, what was measured, and the rates that follow."""
     first = next(iter(costs.values()))
     assumed = [*_lengths(), *_gpu(first.gpu)]
-    for engine in dict.fromkeys(of_setup.engine for of_setup in costs.values()):
-        assumed += _engine(engine)
+    for engine, trainer in dict.fromkeys((each.engine, each.setup.engine.trainer) for each in costs.values()):
+        assumed += _engine(engine, trainer)
     for name, of_setup in costs.items():
         assumed += [*_measured(name, of_setup), *_rollout_rates(name, of_setup)]
     return tuple(assumed)
@@ -59,8 +59,10 @@ def _gpu(gpu: Gpu) -> list[Assumption]:
     ]
 
 
-def _engine(engine: str) -> list[Assumption]:
+def _engine(engine: str, trainer: str) -> list[Assumption]:
     rates, varied = RATES[engine], Assumption.of
+    scoring, learning = trainer_rates(engine, trainer)
+    trains = trainer if trainer == "verl" else engine
     launches = f"ms at {LAUNCH_LAYERS} layers"
     return [
         varied(f"{engine}: bandwidth reached in training", "of it", rates.decoding, "decoding the responses of a step"),
@@ -69,8 +71,8 @@ def _engine(engine: str) -> list[Assumption]:
         varied(f"{engine}: KV cache passes of a step", "× cache", rates.cache_passes, "1: read in place"),
         varied(f"{engine}: and for each head of a KV head", "× cache", rates.head_passes, "under a padding mask"),
         varied(f"{engine}: teacher passes while blending", "a token", rates.teacher_passes, "1: drafts of one token"),
-        varied(f"{engine}: arithmetic reached in scoring", "of it", rates.scoring, "padding included"),
-        varied(f"{engine}: arithmetic reached in learning", "of it", rates.learning, "padding included"),
+        varied(f"{trains}: arithmetic reached in scoring", "of it", scoring, "padding included"),
+        varied(f"{trains}: arithmetic reached in learning", "of it", learning, "padding included"),
         varied(f"{engine}: rest of a training step", "s", rates.step_s, "passing on weights, grading, data"),
         varied(f"{engine}: start of a unit", "s", rates.start_s, "processes, models, data"),
     ]

@@ -34,7 +34,7 @@ from orchestrator.engines.memory import (
 from orchestrator.planning.evaluation_cost import evaluation_generations
 from orchestrator.planning.lengths import LAWS, PROMPT_TOKENS, Lengths
 from orchestrator.planning.ranges import SCENARIOS, Range, Scenario
-from orchestrator.planning.rates import DEFAULT_GPU, GPUS, LAUNCH_LAYERS, RATES, Gpu
+from orchestrator.planning.rates import DEFAULT_GPU, GPUS, LAUNCH_LAYERS, RATES, Gpu, trainer_rates
 from orchestrator.records.columns import EVALUATE, LEARN, ROLLOUT, SCORE
 
 OTHER = "other"  # of a training step: what keeps a trial's GPU waiting
@@ -120,11 +120,12 @@ class SetupCosts:
         rates, lengths = RATES[self.engine], self.training_lengths(scenario)
         responses = sequences_per_step(self.setup.training)
         tokens = responses * (lengths.prompt + lengths.tokens)
-        scoring = 2 * self.teacher.parameters * tokens / (rates.scoring.at(scenario) * self.gpu.flops)
+        scored, learned = (share.at(scenario) for share in trainer_rates(self.engine, self.setup.engine.trainer))
+        scoring = 2 * self.teacher.parameters * tokens / (scored * self.gpu.flops)
         return {
             ROLLOUT: self._rollout_seconds(kind, responses, lengths, scenario),
             SCORE: scoring if kind == PLAIN else 0.0,
-            LEARN: 6 * self.student.parameters * tokens / (rates.learning.at(scenario) * self.gpu.flops),
+            LEARN: 6 * self.student.parameters * tokens / (learned * self.gpu.flops),
             OTHER: rates.step_s.at(scenario),
         }
 

@@ -79,6 +79,11 @@ class Rates:
 # Allowances that nothing published covers. A step passes on 1.2 to 3.4 GB of weights and grades 256 responses.
 STEP_S, START_S = Range(6.0, 10.0, 20.0), Range(60.0, 120.0, 300.0)
 
+# What FSDP2 reaches of the arithmetic. Scoring: long forward passes; an assumption. Learners on one H100 reach 11 to
+# 27 % (0.6B) and 21 to 37 % (4B): prime-rl's baselines. The students lie between the two sizes; the head of 151,936
+# rows keeps it low.
+FSDP2_SCORING, FSDP2_LEARNING = Range(0.45, 0.40, 0.30), Range(0.30, 0.21, 0.11)
+
 RATES: Mapping[str, Rates] = MappingProxyType(
     {
         # Eager decoding by transformers: thousands of small kernels for each token. All shares are assumptions.
@@ -110,10 +115,8 @@ RATES: Mapping[str, Rates] = MappingProxyType(
             launch_ms=Range.exactly(0.0),  # CUDA graphs
             # Drafts that the teacher judges together: 5 or 4 tokens for a pass; in the high estimate none at all.
             teacher_passes=Range(0.20, 0.25, 1.0),
-            scoring=Range(0.45, 0.40, 0.30),  # long forward passes; an assumption
-            # FSDP2 learners on one H100 reach 11 to 27 % (0.6B) and 21 to 37 % (4B): prime-rl's baselines. The students
-            # lie between the two sizes; the head of 151,936 rows keeps it low.
-            learning=Range(0.30, 0.21, 0.11),
+            scoring=FSDP2_SCORING,
+            learning=FSDP2_LEARNING,
             step_s=STEP_S,
             start_s=START_S,
             cache_passes=1,
@@ -123,3 +126,8 @@ RATES: Mapping[str, Rates] = MappingProxyType(
         ),
     }
 )
+
+
+def trainer_rates(sampler: str, trainer: str) -> tuple[Range, Range]:
+    """What scoring and learning reach of the arithmetic: verl's own, else what stands in the sampler's row."""
+    return (FSDP2_SCORING, FSDP2_LEARNING) if trainer == "verl" else (RATES[sampler].scoring, RATES[sampler].learning)

@@ -48,8 +48,13 @@ CONFIG, PROVENANCE, STATE, DONE = "config.json", "provenance.json", "state.json"
 METRICS, ROLLOUTS, DATA = "metrics.jsonl", "rollouts.jsonl", "data.json"
 ATTEMPTS, TIMING = "attempts.jsonl", "timing.jsonl"
 ERROR, TRACEBACK = "error.txt", "traceback.txt"
-LEARNER_STATE, CANARY = "learner.safetensors", "canary.json"
+LEARNER_STATE, LEARNER_FOLDER, CANARY = "learner.safetensors", "learner", "canary.json"
 T = TypeVar("T")
+
+
+def is_learner_state(file: str) -> bool:
+    """Whether a file of a checkpoint holds the learner's state, which is one file or a folder of them."""
+    return file == LEARNER_STATE or file.startswith(f"{LEARNER_FOLDER}/")
 
 
 def started_units(runs: Path) -> list[str]:
@@ -206,7 +211,7 @@ class RunReader:
     def checkpoint_files(self, step: int) -> dict[str, str]:
         """sha256 of the files of a committed checkpoint by name, without the learner's state."""
         files = self._state().get("checkpoints", {}).get(str(step), {})
-        return {name: sha256 for name, sha256 in files.items() if name != LEARNER_STATE}
+        return {name: sha256 for name, sha256 in files.items() if not is_learner_state(name)}
 
     def canary(self, step: int) -> dict[str, Any] | None:
         """What tells the weights of a checkpoint from others (`workers.canary`); None if they came without."""

@@ -37,6 +37,7 @@ from orchestrator.records.rundir import (
     DATA,
     DONE,
     ERROR,
+    LEARNER_FOLDER,
     LEARNER_STATE,
     METRICS,
     PROVENANCE,
@@ -46,6 +47,7 @@ from orchestrator.records.rundir import (
     TRACEBACK,
     RunReader,
     committed_bytes,
+    is_learner_state,
 )
 from orchestrator.records.slices import Slice
 
@@ -206,11 +208,11 @@ class RunWriter(RecordWriter):
             self._committed[name].extend(self.path / name, file.tell())
         for step, files in self._checkpoints.items():
             if int(step) != next_step:
-                files.pop(LEARNER_STATE, None)
+                self._checkpoints[step] = {name: sha for name, sha in files.items() if not is_learner_state(name)}
         self._write_state(next_step)
         for step, folder in self.checkpoints().items():
             if step != next_step:
-                (folder / LEARNER_STATE).unlink(missing_ok=True)
+                _remove_learner_state(folder)
 
     def _let_go_of_checkpoints(self, keep: set[int]) -> None:
         self._checkpoints = {step: files for step, files in self._checkpoints.items() if int(step) in keep}
@@ -223,7 +225,7 @@ class RunWriter(RecordWriter):
         nothing, needs no learner's state, and comes here again.
         """
         for folder in self.checkpoints().values():
-            (folder / LEARNER_STATE).unlink(missing_ok=True)
+            _remove_learner_state(folder)
         write_atomically(self.path / DONE, f"{self.next_step}\n")
 
     def fail(self, reason: str, traceback: str) -> None:
@@ -329,6 +331,13 @@ def append_timing(run: RunReader, row: dict[str, Any]) -> None:
     run.path.mkdir(parents=True, exist_ok=True)  # an evaluator may be the first to work at an untrained student
     with (run.path / TIMING).open("a", encoding="utf-8") as file:
         file.write(_line(row | {"at": round(time.time(), 1)}))
+
+
+def _remove_learner_state(checkpoint: Path) -> None:
+    """A kill may leave a part of it, which nothing reads."""
+    (checkpoint / LEARNER_STATE).unlink(missing_ok=True)
+    if (checkpoint / LEARNER_FOLDER).exists():
+        shutil.rmtree(checkpoint / LEARNER_FOLDER)
 
 
 def _drop_torn_line(path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from orchestrator.engines.catalog import open_engine, sampler_of
 from orchestrator.engines.interface import Engine, Job, Sampler, Scorer, Trainer
 from orchestrator.policy.spec import Behavior
+from orchestrator.workers.placement import ranks
 from orchestrator.workers.spec import WorkerSpec
 
 
@@ -49,4 +50,5 @@ class Engines:
 
 def job_of(spec: WorkerSpec) -> Job:
     """What a unit's engines are opened for."""
-    return Job(spec.setup, spec.runtime, spec.initial, spec.teacher, spec.unit.steps)
+    unit = spec.unit
+    return Job(spec.setup, spec.runtime, spec.initial, spec.teacher, unit.steps, ranks=ranks(unit.placement))

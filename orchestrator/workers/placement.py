@@ -30,3 +30,13 @@ def bundles(placement: Placement) -> list[dict[str, float]]:
 def evaluator_bundles(placement: Placement) -> list[dict[str, float]]:
     """CPUs and GPUs of an evaluator, in one bundle."""
     return bundles(replace(placement, mode="inline"))
+
+
+def ranks(placement: Placement) -> int:
+    """Over how many processes the one that trains can shard a model: one for each GPU that it has, else for each core.
+
+    Of a core that it shares with others it has a part.
+    """
+    bundle = bundles(placement)[-1]
+    sharing = len(COLOCATED) if placement.mode == "colocated" else 1
+    return max(1, int(bundle.get("GPU", bundle["CPU"] / sharing)))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli import main
-from orchestrator.config import Setup
+from orchestrator.config import Runtime, Setup
 from orchestrator.engines import catalog
 from orchestrator.engines.memory import decoder
 from orchestrator.errors import UserError
@@ -19,6 +19,7 @@ from orchestrator.planning.costs import BLENDED, PLAIN, SetupCosts
 from orchestrator.planning.lengths import LAWS, Law, Lengths
 from orchestrator.planning.ranges import SCENARIOS, Range, Scenario
 from orchestrator.planning.rates import GPUS, RATES
+from orchestrator.records.columns import LEARN, ROLLOUT, SCORE
 from tests.planning.by_hand import PROMPT, by_hand
 from tests.sweeps import ROOT
 
@@ -112,8 +113,18 @@ def test_longer_limits_and_more_runaways_cost_more() -> None:
 # --- rates ---
 
 
-def test_every_engine_of_the_catalog_has_a_row_of_rates() -> None:
-    assert set(RATES) == set(catalog.ENGINES)
+def test_every_engine_that_samples_has_a_row_of_rates() -> None:
+    assert set(RATES) == set(catalog.able("sampler"))
+
+
+def test_scoring_and_learning_on_verl_are_the_same_whatever_samples() -> None:
+    (setup, *_) = setups().values()
+    on_verl = replace(setup, engine=replace(setup.engine, trainer="verl"))
+    steps = {engine: SetupCosts(on_verl, Runtime(), engine).step(PLAIN) for engine in RATES}
+    own = SetupCosts(setup, Runtime(), "torch").step(PLAIN)
+    for phase in (SCORE, LEARN):
+        assert steps["torch"][phase] == steps["sglang"][phase]
+    assert steps["torch"][ROLLOUT] == own[ROLLOUT]
 
 
 @pytest.mark.parametrize("engine", RATES)

@@ -53,10 +53,10 @@ def log_probs_of(causal: CausalModel, ids: Sequence[int]) -> list[float]:
     return log_p.gather(-1, row[0, 1:, None])[:, 0].tolist()
 
 
-def load_model(path: str, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
-    """A model from a folder, in eval mode; safetensors only, no remote code."""
+def load_model(path: str, dtype: torch.dtype, device: torch.device, attention: str | None = None) -> PreTrainedModel:
+    """A model from a folder, in eval mode; safetensors only, no remote code. `attention` is that of the device."""
     transformers.logging.disable_progress_bar()
-    attention = attention_for(device)
+    attention = attention or attention_for(device)
     model = AutoModelForCausalLM.from_pretrained(
         path, dtype=dtype, use_safetensors=True, trust_remote_code=False, attn_implementation=attention
     )
@@ -96,9 +96,9 @@ def pack(prompts: list[tuple[int, ...]], responses: list[list[int]], device: tor
     return Packed(
         ids=ids.to(device),
         attention=attention.to(device),
-        rows=torch.tensor(rows, device=device),
-        columns=torch.tensor(columns, device=device),
-        positions=torch.tensor(positions, device=device),
+        rows=torch.tensor(rows, dtype=torch.long, device=device),
+        columns=torch.tensor(columns, dtype=torch.long, device=device),
+        positions=torch.tensor(positions, dtype=torch.long, device=device),
     )
 
 

@@ -34,7 +34,8 @@ class _SummedLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, head: Tensor, support: Tensor | None, loss: LossOfLogits) -> Tensor:
-        head_gradient = torch.zeros_like(head)
+        # In float32 also where the head is bfloat16: an id's row sums over many tokens and chunks.
+        head_gradient = torch.zeros_like(head, dtype=_precise(head.dtype))
         hidden_gradient = torch.empty_like(hidden)
         total = torch.zeros((), dtype=_precise(hidden.dtype), device=hidden.device)
         width = head.shape[0] if support is None else support.shape[1] * head.shape[1]
@@ -44,7 +45,7 @@ class _SummedLoss(torch.autograd.Function):
             part = slice(start, min(start + size, len(hidden)))
             ids = None if support is None else support[part]
             total += _chunk(hidden[part], cast, ids, part, loss, hidden_gradient[part], head_gradient)
-        ctx.gradients = hidden_gradient, head_gradient
+        ctx.gradients = hidden_gradient, head_gradient.to(head.dtype)
         return total
 
     @staticmethod

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import torch
+from torch import Tensor
 
 from orchestrator.engines.torch.causal import CausalModel, Packed, micro_batches, pack
 from orchestrator.engines.torch.decoding import teacher_statistics
@@ -36,11 +38,27 @@ def _score_group(
     """Write the statistics of one micro-batch, whose hidden states are let go of before the next one's are made."""
     hidden = teacher.hidden(packed.ids, packed.attention)[packed.rows, packed.columns]
     rows, positions = group[packed.rows.cpu()], packed.positions.cpu()
-    chunk = max(1, HEAD_CHUNK[hidden.device.type] // teacher.model.config.vocab_size)
-    for start in range(0, len(hidden), chunk):
+    tokens, support = rollouts.tokens_BT[rows, positions], rollouts.support_ids_BTK[rows, positions]
+    statistics = read_teacher(hidden, lambda part: teacher.log_prob(teacher.head(part)), tokens, support)
+    for name, value in vars(statistics).items():
+        out[name][rows, positions] = value
+
+
+def read_teacher(
+    hidden: Tensor, log_prob: Callable[[Tensor], Tensor], tokens: Tensor, support: Tensor
+) -> TeacherScores:
+    """Statistics at N prefixes in float32 on the CPU: from hidden states (N, H), tokens (N,) and support ids (N, K).
+
+    `log_prob` makes log q (n, V) of some hidden states (n, H); it is asked for no more of them at a time than are held
+    well together.
+    """
+    width = log_prob(hidden[:0]).shape[-1]
+    chunk = max(1, HEAD_CHUNK[hidden.device.type] // width)
+    parts: list[TeacherScores] = []
+    for start in range(0, max(1, len(hidden)), chunk):
         part = slice(start, start + chunk)
-        tokens = rollouts.tokens_BT[rows[part], positions[part]].to(hidden.device)
-        support = rollouts.support_ids_BTK[rows[part], positions[part]].to(hidden.device)
-        statistics = teacher_statistics(teacher.log_prob(teacher.head(hidden[part])), tokens, support)
-        for name, value in vars(statistics).items():
-            out[name][rows[part], positions[part]] = value.float().cpu()
+        at_part = tokens[part].to(hidden.device), support[part].to(hidden.device)
+        statistics = vars(teacher_statistics(log_prob(hidden[part]), *at_part))
+        parts.append(TeacherScores(**{name: value.float().cpu() for name, value in statistics.items()}))
+    names = vars(parts[0])
+    return TeacherScores(**{name: torch.cat([vars(part)[name] for part in parts]) for name in names})

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from orchestrator.config import Setup
 from orchestrator.engines import memory
 from orchestrator.engines.interface import Job, ModelFolder, Owner, WeightsRef
 from orchestrator.engines.torch.causal import CausalModel, best_device, load_model
@@ -51,17 +52,8 @@ class ModelStore:
         return self._teacher
 
     def open(self, folder: ModelFolder, owner: Owner, dtype: torch.dtype) -> CausalModel:
-        """A fresh copy of a model, checked against its known files and the setup's vocabulary."""
-        setup = self.job.setup
-        verify_files(Path(folder.path), folder.files, folder.remedy)
-        model = load_model(folder.path, dtype, self.device)
-        if model.config.vocab_size != setup.vocabulary.size:
-            raise UserError(
-                f"{owner} {folder.path}: {model.config.vocab_size} vocabulary rows — "
-                f"the setup declares {setup.vocabulary.size}; student and teacher must share one vocabulary"
-            )
-        space = TokenSpace(setup.vocabulary.valid, setup.student.eos, setup.teacher.eos)
-        opened = CausalModel(model, space, owner)
+        """A fresh copy of a model on this store's device; see `checked_model`."""
+        opened = checked_model(self.job.setup, folder, owner, dtype, self.device)
         _first_pass(opened)
         return opened
 
@@ -103,6 +95,25 @@ class ModelStore:
         arithmetic = rows / BALANCED_ROWS if self.device.type == "cuda" else 0.0
         suggested = draft_length(behavior.acceptance_guess, cost_ratio, arithmetic)
         return self.job.runtime.draft_length or suggested
+
+
+def checked_model(
+    setup: Setup,
+    folder: ModelFolder,
+    owner: Owner,
+    dtype: torch.dtype,
+    device: torch.device,
+    attention: str | None = None,
+) -> CausalModel:
+    """A fresh copy of a model, checked against its known files and the setup's vocabulary."""
+    verify_files(Path(folder.path), folder.files, folder.remedy)
+    model = load_model(folder.path, dtype, device, attention)
+    if model.config.vocab_size != setup.vocabulary.size:
+        raise UserError(
+            f"{owner} {folder.path}: {model.config.vocab_size} vocabulary rows — "
+            f"the setup declares {setup.vocabulary.size}; student and teacher must share one vocabulary"
+        )
+    return CausalModel(model, TokenSpace(setup.vocabulary.valid, setup.student.eos, setup.teacher.eos), owner)
 
 
 def _parameters(causal: CausalModel) -> int:

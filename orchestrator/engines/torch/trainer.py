@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -17,15 +16,11 @@ from torch import Tensor
 from orchestrator.config import Optimizer
 from orchestrator.engines.interface import WeightsRef
 from orchestrator.engines.torch.causal import CausalModel, log_probs_of, micro_batches, pack
-from orchestrator.engines.torch.head_loss import summed_loss
-from orchestrator.policy import objective
+from orchestrator.engines.torch.rollout_loss import Targets, summed_masses, summed_objective
 from orchestrator.policy.spec import Objective
-from orchestrator.policy.vocabulary import NEG_INF
 from orchestrator.records import pulse
 from orchestrator.records.rundir import LEARNER_STATE
 from orchestrator.rollouts import Rollouts, TeacherScores
-
-MASS_SAMPLE = 512  # tokens of a micro-batch on which M is measured
 
 
 def learning_rate(optimizer: Optimizer, step: int, steps: int) -> float:
@@ -94,43 +89,12 @@ class TorchTrainer:
         positions = packed.positions.cpu()
         with torch.autocast(device.type, self._dtype, enabled=self._dtype != torch.float32):
             hidden = self._student.hidden(packed.ids, packed.attention)[packed.rows, packed.columns]
-        targets = _Targets.gather(rollouts, scores, rows, positions, device)
-        loss = self._summed_loss(hidden, targets, goal)
+        targets = Targets.gather(rollouts, scores, rows, positions).to(device)
+        head, space = self._student.model.lm_head.weight, self._student.space
+        loss = summed_objective(hidden, head, targets, goal, space)
         (loss / total).backward()
-        masses = self._masses(hidden.detach(), targets) if targets.log_q is not None else {}
+        masses = summed_masses(hidden.detach(), head.to(hidden.dtype), targets, space)
         return {"loss": float(loss.detach()), **masses}
-
-    def _summed_loss(self, hidden: Tensor, targets: _Targets, goal: Objective) -> Tensor:
-        """Σ of the objective over the N tokens of a micro-batch."""
-        head = self._student.model.lm_head.weight
-        if goal.name == "renormalized":
-            # p̄ is the softmax of the support's logits: the rest of the vocabulary need not be computed.
-            masked = self._student.space.is_masked(targets.support)
-
-            def on_support(logits: Tensor, part: slice) -> Tensor:
-                log_p = logits.masked_fill(masked[part], NEG_INF)
-                return support_losses(log_p, targets.part(part).log_q, goal)
-
-            return summed_loss(hidden, head, targets.support, on_support)
-
-        def on_vocabulary(logits: Tensor, part: slice) -> Tensor:
-            return full_losses(self._student.log_prob(logits), targets.part(part), goal)
-
-        return summed_loss(hidden, head, None, on_vocabulary)
-
-    @torch.no_grad()
-    def _masses(self, hidden: Tensor, targets: _Targets) -> dict[str, float]:
-        """Σ over tokens of M and Q; M from an even subsample, since it alone needs the full vocabulary."""
-        assert targets.log_q is not None
-        stride = -(-len(hidden) // MASS_SAMPLE)
-        sampled = hidden[::stride]
-        head = self._student.model.lm_head.weight.to(hidden.dtype)
-        log_p = self._student.log_prob(sampled @ head.T).gather(-1, targets.support[::stride])
-        share = float(objective.support_mass(log_p).mean())
-        return {
-            "support_mass_student": share * len(hidden),
-            "support_mass_teacher": float(objective.support_mass(targets.log_q).sum()),
-        }
 
     def log_probs(self, ids: Sequence[int]) -> list[float]:
         """Of the student in training, in the forward pass's dtype."""
@@ -170,40 +134,3 @@ class TorchTrainer:
 
     def _weights(self) -> dict[str, Tensor]:
         return {name: p.detach().to("cpu", self._dtype, copy=True) for name, p in self._parameters.items()}
-
-
-@dataclass(frozen=True)
-class _Targets:
-    """What the N tokens of a micro-batch are trained towards; no teacher for `nll`."""
-
-    tokens: Tensor  # (N,)
-    support: Tensor  # (N, K)
-    log_q: Tensor | None  # (N, K)
-
-    @staticmethod
-    def gather(
-        rollouts: Rollouts, scores: TeacherScores | None, rows: Tensor, positions: Tensor, device: torch.device
-    ) -> _Targets:
-        return _Targets(
-            rollouts.tokens_BT[rows, positions].to(device),
-            rollouts.support_ids_BTK[rows, positions].to(device),
-            None if scores is None else scores.support_BTK[rows, positions].to(device),
-        )
-
-    def part(self, part: slice) -> _Targets:
-        return _Targets(self.tokens[part], self.support[part], None if self.log_q is None else self.log_q[part])
-
-
-def full_losses(log_p: Tensor, targets: _Targets, goal: Objective) -> Tensor:
-    """Losses (N,) from the student's log p over the whole vocabulary (N, V)."""
-    if goal.name == "nll":
-        return -log_p.gather(-1, targets.tokens[:, None])[:, 0]
-    assert targets.log_q is not None
-    return support_losses(log_p.gather(-1, targets.support), targets.log_q, goal)
-
-
-def support_losses(log_p: Tensor, log_q: Tensor | None, goal: Objective) -> Tensor:
-    """Losses (N,) from log p on the support (N, K), which `renormalized` takes up to a constant of each token."""
-    assert log_q is not None
-    target = objective.veto_target(log_p, log_q, goal.veto_beta) if goal.veto_beta else log_q
-    return objective.token_loss(goal.name, log_p, target)

@@ -1,0 +1,126 @@
+"""The verl engine behind `engines.interface`: it scores with the teacher and trains the student."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+
+import torch
+
+from orchestrator.engines.interface import Job, Owner, Sampler, WeightsRef
+from orchestrator.engines.torch.trainer import learning_rate
+from orchestrator.engines.verl.batches import share_out
+from orchestrator.engines.verl.rank import Passes, Rank
+from orchestrator.engines.verl.ranks import OneRank, Ranks, SeveralRanks
+from orchestrator.errors import UserError
+from orchestrator.policy.spec import Objective
+from orchestrator.rollouts import Rollouts, TeacherScores
+
+VERSION = "0.9.1"  # `library` overrides private methods of it
+
+
+class VerlEngine:
+    """Trainer and scorer over the same ranks, which come up when the first of them is asked for."""
+
+    def __init__(self, job: Job, passes: Passes | None = None, ranks: Ranks | None = None):
+        self._job, self._passes = job, passes or Passes.of_this_machine()
+        self._ranks = ranks
+
+    def sampler(self, owner: Owner = "student") -> Sampler:
+        """Raises ValueError: verl's engine has no decoding."""
+        raise ValueError("verl does not sample")
+
+    def scorer(self) -> VerlScorer:
+        return VerlScorer(self._job, self._passes, self._come_up())
+
+    def trainer(self) -> VerlTrainer:
+        return VerlTrainer(self._job, self._passes, self._come_up())
+
+    def close(self) -> None:
+        """End the processes of the ranks."""
+        if self._ranks is not None:
+            self._ranks.close()
+            self._ranks = None
+
+    def _come_up(self) -> Ranks:
+        if self._ranks is None:
+            self._ranks = OneRank() if self._job.ranks == 1 else SeveralRanks(self._job.ranks)
+        return self._ranks
+
+
+def open_engine(job: Job) -> VerlEngine:
+    """The engine for a job. Raises UserError where another version of verl is installed."""
+    installed = metadata.version("verl")
+    if installed != VERSION:
+        raise UserError(f"engine.trainer: verl {installed} — verl {VERSION}, which make setup-engines installs")
+    return VerlEngine(job)
+
+
+class VerlScorer:
+    """Scores with the teacher, sharded over the ranks."""
+
+    def __init__(self, job: Job, passes: Passes, ranks: Ranks):
+        self._job, self._passes, self._ranks = job, passes, ranks
+        self._started = False
+
+    def start(self) -> None:
+        """Load the teacher."""
+        if not self._started:
+            self._ranks.call(Rank.open_teacher, self._job, self._passes)
+            self._started = True
+
+    def score(self, rollouts: Rollouts) -> TeacherScores:
+        """The teacher's statistics at every visited prefix."""
+        self.start()
+        rows, width, top_k = rollouts.support_ids_BTK.shape
+        out = {field.name: torch.zeros(rows, width) for field in dataclasses.fields(TeacherScores)}
+        out["support_BTK"] = torch.zeros(rows, width, top_k)
+        shares = share_out(rollouts, None, self._job.runtime.micro_batch_tokens, self._ranks.size)
+        for share, scored in zip(shares, self._ranks.call_each(Rank.score, shares), strict=True):
+            for batch, scores in zip(share, scored, strict=True):
+                inside = rollouts.mask_BT[batch.rows]
+                for name, value in vars(scores).items():
+                    block = out[name][batch.rows]
+                    block[inside] = value  # both in the order of rows, and of positions in a row
+                    out[name][batch.rows] = block
+        return TeacherScores(**out)
+
+
+class VerlTrainer:
+    """A student in training, sharded over the ranks: float32 master weights, forward passes in `engine.dtype`."""
+
+    def __init__(self, job: Job, passes: Passes, ranks: Ranks):
+        self._job, self._ranks = job, ranks
+        ranks.call(Rank.open_student, job, passes)
+
+    def step(self, rollouts: Rollouts, scores: TeacherScores | None, goal: Objective, step: int) -> dict[str, float]:
+        """Update number `step` (from 0); see `TorchTrainer.step`."""
+        total = int(rollouts.lengths_B.sum())
+        rate = learning_rate(self._job.setup.training.optimizer, step, self._job.steps)
+        shares = share_out(rollouts, scores, self._job.runtime.micro_batch_tokens, self._ranks.size)
+        results = self._ranks.call_each(Rank.step, shares, total, goal, rate)
+        norm = results[0].pop("grad_norm")  # of the whole gradient, on every rank
+        means = {name: sum(result[name] for result in results) / total for name in results[0]}
+        return {**means, "grad_norm": norm, "lr": rate}
+
+    def log_probs(self, ids: Sequence[int]) -> list[float]:
+        """Of the student in training, in the forward pass's dtype."""
+        return self._ranks.call(Rank.log_probs, list(ids))[0]
+
+    def publish(self, step: int) -> WeightsRef:
+        """The weights after `step` steps, in the forward pass's dtype, on the CPU; no rank has had them all."""
+        return WeightsRef(step, self._ranks.weights())
+
+    def export(self, folder: Path) -> None:
+        """The model in Hugging Face layout, in the forward pass's dtype; each rank writes a part of it."""
+        self._ranks.call(Rank.export, str(folder))
+
+    def save(self, folder: Path) -> None:
+        """Master weights and AdamW moments, of each rank its own rows."""
+        self._ranks.call(Rank.save, str(folder))
+
+    def restore(self, folder: Path) -> None:
+        """Go on from what `save` wrote, exactly on as many ranks, up to rounding on another number of them."""
+        self._ranks.call(Rank.restore, str(folder))

@@ -1,0 +1,183 @@
+"""verl's FSDP2 engine with the objective inside of the forward pass: the one file that knows verl.
+
+verl's own loss hook is handed logits, tokens × vocabulary. Here the forward pass of a sharded model is one of hidden
+states, which ends in a function `read` of them and of the LM head, called where FSDP has the head's rows together:
+`engines.torch.head_loss` then computes losses in chunks, and no tensor of logits exists as a whole.
+
+What is taken from verl: loading into FSDP2 (`FSDPEngine._build_model_optimizer`), the order of an update (`train_batch`
+with `optimizer_zero_grad` and `optimizer_step`, which clips), and train and eval mode. What is replaced: the model's
+forward pass, the division into micro-batches, schedules (the rate is set before each update) and checkpoints. verl's
+private methods are overridden, so the version is pinned and the contract tests gate another one.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import types
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from orchestrator.config import Optimizer
+
+Result = TypeVar("Result")
+Loss = Callable[[Any], tuple[Tensor, dict[str, float]]]  # of a micro-batch, and what is measured on the way
+Read = Callable[[Tensor, Tensor], Result]  # of hidden states (B, L, H) and the LM head (V, H)
+
+
+@contextmanager
+def _unheard() -> Iterator[None]:
+    """verl configures the root logger, prints, and warns of engines that are not installed: not to our readers."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+os.environ.setdefault("VERL_USE_EXTERNAL_PLUGINS", "none")
+with _unheard():
+    from verl.plugin.platform import platform_manager  # pyright: ignore[reportMissingImports]
+    from verl.plugin.platform.platform_cuda import PlatformCUDA  # pyright: ignore[reportMissingImports]
+
+
+class _Cpu(PlatformCUDA):
+    """What verl asks its platform for while it works on CPUs, which 0.9.1 has none for."""
+
+    device_name = property(lambda self: "cpu")
+    device_module = property(lambda self: _NO_DEVICE)
+
+    def current_device(self) -> Any:
+        return torch.device("cpu")
+
+
+_NO_DEVICE = types.SimpleNamespace(
+    memory_allocated=lambda: 0,
+    memory_reserved=lambda: 0,
+    mem_get_info=lambda: (0, 0),
+    empty_cache=lambda: None,
+    synchronize=lambda: None,
+)
+
+with _unheard():
+    if not torch.cuda.is_available():
+        platform_manager.set_platform(_Cpu())
+    from verl.trainer.config import CheckpointConfig  # pyright: ignore[reportMissingImports]
+    from verl.workers.config import (  # pyright: ignore[reportMissingImports]
+        FSDPEngineConfig,
+        FSDPOptimizerConfig,
+        HFModelConfig,
+    )
+    from verl.workers.engine.fsdp.transformer_impl import FSDPEngine  # pyright: ignore[reportMissingImports]
+
+PRECISION = {torch.float32: "fp32", torch.bfloat16: "bf16"}
+
+
+class ShardedModel(FSDPEngine):
+    """A model over all ranks of this process's group; with an `optimizer`, one in training.
+
+    `model` is whole, on the CPU or the device, and is taken over. Forward passes are in `dtype`; gradients are summed
+    over ranks and micro-batches in float32.
+    """
+
+    def __init__(
+        self, model: Any, folder: str, dtype: torch.dtype, optimizer: Optimizer | None, checkpointing: bool = False
+    ):
+        self._model = model
+        precision = {"param_dtype": PRECISION[dtype], "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
+        with _unheard():
+            super().__init__(
+                model_config=HFModelConfig(
+                    path=folder,
+                    load_tokenizer=False,
+                    use_remove_padding=False,
+                    override_config={"attn_implementation": model.config._attn_implementation},
+                    enable_gradient_checkpointing=checkpointing,
+                ),
+                engine_config=FSDPEngineConfig(
+                    strategy="fsdp2",
+                    mixed_precision=precision,
+                    use_torch_compile=False,
+                    # Unsharded float32 gradients of all parameters would lie on every rank between micro-batches.
+                    use_no_sync_for_gradient_accumulation=False,
+                ),
+                optimizer_config=_optimizer_config(optimizer) if optimizer else None,
+                checkpoint_config=CheckpointConfig(),
+            )
+            self.initialize()
+        del self._model
+
+    def initialize(self) -> None:
+        """Shard the model. verl's checkpoint manager is left out: checkpoints are this program's own."""
+        self._build_model_optimizer()
+
+    def update(
+        self, micro_batches: list[Any], loss: Callable[[Any], tuple[Tensor, dict[str, float]]]
+    ) -> dict[str, float]:
+        """One update towards the sum, over ranks and their micro-batches, of `loss`; all ranks have equally many.
+
+        Returns the sums over this rank's micro-batches of what `loss` measured, and the norm of the whole gradient.
+        """
+        with self.train_mode():
+            return self.train_batch({"micro_batches": micro_batches}, loss)["metrics"]
+
+    def forward_backward_batch(self, data: Any, loss_function: Callable[..., Any], forward_only: bool = False) -> Any:
+        """verl's hook between zeroing gradients and the optimizer's step."""
+        sums: dict[str, float] = {}
+        for micro_batch in data["micro_batches"]:
+            loss, measured = loss_function(micro_batch)
+            (loss * self.get_data_parallel_size()).backward()  # FSDP takes the mean over ranks
+            for name, value in measured.items():
+                sums[name] = sums.get(name, 0.0) + value
+        return {"metrics": sums}
+
+    def forward(self, ids: Tensor, attention: Tensor | None, positions: Tensor | None, read: Read[Result]) -> Result:
+        """`read` of the last hidden states (B, L, H) of ids (B, L) and of the head (V, H), both in the forward's dtype.
+
+        A collective of all ranks. Positions that start again within a row without an `attention` mask mark packed
+        sequences.
+        """
+        return self.module(ids, attention, positions, read)
+
+    def _build_module(self) -> Any:
+        model = self._model
+        model.forward = types.MethodType(_forward, model)
+        model.lm_head.forward = types.MethodType(_read_head, model.lm_head)
+        if self.model_config.enable_gradient_checkpointing:
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        return model
+
+    def _build_optimizer(self, module: Any) -> Any:
+        return super()._build_optimizer(module) if self.optimizer_config else None
+
+    def _build_lr_scheduler(self, optimizer: Any) -> None:
+        """None: the rate is set before each update."""
+
+
+def _forward(self: Any, ids: Tensor, attention: Tensor | None, positions: Tensor | None, read: Read[Result]) -> Result:
+    """Forward pass of the whole model; FSDP has its outer parameters together while it runs."""
+    outputs = self.model(input_ids=ids, attention_mask=attention, position_ids=positions, use_cache=False)
+    return self.lm_head(outputs.last_hidden_state, read)
+
+
+def _read_head(self: Any, hidden: Tensor, read: Read[Result]) -> Result:
+    """Forward pass of the LM head, which is sharded on its own where it isn't tied to the embedding."""
+    return read(hidden, self.weight)
+
+
+def _optimizer_config(optimizer: Optimizer) -> Any:
+    return FSDPOptimizerConfig(
+        lr=optimizer.lr,
+        betas=(optimizer.beta1, optimizer.beta2),
+        weight_decay=optimizer.weight_decay,
+        clip_grad=optimizer.clip,
+        override_optimizer_config={"eps": optimizer.eps},
+    )

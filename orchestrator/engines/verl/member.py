@@ -1,0 +1,82 @@
+"""The process of one rank: `python -m orchestrator.engines.verl.member DESCRIPTOR` does what comes over a connection.
+
+Whatever it's in the midst of, it ends when the other end is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import queue
+import sys
+import threading
+import time
+import traceback
+from multiprocessing.connection import Connection
+from typing import Any
+
+from orchestrator.engines.verl.messages import Answer, Failure, Progress, receive, send
+from orchestrator.engines.verl.rank import Rank
+from orchestrator.records import pulse
+
+PROGRESS_EVERY_S = 1.0
+
+
+class Member:
+    """A rank and its connection. The lock is for the two threads that write to it."""
+
+    def __init__(self, connection: Connection):
+        self._connection, self._lock = connection, threading.Lock()
+        self._messages: queue.Queue[Any] = queue.Queue()
+        for work in (self._listen, self._tell_progress):
+            threading.Thread(target=work, daemon=True).start()
+
+    def run(self) -> None:
+        """Make the rank that the first message describes, then the calls of all others."""
+        message = self._messages.get()
+        rank = self._answer(Rank, *message)
+        while True:
+            method, arguments = self._messages.get()
+            self._answer(method, rank, *arguments)
+
+    def _answer(self, method: Any, *arguments: Any) -> Any:
+        try:
+            value = method(*arguments)
+        except Exception as error:
+            self._say(_failure(error))
+            return None
+        self._say(Answer(None if isinstance(value, Rank) else value))
+        return value
+
+    def _say(self, message: Any) -> None:
+        with self._lock:
+            send(self._connection, message)
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                self._messages.put(receive(self._connection))
+            except (EOFError, OSError):
+                os._exit(1)  # also out of a collective that will never end
+
+    def _tell_progress(self) -> None:
+        done = pulse.pieces()
+        while True:
+            time.sleep(PROGRESS_EVERY_S)
+            if pulse.pieces() != done:
+                done = pulse.pieces()
+                self._say(Progress())
+
+
+def _failure(error: Exception) -> Failure:
+    """The error as it is, or its text where it cannot be sent."""
+    story = traceback.format_exc().rstrip()
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301 - made in this line
+    except Exception:
+        error = RuntimeError(f"{type(error).__name__}: {error}")
+    return Failure(error, story)
+
+
+if __name__ == "__main__":
+    Member(Connection(int(sys.argv[1]))).run()

@@ -1,0 +1,288 @@
+"""One rank: a share of the student in training and of the teacher that scores, in a process of its own or the caller's.
+
+All ranks get the same calls in the same order, each with its own micro-batches: a forward pass is a collective. Losses
+and statistics are those of `engines.torch`; this file puts them where the sharded model can compute them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from safetensors.torch import save as serialized
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers.utils.import_utils import is_flash_attn_2_available
+
+from orchestrator.engines.interface import Job, Owner
+from orchestrator.engines.torch.attention import attention_for
+from orchestrator.engines.torch.causal import best_device
+from orchestrator.engines.torch.rollout_loss import summed_masses, summed_objective
+from orchestrator.engines.torch.scoring import read_teacher
+from orchestrator.engines.torch.store import checked_model
+from orchestrator.engines.verl.batches import MicroBatch, inputs
+from orchestrator.engines.verl.shards import SavedRows, own_rows, rank_file
+from orchestrator.policy.spec import Objective
+from orchestrator.policy.vocabulary import TokenSpace
+from orchestrator.records import pulse
+from orchestrator.rollouts import TeacherScores
+
+if TYPE_CHECKING:
+    from orchestrator.engines.verl.library import ShardedModel
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+@dataclass(frozen=True)
+class Passes:
+    """How forward and backward passes are made; it changes time and memory, and results by rounding alone.
+
+    `packed` sequences stand one after the other in one row, without padding. `checkpointing` keeps the activations of
+    no more than one layer and computes the others again.
+    """
+
+    packed: bool
+    checkpointing: bool
+
+    @staticmethod
+    def of_this_machine() -> Passes:
+        """Packed where attention needs no mask for it; activations are kept on CPUs, where memory is plenty."""
+        on_gpu = torch.cuda.is_available()
+        return Passes(packed=on_gpu and is_flash_attn_2_available(), checkpointing=on_gpu)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A model over all ranks, and how it is read."""
+
+    model: ShardedModel
+    space: TokenSpace
+    dtype: torch.dtype  # of the forward pass
+    packed: bool
+
+
+class Rank:
+    """Number `number` of `ranks`, which meet in the folder `meeting`; one alone needs none."""
+
+    def __init__(self, number: int = 0, ranks: int = 1, meeting: str | None = None):
+        torch.set_num_threads(1)
+        self._number, self._ranks = number, ranks
+        self._device = best_device()
+        if self._device.type == "cuda":
+            torch.cuda.set_device(number)
+            self._device = torch.device("cuda", number)
+        self._student: Opened | None = None
+        self._teacher: Opened | None = None
+        join_group(self._device, number, ranks, meeting)
+
+    # --- the teacher ---
+
+    def open_teacher(self, job: Job, passes: Passes) -> None:
+        """Load the teacher, in the forward pass's dtype."""
+        self._teacher = None
+        self._teacher = self._open("teacher", job, passes)
+
+    def score(self, batches: Sequence[MicroBatch]) -> list[TeacherScores]:
+        """Statistics at the N response tokens of each micro-batch: (N, K) and (N,)."""
+        assert self._teacher is not None, "open_teacher comes first"
+        scores = []
+        with torch.no_grad(), self._teacher.model.eval_mode():
+            for batch in batches:
+                scores.append(self._score(self._teacher, batch))
+                pulse.advance()
+        return scores
+
+    def _score(self, teacher: Opened, batch: MicroBatch) -> TeacherScores:
+        at, targets, space = inputs(batch, teacher.packed, self._device), batch.targets, teacher.space
+
+        def read(hidden: Tensor, head: Tensor) -> TeacherScores:
+            def log_prob(part: Tensor) -> Tensor:
+                return space.teacher_log_prob(part @ head.T)
+
+            return read_teacher(hidden[at.rows, at.columns], log_prob, targets.tokens, targets.support)
+
+        return teacher.model.forward(at.ids, at.attention, at.positions, read)
+
+    # --- the student ---
+
+    def open_student(self, job: Job, passes: Passes) -> None:
+        """Load the student that is trained: its master weights are float32."""
+        self._student = None
+        self._student = self._open("student", job, passes)
+
+    def step(self, batches: Sequence[MicroBatch], total: int, goal: Objective, rate: float) -> dict[str, float]:
+        """One update towards the mean over the `total` tokens of all ranks: sums of this rank, and `grad_norm`."""
+        student = self._training()
+
+        def loss(batch: MicroBatch) -> tuple[Tensor, dict[str, float]]:
+            summed, measured = self._loss(student, batch, goal)
+            pulse.advance()
+            return summed / total, measured
+
+        for group in student.model.optimizer.param_groups:
+            group["lr"] = rate
+        return student.model.update(list(batches), loss)
+
+    def _loss(self, student: Opened, batch: MicroBatch, goal: Objective) -> tuple[Tensor, dict[str, float]]:
+        at, targets = inputs(batch, student.packed, self._device), batch.targets.to(self._device)
+
+        def read(hidden: Tensor, head: Tensor) -> tuple[Tensor, dict[str, float]]:
+            own = hidden[at.rows, at.columns]
+            summed = summed_objective(own, head, targets, goal, student.space)
+            masses = summed_masses(own.detach(), head.detach(), targets, student.space)
+            return summed, {"loss": float(summed.detach()), **masses}
+
+        return student.model.forward(at.ids, at.attention, at.positions, read)
+
+    def log_probs(self, ids: Sequence[int]) -> list[float]:
+        """log p of each of the ids but the first, after those before it, by the student in training."""
+        student = self._training()
+        row = torch.tensor([list(ids)], device=self._device)
+
+        def read(hidden: Tensor, head: Tensor) -> list[float]:
+            log_p = student.space.student_log_prob(hidden[0, :-1] @ head.T)
+            return log_p.gather(-1, row[0, 1:, None])[:, 0].tolist()
+
+        with torch.no_grad(), student.model.eval_mode():
+            return student.model.forward(row, torch.ones_like(row), None, read)
+
+    # --- weights ---
+
+    def weights(self) -> dict[str, Tensor]:
+        """This rank's share of the whole tensors, by Hugging Face name, in the forward pass's dtype, on the CPU.
+
+        Each tensor is gathered by all ranks, one after the other, and kept by one.
+        """
+        share, owners = {}, self._owners()
+        for name, parameter in self._training().model.module.named_parameters():
+            whole = parameter.detach().to(self._training().dtype).full_tensor()
+            if owners[name] == self._number:
+                share[name] = whole.to("cpu", copy=True)
+        return share
+
+    def hold_weights(self) -> tuple[int, int]:
+        """Put `weights` into memory that another process can map: this process's id, and a descriptor of its own.
+
+        The memory is freed when both have closed it, so that nothing is left of a process that is killed.
+        """
+        descriptor = os.memfd_create("weights")
+        with open(descriptor, "wb", closefd=False) as memory:
+            memory.write(serialized(self.weights()))
+        return os.getpid(), descriptor
+
+    def let_go(self, descriptor: int) -> None:
+        """Close what `hold_weights` made."""
+        os.close(descriptor)
+
+    def export(self, folder: str) -> None:
+        """Write this rank's part of the model in Hugging Face layout, in the forward pass's dtype."""
+        target, weights = Path(folder), self.weights()
+        if weights:
+            save_file(weights, target / self._part(self._number), metadata={"format": "pt"})
+        if self._number == 0:
+            model = self._training().model.module
+            model.config.dtype = "float32"  # as `save_pretrained` writes it: that of the master weights
+            model.config.architectures = [type(model).__name__.removeprefix("FSDP")]
+            model.config.save_pretrained(target)
+            model.generation_config.save_pretrained(target)
+            if self._ranks > 1:
+                self._write_index(target)
+
+    def _write_index(self, target: Path) -> None:
+        bytes_each = torch.empty((), dtype=self._training().dtype).element_size()
+        size = sum(p.numel() for p in self._training().model.module.parameters()) * bytes_each
+        where = {name: self._part(owner) for name, owner in sorted(self._owners().items())}
+        index = {"metadata": {"total_size": size}, "weight_map": where}
+        (target / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+
+    def _part(self, rank: int) -> str:
+        return "model.safetensors" if self._ranks == 1 else f"model-{rank + 1:05d}-of-{self._ranks:05d}.safetensors"
+
+    def _owners(self) -> dict[str, int]:
+        """Which rank keeps which whole tensor: the one that has least so far."""
+        owners, held = {}, [0] * self._ranks
+        for name, parameter in self._training().model.module.named_parameters():
+            owners[name] = held.index(min(held))
+            held[owners[name]] += parameter.numel()
+        return owners
+
+    # --- the learner's state ---
+
+    def save(self, folder: str) -> None:
+        """Write this rank's rows of master weights and AdamW moments."""
+        student = self._training()
+        path = rank_file(Path(folder), self._number, self._ranks)
+        path.parent.mkdir(exist_ok=True)
+        tensors = {}
+        for name, parameter in student.model.module.named_parameters():
+            tensors[f"weight/{name}"] = _rows_here(parameter)
+            state = student.model.optimizer.state[parameter]
+            if state:  # none before the first update
+                tensors[f"step/{name}"] = state["step"].cpu()
+                tensors |= {f"{key}/{name}": _rows_here(state[key]) for key in MOMENTS}
+        save_file(tensors, path)
+
+    def restore(self, folder: str) -> None:
+        """Go on from what `save` wrote, on as many ranks as there were then or on others."""
+        student, saved = self._training(), SavedRows(Path(folder))
+        with torch.no_grad():
+            for name, parameter in student.model.module.named_parameters():
+                self._restore_rows(parameter, saved, f"weight/{name}")
+                state: dict[str, Any] = {}
+                if f"step/{name}" in saved:
+                    state["step"] = saved.value(f"step/{name}")
+                    for key in MOMENTS:
+                        state[key] = torch.zeros_like(parameter)
+                        self._restore_rows(state[key], saved, f"{key}/{name}")
+                student.model.optimizer.state[parameter] = state
+        saved.close()
+
+    def _restore_rows(self, tensor: Any, saved: SavedRows, key: str) -> None:
+        tensor.to_local().copy_(saved.rows(key, *own_rows(tensor.shape[0], self._number, self._ranks)))
+
+    # --- opening ---
+
+    def _training(self) -> Opened:
+        assert self._student is not None, "open_student comes first"
+        return self._student
+
+    def _open(self, owner: Owner, job: Job, passes: Passes) -> Opened:
+        # Here and not above: the process that calls several ranks needs no verl.
+        from orchestrator.engines.verl.library import ShardedModel
+
+        setup, folder = job.setup, job.initial if owner == "student" else job.teacher
+        assert folder is not None, "this job was opened without a teacher"
+        forward = torch.float32 if setup.engine.dtype == "float32" else torch.bfloat16
+        held, optimizer = (torch.float32, setup.training.optimizer) if owner == "student" else (forward, None)
+        on_gpu = self._device.type == "cuda"
+        attention = "flash_attention_2" if on_gpu and passes.packed else attention_for(self._device)
+        # On the CPU first: FSDP puts a rank's own rows on its device.
+        causal = checked_model(setup, folder, owner, held, torch.device("cpu"), attention)
+        model = ShardedModel(causal.model, folder.path, forward, optimizer, passes.checkpointing)
+        return Opened(model, causal.space, forward, passes.packed)
+
+
+def _rows_here(tensor: Any) -> Tensor:
+    return tensor.detach().to_local().cpu().contiguous()
+
+
+def join_group(device: torch.device, number: int, ranks: int, meeting: str | None) -> None:
+    """Make this process a member of its group; a process that is alone stays in the group that it has made before.
+
+    Ranks meet in a file and talk over the loopback device: all of them run on one machine.
+    """
+    if dist.is_initialized():
+        assert ranks == dist.get_world_size() == 1, "a process is in one group for its whole life"
+        return
+    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        os.environ.setdefault(name, "lo")
+    alone, meets = dist.HashStore, dist.FileStore  # pyright: ignore[reportPrivateImportUsage]
+    store = alone() if meeting is None else meets(f"{meeting}/store", ranks)
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, store=store, rank=number, world_size=ranks)

@@ -1,0 +1,74 @@
+"""A learner's state as files of rows: each rank writes the rows it holds, and any number of ranks reads them back.
+
+FSDP2 cuts every parameter along its first dimension into as many blocks of ⌈rows ÷ ranks⌉ as there are ranks; the last
+ones may be shorter, or empty. So nothing is gathered to be saved, and where rows lie follows from shapes alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from orchestrator.records.files import damaged
+from orchestrator.records.rundir import LEARNER_FOLDER
+
+REMEDY = "remove the unit's folder; trb submit trains the unit again"
+
+
+def rank_file(folder: Path, rank: int, ranks: int) -> Path:
+    """Where a rank's part of the learner's state lies in a checkpoint."""
+    return folder / LEARNER_FOLDER / f"rank_{rank + 1:05d}_of_{ranks:05d}.safetensors"
+
+
+def own_rows(rows: int, rank: int, ranks: int) -> tuple[int, int]:
+    """The first row that a rank holds of so many, and the first after them."""
+    block = -(-rows // ranks)
+    return min(rank * block, rows), min((rank + 1) * block, rows)
+
+
+class SavedRows:
+    """What all ranks of some earlier process wrote."""
+
+    def __init__(self, folder: Path):
+        """Open the files of a checkpoint. Raises Damaged where they aren't all there."""
+        self._folder = folder / LEARNER_FOLDER
+        names = sorted(path.name for path in self._folder.glob("rank_*_of_*.safetensors"))
+        ranks = len(names)
+        if not ranks or names != [rank_file(folder, rank, ranks).name for rank in range(ranks)]:
+            raise damaged(self._folder, "doesn't hold a file of each rank", REMEDY)
+        self._stack = ExitStack()
+        self._files: Sequence[Any] = [
+            self._stack.enter_context(safe_open(self._folder / name, framework="pt")) for name in names
+        ]
+        self._keys = set(self._files[0].keys())
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._keys
+
+    def value(self, key: str) -> Tensor:
+        """A tensor that all ranks wrote alike."""
+        return self._files[0].get_tensor(key)
+
+    def rows(self, key: str, start: int, end: int) -> Tensor:
+        """Rows [start, end) of a tensor of which each rank wrote its own."""
+        parts, offset = [], 0
+        for file in self._files:
+            part = file.get_slice(key)
+            rows = part.get_shape()[0]
+            first, last = max(start, offset), min(end, offset + rows)
+            if first < last:
+                parts.append(part[first - offset : last - offset])
+            offset += rows
+        if sum(map(len, parts)) != end - start:
+            raise damaged(self._folder, f"has {offset} rows of {key}, not {end} or more", REMEDY)
+        return torch.cat(parts) if parts else self._files[0].get_tensor(key)[:0]
+
+    def close(self) -> None:
+        """Close the files."""
+        self._stack.close()
