@@ -1,0 +1,116 @@
+"""What starts a sweep on a cluster, in `docker/`: as far as it can be tried without one."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from orchestrator.commands.parser import trb_parser
+from tests.sweeps import ROOT
+
+SBATCH = ROOT / "docker" / "slurm" / "sweep.sbatch"
+RAY_VERSION = re.search(r"^ray==(\S+)", (ROOT / "docker/lock/runtime.txt").read_text(), flags=re.MULTILINE)
+
+
+def program(folder: Path, name: str, lines: str) -> None:
+    """An executable shell script in `folder`."""
+    path = folder / name
+    path.write_text(f"#!/bin/bash\n{lines}\n")
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> dict[str, str]:
+    """The environment of a job of Slurm on two nodes whose `srun` says what it was to run."""
+    programs = tmp_path / ".venv" / "bin"
+    programs.mkdir(parents=True)
+    program(programs, "srun", 'echo "$@"; echo "mode $RAY_AUTH_MODE token $RAY_AUTH_TOKEN in $PWD"')
+    program(programs, "hostname", "echo 10.0.0.7 192.168.0.7")
+    program(programs, "python", 'echo "a secret"')
+    return {
+        "PATH": f"{programs}:/usr/bin:/bin",
+        "SLURM_SUBMIT_DIR": str(tmp_path),
+        "SLURM_JOB_ID": "123456",
+        "SLURM_JOB_NUM_NODES": "2",
+        "SLURM_CPUS_PER_TASK": "64",
+    }
+
+
+def run(job: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = ["bash", str(SBATCH), *arguments]
+    return subprocess.run(command, env=job, capture_output=True, text=True, check=False)
+
+
+def test_a_job_of_slurm_starts_ray_on_all_its_nodes_and_submits_on_the_first(job: dict[str, str]) -> None:
+    done = run(job, "experiments/paper-small.yaml", "seeds=[0, 1]")
+    assert done.returncode == 0, done.stderr
+    command, secret = done.stdout.splitlines()
+    folder = job["SLURM_SUBMIT_DIR"]
+    assert secret == f"mode token token a secret in {folder}"
+    ray, _, submit = command.partition(" -- ")
+    assert ray.startswith("ray symmetric-run --address 10.0.0.7:23456 --min-nodes 2 --num-cpus 64 ")
+    assert submit == (
+        f"trb submit experiments/paper-small.yaml seeds=[0, 1] --address 10.0.0.7:23456 --runs {folder}/runs --yes"
+    )
+
+
+def test_folders_and_address_of_a_job_can_be_given(job: dict[str, str], tmp_path: Path) -> None:
+    home = tmp_path / "elsewhere"
+    home.mkdir()
+    done = run(job | {"TRB_HOME": str(home), "TRB_RUNS": "/shared/runs", "TRB_HEAD_IP": "10.1.0.7"}, "paper.yaml")
+    assert done.returncode == 0, done.stderr
+    assert "--address 10.1.0.7:23456 --runs /shared/runs" in done.stdout
+    assert f"in {home}" in done.stdout
+
+
+def test_a_job_without_an_experiment_is_refused(job: dict[str, str]) -> None:
+    done = run(job)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "EXP.yaml" in done.stderr
+
+
+def test_scripts_are_free_of_what_shellcheck_finds() -> None:
+    if shutil.which("shellcheck") is None:
+        pytest.skip("shellcheck is not installed")
+    done = subprocess.run(["shellcheck", str(SBATCH)], capture_output=True, text=True, check=False)
+    assert done.stdout == ""
+
+
+@pytest.fixture
+def sweep() -> dict[str, Any]:
+    return yaml.safe_load((ROOT / "docker/kubernetes/sweep.yaml").read_text())["spec"]
+
+
+def test_the_job_of_kubernetes_says_what_trb_understands(sweep: dict[str, Any]) -> None:
+    trb, *words = shlex.split(sweep["entrypoint"])
+    options = trb_parser().parse_args(words)
+    assert (trb, options.command, options.address, options.runs, options.yes) == (
+        "trb",
+        "submit",
+        "auto",
+        Path("/shared/runs"),
+        True,
+    )
+    assert (ROOT / options.experiment).is_file()
+
+
+def test_the_pods_of_kubernetes_share_a_folder_an_image_and_rays_version(sweep: dict[str, Any]) -> None:
+    cluster = sweep["rayClusterSpec"]
+    assert RAY_VERSION is not None
+    assert cluster["rayVersion"] == RAY_VERSION[1]
+    assert cluster["authOptions"] == {"mode": "token"}
+    pods = [group["template"]["spec"] for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"])]
+    head, worker = (pod["containers"][0] for pod in pods)
+    for name in ("image", "env", "volumeMounts"):
+        assert head[name] == worker[name]
+    assert pods[0]["volumes"] == pods[1]["volumes"]
+    mounted = {mount["mountPath"] for mount in head["volumeMounts"]}
+    assert "/shared" in mounted
+    assert worker["resources"]["limits"]["nvidia.com/gpu"]
