@@ -40,20 +40,27 @@ class LeaseHeld(RuntimeError):
 class Holder:
     """Who holds a lease; `started` tells a process from a later one with its number, where the system says it.
 
-    `attempt` counts the holders in a row that died without letting go, and this one.
+    `attempt` counts the holders in a row that died without letting go, and this one. `space` is the Linux namespace
+    that `pid` is a number of: containers with their host's name have numbers of their own.
     """
 
     host: str
     pid: int
     started: str | None = None
     attempt: int = field(default=1, compare=False)
+    space: str | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
 
     @property
     def is_here(self) -> bool:
-        """Whether it is a process of this host, if it still runs."""
+        """Whether it is a process that can be looked up here, if it still runs."""
+        return self.on_this_host and self.space in (None, _space())
+
+    @property
+    def on_this_host(self) -> bool:
+        """Whether the kernel here knows its locks."""
         return self.host == socket.gethostname()
 
 
@@ -75,12 +82,12 @@ class Lease:
         # process whose lock does not reach here, so its heartbeat is asked, by the clock of the file system that stamps
         # it.
         holder = _holder(path)
-        if holder and not holder.is_here and _beats(path, _file_system_time(path.parent)):
+        if holder and not holder.on_this_host and _beats(path, _file_system_time(path.parent)):
             self._file.close()
             raise LeaseHeld(f"{path.stem} is being run by {holder}")
         self.attempt = holder.attempt + 1 if holder else 1
         self._file.truncate(0)
-        note = Holder(socket.gethostname(), os.getpid(), _start_of(os.getpid()), self.attempt)
+        note = Holder(socket.gethostname(), os.getpid(), _start_of(os.getpid()), self.attempt, _space())
         self._file.write(json.dumps(asdict(note)))
         self._file.flush()
         self._ended = threading.Event()
@@ -108,8 +115,8 @@ class Lease:
 def holder_of(path: Path) -> Holder | None:
     """Who holds the lease now, as far as its file tells; None also where the file is not one of ours.
 
-    A process of this host is looked up. One of another host is believed while it beats, by the clock that stamps its
-    beats; by this host's only where nothing can be written beside them.
+    A process of this host is looked up. One of another host, or of another container, is believed while it beats, by
+    the clock that stamps its beats; by this host's only where nothing can be written beside them.
     """
     holder = _holder(path)
     if holder is None:
@@ -128,10 +135,19 @@ def _holder(path: Path) -> Holder | None:
     try:
         note = json.loads(path.read_bytes())
         host, pid, started, attempt = note["host"], note["pid"], note.get("started"), note.get("attempt", 1)
+        space = note.get("space")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     valid = type(host) is str and type(pid) is int and pid > 0 and type(attempt) is int
-    return Holder(host, pid, started, attempt) if valid else None
+    return Holder(host, pid, started, attempt, space) if valid else None
+
+
+def _space() -> str | None:
+    """The namespace of this process's numbers, `pid:[4026531836]`; None where the system has none."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return None
 
 
 def _runs(holder: Holder) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -170,3 +171,22 @@ def test_the_holder_renews_its_heartbeat(path: Path) -> None:
 
 def test_some_heartbeats_may_be_lost() -> None:
     assert STALE_AFTER_S >= 3 * HEARTBEAT_S
+
+
+# --- a holder in another container of this host: its number says nothing here ---
+
+
+def test_a_process_of_another_container_is_believed_while_it_beats(path: Path) -> None:
+    note = json.dumps({"host": socket.gethostname(), "pid": 2**22 + 1, "space": "pid:[1]"})
+    leave_heartbeat(path, 1, note)
+    holder = holder_of(path)
+    assert holder is not None
+    assert not holder.is_here
+    os.utime(path, (0, 0))
+    assert holder_of(path) is None
+
+
+def test_its_lease_is_free_when_its_lock_is(path: Path) -> None:
+    """The kernel of the host tells, whatever the note says."""
+    leave_heartbeat(path, 1, json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "space": "pid:[1]"}))
+    Lease(path).release()
