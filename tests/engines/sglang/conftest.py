@@ -1,0 +1,30 @@
+"""One engine for all tests of a process: it takes half a minute to start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.engines.interface import Job
+from orchestrator.workers.engines import job_of
+from tests import tiny
+
+
+@pytest.fixture(scope="session")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    """The tiny pair."""
+    folder: Path = tmp_path_factory.mktemp("pair")
+    return job_of(tiny.worker_spec(folder))
+
+
+@pytest.fixture(scope="session")
+def sglang(job: Job) -> Iterator[object]:
+    """The engine of the tiny pair."""
+    pytest.importorskip("sglang", reason="SGLang is not installed: make setup-engines")
+    from orchestrator.engines.sglang.engine import open_engine
+
+    engine = open_engine(job)
+    yield engine
+    engine.close()

@@ -1,0 +1,85 @@
+"""What the engine's sampler draws, without an engine: no SGLang is needed for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from scipy import stats
+
+from orchestrator.engines.sglang import private
+from orchestrator.engines.sglang.calls import LOG_PROBS, SUPPORT, Draw
+from orchestrator.engines.sglang.engine import seed_of
+from orchestrator.policy.randomness import SequenceKey
+from orchestrator.policy.vocabulary import TokenSpace
+
+SPACE = TokenSpace(10, 3, 7)  # of 12 rows: 10 and 11 are padding
+LOGITS = torch.tensor([[0.3, -1.0, 2.0, 0.5, 0.0, 1.0, -2.0, 1.5, 0.2, 0.1, 9.0, 8.0]])
+
+
+def drawn(monkeypatch: pytest.MonkeyPatch, owner: str, tau: float, rows: int) -> tuple[torch.Tensor, dict[str, Any]]:
+    monkeypatch.setattr(private, "_space", [(SPACE, owner)])
+    draws = [vars(Draw(seed_of(SequenceKey(0, 0, 0, 0, row)), 4, tau, 3)) for row in range(rows)]
+    return private.draw_tokens(LOGITS.repeat(rows, 1), draws, torch.full((rows,), 3))
+
+
+def expected(owner: str, tau: float) -> torch.Tensor:
+    """The law, written out in float64."""
+    weights = LOGITS[0].double().exp()
+    weights[10:] = 0.0
+    if owner == "teacher":
+        weights[3] += weights[7]
+    weights[7] = 0.0
+    tempered = (weights / weights.sum()) ** (1 / tau)
+    return tempered / tempered.sum()
+
+
+@pytest.mark.parametrize(("owner", "tau"), [("student", 1.0), ("student", 0.6), ("teacher", 1.0)])
+def test_tokens_have_the_law_of_the_token_space(owner: str, tau: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens, kept = drawn(monkeypatch, owner, tau, 20_000)
+    law, plain = expected(owner, tau), expected(owner, 1.0)
+    counts = torch.bincount(tokens, minlength=12)
+    assert counts[law == 0].sum() == 0, "padding and the other model's EOS are never drawn"
+    there = law > 0
+    assert stats.chisquare(counts[there], 20_000 * law[there]).pvalue > 1e-4
+    for row in range(5):
+        token = int(tokens[row])
+        wanted = [plain[token].log(), law[token].log()]
+        torch.testing.assert_close(torch.tensor(kept[LOG_PROBS][row]).double(), torch.stack(wanted), atol=1e-5, rtol=0)
+        assert kept[SUPPORT][row].tolist() == plain.topk(3).indices.tolist()
+
+
+def test_uniforms_are_uniform_in_seeds_and_in_positions() -> None:
+    seeds = torch.tensor([seed_of(SequenceKey(2, 0, 20, index, 0)) for index in range(20_000)])
+    for uniform in (
+        private.keyed_uniforms(seeds, torch.zeros_like(seeds)),
+        private.keyed_uniforms(seeds[:1].repeat(20_000), torch.arange(20_000)),
+    ):
+        assert 0 <= uniform.min() < uniform.max() < 1
+        assert stats.kstest(uniform.numpy(), "uniform").pvalue > 1e-4
+    first, second = (private.keyed_uniforms(seeds, torch.full_like(seeds, position)) for position in (0, 1))
+    assert abs(stats.pearsonr(first.numpy(), second.numpy()).statistic) < 0.03
+
+
+def test_the_uniforms_are_those_of_the_published_generator() -> None:
+    """First words of SplitMix64 with seed 1234567, from the reference implementation by Vigna (2015)."""
+    words = [6457827717110365317, 3203168211198807973, 9817491932198370423]
+    # The reference adds the increment before it mixes.
+    uniform = private.keyed_uniforms(torch.tensor([1234567] * 3), torch.tensor([1, 2, 3]))
+    assert uniform.tolist() == [(word >> 11) * 2.0**-53 for word in words]
+
+
+def test_forced_ids_are_the_response(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(private, "_space", [(SPACE, "student")])
+    draws = [vars(Draw(0, 4, forced=(5, 6))), vars(Draw(0, 2, forced=(5, 6)))]
+    tokens, kept = private.draw_tokens(LOGITS.repeat(2, 1), draws, torch.tensor([3, 2]))
+    assert tokens.tolist() == [5, 6]
+    log_p = expected("student", 1.0).log()
+    assert kept[LOG_PROBS][1][0] == pytest.approx(float(log_p[6]), abs=1e-5)
+
+
+def test_another_version_of_sglang_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "9.9.9")
+    with pytest.raises(RuntimeError, match=r"sglang 9.9.9 is installed — 0\.5\.20"):
+        private.check_version()
