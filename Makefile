@@ -10,9 +10,12 @@ unexport PYTHONDONTWRITEBYTECODE
 export OMP_NUM_THREADS = 1
 export TOKENIZERS_PARALLELISM = false
 
-.PHONY: setup quickstart test lint types check lock check-lock bench bench-quickstart bench-scale bench-gpu clean FORCE
+.PHONY: setup setup-engines quickstart test test-engines lint types check lock check-lock bench bench-quickstart bench-scale bench-gpu clean FORCE
 
 setup: .venv/.runtime
+
+# SGLang and verl beside the rest; nothing but `engine.sampler=sglang` and `engine.trainer=verl` needs them.
+setup-engines: .venv/.engines
 
 quickstart: setup
 	$(BIN)/trb submit experiments/quickstart.yaml
@@ -22,6 +25,10 @@ quickstart: setup
 
 test: .venv/.dev
 	$(BIN)/python -m pytest
+
+# One process: an engine is started once for many tests.
+test-engines: .venv/.engines
+	$(BIN)/python -m pytest -n 0 -m engines --durations=10 tests/engines
 
 lint: .venv/.dev
 	$(BIN)/ruff check .
@@ -65,6 +72,10 @@ clean:
 
 .venv/.dev: $(LOCK)/dev.txt .venv/.runtime
 	@$(BIN)/python $(LOCK)/install.py dev
+	@touch $@
+
+.venv/.engines: $(LOCK)/engines.txt .venv/.dev
+	@$(BIN)/python $(LOCK)/install.py engines
 	@touch $@
 
 # Another TORCH than the last one is a reason to install; auto never is.

@@ -19,6 +19,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from orchestrator.engines.sglang import private
 from tests.sweeps import ROOT, environment
 
 OURS = {"orchestrator", "analysis", "tests"}
@@ -73,11 +74,13 @@ def top_level_imports(file: Path) -> set[str]:
 
 
 def test_what_the_product_imports_is_declared() -> None:
-    assert imported("orchestrator", "analysis") <= names("runtime", "hub")
+    engines = set(map(canonicalize_name, install.read_pins("engines")))
+    assert imported("orchestrator", "analysis") <= names("runtime", "hub") | engines
 
 
 def test_what_tests_import_is_declared() -> None:
-    assert imported("tests") <= names("runtime", "hub", "test", "dev")
+    engines = set(map(canonicalize_name, install.read_pins("engines")))
+    assert imported("tests") <= names("runtime", "hub", "test", "dev") | engines
 
 
 def test_what_is_declared_is_imported() -> None:
@@ -167,6 +170,16 @@ def test_a_mirror_of_pip_is_also_uvs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert install.uv_environment()["UV_DEFAULT_INDEX"] == "https://mirror.invalid/simple"
     monkeypatch.setenv("UV_DEFAULT_INDEX", "https://other.invalid/simple")
     assert install.uv_environment()["UV_DEFAULT_INDEX"] == "https://other.invalid/simple"
+
+
+def test_engines_are_pinned_beside_everything_else() -> None:
+    others = set(install.read_pins("runtime")) | set(install.read_pins("dev"))
+    pins = install.read_pins("engines")
+    assert set(pins) & others == {"triton"}, "torch's build for GPUs has one of its own"
+    assert all("--hash=sha256:" in pin for pin in pins.values())
+    assert "triton" in install.part_pins("engines", "2.13.0+cpu")
+    assert "triton" not in install.part_pins("engines", "2.13.0")
+    assert install.pin_version(pins["sglang"]) == private.VERSION
 
 
 def check_lock(monkeypatch: pytest.MonkeyPatch, error: str | None) -> None:

@@ -2,8 +2,10 @@
 
     python docker/lock/install.py runtime --torch cpu
     python docker/lock/install.py dev
+    python docker/lock/install.py engines
 
-`runtime.txt` is what `trb` runs with, `dev.txt` what tests and lint need besides. Both pin versions and sha256. Only
+`runtime.txt` is what `trb` runs with, `dev.txt` what tests and lint need besides, `engines.txt` what SGLang and verl
+import besides. All pin versions and sha256. Only
 torch comes in two kinds. `cuda` is the public index's own wheel: on Linux it needs CUDA libraries of several GB,
 which the lock pins too. `cpu` is PyTorch's build without CUDA, for machines without an NVIDIA GPU; the public index
 does not have it, so that its sha256 is not in the lock. Only the standard library is imported, since nothing is
@@ -27,12 +29,12 @@ LOCK = Path(__file__).resolve().parent
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"  # PyTorch's own; asked where pip's registry has no +cpu wheel
 CUDA_ONLY = ("cuda-", "nvidia-", "triton")  # distributions that only torch's CUDA build needs
 # Measured on Linux x86-64 with an empty cache: GB to download, GB on disk. macOS takes less than `cpu`.
-SIZES = {"cpu": (0.5, 1.7), "cuda": (3.0, 5.7), "dev": (0.2, 0.6)}
+SIZES = {"cpu": (0.5, 1.7), "cuda": (3.0, 5.7), "dev": (0.2, 0.6), "engines": (0.5, 1.6)}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Install what the lock pins into this Python.")
-    parser.add_argument("part", choices=("runtime", "dev"))
+    parser.add_argument("part", choices=("runtime", "dev", "engines"))
     parser.add_argument(
         "--torch", choices=("auto", "cpu", "cuda"), default="auto",
         help="auto keeps the kind that is installed, else takes a CPU build where pip's registry offers one",
@@ -42,9 +44,10 @@ def main() -> None:
         if options.part == "runtime":
             install_runtime(options.torch)
         else:
-            say(f"tests and lint: about {SIZES['dev'][0]} GB to download, {SIZES['dev'][1]} GB on disk")
+            what = {"dev": "tests and lint", "engines": "SGLang and verl"}[options.part]
+            say(f"{what}: about {SIZES[options.part][0]} GB to download, {SIZES[options.part][1]} GB on disk")
             install_uv()
-            install_pins(read_pins("dev").values())
+            install_pins(part_pins(options.part, installed_version("torch") or "").values())
     except subprocess.CalledProcessError as error:
         command = " ".join(map(str, error.cmd[:6]))
         sys.exit(f"setup: {command} … failed for the reason above; the same command goes on from here")
@@ -66,6 +69,12 @@ def install_runtime(wanted: str) -> None:
         uv("uninstall", "torch")
     install_pins([pins.pop("setuptools")])  # builds what comes as source
     install_pins(pins.values())
+
+
+def part_pins(part: str, torch: str) -> dict[str, str]:
+    """The pins of a part beside the torch that is installed. Its CUDA build has brought a triton of its own."""
+    pins = read_pins(part)
+    return pins if torch.endswith("+cpu") else {name: pin for name, pin in pins.items() if name != "triton"}
 
 
 # --- the lock ---

@@ -1,12 +1,15 @@
 """Make the lock anew, or check that it is what setup.cfg and the public index ask for.
 
-    python docker/lock/resolve.py lock [--upgrade]      writes runtime.txt and dev.txt
+    python docker/lock/resolve.py lock [--upgrade]      writes runtime.txt, dev.txt and engines.txt
     python docker/lock/resolve.py check                 exits 1 and says what differs
 
 One resolution by uv for Python 3.11 on all platforms: what `trb` runs with, the extra `hub` included, goes to
 runtime.txt, and what tests and lint need besides to dev.txt. Versions that stand there stay unless they no longer
 fit, or `--upgrade` is given. Nothing of this machine enters: the index is the public one, and configurations are
 not read.
+
+engines.txt is no resolution: what SGLang and verl declare contradicts itself and runtime.txt. Its versions are those
+that were tested together; they are changed by hand there, and `lock` puts in the hashes.
 """
 
 from __future__ import annotations
@@ -26,6 +29,11 @@ TITLES = {
     "runtime": "# What `trb` runs with on Linux (x86-64, arm64) and macOS 14 (arm64). Written by `make lock`.\n",
     "dev": "# What tests and lint need besides runtime.txt; one resolution with it. Written by `make lock`.\n",
 }
+ENGINES = LOCK / "engines.txt"
+ENGINES_TITLE = (
+    "# What SGLang and verl import besides runtime.txt and dev.txt, in versions tested together, and triton,\n"
+    "# which torch's CPU build does not bring. Edit a version here and run `make lock` for the hashes.\n"
+)
 PLATFORMS = ("x86_64-manylinux_2_28", "aarch64-manylinux_2_28", "aarch64-apple-darwin")
 SOURCE_ONLY = "antlr4-python3-runtime"  # the one distribution of the lock that has no wheel
 NETWORK_WORDS = ("error sending request", "failed to fetch", "timed out", "dns error", "client error (connect)")
@@ -59,6 +67,7 @@ def write_lock(upgrade: bool) -> None:
     for part, text in resolve("" if upgrade else present_lock()).items():
         (LOCK / f"{part}.txt").write_text(TITLES[part] + text, encoding="utf-8")
         print(f"lock: {len(parse_pins(text))} distributions in {(LOCK / part).relative_to(ROOT)}.txt")
+    ENGINES.write_text(ENGINES_TITLE + engine_pins(), encoding="utf-8")
 
 
 def present_lock() -> str:
@@ -74,6 +83,19 @@ def resolve(preferred: str) -> dict[str, str]:
     # A pin with another marker than runtime.txt's, or none, is wanted on more platforms.
     rest = [pin for name, pin in parse_pins(everything).items() if what(pin) != what(small.get(name, ""))]
     return {"runtime": runtime, "dev": "".join(rest)}
+
+
+def engine_pins() -> str:
+    """The versions of engines.txt with the hashes that the index has for them."""
+    present = ENGINES.read_text(encoding="utf-8")
+    wanted = [what(pin) for pin in parse_pins(present).values()]
+    with tempfile.TemporaryDirectory() as folder:
+        asked, output = Path(folder) / "asked.txt", Path(folder) / "pins.txt"
+        asked.write_text("\n".join(wanted), encoding="utf-8")
+        output.write_text(present, encoding="utf-8")
+        how = ("--no-deps", "--universal", "--python-version", "3.11", "--generate-hashes", "--no-header")
+        uv("compile", str(asked), *how, "--no-annotate", "--output-file", str(output))
+        return output.read_text(encoding="utf-8")
 
 
 def what(pin: str) -> str:
@@ -109,6 +131,8 @@ def uv(*arguments: str) -> str:
 def check() -> None:
     """Exits 1 unless a new resolution comes to the same pins and every platform has a file for each of them."""
     differences = compare(resolve(present_lock()))
+    if engine_pins() not in ENGINES.read_text(encoding="utf-8"):
+        differences.append("engines.txt: the index has other hashes")
     if differences:
         sys.exit("\n".join(["lock: not what setup.cfg and the index ask for; run make lock", *differences]))
     for platform in PLATFORMS:
