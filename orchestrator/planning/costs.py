@@ -18,10 +18,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from orchestrator.config import Runtime, Setup
+from orchestrator.engines.catalog import sampler_of
 from orchestrator.engines.memory import (
     GIB,
     Decoder,
@@ -130,6 +131,9 @@ class SetupCosts:
         }
 
     def _rollout_seconds(self, kind: str, responses: int, lengths: Lengths, scenario: Scenario) -> float:
+        sampling = sampler_of(self.engine, teacher_decodes=kind == BLENDED)
+        if sampling != self.engine:  # this one cannot blend: another one does for as long as it takes
+            return replace(self, engine=sampling)._rollout_seconds(kind, responses, lengths, scenario)
         rates, roles = RATES[self.engine], ROLES_DECODING[kind]
         # The supervised stage's teacher decodes in the batches of blending, whose memory the trial has set aside.
         rows = self.rows(lengths, blending="teacher" in roles)

@@ -57,6 +57,13 @@ def sglang(*overrides: str) -> plan.Plan:
     return plan.make_plan(load_experiment(PAPER, ["engine.sampler=sglang", *overrides]))
 
 
+@pytest.fixture
+def sglang_blends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The published figures are those of an engine that also samples blended responses."""
+    blends = replace(catalog.ENGINES["sglang"], blends=True)
+    monkeypatch.setattr(catalog, "ENGINES", {**catalog.ENGINES, "sglang": blends})
+
+
 def near(expected: tuple[int, int, int], found: dict[str, float]) -> bool:
     return all(abs(found[s] / value - 1) <= 0.15 for s, value in zip(SCENARIOS, expected, strict=True))
 
@@ -183,6 +190,7 @@ def test_a_gpu_of_less_bandwidth_takes_longer_and_one_too_small_is_refused() -> 
 # --- the paper's sweep with SGLang ---
 
 
+@pytest.mark.usefixtures("sglang_blends")
 def test_the_papers_sweep_lands_where_published_figures_put_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The reference figures are those of races that take RACES of the samples; ours take less."""
     ours = as_json.totals(sglang("evaluation.budget=adaptive"))
@@ -208,6 +216,20 @@ def test_both_engines_stand_beside_each_other_whatever_the_experiment_asks_for()
     assert as_json.totals(plan.make_plan(load_experiment(ROOT / "experiments" / "quickstart.yaml")))["engines"] == {}
 
 
+def test_blended_responses_are_charged_to_the_engine_that_samples_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = load_experiment(PAPER).setups["qwen3-1.7b"]
+    found = {}
+    for blends in (True, False):
+        info = replace(catalog.ENGINES["sglang"], blends=blends)
+        monkeypatch.setattr(catalog, "ENGINES", {**catalog.ENGINES, "sglang": info})
+        costs = SetupCosts(setup, load_experiment(PAPER).runtime, "sglang")
+        found[blends] = {kind: costs.step(kind)[ROLLOUT] for kind in (BLENDED, PLAIN)}
+    torch = SetupCosts(setup, load_experiment(PAPER).runtime, "torch").step(BLENDED)[ROLLOUT]
+    assert found[False] == {BLENDED: torch, PLAIN: found[True][PLAIN]}
+    assert found[True][BLENDED].high < torch.low
+
+
+@pytest.mark.usefixtures("sglang_blends")
 def test_an_engine_that_does_not_hold_the_models_is_left_out() -> None:
     experiment = load_experiment(
         PAPER, ["engine.sampler=sglang", "training.max_response_tokens=150000", "setups=[qwen3-1.7b]"]
@@ -229,6 +251,7 @@ def test_nothing_runs_on_an_engine_that_is_not_installed(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.usefixtures("sglang_blends")
 def test_the_plan_of_an_engine_that_is_not_installed_is_json(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
