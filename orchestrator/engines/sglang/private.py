@@ -12,13 +12,17 @@ Shapes: B requests of a batch, V vocabulary rows, K support ids.
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import os
+import socket
 import sys
+from datetime import timedelta
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed import Store, TCPStore
 
 from orchestrator.engines.interface import Owner
 from orchestrator.engines.sglang.calls import LOG_PROBS, SUPPORT, Draw, Settings
@@ -48,12 +52,25 @@ def check_version() -> None:
 def prepare() -> None:
     """Make a process fit for SGLang, before anything of it is imported. Each process of an engine calls it."""
     check_version()
+    _listen_on_loopback()
     if not torch.cuda.is_available():
         _use_plain_cpu()
     from sglang.srt.layers.sampler import register_sampler_backend
 
     for name in (BACKEND, "pytorch"):  # the latter is what SGLang takes on CPUs, whatever it is asked for
         register_sampler_backend(name, _sampler_class())
+
+
+def _listen_on_loopback() -> None:
+    """Let torch's store, over which an engine's ranks meet, listen where it is told to: it would on all interfaces."""
+    rendezvous = importlib.import_module("torch.distributed.rendezvous")
+
+    def create(host: str, port: int, rank: int, ranks: int, timeout: timedelta, use_libuv: bool = True) -> Store:
+        first = rank == 0
+        listening = socket.create_server((host, port)).detach() if first else None
+        return TCPStore(host, port, ranks, first, timeout, master_listen_fd=listening, use_libuv=use_libuv)
+
+    rendezvous._create_c10d_store = create  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def open_engine(settings: Settings) -> Any:

@@ -6,6 +6,7 @@ import itertools
 import os
 import signal
 from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -196,3 +197,26 @@ def test_silence_is_judged_by_the_work(job: Job) -> None:
     ask = module.Ask(0, request.prompt_ids, module.Draw(0, len(request.prompt_ids)))
     few, many = (module.Generate([replace(ask, index=i) for i in range(n)], 8, (), None) for n in (1, 200))
     assert module.PATIENCE_S < module.silence_s(few) < module.silence_s(many)
+
+
+def test_nothing_listens_beyond_loopback(sglang: SglangEngine) -> None:
+    sampler = sglang.sampler()
+    sampler.start(teacher=False)
+    process = sampler._process
+    assert process is not None
+    assert process.pid is not None
+    inodes = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                if os.getpgid(int(entry.name)) == process.pid:
+                    links = [os.readlink(link) for link in (entry / "fd").iterdir()]
+                    inodes |= {link[8:-1] for link in links if link.startswith("socket:[")}
+    listening = []
+    for kind in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{kind}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and fields[9] in inodes:
+                listening.append(fields[1].partition(":")[0])
+    assert listening, "SGLang's processes meet over sockets"
+    assert set(listening) == {"0100007F"}
