@@ -139,10 +139,10 @@ def resident_gib(setup: Setup, trains: bool = True, learner: bool = True) -> flo
     return student + teacher + (learner_gib(setup) if learner else 0.0) + WORKSPACE_GIB
 
 
-def static_fraction(
+def static_gib(
     setup: Setup, gpu_gib: float, trains: bool = True, owner: Literal["student", "teacher"] = "student"
 ) -> float:
-    """The share of the GPU that a serving engine takes for good: the weights of the model it samples, and KV cache.
+    """GiB of the GPU that a serving engine takes for good: the weights of the model it samples, and KV cache.
 
     An evaluator's engine takes all but the workspace. In a trial the cache gets half of what weights, learner and
     workspace leave: the engine keeps it while teacher and learner work, whose activations take the other half.
@@ -156,7 +156,7 @@ def static_fraction(
     cache = max(0.0, gpu_gib - resident) * (0.5 if trains else 1.0)
     if cache < kv_gib(setup, False, limit):
         raise too_small(setup, gpu_gib, False, limit, resident)
-    return (weights + cache) / gpu_gib
+    return weights + cache
 
 
 def cpu_cache_tokens(setup: Setup, context: int, owner: Literal["student", "teacher"] = "student") -> int:

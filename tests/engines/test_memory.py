@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.config import Runtime, Setup
-from orchestrator.engines.memory import WORKSPACE_GIB, Memory, decode_batch, memory, parameters
+from orchestrator.engines.memory import (
+    WORKSPACE_GIB,
+    Memory,
+    cpu_cache_tokens,
+    decode_batch,
+    memory,
+    parameters,
+    static_gib,
+)
 from orchestrator.errors import UserError
 from orchestrator.experiment.load import load_experiment
 from tests.sweeps import ROOT
@@ -116,3 +124,17 @@ def test_a_batch_below_one_is_no_batch() -> None:
     with pytest.raises(UserError, match=r"runtime\.rollout_batch: 0 — must be ≥ 1"):
         load_experiment(PAPER, ("runtime.rollout_batch=0",))
     assert load_experiment(PAPER, ("runtime.rollout_batch=null",)).runtime.rollout_batch is None
+
+
+def test_a_serving_engine_leaves_half_of_what_is_free_to_teacher_and_learner() -> None:
+    assert static_gib(setup(), 80.0) == pytest.approx(W_S + (80.0 - RESIDENT) / 2)
+    assert static_gib(setup(), 80.0, trains=False) == pytest.approx(80.0 - WORKSPACE_GIB)
+    with pytest.raises(UserError, match=r"GPU memory: 48\.0 GiB — at least"):
+        static_gib(setup(), 48.0)
+
+
+def test_a_serving_engine_on_cpus_holds_a_batch_within_its_limit() -> None:
+    assert cpu_cache_tokens(setup(), 1000) == GIB // (112 * 1024)
+    assert cpu_cache_tokens(setup(), 8000) == 16_000, "two sequences at least"
+    small = load_experiment(ROOT / "experiments" / "quickstart.yaml").setups["arithmetic"]
+    assert cpu_cache_tokens(small, 10) == 512 * 10

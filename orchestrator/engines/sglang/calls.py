@@ -14,8 +14,8 @@ LOG_PROBS, SUPPORT = "log_probs", "support"  # what is kept of each token: (log 
 class Settings:
     """What an engine is started with.
 
-    `cache_fraction` is the share of the GPU's memory for weights and KV cache together; without a GPU the cache holds
-    `cache_tokens`.
+    `cache_fraction` is the share for weights and KV cache together of the GPU memory that is free when the engine
+    starts; without a GPU the cache holds `cache_tokens`.
     """
 
     model: str

@@ -207,7 +207,12 @@ def settings(job: Job, folder: ModelFolder, owner: Owner) -> Settings:
             "student and teacher must share one vocabulary"
         )
     gpu = torch.cuda.is_available()
-    total = torch.cuda.get_device_properties(0).total_memory / memory.GIB if gpu else None
+    fraction = None
+    if gpu:
+        # SGLang counts its fraction from what is free when it starts; teacher and learner may be there by then.
+        free, total = (each / memory.GIB for each in torch.cuda.mem_get_info())
+        own = memory.static_gib(setup, total * job.runtime.placement.gpu_share, job.trains, owner)
+        fraction = min(own / free, 1.0)
     longest = max(setup.training.max_response_tokens, setup.evaluation.max_response_tokens)
     context = setup.training.max_prompt_tokens + longest
     return Settings(
@@ -219,6 +224,6 @@ def settings(job: Job, folder: ModelFolder, owner: Owner) -> Settings:
         teacher_eos=setup.teacher.eos,
         context=context,
         gpu=gpu,
-        cache_fraction=None if total is None else memory.static_fraction(setup, total, job.trains, owner),
+        cache_fraction=fraction,
         cache_tokens=None if gpu else memory.cpu_cache_tokens(setup, context, owner),
     )
