@@ -77,7 +77,7 @@ class EngineProcess:
             environment |= {"OMP_NUM_THREADS": "1"}
         with there:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "orchestrator.engines.sglang.server", str(there.fileno())],
+                [sys.executable, "-m", "orchestrator.engines.sglang.server", str(there.fileno()), str(os.getpid())],
                 pass_fds=[there.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=self._printed,

@@ -1,14 +1,18 @@
-"""The process that an SGLang engine lives in: `python -m orchestrator.engines.sglang.server FD`.
+"""The process that an SGLang engine lives in: `python -m orchestrator.engines.sglang.server FD PARENT`.
 
 SGLang installs signal handlers, ends its whole process tree when one of its processes dies, and starts others that
 import this module again. So it has a process of its own, which can be ended and started anew (`process`). It answers
-one call after the other over a socket whose number it is given, and ends when the other side does.
+one call after the other over a socket whose number it is given, and ends when the process PARENT does.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sys
+import threading
+import time
 from multiprocessing.connection import Connection
 
 from orchestrator.engines.sglang import private
@@ -97,7 +101,15 @@ class Server:
                 self._connection.send(Sign())
 
 
+def _end_with(parent: int) -> None:
+    """End this process and all that it started once the worker that started it is gone, whatever hangs here."""
+    while os.getppid() == parent:
+        time.sleep(SIGN_S)
+    os.killpg(os.getpgid(0), signal.SIGKILL)
+
+
 def main() -> None:
+    threading.Thread(target=_end_with, args=(int(sys.argv[2]),), name="parent", daemon=True).start()
     connection = Connection(int(sys.argv[1]))
     server = Server(connection, connection.recv())
     try:
