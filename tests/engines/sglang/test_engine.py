@@ -5,6 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import subprocess
+import sys
+import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
@@ -25,6 +28,7 @@ from orchestrator.policy.spec import Behavior, Student, Tempered
 from orchestrator.rollouts import Request, Rollouts, concatenate, in_order
 from orchestrator.workers.canary import canary, canary_ids, check_canary
 from tests import tiny
+from tests.sweeps import ROOT
 
 pytestmark = [pytest.mark.engines, pytest.mark.xdist_group("sglang")]
 
@@ -220,3 +224,44 @@ def test_nothing_listens_beyond_loopback(sglang: SglangEngine) -> None:
                 listening.append(fields[1].partition(":")[0])
     assert listening, "SGLang's processes meet over sockets"
     assert set(listening) == {"0100007F"}
+
+
+WORKER = """
+import sys, time
+from pathlib import Path
+from orchestrator.engines.sglang.engine import open_engine
+from orchestrator.workers.engines import job_of
+from tests import tiny
+from tests.sweeps import ROOT
+sampler = open_engine(job_of(tiny.worker_spec(Path(sys.argv[1])))).sampler()
+sampler.start(teacher=False)
+print(sampler._process.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_an_engine_ends_with_its_worker(job: Job) -> None:
+    """Even where it is frozen: a GPU's memory would stay taken."""
+    pytest.importorskip("sglang", reason="SGLang is not installed: make setup-engines")
+    command = [sys.executable, "-c", WORKER, str(Path(job.initial.path).parent)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as worker:
+        assert worker.stdout is not None
+        group = int(worker.stdout.readline())
+        processes = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if group_of(pid) == group]
+        assert len(processes) >= 3
+        for pid in processes:
+            if pid != group:
+                os.kill(pid, signal.SIGSTOP)
+        worker.kill()
+        deadline = time.monotonic() + 120
+        while any(group_of(pid) == group for pid in processes):
+            assert time.monotonic() < deadline, "the engine outlives its worker"
+            time.sleep(0.2)
+
+
+def group_of(pid: int) -> int | None:
+    """The process group of a process that runs; None of one that is gone."""
+    with suppress(OSError):
+        if (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z":
+            return os.getpgid(pid)
+    return None
