@@ -159,6 +159,22 @@ def static_gib(
     return weights + cache
 
 
+def blending_gib(setup: Setup, gpu_gib: float, trains: bool = True) -> tuple[float, int]:
+    """As `static_gib`, for an engine of student and teacher; and the tokens that the caches of both hold.
+
+    The teacher is there a second time where another process scores with it.
+    Raises UserError if the caches do not hold one sequence of full length.
+    """
+    student, teacher = decoder(setup.student, setup), decoder(setup.teacher, setup)
+    weights = (student.weight_bytes + teacher.weight_bytes) / GIB
+    resident = resident_gib(setup, trains) + teacher.weight_bytes / GIB
+    cache = max(0.0, gpu_gib - resident) * (0.5 if trains else 1.0)
+    limit = setup.training.max_response_tokens
+    if cache < kv_gib(setup, True, limit):
+        raise too_small(setup, gpu_gib, True, limit, resident)
+    return weights + cache, int(cache * GIB / (student.kv_bytes + teacher.kv_bytes))
+
+
 def cpu_cache_tokens(setup: Setup, context: int, owner: Literal["student", "teacher"] = "student") -> int:
     """Tokens in the KV cache of a serving engine without a GPU: of CPU_BATCH sequences, within CPU_CACHE_GIB."""
     of_token = decoder(setup.student if owner == "student" else setup.teacher, setup).kv_bytes

@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from orchestrator.engines.interface import Owner
 
 LOG_PROBS, SUPPORT = "log_probs", "support"  # what is kept of each token: (log p, log μ), and K ids
+ROWS = "rows"  # or, while the teacher decodes, a record; see `blending_rows`
+RETRACTIONS, CACHED = "num_retractions", "cached_tokens"  # of a request: how often it had to make room; prefix hits
+KEPT = (LOG_PROBS, SUPPORT, ROWS, RETRACTIONS, CACHED)
+
+
+@dataclass(frozen=True)
+class Second:
+    """The teacher in the student's engine: its folder, γ of the longest rounds and how many requests run at once.
+
+    Prompts are read `prefilled` tokens at a time; None leaves that to SGLang.
+    """
+
+    model: str
+    drafted: int
+    requests: int
+    prefilled: int | None = None
 
 
 @dataclass(frozen=True)
@@ -28,6 +44,7 @@ class Settings:
     gpu: bool
     cache_fraction: float | None
     cache_tokens: int | None
+    second: Second | None = None
 
 
 @dataclass(frozen=True)
@@ -44,6 +61,16 @@ class Draw:
     support: int = 0
     forced: tuple[int, ...] = ()
 
+    def as_parameters(self) -> dict[str, Any]:
+        """Plain data, for the request."""
+        return {**vars(self), "forced": list(self.forced)}
+
+
+class Drawing(Protocol):
+    """How a response is drawn, as an engine of that kind understands it."""
+
+    def as_parameters(self) -> dict[str, Any]: ...
+
 
 @dataclass(frozen=True)
 class Ask:
@@ -51,7 +78,7 @@ class Ask:
 
     index: int
     prompt: tuple[int, ...]
-    draw: Draw
+    draw: Drawing
 
 
 @dataclass(frozen=True)

@@ -43,8 +43,11 @@ class SglangEngine:
     def sampler(self, owner: Owner = "student") -> SglangSampler:
         """See `Engine.sampler`; all samplers of a model are one."""
         if owner not in self._samplers:
-            self._samplers[owner] = SglangSampler(self._job, owner)
+            self._samplers[owner] = self._new_sampler(owner)
         return self._samplers[owner]
+
+    def _new_sampler(self, owner: Owner) -> SglangSampler:
+        return SglangSampler(self._job, owner)
 
     def scorer(self) -> NoReturn:
         raise ValueError("SGLang gives no log-probabilities at given ids: it scores nothing here")
@@ -177,9 +180,13 @@ class SglangSampler:
         )
 
     def _check(self, answer: Answer, limits: Limits) -> None:
-        """NotFinite where logits were not; RuntimeError where a response ends neither with EOS nor at its limit."""
+        """NotFinite where logits were not; else as `_check_end`."""
         if np.isnan(answer.kept[LOG_PROBS]).any():
             raise NotFinite(f"the {self._owner}'s logits are not finite")
+        self._check_end(answer, limits)
+
+    def _check_end(self, answer: Answer, limits: Limits) -> None:
+        """RuntimeError where a response ends neither with EOS nor at its limit."""
         count, last = len(answer.tokens), answer.tokens[-1]
         if answer.stopped != (last == self._setup.student.eos) or not (answer.stopped or count == limits.max_tokens):
             raise RuntimeError(f"SGLang ended a response after {count} of {limits.max_tokens} tokens, with id {last}")

@@ -25,7 +25,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import Store, TCPStore
 
 from orchestrator.engines.interface import Owner
-from orchestrator.engines.sglang.calls import LOG_PROBS, SUPPORT, Draw, Settings
+from orchestrator.engines.sglang.calls import LOG_PROBS, SUPPORT, Drawing, Settings
 from orchestrator.policy import laws, speculation
 from orchestrator.policy.spec import Student, Tempered
 from orchestrator.policy.vocabulary import TokenSpace
@@ -79,6 +79,10 @@ def open_engine(settings: Settings) -> Any:
     os.environ[SPACE] = ",".join(map(str, space))
     # A model's configuration may give less than the setup asks for, as it does to the other engines, too.
     os.environ["SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"] = "1"
+    if settings.second is not None:
+        from orchestrator.engines.sglang import blending_worker
+
+        return blending_worker.open_engine(settings, _arguments(settings))
     from sglang.srt.entrypoints.engine import Engine
 
     return Engine(**_arguments(settings))
@@ -133,14 +137,14 @@ def _use_plain_cpu() -> None:
 # --- calls ---
 
 
-def custom_parameters(draw: Draw) -> tuple[str, dict[str, Any]]:
+def custom_parameters(draw: Drawing) -> tuple[str, dict[str, Any]]:
     """How a request names its parameters: the processor that lets them through to the sampler, and they themselves.
 
     Which processor it is does not matter: the sampler calls none.
     """
     from sglang.srt.sampling.custom_logit_processor import DisallowedTokensLogitsProcessor
 
-    return DisallowedTokensLogitsProcessor.to_str(), {**vars(draw), "forced": list(draw.forced)}
+    return DisallowedTokensLogitsProcessor.to_str(), draw.as_parameters()
 
 
 async def update_weights(engine: Any, folder: str, version: str) -> None:

@@ -16,7 +16,7 @@ import time
 from multiprocessing.connection import Connection
 
 from orchestrator.engines.sglang import private
-from orchestrator.engines.sglang.calls import LOG_PROBS, SUPPORT, Answer, Ask, Failed, Generate, Load, Settings, Sign
+from orchestrator.engines.sglang.calls import KEPT, Answer, Ask, Failed, Generate, Load, Settings, Sign
 
 if __name__ in ("__main__", "__mp_main__"):  # the latter in processes that SGLang starts
     private.prepare()
@@ -87,7 +87,7 @@ class Server:
         reason = about["finish_reason"]
         if reason["type"] not in ("stop", "length"):
             raise RuntimeError(f"SGLang gave a request up: {reason.get('message', reason)}")
-        kept = {name: about[name] for name in (LOG_PROBS, SUPPORT) if name in about}
+        kept = {name: about[name] for name in KEPT if name in about}
         return Answer(ask.index, found["output_ids"], reason["type"] == "stop", about["weight_version"], kept)
 
     async def _signs(self) -> None:

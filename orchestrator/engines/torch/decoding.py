@@ -6,7 +6,7 @@ follows a rejected draft is forgotten. γ = 1 is lockstep decoding: the referenc
 left to the next round, which needs no further student distribution. Rows advance at their own pace and leave the
 batch as they finish; the teacher's targets for the loss come out of the same passes.
 
-Shapes: B active rows, γ drafts, V vocabulary rows, N emitted positions of a round.
+Shapes: B active rows, γ drafts, V vocabulary rows.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ import torch
 from torch import Tensor
 
 from orchestrator.engines.torch.causal import CausalModel
-from orchestrator.engines.torch.record import Kept, Record
+from orchestrator.engines.torch.record import Record
+from orchestrator.engines.torch.rounds import Round, judge, kept_of
 from orchestrator.engines.torch.stream import Stream
 from orchestrator.errors import NotFinite
 from orchestrator.policy import laws, speculation
 from orchestrator.policy.randomness import Role, uniforms
 from orchestrator.policy.spec import Behavior
 from orchestrator.records import pulse
-from orchestrator.rollouts import Request, Rollouts, TeacherScores
+from orchestrator.rollouts import Request, Rollouts
 
 
 @dataclass(frozen=True)
@@ -48,18 +49,6 @@ def generate(
     return batch.record.finish(requests, student.space.student_eos, blended=behavior.needs_teacher)
 
 
-@dataclass(frozen=True)
-class _Round:
-    """What one round proposes for each active row: `tokens` (B, γ), of which the first `count` (B,) are emitted."""
-
-    tokens: Tensor
-    count: Tensor
-    log_p: Tensor  # (B, γ, V)
-    log_mu: Tensor  # (B, γ, V)
-    log_q: Tensor | None  # (B, γ, V)
-    measured: dict[str, Tensor]  # each (B, γ)
-
-
 class _Batch:
     """The rows that are still being decoded."""
 
@@ -77,15 +66,16 @@ class _Batch:
         self.rows = torch.arange(len(requests), device=device)
         self.record = Record(len(requests), decoding.max_tokens, device)
 
-    def student_round(self, behavior: Behavior) -> _Round:
+    def student_round(self, behavior: Behavior) -> Round:
         """One token of each row, straight from the behavior's law."""
         log_p = self._student.feed(self._pending[:, None])
         self._check(log_p, self._sampler)
         law = laws.law(behavior, log_p[:, 0], None)
         tokens = speculation.sample(law.log_mu, self._uniforms(Role.DRAFT, 1)[:, 0])
-        return _Round(tokens[:, None], torch.ones_like(tokens), log_p, law.log_mu[:, None], None, {})
+        none = torch.zeros_like(tokens)
+        return Round(tokens[:, None], torch.ones_like(tokens), none, log_p, law.log_mu[:, None], None, {})
 
-    def blended_round(self, behavior: Behavior) -> _Round:
+    def blended_round(self, behavior: Behavior) -> Round:
         """Up to γ tokens of each row: student drafts, one teacher pass, one verification."""
         assert self._teacher is not None
         left = self._decoding.max_tokens - int(self._positions().min())
@@ -95,25 +85,12 @@ class _Batch:
         # The teacher is fed what the drafts were drawn after: the pending token, then all drafts but the last.
         log_q = self._teacher.feed(torch.cat([self._pending[:, None], drafts[:, :-1]], 1))
         self._check(log_q, "teacher")
-        flat_p, flat_q = log_p.flatten(0, 1), log_q.flatten(0, 1)
-        law = laws.law(behavior, flat_p, flat_q)
-        accept, residual = (self._uniforms(role, length).flatten() for role in (Role.ACCEPT, Role.RESIDUAL))
-        verified = speculation.verify(flat_p, law.log_mu, drafts.flatten(), accept, residual)
-        accepted = verified.accepted.view_as(drafts)
-        # Drafts before the first that was rejected. With them goes the token that takes the rejected one's place; where
-        # none was rejected, the token after the last draft is left to the next round.
-        survivors = accepted.long().cumprod(-1).sum(-1)
-        self.record.count(self.rows, rounds=1, drafted=length, accepted=survivors)
-        return _Round(
-            tokens=verified.tokens.view_as(drafts),
-            count=(survivors + 1).clamp_max(length),
-            log_p=log_p,
-            log_mu=law.log_mu.view_as(log_p),
-            log_q=log_q,
-            measured={name: value.float().view_as(drafts) for name, value in law.measured.items()},
-        )
+        accept, residual = (self._uniforms(role, length) for role in (Role.ACCEPT, Role.RESIDUAL))
+        judged = judge(behavior, drafts, log_p, log_q, accept, residual)
+        self.record.count(self.rows, rounds=1, drafted=length, accepted=judged.accepted)
+        return judged
 
-    def advance(self, done: _Round) -> None:
+    def advance(self, done: Round) -> None:
         """Record what a round emits, take back what it does not, and drop the rows that are finished."""
         fed = done.tokens.shape[1]
         offsets = torch.arange(fed, device=self.rows.device)
@@ -124,7 +101,7 @@ class _Batch:
         count = torch.where(ended, stops.long().argmax(-1) + 1, count)
         emitted = offsets < count[:, None]
         row, offset = emitted.nonzero(as_tuple=True)
-        kept = _kept_of(done, row, offset, self._decoding.top_k)
+        kept = kept_of(done, row, offset, self._decoding.top_k)
         self.record.add(self.rows[row], self._positions()[row] + offset, kept)
         self.record.lengths[self.rows] += count
         last = done.tokens.gather(1, count[:, None] - 1)[:, 0]
@@ -162,31 +139,3 @@ class _Batch:
         """Uniforms (B, γ) of the next positions; beyond the length limit they repeat and are never used."""
         positions = self._positions()[:, None] + torch.arange(length, device=self.rows.device)
         return self._draws[role][self.rows].gather(1, positions.clamp_max(self._decoding.max_tokens - 1))
-
-
-def _kept_of(done: _Round, row: Tensor, offset: Tensor, top_k: int) -> Kept:
-    """What is kept of N emitted positions of a round."""
-    tokens, log_p, log_mu = (each[row, offset] for each in (done.tokens, done.log_p, done.log_mu))
-    measured = {name: value[row, offset] for name, value in done.measured.items()}
-    if done.log_q is not None:
-        measured["acceptance"] = speculation.acceptance(log_p, log_mu).float()
-        if "behavior_kl" not in measured:
-            measured["behavior_kl"] = speculation.kl_divergence(log_mu, log_p).float()
-    support_ids = log_p.topk(top_k, dim=-1).indices if top_k else None
-    teacher = None
-    if support_ids is not None and done.log_q is not None:
-        teacher = teacher_statistics(done.log_q[row, offset], tokens, support_ids)
-    student, behavior = (speculation.log_prob_of(tokens, log_prob) for log_prob in (log_p, log_mu))
-    return Kept(tokens, student, behavior, measured, support_ids, teacher)
-
-
-def teacher_statistics(log_q: Tensor, tokens: Tensor, support: Tensor) -> TeacherScores:
-    """What is read of the teacher at N prefixes: log q (N, V), tokens (N,), support ids (N, K) → (N,) and (N, K)."""
-    own = log_q.topk(support.shape[-1], dim=-1).indices
-    q = log_q.exp()
-    return TeacherScores(
-        support_BTK=log_q.gather(-1, support),
-        token_BT=speculation.log_prob_of(tokens, log_q),
-        entropy_BT=-torch.where(q > 0, q * log_q, 0.0).sum(-1),
-        overlap_BT=(support[:, :, None] == own[:, None, :]).any(-1).float().mean(-1),
-    )

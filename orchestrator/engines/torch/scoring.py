@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from orchestrator.engines.torch.causal import CausalModel, Packed, micro_batches, pack
-from orchestrator.engines.torch.decoding import teacher_statistics
+from orchestrator.engines.torch.rounds import teacher_statistics
 from orchestrator.records import pulse
 from orchestrator.rollouts import Rollouts, TeacherScores
 

@@ -1,0 +1,163 @@
+"""Blended rollouts from SGLang: student and teacher in one engine, and the student alone once the teacher is done.
+
+How a token is drawn stands in `blending_worker`, which lives in the engine's own processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from orchestrator.engines import memory
+from orchestrator.engines.interface import Job, Limits, Owner, WeightsRef
+from orchestrator.engines.sglang.blending_rows import Order, kept_of_records, row_type, unpack
+from orchestrator.engines.sglang.calls import ROWS, Answer, Ask, Generate, Second, Settings
+from orchestrator.engines.sglang.engine import PART, SglangEngine, SglangSampler, settings
+from orchestrator.engines.sglang.process import EngineProcess
+from orchestrator.engines.torch.record import Record
+from orchestrator.errors import NotFinite
+from orchestrator.policy.draft_length import draft_length
+from orchestrator.policy.randomness import Purpose, SequenceKey
+from orchestrator.policy.spec import Behavior, TrustRegion
+from orchestrator.policy.vocabulary import TokenSpace
+from orchestrator.records.files import verify_files
+from orchestrator.rollouts import Request, Rollouts
+
+# γ of the longest rounds. The cache has room for two of them behind each request.
+LONGEST_ROUND = 16
+# Distributions of a round: rows × γ × vocabulary, of which student and teacher have one each in float32 (1 GiB).
+ROUND_VALUES = 2**28
+BALANCED_ROWS = 300  # positions whose arithmetic takes as long as reading the weights, as for the torch engine
+
+
+class SglangBlendingEngine(SglangEngine):
+    """Its student can be sampled beside the teacher, too."""
+
+    def _new_sampler(self, owner: Owner) -> SglangSampler:
+        return SglangStudent(self._job) if owner == "student" else super()._new_sampler(owner)
+
+
+def open_engine(job: Job) -> SglangBlendingEngine:
+    """The engine for a job; its processes are started when they are first needed."""
+    return SglangBlendingEngine(job)
+
+
+class SglangStudent(SglangSampler):
+    """The student, sampling: beside the teacher while behaviors ask for it, then alone. One engine is up at a time.
+
+    Beside the teacher the uniforms are the torch engine's. The tokens differ only where logits differ in their last
+    digits, which depend on what a batch holds beside a request.
+    """
+
+    def __init__(self, job: Job):
+        super().__init__(job, "student")
+        setup = job.setup
+        self._space = TokenSpace(setup.vocabulary.valid, setup.student.eos, setup.teacher.eos)
+        self._beside_teacher = False  # which engine is up, or will be
+        self._weights: WeightsRef | None = None
+
+    def start(self, teacher: bool) -> None:
+        """Bring up the engine that the first behavior needs."""
+        self._switch(teacher)
+        self._opened().start()
+
+    def load(self, weights: WeightsRef) -> None:
+        """Put these weights into the engine that is up."""
+        self._weights = weights
+        super().load(weights)
+
+    def log_probs(self, ids: Sequence[int]) -> list[float]:
+        """By decoding: the ids are forced, and read as sampled ones are."""
+        if not self._beside_teacher:
+            return super().log_probs(ids)
+        behavior, key = TrustRegion(0.0), SequenceKey(Purpose.EVALUATION, 0, 0, 0, 0)
+        order = Order(behavior, key, self._space, len(ids) - 1, drafted=LONGEST_ROUND, forced=tuple(ids[1:]))
+        (answer,) = self._answers(Generate([Ask(0, (ids[0],), order)], len(ids) - 1, (), None))
+        return unpack(answer.kept[ROWS], row_type(behavior, 0))["student"].tolist()
+
+    def sample(self, requests: Sequence[Request], behavior: Behavior, limits: Limits) -> Iterator[Rollouts]:
+        """One response to each request, as they finish; with the teacher's scores where it was asked."""
+        self._switch(behavior.needs_teacher)
+        if not behavior.needs_teacher:
+            yield from super().sample(requests, behavior, limits)
+            return
+        drafted = self._draft_length(behavior, min(len(requests), limits.at_once or len(requests)))
+        asks = []
+        for index, request in enumerate(requests):
+            order = Order(behavior, request.key, self._space, limits.max_tokens, limits.support, drafted)
+            asks.append(Ask(index, request.prompt_ids, order))
+        at_once = limits.at_once or self._job.runtime.rollout_batch
+        call = Generate(asks, limits.max_tokens, (self._setup.student.eos,), at_once)
+        part: list[Answer] = []
+        for answer in self._answers(call):
+            part.append(answer)
+            if len(part) == PART:
+                yield self._blended(requests, part, behavior, limits)
+                part = []
+        if part:
+            yield self._blended(requests, part, behavior, limits)
+
+    def _switch(self, beside_teacher: bool) -> None:
+        """Let the engine with or without the teacher take the place of the other, in the weights loaded last."""
+        if self._beside_teacher == beside_teacher:
+            return
+        self.release()
+        self._beside_teacher = beside_teacher
+        if self._weights is not None:
+            super().load(self._weights)
+
+    def _opened(self) -> EngineProcess:
+        if self._process is None and self._beside_teacher:
+            for folder in (self._folder, self._job.teacher):
+                assert folder is not None, "this job was opened without a teacher"
+                verify_files(Path(folder.path), folder.files, folder.remedy)
+            self._process = EngineProcess(blending_settings(self._job))
+        return super()._opened()
+
+    def _draft_length(self, behavior: Behavior, rows: int) -> int:
+        """γ: the configured one, or what suits the behavior, the models and the device; it changes no token."""
+        setup = self._setup
+        cost_ratio = memory.decoder(setup.teacher, setup).parameters / memory.decoder(setup.student, setup).parameters
+        arithmetic = rows / BALANCED_ROWS if torch.cuda.is_available() else 0.0
+        suggested = draft_length(behavior.acceptance_guess, cost_ratio, arithmetic)
+        return min(self._job.runtime.draft_length or suggested, LONGEST_ROUND)
+
+    def _blended(
+        self, requests: Sequence[Request], answers: list[Answer], behavior: Behavior, limits: Limits
+    ) -> Rollouts:
+        """Answers as rollouts, in the order that they came in."""
+        record = Record(len(answers), limits.max_tokens, torch.device("cpu"))
+        for row, answer in enumerate(answers):
+            records = unpack(answer.kept[ROWS], row_type(behavior, limits.support))
+            if records["token"].tolist() != answer.tokens:
+                raise RuntimeError(f"SGLang gave back {len(answer.tokens)} tokens and records of {len(records)} others")
+            for name, owner in (("student", "student"), ("behavior", "teacher")):
+                if np.isnan(records[name]).any():
+                    raise NotFinite(f"the {owner}'s logits are not finite")
+            self._check_end(answer, limits)
+            rows = torch.full((len(records),), row)
+            record.add(rows, torch.arange(len(records)), kept_of_records(records, behavior, limits.support))
+            record.lengths[row] = len(records)
+            counts = {name: int(records[name].sum()) for name in ("drafted", "accepted")}
+            record.count(torch.tensor([row]), rounds=int((records["drafted"] > 0).sum()), **counts)
+        return record.finish([requests[answer.index] for answer in answers], self._setup.student.eos, blended=True)
+
+
+def blending_settings(job: Job) -> Settings:
+    """How the engine of both models is started. Raises UserError for models that do not fit the setup or the GPU."""
+    setup, teacher = job.setup, job.teacher
+    assert teacher is not None, "this job was opened without a teacher"
+    settings(job, teacher, "teacher")  # refuses a teacher with another vocabulary
+    student = settings(job, job.initial, "student")
+    rows = max(1, ROUND_VALUES // (LONGEST_ROUND * setup.vocabulary.size))
+    student = replace(student, second=Second(teacher.path, LONGEST_ROUND, min(rows, memory.CPU_BATCH)))
+    if not student.gpu:
+        return student
+    # SGLang counts its fraction from what is free when it starts.
+    free, total = (each / memory.GIB for each in torch.cuda.mem_get_info())
+    own, tokens = memory.blending_gib(setup, total * job.runtime.placement.gpu_share, job.trains)
+    return replace(student, cache_fraction=min(own / free, 1.0), cache_tokens=tokens)

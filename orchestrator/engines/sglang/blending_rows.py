@@ -1,0 +1,116 @@
+"""What a request tells the blending engine, and what comes back with each of its tokens. Nothing of SGLang is here.
+
+An order travels as plain data in the request's sampling parameters; a row, the record of one token, comes back as
+bytes, so that a hundred support ids with their log q cost one small object for each token and not two hundred.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from orchestrator.engines.torch.record import Kept
+from orchestrator.policy import spec
+from orchestrator.policy.randomness import SequenceKey
+from orchestrator.policy.spec import Behavior
+from orchestrator.policy.vocabulary import TokenSpace
+from orchestrator.rollouts import TeacherScores
+
+
+@dataclass(frozen=True)
+class Order:
+    """How one response is sampled: its law, its randomness, its token space and what is kept of each token."""
+
+    behavior: Behavior
+    key: SequenceKey
+    space: TokenSpace
+    max_tokens: int
+    support: int = 0  # k of the student's top-k ids that are kept of each prefix
+    drafted: int = 1  # γ of the longest rounds
+    forced: tuple[int, ...] = ()  # where there are any, these are the response, whatever their probability
+
+    def as_parameters(self) -> dict[str, Any]:
+        """Plain data, for the request's `custom_params`."""
+        law = {"name": type(self.behavior).__name__, **vars(self.behavior)}
+        plain = {"behavior": law, "key": asdict(self.key), "space": asdict(self.space), "forced": list(self.forced)}
+        return {**vars(self), **plain}
+
+    @staticmethod
+    def of_parameters(parameters: dict[str, Any]) -> Order:
+        """What `as_parameters` wrote; SGLang adds parameters of its own."""
+        plain = {field.name: parameters[field.name] for field in fields(Order)}
+        law = dict(plain.pop("behavior"))
+        return Order(
+            behavior=getattr(spec, law.pop("name"))(**law),
+            key=SequenceKey(**plain.pop("key")),
+            space=TokenSpace(**plain.pop("space")),
+            forced=tuple(plain.pop("forced")),
+            **plain,
+        )
+
+
+def row_type(behavior: Behavior, support: int) -> np.dtype[np.void]:
+    """The record of one token. `drafted` and `accepted` count the round that emitted it, at the round's first token."""
+    scalars = ["student", "behavior", *measured_names(behavior)]
+    fields: list[tuple[Any, ...]] = [("token", "<i4"), ("drafted", "<i4"), ("accepted", "<i4")]
+    fields += [(name, "<f4") for name in scalars]
+    if support:
+        fields += [("support_ids", "<i4", (support,)), ("support_BTK", "<f4", (support,))]
+        fields += [(name, "<f4") for name in ("token_BT", "entropy_BT", "overlap_BT")]
+    return np.dtype(fields)
+
+
+def measured_names(behavior: Behavior) -> list[str]:
+    """What is measured at every prefix: what the law measures, the acceptance and KL(μ‖p)."""
+    names = [*behavior.measures, "acceptance"]
+    return names if "behavior_kl" in names else [*names, "behavior_kl"]
+
+
+def pack(kept: Kept, drafted: Tensor, accepted: Tensor, row: np.dtype[np.void]) -> list[bytes]:
+    """N rows; `drafted` and `accepted` are (N,)."""
+    values: dict[str, Tensor] = {
+        "token": kept.tokens,
+        "drafted": drafted,
+        "accepted": accepted,
+        "student": kept.student,
+        "behavior": kept.behavior,
+        **kept.measured,
+    }
+    if kept.support_ids is not None:
+        assert kept.teacher is not None
+        values |= {"support_ids": kept.support_ids, **vars(kept.teacher)}
+    assert set(values) == set(row.names or ())
+    rows = np.empty(len(kept.tokens), row)
+    for name, value in values.items():
+        rows[name] = value.cpu().numpy()
+    return [one.tobytes() for one in rows]
+
+
+def unpack(rows: Sequence[bytes], row: np.dtype[np.void]) -> NDArray[np.void]:
+    """What `pack` made of them, (N,) records."""
+    return np.frombuffer(b"".join(rows), row)
+
+
+def kept_of_records(records: NDArray[np.void], behavior: Behavior, support: int) -> Kept:
+    """N records as what decoding keeps of N positions."""
+
+    def column(name: str) -> Tensor:
+        return torch.from_numpy(records[name].copy())
+
+    teacher = None
+    if support:
+        teacher = TeacherScores(*map(column, ("support_BTK", "token_BT", "entropy_BT", "overlap_BT")))
+    return Kept(
+        tokens=column("token").long(),
+        student=column("student"),
+        behavior=column("behavior"),
+        measured={name: column(name) for name in measured_names(behavior)},
+        support_ids=column("support_ids").long() if support else None,
+        teacher=teacher,
+    )

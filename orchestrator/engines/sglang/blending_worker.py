@@ -1,0 +1,338 @@
+"""Blended decoding inside SGLang's scheduler process: a speculative algorithm of our own. The one file that touches
+private parts of SGLang for it; they change from version to version, so the version is pinned and checked, and the
+parity test (`tests/engines/sglang/test_blending.py`) must pass before the pin moves.
+
+SGLang's main model is the student, which is sampled from; its second model, the "draft model" in SGLang's words, is
+the teacher. With the roles this way round, everything that SGLang does to its main model is done to the student:
+weights that are swapped, cache that is flushed, ordinary decoding. A round is that of `engines.torch.decoding`:
+
+1. The student decodes γ tokens, the first one after the pending token. Each step is an ordinary decoding step.
+2. The teacher reads the pending token and all drafts but the last in one pass, an ordinary prefill of γ tokens behind
+   a cached prefix.
+3. `engines.torch.rounds.judge` decides. Both models have written the KV of the same tokens into the same slots, of
+   which the first `count` stay.
+
+The first token of a response is a round of γ = 1 on the distributions that both prefills end with. No distribution is
+ever read at another prefix than its own, so there is no bonus token and no shifted draft context. SGLang's own
+verification (EAGLE's) is not used: it hides the first prompt token from the draft model, samples the first token of a
+response from one model alone, and draws a bonus token that would need one more student distribution.
+
+What SGLang does with requests, and why it stays exact:
+
+- Prefix-cache hits, chunked prefill, retraction: slots hold the KV of both models for the same tokens, whoever wrote
+  them, and every uniform belongs to its sequence and position. A retracted request goes on where it was.
+- Overlapped scheduling is off: the pending token and the rows of a request are read from and put on the request, which
+  must be up to date. There is nothing to overlap with, either, since a round waits for its own verdict.
+- CUDA graphs are off: SGLang captures a speculative algorithm's main model for tree verification, which is not what
+  runs here, and no graph of this version has been shown to be exact on a GPU.
+- Mixed prefill and decoding in one batch is off: its rows would be of two kinds.
+
+Shapes: B requests of a batch, γ drafts, V vocabulary rows.
+"""
+
+# pyright: reportMissingImports=false
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from sglang.srt.entrypoints.engine import Engine
+from sglang.srt.layers.logits_processor import LogitsMetadata
+from sglang.srt.managers.scheduler import run_scheduler_process
+from sglang.srt.managers.tp_worker import TpModelWorker
+from sglang.srt.managers.utils import GenerationBatchResult
+from sglang.srt.mem_cache import allocation
+from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardBatch, ForwardMode
+from sglang.srt.runtime_context import get_spec
+from sglang.srt.speculative import spec_registry
+from sglang.srt.speculative.base_spec_worker import BaseSpecWorker
+from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+from sglang.srt.speculative.spec_registry import CustomSpecAlgo
+from torch import Tensor
+
+from orchestrator.engines.sglang import private
+from orchestrator.engines.sglang.blending_rows import Order, pack, row_type
+from orchestrator.engines.sglang.calls import ROWS, Settings
+from orchestrator.engines.torch.rounds import judge, kept_of
+from orchestrator.policy import speculation
+from orchestrator.policy.randomness import Role, uniforms
+
+ALGORITHM = "TRUST_REGION_BLENDING"
+# Positions × vocabulary of the distributions judged at once; the solver takes several times their memory.
+JUDGED_AT_ONCE = 2**27
+
+
+def run_scheduler(*args: Any, **options: Any) -> None:
+    """The scheduler process; a function of a module, so that a new process finds it."""
+    register()
+    run_scheduler_process(*args, **options)
+
+
+def register() -> None:
+    """Make the algorithm known in this process."""
+    if spec_registry.get_spec(ALGORITHM) is not None:
+        return
+    private.check_version()
+    SpeculativeAlgorithm.register(ALGORITHM, spec_class=_Algorithm)(lambda _: BlendingWorker)
+    if not torch.cuda.is_available():
+        allocation.assign_req_to_token_pool_func = _assign_slots
+
+
+def _assign_slots(
+    rows: Tensor, req_to_token: Tensor, starts: Tensor, ends: Tensor, slots: Tensor, batch_size: int
+) -> None:
+    """Write the slots of new tokens into the table of requests: in plain torch, where SGLang has only a GPU kernel."""
+    taken = 0
+    for row, start, end in zip(rows.tolist(), starts.tolist(), ends.tolist(), strict=True):
+        req_to_token[row, start:end] = slots[taken : taken + end - start]
+        taken += end - start
+
+
+class BlendingEngine(Engine):
+    """SGLang's engine, whose scheduler process knows the algorithm."""
+
+    run_scheduler_process_func = staticmethod(run_scheduler)
+
+
+def open_engine(settings: Settings, arguments: dict[str, Any]) -> Engine:
+    """The engine of both models; `arguments` are those that the engine of the student alone would get."""
+    register()
+    second = settings.second
+    assert second is not None
+    return BlendingEngine(
+        **arguments
+        | {
+            "speculative_algorithm": ALGORITHM,
+            "speculative_draft_model_path": second.model,
+            "speculative_eagle_topk": 1,
+            "speculative_num_steps": max(1, second.drafted - 1),
+            "speculative_num_draft_tokens": second.drafted,
+            "max_running_requests": second.requests,
+            "max_total_tokens": settings.cache_tokens,
+            "chunked_prefill_size": second.prefilled,
+            "page_size": 1,
+            "disable_overlap_schedule": True,
+            "disable_cuda_graph": True,
+        }
+    )
+
+
+class _Algorithm(CustomSpecAlgo):
+    """What SGLang's scheduler asks an algorithm; it is of none of the built-in kinds."""
+
+    create_future_map = SpeculativeAlgorithm.create_future_map
+
+    def need_topk(self) -> bool:
+        return False
+
+    def carries_draft_hidden_states(self) -> bool:
+        return False
+
+
+class BlendingWorker(BaseSpecWorker):
+    """The student, the teacher, and the rounds of blended decoding of one scheduler process."""
+
+    def __init__(self, server_args: Any, gpu_id: int, ps: Any, nccl_port: int, target_worker: TpModelWorker):
+        super().__init__()
+        self._gamma = int(get_spec().speculative_num_draft_tokens)
+        self._target_worker = target_worker
+        self._draft_worker = TpModelWorker(
+            server_args=server_args,
+            gpu_id=gpu_id,
+            ps=ps,
+            nccl_port=nccl_port,
+            is_draft_worker=True,
+            context_length=target_worker.model_runner.model_config.context_len,
+            random_seed=target_worker.random_seed,
+        )
+        self._student = target_worker.model_runner
+        self._teacher = self._draft_worker.model_runner
+
+    def _draft_model_runners(self) -> tuple[Any, ...]:
+        return (self._teacher,)
+
+    @property
+    def spec_v2_attn_backends(self) -> tuple[Any, ...]:
+        return (self._student.attn_backend, self._teacher.attn_backend)
+
+    def init_cuda_graphs(self) -> None:
+        self._draft_worker.init_cuda_graphs(capture_decode_cuda_graph=False)
+
+    def update_weights_from_tensor(self, request: Any) -> tuple[bool, str]:
+        """New weights are the student's."""
+        return self._target_worker.update_weights_from_tensor(request)
+
+    def update_weights_from_disk(self, request: Any) -> tuple[bool, str]:
+        """SGLang has given the main model its new weights and now asks the second one, which keeps its own."""
+        return True, "the teacher keeps its weights"
+
+    def forward_batch_generation(self, batch: Any, **_: Any) -> GenerationBatchResult:
+        """A prefill, with the first token of what it completes, or a round of decoding."""
+        if batch.forward_mode.is_extend():
+            return self._prefill(batch)
+        return self._round(batch)
+
+    def _prefill(self, batch: Any) -> GenerationBatchResult:
+        """Both models read the new part of each prompt; complete prompts get their first token."""
+        student_logits, teacher_logits = (self._logits(batch, runner) for runner in (self._student, self._teacher))
+        tokens = torch.zeros(len(batch.reqs), dtype=torch.int64, device=batch.device)
+        # A part of a prompt that is read in chunks is followed by the rest of the prompt, not by a token of ours.
+        complete = [row for row, req in enumerate(batch.reqs) if req.inflight_middle_chunks <= 0]
+        if complete:
+            rows = torch.tensor(complete, device=batch.device)
+            reqs = [batch.reqs[row] for row in complete]
+            space = _order(reqs[0]).space
+            for req in reqs:
+                # SGLang would also stop at what the student's configuration names. The stop event is the student's
+                # EOS alone; no other stop id has mass.
+                req.eos_token_ids = {space.student_eos}
+            log_p = space.student_log_prob(student_logits[rows])[:, None]
+            log_q = space.teacher_log_prob(teacher_logits[rows])[:, None]
+            draws, forced = _draws(reqs, 1, batch.device), _forced(reqs, 1, batch.device)
+            drafts = _drafts(log_p[:, 0], draws[:, Role.DRAFT, 0], forced[:, 0])[:, None]
+            tokens[rows] = self._emit(reqs, drafts, log_p, log_q, draws, forced)[0][:, 0]
+        return GenerationBatchResult(
+            next_token_ids=tokens,
+            new_seq_lens=batch.seq_lens,
+            speculative_num_draft_tokens=self._gamma,
+        )
+
+    def _round(self, batch: Any) -> GenerationBatchResult:
+        """γ drafts of the student for each request, one pass of the teacher, and the verdict."""
+        reqs, start, start_cpu = batch.reqs, batch.seq_lens, batch.seq_lens_cpu
+        for req, cached in zip(reqs, start_cpu.tolist(), strict=True):
+            if cached != len(req.origin_input_ids) + len(req.output_ids) - 1:
+                raise RuntimeError(f"request {req.rid}: {cached} cached tokens, not all but the pending one")
+        left = max(_order(req).max_tokens - len(req.output_ids) for req in reqs)
+        length = min(self._gamma, left, max(_order(req).drafted for req in reqs))
+        table, positions = (
+            batch.req_to_token_pool.req_to_token,
+            start[:, None] + torch.arange(length, device=batch.device),
+        )
+        slots = table[batch.req_pool_indices.long()[:, None], positions].to(torch.int64)
+        draws, forced = _draws(reqs, length, batch.device), _forced(reqs, length, batch.device)
+        space = _order(reqs[0]).space
+
+        fed = [torch.tensor([req.output_ids[-1] for req in reqs], device=batch.device)]
+        log_p = torch.empty(len(reqs), length, self._student.model_config.vocab_size, device=batch.device)
+        for step in range(length):
+            batch.forward_mode = ForwardMode.DECODE
+            batch.input_ids, batch.out_cache_loc = fed[-1], slots[:, step].contiguous()
+            _set_lengths(batch, start + step + 1, start_cpu + step + 1)
+            log_p[:, step] = space.student_log_prob(self._logits(batch, self._student))
+            fed.append(_drafts(log_p[:, step], draws[:, Role.DRAFT, step], forced[:, step]))
+
+        batch.forward_mode = ForwardMode.EXTEND
+        batch.input_ids, batch.out_cache_loc = torch.stack(fed[:-1], 1).flatten(), slots.flatten()
+        _set_lengths(batch, start + length, start_cpu + length)
+        batch.prefix_lens, batch.extend_lens = start_cpu.tolist(), [length] * len(reqs)
+        batch.extend_num_tokens = length * len(reqs)
+        log_q = space.teacher_log_prob(self._all_logits(batch, self._teacher)).view(len(reqs), length, -1)
+
+        tokens, count = self._emit(reqs, torch.stack(fed[1:], 1), log_p, log_q, draws, forced)
+        return GenerationBatchResult(
+            next_token_ids=tokens.flatten(),
+            accept_lens=count,
+            new_seq_lens=start + count,
+            speculative_num_draft_tokens=length,
+        )
+
+    def _emit(
+        self, reqs: list[Any], drafts: Tensor, log_p: Tensor, log_q: Tensor, draws: Tensor, forced: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Judge the drafts (B, γ) and put a record of each emitted token on its request: tokens (B, γ), counts (B,)."""
+        tokens, count = torch.empty_like(drafts), torch.empty_like(drafts[:, 0])
+        for part in _parts(reqs, log_p[0].numel()):
+            order = _order(reqs[part[0]])
+            at = torch.tensor(part, device=drafts.device)
+            accept, residual = draws[at, Role.ACCEPT], draws[at, Role.RESIDUAL]
+            judged = judge(order.behavior, drafts[at], log_p[at], log_q[at], accept, residual)
+            if bool((forced[at] >= 0).any()):
+                given = (forced[at] >= 0).all(-1)
+                replaced = torch.where(given[:, None], forced[at], judged.tokens)
+                judged = replace(judged, tokens=replaced, count=judged.count.masked_fill(given, drafts.shape[1]))
+            tokens[at], count[at] = judged.tokens, judged.count
+            emitted = torch.arange(drafts.shape[1], device=drafts.device) < judged.count[:, None]
+            row, offset = emitted.nonzero(as_tuple=True)
+            kept = kept_of(judged, row, offset, order.support)
+            first = offset == 0
+            drafted = torch.where(first, drafts.shape[1], 0)
+            accepted = torch.where(first, judged.accepted[row], 0)
+            records = pack(kept, drafted, accepted, row_type(order.behavior, order.support))
+            for owner, record in zip(row.tolist(), records, strict=True):
+                _returned(reqs[part[owner]]).append(record)
+        return tokens, count
+
+    def _logits(self, batch: Any, runner: Any) -> Tensor:
+        """Logits (B, V) after the last token that a pass feeds to each request."""
+        return runner.forward(_forward_batch(batch, runner, CaptureHiddenMode.NULL)).logits_output.next_token_logits
+
+    def _all_logits(self, batch: Any, runner: Any) -> Tensor:
+        """Logits (N, V) after each of the N tokens that a pass feeds."""
+        forward = _forward_batch(batch, runner, CaptureHiddenMode.FULL)
+        hidden = runner.forward(forward).logits_output.hidden_states
+        model, metadata = runner.model, LogitsMetadata.from_forward_batch(forward)
+        return model.logits_processor._get_logits(hidden, model.lm_head, metadata, use_logits_buffer=False)
+
+
+def _forward_batch(batch: Any, runner: Any, hidden: CaptureHiddenMode) -> ForwardBatch:
+    return ForwardBatch.init_new(batch, runner, capture_hidden_mode=hidden, return_hidden_states_before_norm=False)
+
+
+def _set_lengths(batch: Any, lengths: Tensor, lengths_cpu: Tensor) -> None:
+    """Tokens of each request after a pass; SGLang restores the batch's own fields when a round is over."""
+    batch.seq_lens, batch.seq_lens_cpu, batch.seq_lens_sum = lengths, lengths_cpu, int(lengths_cpu.sum())
+
+
+def _order(req: Any) -> Order:
+    """The order of a request, read once."""
+    if not hasattr(req, "blending_order"):
+        req.blending_order = Order.of_parameters(req.sampling_params.custom_params)
+    return req.blending_order
+
+
+def _drafts(log_p: Tensor, draws: Tensor, forced: Tensor) -> Tensor:
+    """A sample (B,) of each distribution (B, V), or the id that is forced there, which is −1 where none is."""
+    return torch.where(forced >= 0, forced, speculation.sample(log_p, draws))
+
+
+def _draws(reqs: list[Any], length: int, device: Any) -> Tensor:
+    """Uniforms (B, roles, γ) of the next positions; beyond the length limit they repeat and are never used."""
+    rows = []
+    for req in reqs:
+        order = _order(req)
+        if not hasattr(req, "blending_draws"):
+            req.blending_draws = torch.cat([uniforms([order.key], role, order.max_tokens) for role in Role])
+        positions = len(req.output_ids) + torch.arange(length)
+        rows.append(req.blending_draws[:, positions.clamp_max(order.max_tokens - 1)])
+    return torch.stack(rows).to(device)
+
+
+def _forced(reqs: list[Any], length: int, device: Any) -> Tensor:
+    """The ids (B, γ) that are forced at the next positions, −1 where a request is free."""
+    ids = torch.full((len(reqs), length), -1)
+    for row, req in enumerate(reqs):
+        given = _order(req).forced[len(req.output_ids) :][:length]
+        ids[row, : len(given)] = torch.tensor(given, dtype=torch.int64)
+    return ids.to(device)
+
+
+def _parts(reqs: list[Any], size: int) -> Iterator[list[int]]:
+    """Indices of requests of one behavior and support; no more at once than JUDGED_AT_ONCE, of `size` each."""
+    groups: dict[Any, list[int]] = {}
+    for index, req in enumerate(reqs):
+        order = _order(req)
+        groups.setdefault((order.behavior, order.support), []).append(index)
+    most = max(1, JUDGED_AT_ONCE // size)
+    for group in groups.values():
+        for start in range(0, len(group), most):
+            yield group[start : start + most]
+
+
+def _returned(req: Any) -> list[Any]:
+    """What comes back with a request's tokens, one for each; SGLang cuts the list where it cuts the response."""
+    if req.customized_info is None:
+        req.customized_info = {}
+    return req.customized_info.setdefault(ROWS, [])

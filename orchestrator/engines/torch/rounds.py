@@ -1,0 +1,84 @@
+"""What a round of decoding comes to: the verdict on the drafts, and what is kept of the tokens that are emitted.
+
+Whoever ran the models, drafts are judged and recorded here.
+
+Shapes: B active rows, γ drafts, V vocabulary rows, N emitted positions of a round.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from orchestrator.engines.torch.record import Kept
+from orchestrator.policy import laws, speculation
+from orchestrator.policy.spec import Behavior
+from orchestrator.rollouts import TeacherScores
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one round proposes for each active row: `tokens` (B, γ), of which the first `count` (B,) are emitted."""
+
+    tokens: Tensor
+    count: Tensor
+    accepted: Tensor  # (B,) drafts that survived
+    log_p: Tensor  # (B, γ, V)
+    log_mu: Tensor  # (B, γ, V)
+    log_q: Tensor | None  # (B, γ, V)
+    measured: dict[str, Tensor]  # each (B, γ)
+
+
+def judge(
+    behavior: Behavior, drafts: Tensor, log_p: Tensor, log_q: Tensor, u_accept: Tensor, u_residual: Tensor
+) -> Round:
+    """What leaves a round of γ drafts of the student, (B, γ), so that it has the law of the behavior exactly.
+
+    log p and log q (B, γ, V) are the distributions at the prefixes that the drafts were drawn after; the uniforms of
+    acceptance and of replacements are (B, γ).
+    """
+    flat_p, flat_q = log_p.flatten(0, 1), log_q.flatten(0, 1)
+    law = laws.law(behavior, flat_p, flat_q)
+    verified = speculation.verify(flat_p, law.log_mu, drafts.flatten(), u_accept.flatten(), u_residual.flatten())
+    # Drafts before the first that was rejected. With them goes the token that takes the rejected one's place; where
+    # none was rejected, the token after the last draft is left to the next round.
+    survivors = verified.accepted.view_as(drafts).long().cumprod(-1).sum(-1)
+    return Round(
+        tokens=verified.tokens.view_as(drafts),
+        count=(survivors + 1).clamp_max(drafts.shape[1]),
+        accepted=survivors,
+        log_p=log_p,
+        log_mu=law.log_mu.view_as(log_p),
+        log_q=log_q,
+        measured={name: value.float().view_as(drafts) for name, value in law.measured.items()},
+    )
+
+
+def kept_of(done: Round, row: Tensor, offset: Tensor, top_k: int) -> Kept:
+    """What is kept of N emitted positions of a round, pairs of row and offset, with a support of `top_k` ids."""
+    tokens, log_p, log_mu = (each[row, offset] for each in (done.tokens, done.log_p, done.log_mu))
+    measured = {name: value[row, offset] for name, value in done.measured.items()}
+    if done.log_q is not None:
+        measured["acceptance"] = speculation.acceptance(log_p, log_mu).float()
+        if "behavior_kl" not in measured:
+            measured["behavior_kl"] = speculation.kl_divergence(log_mu, log_p).float()
+    support_ids = log_p.topk(top_k, dim=-1).indices if top_k else None
+    teacher = None
+    if support_ids is not None and done.log_q is not None:
+        teacher = teacher_statistics(done.log_q[row, offset], tokens, support_ids)
+    student, behavior = (speculation.log_prob_of(tokens, log_prob) for log_prob in (log_p, log_mu))
+    return Kept(tokens, student, behavior, measured, support_ids, teacher)
+
+
+def teacher_statistics(log_q: Tensor, tokens: Tensor, support: Tensor) -> TeacherScores:
+    """What is read of the teacher at N prefixes: log q (N, V), tokens (N,), support ids (N, K) → (N,) and (N, K)."""
+    own = log_q.topk(support.shape[-1], dim=-1).indices
+    q = log_q.exp()
+    return TeacherScores(
+        support_BTK=log_q.gather(-1, support),
+        token_BT=speculation.log_prob_of(tokens, log_q),
+        entropy_BT=-torch.where(q > 0, q * log_q, 0.0).sum(-1),
+        overlap_BT=(support[:, :, None] == own[:, None, :]).any(-1).float().mean(-1),
+    )
