@@ -1,6 +1,6 @@
 """Blended decoding inside SGLang's scheduler process: a speculative algorithm of our own. The one file that touches
-private parts of SGLang for it; they change from version to version, so the version is pinned and checked, and the
-parity test (`tests/engines/sglang/test_blending.py`) must pass before the pin moves.
+private parts of SGLang for it. They change from version to version, so `private` pins the version and checks it in each
+process, and the parity test (`tests/engines/sglang/test_blending.py`) must pass before the pin moves.
 
 SGLang's main model is the student, which is sampled from; its second model, the "draft model" in SGLang's words, is
 the teacher. With the roles this way round, everything that SGLang does to its main model is done to the student:
@@ -52,7 +52,6 @@ from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 from sglang.srt.speculative.spec_registry import CustomSpecAlgo
 from torch import Tensor
 
-from orchestrator.engines.sglang import private
 from orchestrator.engines.sglang.blending_rows import Order, pack, row_type
 from orchestrator.engines.sglang.calls import ROWS, Settings
 from orchestrator.engines.torch.rounds import judge, kept_of
@@ -71,10 +70,9 @@ def run_scheduler(*args: Any, **options: Any) -> None:
 
 
 def register() -> None:
-    """Make the algorithm known in this process."""
+    """Make the algorithm known in this process, which `private.prepare` has made sure has the right version."""
     if spec_registry.get_spec(ALGORITHM) is not None:
         return
-    private.check_version()
     SpeculativeAlgorithm.register(ALGORITHM, spec_class=_Algorithm)(lambda _: BlendingWorker)
     if not torch.cuda.is_available():
         allocation.assign_req_to_token_pool_func = _assign_slots
