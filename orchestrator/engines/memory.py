@@ -5,7 +5,8 @@ GiB (2³⁰ bytes), for n sequences of full length (longest prompt + longest res
     generation, student alone   W_S + n·KV_S                     (paper, Appendix "Efficiency Analysis")
     generation, blending        W_S + W_Q + n·(KV_S + KV_Q)      (same)
     resident                    W_S + W_Q + learner state + workspace: everything stays on the GPU, since a trial of
-                                one GPU scores every step with the teacher; an evaluator: W_S + workspace
+                                one GPU scores every step with the teacher; an evaluator: W_S + workspace. While
+                                blending W_Q once more, where the engine that blends is not the one that scores
     peak                        resident + the KV caches of generation
     sequences at once           ⌊(GPU − resident) ÷ KV of a sequence⌋
 
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from orchestrator.config import Model, Runtime, Setup, Shape, Training
+from orchestrator.engines.catalog import sampler_of
 from orchestrator.errors import UserError
 
 GIB = 2**30
@@ -118,7 +120,7 @@ def decode_batch(
         return CPU_BATCH
     fitting = sequences_that_fit(setup, gpu_gib, blending, max_tokens, trains)
     if fitting == 0:
-        raise too_small(setup, gpu_gib, blending, max_tokens, resident_gib(setup, trains))
+        raise too_small(setup, gpu_gib, blending, max_tokens, resident_gib(setup, trains, blending=blending))
     return fitting
 
 
@@ -126,16 +128,18 @@ def sequences_that_fit(
     setup: Setup, gpu_gib: float, blending: bool, max_tokens: int | None = None, trains: bool = True
 ) -> int:
     """Sequences of full length whose KV caches fit beside what is resident; arguments as for `decode_batch`."""
-    free = max(0.0, gpu_gib - resident_gib(setup, trains))
+    free = max(0.0, gpu_gib - resident_gib(setup, trains, blending=blending))
     return math.floor(free / kv_gib(setup, blending, max_tokens))
 
 
-def resident_gib(setup: Setup, trains: bool = True, learner: bool = True) -> float:
+def resident_gib(setup: Setup, trains: bool = True, learner: bool = True, blending: bool = False) -> float:
     """GiB that stay on the GPU while decoding; see the module's formulas. Not `learner`: its state is elsewhere."""
     student = decoder(setup.student, setup).weight_bytes / GIB
     if not trains:
         return student + WORKSPACE_GIB
     teacher = decoder(setup.teacher, setup).weight_bytes / GIB
+    if blending and sampler_of(setup.engine.sampler, teacher_decodes=True) != setup.engine.trainer:
+        teacher *= 2
     return student + teacher + (learner_gib(setup) if learner else 0.0) + WORKSPACE_GIB
 
 
@@ -211,6 +215,7 @@ def memory(setup: Setup, runtime: Runtime, gpu_gib: float) -> Memory:
     """Memory of a trial with all its roles on one GPU, and of an evaluator, which holds the student alone."""
     w_s, w_q = (decoder(model, setup).weight_bytes / GIB for model in (setup.student, setup.teacher))
     kv_s, kv_both, resident = kv_gib(setup, False), kv_gib(setup, True), resident_gib(setup)
+    resident_blending = resident_gib(setup, blending=True)
     limit, most = setup.evaluation.max_response_tokens, sequences_per_step(setup.training)
     fits_alone, fits_blending = (sequences_that_fit(setup, gpu_gib, blending) for blending in (False, True))
     wanted = runtime.rollout_batch  # not `decode_batch`: an experiment without blending may have no room for it
@@ -228,7 +233,7 @@ def memory(setup: Setup, runtime: Runtime, gpu_gib: float) -> Memory:
         generation_vanilla=w_s + alone * kv_s,
         generation_blending=w_s + w_q + blending * kv_both,
         peak_vanilla=resident + alone * kv_s,
-        peak_blending=resident + blending * kv_both,
+        peak_blending=resident_blending + blending * kv_both,
         sequences_at_once_vanilla=fits_alone,
         sequences_at_once_blending=fits_blending,
     )

@@ -157,7 +157,7 @@ class SetupCosts:
         rates = RATES[self.engine]
         if not rates.continuous or self.runtime.rollout_batch is not None:
             return decode_batch(self.setup, self.runtime, self.gpu.gib, blending, lengths.limit, trains)
-        held = resident_gib(self.setup, trains, learner=rates.learner_stays)
+        held = resident_gib(self.setup, trains, learner=rates.learner_stays, blending=blending)
         models = (self.student, self.teacher) if blending else (self.student,)
         cache_of_token = sum(model.kv_bytes for model in models) / GIB
         free = self.gpu.gib - held

@@ -12,6 +12,8 @@ from orchestrator.engines.memory import (
     decode_batch,
     memory,
     parameters,
+    resident_gib,
+    sequences_that_fit,
     static_gib,
 )
 from orchestrator.errors import UserError
@@ -138,3 +140,11 @@ def test_a_serving_engine_on_cpus_holds_a_batch_within_its_limit() -> None:
     assert cpu_cache_tokens(setup(), 8000) == 16_000, "two sequences at least"
     small = load_experiment(ROOT / "experiments" / "quickstart.yaml").setups["arithmetic"]
     assert cpu_cache_tokens(small, 10) == 512 * 10
+
+
+def test_a_scorer_on_another_engine_than_the_one_that_blends_has_a_teacher_of_its_own() -> None:
+    shared, apart = setup(), setup("engine.trainer=verl")
+    assert resident_gib(apart) == resident_gib(shared) == resident_gib(shared, blending=True)
+    assert resident_gib(apart, blending=True) == pytest.approx(RESIDENT + W_Q)
+    assert sequences_that_fit(apart, 80.0, False) == sequences_that_fit(shared, 80.0, False)
+    assert sequences_that_fit(apart, 80.0, True) < sequences_that_fit(shared, 80.0, True)

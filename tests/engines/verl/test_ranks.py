@@ -12,6 +12,9 @@ from orchestrator.engines.verl.rank import Rank
 from orchestrator.engines.verl.ranks import SeveralRanks
 from orchestrator.errors import RankLost
 from orchestrator.sweep.failures import failure_of
+from tests.sockets import listening_addresses
+
+LOOPBACK = {"0100007F", "00000000000000000000000001000000"}  # as /proc/net has 127.0.0.1 and ::1
 
 
 @pytest.fixture
@@ -51,6 +54,7 @@ def test_ranks_work_together_until_one_of_them_fails(ranks: SeveralRanks) -> Non
     assert ranks.call_each(sum_over_ranks, [3, 4]) == [7, 7]
     processes = ranks.call(process_of)
     assert len({os.getpid(), *processes}) == 3
+    assert listening_addresses(os.getpid()) <= LOOPBACK
     with pytest.raises(MemoryError, match="no room for 3 tensors") as raised:
         ranks.call_each(fail_in_one, [False, True])
     assert "in rank 2 of 2:" in raised.value.__notes__[0]
