@@ -44,7 +44,10 @@ class Kind:
     packed: bool = False
 
 
-WITH_VERL = pytest.mark.skipif(importlib.util.find_spec("verl") is None, reason="verl is not installed")
+WITH_VERL = (
+    pytest.mark.engines,
+    pytest.mark.skipif(importlib.util.find_spec("verl") is None, reason="verl is not installed (make test-engines)"),
+)
 TORCH = pytest.param(Kind(0), id="torch")
 VERL = [
     pytest.param(Kind(ranks, packed), id=f"verl-{ranks}-{'packed' if packed else 'padded'}", marks=WITH_VERL)
@@ -177,8 +180,9 @@ def test_a_restored_trainer_goes_on_bitwise(
     assert_close(weights(second), undisturbed[1], 0)
 
 
-@WITH_VERL
-@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1)])
+@pytest.mark.parametrize(
+    ("before", "after"), [pytest.param(1, 2, marks=WITH_VERL), pytest.param(2, 1, marks=WITH_VERL)]
+)
 def test_a_trainer_is_restored_on_another_number_of_ranks(
     engines: Engines, any_pair: Path, tmp_path: Path, before: int, after: int
 ) -> None:

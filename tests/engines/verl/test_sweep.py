@@ -22,10 +22,11 @@ from tests.sweeps import contents, start, trb, write_experiment
 from tests.without_ray import run_without_ray
 
 pytestmark = [
+    pytest.mark.engines,
     pytest.mark.ray,
     pytest.mark.xdist_group("ray"),
     pytest.mark.timeout(1800),
-    pytest.mark.skipif(importlib.util.find_spec("verl") is None, reason="verl is not installed"),
+    pytest.mark.skipif(importlib.util.find_spec("verl") is None, reason="verl is not installed (make test-engines)"),
 ]
 METHODS = {"vanilla": {"placement": "colocated"}, "trust_region": {"epsilon0": [0.1], "K": [5]}}
 LONG = {"steps": 30, "checkpoint_every": 5}  # so that there is a middle on a fast machine, too
