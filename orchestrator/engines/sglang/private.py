@@ -99,6 +99,7 @@ def _arguments(settings: Settings) -> dict[str, Any]:
         "enable_custom_logit_processor": True,  # else a request's parameters do not reach the sampler
         "grammar_backend": "none",
         "skip_server_warmup": True,
+        "sleep_on_idle": True,  # else an engine that waits for a call keeps a core busy
         "random_seed": 0,
         "log_level": "error",
     }
