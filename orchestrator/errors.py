@@ -24,6 +24,10 @@ class WrongWeights(RuntimeError):
     """An engine does not have the weights that were put into it. A new process may."""
 
 
+class EngineLost(RuntimeError):
+    """The process of an engine died or fell silent, also when it was started again; a call may be made again."""
+
+
 class RankLost(RuntimeError):
     """A process of an engine that works over several is gone, and with it what it held. New processes may do better."""
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 import errno
 from dataclasses import dataclass
 
-from orchestrator.errors import NotFinite, RankLost, UserError, WrongWeights
+from orchestrator.errors import EngineLost, NotFinite, RankLost, UserError, WrongWeights
 from orchestrator.records.lease import LeaseHeld
 
 # Of a network or a file system that may be back in a moment; a full disk or a missing file is not.
@@ -59,7 +59,7 @@ def failure_of(error: Exception) -> Failure:
             return Failure("not finite", last, passes=False)
         case WrongWeights():
             return Failure("wrong weights", last, passes=True)
-        case RankLost():
+        case RankLost() | EngineLost():
             return Failure("lost", last, passes=True)
     named = f"{type(error).__name__}: {last}"
     if _is_out_of_memory(error):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from ray import exceptions
 
-from orchestrator.errors import NotFinite, UserError, WrongWeights
+from orchestrator.errors import EngineLost, NotFinite, UserError, WrongWeights
 from orchestrator.records.lease import LeaseHeld
 from orchestrator.records.log import RunLog
 from orchestrator.sweep.failures import failure_of
@@ -44,6 +44,7 @@ def test_what_would_be_the_same_again_is_final(error: Exception, text: str) -> N
         (exceptions.GetTimeoutError("no answer"), "lost"),
         (torch.AcceleratorError("CUDA error: an illegal memory access was encountered"), "lost"),
         (WrongWeights("0.3 nats apart"), "wrong weights"),
+        (EngineLost("the SGLang engine died"), "lost"),
         (MemoryError(), "out of memory"),
         (torch.OutOfMemoryError("CUDA out of memory"), "out of memory"),
         (exceptions.OutOfMemoryError("killed"), "out of memory"),

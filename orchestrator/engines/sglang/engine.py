@@ -16,8 +16,8 @@ import torch
 from orchestrator.engines import memory
 from orchestrator.engines.interface import Job, Limits, ModelFolder, Owner, WeightsRef
 from orchestrator.engines.sglang.calls import LOG_PROBS, SUPPORT, Answer, Ask, Draw, Generate, Settings
-from orchestrator.engines.sglang.process import EngineLost, EngineProcess
-from orchestrator.errors import NotFinite, UserError
+from orchestrator.engines.sglang.process import EngineProcess
+from orchestrator.errors import EngineLost, NotFinite, UserError
 from orchestrator.policy.randomness import SequenceKey
 from orchestrator.policy.spec import Behavior, Student, Tempered
 from orchestrator.records.files import verify_files

@@ -26,6 +26,7 @@ from torch import Tensor
 import orchestrator
 from orchestrator.engines.interface import WeightsRef
 from orchestrator.engines.sglang.calls import Answer, Failed, Generate, Load, Settings, Sign
+from orchestrator.errors import EngineLost
 from orchestrator.records import pulse
 
 START_S = 600.0  # loading a model of some GB from a network's disk, and what is compiled then
@@ -33,10 +34,6 @@ ENDS_S = 10.0
 LOOK_S = 1.0
 SHARED_MEMORY = Path("/dev/shm")
 LAST_CHARACTERS = 2000  # of what the process has printed
-
-
-class EngineLost(RuntimeError):
-    """The process died or fell silent; the call may be made again on a new one."""
 
 
 class EngineRefused(RuntimeError):
@@ -183,13 +180,13 @@ class EngineProcess:
             return message
 
     def _lost(self, how: str) -> EngineLost:
-        """End what is left of the process; the error that says how it was lost, with the last that it printed."""
+        """End what is left of the process; the error with what it printed, and how it was lost in the last line."""
         printed = ""
         if self._printed is not None:
             self._printed.seek(0)
             printed = self._printed.read().decode(errors="replace")[-LAST_CHARACTERS:]
         self.end()
-        return EngineLost(f"the SGLang engine {how}" + (f"; it printed:\n{printed}" if printed else ""))
+        return EngineLost((f"SGLang printed:\n{printed}\n" if printed else "") + f"the SGLang engine {how}")
 
 
 def _roomy(tensors: Mapping[str, Tensor]) -> Path | None:
