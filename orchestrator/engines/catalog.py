@@ -47,9 +47,9 @@ ENGINES: Mapping[str, EngineInfo] = MappingProxyType(
         ),
         "sglang": EngineInfo(
             roles=frozenset({"sampler"}),
-            blends=False,
+            blends=True,
             keyed=False,
-            module="orchestrator.engines.sglang.engine",
+            module="orchestrator.engines.sglang.blending",
             packages=("sglang",),
         ),
         "verl": EngineInfo(

@@ -1,4 +1,4 @@
-"""The real command, from submit to the table, with SGLang sampling all that does not blend."""
+"""The real command, from submit to the table, with SGLang sampling everything."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_sweep_ends_in_its_table(finished: Sweep) -> None:
 
 
 def test_the_blended_step_has_what_only_blending_measures(finished: Sweep) -> None:
-    """The first step of TRB was sampled by the torch engine and the second by SGLang, in one trial."""
+    """The first step of TRB was sampled beside the teacher and the second by the student alone, in one trial."""
     (run,) = [RunReader(finished.runs, path.name) for path in finished.runs.glob("tiny-trust_region-*")]
     blended, plain = run.committed_metrics()
     assert blended["acceptance"] is not None
