@@ -7,7 +7,7 @@ they need. Training and evaluation are apart: a unit trains on its GPU, and eval
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from orchestrator.config import Experiment
 from orchestrator.engines.memory import Memory, memory, sequences_per_step
@@ -91,7 +91,9 @@ def make_plan(
     measured = measured or Measured()
     costs, part = {}, GPUS[gpu].part(experiment.runtime.placement.gpu_share)
     for name, setup in experiment.setups.items():
-        costs[name] = measured.costs(name, setup, experiment.runtime, engine or setup.engine.sampler, part)
+        chosen = engine or setup.engine.sampler
+        as_if = replace(setup, engine=replace(setup.engine, sampler=chosen))  # memory is counted with it, too
+        costs[name] = measured.costs(name, as_if, experiment.runtime, chosen, part)
     # Units that differ in seeds or in knobs that cost nothing need the same, which is worked out once.
     needed: dict[tuple[object, ...], Resources] = {}
     planned = []
