@@ -64,7 +64,10 @@ def test_a_closed_choice_is_what_the_type_checker_reads() -> None:
     assert words == list(choices(config.Kept)) == ["best", "all"]
     sampler, trainer = (entries(config.Engine)[key] for key in ("sampler", "trainer"))
     assert (list(sampler.choices), sampler.meaning) == (["torch", "sglang"], "Engine that samples.")
-    assert list(trainer.choices) == ["torch"], "a choice of a single word, for now"
+    assert (list(trainer.choices), trainer.meaning) == (
+        ["torch", "verl"],
+        "Engine that trains; the teacher scores on it too.",
+    )
     assert list(entries(config.Setup)["tokenizer"].choices) == ["characters", "bytes"]
 
 
