@@ -21,6 +21,7 @@ from orchestrator.engines.catalog import require_all
 from orchestrator.engines.memory import needs_gpu
 from orchestrator.grading.grader import Grader
 from orchestrator.models import checkpoints, making
+from orchestrator.planning.numbers import counted
 from orchestrator.selection.study import Study
 from orchestrator.tracking.login import chosen_mode, server_url
 
@@ -95,12 +96,8 @@ def _devices() -> Finding:
     import torch
 
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    words = ", ".join([_count(cores_here(), "CPU core"), " ".join([_count(len(gpus), "GPU"), *gpus])])
+    words = ", ".join([counted(cores_here(), "CPU core"), " ".join([counted(len(gpus), "GPU"), *gpus])])
     return Finding("devices", "ok", f"{words}; torch {torch.__version__}")
-
-
-def _count(number: float, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _memory() -> Finding:
@@ -154,7 +151,7 @@ def _placement(experiment: Experiment) -> Finding:
     asked = [p.gpus for p in [experiment.runtime.placement, *experiment.placements.values()]]
     here = torch.cuda.device_count()
     large = [name for name, setup in experiment.setups.items() if needs_gpu(setup)]
-    found = f"a trial asks for {_count(max(asked), 'GPU')}; this machine has {_count(here, 'GPU')}"
+    found = f"a trial asks for {counted(max(asked), 'GPU')}; this machine has {counted(here, 'GPU')}"
     if large and min(asked) == 0:
         return Finding("placement", "fail", f"{', '.join(large)} on CPUs would take years: runtime.placement.gpus=1")
     if max(asked) > here:

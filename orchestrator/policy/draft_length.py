@@ -1,12 +1,14 @@
 """How many tokens the student drafts before the teacher judges them: γ. It decides the time, never the result.
 
-An engine asks with a behavior's `acceptance_guess` and the costs of its models (`engines.torch.store`);
-`runtime.draft_length` overrides it.
+An engine asks with a behavior's `acceptance_guess` and the costs of its models (`engines.torch.store`,
+`engines.sglang.blending`); `runtime.draft_length` overrides it.
 """
 
 from __future__ import annotations
 
 LONGEST_DRAFT = 32
+# Positions whose arithmetic takes as long as reading the weights, in bfloat16: FLOP/s ÷ bytes/s of an H100.
+BALANCED_ROWS = 300
 
 
 def draft_length(acceptance_rate: float, cost_ratio: float, arithmetic: float = 0.0) -> int:

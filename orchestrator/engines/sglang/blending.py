@@ -16,11 +16,11 @@ from orchestrator.engines import memory
 from orchestrator.engines.interface import Job, Limits, Owner, WeightsRef
 from orchestrator.engines.sglang.blending_rows import Order, kept_of_records, row_type, unpack
 from orchestrator.engines.sglang.calls import ROWS, Answer, Ask, Generate, Second, Settings
-from orchestrator.engines.sglang.engine import PART, SglangEngine, SglangSampler, settings
+from orchestrator.engines.sglang.engine import SglangEngine, SglangSampler, settings
 from orchestrator.engines.sglang.process import EngineProcess
 from orchestrator.engines.torch.record import Record
 from orchestrator.errors import NotFinite
-from orchestrator.policy.draft_length import draft_length
+from orchestrator.policy.draft_length import BALANCED_ROWS, draft_length
 from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.policy.spec import Behavior, TrustRegion
 from orchestrator.policy.vocabulary import TokenSpace
@@ -31,7 +31,6 @@ from orchestrator.rollouts import Request, Rollouts
 LONGEST_ROUND = 16
 # Distributions of a round: rows × γ × vocabulary, of which student and teacher have one each in float32 (1 GiB).
 ROUND_VALUES = 2**28
-BALANCED_ROWS = 300  # positions whose arithmetic takes as long as reading the weights, as for the torch engine
 
 
 class SglangBlendingEngine(SglangEngine):
@@ -92,13 +91,7 @@ class SglangStudent(SglangSampler):
             asks.append(Ask(index, request.prompt_ids, order))
         at_once = limits.at_once or self._job.runtime.rollout_batch
         call = Generate(asks, limits.max_tokens, (self._setup.student.eos,), at_once)
-        part: list[Answer] = []
-        for answer in self._answers(call):
-            part.append(answer)
-            if len(part) == PART:
-                yield self._blended(requests, part, behavior, limits)
-                part = []
-        if part:
+        for part in self._parts(call):
             yield self._blended(requests, part, behavior, limits)
 
     def _switch(self, beside_teacher: bool) -> None:

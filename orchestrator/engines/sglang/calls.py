@@ -31,7 +31,7 @@ class Settings:
     """What an engine is started with.
 
     `cache_fraction` is the share for weights and KV cache together of the GPU memory that is free when the engine
-    starts; without a GPU the cache holds `cache_tokens`.
+    starts; the cache holds `cache_tokens` without a GPU, and where it is that of two models.
     """
 
     model: str
@@ -101,7 +101,7 @@ class Generate:
 
 @dataclass(frozen=True)
 class Answer:
-    """A finished response; `stopped` tells whether one of the stop ids ended it. `kept` is by LOG_PROBS and SUPPORT."""
+    """A finished response; `stopped` tells whether one of the stop ids ended it. `kept` is by the names in KEPT."""
 
     index: int
     tokens: list[int]

@@ -82,8 +82,8 @@ class SglangSampler:
         self._process: EngineProcess | None = None
 
     def start(self, teacher: bool) -> None:
-        """Load the model. There is no teacher to load: behaviors that need it are sampled elsewhere."""
-        assert not teacher, "the catalog says that this engine does not blend"
+        """Load the model. There is no teacher beside it: `blending` has the sampler for that."""
+        assert not teacher, "this engine holds one model"
         self._opened().start()
 
     def load(self, weights: WeightsRef) -> None:
@@ -110,7 +110,7 @@ class SglangSampler:
 
     def sample(self, requests: Sequence[Request], behavior: Behavior, limits: Limits) -> Iterator[Rollouts]:
         """One response to each request, as they finish."""
-        assert isinstance(behavior, Student | Tempered), "the catalog says that this engine does not blend"
+        assert isinstance(behavior, Student | Tempered), "this engine holds one model"
         tau = behavior.tau if isinstance(behavior, Tempered) else 1.0
         asks = []
         for index, request in enumerate(requests):
@@ -118,13 +118,7 @@ class SglangSampler:
             asks.append(Ask(index, request.prompt_ids, draw))
         at_once = limits.at_once or self._job.runtime.rollout_batch
         call = Generate(asks, limits.max_tokens, (self._setup.student.eos,), at_once)
-        part: list[Answer] = []
-        for answer in self._answers(call):
-            part.append(answer)
-            if len(part) == PART:
-                yield self._rollouts(requests, part, limits)
-                part = []
-        if part:
+        for part in self._parts(call):
             yield self._rollouts(requests, part, limits)
 
     # --- calls ---
@@ -134,6 +128,17 @@ class SglangSampler:
             verify_files(Path(self._folder.path), self._folder.files, self._folder.remedy)
             self._process = EngineProcess(settings(self._job, self._folder, self._owner))
         return self._process
+
+    def _parts(self, call: Generate) -> Iterator[list[Answer]]:
+        """The answers as they finish, up to PART at a time."""
+        part: list[Answer] = []
+        for answer in self._answers(call):
+            part.append(answer)
+            if len(part) == PART:
+                yield part
+                part = []
+        if part:
+            yield part
 
     def _answers(self, call: Generate) -> Iterator[Answer]:
         """The answer to each ask; where the engine is lost, what is missing is asked of a new one."""

@@ -14,13 +14,10 @@ from orchestrator.engines import memory
 from orchestrator.engines.interface import Job, ModelFolder, Owner, WeightsRef
 from orchestrator.engines.torch.causal import CausalModel, best_device, load_model
 from orchestrator.errors import UserError
-from orchestrator.policy.draft_length import draft_length
+from orchestrator.policy.draft_length import BALANCED_ROWS, draft_length
 from orchestrator.policy.spec import Behavior
 from orchestrator.policy.vocabulary import TokenSpace
 from orchestrator.records.files import verify_files
-
-# Positions whose arithmetic takes as long as reading the weights, in bfloat16: FLOP/s ÷ bytes/s of an H100.
-BALANCED_ROWS = 300
 
 
 class ModelStore:
