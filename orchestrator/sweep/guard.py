@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.sweep.scratch import remove_abandoned
@@ -28,11 +28,14 @@ ENDED_WITHIN_S = 30.0
 
 @dataclass(frozen=True)
 class Process:
-    """A process of this machine; `born` tells it from a later one of the same id."""
+    """A process of this machine; `born` tells it from a later one of the same id.
+
+    It stays the same when its parent dies and another process becomes its parent.
+    """
 
     pid: int
     born: int
-    parent: int
+    parent: int = field(compare=False)
 
 
 @contextmanager
@@ -60,21 +63,32 @@ def main(driver: int, scratch: Path) -> None:
         polls += 1
         if polls % REMEMBER_EVERY == 1:
             alive = processes()
-            cluster, everything = members(alive, scratch, None), members(alive, scratch, driver)
+            cluster |= members(alive, scratch, None)
+            everything |= members(alive, scratch, driver)
     # What else the driver has started is its own business while it lives.
-    known = cluster if os.getppid() == driver else everything
+    gone = os.getppid() != driver
+    known = everything if gone else cluster
     deadline = time.monotonic() + ENDED_WITHIN_S
     while time.monotonic() < deadline:
         alive = processes()
-        left = (known & set(alive.values())) | members(alive, scratch, None)
+        left = remaining(known, alive, scratch)
         known |= left
-        if not left:
-            break
         for process in left:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(process.pid, signal.SIGKILL)
+        if not left:
+            if not gone:  # and removes its folders itself
+                break
+            # The kernel names another parent a moment before it lets go of the locks of a killed driver.
+            remove_abandoned(scratch.parent)
+            if not scratch.exists():
+                break
         time.sleep(0.1)
-    remove_abandoned(scratch.parent)
+
+
+def remaining(known: set[Process], alive: dict[int, Process], scratch: Path) -> set[Process]:
+    """What is left of a cluster: those of `known` that live, whoever their parent is by now, and its members."""
+    return (known & set(alive.values())) | members(alive, scratch, None)
 
 
 def processes() -> dict[int, Process]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.sweep.guard import Process, members, processes
+from orchestrator.sweep.guard import Process, members, processes, remaining
 from tests.sweeps import ROOT
 
 # A driver with a server of Ray's that names its folder, a worker of that server which names nothing, and a child that
@@ -110,3 +110,9 @@ def test_members_are_descendants_and_named_servers() -> None:
     alive = {pid: Process(pid, 0, parent) for pid, parent in ((2, 1), (3, 2), (4, 3), (5, 1), (6, 5))}
     assert {process.pid for process in members(alive, Path("/nowhere"), 2)} == {3, 4}
     assert members(alive, Path("/nowhere"), None) == set()
+
+
+def test_what_lost_its_parent_is_still_known() -> None:
+    known = {Process(3, born=70, parent=2), Process(4, born=71, parent=3), Process(5, born=72, parent=3)}
+    alive = {4: Process(4, born=71, parent=1), 5: Process(5, born=99, parent=1), 6: Process(6, born=80, parent=1)}
+    assert {process.pid for process in remaining(known, alive, Path("/nowhere"))} == {4}
