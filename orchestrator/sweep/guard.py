@@ -24,6 +24,7 @@ from orchestrator.sweep.scratch import remove_abandoned
 POLL_S = 0.5
 REMEMBER_EVERY = 2  # polls: processes whose parent dies first are known by then
 ENDED_WITHIN_S = 30.0
+OVER = b"over"  # what a driver says whose sweep has ended
 
 
 @dataclass(frozen=True)
@@ -51,11 +52,11 @@ def guarded(scratch: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        guard.communicate()  # closing its standard input tells it that the sweep is over
+        guard.communicate(OVER)
 
 
 def main(driver: int, scratch: Path) -> None:
-    """Wait for the end of `driver`, or of standard input; then end the cluster and clear up."""
+    """Wait until `driver` is gone or says OVER on standard input; then end the cluster and clear up."""
     cluster: set[Process] = set()
     everything: set[Process] = set()
     polls = 0
@@ -65,8 +66,9 @@ def main(driver: int, scratch: Path) -> None:
             alive = processes()
             cluster |= members(alive, scratch, None)
             everything |= members(alive, scratch, driver)
-    # What else the driver has started is its own business while it lives.
-    gone = os.getppid() != driver
+    # What else the driver has started is its own business while it lives. The kernel closes the files of a killed
+    # driver before it names this process another parent: then the end of standard input is all that shows it.
+    gone = os.getppid() != driver or sys.stdin.buffer.read(len(OVER)) != OVER
     known = everything if gone else cluster
     deadline = time.monotonic() + ENDED_WITHIN_S
     while time.monotonic() < deadline:
@@ -79,7 +81,6 @@ def main(driver: int, scratch: Path) -> None:
         if not left:
             if not gone:  # and removes its folders itself
                 break
-            # The kernel names another parent a moment before it lets go of the locks of a killed driver.
             remove_abandoned(scratch.parent)
             if not scratch.exists():
                 break
