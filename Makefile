@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export OMP_NUM_THREADS = 1
 export TOKENIZERS_PARALLELISM = false
 
-.PHONY: setup setup-engines quickstart test test-engines lint types check lock check-lock bench bench-quickstart bench-scale bench-gpu clean FORCE
+.PHONY: setup setup-engines quickstart test test-engines lint types check lock check-lock bench bench-quickstart bench-scale gpu-proof clean FORCE
 
 setup: .venv/.runtime
 
@@ -55,7 +55,8 @@ bench-quickstart: .venv/.dev
 bench-scale: .venv/.dev
 	$(BIN)/python -m tests.benchmarks.scale
 
-bench-gpu: .venv/.dev
+# No network: of the engines it takes those that `make setup-engines` has installed.
+gpu-proof: .venv/.dev
 	$(BIN)/python -m tests.benchmarks.gpu
 
 clean:

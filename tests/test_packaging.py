@@ -107,6 +107,7 @@ def lock_script(name: str) -> ModuleType:
 
 install = lock_script("install")
 resolve = lock_script("resolve")
+upgrade = lock_script("upgrade")
 
 
 @pytest.mark.parametrize(("parts", "files"), [(("runtime", "hub"), ["runtime"]), (None, ["runtime", "dev"])])
@@ -174,12 +175,54 @@ def test_a_mirror_of_pip_is_also_uvs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_engines_are_pinned_beside_everything_else() -> None:
     others = set(install.read_pins("runtime")) | set(install.read_pins("dev"))
-    pins = install.read_pins("engines")
+    pins, kernels = install.read_pins("engines"), install.read_pins("kernels")
     assert set(pins) & others == {"triton"}, "torch's build for GPUs has one of its own"
-    assert all("--hash=sha256:" in pin for pin in pins.values())
-    assert "triton" in install.part_pins("engines", "2.13.0+cpu")
-    assert "triton" not in install.part_pins("engines", "2.13.0")
+    assert not set(kernels) & (others | set(pins))
+    assert all("--hash=sha256:" in pin for pin in (*pins.values(), *kernels.values()))
     assert install.pin_version(pins["sglang"]) == private.VERSION
+
+
+@pytest.mark.parametrize(
+    ("torch", "everywhere", "only_sglang"),
+    [("2.13.0+cpu", {"triton"}, {"torchvision"}), ("2.13.0", {"torchvision", "sglang-kernel"}, set())],
+)
+def test_what_an_engine_finds_fits_torch(torch: str, everywhere: set[str], only_sglang: set[str]) -> None:
+    pins, aside = install.engine_pins(torch)
+    assert set(aside) == only_sglang
+    assert set(pins) & {"triton", "torchvision", "sglang-kernel"} == everywhere
+
+
+def installed_there(folder: Path, **declared: tuple[str, list[str]]) -> dict[str, importlib.metadata.Distribution]:
+    """Distributions in a folder by name, each with its version and what it declares."""
+    for name, (version, requirements) in declared.items():
+        info = folder / f"{name}-{version}.dist-info"
+        info.mkdir(parents=True)
+        lines = [f"Requires-Dist: {requirement}" for requirement in requirements]
+        (info / "METADATA").write_text("\n".join([f"Name: {name}", f"Version: {version}", *lines, "", ""]))
+    return {each.name: each for each in importlib.metadata.distributions(path=[str(folder)])}
+
+
+def test_an_upgrade_names_what_does_not_fit(tmp_path: Path) -> None:
+    found = installed_there(
+        tmp_path,
+        sglang=("0.5.23", ["torch==2.14.1", "transformers<6", "flashinfer-python; extra == 'gpu'", "xgrammar>=1"]),
+        torch=("2.13.0+cpu", ["triton==3.9; sys_platform == 'nowhere'"]),
+        transformers=("5.12.1", []),
+    )
+    assert list(upgrade.contradictions(found)) == [
+        "sglang wants torch==2.14.1; here 2.13.0+cpu",
+        "sglang wants xgrammar>=1; not here",
+    ]
+
+
+@pytest.mark.parametrize("text", ["sglang", "sglang>=0.5", "sglang==0.5.2,!=0.5.3", "sglang = 0.5"])
+def test_an_upgrade_is_to_one_version(text: str) -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "docker" / "lock" / "upgrade.py", text], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("upgrade: ")
+    assert done.stderr.endswith("would be right: sglang==0.5.23\n")
 
 
 def check_lock(monkeypatch: pytest.MonkeyPatch, error: str | None) -> None:

@@ -5,11 +5,10 @@
     python docker/lock/install.py engines
 
 `runtime.txt` is what `trb` runs with, `dev.txt` what tests and lint need besides, `engines.txt` what SGLang and verl
-import besides. All pin versions and sha256. Only
-torch comes in two kinds. `cuda` is the public index's own wheel: on Linux it needs CUDA libraries of several GB,
-which the lock pins too. `cpu` is PyTorch's build without CUDA, for machines without an NVIDIA GPU; the public index
-does not have it, so that its sha256 is not in the lock. Only the standard library is imported, since nothing is
-installed yet.
+import besides, `kernels.txt` what SGLang calls on NVIDIA GPUs. All pin versions and sha256. Only torch comes in two
+kinds. `cuda` is the public index's own wheel: on Linux it needs CUDA libraries of several GB, which the lock pins too.
+`cpu` is PyTorch's build without CUDA, for machines without an NVIDIA GPU; the public index does not have it, so that
+its sha256 is not in the lock. Only the standard library is imported, since nothing is installed yet.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from pathlib import Path
 
 LOCK = Path(__file__).resolve().parent
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"  # PyTorch's own; asked where pip's registry has no +cpu wheel
+SGLANG_ONLY = Path(sys.prefix) / "sglang-only"  # read by `orchestrator.engines.sglang.private`
 CUDA_ONLY = ("cuda-", "nvidia-", "triton")  # distributions that only torch's CUDA build needs
 # Measured on Linux x86-64 with an empty cache: GB to download, GB on disk. macOS takes less than `cpu`.
 SIZES = {"cpu": (0.5, 1.7), "cuda": (3.0, 5.7), "dev": (0.2, 0.6), "engines": (0.5, 1.6)}
@@ -47,7 +47,13 @@ def main() -> None:
             what = {"dev": "tests and lint", "engines": "SGLang and verl"}[options.part]
             say(f"{what}: about {SIZES[options.part][0]} GB to download, {SIZES[options.part][1]} GB on disk")
             install_uv()
-            install_pins(part_pins(options.part, installed_version("torch") or "").values())
+            if options.part == "dev":
+                install_pins(read_pins("dev").values())
+            else:
+                pins, only_sglang = engine_pins(installed_version("torch") or "")
+                install_pins(pins.values())
+                if only_sglang:
+                    install_pins(only_sglang.values(), "--target", str(SGLANG_ONLY))
     except subprocess.CalledProcessError as error:
         command = " ".join(map(str, error.cmd[:6]))
         sys.exit(f"setup: {command} … failed for the reason above; the same command goes on from here")
@@ -71,10 +77,17 @@ def install_runtime(wanted: str) -> None:
     install_pins(pins.values())
 
 
-def part_pins(part: str, torch: str) -> dict[str, str]:
-    """The pins of a part beside the torch that is installed. Its CUDA build has brought a triton of its own."""
-    pins = read_pins(part)
-    return pins if torch.endswith("+cpu") else {name: pin for name, pin in pins.items() if name != "triton"}
+def engine_pins(torch: str) -> tuple[dict[str, str], dict[str, str]]:
+    """What goes with the torch that is installed, and what only SGLang's own processes may find.
+
+    torch's CUDA build has brought a triton of its own and wants SGLang's kernels. Beside its CPU build the index's
+    torchvision does not work, which is for CUDA, and what finds it fails; SGLang only has to import it.
+    """
+    pins = read_pins("engines")
+    if torch.endswith("+cpu"):
+        return pins, {"torchvision": pins.pop("torchvision")}
+    del pins["triton"]
+    return pins | read_pins("kernels"), {}
 
 
 # --- the lock ---
@@ -166,12 +179,12 @@ def install_uv() -> None:
             pip("install", "--no-deps", "--require-hashes", "-r", file.name)
 
 
-def install_pins(pins: Iterable[str]) -> None:
+def install_pins(pins: Iterable[str], *where: str) -> None:
     """What is missing of these pins; every file must have a hash of its pin."""
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
         file.write("".join(pins))
         file.flush()
-        uv("install", "--no-deps", "--require-hashes", "--no-build-isolation", "-r", file.name)
+        uv("install", "--no-deps", "--require-hashes", "--no-build-isolation", *where, "-r", file.name)
 
 
 def uv(verb: str, *arguments: str) -> None:

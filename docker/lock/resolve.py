@@ -1,6 +1,6 @@
 """Make the lock anew, or check that it is what setup.cfg and the public index ask for.
 
-    python docker/lock/resolve.py lock [--upgrade]      writes runtime.txt, dev.txt and engines.txt
+    python docker/lock/resolve.py lock [--upgrade]      writes the four files beside this one
     python docker/lock/resolve.py check                 exits 1 and says what differs
 
 One resolution by uv for Python 3.11 on all platforms: what `trb` runs with, the extra `hub` included, goes to
@@ -8,8 +8,8 @@ runtime.txt, and what tests and lint need besides to dev.txt. Versions that stan
 fit, or `--upgrade` is given. Nothing of this machine enters: the index is the public one, and configurations are
 not read.
 
-engines.txt is no resolution: what SGLang and verl declare contradicts itself and runtime.txt. Its versions are those
-that were tested together; they are changed by hand there, and `lock` puts in the hashes.
+engines.txt and kernels.txt are no resolutions: what SGLang and verl declare contradicts itself and runtime.txt. Their
+versions are changed by hand there, and `lock` puts in the hashes.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ TITLES = {
     "runtime": "# What `trb` runs with on Linux (x86-64, arm64) and macOS 14 (arm64). Written by `make lock`.\n",
     "dev": "# What tests and lint need besides runtime.txt; one resolution with it. Written by `make lock`.\n",
 }
-ENGINES = LOCK / "engines.txt"
-ENGINES_TITLE = (
-    "# What SGLang and verl import besides runtime.txt and dev.txt, in versions tested together, and triton,\n"
-    "# which torch's CPU build does not bring. Edit a version here and run `make lock` for the hashes.\n"
-)
+BY_HAND = {
+    "engines": "# What SGLang and verl import besides runtime.txt and dev.txt, in versions tested together, and\n"
+    "# triton, which torch's CPU build does not bring. Edit a version here and run `make lock` for the hashes.\n",
+    "kernels": "# What SGLang calls on NVIDIA GPUs besides engines.txt, as it and flashinfer declare it; never run by\n"
+    "# us. Edit a version here and run `make lock` for the hashes.\n",
+}  # fmt: skip
 PLATFORMS = ("x86_64-manylinux_2_28", "aarch64-manylinux_2_28", "aarch64-apple-darwin")
 SOURCE_ONLY = "antlr4-python3-runtime"  # the one distribution of the lock that has no wheel
 NETWORK_WORDS = ("error sending request", "failed to fetch", "timed out", "dns error", "client error (connect)")
@@ -67,7 +68,8 @@ def write_lock(upgrade: bool) -> None:
     for part, text in resolve("" if upgrade else present_lock()).items():
         (LOCK / f"{part}.txt").write_text(TITLES[part] + text, encoding="utf-8")
         print(f"lock: {len(parse_pins(text))} distributions in {(LOCK / part).relative_to(ROOT)}.txt")
-    ENGINES.write_text(ENGINES_TITLE + engine_pins(), encoding="utf-8")
+    for part, title in BY_HAND.items():
+        (LOCK / f"{part}.txt").write_text(title + pins_by_hand(part), encoding="utf-8")
 
 
 def present_lock() -> str:
@@ -85,9 +87,9 @@ def resolve(preferred: str) -> dict[str, str]:
     return {"runtime": runtime, "dev": "".join(rest)}
 
 
-def engine_pins() -> str:
-    """The versions of engines.txt with the hashes that the index has for them."""
-    present = ENGINES.read_text(encoding="utf-8")
+def pins_by_hand(part: str) -> str:
+    """The versions of a part with the hashes that the index has for them."""
+    present = (LOCK / f"{part}.txt").read_text(encoding="utf-8")
     wanted = [what(pin) for pin in parse_pins(present).values()]
     with tempfile.TemporaryDirectory() as folder:
         asked, output = Path(folder) / "asked.txt", Path(folder) / "pins.txt"
@@ -131,8 +133,9 @@ def uv(*arguments: str) -> str:
 def check() -> None:
     """Exits 1 unless a new resolution comes to the same pins and every platform has a file for each of them."""
     differences = compare(resolve(present_lock()))
-    if engine_pins() not in ENGINES.read_text(encoding="utf-8"):
-        differences.append("engines.txt: the index has other hashes")
+    for part in BY_HAND:
+        if pins_by_hand(part) not in (LOCK / f"{part}.txt").read_text(encoding="utf-8"):
+            differences.append(f"{part}.txt: the index has other hashes")
     if differences:
         sys.exit("\n".join(["lock: not what setup.cfg and the index ask for; run make lock", *differences]))
     for platform in PLATFORMS:

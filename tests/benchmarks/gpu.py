@@ -1,18 +1,18 @@
-"""`make bench-gpu`: everything that needs a GPU, on random weights in the shapes of Qwen3-1.7B and Qwen3-8B.
+"""`make gpu-proof`: everything that needs a GPU, on random weights in the shapes of Qwen3-1.7B and Qwen3-8B.
 
-Parts run in processes of their own, so that one that fails or runs out of memory leaves the others their numbers; what
-is missing in `bench-gpu.json` is missing in the table, with its reason. `--small` runs the same code on small models on
-whatever device there is.
+It needs no network. Parts run in processes of their own, so that one that fails or runs out of memory leaves the
+others their numbers; what is missing in `gpu.json` is missing in the table, with its reason, for example an engine that
+is not installed. `--small` runs the same code on small models on whatever device there is.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import math
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,55 +21,22 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from orchestrator.config import Optimizer, Shape
-from orchestrator.engines.interface import Owner
+from orchestrator.config import Optimizer
 from orchestrator.engines.memory import GIB
 from orchestrator.engines.torch.attention import attention_for
 from orchestrator.engines.torch.causal import CausalModel, best_device
 from orchestrator.engines.torch.trainer import TorchTrainer
-from orchestrator.experiment.load import load_experiment
 from orchestrator.policy import trust_region
 from orchestrator.policy.randomness import SequenceKey
 from orchestrator.policy.spec import Objective
 from orchestrator.rollouts import Request, Rollouts, TeacherScores
 from tests.benchmarks.bench import bisection
 from tests.benchmarks.decoding import CPU, EPSILON, TOP_K, Workload, once, random_model, ratios, synchronize
+from tests.benchmarks.gpu_engines import engine_parts
+from tests.benchmarks.gpu_scale import SMALL, SMALL_VOCABULARY, Scale, scale
 
 TARGETS = {"blend_vs_vanilla": 1.3, "blend_vs_lockstep": 0.6}
-SMALL = Shape(layers=2, hidden=64, heads=4, kv_heads=2, head_dim=16, ffn=128)
-SMALL_VOCABULARY = 512
-RESULTS = Path("bench-gpu.json")
-
-
-@dataclasses.dataclass(frozen=True)
-class Scale:
-    """How large everything is."""
-
-    student: Shape
-    teacher: Shape
-    vocabulary: int
-    rows: int
-    new_tokens: int
-    sequence: int
-    repeats: int
-
-    def workload(self) -> Workload:
-        return Workload(self.model("student"), self.model("teacher"), self.rows, 64, self.new_tokens, self.repeats)
-
-    def model(self, owner: Owner) -> CausalModel:
-        """On the GPU in bfloat16, or on the CPU in float32 where there is none."""
-        shape, seed = (self.student, 0) if owner == "student" else (self.teacher, 1)
-        device = best_device()
-        dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-        return random_model(shape, self.vocabulary, owner, seed, 0.02, device, dtype)
-
-
-def scale(small: bool) -> Scale:
-    if small:
-        teacher = dataclasses.replace(SMALL, layers=4, hidden=128)
-        return Scale(SMALL, teacher, SMALL_VOCABULARY, 4, 12, 32, 1)
-    setup = load_experiment(Path("experiments/paper.yaml"), []).setups["qwen3-1.7b"]
-    return Scale(setup.student.shape, setup.teacher.shape, setup.vocabulary.size, 32, 1024, 8192, 2)
+RESULTS = Path("gpu.json")
 
 
 def decoding(size: Scale) -> dict[str, float]:
@@ -107,7 +74,7 @@ def learner(size: Scale) -> dict[str, float]:
         run = step(student, size)
         run()
         peak = _peak_gib(run)
-        measured |= {f"learner_{name}_tokens_per_s": size.sequence / once(run), f"learner_{name}_peak_gib": peak}
+        measured |= {f"learner_{name}_tokens_per_s": _length(size) / once(run), f"learner_{name}_peak_gib": peak}
         del student, run
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
@@ -134,9 +101,8 @@ def agreement(size: Scale) -> dict[str, float]:
     }
 
 
-PARTS: dict[str, Callable[[Scale], dict[str, float]]] = {
-    part.__name__: part for part in (decoding, decoding_compiled, memory_profile, learner, agreement)
-}
+OURS = (decoding, decoding_compiled, memory_profile, learner, agreement)
+PARTS: dict[str, Callable[[Scale], dict[str, float]]] = {part.__name__: part for part in OURS} | engine_parts()
 
 
 def _small_pair(device: torch.device) -> Workload:
@@ -169,10 +135,15 @@ def _peak_gib(run: Callable[[], object]) -> float:
     return torch.cuda.max_memory_allocated() / GIB
 
 
+def _length(size: Scale) -> int:
+    """Tokens of the sequence of which all logits fit beside the learner's state."""
+    return size.sequence // 2
+
+
 def _batch(size: Scale) -> tuple[Rollouts, TeacherScores]:
     """One finished rollout of full length with made-up teacher scores."""
-    prompt = size.sequence // 8
-    count = size.sequence - prompt
+    prompt = _length(size) // 8
+    count = _length(size) - prompt
     shape = (1, count)
     support = torch.randint(0, size.vocabulary - 2, (*shape, TOP_K))
     rollouts = Rollouts(
@@ -195,7 +166,7 @@ def _batch(size: Scale) -> tuple[Rollouts, TeacherScores]:
 def _learner_step(student: CausalModel, size: Scale) -> Callable[[], object]:
     rollouts, scores = _batch(size)
     student.model.float()
-    updating = TorchTrainer(student, Optimizer(), size.sequence, torch.bfloat16, steps=400)
+    updating = TorchTrainer(student, Optimizer(), _length(size), torch.bfloat16, steps=400)
     return lambda: updating.step(rollouts, scores, Objective("renormalized"), 0)
 
 
@@ -224,29 +195,32 @@ def _plain_step(student: CausalModel, size: Scale) -> Callable[[], object]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--small", action="store_true", help="small models on the device that is there")
-    parser.add_argument("--part", choices=PARTS, help="one part, in this process")
+    parser.add_argument("--part", choices=PARTS, help="one part, in this process; `models` comes before all others")
+    parser.add_argument("--models", type=Path, help="folder of the pair (default: a temporary one)")
     options = parser.parse_args()
     if not (options.small or torch.cuda.is_available()):
-        print("bench-gpu: no CUDA device here — run it on a machine with a GPU, or with --small", file=sys.stderr)
+        print("gpu-proof: no CUDA device here — run it on a machine with a GPU, or with --small", file=sys.stderr)
         return 2
     if options.part:
-        measured = PARTS[options.part](scale(options.small))
+        measured = PARTS[options.part](scale(options.small, options.models))
         print(json.dumps({name: value for name, value in measured.items() if not math.isnan(value)}))
         return 0
-    return _all(options.small)
+    with tempfile.TemporaryDirectory() as folder:
+        return _all(options.small, options.models or Path(folder))
 
 
-def _all(small: bool) -> int:
+def _all(small: bool, models: Path) -> int:
     results: dict[str, float] = {}
     failures: dict[str, str] = {}
-    for part in PARTS:
+    for part in ("models", *(part for part in PARTS if part != "models")):
         started = time.perf_counter()
-        command = [sys.executable, "-m", "tests.benchmarks.gpu", "--part", part, *(["--small"] if small else [])]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        command = [sys.executable, "-m", "tests.benchmarks.gpu", "--part", part, "--models", str(models)]
+        done = subprocess.run([*command, *(["--small"] if small else [])], capture_output=True, text=True, check=False)
         if done.returncode == 0:
             results |= json.loads(done.stdout.splitlines()[-1]) | {f"{part}_s": time.perf_counter() - started}
         else:
             failures[part] = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        print(f"gpu-proof: {part}: {failures.get(part, 'done')}", file=sys.stderr, flush=True)
     _show(results, failures)
     RESULTS.write_text(json.dumps({"results": results, "failures": failures}, indent=2) + "\n", encoding="utf-8")
     return 1 if failures else 0

@@ -18,6 +18,7 @@ import os
 import socket
 import sys
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -119,20 +120,25 @@ def _use_plain_cpu() -> None:
     """Let SGLang run on torch's own CPU kernels: its CPU engine wants others."""
     os.environ["SGLANG_USE_CPU_ENGINE"] = "0"
     torch.set_num_threads(1)
-    try:
-        import torchvision  # noqa: F401  # pyright: ignore[reportMissingImports]
-    except RuntimeError:  # a build for GPUs, whose operators are not there; they are looked up and never called
-        library = torch.library.Library("torchvision", "DEF")
-        for name in ("nms", "qnms"):
-            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        _libraries.append(library)
-        for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
-            del sys.modules[name]
+    _find_torchvision()
     from sglang.srt import platforms
 
     from orchestrator.engines.sglang.cpu_platform import PlainCpu
 
     platforms._current_platform = PlainCpu()
+
+
+def _find_torchvision() -> None:
+    """Make torchvision importable, whose wheels are built for GPUs: SGLang looks functions up that it never calls here.
+
+    It lies aside (`docker/lock/install.py`), since transformers would import it in every process and fail. The
+    operators that it takes for granted are declared before that.
+    """
+    sys.path.append(str(Path(sys.prefix) / "sglang-only"))
+    library = torch.library.Library("torchvision", "DEF")
+    for name in ("nms", "qnms"):
+        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    _libraries.append(library)
 
 
 # --- calls ---

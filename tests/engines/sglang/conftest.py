@@ -10,6 +10,7 @@ import pytest
 from orchestrator.engines.interface import Job
 from orchestrator.workers.engines import job_of
 from tests import tiny
+from tests.engines.installed import skip_without
 
 
 @pytest.fixture(scope="session")
@@ -22,7 +23,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
 @pytest.fixture(scope="session")
 def sglang(job: Job) -> Iterator[object]:
     """The engine of the tiny pair."""
-    pytest.importorskip("sglang", reason="SGLang is not installed: make setup-engines")
+    skip_without("sglang")
     from orchestrator.engines.sglang.engine import open_engine
 
     engine = open_engine(job)

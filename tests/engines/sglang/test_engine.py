@@ -28,6 +28,7 @@ from orchestrator.policy.spec import Behavior, Student, Tempered
 from orchestrator.rollouts import Request, Rollouts, concatenate, in_order
 from orchestrator.workers.canary import canary, canary_ids, check_canary
 from tests import tiny
+from tests.engines.installed import skip_without
 from tests.sweeps import ROOT
 
 pytestmark = [pytest.mark.engines, pytest.mark.xdist_group("sglang")]
@@ -242,7 +243,7 @@ time.sleep(600)
 
 def test_an_engine_ends_with_its_worker(job: Job) -> None:
     """Even where it is frozen: a GPU's memory would stay taken."""
-    pytest.importorskip("sglang", reason="SGLang is not installed: make setup-engines")
+    skip_without("sglang")
     command = [sys.executable, "-c", WORKER, str(Path(job.initial.path).parent)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as worker:
         assert worker.stdout is not None

@@ -15,6 +15,7 @@ from orchestrator.engines.interface import Job
 from orchestrator.experiment.load import load_experiment
 from orchestrator.sweep.prepare import prepare
 from orchestrator.workers.graded_sampling import GradedSampler, Samples
+from tests.engines.installed import skip_without
 from tests.sweeps import ROOT
 
 pytestmark = [pytest.mark.engines, pytest.mark.xdist_group("sglang")]
@@ -23,7 +24,7 @@ PROBLEMS, SAMPLES = 80, 8
 
 
 def test_a_model_scores_the_same_on_both_engines(tmp_path: Path) -> None:
-    pytest.importorskip("sglang", reason="SGLang is not installed: make setup-engines")
+    skip_without("sglang")
     setup = load_experiment(ROOT / "experiments" / "quickstart.yaml").setups["arithmetic"]
     assert setup.student.recipe is not None
     assert setup.teacher.recipe is not None

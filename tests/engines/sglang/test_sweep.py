@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.records.rundir import RunReader
+from tests.engines.installed import skip_without
 from tests.sweeps import TINY_SETUP, Sweep, run_sweep, trb
 
 pytestmark = [pytest.mark.engines, pytest.mark.ray, pytest.mark.xdist_group("sglang")]
@@ -22,7 +23,7 @@ METHODS = {
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
-    pytest.importorskip("sglang", reason="SGLang is not installed: make setup-engines")
+    skip_without("sglang")
     training = {"steps": 2, "checkpoint_every": 2, "sft": {"updates": 1, "checkpoints": [1]}}
     return run_sweep(
         tmp_path_factory.mktemp("sweep"), METHODS, engine={"sampler": "sglang"}, training=training,
