@@ -17,11 +17,13 @@ from rich.markup import escape
 from orchestrator.config import Experiment, Model, Setup
 from orchestrator.cores import cores_here
 from orchestrator.data.benchmarks import load_benchmark
+from orchestrator.engines import memory
 from orchestrator.engines.catalog import require_all
-from orchestrator.engines.memory import needs_gpu
+from orchestrator.engines.memory import GIB, needs_gpu
 from orchestrator.grading.grader import Grader
 from orchestrator.models import checkpoints, making
 from orchestrator.planning.numbers import counted
+from orchestrator.planning.rates import DEFAULT_GPU, GPUS
 from orchestrator.selection.study import Study
 from orchestrator.tracking.login import chosen_mode, server_url
 
@@ -55,6 +57,8 @@ def examine(study: Study | None, as_json: bool) -> int:
         checks.append(("placement", lambda: _placement(experiment)))
         for name, setup in experiment.setups.items():
             checks.append((f"{name} engine", partial(_engine, name, setup)))
+            if needs_gpu(setup):
+                checks.append((f"{name} GPU memory", partial(_gpu_memory, name, setup, experiment)))
             checks += _setup_checks(name, setup, experiment, runs)
         for name, setup in experiment.setups.items():  # last, since they may read for minutes
             checks.append((f"{name} training data", partial(_training_data, name, setup, experiment, runs)))
@@ -162,6 +166,28 @@ def _placement(experiment: Experiment) -> Finding:
 def _engine(name: str, setup: Setup) -> Finding:
     require_all(setup.engine)
     return Finding(f"{name} engine", "ok", f"{setup.engine.sampler} samples, {setup.engine.trainer} trains")
+
+
+def _gpu_memory(name: str, setup: Setup, experiment: Experiment) -> Finding:
+    """What a trial's engines take of a GPU: of the one that is here, else of the kind that a plan is made for."""
+    import torch
+
+    share = experiment.runtime.placement.gpu_share
+    gpu = GPUS[DEFAULT_GPU].part(share)
+    gib, where = gpu.gib, f"{gpu.title}, since none is here"
+    if torch.cuda.is_available():
+        gib, where = torch.cuda.mem_get_info()[1] / GIB * share, torch.cuda.get_device_name()
+    found = f"{gib:.0f} GiB ({where}); models, learner and workspace {memory.resident_gib(setup):.1f}"
+    if setup.engine.sampler == "sglang":
+        (both, tokens), training = memory.blending_gib(setup, gib), memory.static_gib(setup, gib)
+        found += f"\nSGLang takes {training:.1f} GiB of a trial for the student, {both:.1f} beside the teacher, whose"
+        found += (
+            f" caches hold {tokens:,} tokens, and {memory.static_gib(setup, gib, trains=False):.1f} of an evaluator"
+        )
+    else:
+        alone, blended = (memory.decode_batch(setup, experiment.runtime, gib, blending) for blending in (False, True))
+        found += f"\n{counted(alone, 'response')} of full length at once in a trial, {blended} beside the teacher"
+    return Finding(f"{name} GPU memory", "ok", found)
 
 
 def _setup_checks(

@@ -13,7 +13,7 @@ import yaml
 from orchestrator.cli import main
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import expand
-from tests.sweeps import TINY_SETUP, write_experiment
+from tests.sweeps import ROOT, TINY_SETUP, write_experiment
 
 
 @pytest.fixture(autouse=True)
@@ -125,3 +125,24 @@ def test_the_doctor_says_so_where_it_is_told_not_to(tmp_path: Path, capsys: pyte
     path = experiment(tmp_path, **{role: TINY_SETUP[role] | {"shape": LARGE} for role in ("student", "teacher")})
     _, out, _ = doctor(capsys, path, "runtime.placement.gpus=0")
     assert "fail placement: tiny on CPUs would take years: runtime.placement.gpus=1" in out.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("override", "line"),
+    [
+        ("engine.sampler=torch", "63 responses of full length at once in a trial, 27 beside the teacher"),
+        (
+            "engine.sampler=sglang",
+            "SGLang takes 28.8 GiB of a trial for the student, 32.6 beside the teacher, whose caches hold 98,125 "
+            "tokens, and 74.0 of an evaluator",
+        ),
+    ],
+)
+def test_memory_of_a_gpu_is_what_the_engines_will_take(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], override: str, line: str
+) -> None:
+    """By hand, GiB: weights 1.1 and 7.5, learner 10.0, workspace 6: 24.6; KV of a token 112 KiB and 256 KiB."""
+    _, out, _ = doctor(capsys, ROOT / "experiments" / "paper.yaml", override, "setups=[qwen3-0.6b]")
+    first = "ok   qwen3-0.6b GPU memory: 80 GiB (H100-80GB, since none is here); models, learner and workspace 24.6"
+    lines = out.splitlines()
+    assert lines[lines.index(first) + 1].strip() == line

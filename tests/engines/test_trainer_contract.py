@@ -7,6 +7,8 @@ implementation in float64. Models are opened anew in each test, the ranks once.
 from __future__ import annotations
 
 import importlib.util
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +30,9 @@ from orchestrator.policy.spec import Objective, TrustRegion
 from orchestrator.rollouts import Rollouts
 from orchestrator.workers.engines import job_of
 from tests import tiny
+from tests.engines.installed import skip_without
+from tests.engines.peak import MORE_LOGITS_BYTES
+from tests.sweeps import ROOT
 
 STEPS, TOP_K, WHOLE = 5, 4, 10_000
 # AdamW divides by the size of the gradient: the larger eps keeps rounding of near-zero gradients from growing.
@@ -261,3 +266,13 @@ def test_verl_scores_as_torch_does(engines: Engines, kind: Kind, pair: Path, sup
     for name, value in vars(scores.score(rollouts)).items():
         assert value.dtype == torch.float32
         torch.testing.assert_close(value, vars(expected)[name], atol=1e-5, rtol=0)
+
+
+@pytest.mark.engines
+@pytest.mark.parametrize("name", ["renormalized", "full"])
+def test_verl_holds_no_logits_of_all_tokens(tmp_path: Path, name: str) -> None:
+    """Four times the tokens take a fifth at most of what the logits of those that are added would."""
+    skip_without("verl")
+    command = [sys.executable, "-m", "tests.engines.peak", "verl", name, str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert 0 <= int(done.stdout.splitlines()[-1]) < MORE_LOGITS_BYTES / 5
