@@ -1,7 +1,8 @@
 """`python -m tests.engines.peak TRAINER OBJECTIVE FOLDER`: how much more memory four times the tokens take.
 
-Prints the bytes by which an update of them passes the peak of one before. A process of its own, since the peak of a process never falls again. The models have a vocabulary as large
-as Qwen3's and next to nothing else, so that tensors over it are what counts.
+Prints the bytes by which an update of them passes the peak of one before. A process of its own, since the peak of a
+process never falls again. The models have a vocabulary as large as Qwen3's and next to nothing else, so that tensors
+over it are what counts.
 """
 
 from __future__ import annotations
