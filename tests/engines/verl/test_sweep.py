@@ -71,4 +71,4 @@ def test_a_sweep_on_verl_from_submit_to_table_with_kills_midway(tmp_path: Path) 
     table = trb("table", experiment, "--runs", runs)
     assert table.returncode == 0, table.stderr
     assert "Vanilla" in table.stdout
-    assert "Trust" in table.stdout
+    assert "TRB" in table.stdout
