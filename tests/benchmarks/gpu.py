@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 import subprocess
 import sys
 import tempfile
@@ -219,11 +220,17 @@ def _all(small: bool, models: Path) -> int:
         if done.returncode == 0:
             results |= json.loads(done.stdout.splitlines()[-1]) | {f"{part}_s": time.perf_counter() - started}
         else:
-            failures[part] = (done.stderr.strip().splitlines() or ["no message"])[-1]
+            failures[part] = reason(done.stderr)
         print(f"gpu-proof: {part}: {failures.get(part, 'done')}", file=sys.stderr, flush=True)
     _show(results, failures)
     RESULTS.write_text(json.dumps({"results": results, "failures": failures}, indent=2) + "\n", encoding="utf-8")
     return 1 if failures else 0
+
+
+def reason(stderr: str) -> str:
+    """The line of an error that ends a part: libraries may say more after it while the process ends."""
+    lines = stderr.strip().splitlines() or ["no message"]
+    return next((line for line in reversed(lines) if re.match(r"[\w.]+(Error|Lost|NotFinite)\b", line)), lines[-1])
 
 
 def _show(results: dict[str, float], failures: dict[str, str]) -> None:
