@@ -1,5 +1,8 @@
 """The paper's sweep on a simulated cluster: `python -m tests.benchmarks.cluster [GPUS …]`; part of `make bench-scale`.
 
+`python -m tests.benchmarks.cluster packed` has the trials and evaluators of the smaller pair alone, one or two on a
+GPU: the pace of each is then what a plan makes of its share of memory, bandwidth and arithmetic.
+
 The decisions are the program's own (`sweep.schedule`, and the evaluators' choice of a slice); only time is made up.
 Every unit trains at the pace of the middle estimate for SGLang on H100s, and a slice takes as long as its responses do
 on average, each with some spread. Beside it stand waves, as the program ran until it had one long schedule: in each
@@ -12,6 +15,7 @@ import heapq
 import itertools
 import sys
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,6 +23,8 @@ import numpy as np
 from orchestrator.experiment import evaluation_protocol
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import Family, Unit, checkpoint_steps, expand, families
+from orchestrator.planning import as_json
+from orchestrator.planning.plan import make_plan
 from orchestrator.selection.pending_slices import preference
 from orchestrator.sweep.schedule import Evaluating, Schedule, SlicesLeft, Training, in_order
 from tests.benchmarks.paper_sweep import PAPER, SUCCESS
@@ -60,17 +66,21 @@ class FamilyRace:
 
 
 class Sweep:
-    """The sweep's work, the same for every schedule: hours of units and slices, drawn once."""
+    """The sweep's work, the same for every schedule: hours of units and slices, drawn once.
 
-    def __init__(self, budget: str, seed: int = 0):
-        experiment = load_experiment(PAPER, [f"evaluation.budget={budget}"])
+    `slower` is by how much training and sampling take longer than the middle estimate.
+    """
+
+    def __init__(self, budget: str, overrides: Sequence[str] = (), slower: tuple[float, float] = (1.0, 1.0)):
+        experiment = load_experiment(PAPER, [f"evaluation.budget={budget}", *overrides])
         self.experiment, self.units = experiment, expand(experiment)
-        self.rng = np.random.default_rng(seed)
+        self.rng = np.random.default_rng(0)
+        training, self.sampling = slower
         self.most = experiment.runtime.slice_responses
         spread = self.rng.lognormal(0, SPREAD, len(self.units))
         setups = experiment.setups
         self.hours = {
-            unit.id: TRAINING_H * unit.steps / setups[unit.setup].training.steps * each
+            unit.id: training * TRAINING_H * unit.steps / setups[unit.setup].training.steps * each
             for unit, each in zip(self.units, spread, strict=True)
         }
         self.races = [self._race(family, number) for number, family in enumerate(families(self.units))]
@@ -99,7 +109,7 @@ class Sweep:
         """The slices of some samples of a checkpoint."""
         count = -(-responses // self.most)
         spread = self.rng.lognormal(0, SPREAD, count)
-        return [Piece(unit, step, responses / count * RESPONSE_H * each, decides) for each in spread]
+        return [Piece(unit, step, responses / count * self.sampling * RESPONSE_H * each, decides) for each in spread]
 
     @property
     def longest_chain(self) -> float:
@@ -307,8 +317,28 @@ def measure(gpus: int, budget: str) -> tuple[Outcome, Outcome]:
     return Simulation(Sweep(budget), gpus).run(), waves(Sweep(budget), gpus)
 
 
+def packed() -> None:
+    """Print a line for each number of trials on a GPU, on 8 GPUs."""
+    hours = {}
+    for together in (1, 2):
+        only = ["setups=[qwen3-0.6b]", "engine.sampler=sglang"]
+        planned = as_json.totals(make_plan(load_experiment(PAPER, [*only, f"runtime.placement.gpus={1 / together}"])))
+        phases = {phase: seconds["mid"] for phase, seconds in planned["gpu_hours"].items()}
+        evaluating = phases.pop("evaluate") + phases.pop("rescore")
+        hours[together] = sum(phases.values()) * together, evaluating * together
+        training, sampling = (here / alone for here, alone in zip(hours[together], hours[1], strict=True))
+        found = Simulation(Sweep("adaptive", only, (training, sampling)), 8 * together).run()
+        print(
+            f"{together} on each of 8 GPUs: training × {training:.2f}, sampling × {sampling:.2f} on the clock; "
+            f"{found.makespan:.0f} h, ÷ bound {found.over_bound:.3f}, busy {found.busy:.1%}"
+        )
+
+
 def main() -> None:
     """Print a line for each cluster and budget."""
+    if sys.argv[1:] == ["packed"]:
+        packed()
+        return
     for gpus in map(int, sys.argv[1:] or ["8", "64"]):
         for budget in ("adaptive", "full"):
             for name, found in zip(("schedule", "waves"), measure(gpus, budget), strict=True):
