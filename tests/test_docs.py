@@ -33,6 +33,7 @@ from orchestrator.records.rundir import RunReader
 from tests.experiment.test_local_models import write_model
 from tests.policy import test_laws
 from tests.sweeps import ROOT, environment, write_experiment
+from tests.without_ray import made_here
 
 DOCS = ROOT / "docs"
 METHOD, SETUP, BENCHMARK = PAGES = [DOCS / f"add-a-{what}.md" for what in ("method", "setup", "benchmark")]
@@ -208,6 +209,8 @@ def test_the_example_of_a_method_needs_no_other_edit(tmp_path: Path, monkeypatch
     rows = {"vanilla": {}, "mixture": {"weight": [0.05, 0.2], "K": 2}}
     keys = {"training": {"steps": 4, "checkpoint_every": 4}, "evaluation": {"rescore": False}}
     files = [str(write_experiment(tmp_path, rows, **keys)), "--runs", str(tmp_path / "runs")]
+    same_models = load_experiment(write_experiment(tmp_path / "other", {"vanilla": {}}), [])
+    made_here(same_models, tmp_path / "runs")  # by a process that has imported torch
     commands = [
         ["plan", *files, "--json"],
         ["submit", *files],

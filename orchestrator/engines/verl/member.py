@@ -16,8 +16,8 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from orchestrator.engines.verl.messages import Answer, Failure, Progress, receive, send
-from orchestrator.engines.verl.rank import Rank
 from orchestrator.records import pulse
+from orchestrator.start_up import quick_imports
 
 PROGRESS_EVERY_S = 1.0
 
@@ -34,18 +34,22 @@ class Member:
     def run(self) -> None:
         """Make the rank that the first message describes, then the calls of all others."""
         message = self._messages.get()
-        rank = self._answer(Rank, *message)
+        with quick_imports():
+            from orchestrator.engines.verl.rank import Rank
+
+        rank = self._answer(Rank, *message, stays=True)
         while True:
             method, arguments = self._messages.get()
             self._answer(method, rank, *arguments)
 
-    def _answer(self, method: Any, *arguments: Any) -> Any:
+    def _answer(self, method: Any, *arguments: Any, stays: bool = False) -> Any:
+        """Call and say what came of it; a value that `stays` is not sent."""
         try:
             value = method(*arguments)
         except Exception as error:
             self._say(_failure(error))
             return None
-        self._say(Answer(None if isinstance(value, Rank) else value))
+        self._say(Answer(None if stays else value))
         return value
 
     def _say(self, message: Any) -> None:
