@@ -60,7 +60,8 @@ def _ray(address: str | None, options: dict[str, Any]) -> Iterator[None]:
         ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **options)
     except (ConnectionError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
-        raise UserError(f"--address: {address!r} — Ray could not be reached ({reason})") from None
+        right = "a Ray cluster that answers; RAY_AUTH_TOKEN must be its token, where it has one"
+        raise UserError(f"--address: {address!r} — {right} ({reason})") from None
     signal.signal(signal.SIGTERM, _interrupt)  # Ray has put a handler of its own there
     try:
         yield
