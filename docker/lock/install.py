@@ -53,6 +53,8 @@ def main() -> None:
                 pins, only_sglang = engine_pins(installed_version("torch") or "")
                 install_pins(pins.values())
                 if only_sglang:
+                    if found := [name for name in only_sglang if installed_version(name)]:
+                        uv("uninstall", *found)
                     install_pins(only_sglang.values(), "--target", str(SGLANG_ONLY))
     except subprocess.CalledProcessError as error:
         command = " ".join(map(str, error.cmd[:6]))
