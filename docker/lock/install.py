@@ -50,12 +50,7 @@ def main() -> None:
             if options.part == "dev":
                 install_pins(read_pins("dev").values())
             else:
-                pins, only_sglang = engine_pins(installed_version("torch") or "")
-                install_pins(pins.values())
-                if only_sglang:
-                    if found := [name for name in only_sglang if installed_version(name)]:
-                        uv("uninstall", *found)
-                    install_pins(only_sglang.values(), "--target", str(SGLANG_ONLY))
+                install_engines()
     except subprocess.CalledProcessError as error:
         command = " ".join(map(str, error.cmd[:6]))
         sys.exit(f"setup: {command} … failed for the reason above; the same command goes on from here")
@@ -77,6 +72,16 @@ def install_runtime(wanted: str) -> None:
         uv("uninstall", "torch")
     install_pins([pins.pop("setuptools")])  # builds what comes as source
     install_pins(pins.values())
+
+
+def install_engines() -> None:
+    """All that goes with the torch that is installed."""
+    pins, only_sglang = engine_pins(installed_version("torch") or "")
+    install_pins(pins.values())
+    if only_sglang:
+        if found := [name for name in only_sglang if installed_version(name)]:
+            uv("uninstall", *found)
+        install_pins(only_sglang.values(), "--target", str(SGLANG_ONLY))
 
 
 def engine_pins(torch: str) -> tuple[dict[str, str], dict[str, str]]:
