@@ -23,7 +23,7 @@ from orchestrator.engines.memory import GIB, needs_gpu
 from orchestrator.grading.grader import Grader
 from orchestrator.models import checkpoints, making
 from orchestrator.planning.numbers import counted
-from orchestrator.planning.rates import DEFAULT_GPU, GPUS
+from orchestrator.planning.rates import DEFAULT_GPU, GPUS, RATES
 from orchestrator.selection.study import Study
 from orchestrator.tracking.login import chosen_mode, server_url
 
@@ -178,12 +178,14 @@ def _gpu_memory(name: str, setup: Setup, experiment: Experiment) -> Finding:
     if torch.cuda.is_available():
         gib, where = torch.cuda.mem_get_info()[1] / GIB * share, torch.cuda.get_device_name()
     found = f"{gib:.0f} GiB ({where}); models, learner and workspace {memory.resident_gib(setup):.1f}"
-    if setup.engine.sampler == "sglang":
+    rates = RATES[setup.engine.sampler]
+    if rates.continuous:  # a serving engine, whose cache stays
         (both, tokens), training = memory.blending_gib(setup, gib), memory.static_gib(setup, gib)
-        found += f"\nSGLang takes {training:.1f} GiB of a trial for the student, {both:.1f} beside the teacher, whose"
         found += (
-            f" caches hold {tokens:,} tokens, and {memory.static_gib(setup, gib, trains=False):.1f} of an evaluator"
+            f"\n{rates.title} takes {training:.1f} GiB of a trial for the student, {both:.1f} beside the teacher, whose"
         )
+        evaluating = memory.static_gib(setup, gib, trains=False)
+        found += f" caches hold {tokens:,} tokens, and {evaluating:.1f} of an evaluator"
     else:
         alone, blended = (memory.decode_batch(setup, experiment.runtime, gib, blending) for blending in (False, True))
         found += f"\n{counted(alone, 'response')} of full length at once in a trial, {blended} beside the teacher"

@@ -3,7 +3,7 @@
     python -m tests.benchmarks.engines_quickstart [KEY=VALUE …]
 
 Overrides come after those that reduce it. The results are in a folder that is printed at the end, with the seconds.
-Wants `make setup-engines`, and a quarter of an hour of two cores: without a GPU SGLang starts in half a minute, and
+Wants `make setup-engines`, and five minutes of two idle cores: without a GPU SGLang starts in half a minute, and
 each process that samples has an engine of its own.
 """
 

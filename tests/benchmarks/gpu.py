@@ -8,6 +8,7 @@ is not installed. `--small` runs the same code on small models on whatever devic
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import math
 import re
@@ -28,12 +29,11 @@ from orchestrator.engines.torch.attention import attention_for
 from orchestrator.engines.torch.causal import CausalModel, best_device
 from orchestrator.engines.torch.trainer import TorchTrainer
 from orchestrator.policy import trust_region
-from orchestrator.policy.randomness import SequenceKey
 from orchestrator.policy.spec import Objective
-from orchestrator.rollouts import Request, Rollouts, TeacherScores
+from orchestrator.rollouts import Rollouts, TeacherScores
 from tests.benchmarks.bench import bisection
-from tests.benchmarks.decoding import CPU, EPSILON, TOP_K, Workload, once, random_model, ratios, synchronize
-from tests.benchmarks.gpu_engines import engine_parts
+from tests.benchmarks.decoding import CPU, EPSILON, Workload, once, random_model, ratios, synchronize
+from tests.benchmarks.gpu_engines import engine_parts, made_up
 from tests.benchmarks.gpu_scale import SMALL, SMALL_VOCABULARY, Scale, scale
 
 TARGETS = {"blend_vs_vanilla": 1.3, "blend_vs_lockstep": 0.6}
@@ -144,24 +144,7 @@ def _length(size: Scale) -> int:
 def _batch(size: Scale) -> tuple[Rollouts, TeacherScores]:
     """One finished rollout of full length with made-up teacher scores."""
     prompt = _length(size) // 8
-    count = _length(size) - prompt
-    shape = (1, count)
-    support = torch.randint(0, size.vocabulary - 2, (*shape, TOP_K))
-    rollouts = Rollouts(
-        requests=[Request(tuple(range(prompt)), SequenceKey(0, 0, 0, 0, 0))],
-        tokens_BT=support[..., 0],
-        lengths_B=torch.tensor([count]),
-        truncated_B=torch.tensor([True]),
-        student_BT=torch.zeros(shape),
-        behavior_BT=torch.zeros(shape),
-        support_ids_BTK=support,
-        teacher=None,
-        measured={},
-        speculation={},
-    )
-    log_q = torch.randn(*shape, TOP_K, dtype=torch.float32).log_softmax(-1) - 0.01
-    nothing = torch.zeros(shape)
-    return rollouts, TeacherScores(support_BTK=log_q, token_BT=nothing, entropy_BT=nothing, overlap_BT=nothing)
+    return made_up(dataclasses.replace(size, rows=1, prompt=prompt, new_tokens=_length(size) - prompt))
 
 
 def _learner_step(student: CausalModel, size: Scale) -> Callable[[], object]:
@@ -224,7 +207,7 @@ def _all(small: bool, models: Path) -> int:
         print(f"gpu-proof: {part}: {failures.get(part, 'done')}", file=sys.stderr, flush=True)
     _show(results, failures)
     RESULTS.write_text(json.dumps({"results": results, "failures": failures}, indent=2) + "\n", encoding="utf-8")
-    return 1 if failures else 0
+    return 1 if failures or results.get("tests_failed") else 0
 
 
 def reason(stderr: str) -> str:
