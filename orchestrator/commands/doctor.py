@@ -177,9 +177,12 @@ def _gpu_memory(name: str, setup: Setup, experiment: Experiment) -> Finding:
     gib, where = gpu.gib, f"{gpu.title}, since none is here"
     if torch.cuda.is_available():
         gib, where = torch.cuda.mem_get_info()[1] / GIB * share, torch.cuda.get_device_name()
-    found = f"{gib:.0f} GiB ({where}); models, learner and workspace {memory.resident_gib(setup):.1f}"
+    found = (
+        f"{gib:.0f} GiB ({where}); {memory.resident_gib(setup):.1f} for models and workspace while sampling, "
+        f"{memory.learning_gib(setup):.1f} with the learner"
+    )
     rates = RATES[setup.engine.sampler]
-    if rates.continuous:  # a serving engine, whose cache stays
+    if rates.continuous:
         (both, tokens), training = memory.blending_gib(setup, gib), memory.static_gib(setup, gib)
         found += (
             f"\n{rates.title} takes {training:.1f} GiB of a trial for the student, {both:.1f} beside the teacher, whose"

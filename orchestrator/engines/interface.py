@@ -44,7 +44,8 @@ class Job:
 
     `initial` is the student that sampling and training start from, which stops as `stops_as` does. `steps` are those
     of the whole training; a job that does not train has none, needs no teacher, and keeps no memory free for them.
-    `ranks` is over how many processes an engine that can shards the models that score and learn.
+    `ranks` is over how many processes an engine that can shards the models that score and learn. Roles that share a GPU
+    take turns on it (`takes_turns`): each gives back the memory that it needs only for its own work.
     """
 
     setup: Setup
@@ -55,6 +56,7 @@ class Job:
     trains: bool = True
     stops_as: Owner = "student"
     ranks: int = 1
+    takes_turns: bool = False
 
 
 @dataclass(frozen=True)

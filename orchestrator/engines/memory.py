@@ -4,13 +4,15 @@ GiB (2³⁰ bytes), for n sequences of full length (longest prompt + longest res
 
     generation, student alone   W_S + n·KV_S                     (paper, Appendix "Efficiency Analysis")
     generation, blending        W_S + W_Q + n·(KV_S + KV_Q)      (same)
-    resident                    W_S + W_Q + learner state + workspace: everything stays on the GPU, since a trial of
-                                one GPU scores every step with the teacher; an evaluator: W_S + workspace. While
-                                blending W_Q once more, where the engine that blends is not the one that scores
-    peak                        resident + the KV caches of generation
-    sequences at once           ⌊(GPU − resident) ÷ KV of a sequence⌋
+    resident                    W_S + W_Q + workspace: what stays while sequences are decoded, since the teacher either
+                                decodes too or scores them next; an evaluator: W_S + workspace
+    learning                    resident + learner state, which lies in the host's memory while others work
+    peak                        the larger of learning and resident + the KV caches of generation
+    sequences at once           ⌊(GPU − resident) ÷ KV of a sequence⌋; none where learning does not fit
 
-Activations of scoring and learning (`runtime.micro_batch_tokens`) are not in it: they come when KV caches are gone.
+Roles that share a GPU take turns: caches are given back before the teacher scores and the learner comes, and the
+teacher is there once, with the engine that blends or with the one that scores. Activations of scoring and learning
+(`runtime.micro_batch_tokens`) are not in it: they come when KV caches are gone.
 """
 
 from __future__ import annotations
@@ -20,7 +22,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from orchestrator.config import Model, Runtime, Setup, Shape, Training
-from orchestrator.engines.catalog import sampler_of
 from orchestrator.errors import UserError
 
 GIB = 2**30
@@ -62,6 +63,7 @@ class Memory:
     sequences_decoded_evaluation: int  # at the evaluation's length
     generation_vanilla: float
     generation_blending: float
+    learning: float
     peak_vanilla: float
     peak_blending: float
     sequences_at_once_vanilla: int  # on the GPU of this size; 0: does not fit
@@ -120,7 +122,7 @@ def decode_batch(
         return CPU_BATCH
     fitting = sequences_that_fit(setup, gpu_gib, blending, max_tokens, trains)
     if fitting == 0:
-        raise too_small(setup, gpu_gib, blending, max_tokens, resident_gib(setup, trains, blending=blending))
+        raise too_small(setup, gpu_gib, blending, max_tokens, trains)
     return fitting
 
 
@@ -128,55 +130,54 @@ def sequences_that_fit(
     setup: Setup, gpu_gib: float, blending: bool, max_tokens: int | None = None, trains: bool = True
 ) -> int:
     """Sequences of full length whose KV caches fit beside what is resident; arguments as for `decode_batch`."""
-    free = max(0.0, gpu_gib - resident_gib(setup, trains, blending=blending))
+    if trains and learning_gib(setup) > gpu_gib:
+        return 0
+    free = max(0.0, gpu_gib - resident_gib(setup, trains))
     return math.floor(free / kv_gib(setup, blending, max_tokens))
 
 
-def resident_gib(setup: Setup, trains: bool = True, learner: bool = True, blending: bool = False) -> float:
-    """GiB that stay on the GPU while decoding; see the module's formulas. Not `learner`: its state is elsewhere."""
-    student = decoder(setup.student, setup).weight_bytes / GIB
-    if not trains:
-        return student + WORKSPACE_GIB
-    teacher = decoder(setup.teacher, setup).weight_bytes / GIB
-    if blending and sampler_of(setup.engine.sampler, teacher_decodes=True) != setup.engine.trainer:
-        teacher *= 2
-    return student + teacher + (learner_gib(setup) if learner else 0.0) + WORKSPACE_GIB
+def resident_gib(setup: Setup, trains: bool = True) -> float:
+    """GiB that stay on the GPU while sequences are decoded; see the module's formulas."""
+    student, teacher = (decoder(model, setup).weight_bytes / GIB for model in (setup.student, setup.teacher))
+    return student + (teacher if trains else 0.0) + WORKSPACE_GIB
+
+
+def learning_gib(setup: Setup) -> float:
+    """GiB on the GPU while the student learns, without activations; see the module's formulas."""
+    return resident_gib(setup) + learner_gib(setup)
 
 
 def static_gib(
     setup: Setup, gpu_gib: float, trains: bool = True, owner: Literal["student", "teacher"] = "student"
 ) -> float:
-    """GiB of the GPU that a serving engine takes for good: the weights of the model it samples, and KV cache.
+    """GiB of the GPU that a serving engine takes: the weights of the model it samples, and all that is left for KV.
 
-    An evaluator's engine takes all but the workspace. In a trial the cache gets half of what weights, learner and
-    workspace leave: the engine keeps it while teacher and learner work, whose activations take the other half.
     Raises UserError if the cache does not hold one sequence of full length.
     """
     model = setup.student if owner == "student" else setup.teacher
-    weights, resident = decoder(model, setup).weight_bytes / GIB, resident_gib(setup, trains)
-    # A teacher that answers prompts is there a second time: the scorer's copy is not used in that stage.
-    resident += weights if owner == "teacher" else 0.0
+    weights = decoder(model, setup).weight_bytes / GIB
+    # A teacher that answers prompts is alone: nothing is scored in that stage, and no student sampled.
+    resident = resident_gib(setup, trains) if owner == "student" else weights + WORKSPACE_GIB
     limit = max(setup.training.max_response_tokens, setup.evaluation.max_response_tokens)
-    cache = max(0.0, gpu_gib - resident) * (0.5 if trains else 1.0)
-    if cache < kv_gib(setup, False, limit):
-        raise too_small(setup, gpu_gib, False, limit, resident)
-    return weights + cache
+    return weights + _cache_gib(setup, gpu_gib, resident, False, limit, trains)
 
 
-def blending_gib(setup: Setup, gpu_gib: float, trains: bool = True) -> tuple[float, int]:
+def blending_gib(setup: Setup, gpu_gib: float) -> tuple[float, int]:
     """As `static_gib`, for an engine of student and teacher; and the tokens that the caches of both hold.
 
-    The teacher is there a second time where another process scores with it.
     Raises UserError if the caches do not hold one sequence of full length.
     """
     student, teacher = decoder(setup.student, setup), decoder(setup.teacher, setup)
-    weights = (student.weight_bytes + teacher.weight_bytes) / GIB
-    resident = resident_gib(setup, trains) + teacher.weight_bytes / GIB
-    cache = max(0.0, gpu_gib - resident) * (0.5 if trains else 1.0)
-    limit = setup.training.max_response_tokens
-    if cache < kv_gib(setup, True, limit):
-        raise too_small(setup, gpu_gib, True, limit, resident)
-    return weights + cache, int(cache * GIB / (student.kv_bytes + teacher.kv_bytes))
+    cache = _cache_gib(setup, gpu_gib, resident_gib(setup), True, setup.training.max_response_tokens, trains=True)
+    tokens = int(cache * GIB / (student.kv_bytes + teacher.kv_bytes))
+    return (student.weight_bytes + teacher.weight_bytes) / GIB + cache, tokens
+
+
+def _cache_gib(setup: Setup, gpu_gib: float, resident: float, blending: bool, limit: int, trains: bool) -> float:
+    """GiB for KV caches beside what is `resident`; UserError if one sequence of full length does not fit."""
+    if gpu_gib - resident < kv_gib(setup, blending, limit) or (trains and learning_gib(setup) > gpu_gib):
+        raise too_small(setup, gpu_gib, blending, limit, trains)
+    return gpu_gib - resident
 
 
 def cpu_cache_tokens(setup: Setup, context: int, owner: Literal["student", "teacher"] = "student") -> int:
@@ -201,13 +202,17 @@ def kv_gib(setup: Setup, blending: bool, max_tokens: int | None = None) -> float
     return sum(length * decoder(model, setup).kv_bytes for model in models) / GIB
 
 
-def too_small(setup: Setup, gpu_gib: float, blending: bool, max_tokens: int | None, resident: float) -> UserError:
-    """What is wrong with a GPU that holds no sequence of full length beside what is `resident`, in GiB."""
-    needed = resident + kv_gib(setup, blending, max_tokens)
+def too_small(setup: Setup, gpu_gib: float, blending: bool, max_tokens: int | None, trains: bool = True) -> UserError:
+    """What is wrong with a GPU that holds no sequence of full length, or not the student that learns."""
+    decoding = resident_gib(setup, trains) + kv_gib(setup, blending, max_tokens)
+    learning = learning_gib(setup) if trains else 0.0
+    what = f"for one sequence of full length{' while blending' if blending else ''}"
+    fewer = "fewer prompt or response tokens, or a runtime.rollout_batch of your own"
+    if learning > decoding:
+        what, fewer = "while the student learns", "a trainer over several GPUs, or a smaller pair"
     return UserError(
-        f"GPU memory: {gpu_gib:.1f} GiB — at least {needed:.1f} GiB for one sequence of full length"
-        f"{' while blending' if blending else ''} ({setup.title}): a larger GPU, fewer prompt or response tokens, "
-        "or a runtime.rollout_batch of your own"
+        f"GPU memory: {gpu_gib:.1f} GiB — at least {max(decoding, learning):.1f} GiB {what} ({setup.title}): "
+        f"a larger GPU, {fewer}"
     )
 
 
@@ -215,7 +220,7 @@ def memory(setup: Setup, runtime: Runtime, gpu_gib: float) -> Memory:
     """Memory of a trial with all its roles on one GPU, and of an evaluator, which holds the student alone."""
     w_s, w_q = (decoder(model, setup).weight_bytes / GIB for model in (setup.student, setup.teacher))
     kv_s, kv_both, resident = kv_gib(setup, False), kv_gib(setup, True), resident_gib(setup)
-    resident_blending = resident_gib(setup, blending=True)
+    learning = learning_gib(setup)
     limit, most = setup.evaluation.max_response_tokens, sequences_per_step(setup.training)
     fits_alone, fits_blending = (sequences_that_fit(setup, gpu_gib, blending) for blending in (False, True))
     wanted = runtime.rollout_batch  # not `decode_batch`: an experiment without blending may have no room for it
@@ -232,8 +237,9 @@ def memory(setup: Setup, runtime: Runtime, gpu_gib: float) -> Memory:
         sequences_decoded_evaluation=wanted or sequences_that_fit(setup, gpu_gib, False, limit, trains=False),
         generation_vanilla=w_s + alone * kv_s,
         generation_blending=w_s + w_q + blending * kv_both,
-        peak_vanilla=resident + alone * kv_s,
-        peak_blending=resident_blending + blending * kv_both,
+        learning=learning,
+        peak_vanilla=max(learning, resident + alone * kv_s),
+        peak_blending=max(learning, resident + blending * kv_both),
         sequences_at_once_vanilla=fits_alone,
         sequences_at_once_blending=fits_blending,
     )

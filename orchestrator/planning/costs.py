@@ -30,6 +30,7 @@ from orchestrator.engines.memory import (
     decoder,
     resident_gib,
     sequences_per_step,
+    sequences_that_fit,
     too_small,
 )
 from orchestrator.planning.evaluation_cost import evaluation_generations
@@ -157,12 +158,11 @@ class SetupCosts:
         rates = RATES[self.engine]
         if not rates.continuous or self.runtime.rollout_batch is not None:
             return decode_batch(self.setup, self.runtime, self.gpu.gib, blending, lengths.limit, trains)
-        held = resident_gib(self.setup, trains, learner=rates.learner_stays, blending=blending)
+        if sequences_that_fit(self.setup, self.gpu.gib, blending, lengths.limit, trains) == 0:
+            raise too_small(self.setup, self.gpu.gib, blending, lengths.limit, trains)
         models = (self.student, self.teacher) if blending else (self.student,)
         cache_of_token = sum(model.kv_bytes for model in models) / GIB
-        free = self.gpu.gib - held
-        if free < cache_of_token * (lengths.limit + self.setup.training.max_prompt_tokens):
-            raise too_small(self.setup, self.gpu.gib, blending, lengths.limit, held)
+        free = self.gpu.gib - resident_gib(self.setup, trains)
         return math.floor(free / (cache_of_token * lengths.context))
 
     def decode_seconds(

@@ -58,7 +58,6 @@ class Rates:
     A decode step moves the KV cache `cache_passes` times, and `head_passes` times more for each query head that shares
     a key–value head. An engine with `continuous` batching gives the place of a response that ended to the next one, and
     holds as many as fit at their mean context; otherwise a batch of full-length places runs until its longest ends.
-    `learner_stays`: the learner's state stays on the GPU while responses are decoded.
     """
 
     title: str  # as people write its name
@@ -73,7 +72,6 @@ class Rates:
     cache_passes: int
     head_passes: Range
     continuous: bool
-    learner_stays: bool
 
 
 # Allowances that nothing published covers. A step passes on 1.2 to 3.4 GB of weights and grades 256 responses.
@@ -100,7 +98,6 @@ RATES: Mapping[str, Rates] = MappingProxyType(
             cache_passes=3,  # copied to append (read, written), read by attention
             head_passes=Range(0.0, 1.0, 2.0),  # under a padding mask each query head gets its own copy
             continuous=False,
-            learner_stays=True,
         ),
         # Decoding of a small model with grouped queries is bound by reading the KV cache:
         # tokens/s = η · bandwidth ÷ (KV bytes of a token · c̄ + weight bytes ÷ rows).
@@ -122,7 +119,6 @@ RATES: Mapping[str, Rates] = MappingProxyType(
             cache_passes=1,
             head_passes=Range.exactly(0.0),
             continuous=True,
-            learner_stays=False,
         ),
     }
 )

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from functools import lru_cache
 
 from orchestrator.engines.memory import sequences_per_step
-from orchestrator.errors import UserError
 from orchestrator.experiment.units import Family, Unit, families
 from orchestrator.planning.costs import PHASES, TRAINING_PHASES
 from orchestrator.planning.evaluation_cost import (
@@ -126,7 +124,7 @@ def with_total(parts: list[Hours]) -> Hours | None:
 
 
 def on_engines(plan: Plan) -> dict[str, Plan]:
-    """The plan as if all setups sampled with one engine, for each engine with rates whose models fit on the GPU.
+    """The plan as if all setups sampled with one engine, for each engine with rates. Memory is the same on all.
 
     Empty where no GPU is used.
     """
@@ -137,8 +135,7 @@ def on_engines(plan: Plan) -> dict[str, Plan]:
         if all(costs.engine == engine for costs in plan.costs.values()):
             plans[engine] = plan
             continue
-        with suppress(UserError):  # not even one sequence fits beside what this engine keeps on the GPU
-            plans[engine] = make_plan(plan.experiment, units, plan.done, plan.measured, engine, plan.gpu.name)
+        plans[engine] = make_plan(plan.experiment, units, plan.done, plan.measured, engine, plan.gpu.name)
     return plans
 
 

@@ -167,8 +167,9 @@ def _memory_table(memories: dict[str, Memory], gpu_gib: float) -> Table:
         "sequences decoded at once, evaluation": "sequences_decoded_evaluation",
         "generation W_S + n·KV_S": "generation_vanilla",
         "generation W_S + W_Q + n·(KV_S + KV_Q)": "generation_blending",
-        "peak, all on the GPU, student alone": "peak_vanilla",
-        "peak, all on the GPU, blending": "peak_blending",
+        "learning: both models, learner, workspace": "learning",
+        "peak, student alone": "peak_vanilla",
+        "peak, blending": "peak_blending",
         f"sequences that fit in {gpu_gib:g} GiB, student alone": "sequences_at_once_vanilla",
         f"sequences that fit in {gpu_gib:g} GiB, blending": "sequences_at_once_blending",
     }

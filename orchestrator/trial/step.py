@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,6 +36,7 @@ class TrainingStep:
     data: TrainingSet
     tokenizer: PreTrainedTokenizerBase
     grader: Grader
+    start: Callable[..., None]  # `training_loop.Trial.start`
     place: Mapping[str, Any] = field(default_factory=dict)  # where the learner works
 
     def take(self, step: int) -> None:
@@ -63,6 +64,8 @@ class TrainingStep:
         scores, scored = None, None
         if not unit.is_supervised:
             if digest.scores is None:
+                self.start(step, teacher=roles.teacher)
+                clock.skip()
                 scores, scored = roles.teacher.score(rollouts)
             clock.lap(SCORE)
         texts, rewards = self.rewards(requests, digest, prompts)
@@ -141,6 +144,10 @@ class Clock:
 
     def __init__(self) -> None:
         self.laps: dict[str, float] = {}
+        self._last = time.monotonic()
+
+    def skip(self) -> None:
+        """What was done since the last lap is nobody's."""
         self._last = time.monotonic()
 
     def lap(self, name: str) -> None:

@@ -55,15 +55,19 @@ class Trial:
         self.run.log.line(f"training from step {self.run.next_step} of {self.unit.steps}")
         data = load_training_set(self.setup, self.spec.data_dir, self.tokenizer)
         self.run.describe_data(data.counts())
-        self.start(learner=self.roles.learner, teacher=self.roles.teacher)
-        if self.unit.is_trial:
-            self.start(rollout=self.roles.rollout)
+        self.start(self.run.next_step, learner=self.roles.learner)
+        if self.unit.is_supervised:
+            self.start(self.run.next_step, teacher=self.roles.teacher)
+        else:  # the teacher comes up with the first step that it scores: blended ones bring their scores
+            self.start(self.run.next_step, rollout=self.roles.rollout)
         if self.run.next_step:
             self.roles.learner.restore(self.run.checkpoint_path(self.run.next_step))
         checkpoints = checkpoint_steps(self.unit, self.setup)
         with Grader(deadline_s=self.spec.runtime.grader_deadline_s) as grader:
             place = self.roles.learner.place()
-            training_step = TrainingStep(self.spec, self.run, self.roles, data, self.tokenizer, grader, place)
+            training_step = TrainingStep(
+                self.spec, self.run, self.roles, data, self.tokenizer, grader, self.start, place
+            )
             for k in range(self.run.next_step, self.unit.steps):
                 self.run.log.enter(TRAINING)
                 training_step.take(k)
@@ -73,14 +77,14 @@ class Trial:
                     self.run.log.line(f"checkpoint of step {k + 1} of {self.unit.steps}")
                     yield k + 1
 
-    def start(self, **roles: Rollout | Teacher | Learner) -> None:
-        """Bring up those of `roles` that are not up yet, so that no step is charged for it."""
+    def start(self, step: int, **roles: Rollout | Teacher | Learner) -> None:
+        """Bring up those of `roles` that are not up yet for step `step`, which is not charged for it."""
         for name, role in roles.items():
             if name not in self.started:
                 begun = time.monotonic()
-                role.start()
+                role.start(step)
                 seconds = round(time.monotonic() - begun, 3)
-                row = {"step": self.run.next_step, "phase": START, "role": name, "seconds": seconds}
+                row = {"step": step, "phase": START, "role": name, "seconds": seconds}
                 place = role.place()
                 self.run.append_timing(row | place)
                 if place["process"] != os.getpid():  # else the attempt's first line says it

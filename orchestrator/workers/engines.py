@@ -5,7 +5,7 @@ from __future__ import annotations
 from orchestrator.engines.catalog import open_engine, sampler_of
 from orchestrator.engines.interface import Engine, Job, Sampler, Scorer, Trainer
 from orchestrator.policy.spec import Behavior
-from orchestrator.workers.placement import ranks
+from orchestrator.workers.placement import ranks, shares_gpu
 from orchestrator.workers.spec import WorkerSpec
 
 
@@ -51,4 +51,12 @@ class Engines:
 def job_of(spec: WorkerSpec) -> Job:
     """What a unit's engines are opened for."""
     unit = spec.unit
-    return Job(spec.setup, spec.runtime, spec.initial, spec.teacher, unit.steps, ranks=ranks(unit.placement))
+    return Job(
+        spec.setup,
+        spec.runtime,
+        spec.initial,
+        spec.teacher,
+        unit.steps,
+        ranks=ranks(unit.placement),
+        takes_turns=shares_gpu(unit.placement),
+    )

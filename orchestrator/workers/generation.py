@@ -30,10 +30,10 @@ class RolloutWorker:
         self._weights: WeightsRef | None = None  # what to sample from
         self._loaded: WeightsRef | None = None  # what the sampler has
 
-    def start(self) -> None:
-        """Load the models that the unit's first step samples with."""
+    def start(self, step: int) -> None:
+        """Load the models that step `step` samples with."""
         unit = self._spec.unit
-        behavior = behavior_at(unit.method, unit.knobs, 0)
+        behavior = behavior_at(unit.method, unit.knobs, step)
         self._sampler_for(behavior).start(teacher=behavior.needs_teacher)
 
     def load(self, weights: WeightsRef) -> None:

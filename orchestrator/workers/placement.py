@@ -32,6 +32,11 @@ def evaluator_bundles(placement: Placement) -> list[dict[str, float]]:
     return bundles(replace(placement, mode="inline"))
 
 
+def shares_gpu(placement: Placement) -> bool:
+    """Whether the roles of a trial work on the same GPU, one after the other."""
+    return placement.gpus > 0 and placement.mode != "split"
+
+
 def ranks(placement: Placement) -> int:
     """Over how many processes the one that trains can shard a model: one for each GPU that it has, else for each core.
 

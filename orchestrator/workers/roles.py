@@ -59,8 +59,8 @@ class Rollout:
 
     transport: Transport
 
-    def start(self) -> None:
-        self.transport.call("rollout", RolloutWorker.start).get()
+    def start(self, step: int) -> None:
+        self.transport.call("rollout", RolloutWorker.start, step).get()
 
     def place(self) -> dict[str, Any]:
         return self.transport.call("rollout", _place_of).get()
@@ -78,7 +78,8 @@ class Teacher:
 
     transport: Transport
 
-    def start(self) -> None:
+    def start(self, step: int) -> None:
+        """The same, whatever step it starts at."""
         self.transport.call("teacher", TeacherWorker.start).get()
 
     def place(self) -> dict[str, Any]:
@@ -97,7 +98,8 @@ class Learner:
 
     transport: Transport
 
-    def start(self) -> None:
+    def start(self, step: int) -> None:
+        """The same, whatever step it starts at."""
         self.transport.call("learner", LearnerWorker.start).get()
 
     def place(self) -> dict[str, Any]:

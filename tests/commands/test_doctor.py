@@ -130,10 +130,10 @@ def test_the_doctor_says_so_where_it_is_told_not_to(tmp_path: Path, capsys: pyte
 @pytest.mark.parametrize(
     ("override", "line"),
     [
-        ("engine.sampler=torch", "63 responses of full length at once in a trial, 27 beside the teacher"),
+        ("engine.sampler=torch", "74 responses of full length at once in a trial, 32 beside the teacher"),
         (
             "engine.sampler=sglang",
-            "SGLang takes 28.8 GiB of a trial for the student, 32.6 beside the teacher, whose caches hold 98,125 "
+            "SGLang takes 66.5 GiB of a trial for the student, 74.0 beside the teacher, whose caches hold 267,867 "
             "tokens, and 74.0 of an evaluator",
         ),
     ],
@@ -141,8 +141,11 @@ def test_the_doctor_says_so_where_it_is_told_not_to(tmp_path: Path, capsys: pyte
 def test_memory_of_a_gpu_is_what_the_engines_will_take(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], override: str, line: str
 ) -> None:
-    """By hand, GiB: weights 1.1 and 7.5, learner 10.0, workspace 6: 24.6; KV of a token 112 KiB and 256 KiB."""
+    """By hand, GiB: weights 1.1 and 7.5, workspace 6, learner 10.0; KV of a token 112 KiB and 256 KiB."""
     _, out, _ = doctor(capsys, ROOT / "experiments" / "paper.yaml", override, "setups=[qwen3-0.6b]")
-    first = "ok   qwen3-0.6b GPU memory: 80 GiB (H100-80GB, since none is here); models, learner and workspace 24.6"
+    first = (
+        "ok   qwen3-0.6b GPU memory: 80 GiB (H100-80GB, since none is here); "
+        "14.6 for models and workspace while sampling, 24.6 with the learner"
+    )
     lines = out.splitlines()
     assert lines[lines.index(first) + 1].strip() == line

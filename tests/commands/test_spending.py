@@ -35,7 +35,7 @@ def confirm(path: Path, runs: Path, yes: bool = False) -> None:
 
 def test_in_a_pipe_only_yes_spends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
-    with pytest.raises(UserError, match=r"submit: 197,000 – 334,000 GPU-hours are planned .* — --yes to spend them"):
+    with pytest.raises(UserError, match=r"submit: 191,000 – 317,000 GPU-hours are planned .* — --yes to spend them"):
         confirm(PAPER, tmp_path)
     confirm(PAPER, tmp_path, yes=True)
 

@@ -8,12 +8,12 @@ from orchestrator.config import Runtime, Setup
 from orchestrator.engines.memory import (
     WORKSPACE_GIB,
     Memory,
+    blending_gib,
     cpu_cache_tokens,
     decode_batch,
+    learning_gib,
     memory,
     parameters,
-    resident_gib,
-    sequences_that_fit,
     static_gib,
 )
 from orchestrator.errors import UserError
@@ -33,7 +33,8 @@ DERIVED = Runtime()
 # qwen3-1.7b: weights 2 bytes, learner 4 + 8 + 4 + 2 bytes for each parameter; KV of a token 2 × layers × 8 × 128 × 2.
 W_S, W_Q = 2 * 1_720_574_976 / GIB, 2 * 8_190_735_360 / GIB
 LEARNER = 18 * 1_720_574_976 / GIB
-RESIDENT = W_S + W_Q + LEARNER + 6
+RESIDENT = W_S + W_Q + 6
+LEARNING = RESIDENT + LEARNER
 
 
 def setup(*overrides: str, name: str = "qwen3-1.7b") -> Setup:
@@ -60,9 +61,11 @@ def test_memory_of_a_trial() -> None:
     assert (found.sequences_decoded_vanilla, found.sequences_decoded_blending) == (8, 8)
     assert found.generation_vanilla == pytest.approx(W_S + 8 * 0.875)
     assert found.generation_blending == pytest.approx(W_S + W_Q + 8 * 2.0)
-    assert found.peak_vanilla == pytest.approx(RESIDENT + 8 * 0.875)
-    assert found.peak_blending == pytest.approx(RESIDENT + 8 * 2.0)
-    assert (found.sequences_at_once_vanilla, found.sequences_at_once_blending) == (30, 13)
+    assert found.learning == found.peak_vanilla == found.peak_blending == pytest.approx(LEARNING)
+    assert (found.sequences_at_once_vanilla, found.sequences_at_once_blending) == (63, 27)
+    many = of_trial(rollout_batch=40)
+    assert many.peak_vanilla == pytest.approx(RESIDENT + 40 * 0.875)
+    assert many.peak_blending == pytest.approx(RESIDENT + 40 * 2.0)
 
 
 @pytest.mark.parametrize("name", ["qwen3-1.7b", "qwen3-0.6b"])
@@ -89,18 +92,18 @@ def test_no_more_sequences_are_decoded_than_a_step_has() -> None:
 @pytest.mark.parametrize(
     ("gpu_gib", "blending", "max_tokens", "trains", "sequences"),
     [
-        (80.0, False, None, True, 30),  # (80 − 53.30) ÷ 0.875 = 30.5
-        (80.0, True, None, True, 13),  # (80 − 53.30) ÷ 2 = 13.3
-        (80.0, False, 8192, True, 27),  # evaluation: 1024 + 8192 tokens, 26.70 ÷ 0.984 = 27.1
+        (80.0, False, None, True, 63),  # (80 − 24.46) ÷ 0.875 = 63.5
+        (80.0, True, None, True, 27),  # (80 − 24.46) ÷ 2 = 27.8
+        (80.0, False, 8192, True, 56),  # evaluation: 1024 + 8192 tokens, 55.54 ÷ 0.984 = 56.4
         (80.0, False, 8192, False, 71),  # base evaluation: (80 − 3.20 − 6) ÷ 0.984 = 71.9
-        (54.2, False, None, True, 1),  # (54.2 − 53.30) ÷ 0.875 = 1.02
+        (53.4, False, None, True, 33),  # (53.4 − 24.46) ÷ 0.875 = 33.1: room for the learner, and so for many sequences
         (24.0, False, 8192, False, 15),  # a model alone fits a small GPU: 14.8 ÷ 0.984 = 15.03
     ],
 )
 def test_derived_batch_by_hand(
     gpu_gib: float, blending: bool, max_tokens: int | None, trains: bool, sequences: int
 ) -> None:
-    assert pytest.approx(53.30, abs=0.005) == RESIDENT
+    assert (pytest.approx(24.46, abs=0.005), pytest.approx(53.30, abs=0.005)) == (RESIDENT, LEARNING)
     assert decode_batch(setup(), DERIVED, gpu_gib, blending, max_tokens, trains) == sequences
 
 
@@ -113,13 +116,19 @@ def test_a_configured_batch_wins(gpu_gib: float | None) -> None:
     assert decode_batch(setup(), Runtime(rollout_batch=7), gpu_gib, blending=True) == 7
 
 
-def test_a_gpu_too_small_for_one_sequence_is_refused_with_what_is_needed() -> None:
+def test_a_gpu_too_small_is_refused_with_what_is_needed() -> None:
     with pytest.raises(
-        UserError, match=r"^GPU memory: 40\.0 GiB — at least 54\.2 GiB for one sequence of full length "
+        UserError, match=r"^GPU memory: 53\.2 GiB — at least 53\.3 GiB while the student learns \(Qwen3-"
     ):
-        decode_batch(setup(), DERIVED, 40.0, blending=False)
-    with pytest.raises(UserError, match=r"at least 55\.3 GiB .* while blending \(Qwen3-1\.7B-Base ← Qwen3-8B\)"):
-        decode_batch(setup(), DERIVED, 55.2, blending=True)
+        decode_batch(setup(), DERIVED, 53.2, blending=False)
+    alone = (
+        r"^GPU memory: 10\.0 GiB — at least 10\.1 GiB for one sequence of full length \(Qwen3-1\.7B-Base ← Qwen3-8B\)"
+    )
+    with pytest.raises(UserError, match=alone):
+        decode_batch(setup(), DERIVED, 10.0, blending=False, trains=False)
+    long = "training.max_response_tokens=400000"
+    with pytest.raises(UserError, match=r"at least 122\.4 GiB for one sequence of full length while blending"):
+        decode_batch(setup(long), DERIVED, 80.0, blending=True)
 
 
 def test_a_batch_below_one_is_no_batch() -> None:
@@ -128,11 +137,18 @@ def test_a_batch_below_one_is_no_batch() -> None:
     assert load_experiment(PAPER, ("runtime.rollout_batch=null",)).runtime.rollout_batch is None
 
 
-def test_a_serving_engine_leaves_half_of_what_is_free_to_teacher_and_learner() -> None:
-    assert static_gib(setup(), 80.0) == pytest.approx(W_S + (80.0 - RESIDENT) / 2)
-    assert static_gib(setup(), 80.0, trains=False) == pytest.approx(80.0 - WORKSPACE_GIB)
-    with pytest.raises(UserError, match=r"GPU memory: 48\.0 GiB — at least"):
-        static_gib(setup(), 48.0)
+def test_a_serving_engine_takes_what_weights_and_workspace_leave() -> None:
+    """The learner's state is not on the GPU while it decodes, and its cache not while others work."""
+    assert static_gib(setup(), 80.0) == pytest.approx(80.0 - W_Q - 6)
+    assert static_gib(setup(), 80.0, owner="teacher") == static_gib(setup(), 80.0, trains=False) == 80.0 - 6
+    taken, tokens = blending_gib(setup(), 80.0)
+    assert taken == 80.0 - 6
+    assert tokens == int((80 - RESIDENT) * GIB / (2 * (28 + 36) * 8 * 128 * 2))
+    for of_engine in (static_gib, blending_gib):
+        with pytest.raises(UserError, match=r"GPU memory: 48\.0 GiB — at least 53\.3 GiB while the student learns"):
+            of_engine(setup(), 48.0)
+    with pytest.raises(UserError, match="while blending"):
+        blending_gib(setup("training.max_response_tokens=300000"), 80.0)
 
 
 def test_a_serving_engine_on_cpus_holds_a_batch_within_its_limit() -> None:
@@ -142,9 +158,8 @@ def test_a_serving_engine_on_cpus_holds_a_batch_within_its_limit() -> None:
     assert cpu_cache_tokens(small, 10) == 512 * 10
 
 
-def test_a_scorer_on_another_engine_than_the_one_that_blends_has_a_teacher_of_its_own() -> None:
-    shared, apart = setup(), setup("engine.trainer=verl")
-    assert resident_gib(apart) == resident_gib(shared) == resident_gib(shared, blending=True)
-    assert resident_gib(apart, blending=True) == pytest.approx(RESIDENT + W_Q)
-    assert sequences_that_fit(apart, 80.0, False) == sequences_that_fit(shared, 80.0, False)
-    assert sequences_that_fit(apart, 80.0, True) < sequences_that_fit(shared, 80.0, True)
+def test_a_teacher_is_there_once_whichever_engine_has_it() -> None:
+    """A scorer on another engine comes up when blending is over, and the teacher that blended has gone by then."""
+    apart = setup("engine.trainer=verl")
+    assert learning_gib(apart) == learning_gib(setup()) == pytest.approx(LEARNING)
+    assert [decode_batch(apart, DERIVED, 80.0, blending) for blending in (False, True)] == [63, 27]

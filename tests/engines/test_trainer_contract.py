@@ -43,23 +43,25 @@ GOALS += [Objective(name, 0.4) for name in ("renormalized", "surrogate", "trunca
 
 @dataclass(frozen=True)
 class Kind:
-    """A trainer: of torch where it has no ranks."""
+    """A trainer: of torch where it has no ranks. `takes_turns`: its state is elsewhere while it does not work."""
 
     ranks: int
     packed: bool = False
+    takes_turns: bool = False
 
 
 WITH_VERL = (
     pytest.mark.engines,
     pytest.mark.skipif(importlib.util.find_spec("verl") is None, reason="verl is not installed (make test-engines)"),
 )
-TORCH = pytest.param(Kind(0), id="torch")
+TORCH = [pytest.param(Kind(0), id="torch"), pytest.param(Kind(0, takes_turns=True), id="torch-in-turns")]
 VERL = [
-    pytest.param(Kind(ranks, packed), id=f"verl-{ranks}-{'packed' if packed else 'padded'}", marks=WITH_VERL)
-    for ranks in (1, 2)
-    for packed in (False, True)
+    pytest.param(Kind(1), id="verl-1-padded", marks=WITH_VERL),
+    pytest.param(Kind(1, packed=True, takes_turns=True), id="verl-1-packed-in-turns", marks=WITH_VERL),
+    pytest.param(Kind(2, takes_turns=True), id="verl-2-padded-in-turns", marks=WITH_VERL),
+    pytest.param(Kind(2, packed=True), id="verl-2-packed", marks=WITH_VERL),
 ]
-each_trainer = pytest.mark.parametrize("kind", [TORCH, *VERL])
+each_trainer = pytest.mark.parametrize("kind", [*TORCH, *VERL])
 
 
 class Engines:
@@ -69,6 +71,7 @@ class Engines:
         self._ranks: dict[int, Ranks] = {}
 
     def open(self, kind: Kind, job: Job) -> TorchEngine | VerlEngine:
+        job = replace(job, takes_turns=kind.takes_turns)
         if not kind.ranks:
             return TorchEngine(job)
         if kind.ranks not in self._ranks:

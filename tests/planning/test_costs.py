@@ -229,14 +229,6 @@ def test_blended_responses_are_charged_to_the_engine_that_samples_them(monkeypat
     assert found[True][BLENDED].high < torch.low
 
 
-@pytest.mark.usefixtures("sglang_blends")
-def test_an_engine_that_does_not_hold_the_models_is_left_out() -> None:
-    experiment = load_experiment(
-        PAPER, ["engine.sampler=sglang", "training.max_response_tokens=150000", "setups=[qwen3-1.7b]"]
-    )
-    assert set(as_json.totals(plan.make_plan(experiment))["engines"]) == {"sglang"}
-
-
 @pytest.mark.parametrize("command", [["submit"], ["probe", "continuation"]], ids=lambda words: words[0])
 def test_nothing_runs_on_an_engine_that_is_not_installed(
     command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -26,7 +26,8 @@ class Step:
         engines = Engines(spec)
         self.rollout, self.teacher = RolloutWorker(spec, engines), TeacherWorker(spec, engines)
         self.learner = LearnerWorker(spec, engines)
-        for role in (self.rollout, self.teacher, self.learner):
+        self.rollout.start(step=0)
+        for role in (self.teacher, self.learner):
             role.start()
 
     def logged(self, rollouts: Rollouts, digest: RolloutDigest, goal: Objective) -> set[str]:

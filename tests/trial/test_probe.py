@@ -188,7 +188,7 @@ def test_cutting(probe: ContinuationProbe) -> None:
 def test_its_rollouts_are_those_training_begins_with(probe: ContinuationProbe, path: Path) -> None:
     spec = probe.spec
     data = TrainingSet([prompt for _, prompt in probe.prompts], 0, {}, {})
-    training = TrainingStep(spec, probe.run, inline_roles(spec), data, probe.tokenizer, probe.grader)
+    training = TrainingStep(spec, probe.run, inline_roles(spec), data, probe.tokenizer, probe.grader, start=print)
     expected = training.requests(0, data.batch(0, spec.setup.training.prompts_per_step))
     source = probe.sample(probe.prompts[:4], Student())
     assert source.rollouts.requests == expected

@@ -132,5 +132,6 @@ def test_the_run_says_what_its_data_were(trial: tuple[RunReader, WorkerSpec]) ->
 def test_start_up_is_logged_once_for_each_role_and_ahead_of_its_first_work(tmp_path: Path) -> None:
     run, _ = run_trial(tmp_path, ROWS)
     timing = [(row["phase"], row.get("role")) for row in run.timing()]
-    assert timing == [*(("start", role) for role in ("learner", "teacher", "rollout")), *[("train", None)] * 2]
+    # The teacher's scores are first asked for when the first responses are there.
+    assert timing == [*(("start", role) for role in ("learner", "rollout", "teacher")), *[("train", None)] * 2]
     assert all(row["seconds"] >= 0 for row in run.timing() if row["phase"] == "start")

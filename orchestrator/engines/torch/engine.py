@@ -37,9 +37,8 @@ class TorchEngine:
         """A student of its own, in float32: the sampler's copy may be in another dtype."""
         job, store = self.store.job, self.store
         master = store.open(job.initial, "student", torch.float32)
-        return TorchTrainer(
-            master, job.setup.training.optimizer, job.runtime.micro_batch_tokens, store.dtype, job.steps
-        )
+        optimizer, tokens = job.setup.training.optimizer, job.runtime.micro_batch_tokens
+        return TorchTrainer(master, optimizer, tokens, store.dtype, job.steps, job.takes_turns)
 
     def close(self) -> None:
         """Let go of the models; whoever still holds a role keeps them alive."""
@@ -72,8 +71,9 @@ class TorchSampler:
         self._store.load_student(weights)
 
     def release(self) -> None:
-        """Let go of the generating student; the teacher stays, since it scores what others sample."""
+        """Let go of the generating student; the teacher stays where it scores what others sample."""
         self._store.drop_student()
+        self._store.drop_idle_teacher()
 
     def log_probs(self, ids: Sequence[int]) -> list[float]:
         """Of the generating student."""
@@ -86,6 +86,8 @@ class TorchSampler:
         size = min(self._store.decode_batch(teacher_decodes, limits.max_tokens), self._most)
         size = size if limits.at_once is None else max(1, min(size, limits.at_once))
         teacher, drafted = None, 1
+        if not teacher_decodes:
+            self._store.drop_idle_teacher()  # from blended steps before this one
         if behavior.needs_teacher:
             teacher = self._store.teacher
             drafted = self._store.draft_length(behavior, min(len(requests), size))

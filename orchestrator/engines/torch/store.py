@@ -33,6 +33,7 @@ class ModelStore:
         self.dtype = torch.float32 if job.setup.engine.dtype == "float32" else torch.bfloat16
         self._student: CausalModel | None = None
         self._teacher: CausalModel | None = None
+        self._scores = job.setup.engine.trainer == "torch"  # whether the teacher here is the one that scores
 
     @property
     def student(self) -> CausalModel:
@@ -66,6 +67,13 @@ class ModelStore:
         self._student = None
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
+
+    def drop_idle_teacher(self) -> None:
+        """Give back the teacher's memory where another engine's teacher scores; where it decodes it is opened again."""
+        if not self._scores and self._teacher is not None:
+            self._teacher = None
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()
 
     def drop_all(self) -> None:
         """Give back the memory of both models."""

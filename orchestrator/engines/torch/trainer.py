@@ -6,7 +6,8 @@ Shapes as in `rollouts.py`; N are the response tokens of a micro-batch, flattene
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 from orchestrator.config import Optimizer
 from orchestrator.engines.interface import WeightsRef
 from orchestrator.engines.torch.causal import CausalModel, log_probs_of, micro_batches, pack
+from orchestrator.engines.torch.offload import Offload
 from orchestrator.engines.torch.rollout_loss import Targets, summed_masses, summed_objective
 from orchestrator.policy.spec import Objective
 from orchestrator.records import pulse
@@ -39,10 +41,18 @@ def learning_rate(optimizer: Optimizer, step: int, steps: int) -> float:
 class TorchTrainer:
     """A student in training for `steps` updates. Its weights are master weights in float32; `dtype` is that of the
     forward pass.
+
+    Where it `takes_turns` on its device, its state lies in the host's memory except while it computes.
     """
 
     def __init__(
-        self, student: CausalModel, optimizer: Optimizer, micro_batch_tokens: int, dtype: torch.dtype, steps: int
+        self,
+        student: CausalModel,
+        optimizer: Optimizer,
+        micro_batch_tokens: int,
+        dtype: torch.dtype,
+        steps: int,
+        takes_turns: bool = False,
     ):
         self._student, self._config, self._steps = student, optimizer, steps
         self._micro_batch_tokens, self._dtype = micro_batch_tokens, dtype
@@ -54,9 +64,16 @@ class TorchTrainer:
             eps=optimizer.eps,
             weight_decay=optimizer.weight_decay,
         )
+        self._offload = Offload(self._parameters, self._adamw) if takes_turns else None
+        self._forward_weights: dict[str, Tensor] | None = None  # as `_weights` has them, of a student on the host
+        self._rest()
 
     def step(self, rollouts: Rollouts, scores: TeacherScores | None, goal: Objective, step: int) -> dict[str, float]:
         """Update number `step` (from 0); returns loss, gradient norm before clipping, lr, and masses M and Q."""
+        with self._on_device():
+            return self._step(rollouts, scores, goal, step)
+
+    def _step(self, rollouts: Rollouts, scores: TeacherScores | None, goal: Objective, step: int) -> dict[str, float]:
         self._student.model.train()
         rate = learning_rate(self._config, step, self._steps)
         for group in self._adamw.param_groups:
@@ -87,7 +104,7 @@ class TorchTrainer:
         packed = pack(prompts, [rollouts.response(row) for row in group], device)
         rows = torch.tensor(group, device=device)[packed.rows].cpu()
         positions = packed.positions.cpu()
-        with torch.autocast(device.type, self._dtype, enabled=self._dtype != torch.float32):
+        with torch.autocast(device.type, self._dtype, enabled=self._mixed):
             hidden = self._student.hidden(packed.ids, packed.attention)[packed.rows, packed.columns]
         targets = Targets.gather(rollouts, scores, rows, positions).to(device)
         head, space = self._student.model.lm_head.weight, self._student.space
@@ -99,7 +116,7 @@ class TorchTrainer:
     def log_probs(self, ids: Sequence[int]) -> list[float]:
         """Of the student in training, in the forward pass's dtype."""
         self._student.model.eval()
-        with torch.autocast(self._student.device.type, self._dtype, enabled=self._dtype != torch.float32):
+        with self._on_device(), torch.autocast(self._student.device.type, self._dtype, enabled=self._mixed):
             return log_probs_of(self._student, ids)
 
     def publish(self, step: int) -> WeightsRef:
@@ -128,9 +145,33 @@ class TorchTrainer:
                 for key in ("step", "exp_avg", "exp_avg_sq"):
                     if f"{key}/{name}" in tensors:  # a learner that was saved before its first update has none
                         # AdamW keeps its count of steps on the CPU and the moments where the parameters are.
-                        place = torch.device("cpu") if key == "step" else self._student.device
+                        place = torch.device("cpu") if key == "step" else parameter.device
                         state[key] = tensors[f"{key}/{name}"].to(place)
                 self._adamw.state[parameter] = state
+        self._forward_weights = None
+
+    @property
+    def _mixed(self) -> bool:
+        """Whether the forward pass is in another dtype than the weights."""
+        return self._dtype != torch.float32
+
+    @contextmanager
+    def _on_device(self) -> Iterator[None]:
+        """The learner's turn."""
+        if self._offload is not None:
+            self._offload.to_device()
+        yield
+        self._rest()
+
+    def _rest(self) -> None:
+        """End the learner's turn. The copy that others ask for is made before that, since the device is quick at it."""
+        if self._offload is not None:
+            self._forward_weights = None
+            self._forward_weights = self._weights()
+            self._offload.to_host()
 
     def _weights(self) -> dict[str, Tensor]:
+        """Copies in the forward pass's dtype, on the CPU; nobody writes to them."""
+        if self._forward_weights is not None:
+            return self._forward_weights
         return {name: p.detach().to("cpu", self._dtype, copy=True) for name, p in self._parameters.items()}

@@ -18,7 +18,7 @@ import os
 import types
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from typing import Any, TypeVar
 
 import torch
@@ -85,11 +85,18 @@ class ShardedModel(FSDPEngine):
     """A model over all ranks of this process's group; with an `optimizer`, one in training.
 
     `model` is whole, on the CPU or the device, and is taken over. Forward passes are in `dtype`; gradients are summed
-    over ranks and micro-batches in float32.
+    over ranks and micro-batches in float32. With `offload` all that it holds lies in the host's memory outside of
+    train and eval mode.
     """
 
     def __init__(
-        self, model: Any, folder: str, dtype: torch.dtype, optimizer: Optimizer | None, checkpointing: bool = False
+        self,
+        model: Any,
+        folder: str,
+        dtype: torch.dtype,
+        optimizer: Optimizer | None,
+        checkpointing: bool = False,
+        offload: bool = False,
     ):
         self._model = model
         precision = {"param_dtype": PRECISION[dtype], "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
@@ -108,6 +115,8 @@ class ShardedModel(FSDPEngine):
                     use_torch_compile=False,
                     # Unsharded float32 gradients of all parameters would lie on every rank between micro-batches.
                     use_no_sync_for_gradient_accumulation=False,
+                    param_offload=offload,
+                    optimizer_offload=offload,
                 ),
                 optimizer_config=_optimizer_config(optimizer) if optimizer else None,
                 checkpoint_config=CheckpointConfig(),
@@ -118,6 +127,16 @@ class ShardedModel(FSDPEngine):
     def initialize(self) -> None:
         """Shard the model. verl's checkpoint manager is left out: checkpoints are this program's own."""
         self._build_model_optimizer()
+        if self.is_param_offload_enabled:
+            self.to("cpu")
+
+    @contextmanager
+    def working(self, mode: AbstractContextManager[Any]) -> Iterator[None]:
+        """`mode` is `train_mode` or `eval_mode`. Afterwards what was offloaded can be read on the host."""
+        with mode:
+            yield
+        if self.is_param_offload_enabled and torch.cuda.is_available():
+            torch.cuda.synchronize()  # verl does not wait for the copies
 
     def update(
         self, micro_batches: list[Any], loss: Callable[[Any], tuple[Tensor, dict[str, float]]]
@@ -126,7 +145,7 @@ class ShardedModel(FSDPEngine):
 
         Returns the sums over this rank's micro-batches of what `loss` measured, and the norm of the whole gradient.
         """
-        with self.train_mode():
+        with self.working(self.train_mode()):
             return self.train_batch({"micro_batches": micro_batches}, loss)["metrics"]
 
     def forward_backward_batch(self, data: Any, loss_function: Callable[..., Any], forward_only: bool = False) -> Any:

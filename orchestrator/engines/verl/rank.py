@@ -92,7 +92,7 @@ class Rank:
         """Statistics at the N response tokens of each micro-batch: (N, K) and (N,)."""
         assert self._teacher is not None, "open_teacher comes first"
         scores = []
-        with torch.no_grad(), self._teacher.model.eval_mode():
+        with torch.no_grad(), self._teacher.model.working(self._teacher.model.eval_mode()):
             for batch in batches:
                 scores.append(self._score(self._teacher, batch))
                 pulse.advance()
@@ -149,7 +149,7 @@ class Rank:
             log_p = student.space.student_log_prob(hidden[0, :-1] @ head.T)
             return log_p.gather(-1, row[0, 1:, None])[:, 0].tolist()
 
-        with torch.no_grad(), student.model.eval_mode():
+        with torch.no_grad(), student.model.working(student.model.eval_mode()):
             return student.model.forward(row, torch.ones_like(row), None, read)
 
     # --- weights ---
@@ -161,7 +161,8 @@ class Rank:
         """
         share, owners = {}, self._owners()
         for name, parameter in self._training().model.module.named_parameters():
-            whole = parameter.detach().to(self._training().dtype).full_tensor()
+            rows = parameter.detach().to(self._device)  # from the host's memory, where it may lie
+            whole = rows.to(self._training().dtype).full_tensor()
             if owners[name] == self._number:
                 share[name] = whole.to("cpu", copy=True)
         return share
@@ -264,7 +265,8 @@ class Rank:
         attention = "flash_attention_2" if on_gpu and passes.packed else attention_for(self._device)
         # On the CPU first: FSDP puts a rank's own rows on its device.
         causal = checked_model(setup, folder, owner, held, torch.device("cpu"), attention)
-        model = ShardedModel(causal.model, folder.path, forward, optimizer, passes.checkpointing)
+        offload = job.takes_turns and owner == "student"  # a teacher has no more than its weights, and scores each step
+        model = ShardedModel(causal.model, folder.path, forward, optimizer, passes.checkpointing, offload)
         return Opened(model, causal.space, forward, passes.packed)
 
 

@@ -414,3 +414,42 @@ def test_loaded_weights_are_what_generates(models_folder: Path) -> None:
         )
     assert not torch.equal(before.student_BT[:, 0], after.student_BT[:, 0])
     assert_close(weights_of(engine.store.student), published(trained), 0)
+
+
+def test_a_learner_that_takes_turns_rests_on_the_host_and_learns_the_same_bytes(
+    rollouts: Rollouts, tmp_path: Path
+) -> None:
+    """On CPUs the host's buffers are memory like any other, but values go there and back as they do on a GPU."""
+    staying, resting = (
+        TorchTrainer(tiny.student(), OPTIMIZER, 40, torch.bfloat16, STEPS, takes_turns) for takes_turns in (False, True)
+    )
+    goal = Objective("renormalized")
+    for step in range(2):
+        logged = [trainer.step(rollouts, rollouts.teacher, goal, step) for trainer in (staying, resting)]
+        assert logged[0] == logged[1]
+        assert_close(published(resting), published(staying), 0)
+    assert resting.log_probs([1, 5, 9, 2]) == staying.log_probs([1, 5, 9, 2])
+    files = []
+    for name, trainer in (("staying", staying), ("resting", resting)):
+        folder = tmp_path / name
+        folder.mkdir()
+        trainer.export(folder)
+        trainer.save(folder)
+        files.append({file.name: file.read_bytes() for file in folder.iterdir()})
+    assert files[0] == files[1]
+
+
+def test_offloaded_tensors_are_elsewhere_and_what_lay_on_the_device_is_let_go(rollouts: Rollouts) -> None:
+    student = tiny.student()
+    trainer = TorchTrainer(student, OPTIMIZER, ENOUGH, torch.float32, STEPS, takes_turns=True)
+    parameter = student.model.lm_head.weight
+    resting = parameter.data_ptr()
+    used = set[int]()
+    student.model.register_forward_pre_hook(lambda *_: used.add(parameter.data_ptr()))
+    student.model.model.register_forward_pre_hook(lambda *_: used.add(parameter.data_ptr()))
+    for step in range(2):
+        trainer.step(rollouts, rollouts.teacher, Objective("nll"), step)
+        assert parameter.data_ptr() == resting, "the same buffer each time"
+        assert parameter.grad is None
+    assert used
+    assert resting not in used
