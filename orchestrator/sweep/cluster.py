@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import ray
+import ray._private.node as ray_node
 import ray._private.worker as ray_worker
 
 from orchestrator.errors import ClusterDied, UserError
@@ -45,12 +46,37 @@ def cluster(address: str | None) -> Iterator[None]:
                 "object_store_memory": OBJECT_STORE_BYTES,
                 "_temp_dir": str(scratch),
             }
-            with guarded(scratch), _ray(None, options), watched(OwnServers(ray_worker._global_node)):
+            with guarded(scratch), _few_servers(), _ray(None, options), watched(OwnServers(ray_worker._global_node)):
                 yield
         else:
             options |= {"runtime_env": {"env_vars": WORKER_ENVIRONMENT}}
             with _ray(address, options), watched(Head(_head(address))):
                 yield
+
+
+class _SmallNode(ray_node.Node):
+    """A node with the servers that a sweep talks to: gcs_server, raylet and their agents."""
+
+    def start_monitor(self) -> None:
+        """None: nothing scales a private cluster."""
+
+    def start_log_monitor(self) -> None:
+        """None: what workers print stays in their files."""
+
+    def start_api_server(self, *, include_dashboard: bool | None, raise_on_failure: bool) -> None:
+        """None: even without a dashboard Ray would start its server, which then counts usage."""
+        self._webui_url = None
+
+
+@contextmanager
+def _few_servers() -> Iterator[None]:
+    """Clusters that are started here have no more than `_SmallNode` has: they are up and gone three seconds earlier."""
+    whole = ray_node.Node
+    ray_node.Node = _SmallNode
+    try:
+        yield
+    finally:
+        ray_node.Node = whole
 
 
 @contextmanager

@@ -20,8 +20,8 @@ from tests.sweeps import LONGEST_S, Sweep, contents, run_sweep, start, trb
 from tests.without_ray import run_without_ray
 
 pytestmark = [pytest.mark.ray, pytest.mark.xdist_group("ray")]
-METHODS = {"vanilla": {}, "sft_warmup": {"K": [4]}, "skd": {"K": [5], "tau_T": [0.6], "placement": "split"}}
-WITHOUT_SKD = "methods.skd=null"
+METHODS = {"vanilla": {}, "sft_warmup": {"K": [4]}, "trust_region": {"epsilon0": [0.1], "K": [5], "placement": "split"}}
+WITHOUT_TRB = "methods.trust_region=null"
 MORE = [
     "evaluation.rescore=true",
     "evaluation.benchmarks.arithmetic_short.n=3",
@@ -92,9 +92,10 @@ def test_run_directory_holds_what_the_contract_says(finished: Sweep) -> None:
 
 
 def test_the_log_says_where_roles_and_slices_run(finished: Sweep) -> None:
-    unit = next(unit for unit in units(finished.experiment, finished.runs) if unit["label"].startswith("SKD"))
+    unit = next(unit for unit in units(finished.experiment, finished.runs) if unit["label"].startswith("TRB"))
     log = RunReader(finished.runs, unit["id"]).log_text() or ""
     host = socket.gethostname()
+    assert log.index(" teacher: process ") > log.index(" checkpoint of step 4 "), "blended steps bring their scores"
     for role in ("rollout", "teacher", "learner"):
         assert re.search(rf" {role}: process \d+ on {host}\n", log)
     assert re.search(rf" attempt 1 of 3: process \d+ on {host}, placement split\n", log)
@@ -120,16 +121,16 @@ def test_a_limit_of_hours_stops_at_a_commit_and_says_how_to_go_on(finished: Swee
     """What nobody has measured begins; the first commit shows that it took more than a thousandth of a second."""
     runs = tmp_path / "runs"
     shutil.copytree(finished.runs / ".models", runs / ".models")
-    command = ["submit", finished.experiment, WITHOUT_SKD, "methods.sft_warmup=null", "--runs", runs]
+    command = ["submit", finished.experiment, WITHOUT_TRB, "methods.sft_warmup=null", "--runs", runs]
     limit = ["--max-gpu-hours", "0.0000003"]
     for attempt in ("first", "again"):
         done = trb(*command, *limit)
         assert done.returncode == 3, done.stdout + done.stderr
         (line,) = (line for line in done.stdout.splitlines() if "stopped at --max-gpu-hours 3e-07" in line)
         assert "core-hours spent" in line
-        assert line.endswith(f"trb submit {finished.experiment} {WITHOUT_SKD} methods.sft_warmup=null --runs {runs}")
+        assert line.endswith(f"trb submit {finished.experiment} {WITHOUT_TRB} methods.sft_warmup=null --runs {runs}")
         assert ("starting Ray" in done.stdout) == (attempt == "first")
-        (vanilla,) = (unit for unit in units(finished.experiment, runs, WITHOUT_SKD) if unit["label"] == "Vanilla")
+        (vanilla,) = (unit for unit in units(finished.experiment, runs, WITHOUT_TRB) if unit["label"] == "Vanilla")
         assert (vanilla["state"], vanilla["step"]) in (("interrupted", 2), ("queued", 0))
 
 
@@ -138,7 +139,7 @@ def test_more_benchmarks_and_samples_evaluate_and_do_not_retrain(finished: Sweep
     runs, at_once = tmp_path / "runs", tmp_path / "at once"
     shutil.copytree(finished.runs, runs)
     before = contents(runs)
-    done = trb("submit", finished.experiment, WITHOUT_SKD, *MORE, "--runs", runs)
+    done = trb("submit", finished.experiment, WITHOUT_TRB, *MORE, "--runs", runs)
     assert done.returncode == 0, done.stderr
     after = contents(runs)
     assert {path: after[path] for path in before} == before
@@ -146,8 +147,8 @@ def test_more_benchmarks_and_samples_evaluate_and_do_not_retrain(finished: Sweep
     assert all("/evals/" in path for path in new)
     assert sum("/evals/arithmetic_long-" in path for path in new) >= 1 + 2 * 5  # untrained, and two trials' checkpoints
     shutil.copytree(finished.runs / ".models", at_once / ".models")
-    run_without_ray(finished.experiment, at_once, WITHOUT_SKD, *MORE)
-    assert evaluations(runs, "*-skd-*") == evaluations(at_once)
+    run_without_ray(finished.experiment, at_once, WITHOUT_TRB, *MORE)
+    assert evaluations(runs, "*-trust_region-*") == evaluations(at_once)
     asked_at_once = {path: sha for path, sha in contents(at_once).items() if "/evals/" not in path}
     trained = {path: after.get(path) for path in asked_at_once if not path.endswith("/config.json")}
     assert trained.items() <= asked_at_once.items()
@@ -175,7 +176,7 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(finished: Sweep, tmp_path: P
     runs = tmp_path / "runs"
     shutil.copytree(finished.runs, runs)
     (there,) = runs.glob("tiny-vanilla-*")
-    overrides = [WITHOUT_SKD, "methods.sft_warmup=null", "training.steps=2000"]
+    overrides = [WITHOUT_TRB, "methods.sft_warmup=null", "training.steps=2000"]
     process = start("submit", finished.experiment, *overrides, "--runs", runs)
     while not [unit for unit in runs.glob("tiny-vanilla-*/state.json") if unit.parent != there]:
         assert process.poll() is None, process.communicate()
