@@ -74,23 +74,23 @@ def write_experiment(folder: Path, methods: dict, **keys: object) -> Path:
 
 
 def environment() -> dict[str, str]:
-    """A user's environment with threads kept at one, a token for clusters of Ray, and no W&B login."""
+    """A user's environment with threads kept at one, a token for clusters of Ray, and no W&B."""
     hidden = ("WANDB_", "TRB_", "RAY_")
     kept = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0123456789abcdef" * 4}
-    return kept | token | {"OMP_NUM_THREADS": "1", "WANDB_MODE": "offline"}
+    return kept | token | {"OMP_NUM_THREADS": "1", "WANDB_MODE": "disabled"}
 
 
-def start(*arguments: str | Path, cwd: Path = ROOT) -> subprocess.Popen[str]:
-    """`trb …` running."""
+def start(*arguments: str | Path, cwd: Path = ROOT, **variables: str) -> subprocess.Popen[str]:
+    """`trb …` running, with more variables in its environment."""
     command = [*TRB, *map(str, arguments)]
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=cwd, env=environment(), stdout=pipe, stderr=pipe, text=True)
+    return subprocess.Popen(command, cwd=cwd, env=environment() | variables, stdout=pipe, stderr=pipe, text=True)
 
 
-def trb(*arguments: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+def trb(*arguments: str | Path, cwd: Path = ROOT, **variables: str) -> subprocess.CompletedProcess[str]:
     """`trb …` to its end."""
-    process = start(*arguments, cwd=cwd)
+    process = start(*arguments, cwd=cwd, **variables)
     out, err = process.communicate(timeout=LONGEST_S)
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 

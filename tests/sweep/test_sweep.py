@@ -16,7 +16,7 @@ import pytest
 from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.records.rundir import RunReader
 from tests.sockets import listening_addresses
-from tests.sweeps import LONGEST_S, Sweep, contents, run_sweep, start, trb
+from tests.sweeps import LONGEST_S, Sweep, contents, start, trb, write_experiment
 from tests.without_ray import run_without_ray
 
 pytestmark = [pytest.mark.ray, pytest.mark.xdist_group("ray")]
@@ -32,11 +32,15 @@ MORE = [
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
-    """Roles inline, and one trial whose roles are actors of their own; one sample for each problem.
+    """Roles inline, and one trial whose roles are actors of their own; one sample for each problem; W&B's offline runs.
 
     Tests copy what they change.
     """
-    return run_sweep(tmp_path_factory.mktemp("finished"), METHODS, evaluation={"rescore": False})
+    folder = tmp_path_factory.mktemp("finished")
+    experiment, runs = write_experiment(folder, METHODS, evaluation={"rescore": False}), folder / "runs"
+    done = trb("submit", experiment, "--runs", runs, WANDB_MODE="offline")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return Sweep(experiment, runs, done.stdout)
 
 
 def units(experiment: Path, runs: Path, *overrides: str) -> list[dict]:
@@ -62,6 +66,8 @@ def test_results_are_on_disk(finished: Sweep) -> None:
 def test_the_end_names_the_commands_that_follow(finished: Sweep) -> None:
     for command in ("report", "figures"):
         assert f"trb {command} {finished.experiment} --runs {finished.runs}" in finished.shown
+    assert f"sync {finished.runs}/.wandb/wandb/offline-run-*" in finished.shown
+    assert len(list(finished.runs.glob(".wandb/wandb/offline-run-*"))) == 5, "three trials and two other units"
 
 
 def test_the_supervised_stage_feeds_its_trial(finished: Sweep) -> None:

@@ -238,4 +238,5 @@ def settings(job: Job, folder: ModelFolder, owner: Owner) -> Settings:
         gpu=gpu,
         cache_fraction=fraction,
         cache_tokens=None if gpu else memory.cpu_cache_tokens(setup, context, owner),
+        takes_turns=job.takes_turns,
     )

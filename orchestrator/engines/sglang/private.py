@@ -33,6 +33,8 @@ from orchestrator.policy.vocabulary import TokenSpace
 
 VERSION = "0.5.20"
 BACKEND = "trb"  # name of the sampler among SGLang's sampling backends
+KV_CACHE = "kv_cache"  # SGLang's tag of that memory
+IDLE_WITHIN_S = 60.0
 BLOCK_TOKENS = 64  # room beyond the longest sequence: SGLang wants more than a page of it
 
 _libraries: list[torch.library.Library] = []  # a library's operators are there for as long as it is
@@ -105,7 +107,10 @@ def _arguments(settings: Settings) -> dict[str, Any]:
         "log_level": "error",
     }
     if settings.gpu:
-        return arguments | {"mem_fraction_static": settings.cache_fraction}
+        return arguments | {
+            "mem_fraction_static": settings.cache_fraction,
+            "enable_memory_saver": settings.takes_turns,  # else `give_back_cache` gives nothing back
+        }
     return arguments | {
         "device": "cpu",
         "attention_backend": "torch_native",
@@ -164,6 +169,25 @@ async def update_weights(engine: Any, folder: str, version: str) -> None:
     done, message, *_ = await engine.tokenizer_manager.update_weights_from_disk(asked, None)
     if not done:
         raise RuntimeError(f"the weights in {folder} cannot be loaded: {message}")
+
+
+async def give_back_cache(engine: Any) -> None:
+    """Give back the memory of an engine's KV cache, once nothing runs in it; on CPUs it only counts as given back."""
+    from sglang.srt.managers.io_struct import ReleaseMemoryOccupationReqInput
+
+    manager = engine.tokenizer_manager
+    # The scheduler may still be at the end of its last batch, and it dies when it is asked before that.
+    emptied = await manager.flush_cache(timeout_s=IDLE_WITHIN_S)
+    if not emptied.success:
+        raise RuntimeError(f"SGLang is not idle {IDLE_WITHIN_S:.0f} s after its last response: {emptied.message}")
+    await manager.release_memory_occupation(ReleaseMemoryOccupationReqInput(tags=[KV_CACHE]))
+
+
+async def take_cache(engine: Any) -> None:
+    """Take the memory for the KV cache again; it comes back empty."""
+    from sglang.srt.managers.io_struct import ResumeMemoryOccupationReqInput
+
+    await engine.tokenizer_manager.resume_memory_occupation(ResumeMemoryOccupationReqInput(tags=[KV_CACHE]))
 
 
 def last_sign(engine: Any) -> float:

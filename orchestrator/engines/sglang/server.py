@@ -30,10 +30,13 @@ class Server:
     def __init__(self, connection: Connection, settings: Settings):
         self._connection = connection
         self._engine = private.open_engine(settings)
+        self._takes_turns = settings.takes_turns
         self._version = ""
 
     def run(self) -> None:
         """Until the other side hangs up."""
+        if self._takes_turns:
+            self._engine.loop.run_until_complete(private.give_back_cache(self._engine))
         self._connection.send(None)
         while True:
             try:
@@ -54,6 +57,10 @@ class Server:
             if isinstance(call, Load):
                 await private.update_weights(self._engine, call.folder, call.version)
                 self._version = call.version
+            elif self._takes_turns:
+                await private.take_cache(self._engine)
+                await self._generate(call)
+                await private.give_back_cache(self._engine)
             else:
                 await self._generate(call)
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,9 @@ from tests.engines.installed import skip_without
 
 @pytest.fixture(scope="session")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
-    """The tiny pair."""
+    """The tiny pair, on an engine that gives its cache back after each call as it does on a GPU."""
     folder: Path = tmp_path_factory.mktemp("pair")
-    return job_of(tiny.worker_spec(folder))
+    return replace(job_of(tiny.worker_spec(folder)), takes_turns=True)
 
 
 @pytest.fixture(scope="session")
