@@ -67,7 +67,7 @@ def test_the_end_names_the_commands_that_follow(finished: Sweep) -> None:
     for command in ("report", "figures"):
         assert f"trb {command} {finished.experiment} --runs {finished.runs}" in finished.shown
     assert f"sync {finished.runs}/.wandb/wandb/offline-run-*" in finished.shown
-    assert len(list(finished.runs.glob(".wandb/wandb/offline-run-*"))) == 5, "three trials and two other units"
+    assert len(list(finished.runs.glob(".wandb/wandb/offline-run-*"))) == 6, "five units and the results"
 
 
 def test_the_supervised_stage_feeds_its_trial(finished: Sweep) -> None:
