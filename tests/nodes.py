@@ -98,7 +98,10 @@ def start_nodes(count: int, **variables: str) -> Nodes:
 
 def keep(count: int) -> None:
     """Start the nodes and say what they are, a line each; do what the lines read ask for; at their end, end all."""
+    import ray._private.node as ray_node
     from ray.cluster_utils import Cluster
+
+    from orchestrator.sweep.cluster import SmallNode  # starts sooner, with all that a sweep talks to
 
     lines = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # Ray writes there, too
@@ -125,6 +128,7 @@ def keep(count: int) -> None:
 
     cluster = Cluster()
     servers: dict[int, subprocess.Popen[bytes]] = {}
+    ray_node.Node = SmallNode
     head = add(cpus=0)
     nodes = [add() for _ in range(count)]
     cluster.wait_for_nodes()

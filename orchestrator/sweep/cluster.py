@@ -46,7 +46,7 @@ def cluster(address: str | None) -> Iterator[None]:
                 "object_store_memory": OBJECT_STORE_BYTES,
                 "_temp_dir": str(scratch),
             }
-            with guarded(scratch), _few_servers(), _ray(None, options), watched(OwnServers(ray_worker._global_node)):
+            with guarded(scratch), few_servers(), _ray(None, options), watched(OwnServers(ray_worker._global_node)):
                 yield
         else:
             options |= {"runtime_env": {"env_vars": WORKER_ENVIRONMENT}}
@@ -54,7 +54,7 @@ def cluster(address: str | None) -> Iterator[None]:
                 yield
 
 
-class _SmallNode(ray_node.Node):
+class SmallNode(ray_node.Node):
     """A node with the servers that a sweep talks to: gcs_server, raylet and their agents."""
 
     def start_monitor(self) -> None:
@@ -69,10 +69,10 @@ class _SmallNode(ray_node.Node):
 
 
 @contextmanager
-def _few_servers() -> Iterator[None]:
-    """Clusters that are started here have no more than `_SmallNode` has: they are up and gone three seconds earlier."""
+def few_servers() -> Iterator[None]:
+    """Clusters that are started here have no more than `SmallNode` has: they are up and gone three seconds earlier."""
     whole = ray_node.Node
-    ray_node.Node = _SmallNode
+    ray_node.Node = SmallNode
     try:
         yield
     finally:

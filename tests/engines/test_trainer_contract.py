@@ -54,7 +54,10 @@ WITH_VERL = (
     pytest.mark.engines,
     pytest.mark.skipif(importlib.util.find_spec("verl") is None, reason="verl is not installed (make test-engines)"),
 )
-TORCH = [pytest.param(Kind(0), id="torch"), pytest.param(Kind(0, takes_turns=True), id="torch-in-turns")]
+TORCH = [
+    pytest.param(Kind(0), id="torch"),
+    pytest.param(Kind(0, takes_turns=True), id="torch-in-turns", marks=pytest.mark.engines),
+]
 VERL = [
     pytest.param(Kind(1), id="verl-1-padded", marks=WITH_VERL),
     pytest.param(Kind(1, packed=True, takes_turns=True), id="verl-1-packed-in-turns", marks=WITH_VERL),

@@ -150,4 +150,4 @@ def worker_midway(unit: Path) -> int | None:
 def wait_for(process: subprocess.Popen[str], condition: Callable[[], object]) -> None:
     while not condition():
         assert process.poll() is None, process.communicate()
-        time.sleep(0.02)
+        time.sleep(0.05)

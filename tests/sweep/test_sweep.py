@@ -21,6 +21,7 @@ from tests.without_ray import run_without_ray
 
 pytestmark = [pytest.mark.ray, pytest.mark.xdist_group("ray")]
 METHODS = {"vanilla": {}, "sft_warmup": {"K": [4]}, "trust_region": {"epsilon0": [0.1], "K": [5], "placement": "split"}}
+ONE_AT_A_TIME = "runtime.placement.cpus=2"  # on the two cores that tests need
 WITHOUT_TRB = "methods.trust_region=null"
 MORE = [
     "evaluation.rescore=true",
@@ -127,14 +128,15 @@ def test_a_limit_of_hours_stops_at_a_commit_and_says_how_to_go_on(finished: Swee
     """What nobody has measured begins; the first commit shows that it took more than a thousandth of a second."""
     runs = tmp_path / "runs"
     shutil.copytree(finished.runs / ".models", runs / ".models")
-    command = ["submit", finished.experiment, WITHOUT_TRB, "methods.sft_warmup=null", "--runs", runs]
+    overrides = [WITHOUT_TRB, "methods.sft_warmup=null", ONE_AT_A_TIME]
+    command = ["submit", finished.experiment, *overrides, "--runs", runs]
     limit = ["--max-gpu-hours", "0.0000003"]
     for attempt in ("first", "again"):
         done = trb(*command, *limit)
         assert done.returncode == 3, done.stdout + done.stderr
         (line,) = (line for line in done.stdout.splitlines() if "stopped at --max-gpu-hours 3e-07" in line)
         assert "core-hours spent" in line
-        assert line.endswith(f"trb submit {finished.experiment} {WITHOUT_TRB} methods.sft_warmup=null --runs {runs}")
+        assert line.endswith(f"trb submit {finished.experiment} {' '.join(overrides)} --runs {runs}")
         assert ("starting Ray" in done.stdout) == (attempt == "first")
         (vanilla,) = (unit for unit in units(finished.experiment, runs, WITHOUT_TRB) if unit["label"] == "Vanilla")
         assert (vanilla["state"], vanilla["step"]) in (("interrupted", 2), ("queued", 0))
@@ -182,7 +184,7 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(finished: Sweep, tmp_path: P
     runs = tmp_path / "runs"
     shutil.copytree(finished.runs, runs)
     (there,) = runs.glob("tiny-vanilla-*")
-    overrides = [WITHOUT_TRB, "methods.sft_warmup=null", "training.steps=2000"]
+    overrides = [WITHOUT_TRB, "methods.sft_warmup=null", "training.steps=2000", ONE_AT_A_TIME]
     process = start("submit", finished.experiment, *overrides, "--runs", runs)
     while not [unit for unit in runs.glob("tiny-vanilla-*/state.json") if unit.parent != there]:
         assert process.poll() is None, process.communicate()

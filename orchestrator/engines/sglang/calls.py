@@ -31,7 +31,7 @@ class Settings:
     """What an engine is started with.
 
     `cache_fraction` is the share for weights and KV cache together of the GPU memory that is free when the engine
-    starts; the cache holds `cache_tokens` without a GPU, and where it is that of two models. An engine that `takes_turns`
+    starts; the cache holds `cache_tokens` without a GPU, and where it is that of two models. One that `takes_turns`
     on its GPU gives the cache's memory back outside of calls.
     """
 
