@@ -279,7 +279,7 @@ class RunReader:
 
     def evaluation_path(self, evaluation_id: str, step: int) -> Path:
         """The folder of the slices of one evaluation of a checkpoint, if any is there."""
-        return self.path / "evals" / evaluation_id / f"step_{step:06d}"
+        return Path(self.path, "evals", evaluation_id, f"step_{step:06d}")
 
     # --- reading once ---
 

@@ -56,7 +56,8 @@ WITH_VERL = (
 )
 TORCH = [
     pytest.param(Kind(0), id="torch"),
-    pytest.param(Kind(0, takes_turns=True), id="torch-in-turns", marks=pytest.mark.engines),
+    # Beside verl's; that its bytes are those of the other stands in `torch.test_trainer`.
+    pytest.param(Kind(0, takes_turns=True), id="torch-in-turns", marks=WITH_VERL),
 ]
 VERL = [
     pytest.param(Kind(1), id="verl-1-padded", marks=WITH_VERL),

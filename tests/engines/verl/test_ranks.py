@@ -1,7 +1,11 @@
-"""Several ranks as processes: what becomes of them when one is lost, or the one that started them. No verl."""
+"""Several ranks as processes: what becomes of them when one is lost, or the one that started them.
+
+They need no verl, but six processes that import torch; so they come with the tests of what they are for.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 from collections.abc import Iterator
@@ -14,6 +18,10 @@ from orchestrator.errors import RankLost
 from orchestrator.sweep.failures import failure_of
 from tests.sockets import listening_addresses
 
+pytestmark = [
+    pytest.mark.engines,
+    pytest.mark.skipif(importlib.util.find_spec("verl") is None, reason="verl is not installed (make test-engines)"),
+]
 LOOPBACK = {"0100007F", "00000000000000000000000001000000"}  # as /proc/net has 127.0.0.1 and ::1
 
 
