@@ -31,7 +31,8 @@ class Settings:
     """What an engine is started with.
 
     `cache_fraction` is the share for weights and KV cache together of the GPU memory that is free when the engine
-    starts; the cache holds `cache_tokens` without a GPU, and where it is that of two models.
+    starts; the cache holds `cache_tokens` without a GPU, and where it is that of two models. Over `shards` processes,
+    one for each GPU, every layer is shared out (tensor parallelism).
     """
 
     model: str
@@ -45,6 +46,7 @@ class Settings:
     cache_fraction: float | None
     cache_tokens: int | None
     second: Second | None = None
+    shards: int = 1
 
 
 @dataclass(frozen=True)

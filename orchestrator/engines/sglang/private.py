@@ -80,6 +80,9 @@ def open_engine(settings: Settings) -> Any:
     os.environ[SPACE] = ",".join(map(str, space))
     # A model's configuration may give less than the setup asks for, as it does to the other engines, too.
     os.environ["SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"] = "1"
+    if settings.shards > 1 and not settings.gpu:
+        # SGLang wants cores for each shard. On the plain platform nothing is bound to them, but it counts the entries.
+        os.environ["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join("0" * settings.shards)
     if settings.second is not None:
         from orchestrator.engines.sglang import blending_worker
 
@@ -103,6 +106,7 @@ def _arguments(settings: Settings) -> dict[str, Any]:
         "sleep_on_idle": True,  # else an engine that waits for a call keeps a core busy
         "random_seed": 0,
         "log_level": "error",
+        "tp_size": settings.shards,
     }
     if settings.gpu:
         return arguments | {"mem_fraction_static": settings.cache_fraction}
