@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 from torch._C._distributed_c10d import Store, TCPStore
 
 from orchestrator.engines.interface import Owner
@@ -224,11 +224,24 @@ def token_space() -> tuple[TokenSpace, Owner]:
     return _space[0]
 
 
-def draw_tokens(logits: Tensor, draws: list[dict[str, Any]], positions: Tensor) -> tuple[Tensor, dict[str, Fetched]]:
+def agreed(tokens: Tensor, shards: Any) -> Tensor:
+    """The tokens that the first of the shards has drawn, in place on all of them; `shards` is their process group.
+
+    All of them draw from the same logits. But a sum that a GPU takes in another order may turn the rarest draw, and
+    shards that went on with different tokens would wait for each other for ever.
+    """
+    if distributed.get_world_size(shards) > 1:
+        distributed.broadcast(tokens, distributed.get_global_rank(shards, 0), group=shards)
+    return tokens
+
+
+def draw_tokens(
+    logits: Tensor, draws: list[dict[str, Any]], positions: Tensor, shards: Any = None
+) -> tuple[Tensor, dict[str, Fetched]]:
     """The next token (B,) of each request, and what is kept of it, from logits (B, V).
 
-    `draws` are the fields of `Draw`; `positions` (B,) are those of the last token that was fed. Nothing here waits for
-    the device, except where tokens are forced.
+    `draws` are the fields of `Draw`; `positions` (B,) are those of the last token that was fed; `shards` is the process
+    group of an engine of several. Nothing here waits for the device, except where tokens are forced.
     """
     space, owner = token_space()
     log_p = space.student_log_prob(logits) if owner == "student" else space.teacher_log_prob(logits)
@@ -237,6 +250,8 @@ def draw_tokens(logits: Tensor, draws: list[dict[str, Any]], positions: Tensor) 
     known = torch.tensor([(draw["seed"], draw["prompt"]) for draw in draws]).to(logits.device, non_blocking=True)
     responses = positions - known[:, 1] + 1
     tokens = speculation.sample(log_mu, keyed_uniforms(known[:, 0], responses))
+    if shards is not None:
+        tokens = agreed(tokens, shards)
     if any(draw["forced"] for draw in draws):
         for row, (draw, position) in enumerate(zip(draws, responses.tolist(), strict=True)):
             if position < len(draw["forced"]):
@@ -268,8 +283,8 @@ def _sampler_class() -> Any:
             logits = logits_output.next_token_logits
             if sampling_info.custom_params is None:  # nobody's request: what an engine does to warm up
                 return logits.argmax(-1)
-            tokens, logits_output.customized_info = draw_tokens(logits, sampling_info.custom_params, positions)
-            self._sync_token_ids_across_tp(tokens, sampling_info)
+            draws, shards = sampling_info.custom_params, self.tp_sync_group
+            tokens, logits_output.customized_info = draw_tokens(logits, draws, positions, shards)
             return tokens
 
     return TokenSpaceSampler
