@@ -84,7 +84,7 @@ def layouts_of(plan: Plan) -> Layouts | None:
         if typical is None:
             continue
         spreading = _spreading(setup)
-        engines[f"{spreading.engine.sampler} samples, {spreading.engine.trainer} scores and trains"] = None
+        engines[f"{spreading.engine.sampler} sampling, {spreading.engine.trainer} scoring and training"] = None
         work = _Work(name, spreading, *typical, _checkpoints(plan, name), _blends(plan, name))
         for gpu in NODES:
             rows += [_laid_out(plan, work, gpu, layout) for layout in LAYOUTS]
@@ -233,8 +233,8 @@ def _one_is_least(groups: Sequence[Mapping[str, LaidOut]]) -> list[str]:
     most = "the" if min(idle) >= 100 else f"{min(idle):.0f} % or more of that are the"
     return [
         f"One GPU a trial is the default: wherever a trial fits on one, training it on more takes {min(more):.0f} to "
-        f"{max(more):.0f} % more GPU-hours. In turns {most} seconds of a step in which no GPU works, which are paid for "
-        "on each of them, beside all-reduces and sharding; in split mode roles wait for each other."
+        f"{max(more):.0f} % more GPU-hours. In turns {most} seconds of a step in which no GPU works, which are paid "
+        "for on each of them, beside all-reduces and sharding; in split mode roles wait for each other."
     ]
 
 

@@ -75,8 +75,8 @@ def render_layouts(layouts: Layouts | None) -> Group:
         parts += ["", table]
     notes = (
         "GiB: the most that a GPU holds, of what a trial has of it. At once: sequences of full length, student alone "
-        "and blending. GPU-hours: of training the trial. Trials: at once on the node. Days: of the setup's sweep there. "
-        "Split: GPUs that sample, that score, that learn."
+        "and blending. GPU-hours: of training the trial. Trials: at once on the node. Days: of the setup's sweep "
+        "there. Split: GPUs that sample, that score, that learn."
     )
     return Group(*parts, "", f"[dim]{notes}[/]", *map(escape, layouts.verdict))
 
