@@ -50,7 +50,7 @@ EvaluationBudget = (
 PlacementMode = (
     Annotated[Literal["inline"], "all roles in the trial's process"]
     | Annotated[Literal["colocated"], "one actor that generates and scores, one that learns, on the same device"]
-    | Annotated[Literal["split"], "an actor for each role"]
+    | Annotated[Literal["split"], "an actor for each role, on GPUs of its own where `role_gpus` gives it any"]
 )
 RoleName = Literal["rollout", "teacher", "learner"]
 Kept = (
@@ -68,11 +68,17 @@ TrainerName = (
     TorchEngine
     | Annotated[
         Literal["verl"],
-        "verl's FSDP2 engine, a rank for each GPU of the trial, else for each of its cores; it wants "
+        "verl's FSDP2 engine, a rank for each GPU of its role, else for each of its cores; it wants "
         "`make setup-engines`",
     ]
 )
-EngineName = TorchEngine | Annotated[Literal["sglang"], "SGLang in a process of its own; it wants `make setup-engines`"]
+EngineName = (
+    TorchEngine
+    | Annotated[
+        Literal["sglang"],
+        "SGLang in processes of its own, tensor-parallel over the GPUs of its role; it wants `make setup-engines`",
+    ]
+)
 Dtype = Annotated[Literal["float32"], "for CPUs and exact comparisons"] | Annotated[Literal["bfloat16"], "for GPUs"]
 TokenizerName = (
     Annotated[Literal["characters"], "the embedded world's characters"] | Annotated[Literal["bytes"], "UTF-8 bytes"]

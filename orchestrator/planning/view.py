@@ -100,9 +100,12 @@ def render(plan: Plan, clock: Clock | None = None, reasons: Sequence[Reason] | N
         return Group(_heading(plan, total), everything, *why)
     parts: list[Any] = [_heading(plan, total), *_progress(plan, left), ""]
     parts += [_methods_table(plan), "", *_order(plan, total)]
-    memories = {p.unit.setup: p.resources.memory for p in plan.units if p.resources.memory is not None}
+    placement = plan.experiment.runtime.placement  # of every setup's untrained student, at least
+    of_setups = [p for p in plan.units if p.unit.placement == placement] or plan.units
+    memories = {p.unit.setup: p.resources.memory for p in of_setups if p.resources.memory is not None}
     if memories:
-        parts += ["", _memory_table(memories, plan.gpu.gib), *_memory_notes(memories, plan.gpu.gib)]
+        apart = placement.role_gpus is not None
+        parts += ["", _memory_table(memories, plan.gpu.gib, apart), *_memory_notes(memories, plan.gpu.gib)]
     parts += ["", *_tokens(total), ""]
     parts += [_budget_table(plan), *_budget_notes(plan), _disk(plan), ""]
     parts += [*_gpu_time(plan, clock.gpus), *_cpu_time(clock.cpu), *why]
@@ -188,7 +191,8 @@ def _order(plan: Plan, total: dict[str, Any]) -> list[str]:
     return lines + [f"  {needed} → {counted(number, 'trial')}" for needed, number in waiting.items()]
 
 
-def _memory_table(memories: dict[str, Memory], gpu_gib: float) -> Table:
+def _memory_table(memories: dict[str, Memory], gpu_gib: float, apart: bool) -> Table:
+    """The parts that a GPU holds; where roles are `apart`, each on the GPUs of its own role."""
     rows = {
         "student weights W_S": "student_weights",
         "teacher weights W_Q": "teacher_weights",
@@ -201,7 +205,8 @@ def _memory_table(memories: dict[str, Memory], gpu_gib: float) -> Table:
         "sequences decoded at once, evaluation": "sequences_decoded_evaluation",
         "generation W_S + n·KV_S": "generation_vanilla",
         "generation W_S + W_Q + n·(KV_S + KV_Q)": "generation_blending",
-        "learning: both models, learner, workspace": "learning",
+        "scoring: teacher, workspace" if apart else "scoring: both models, workspace": "scoring",
+        "learning: learner, workspace" if apart else "learning: both models, learner, workspace": "learning",
         "peak, student alone": "peak_vanilla",
         "peak, blending": "peak_blending",
         f"sequences that fit in {gpu_gib:g} GiB, student alone": "sequences_at_once_vanilla",

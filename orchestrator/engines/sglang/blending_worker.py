@@ -55,7 +55,7 @@ from torch import Tensor
 
 from orchestrator.engines.sglang.blending_rows import Order, pack, row_type
 from orchestrator.engines.sglang.calls import ROWS, Settings
-from orchestrator.engines.sglang.private import agreed
+from orchestrator.engines.sglang.shards import agreed
 from orchestrator.engines.torch.rounds import judge, kept_of
 from orchestrator.policy import speculation
 from orchestrator.policy.randomness import Role, uniforms

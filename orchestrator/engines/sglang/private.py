@@ -22,11 +22,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor
 from torch._C._distributed_c10d import Store, TCPStore
 
 from orchestrator.engines.interface import Owner
 from orchestrator.engines.sglang.calls import LOG_PROBS, SUPPORT, Drawing, Settings
+from orchestrator.engines.sglang.shards import agreed
 from orchestrator.policy import laws, speculation
 from orchestrator.policy.spec import Student, Tempered
 from orchestrator.policy.vocabulary import TokenSpace
@@ -222,17 +223,6 @@ def token_space() -> tuple[TokenSpace, Owner]:
         assert owner in ("student", "teacher")
         _space.append((TokenSpace(int(valid), int(student_eos), int(teacher_eos)), owner))
     return _space[0]
-
-
-def agreed(tokens: Tensor, shards: Any) -> Tensor:
-    """The tokens that the first of the shards has drawn, in place on all of them; `shards` is their process group.
-
-    All of them draw from the same logits. But a sum that a GPU takes in another order may turn the rarest draw, and
-    shards that went on with different tokens would wait for each other for ever.
-    """
-    if distributed.get_world_size(shards) > 1:
-        distributed.broadcast(tokens, distributed.get_global_rank(shards, 0), group=shards)
-    return tokens
 
 
 def draw_tokens(
