@@ -26,6 +26,7 @@ the learner) hold only what they need themselves:
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -194,7 +195,8 @@ def check_roles(setup: Setup, gpu_gib: float, placement: Placement) -> None:
     """Raise UserError if the GPUs that teacher or learner have for themselves are too small for them."""
     if placement.role_gpus is None:
         return
-    for role, needed in (("teacher", scoring_gib), ("learner", learning_gib)):
+    needs: dict[RoleName, Callable[[Setup, Gpus], float]] = {"teacher": scoring_gib, "learner": learning_gib}
+    for role, needed in needs.items():
         on = Gpus.of(placement, role)
         gib = needed(setup, on)
         if gib > gpu_gib:

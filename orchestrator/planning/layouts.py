@@ -6,6 +6,7 @@ those of the experiment, or others where these can use one device only. Nothing 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -172,12 +173,13 @@ def _blends(plan: Plan, name: str) -> bool:
 
 def _checkpoints(plan: Plan, name: str) -> Range:
     """How many full evaluations of a checkpoint the setup's races and fresh samples come to."""
-    shares, total = evaluation_shares(plan), []
+    shares, counts = evaluation_shares(plan), Counter[tuple[Range, int]]()
     for planned in plan.units:
         if planned.unit.setup == name:
-            total.append(shares[planned.unit.id] * planned.resources.checkpoints)
+            counts[shares[planned.unit.id], planned.resources.checkpoints] += 1
     fresh = sum(unit.setup == name for unit in rescored_units(plan, {}))
-    return Range.total(total) + Range.exactly(float(fresh))
+    total = Range.total(share * (checkpoints * units) for (share, checkpoints), units in counts.items())
+    return total + Range.exactly(float(fresh))
 
 
 def _spreading(setup: Setup) -> Setup:

@@ -12,10 +12,10 @@ from rich.console import Console
 from orchestrator.cli import main
 from orchestrator.config import Placement, RoleGpus
 from orchestrator.experiment.load import load_experiment
-from orchestrator.planning import as_json, layouts, plan, rates, view
+from orchestrator.planning import as_json, layouts, plan, view
 from orchestrator.planning.costs import BLENDED, OTHER, PLAIN, SUPERVISED, SetupCosts
 from orchestrator.planning.layouts import LAYOUTS, ONE, LaidOut, Layouts, layouts_of
-from orchestrator.planning.ranges import SCENARIOS, Range
+from orchestrator.planning.ranges import SCENARIOS, Range, Scenario
 from orchestrator.planning.rates import RATES
 from orchestrator.planning.totals import hours_on_gpus, longest_unit_hours, total_gpu_hours
 from orchestrator.records.columns import EVALUATE, LEARN, ROLLOUT, SCORE
@@ -40,7 +40,7 @@ def planned(*overrides: str) -> plan.Plan:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_decoding_on_two_gpus_is_half_the_reading_and_all_the_waiting(scenario: rates.Scenario) -> None:
+def test_decoding_on_two_gpus_is_half_the_reading_and_all_the_waiting(scenario: Scenario) -> None:
     """A step of 256 responses: weights and caches over twice the bandwidth, then 2 × 28 all-reduces a decode step."""
     made = costs(Placement(gpus=2))
     lengths = made.training_lengths(scenario)
