@@ -136,6 +136,10 @@ class Shape:
     ffn: Annotated[int, "Width of the feed-forward layer.", A_SIZE] = 0
     tied: Annotated[bool, "Whether input and output embeddings are one matrix."] = True
 
+    def divides_by(self, count: int) -> bool:
+        """Whether so many GPUs can share out each layer: each has equally many heads and columns of it."""
+        return all(size % count == 0 for size in (self.heads, self.kv_heads, self.ffn))
+
 
 @dataclass(frozen=True)
 class Recipe:

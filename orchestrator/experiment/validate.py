@@ -99,7 +99,7 @@ def _check_spread(key: str, placement: Placement, name: str, setup: Setup, super
     for role in sampling:
         for owner in ("student", "teacher"):
             shape = getattr(setup, owner).shape
-            if any(size % counts[role] for size in (shape.heads, shape.kv_heads, shape.ffn)):
+            if not shape.divides_by(counts[role]):
                 count = "gpus" if placement.role_gpus is None else f"role_gpus.{role}"
                 sizes = f"{shape.heads} heads, {shape.kv_heads} KV heads and {shape.ffn} feed-forward columns"
                 raise refuse(f"{key}.{count}", counts[role], f"a divisor of the {sizes} of {name}'s {owner}")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from orchestrator.config import Placement, RoleGpus, Setup
 from orchestrator.engines import catalog
-from orchestrator.engines.memory import Memory, memory
+from orchestrator.engines.memory import Gpus, Memory, memory
 from orchestrator.errors import UserError
 from orchestrator.experiment.methods import needs_teacher
 from orchestrator.experiment.units import Unit
@@ -122,7 +122,7 @@ def _laid_out(plan: Plan, work: _Work, gpu: str, layout: str) -> LaidOut:
         peak_gib=held.peak_blending if work.blends else held.peak_vanilla,
         sequences_vanilla=held.sequences_at_once_vanilla,
         sequences_blending=held.sequences_at_once_blending,
-        reason=_refusal(held, part.gib, work.blends),
+        reason=_indivisible(work.setup, placement) or _refusal(held, part.gib, work.blends),
     )
     at_once = int(count // placement.gpus)
     if row.reason or not at_once:
@@ -143,6 +143,14 @@ def _trial_hours(unit: Unit, costs: SetupCosts, placement: Placement) -> tuple[R
     seconds = training_seconds(replace(unit, placement=placement), costs)
     to_hours = placement.gpus / 3600
     return Range.total(seconds.values()) * to_hours, seconds[OTHER] * to_hours
+
+
+def _indivisible(setup: Setup, placement: Placement) -> str:
+    """Why the GPUs that sample cannot share out a layer; empty where they can."""
+    count = Gpus.of(placement, "rollout").count
+    if all(model.shape.divides_by(count) for model in (setup.student, setup.teacher)):
+        return ""
+    return f"heads do not divide by {count}"
 
 
 def _refusal(held: Memory, gib: float, blends: bool) -> str:
@@ -199,10 +207,14 @@ def _verdict(rows: Iterable[LaidOut]) -> list[str]:
     groups: dict[tuple[str, str], dict[str, LaidOut]] = {}
     for row in rows:
         groups.setdefault((row.setup, row.gpu), {})[row.layout] = row
-    cheaper = [_least(group) for group in groups.values() if group[ONE].fits and _least(group).gpus > 1]
+    cheaper = []
+    for group in groups.values():
+        larger = min((row for row in group.values() if row.fits and row.gpus > 1), key=_hours, default=None)
+        if larger is not None and group[ONE].fits and _hours(larger) <= _hours(group[ONE]):
+            cheaper.append(larger)
     if cheaper:
         where = "; ".join(f"{row.setup} on {row.gpu}: {row.layout}" for row in cheaper)
-        sentences = [f"More than one GPU a trial would take fewer GPU-hours than the default of one: {where}."]
+        sentences = [f"More than one GPU a trial would take no more GPU-hours than the default of one: {where}."]
     else:
         sentences = _one_is_least([group for group in groups.values() if group[ONE].fits])
     for (setup, gpu), group in groups.items():
@@ -232,7 +244,8 @@ def _one_is_least(groups: Sequence[Mapping[str, LaidOut]]) -> list[str]:
                     idle.append(100 * (larger_waiting - waiting) / (larger - hours))
     if not more:
         return []
-    most = "the" if min(idle) >= 100 else f"{min(idle):.0f} % or more of that are the"
+    least = min(idle, default=100.0)
+    most = "the" if least >= 100 else f"{least:.0f} % or more of that are the"
     return [
         f"One GPU a trial is the default: wherever a trial fits on one, training it on more takes {min(more):.0f} to "
         f"{max(more):.0f} % more GPU-hours. In turns {most} seconds of a step in which no GPU works, which are paid "

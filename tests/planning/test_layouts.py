@@ -186,8 +186,19 @@ def test_the_verdict_follows_from_the_numbers(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("orchestrator.planning.costs.SHARDED", Range.exactly(1.0))
     [first, *_] = laid_out(*ENGINES).verdict
     assert first.startswith(
-        "More than one GPU a trial would take fewer GPU-hours than the default of one: qwen3-1.7b on"
+        "More than one GPU a trial would take no more GPU-hours than the default of one: qwen3-1.7b on"
     )
+
+
+def test_layouts_that_no_layer_can_be_shared_out_over_are_none() -> None:
+    made = planned(*ENGINES, "setups=[qwen3-0.6b]")
+    [setup] = made.experiment.setups.values()
+    odd = replace(setup, student=replace(setup.student, shape=replace(setup.student.shape, kv_heads=2)))
+    found = layouts_of(replace(made, experiment=replace(made.experiment, setups={"qwen3-0.6b": odd})))
+    assert found is not None
+    reasons = {one.layout: one.reason for one in found.rows if one.gpu == "H100-80GB"}
+    assert reasons["4 GPUs in turns"] == "heads do not divide by 4"
+    assert [reasons[name] for name in (ONE, "2 GPUs in turns", "split 2 + 1 + 1")] == ["", "", ""]
 
 
 def test_packing_is_named_where_it_pays() -> None:
