@@ -86,14 +86,15 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    from orchestrator.commands.plan import plan
+    from orchestrator.commands.plan import Show, plan
     from orchestrator.planning.rates import DEFAULT_GPU, GPUS
 
     if options.gpus is not None and options.gpus < 1:
         raise UserError(f"--gpus: {options.gpus} — 1 or more")
     gpu = options.gpu or DEFAULT_GPU
     one_of("--gpu", gpu, GPUS)
-    return plan(_load(options, notes=True), options.gpus or 1, gpu, options.why, options.json, _console())
+    show = Show(options.why, options.layouts, options.json)
+    return plan(_load(options, notes=True), options.gpus or 1, gpu, show, _console())
 
 
 def _submit(options: argparse.Namespace) -> int:

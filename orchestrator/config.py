@@ -50,8 +50,9 @@ EvaluationBudget = (
 PlacementMode = (
     Annotated[Literal["inline"], "all roles in the trial's process"]
     | Annotated[Literal["colocated"], "one actor that generates and scores, one that learns, on the same device"]
-    | Annotated[Literal["split"], "an actor for each role"]
+    | Annotated[Literal["split"], "an actor for each role, on GPUs of its own where `role_gpus` gives it any"]
 )
+RoleName = Literal["rollout", "teacher", "learner"]
 Kept = (
     Annotated[Literal["best"], "the best checkpoint; all until it is known which that is"]
     | Annotated[Literal["all"], "every checkpoint"]
@@ -67,11 +68,17 @@ TrainerName = (
     TorchEngine
     | Annotated[
         Literal["verl"],
-        "verl's FSDP2 engine, a rank for each GPU of the trial, else for each of its cores; it wants "
+        "verl's FSDP2 engine, a rank for each GPU of its role, else for each of its cores; it wants "
         "`make setup-engines`",
     ]
 )
-EngineName = TorchEngine | Annotated[Literal["sglang"], "SGLang in a process of its own; it wants `make setup-engines`"]
+EngineName = (
+    TorchEngine
+    | Annotated[
+        Literal["sglang"],
+        "SGLang in processes of its own, tensor-parallel over the GPUs of its role; it wants `make setup-engines`",
+    ]
+)
 Dtype = Annotated[Literal["float32"], "for CPUs and exact comparisons"] | Annotated[Literal["bfloat16"], "for GPUs"]
 TokenizerName = (
     Annotated[Literal["characters"], "the embedded world's characters"] | Annotated[Literal["bytes"], "UTF-8 bytes"]
@@ -85,10 +92,12 @@ TWO_IDS = Interval(2, words=f"≥ 2; {_READ_OFF}")
 POSITIVE = Interval(0, INFINITE, low_open=True, high_open=True, words="> 0 and finite")
 A_SHARE = Interval(0, 1, words="a share between 0 and 1")
 A_PROBABILITY = Interval(0, 1, low_open=True, high_open=True, words="a probability > 0 and < 1")
-ONE_GPU_OR_LESS = Must(
-    "0, 1, or a share of one GPU such as 0.5: a trial runs on one GPU",
-    lambda gpus: gpus in (0, 1) or 0.01 <= gpus < 1,
+MOST_GPUS = 64  # of a role
+GPUS_OF_A_TRIAL = Must(
+    "0, a share of one GPU such as 0.5, or a whole number of GPUs",
+    lambda gpus: 0.01 <= gpus < 1 or (gpus % 1 == 0 and 0 <= gpus <= 3 * MOST_GPUS),
 )
+OF_A_ROLE = AtLeast(1, MOST_GPUS)
 LENGTHS = Must(
     "whole numbers of tokens, or shares between 0 and 1",
     lambda lengths: bool(lengths) and all(0 < t < 1 or (t >= 1 and t % 1 == 0) for t in lengths),
@@ -126,6 +135,10 @@ class Shape:
     head_dim: Annotated[int, "Width of a head.", A_SIZE] = 0
     ffn: Annotated[int, "Width of the feed-forward layer.", A_SIZE] = 0
     tied: Annotated[bool, "Whether input and output embeddings are one matrix."] = True
+
+    def divides_by(self, count: int) -> bool:
+        """Whether so many GPUs can share out each layer: each has equally many heads and columns of it."""
+        return all(size % count == 0 for size in (self.heads, self.kv_heads, self.ffn))
 
 
 @dataclass(frozen=True)
@@ -315,22 +328,57 @@ class Setup:
 
 
 @dataclass(frozen=True)
+class RoleGpus:
+    """GPUs that each role of a trial has for itself, in placement mode split."""
+
+    rollout: Annotated[int, "GPUs that sample; a layer of the model is shared out over them.", OF_A_ROLE] = 1
+    teacher: Annotated[int, "GPUs that score, or answer prompts in the supervised stage.", OF_A_ROLE] = 1
+    learner: Annotated[int, "GPUs that train; parameters and optimizer are sharded over them.", OF_A_ROLE] = 1
+
+    @property
+    def total(self) -> int:
+        """GPUs of all roles."""
+        return self.rollout + self.teacher + self.learner
+
+
+@dataclass(frozen=True)
 class Placement:
     """Where the roles of one trial live."""
 
     mode: Annotated[PlacementMode, "How roles are spread over processes."] = "inline"
     gpus: Annotated[
         float,
-        "GPUs of one trial, or a share of one: with 0.5 two trials are packed on a GPU, each with half its memory; "
-        "not given: 1 where a pair has more than 500 M parameters, else 0.",
-        ONE_GPU_OR_LESS,
+        "GPUs of one trial, whose roles take turns on all of them, or a share of one: with 0.5 two trials are packed "
+        "on a GPU, each with half its memory; not given: the sum of `role_gpus`, else 1 where a pair has more than "
+        "500 M parameters, else 0.",
+        GPUS_OF_A_TRIAL,
     ] = 0
+    role_gpus: Annotated[
+        RoleGpus | None, "In mode split: GPUs of each role, for example {rollout: 2, teacher: 1, learner: 1}."
+    ] = None
     cpus: Annotated[float, "CPU cores of one trial, its driver included.", POSITIVE] = 1.0
 
     @property
     def gpu_share(self) -> float:
         """The part of a GPU, its memory above all, that a trial may use where it has one."""
         return self.gpus if 0 < self.gpus < 1 else 1.0
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether the roles of a trial work on the same GPUs, one after the other."""
+        return self.gpus > 0 and self.role_gpus is None
+
+    def gpus_of(self, role: RoleName) -> float:
+        """GPUs, or the share of one, that a role works on: its own, else all of the trial."""
+        return self.gpus if self.role_gpus is None else getattr(self.role_gpus, role)
+
+    @property
+    def of_evaluator(self) -> Placement:
+        """What an evaluator of such trials has: one process, and one GPU at most.
+
+        The student alone fits on a GPU, and an evaluation is divided into slices anyway.
+        """
+        return Placement("inline", min(self.gpus, 1), None, self.cpus)
 
 
 @dataclass(frozen=True)

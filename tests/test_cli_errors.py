@@ -138,7 +138,12 @@ def test_wrong_types(override: str, words: tuple[str, ...], capsys: pytest.Captu
         ("setups=[arithmetic,arithmetic]", ("setups: ['arithmetic', 'arithmetic']", "every setup once")),
         ("methods.fixed_epsilon.epsilon=[0.1,0.1]", ("fixed_epsilon.epsilon: [0.1, 0.1]", "0.1 stands twice")),
         ("methods.fixed_epsilon.epsilon=[1,1.0]", ("fixed_epsilon.epsilon: [1, 1.0]", "1.0 stands twice")),
-        ("runtime.placement.gpus=2", ("runtime.placement.gpus: 2", "0, 1, or a share of one GPU such as 0.5")),
+        ("runtime.placement.gpus=1.5", ("runtime.placement.gpus: 1.5", "a share of one GPU such as 0.5, or a whole")),
+        ("runtime.placement.gpus=-1", ("runtime.placement.gpus: -1", "a whole number of GPUs")),
+        ("runtime.placement.gpus=2", ("engine.sampler: 'torch'", "sglang", "torch uses one device", "2 GPUs")),
+        ("runtime.placement.role_gpus.teacher=2", ("role_gpus: {", "only in mode split; this is inline")),
+        ("runtime.placement.role_gpus.teacher=0", ("runtime.placement.role_gpus.teacher: 0", "≥ 1")),
+        ("runtime.placement.role_gpus.reward=1", ("role_gpus.reward: unknown key", "rollout, teacher, learner")),
         ("methods.veto.placement.gpus=0.5", ("methods.veto.placement.gpus: 0.5", "one share for all trials")),
         ("runtime.placement.mode=inlin", ("runtime.placement.mode: 'inlin'", "did you mean inline?")),
         ("methods.vanilla.placement=colocate", ("methods.vanilla.placement.mode: 'colocate'", "colocated, split")),
@@ -167,9 +172,40 @@ def test_settings_that_contradict_each_other(
     assert_names(complaint(capsys, "plan", QUICKSTART, override), *words)
 
 
-def test_split_roles_on_one_gpu(capsys: pytest.CaptureFixture[str]) -> None:
-    line = complaint(capsys, "plan", QUICKSTART, "runtime.placement.mode=split", "runtime.placement.gpus=1")
-    assert_names(line, "runtime.placement.mode: 'split'", "inline or colocated")
+SEVERAL = ("engine.sampler=sglang", "engine.trainer=verl")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (
+            ("mode=split", "gpus=1"),
+            (".mode: 'split'", "inline or colocated", "role_gpus, which gives each role its own"),
+        ),
+        (("mode=split", "gpus=4", "role_gpus.rollout=1"), (".gpus: 4", "3, the sum of role_gpus")),
+        (
+            ("mode=colocated", "gpus=2"),
+            (".mode: 'colocated'", "inline, or split with role_gpus", "actors can share one"),
+        ),
+        (("gpus=3",), (".gpus: 3", "a divisor of the 4 heads, 2 KV heads", "arithmetic's student")),
+        (("mode=split", "role_gpus.rollout=3"), (".role_gpus.rollout: 3", "a divisor of the 4 heads")),
+    ],
+)
+def test_gpus_that_a_placement_cannot_give(
+    overrides: tuple[str, ...], words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    placement = [f"runtime.placement.{override}" for override in overrides]
+    assert_names(complaint(capsys, "plan", QUICKSTART, *placement, *SEVERAL), *words)
+
+
+def test_an_engine_of_one_device_gets_one_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    own = [f"runtime.placement.{given}" for given in ("mode=split", "role_gpus.learner=2")]
+    line = complaint(capsys, "plan", QUICKSTART, *own)
+    assert_names(line, "engine.trainer: 'torch'", "verl", "torch uses one device", "2 GPUs")
+    answers = ["runtime.placement.mode=split", "runtime.placement.role_gpus.teacher=2", "engine.trainer=verl"]
+    line = complaint(capsys, "plan", QUICKSTART, *answers)
+    assert_names(line, "engine.sampler: 'torch'", "sglang")  # the teacher of the supervised stage answers on it
+    assert load_experiment(QUICKSTART, [*answers, "methods.sft_warmup=null"]).runtime.placement.gpus == 4
 
 
 @pytest.mark.parametrize("override", ["training.steps", "=3"])

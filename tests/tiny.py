@@ -43,24 +43,24 @@ BEHAVIORS = (
 )
 
 
-def student(dtype: torch.dtype = torch.float32, tied: bool = True) -> CausalModel:
+def student(dtype: torch.dtype = torch.float32, tied: bool = True, kv_heads: int = 1) -> CausalModel:
     """Two layers; always the same weights."""
-    return CausalModel(_model(dtype, seed=1, hidden=16, layers=2, tied=tied), SPACE, "student")
+    return CausalModel(_model(dtype, 1, hidden=16, layers=2, tied=tied, kv_heads=kv_heads), SPACE, "student")
 
 
-def teacher(dtype: torch.dtype = torch.float32) -> CausalModel:
+def teacher(dtype: torch.dtype = torch.float32, kv_heads: int = 1) -> CausalModel:
     """Another shape and other weights: about one nat away from the student."""
-    return CausalModel(_model(dtype, seed=2, hidden=24, layers=1, tied=False), SPACE, "teacher")
+    return CausalModel(_model(dtype, 2, hidden=24, layers=1, tied=False, kv_heads=kv_heads), SPACE, "teacher")
 
 
-def _model(dtype: torch.dtype, seed: int, hidden: int, layers: int, tied: bool) -> Qwen3ForCausalLM:
+def _model(dtype: torch.dtype, seed: int, hidden: int, layers: int, tied: bool, kv_heads: int) -> Qwen3ForCausalLM:
     config = Qwen3Config(
         vocab_size=SIZE,
         hidden_size=hidden,
         intermediate_size=2 * hidden,
         num_hidden_layers=layers,
         num_attention_heads=2,
-        num_key_value_heads=1,
+        num_key_value_heads=kv_heads,
         head_dim=8,
         tie_word_embeddings=tied,
         initializer_range=0.25,
@@ -143,14 +143,15 @@ def worker_spec(
     optimizer: Optimizer | None = None,
     micro_batch_tokens: int = 64,
     draft_length: int | None = None,
+    kv_heads: int = 1,
 ) -> WorkerSpec:
     """A unit of one step of the pair saved below `folder`."""
-    for causal in (student(), teacher()):
+    for causal in (student(kv_heads=kv_heads), teacher(kv_heads=kv_heads)):
         if not (folder / causal.owner).is_dir():
             causal.model.save_pretrained(folder / causal.owner)
     setup = Setup(
-        student=Model(eos=STUDENT_EOS, shape=Shape(2, 16, 2, 1, 8, 32, tied=True)),
-        teacher=Model(eos=TEACHER_EOS, shape=Shape(1, 24, 2, 1, 8, 48, tied=False)),
+        student=Model(eos=STUDENT_EOS, shape=Shape(2, 16, 2, kv_heads, 8, 32, tied=True)),
+        teacher=Model(eos=TEACHER_EOS, shape=Shape(1, 24, 2, kv_heads, 8, 48, tied=False)),
         vocabulary=Vocabulary(SIZE, VALID),
         engine=Engine(dtype="float32"),
         training=Training(

@@ -142,7 +142,9 @@ def _knobs() -> Iterator[Key]:
         for name, knob in method.knobs.items():
             meaning = f"{knob.meaning} One or several values, each {knob.describe()}."
             yield Key(f"methods.{key}.{name}", KINDS[knob.kind], "—", meaning, {})
-    meaning = "Where this method's trials live, if not as runtime.placement says: a mode, or {mode, gpus, cpus}."
+    meaning = (
+        "Where this method's trials live, if not as runtime.placement says: a mode, or {mode, gpus, role_gpus, cpus}."
+    )
     yield Key(f"methods.{ANY}.{PLACEMENT_KEY}", "text or mapping", "null", meaning, {})
     yield Key(
         f"methods.{ANY}.{SEEDS_KEY}",

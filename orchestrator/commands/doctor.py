@@ -177,20 +177,27 @@ def _gpu_memory(name: str, setup: Setup, experiment: Experiment) -> Finding:
     gib, where = gpu.gib, f"{gpu.title}, since none is here"
     if torch.cuda.is_available():
         gib, where = torch.cuda.mem_get_info()[1] / GIB * share, torch.cuda.get_device_name()
+    placement = experiment.runtime.placement
+    memory.check_roles(setup, gib, placement)
+    on, learner = (memory.Gpus.of(placement, role) for role in ("rollout", "learner"))
+    each = "" if on.count == 1 else f" on each of {on.count} GPUs"
+    with_learner = "for the learner on its own" if on.apart else "with the learner"
     found = (
-        f"{gib:.0f} GiB ({where}); {memory.resident_gib(setup):.1f} for models and workspace while sampling, "
-        f"{memory.learning_gib(setup):.1f} with the learner"
+        f"{gib:.0f} GiB ({where}); {memory.resident_gib(setup, on=on):.1f} for models and workspace while sampling"
+        f"{each}, {memory.learning_gib(setup, learner):.1f} {with_learner}"
     )
     rates = RATES[setup.engine.sampler]
     if rates.continuous:
-        (both, tokens), training = memory.blending_gib(setup, gib), memory.static_gib(setup, gib)
+        (both, tokens), training = memory.blending_gib(setup, gib, on), memory.static_gib(setup, gib, on=on)
         found += (
             f"\n{rates.title} takes {training:.1f} GiB of a trial for the student, {both:.1f} beside the teacher, whose"
         )
         evaluating = memory.static_gib(setup, gib, trains=False)
         found += f" caches hold {tokens:,} tokens, and {evaluating:.1f} of an evaluator"
     else:
-        alone, blended = (memory.decode_batch(setup, experiment.runtime, gib, blending) for blending in (False, True))
+        alone, blended = (
+            memory.decode_batch(setup, experiment.runtime, gib, blending, on=on) for blending in (False, True)
+        )
         found += f"\n{counted(alone, 'response')} of full length at once in a trial, {blended} beside the teacher"
     return Finding(f"{name} GPU memory", "ok", found)
 

@@ -53,6 +53,8 @@ def _add_sweep_commands(commands: argparse._SubParsersAction) -> None:
     plan = _experiment(commands, "plan", "units, dependencies, memory, tokens, GPU-hours; runs nothing")
     plan.add_argument("--gpus", type=int, metavar="N", help="how long it takes on N GPUs (default: 1)")
     plan.add_argument("--gpu", metavar="KIND", help="kind of these GPUs: H100-80GB (default) or A100-40GB")
+    text = "what half a GPU, 2 and 4 GPUs a trial would take on a node, and why one is the default"
+    plan.add_argument("--layouts", action="store_true", help=text)
     plan.add_argument("--why", action="store_true", help="why each unit would run, and what the costs assume")
     plan.add_argument("--json", action="store_true", help=JSON)
     submit = _experiment(commands, "submit", "run what is missing, then print the results table")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,25 +15,37 @@ from orchestrator.data.benchmarks import benchmark_of
 from orchestrator.data.files import GET_DATA
 from orchestrator.planning import cpu_time
 from orchestrator.planning.as_json import rounded, to_json
+from orchestrator.planning.layouts import layouts_of
 from orchestrator.planning.measured import measure
 from orchestrator.planning.plan import Plan, make_plan
 from orchestrator.planning.progress import done_of, reasons
 from orchestrator.planning.ranges import NOTHING, Range
 from orchestrator.planning.rates import DEFAULT_GPU
 from orchestrator.planning.totals import hours_on_gpus, total_gpu_hours, units_left
-from orchestrator.planning.view import Clock, render
+from orchestrator.planning.view import Clock, render, render_layouts
 from orchestrator.selection.study import Study
 
 
-def plan(study: Study, gpus: int, gpu: str, why: bool, as_json: bool, console: Console) -> int:
+@dataclass(frozen=True)
+class Show:
+    """What is shown of a plan beside its tables: why each unit would run, other layouts; or all of it as JSON."""
+
+    why: bool = False
+    layouts: bool = False
+    as_json: bool = False
+
+
+def plan(study: Study, gpus: int, gpu: str, show: Show, console: Console) -> int:
     """Print the plan of an experiment against a runs folder, for `gpus` of the kind `gpu`; nothing is written."""
     made = planned(study, gpu)
     cpu = cpu_time.estimate(made, cores_here(), made=(study.runs / ".models").is_dir())
-    if as_json:
+    if show.as_json:
         print(_text(to_json(made) | {"clock": _clock(made, gpus, cpu)}))
         return 0
-    shown = render(made, Clock(cpu, gpus), reasons(study) if why else None)
+    shown = render(made, Clock(cpu, gpus), reasons(study) if show.why else None)
     console.print(shown, highlight=False)
+    if show.layouts:
+        console.print("", render_layouts(layouts_of(made)), highlight=False)
     lacking = missing_files(study.experiment)
     if lacking:
         console.print(f"Not there yet: {', '.join(lacking)} ({GET_DATA}).", highlight=False, markup=False)

@@ -27,7 +27,9 @@ class EngineInfo:
 
     `blends`: it can sample from behaviors that need the teacher. `keyed`: a call that is made again, in any process and
     any batch, gives the same bytes; otherwise samples of the same law. `module` has a function `open_engine(job)`.
-    `packages` are those that it imports and that the default install lacks; without them it is planned with alone.
+    `packages` are those that it imports and that the default install lacks; without them it is planned with alone. The
+    roles that `spread` can use several GPUs at once: a sampler shares out each layer by heads, scorer and trainer shard
+    parameters; the others use one device.
     """
 
     roles: frozenset[Role]
@@ -35,6 +37,7 @@ class EngineInfo:
     keyed: bool
     module: str
     packages: tuple[str, ...] = ()
+    spread: frozenset[Role] = frozenset()
 
 
 ENGINES: Mapping[str, EngineInfo] = MappingProxyType(
@@ -51,6 +54,7 @@ ENGINES: Mapping[str, EngineInfo] = MappingProxyType(
             keyed=False,
             module="orchestrator.engines.sglang.blending",
             packages=("sglang",),
+            spread=frozenset({"sampler"}),
         ),
         "verl": EngineInfo(
             roles=frozenset({"scorer", "trainer"}),
@@ -58,6 +62,7 @@ ENGINES: Mapping[str, EngineInfo] = MappingProxyType(
             keyed=True,  # on CPUs, as many ranks as before
             module="orchestrator.engines.verl.engine",
             packages=("verl",),
+            spread=frozenset({"scorer", "trainer"}),
         ),
     }
 )
@@ -66,6 +71,11 @@ ENGINES: Mapping[str, EngineInfo] = MappingProxyType(
 def able(*roles: Role) -> list[str]:
     """The engines that can play all of these roles."""
     return [name for name, info in ENGINES.items() if info.roles >= set(roles)]
+
+
+def spreading(*roles: Role) -> list[str]:
+    """The engines that can use several GPUs for all of these roles."""
+    return [name for name, info in ENGINES.items() if info.spread >= set(roles)]
 
 
 def sampler_of(chosen: str, teacher_decodes: bool) -> str:

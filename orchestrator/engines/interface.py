@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from orchestrator.config import Runtime, Setup
+from orchestrator.engines.memory import ONE_GPU, Gpus
 from orchestrator.policy.spec import Behavior, Objective
 
 if TYPE_CHECKING:
@@ -44,8 +45,9 @@ class Job:
 
     `initial` is the student that sampling and training start from, which stops as `stops_as` does. `steps` are those
     of the whole training; a job that does not train has none, needs no teacher, and keeps no memory free for them.
-    `ranks` is over how many processes an engine that can shards the models that score and learn. Roles that share a GPU
-    take turns on it (`takes_turns`): each gives back the memory that it needs only for its own work.
+    `ranks` is over how many processes an engine that can shards the models that score and learn, and `on` are the GPUs
+    over which one that can spreads the model that samples. Roles that share GPUs take turns on them (`takes_turns`):
+    each gives back the memory that it needs only for its own work.
     """
 
     setup: Setup
@@ -56,6 +58,7 @@ class Job:
     trains: bool = True
     stops_as: Owner = "student"
     ranks: int = 1
+    on: Gpus = ONE_GPU
     takes_turns: bool = False
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from orchestrator.config import SEEDS, Placement, PlacementMode
@@ -80,9 +80,18 @@ def _values(key: str, knob: Knob, raw: Any) -> list[Any]:
 
 
 def _placement(key: str, raw: Any, default: Placement) -> Placement:
-    """A placement given as a mode or as some of its keys; the others are those of `default`."""
+    """A placement given as a mode or as some of its keys; the others are those of `default`.
+
+    Where it gives another mode it has no `role_gpus` but its own, and its `gpus` are their sum if it does not say it.
+    """
     given = {"mode": raw} if isinstance(raw, str) else raw
     if not isinstance(given, dict):
         modes, keys = ", ".join(choices(PlacementMode)), ", ".join(entries(Placement))
         raise refuse(key, raw, f"{modes}, or a mapping with {keys}")
-    return strict.build(Placement, asdict(default) | given, key)
+    others = asdict(default)
+    if given.get("mode", default.mode) != default.mode:
+        others["role_gpus"] = None
+    placement = strict.build(Placement, others | given, key)
+    if placement.role_gpus is not None and "gpus" not in given:
+        placement = replace(placement, gpus=placement.role_gpus.total)
+    return placement

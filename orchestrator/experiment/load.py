@@ -53,6 +53,9 @@ def data_folder(given: str | None) -> str | None:
 def _read_experiment(path: Path, overrides: Sequence[str]) -> config.Experiment:
     written = _with_placement_as_mapping(read_yaml(path))
     overridden = _with_placement_as_mapping(read_overrides(overrides))
+    overridden_placement, written_placement = (_placement_of(values) for values in (overridden, written))
+    if "role_gpus" in overridden_placement and "gpus" not in overridden_placement:
+        written_placement.pop("gpus", None)  # the sum of the roles' takes its place
     if "seeds" in overridden and isinstance(written.get("methods"), dict):
         written["methods"] = without_own_seeds(written["methods"])
     raw: dict[str, Any] = {"name": path.stem} | merge(written, overridden)
@@ -70,7 +73,9 @@ def _read_experiment(path: Path, overrides: Sequence[str]) -> config.Experiment:
         notes += noted
     runtime = file.runtime
     gpus_given = "gpus" in raw.get("runtime", {}).get("placement", {})
-    if not gpus_given and any(needs_gpu(setup) for setup in setups.values()):
+    if not gpus_given and runtime.placement.role_gpus is not None:
+        runtime = replace(runtime, placement=replace(runtime.placement, gpus=runtime.placement.role_gpus.total))
+    elif not gpus_given and any(needs_gpu(setup) for setup in setups.values()):
         runtime = replace(runtime, placement=replace(runtime.placement, gpus=1))
     asked = parse_methods(file.methods, runtime.placement)
     strict.check(file)
@@ -110,6 +115,13 @@ def _without_null_benchmarks(setup: dict[str, Any]) -> dict[str, Any]:
         return setup  # there are none, or `strict.build` refuses their type
     benchmarks = {key: run for key, run in evaluation["benchmarks"].items() if run is not None}
     return setup | {"evaluation": evaluation | {"benchmarks": benchmarks}}
+
+
+def _placement_of(values: dict[str, Any]) -> dict[str, Any]:
+    """`runtime.placement` of plain values, itself and not a copy; another empty mapping where there is none."""
+    runtime = values.get("runtime")
+    placement = runtime.get("placement") if isinstance(runtime, dict) else None
+    return placement if isinstance(placement, dict) else {}
 
 
 def _with_placement_as_mapping(values: dict[str, Any]) -> dict[str, Any]:

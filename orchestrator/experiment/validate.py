@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import asdict
 from pathlib import Path
 
 from orchestrator.config import A_NAME, Experiment, Model, Placement, Setup, TokenizerName
 from orchestrator.data.benchmarks import check_source
 from orchestrator.engines import catalog
+from orchestrator.engines.memory import Gpus
 from orchestrator.errors import UserError, one_of, refuse
 from orchestrator.experiment.methods import METHODS
 from orchestrator.experiment.strict import check, obey
@@ -34,6 +36,10 @@ def check_experiment(experiment: Experiment) -> None:
             raise refuse(f"methods.{method}.placement.gpus", placement.gpus, share)
     for name, setup in experiment.setups.items():
         check_setup(name, setup)
+        supervised = any(METHODS[method].updates_before is not None for method in experiment.methods)
+        _check_spread("runtime.placement", experiment.runtime.placement, name, setup, supervised)
+        for method, placement in experiment.placements.items():
+            _check_spread(f"methods.{method}.placement", placement, name, setup, supervised=False)
         for method, grid in experiment.methods.items():
             METHODS[method].fits(grid, name, setup)
 
@@ -66,8 +72,43 @@ def _check_engine(setup: Setup) -> None:
 
 
 def _check_placement(key: str, placement: Placement) -> None:
-    if placement.mode == "split" and placement.gpus:
-        raise refuse(f"{key}.mode", "split", "inline or colocated: with one GPU the roles share it")
+    """How many GPUs a mode can place: Ray lets actors share one GPU, but never several."""
+    own = placement.role_gpus
+    if own is not None and placement.mode != "split":
+        raise UserError(f"{key}.role_gpus: {asdict(own)} — only in mode split; this is {placement.mode}")
+    if own is not None and placement.gpus != own.total:
+        raise refuse(f"{key}.gpus", placement.gpus, f"{own.total}, the sum of role_gpus, or nothing at all")
+    if own is None and placement.mode == "split" and placement.gpus:
+        right = "inline or colocated, where roles share GPUs; or role_gpus, which gives each role its own"
+        raise refuse(f"{key}.mode", "split", right)
+    if placement.mode == "colocated" and placement.gpus > 1:
+        right = f"inline, or split with role_gpus: actors can share one GPU, and this trial has {placement.gpus:g}"
+        raise refuse(f"{key}.mode", "colocated", right)
+
+
+def _check_spread(key: str, placement: Placement, name: str, setup: Setup, supervised: bool) -> None:
+    """The engines of a setup can use as many GPUs as a placement gives to the roles that they play.
+
+    In the supervised stage the teacher answers prompts on the sampler's engine; it always scores on the trainer's.
+    """
+    counts = {role: Gpus.of(placement, role).count for role in ("rollout", "teacher", "learner")}
+    sampling = ("rollout", "teacher") if supervised else ("rollout",)
+    engine, trainers = setup.engine, catalog.spreading("scorer", "trainer")
+    _check_devices("engine.sampler", engine.sampler, catalog.spreading("sampler"), max(counts[r] for r in sampling))
+    _check_devices("engine.trainer", engine.trainer, trainers, max(counts["teacher"], counts["learner"]))
+    for role in sampling:
+        for owner in ("student", "teacher"):
+            shape = getattr(setup, owner).shape
+            if not shape.divides_by(counts[role]):
+                count = "gpus" if placement.role_gpus is None else f"role_gpus.{role}"
+                sizes = f"{shape.heads} heads, {shape.kv_heads} KV heads and {shape.ffn} feed-forward columns"
+                raise refuse(f"{key}.{count}", counts[role], f"a divisor of the {sizes} of {name}'s {owner}")
+
+
+def _check_devices(key: str, engine: str, able: list[str], count: int) -> None:
+    if count > 1 and engine not in able:
+        right = f"{' or '.join(able)}: {engine} uses one device, and a trial's placement gives it {count} GPUs"
+        raise refuse(key, engine, right)
 
 
 def _check_origin(key: str, model: Model) -> None:

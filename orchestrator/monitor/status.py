@@ -141,7 +141,7 @@ def _overview(study: Study, session: Session | None) -> Overview:
     # many units in turn, so evaluators are counted by their processes.
     training = [s for s in running if s.phase not in (EVALUATING, RESCORING)]
     evaluators = len({each.holder for held in claimed.values() for each in held})
-    placement = study.experiment.runtime.placement
+    placement = study.experiment.runtime.placement.of_evaluator
     used = {
         "CPU": sum([s.cpus for s in training] + [placement.cpus] * evaluators),
         "GPU": float(sum(s.gpus for s in training) + evaluators * placement.gpus),
@@ -209,7 +209,7 @@ def _jobs(
     study: Study, left: Mapping[str, Left | None], states: Mapping[str, str], standings: list[_Family], costs: Costs
 ) -> list[Job]:
     """What is left: of the units, and of families once they are trained."""
-    evaluator, jobs = study.experiment.runtime.placement, []
+    evaluator, jobs = study.experiment.runtime.placement.of_evaluator, []
     for unit in study.units:
         if states[unit.id] not in ("done", "failed"):
             jobs.append(Job(unit, left[unit.id], evaluator))

@@ -99,7 +99,7 @@ def devices_of(placement: Placement, device: Device) -> float:
 def hours_spent(study: Study) -> float:
     """Device-hours of all that was clocked in the directories of a study."""
     device, seconds = device_of(study), 0.0
-    evaluators = devices_of(study.experiment.runtime.placement, device)
+    evaluators = devices_of(study.experiment.runtime.placement.of_evaluator, device)
     for unit in study.units:
         training, evaluating = seconds_spent(study.reader(unit))
         seconds += devices_of(unit.placement, device) * training + evaluators * evaluating

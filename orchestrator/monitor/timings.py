@@ -67,7 +67,7 @@ class Costs:
         return planned * (middle / planned.mid)
 
     def _planned(self, unit: Unit, kind: str) -> Range:
-        return planned_cost(self.plans[unit.setup], unit.is_supervised, kind)
+        return planned_cost(self.plans[unit.setup].on(unit.placement), unit.is_supervised, kind)
 
     @cached_property
     def _ranges(self) -> dict[tuple[str, str], Range | None]:
@@ -83,6 +83,7 @@ def measure(study: Study) -> Costs:
         found = _measured(study, unit)
         if not found:
             continue
+        plan = costs.plans[unit.setup].on(unit.placement)
         by_kind: dict[str, list[float]] = defaultdict(list)
         for kind, seconds in found:
             by_kind[kind].append(seconds)
@@ -91,7 +92,7 @@ def measure(study: Study) -> Costs:
             for where in _sources(unit):
                 costs.means[where, kind].append(fmean(seconds))
             costs.measured += sum(seconds)
-            costs.planned += planned_cost(costs.plans[unit.setup], unit.is_supervised, kind).mid * len(seconds)
+            costs.planned += planned_cost(plan, unit.is_supervised, kind).mid * len(seconds)
     return costs
 
 

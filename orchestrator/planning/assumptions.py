@@ -9,7 +9,7 @@ from orchestrator.engines.memory import WORKSPACE_GIB, memory
 from orchestrator.planning.costs import BLENDED, PLAIN, SetupCosts
 from orchestrator.planning.lengths import ENDLESS, FINISHED, PROMPT_TOKENS
 from orchestrator.planning.ranges import Range
-from orchestrator.planning.rates import LAUNCH_LAYERS, RATES, Gpu, trainer_rates
+from orchestrator.planning.rates import ALL_REDUCE_US, LAUNCH_LAYERS, RATES, SHARDED, Gpu, trainer_rates
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,17 @@ class Assumption:
         return Assumption(name, unit, value.low, value.mid, value.high, why)
 
 
-def assumptions(costs: Mapping[str, SetupCosts]) -> tuple[Assumption, ...]:
-    """What is assumed of lengths, of the GPU and of engines in use, what was measured, and the rates that follow."""
+def assumptions(costs: Mapping[str, SetupCosts], several: bool = False) -> tuple[Assumption, ...]:
+    """What is assumed of lengths, of the GPU and of engines in use, what was measured, and the rates that follow.
+
+    `several`: some role has more than one GPU.
+    """
     first = next(iter(costs.values()))
     assumed = [*_lengths(), *_gpu(first.gpu)]
     for engine, trainer in dict.fromkeys((each.engine, each.setup.engine.trainer) for each in costs.values()):
         assumed += _engine(engine, trainer)
+    if several:
+        assumed += _several_gpus()
     for name, of_setup in costs.items():
         assumed += [*_measured(name, of_setup), *_rollout_rates(name, of_setup)]
     return tuple(assumed)
@@ -78,6 +83,14 @@ def _engine(engine: str, trainer: str) -> list[Assumption]:
     ]
 
 
+def _several_gpus() -> list[Assumption]:
+    """Of trials with roles on more than one GPU."""
+    return [
+        Assumption.of("wait for an all-reduce", "µs", ALL_REDUCE_US, "two in each layer of a decode step; NVLink"),
+        Assumption.of("speed that sharding keeps", "of it", SHARDED, "scoring and learning; NVLink"),
+    ]
+
+
 def _measured(name: str, costs: SetupCosts) -> list[Assumption]:
     """What finished run directories say instead."""
     why, found = "measured: takes the place of what is assumed", []
@@ -91,12 +104,12 @@ def _measured(name: str, costs: SetupCosts) -> list[Assumption]:
 
 def _rollout_rates(name: str, costs: SetupCosts) -> list[Assumption]:
     """Derived, shown so that they can be compared with a measurement."""
-    room = memory(costs.setup, costs.runtime, costs.gpu.gib)
+    room = memory(costs.setup, costs.runtime, costs.gpu.gib, costs.runtime.placement)
     fitting = {PLAIN: room.sequences_decoded_vanilla, BLENDED: room.sequences_decoded_blending}
     derived = []
     for kind, who in ((PLAIN, "student alone"), (BLENDED, "blending")):
         if fitting[kind]:  # 0: no room for it, so nothing in the experiment decodes like this
             # Where costs are low, rates are high: a range goes from the low estimate of costs to the high one.
-            why = "derived: rollouts of one GPU"
+            why = "derived: rollouts of one trial"
             derived.append(Assumption.of(f"{name}, {who}", "tokens/s", costs.rollout_rate(kind), why))
     return derived

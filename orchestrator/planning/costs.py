@@ -10,6 +10,10 @@ For n responses that are decoded together, with the `Lengths` of `planning.lengt
     learning         6 × parameters × n × (prompt + tokens) ÷ FLOP/s   (student)
     other            passing on weights, grading, data: `Rates.step_s` for a step, `Rates.start_s` for a unit
 
+A role on G GPUs has G times their bandwidth and arithmetic. Decoding then waits for the all-reduces of D steps besides
+(`rates.ALL_REDUCE_US`), scoring and learning keep a part of their speed (`rates.SHARDED`). Roles with GPUs of their own
+still work one after the other: GPU-hours are all GPUs of the trial × its time. An evaluator has one GPU at most.
+
 What finished run directories measured of the same engine replaces the rates, phase by phase. These are lower bounds:
 prefill, sampling and loading are not counted. Memory is `orchestrator.engines.memory`.
 """
@@ -21,11 +25,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from orchestrator.config import Runtime, Setup
+from orchestrator.config import Placement, RoleName, Runtime, Setup
 from orchestrator.engines.catalog import sampler_of
 from orchestrator.engines.memory import (
     GIB,
+    ONE_GPU,
     Decoder,
+    Gpus,
+    check_roles,
     decode_batch,
     decoder,
     resident_gib,
@@ -36,7 +43,17 @@ from orchestrator.engines.memory import (
 from orchestrator.planning.evaluation_cost import evaluation_generations
 from orchestrator.planning.lengths import LAWS, PROMPT_TOKENS, Lengths
 from orchestrator.planning.ranges import SCENARIOS, Range, Scenario
-from orchestrator.planning.rates import DEFAULT_GPU, GPUS, LAUNCH_LAYERS, RATES, Gpu, trainer_rates
+from orchestrator.planning.rates import (
+    ALL_REDUCE_US,
+    ALL_REDUCES_OF_A_LAYER,
+    DEFAULT_GPU,
+    GPUS,
+    LAUNCH_LAYERS,
+    RATES,
+    SHARDED,
+    Gpu,
+    trainer_rates,
+)
 from orchestrator.records.columns import EVALUATE, LEARN, ROLLOUT, SCORE
 
 OTHER = "other"  # of a training step: what keeps a trial's GPU waiting
@@ -49,7 +66,7 @@ ROLES_DECODING = {BLENDED: ("student", "teacher"), PLAIN: ("student",), SUPERVIS
 
 @dataclass(frozen=True, eq=False)
 class SetupCosts:
-    """Seconds of a setup on one `gpu`, with the rates of the engine of that name.
+    """Seconds of a setup on the GPUs of `runtime.placement`, each of the kind `gpu`, with the rates of an engine.
 
     `lengths` are those that were measured, by benchmark and under TRAINING_LENGTHS; `factors` are measured ÷ planned
     seconds by phase. Both are empty where nothing was measured.
@@ -63,6 +80,15 @@ class SetupCosts:
     factors: Mapping[str, Range] = field(default_factory=dict)
     _steps: dict[str, Mapping[str, Range]] = field(default_factory=dict, init=False, repr=False)  # by kind, once asked
     _responses: dict[str, Range] = field(default_factory=dict, init=False, repr=False)  # by benchmark, once asked
+    _placed: dict[Placement, SetupCosts] = field(default_factory=dict, init=False, repr=False)  # once asked
+
+    def on(self, placement: Placement) -> SetupCosts:
+        """The same for trials with another placement, on GPUs of this kind or this share of one."""
+        if placement == self.runtime.placement:
+            return self
+        if placement not in self._placed:
+            self._placed[placement] = replace(self, runtime=replace(self.runtime, placement=placement))
+        return self._placed[placement]
 
     # --- what a unit is charged ---
 
@@ -123,13 +149,22 @@ class SetupCosts:
         responses = sequences_per_step(self.setup.training)
         tokens = responses * (lengths.prompt + lengths.tokens)
         scored, learned = (share.at(scenario) for share in trainer_rates(self.engine, self.setup.engine.trainer))
-        scoring = 2 * self.teacher.parameters * tokens / (scored * self.gpu.flops)
+        scored *= self._arithmetic("teacher", scenario)
+        learned *= self._arithmetic("learner", scenario)
         return {
             ROLLOUT: self._rollout_seconds(kind, responses, lengths, scenario),
-            SCORE: scoring if kind == PLAIN else 0.0,
-            LEARN: 6 * self.student.parameters * tokens / (learned * self.gpu.flops),
+            SCORE: 2 * self.teacher.parameters * tokens / scored if kind == PLAIN else 0.0,
+            LEARN: 6 * self.student.parameters * tokens / learned,
             OTHER: rates.step_s.at(scenario),
         }
+
+    def _arithmetic(self, role: RoleName, scenario: Scenario) -> float:
+        """FLOP/s of the GPUs of a role that scores or learns, of which a share is reached on one."""
+        count = self._gpus(role).count
+        return self.gpu.flops * count * (SHARDED.at(scenario) if count > 1 else 1.0)
+
+    def _gpus(self, role: RoleName) -> Gpus:
+        return Gpus.of(self.runtime.placement, role)
 
     def _rollout_seconds(self, kind: str, responses: int, lengths: Lengths, scenario: Scenario) -> float:
         sampling = sampler_of(self.engine, teacher_decodes=kind == BLENDED)
@@ -137,13 +172,16 @@ class SetupCosts:
             return replace(self, engine=sampling)._rollout_seconds(kind, responses, lengths, scenario)
         rates, roles = RATES[self.engine], ROLES_DECODING[kind]
         # The supervised stage's teacher decodes in the batches of blending, whose memory the trial has set aside.
-        rows = self.rows(lengths, blending="teacher" in roles)
+        on = self._gpus("teacher" if kind == SUPERVISED else "rollout")
+        if self.runtime.rollout_batch is None:
+            check_roles(self.setup, self.gpu.gib, self.runtime.placement)
+        rows = self.rows(lengths, blending="teacher" in roles, on=on)
         seconds = 0.0
         for role in roles:
             passes = rates.teacher_passes.at(scenario) if kind == BLENDED and role == "teacher" else 1.0
             model = decoder(getattr(self.setup, role), self.setup)
             bandwidth = rates.decoding.at(scenario) * self.gpu.bytes_per_s
-            seconds += passes * self.decode_seconds(model, responses, rows, lengths, bandwidth, scenario)
+            seconds += passes * self.decode_seconds(model, responses, rows, lengths, bandwidth, scenario, on.count)
         return seconds
 
     def _planned_response(self, benchmark: str, scenario: Scenario) -> float:
@@ -153,22 +191,29 @@ class SetupCosts:
         bandwidth = RATES[self.engine].evaluating.at(scenario) * self.gpu.bytes_per_s
         return self.decode_seconds(self.student, responses, rows, lengths, bandwidth, scenario) / responses
 
-    def rows(self, lengths: Lengths, blending: bool, trains: bool = True) -> int:
+    def rows(self, lengths: Lengths, blending: bool, trains: bool = True, on: Gpus = ONE_GPU) -> int:
         """How many responses are decoded at once. Raises UserError if not even one of full length fits."""
         rates = RATES[self.engine]
         if not rates.continuous or self.runtime.rollout_batch is not None:
-            return decode_batch(self.setup, self.runtime, self.gpu.gib, blending, lengths.limit, trains)
-        if sequences_that_fit(self.setup, self.gpu.gib, blending, lengths.limit, trains) == 0:
-            raise too_small(self.setup, self.gpu.gib, blending, lengths.limit, trains)
+            return decode_batch(self.setup, self.runtime, self.gpu.gib, blending, lengths.limit, trains, on)
+        if sequences_that_fit(self.setup, self.gpu.gib, blending, lengths.limit, trains, on) == 0:
+            raise too_small(self.setup, self.gpu.gib, blending, lengths.limit, trains, on)
         models = (self.student, self.teacher) if blending else (self.student,)
         cache_of_token = sum(model.kv_bytes for model in models) / GIB
-        free = self.gpu.gib - resident_gib(self.setup, trains)
+        free = on.count * (self.gpu.gib - resident_gib(self.setup, trains, on, blending))
         return math.floor(free / (cache_of_token * lengths.context))
 
     def decode_seconds(
-        self, model: Decoder, responses: int, rows: int, lengths: Lengths, bandwidth: float, scenario: Scenario
+        self,
+        model: Decoder,
+        responses: int,
+        rows: int,
+        lengths: Lengths,
+        bandwidth: float,
+        scenario: Scenario,
+        gpus: int = 1,
     ) -> float:
-        """Seconds one model takes to decode `responses`, `rows` at a time, at `bandwidth` bytes/s."""
+        """Seconds one model takes to decode `responses`, `rows` at a time, at `bandwidth` bytes/s of each GPU."""
         rates, rows = RATES[self.engine], min(rows, responses)
         if rates.continuous:
             steps = responses * lengths.tokens / rows
@@ -177,7 +222,9 @@ class SetupCosts:
         cache_passes = rates.cache_passes + rates.head_passes.at(scenario) * model.head_groups
         cache_traffic = cache_passes * model.kv_bytes * responses * lengths.reads
         launches = steps * rates.launch_ms.at(scenario) / 1000 * model.layers / LAUNCH_LAYERS
-        return max(launches, (steps * model.weight_bytes + cache_traffic) / bandwidth)
+        waits = ALL_REDUCES_OF_A_LAYER * model.layers * ALL_REDUCE_US.at(scenario) / 1e6 if gpus > 1 else 0.0
+        reading = (steps * model.weight_bytes + cache_traffic) / (gpus * bandwidth)
+        return max(launches, reading) + steps * waits
 
     @cached_property
     def student(self) -> Decoder:

@@ -154,6 +154,7 @@ def _unit_seconds(study: Study, unit: Unit) -> UnitSeconds:
 def _measured_and_planned(found: UnitSeconds, planned: SetupCosts) -> dict[str, tuple[float, float]]:
     """Measured and planned seconds of a unit's steps by phase, and of one response to each benchmark together."""
     pairs: dict[str, tuple[float, float]] = {}
+    planned = planned.on(found.unit.placement)
     for kind, (steps, means) in found.steps.items():
         for part, seconds in means.items():
             phase = PHASE_OF_PART[part]

@@ -22,11 +22,12 @@ def clock_time(hours: Range) -> str:
     """`3.8 – 8.7 years`, `5.8 – 49 days` or `3.1 – 7.7 hours`: the largest of them of which there are two."""
     for size, noun in ((24 * 365.25, "years"), (24.0, "days")):
         if hours.high >= 2 * size:
-            return f"{span_text(hours / size, _two_digits)} {noun}"
+            return f"{span_text(hours / size, two_digits)} {noun}"
     return f"{hours_text(hours)} hours"
 
 
-def _two_digits(number: float) -> str:
+def two_digits(number: float) -> str:
+    """`0.4`, `5.8`, `49`, `390`: two digits, or one decimal."""
     return f"{number:.1f}" if number < 10 else f"{float(f'{number:.2g}'):,.0f}"
 
 

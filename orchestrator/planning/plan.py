@@ -102,8 +102,9 @@ def make_plan(
         if kind not in needed:
             needed[kind] = resources(experiment, unit, costs[unit.setup])
         planned.append(PlannedUnit(unit, needed[kind]))
-    uses_gpus = any(p.gpus for p in (experiment.runtime.placement, *experiment.placements.values()))
-    assumed = assumptions(costs) if uses_gpus else ()
+    placements = (experiment.runtime.placement, *experiment.placements.values())
+    several = any(placement.gpus > 1 for placement in placements)
+    assumed = assumptions(costs, several) if any(placement.gpus for placement in placements) else ()
     return Plan(experiment, tuple(planned), costs, part, assumed, done or {}, measured)
 
 
@@ -123,7 +124,7 @@ def resources(experiment: Experiment, unit: Unit, costs: SetupCosts) -> Resource
         evaluation_generations=evaluations,
         evaluation_tokens=evaluations * setup.evaluation.max_response_tokens,
         teacher_online_steps=teacher_online_steps(unit),
-        memory=memory(setup, experiment.runtime, costs.gpu.gib) if placement.gpus else None,
+        memory=memory(setup, experiment.runtime, costs.gpu.gib, placement) if placement.gpus else None,
         gpu_hours=gpu_hours(unit, costs, checkpoints) if placement.gpus else None,
     )
 
@@ -131,13 +132,15 @@ def resources(experiment: Experiment, unit: Unit, costs: SetupCosts) -> Resource
 def gpu_hours(unit: Unit, costs: SetupCosts, checkpoints: int, first: int = 0) -> dict[str, Range]:
     """GPU-hours of a unit by phase: training from step `first` on, and all its checkpoints evaluated in full."""
     seconds = training_seconds(unit, costs, first)
+    hours = {phase: of_phase * (unit.placement.gpus / 3600) for phase, of_phase in seconds.items()}
     if checkpoints:
-        seconds[EVALUATE] = costs.evaluation * checkpoints
-    return {phase: of_phase * (unit.placement.gpus / 3600) for phase, of_phase in seconds.items()}
+        hours[EVALUATE] = costs.evaluation * (checkpoints * unit.placement.of_evaluator.gpus / 3600)
+    return hours
 
 
 def training_seconds(unit: Unit, costs: SetupCosts, first: int = 0) -> dict[str, Range]:
     """Seconds of a unit's training from step `first` on, by phase; of evaluating its checkpoints nothing yet."""
+    costs = costs.on(unit.placement)
     online, alone = steps_left(unit, first)
     steps = {BLENDED: online, SUPERVISED if unit.is_supervised else PLAIN: alone}
     seconds: dict[str, Range] = dict.fromkeys(PHASES, NOTHING)

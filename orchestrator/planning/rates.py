@@ -82,6 +82,17 @@ STEP_S, START_S = Range(6.0, 10.0, 20.0), Range(60.0, 120.0, 300.0)
 # rows keeps it low.
 FSDP2_SCORING, FSDP2_LEARNING = Range(0.45, 0.40, 0.30), Range(0.30, 0.21, 0.11)
 
+# Several GPUs for one role. Nothing of it was measured by us either.
+# Tensor parallelism waits for two all-reduces in each layer of a decode step. Those of some 200 rows × hidden width are
+# 0.5 to 1 MB, for which NVLink's latency counts and not its bandwidth: about 10 µs with the engine's own kernels, 20 to
+# 50 µs with NCCL. The gathered logits, 40 to 80 MB, add 0.1 to 0.3 ms to a step, which the range has room for.
+ALL_REDUCES_OF_A_LAYER = 2
+ALL_REDUCE_US = Range(10.0, 20.0, 40.0)
+# Sharding gathers parameters while the layer before computes. Of what it reaches on one GPU a 7B model on one node's
+# NVLink keeps 89 % on 2 GPUs and 93 % on 4 (KempnerForge's benchmarks, H200); students of a quarter of that have a
+# quarter of the parameters to gather for a quarter of the arithmetic, but fewer micro-batches to share out evenly.
+SHARDED = Range(0.95, 0.90, 0.80)
+
 RATES: Mapping[str, Rates] = MappingProxyType(
     {
         # Eager decoding by transformers: thousands of small kernels for each token. All shares are assumptions.

@@ -10,7 +10,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
-from orchestrator.engines.memory import sequences_per_step
+from orchestrator.engines import catalog
+from orchestrator.engines.memory import Gpus, sequences_per_step
 from orchestrator.experiment.units import Family, Unit, families
 from orchestrator.planning.costs import PHASES, TRAINING_PHASES
 from orchestrator.planning.evaluation_cost import (
@@ -126,12 +127,15 @@ def with_total(parts: list[Hours]) -> Hours | None:
 def on_engines(plan: Plan) -> dict[str, Plan]:
     """The plan as if all setups sampled with one engine, for each engine with rates. Memory is the same on all.
 
-    Empty where no GPU is used.
+    Empty where no GPU is used. Where trials sample on several GPUs, engines that cannot are left out.
     """
     if not any(planned.resources.gpus for planned in plan.units):
         return {}
     units, plans = [planned.unit for planned in plan.units], {}
+    several = any(Gpus.of(unit.placement, "rollout").count > 1 for unit in units)
     for engine in RATES:
+        if several and engine not in catalog.spreading("sampler"):
+            continue
         if all(costs.engine == engine for costs in plan.costs.values()):
             plans[engine] = plan
             continue

@@ -19,6 +19,7 @@ from orchestrator.planning.as_json import GPUS_OF_A_NODE, totals
 from orchestrator.planning.assumptions import Assumption
 from orchestrator.planning.costs import PHASES
 from orchestrator.planning.cpu_time import CpuTime
+from orchestrator.planning.layouts import LaidOut, Layouts
 from orchestrator.planning.numbers import (
     clock_time,
     counted,
@@ -29,6 +30,7 @@ from orchestrator.planning.numbers import (
     short,
     short_hours,
     span_text,
+    two_digits,
 )
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.progress import Reason
@@ -57,6 +59,37 @@ class Clock:
     gpus: int = 1
 
 
+def render_layouts(layouts: Layouts | None) -> Group:
+    """The layouts of a typical trial for a terminal of 80 columns or more, a table for each kind of node."""
+    if layouts is None:
+        return Group("No trial uses a GPU: there is nothing to lay out.")
+    parts: list[Any] = [f"A typical trial of each setup with {layouts.engines}; nothing of it was measured."]
+    for gpu in dict.fromkeys(row.gpu for row in layouts.rows):
+        rows = [row for row in layouts.rows if row.gpu == gpu]
+        table = _table(f"{rows[0].node_gpus} × {gpu}", "GiB", "at once", "GPU-hours", "trials", "days", right_from=1)
+        for setup in dict.fromkeys(row.setup for row in rows):
+            table.add_row(f"[bold]{escape(setup)}[/]")
+            for row in rows:
+                if row.setup == setup:
+                    table.add_row(f"  {row.layout}", *_layout_cells(row))
+        parts += ["", table]
+    notes = (
+        "GiB: the most that a GPU holds, of what a trial has of it. At once: sequences of full length, student alone "
+        "and blending. GPU-hours: of training the trial. Trials: at once on the node. Days: of the setup's sweep "
+        "there. Split: GPUs that sample, that score, that learn."
+    )
+    return Group(*parts, "", f"[dim]{notes}[/]", *map(escape, layouts.verdict))
+
+
+def _layout_cells(row: LaidOut) -> list[str]:
+    held = f"{row.peak_gib:.0f} of {row.gib:g}"
+    if row.trial_hours is None or row.sweep_days is None:
+        return [held, "—", "does not fit", "—", "—"]
+    at_once = f"{row.sequences_vanilla} / {row.sequences_blending}"
+    hours, days = hours_text(row.trial_hours), span_text(row.sweep_days, two_digits)
+    return [held, at_once, hours, str(row.trials_at_once), days]
+
+
 def render(plan: Plan, clock: Clock | None = None, reasons: Sequence[Reason] | None = None) -> Group:
     """The plan for a terminal of 80 columns or more; with `reasons`, why each unit would run, and the assumptions."""
     clock = clock or Clock()
@@ -67,14 +100,18 @@ def render(plan: Plan, clock: Clock | None = None, reasons: Sequence[Reason] | N
         return Group(_heading(plan, total), everything, *why)
     parts: list[Any] = [_heading(plan, total), *_progress(plan, left), ""]
     parts += [_methods_table(plan), "", *_order(plan, total)]
-    memories = {p.unit.setup: p.resources.memory for p in plan.units if p.resources.memory is not None}
+    placement = plan.experiment.runtime.placement  # of every setup's untrained student, at least
+    of_setups = [p for p in plan.units if p.unit.placement == placement] or plan.units
+    memories = {p.unit.setup: p.resources.memory for p in of_setups if p.resources.memory is not None}
     if memories:
-        parts += ["", _memory_table(memories, plan.gpu.gib), *_memory_notes(memories, plan.gpu.gib)]
+        apart = placement.role_gpus is not None
+        parts += ["", _memory_table(memories, plan.gpu.gib, apart), *_memory_notes(memories, plan.gpu.gib)]
     parts += ["", *_tokens(total), ""]
     parts += [_budget_table(plan), *_budget_notes(plan), _disk(plan), ""]
     parts += [*_gpu_time(plan, clock.gpus), *_cpu_time(clock.cpu), *why]
     if reasons is None:
-        return Group(*parts, "[dim]--why: why each unit would run, and what is assumed.[/]")
+        layouts = " --layouts: the same on other numbers of GPUs a trial." if memories else ""
+        return Group(*parts, f"[dim]--why: why each unit would run, and what is assumed.{layouts}[/]")
     return Group(*parts, *([""] if plan.assumptions else []), *_assumptions(plan.assumptions))
 
 
@@ -154,7 +191,8 @@ def _order(plan: Plan, total: dict[str, Any]) -> list[str]:
     return lines + [f"  {needed} → {counted(number, 'trial')}" for needed, number in waiting.items()]
 
 
-def _memory_table(memories: dict[str, Memory], gpu_gib: float) -> Table:
+def _memory_table(memories: dict[str, Memory], gpu_gib: float, apart: bool) -> Table:
+    """The parts that a GPU holds; where roles are `apart`, each on the GPUs of its own role."""
     rows = {
         "student weights W_S": "student_weights",
         "teacher weights W_Q": "teacher_weights",
@@ -167,13 +205,14 @@ def _memory_table(memories: dict[str, Memory], gpu_gib: float) -> Table:
         "sequences decoded at once, evaluation": "sequences_decoded_evaluation",
         "generation W_S + n·KV_S": "generation_vanilla",
         "generation W_S + W_Q + n·(KV_S + KV_Q)": "generation_blending",
-        "learning: both models, learner, workspace": "learning",
+        "scoring: teacher, workspace" if apart else "scoring: both models, workspace": "scoring",
+        "learning: learner, workspace" if apart else "learning: both models, learner, workspace": "learning",
         "peak, student alone": "peak_vanilla",
         "peak, blending": "peak_blending",
         f"sequences that fit in {gpu_gib:g} GiB, student alone": "sequences_at_once_vanilla",
         f"sequences that fit in {gpu_gib:g} GiB, blending": "sequences_at_once_blending",
     }
-    table = _table("memory of a trial on its GPU, GiB", *memories, right_from=1)
+    table = _table("memory of a trial on each of its GPUs, GiB", *memories, right_from=1)
     for label, field in rows.items():
         values = [getattr(of_trial, field) for of_trial in memories.values()]
         table.add_row(label, *(str(v) if isinstance(v, int) else f"{v:.2f}" for v in values))

@@ -30,7 +30,7 @@ class Spending:
         if isinstance(work, Training):
             placement, seconds = work.unit.placement, self._to_next_checkpoint(work.unit)
         else:
-            placement, seconds = self.study.experiment.runtime.placement, self._of_a_slice()
+            placement, seconds = self.study.experiment.runtime.placement.of_evaluator, self._of_a_slice()
         return seconds * devices_of(placement, device_of(self.study)) / 3600
 
     def _to_next_checkpoint(self, unit: Unit) -> float:

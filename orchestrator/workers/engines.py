@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from orchestrator.config import RoleName
 from orchestrator.engines.catalog import open_engine, sampler_of
 from orchestrator.engines.interface import Engine, Job, Sampler, Scorer, Trainer
+from orchestrator.engines.memory import Gpus
 from orchestrator.policy.spec import Behavior
-from orchestrator.workers.placement import ranks, shares_gpu
+from orchestrator.workers.placement import ranks
 from orchestrator.workers.spec import WorkerSpec
 
 
@@ -22,19 +24,19 @@ class Engines:
 
     def sampler(self, name: str) -> Sampler:
         """The student, sampling on the engine of that name."""
-        return self._engine(name).sampler()
+        return self._engine(name, "rollout").sampler()
 
     def answering_teacher(self) -> Sampler:
         """The teacher, answering prompts itself."""
-        return self._engine(self._spec.setup.engine.sampler).sampler("teacher")
+        return self._engine(self._spec.setup.engine.sampler, "teacher").sampler("teacher")
 
     def scorer(self) -> Scorer:
         """The teacher, scoring; it reads prefixes as training does, so the trainer's engine has it."""
-        return self._engine(self._spec.setup.engine.trainer).scorer()
+        return self._engine(self._spec.setup.engine.trainer, "teacher").scorer()
 
     def trainer(self) -> Trainer:
         """The student in training."""
-        return self._engine(self._spec.setup.engine.trainer).trainer()
+        return self._engine(self._spec.setup.engine.trainer, "learner").trainer()
 
     def close(self) -> None:
         """Let go of all engines."""
@@ -42,14 +44,14 @@ class Engines:
             engine.close()
         self._opened.clear()
 
-    def _engine(self, name: str) -> Engine:
-        if name not in self._opened:
-            self._opened[name] = open_engine(name, job_of(self._spec))
+    def _engine(self, name: str, role: RoleName) -> Engine:
+        if name not in self._opened:  # roles of one process have the same GPUs, so the first one's job is that of all
+            self._opened[name] = open_engine(name, job_of(self._spec, role))
         return self._opened[name]
 
 
-def job_of(spec: WorkerSpec) -> Job:
-    """What a unit's engines are opened for."""
+def job_of(spec: WorkerSpec, role: RoleName = "rollout") -> Job:
+    """What a unit's engines are opened for in the process of a role."""
     unit = spec.unit
     return Job(
         spec.setup,
@@ -57,6 +59,7 @@ def job_of(spec: WorkerSpec) -> Job:
         spec.initial,
         spec.teacher,
         unit.steps,
-        ranks=ranks(unit.placement),
-        takes_turns=shares_gpu(unit.placement),
+        ranks=ranks(unit.placement, role),
+        on=Gpus.of(unit.placement, role),
+        takes_turns=unit.placement.takes_turns,
     )

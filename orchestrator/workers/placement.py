@@ -1,17 +1,15 @@
 """Resources of a trial: one placement group, whose bundle 0 is the trial itself.
 
-`colocated` puts rollout and teacher in one actor and the learner in another on the same bundle; `split` gives each role
-a bundle of its own. An evaluator has one bundle with all that a trial has.
+`inline` has no other bundle, and so all GPUs of the trial. `colocated` puts rollout and teacher in one actor and the
+learner in another on the same bundle, with at most one GPU: Ray gives actors that ask for a GPU or more GPUs of their
+own. `split` gives each role a bundle of its own, with its own GPUs where it has any. An evaluator has one bundle.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Literal
+from orchestrator.config import Placement, RoleName
+from orchestrator.engines.memory import Gpus
 
-from orchestrator.config import Placement
-
-RoleName = Literal["rollout", "teacher", "learner"]
 Groups = tuple[tuple[RoleName, ...], ...]  # roles that share an actor
 
 COLOCATED: Groups = (("rollout", "teacher"), ("learner",))
@@ -22,26 +20,26 @@ def bundles(placement: Placement) -> list[dict[str, float]]:
     """CPUs and GPUs of each bundle; the trial's cores are shared out evenly."""
     count = {"inline": 1, "colocated": 2, "split": 1 + len(SPLIT)}[placement.mode]
     shares = [{"CPU": placement.cpus / count} for _ in range(count)]
-    if placement.gpus:
-        shares[-1]["GPU"] = placement.gpus  # validation allows GPUs only inline and colocated
+    if placement.mode == "split":
+        for bundle, (role,) in zip(shares[1:], SPLIT, strict=True):
+            if placement.gpus_of(role):
+                bundle["GPU"] = placement.gpus_of(role)
+    elif placement.gpus:
+        shares[-1]["GPU"] = placement.gpus
     return shares
 
 
 def evaluator_bundles(placement: Placement) -> list[dict[str, float]]:
     """CPUs and GPUs of an evaluator, in one bundle."""
-    return bundles(replace(placement, mode="inline"))
+    return bundles(placement.of_evaluator)
 
 
-def shares_gpu(placement: Placement) -> bool:
-    """Whether the roles of a trial work on the same GPU, one after the other."""
-    return placement.gpus > 0 and placement.mode != "split"
-
-
-def ranks(placement: Placement) -> int:
-    """Over how many processes the one that trains can shard a model: one for each GPU that it has, else for each core.
+def ranks(placement: Placement, role: RoleName) -> int:
+    """Over how many processes a role can shard a model: one for each GPU that it has, else for each core.
 
     Of a core that it shares with others it has a part.
     """
-    bundle = bundles(placement)[-1]
+    if placement.gpus:
+        return Gpus.of(placement, role).count
     sharing = len(COLOCATED) if placement.mode == "colocated" else 1
-    return max(1, int(bundle.get("GPU", bundle["CPU"] / sharing)))
+    return max(1, int(bundles(placement)[-1]["CPU"] / sharing))

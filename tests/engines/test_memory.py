@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.config import Runtime, Setup
+from orchestrator.config import Placement, RoleGpus, Runtime, Setup
 from orchestrator.engines.memory import (
     WORKSPACE_GIB,
+    Gpus,
     Memory,
     blending_gib,
+    check_roles,
     cpu_cache_tokens,
     decode_batch,
     learning_gib,
     memory,
     parameters,
+    resident_gib,
+    scoring_gib,
     static_gib,
 )
 from orchestrator.errors import UserError
@@ -163,3 +167,82 @@ def test_a_teacher_is_there_once_whichever_engine_has_it() -> None:
     apart = setup("engine.trainer=verl")
     assert learning_gib(apart) == learning_gib(setup()) == pytest.approx(LEARNING)
     assert [decode_batch(apart, DERIVED, 80.0, blending) for blending in (False, True)] == [63, 27]
+
+
+# --- several GPUs ---
+
+
+@pytest.mark.parametrize(
+    ("count", "gpu_gib", "alone", "blending"),
+    [
+        (2, 80.0, 148, 64),  # 2 × (80 − 18.46 ÷ 2 − 6) = 129.5 GiB; ÷ 0.875 = 148.05, ÷ 2 = 64.8
+        (4, 80.0, 317, 138),  # 4 × (80 − 18.46 ÷ 4 − 6) = 277.5; ÷ 0.875 = 317.2, ÷ 2 = 138.8
+        (2, 40.0, 56, 24),  # 2 × (40 − 9.23 − 6) = 49.54; ÷ 0.875 = 56.6, ÷ 2 = 24.8
+        (1, 40.0, 0, 0),  # learning takes 53.3
+    ],
+)
+def test_roles_in_turns_share_everything_but_the_workspace(
+    count: int, gpu_gib: float, alone: int, blending: int
+) -> None:
+    assert pytest.approx(18.46, abs=0.005) == W_S + W_Q
+    found = memory(setup(), DERIVED, gpu_gib, Placement(gpus=count))
+    assert (found.sequences_at_once_vanilla, found.sequences_at_once_blending) == (alone, blending)
+    assert found.student_weights == pytest.approx(W_S / count)
+    assert found.teacher_weights == pytest.approx(W_Q / count)
+    assert found.learner_state == pytest.approx(LEARNER / count)
+    assert (found.kv_student, found.kv_teacher) == (0.875 / count, 1.125 / count)
+    assert found.workspace == 6
+    assert found.scoring == pytest.approx((W_S + W_Q) / count + 6)
+    assert found.learning == pytest.approx((W_S + W_Q + LEARNER) / count + 6)
+    if blending:
+        assert found.peak_blending == pytest.approx((W_S + W_Q) / count + 6 + blending * 2 / count)
+        assert found.peak_blending <= gpu_gib < found.peak_blending + 2 / count
+    assert found.sequences_decoded_evaluation == memory(setup(), DERIVED, gpu_gib).sequences_decoded_evaluation
+
+
+def test_roles_apart_hold_what_they_need_themselves() -> None:
+    """Student (and teacher while blending) where it samples; where they score and learn, teacher and learner alone."""
+    found = memory(setup(), DERIVED, 80.0, Placement("split", 4, RoleGpus(2, 1, 1)))
+    assert found.student_weights == pytest.approx(W_S / 2)
+    assert found.teacher_weights == pytest.approx(W_Q)
+    assert found.learner_state == pytest.approx(LEARNER)
+    assert found.scoring == pytest.approx(W_Q + 6)
+    assert found.learning == pytest.approx(LEARNER + 6)
+    assert found.sequences_at_once_vanilla == 165  # 2 × (80 − 3.20 ÷ 2 − 6) = 144.8; ÷ 0.875 = 165.5
+    assert found.sequences_at_once_blending == 64  # as in turns: there both models are beside the caches, too
+    assert found.peak_vanilla == pytest.approx(W_S / 2 + 6 + 165 * 0.875 / 2)
+    assert found.peak_blending == pytest.approx((W_S + W_Q) / 2 + 6 + 64)
+
+
+def test_a_role_that_does_not_fit_its_own_gpus_is_refused() -> None:
+    """The learner of the larger pair: 28.84 GiB and the workspace of 6."""
+    placement = Placement("split", 3, RoleGpus())
+    check_roles(setup(), 40.0, placement)
+    check_roles(setup(), 20.0, Placement(gpus=1))  # of roles in turns `decode_batch` says it
+    with pytest.raises(UserError, match=r"^GPU memory: 34\.0 GiB — at least 34\.8 GiB for the learner on its 1 GPU \("):
+        check_roles(setup(), 34.0, placement)
+    with pytest.raises(UserError, match=r"at least 21\.3 GiB for the teacher on its 1 GPU .*role_gpus\.teacher"):
+        check_roles(setup(), 21.0, Placement("split", 4, RoleGpus(1, 1, 2)))
+    assert memory(setup(), DERIVED, 34.0, placement).sequences_at_once_vanilla == 0
+
+
+def test_a_serving_engine_over_several_gpus_takes_its_part_of_each() -> None:
+    two = Gpus(2)
+    assert static_gib(setup(), 80.0, on=two) == pytest.approx(80.0 - W_Q / 2 - 6)
+    taken, tokens = blending_gib(setup(), 80.0, two)
+    assert taken == pytest.approx(80.0 - 6)
+    assert tokens == int(2 * (80 - (W_S + W_Q) / 2 - 6) * GIB / (2 * (28 + 36) * 8 * 128 * 2))
+    apart = Gpus(2, apart=True)
+    assert static_gib(setup(), 80.0, on=apart) == 80.0 - 6, "no other role is there"
+    assert blending_gib(setup(), 80.0, apart) == (taken, tokens)
+    assert static_gib(setup(), 20.0, on=Gpus(1, apart=True)) == 14, "nobody learns there, either"
+    with pytest.raises(UserError, match=r"GPU memory: 24\.0 GiB — at least 29\.7 GiB on each of 2 GPUs while the"):
+        static_gib(setup(), 24.0, on=two)
+
+
+def test_the_parts_of_a_trial_add_up_to_what_one_gpu_holds() -> None:
+    for count in (2, 4, 8):
+        on = Gpus(count)
+        for part in (resident_gib, scoring_gib, learning_gib):
+            whole = count * (part(setup(), on=on) - WORKSPACE_GIB)
+            assert whole == pytest.approx(part(setup()) - WORKSPACE_GIB)

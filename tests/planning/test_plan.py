@@ -303,7 +303,7 @@ def test_json_is_stable_and_complete() -> None:
     made = as_json.to_json(planned())
     assert json.dumps(made) == json.dumps(as_json.to_json(planned()))
     assert json.loads(json.dumps(made, allow_nan=False)) == made
-    assert set(made) == {"units", "totals", "assumptions"}
+    assert set(made) == {"units", "totals", "assumptions", "layouts"}
     assert [unit["id"] for unit in made["units"]] == [u.unit.id for u in planned().units]
     assert set(made["units"][0]) == {
         "id", "kind", "setup", "method", "knobs", "seed", "depends_on", "steps", "done", "resources",

@@ -1,10 +1,12 @@
-"""What a private cluster shows of itself."""
+"""What a private cluster shows of itself, and where a cluster with GPUs places roles."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -85,3 +87,62 @@ def test_what_servers_tell_a_driver_does_not_reach_the_terminal() -> None:
         [sys.executable, "-c", TOLD], cwd=ROOT, capture_output=True, text=True, timeout=300, check=True
     )
     assert done.stdout + done.stderr == "over\n"
+
+
+# A driver on a cluster that declares four GPUs, and a trial in its placement group that starts its roles there.
+PLACED = """
+import json, sys
+from dataclasses import replace
+from pathlib import Path
+from orchestrator.sweep.environment import prepare_environment
+
+prepare_environment(None)
+import ray
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from orchestrator.config import Placement, RoleGpus
+from orchestrator.sweep.tuner import placement
+from orchestrator.workers.placement import bundles
+from tests import tiny
+
+class Trial:
+    def gpus(self, spec):
+        from orchestrator.workers.actors import start_roles
+
+        actors = start_roles(spec).rollout.transport._actors
+        return {role: ray.get(actor.__ray_call__.remote(own)) for role, actor in actors.items()}
+
+def own(host):
+    import os
+
+    return [str(gpu) for gpu in ray.get_gpu_ids()], os.environ["CUDA_VISIBLE_DEVICES"].split(",")
+
+split = Placement("split", 4, RoleGpus(2, 1, 1), 1)
+spec = tiny.worker_spec(Path(sys.argv[1]))
+spec = replace(spec, unit=replace(spec.unit, placement=split))
+ray.init(num_cpus=2, num_gpus=4, include_dashboard=False, log_to_driver=False, _temp_dir=sys.argv[2])
+group = placement(bundles(split), {}).to_placement_group()
+ray.get(group.ready())
+where = PlacementGroupSchedulingStrategy(group, 0, placement_group_capture_child_tasks=True)
+trial = ray.remote(num_cpus=0.25, scheduling_strategy=where)(Trial).remote()
+print(json.dumps(ray.get(trial.gpus.remote(spec))))
+"""
+
+
+@pytest.mark.ray
+def test_roles_of_a_split_trial_have_gpus_of_their_own(tmp_path: Path) -> None:
+    """The cluster only says that it has GPUs, which is all that placing takes."""
+    with tempfile.TemporaryDirectory(prefix="trb-", dir="/tmp") as short:  # sockets have short names
+        done = subprocess.run(
+            [sys.executable, "-c", PLACED, tmp_path, short],
+            cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert {role: len(ids) for role, (ids, _) in found.items()} == {"rollout": 2, "teacher": 1, "learner": 1}
+    assert all(ids == visible for ids, visible in found.values()), "libraries see the role's own GPUs alone"
+    assert sorted(gpu for ids, _ in found.values() for gpu in ids) == ["0", "1", "2", "3"]

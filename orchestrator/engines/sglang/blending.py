@@ -152,5 +152,5 @@ def blending_settings(job: Job) -> Settings:
         return student
     # SGLang counts its fraction from what is free when it starts.
     free, total = (each / memory.GIB for each in torch.cuda.mem_get_info())
-    own, tokens = memory.blending_gib(setup, total * job.runtime.placement.gpu_share)
+    own, tokens = memory.blending_gib(setup, total * job.runtime.placement.gpu_share, job.on)
     return replace(student, cache_fraction=min(own / free, 1.0), cache_tokens=tokens)

@@ -38,6 +38,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from sglang.srt.distributed import get_tp_group
 from sglang.srt.entrypoints.engine import Engine
 from sglang.srt.layers.logits_processor import LogitsMetadata
 from sglang.srt.managers.scheduler import run_scheduler_process
@@ -54,6 +55,7 @@ from torch import Tensor
 
 from orchestrator.engines.sglang.blending_rows import Order, pack, row_type
 from orchestrator.engines.sglang.calls import ROWS, Settings
+from orchestrator.engines.sglang.shards import agreed
 from orchestrator.engines.torch.rounds import judge, kept_of
 from orchestrator.policy import speculation
 from orchestrator.policy.randomness import Role, uniforms
@@ -147,6 +149,7 @@ class BlendingWorker(BaseSpecWorker):
         )
         self._student = target_worker.model_runner
         self._teacher = self._draft_worker.model_runner
+        self._shards = get_tp_group().device_group
 
     def _draft_model_runners(self) -> tuple[Any, ...]:
         return (self._teacher,)
@@ -189,7 +192,7 @@ class BlendingWorker(BaseSpecWorker):
             log_p = space.student_log_prob(student_logits[rows])[:, None]
             log_q = space.teacher_log_prob(teacher_logits[rows])[:, None]
             draws, forced = _draws(reqs, 1, batch.device), _forced(reqs, 1, batch.device)
-            drafts = _drafts(log_p[:, 0], draws[:, Role.DRAFT, 0], forced[:, 0])[:, None]
+            drafts = agreed(_drafts(log_p[:, 0], draws[:, Role.DRAFT, 0], forced[:, 0]), self._shards)[:, None]
             tokens[rows] = self._emit(reqs, drafts, log_p, log_q, draws, forced)[0][:, 0]
         return GenerationBatchResult(
             next_token_ids=tokens,
@@ -220,7 +223,8 @@ class BlendingWorker(BaseSpecWorker):
             batch.input_ids, batch.out_cache_loc = fed[-1], slots[:, step].contiguous()
             _set_lengths(batch, start + step + 1, start_cpu + step + 1)
             log_p[:, step] = space.student_log_prob(self._logits(batch, self._student))
-            fed.append(_drafts(log_p[:, step], draws[:, Role.DRAFT, step], forced[:, step]))
+            drafts = _drafts(log_p[:, step], draws[:, Role.DRAFT, step], forced[:, step])
+            fed.append(agreed(drafts, self._shards))
 
         batch.forward_mode = ForwardMode.EXTEND
         batch.input_ids, batch.out_cache_loc = torch.stack(fed[:-1], 1).flatten(), slots.flatten()
@@ -261,7 +265,7 @@ class BlendingWorker(BaseSpecWorker):
             records = pack(kept, drafted, accepted, row_type(order.behavior, order.support))
             for owner, record in zip(row.tolist(), records, strict=True):
                 _returned(reqs[part[owner]]).append(record)
-        return tokens, count
+        return agreed(tokens, self._shards), agreed(count, self._shards)
 
     def _logits(self, batch: Any, runner: Any) -> Tensor:
         """Logits (B, V) after the last token that a pass feeds to each request."""

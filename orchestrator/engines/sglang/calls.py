@@ -32,7 +32,8 @@ class Settings:
 
     `cache_fraction` is the share for weights and KV cache together of the GPU memory that is free when the engine
     starts; the cache holds `cache_tokens` without a GPU, and where it is that of two models. One that `takes_turns`
-    on its GPU gives the cache's memory back outside of calls.
+    on its GPU gives the cache's memory back outside of calls. Over `shards` processes, one for each GPU, every layer is
+    shared out (tensor parallelism).
     """
 
     model: str
@@ -47,6 +48,7 @@ class Settings:
     cache_tokens: int | None
     takes_turns: bool
     second: Second | None = None
+    shards: int = 1
 
 
 @dataclass(frozen=True)

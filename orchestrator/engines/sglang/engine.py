@@ -223,7 +223,7 @@ def settings(job: Job, folder: ModelFolder, owner: Owner) -> Settings:
     if gpu:
         # SGLang counts its fraction from what is free when it starts; teacher and learner may be there by then.
         free, total = (each / memory.GIB for each in torch.cuda.mem_get_info())
-        own = memory.static_gib(setup, total * job.runtime.placement.gpu_share, job.trains, owner)
+        own = memory.static_gib(setup, total * job.runtime.placement.gpu_share, job.trains, owner, job.on)
         fraction = min(own / free, 1.0)
     longest = max(setup.training.max_response_tokens, setup.evaluation.max_response_tokens)
     context = setup.training.max_prompt_tokens + longest
@@ -239,4 +239,5 @@ def settings(job: Job, folder: ModelFolder, owner: Owner) -> Settings:
         cache_fraction=fraction,
         cache_tokens=None if gpu else memory.cpu_cache_tokens(setup, context, owner),
         takes_turns=job.takes_turns,
+        shards=job.on.count,
     )

@@ -27,6 +27,7 @@ from torch._C._distributed_c10d import Store, TCPStore
 
 from orchestrator.engines.interface import Owner
 from orchestrator.engines.sglang.calls import LOG_PROBS, SUPPORT, Drawing, Settings
+from orchestrator.engines.sglang.shards import agreed
 from orchestrator.policy import laws, speculation
 from orchestrator.policy.spec import Student, Tempered
 from orchestrator.policy.vocabulary import TokenSpace
@@ -82,6 +83,9 @@ def open_engine(settings: Settings) -> Any:
     os.environ[SPACE] = ",".join(map(str, space))
     # A model's configuration may give less than the setup asks for, as it does to the other engines, too.
     os.environ["SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"] = "1"
+    if settings.shards > 1 and not settings.gpu:
+        # SGLang wants cores for each shard. On the plain platform nothing is bound to them, but it counts the entries.
+        os.environ["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join("0" * settings.shards)
     if settings.second is not None:
         from orchestrator.engines.sglang import blending_worker
 
@@ -105,6 +109,7 @@ def _arguments(settings: Settings) -> dict[str, Any]:
         "sleep_on_idle": True,  # else an engine that waits for a call keeps a core busy
         "random_seed": 0,
         "log_level": "error",
+        "tp_size": settings.shards,
     }
     if settings.gpu:
         return arguments | {
@@ -244,11 +249,13 @@ def token_space() -> tuple[TokenSpace, Owner]:
     return _space[0]
 
 
-def draw_tokens(logits: Tensor, draws: list[dict[str, Any]], positions: Tensor) -> tuple[Tensor, dict[str, Fetched]]:
+def draw_tokens(
+    logits: Tensor, draws: list[dict[str, Any]], positions: Tensor, shards: Any = None
+) -> tuple[Tensor, dict[str, Fetched]]:
     """The next token (B,) of each request, and what is kept of it, from logits (B, V).
 
-    `draws` are the fields of `Draw`; `positions` (B,) are those of the last token that was fed. Nothing here waits for
-    the device, except where tokens are forced.
+    `draws` are the fields of `Draw`; `positions` (B,) are those of the last token that was fed; `shards` is the process
+    group of an engine of several. Nothing here waits for the device, except where tokens are forced.
     """
     space, owner = token_space()
     log_p = space.student_log_prob(logits) if owner == "student" else space.teacher_log_prob(logits)
@@ -257,6 +264,8 @@ def draw_tokens(logits: Tensor, draws: list[dict[str, Any]], positions: Tensor) 
     known = torch.tensor([(draw["seed"], draw["prompt"]) for draw in draws]).to(logits.device, non_blocking=True)
     responses = positions - known[:, 1] + 1
     tokens = speculation.sample(log_mu, keyed_uniforms(known[:, 0], responses))
+    if shards is not None:
+        tokens = agreed(tokens, shards)
     if any(draw["forced"] for draw in draws):
         for row, (draw, position) in enumerate(zip(draws, responses.tolist(), strict=True)):
             if position < len(draw["forced"]):
@@ -288,8 +297,8 @@ def _sampler_class() -> Any:
             logits = logits_output.next_token_logits
             if sampling_info.custom_params is None:  # nobody's request: what an engine does to warm up
                 return logits.argmax(-1)
-            tokens, logits_output.customized_info = draw_tokens(logits, sampling_info.custom_params, positions)
-            self._sync_token_ids_across_tp(tokens, sampling_info)
+            draws, shards = sampling_info.custom_params, self.tp_sync_group
+            tokens, logits_output.customized_info = draw_tokens(logits, draws, positions, shards)
             return tokens
 
     return TokenSpaceSampler

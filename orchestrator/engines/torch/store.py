@@ -83,7 +83,7 @@ class ModelStore:
     def decode_batch(self, blending: bool, max_tokens: int) -> int:
         """Sequences decoded at once on this process's device; see `memory.decode_batch`."""
         job = self.job
-        return memory.decode_batch(job.setup, job.runtime, self._gpu_gib(), blending, max_tokens, job.trains)
+        return memory.decode_batch(job.setup, job.runtime, self._gpu_gib(), blending, max_tokens, job.trains, job.on)
 
     def _gpu_gib(self) -> float | None:
         """Memory that this job may use of its GPU; None on CPUs."""
