@@ -62,7 +62,39 @@ def write_atomically(path: Path, content: str | bytes, shared: bool = False, dur
 
 
 def write_once(path: Path, content: str) -> bool:
-    """Write `path`, text as UTF-8, unless it is there; False if it was. It is whole and durable when it is seen."""
+    """Write `path`, text as UTF-8, unless it is there; False if it was. It is whole and durable when it is seen.
+
+    A kill on the way leaves nothing, except where a file system has no files without a name, as NFS: there a scratch
+    file may stay, which nobody reads.
+    """
+    try:
+        first = _link_nameless(path, content)
+    except (AttributeError, OSError):  # no such files: not on Linux, or not on this file system
+        first = _link_scratch(path, content)
+    if first:
+        sync(path.parent)
+    return first
+
+
+def _link_nameless(path: Path, content: str) -> bool:
+    """Give `path` to a file that was whole and durable before it had any name; False where it is there already."""
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        with os.fdopen(os.open(path.parent, os.O_TMPFILE | os.O_WRONLY, 0o666), "wb") as file:
+            file.write(content.encode())
+            file.flush()
+            os.fsync(file.fileno())
+            try:  # the folder's descriptor says nothing beside an absolute path, but has symbolic links followed
+                os.link(f"/proc/self/fd/{file.fileno()}", path, src_dir_fd=folder, follow_symlinks=True)
+            except FileExistsError:
+                return False
+    finally:
+        os.close(folder)
+    return True
+
+
+def _link_scratch(path: Path, content: str) -> bool:
+    """The same by way of a scratch file."""
     scratch = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.tmp")
     write_atomically(scratch, content)
     try:
@@ -75,7 +107,6 @@ def write_once(path: Path, content: str) -> bool:
         os.replace(scratch, path)
     finally:
         scratch.unlink(missing_ok=True)
-    sync(path.parent)
     return True
 
 

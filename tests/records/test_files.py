@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from orchestrator.records.files import Damaged, parse_rows, write_atomically
+from orchestrator.records.files import Damaged, parse_rows, write_atomically, write_once
+from tests.sweeps import ROOT
 
 
 @pytest.mark.parametrize("options", [{}, {"shared": True}, {"durable": False}], ids=str)
@@ -59,3 +63,30 @@ def test_a_wrong_line_among_many_is_named(tmp_path: Path) -> None:
         lines = [*good[:700], wrong, *good[700:]]
         with pytest.raises(Damaged, match="line 701 is"):
             list(parse_rows("".join(f"{line}\n" for line in lines).encode(), tmp_path, ""))
+
+
+@pytest.mark.parametrize("moment", ["fsync", "link"])
+def test_a_kill_leaves_nothing_of_a_file_that_is_written_once(moment: str, tmp_path: Path) -> None:
+    killed = f"""
+import os, signal
+from pathlib import Path
+from orchestrator.records.files import write_once
+os.{moment} = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+write_once(Path({str(tmp_path / "name")!r}), "content")
+"""
+    done = subprocess.run([sys.executable, "-c", killed], cwd=ROOT, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("nameless", [True, False], ids=["nameless", "by a scratch file"])
+def test_the_first_to_write_a_file_wins(nameless: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not nameless:
+        monkeypatch.delattr(os, "O_TMPFILE", raising=False)
+    path = tmp_path / "name"
+    assert write_once(path, "first")
+    assert not write_once(path, "second")
+    assert path.read_text() == "first"
+    assert list(tmp_path.iterdir()) == [path]
+    (tmp_path / "another").write_text("")
+    assert path.stat().st_mode == (tmp_path / "another").stat().st_mode
