@@ -46,7 +46,7 @@ def cluster(address: str | None) -> Iterator[None]:
                 "object_store_memory": OBJECT_STORE_BYTES,
                 "_temp_dir": str(scratch),
             }
-            with guarded(scratch), few_servers(), _ray(None, options), watched(OwnServers(ray_worker._global_node)):
+            with guarded(scratch), few_servers(), _ray(None, options), watched(_own_servers()):
                 yield
         else:
             options |= {"runtime_env": {"env_vars": WORKER_ENVIRONMENT}}
@@ -110,6 +110,10 @@ def _note_of_servers(data: dict[str, Any], **_: Any) -> None:
     where the sweep notices it, in the `error.txt` of a unit or as the command's last line.
     """
     logger.info("Ray says: %s", "\n".join(data["lines"]))
+
+
+def _own_servers() -> OwnServers:
+    return OwnServers(ray_worker._global_node, ray.get_runtime_context().gcs_address)
 
 
 def _head(address: str) -> str:

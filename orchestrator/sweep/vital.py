@@ -21,6 +21,7 @@ from orchestrator.sweep.preflight import answers
 LOOK_S = 1.0  # between two looks
 UNWINDS_WITHIN_S = 8.0  # a driver that is told of the end; else it is ended where it stands
 SILENT_S = 20.0  # a head that is busy, or that is started again by whoever keeps it
+OWN_SILENT_S = 120.0  # one on this machine, which may be overloaded
 SERVERS = ("gcs_server", "raylet")
 
 
@@ -37,33 +38,38 @@ class Vital(Protocol):
 
 
 class OwnServers:
-    """The servers of a private cluster; `node` is Ray's, which tells of their processes."""
+    """The servers of a private cluster; `node` is Ray's, which tells of their processes.
 
-    def __init__(self, node: Any):
+    One that was stopped or told to end can stand there without an answer, and whoever calls it waits for ever: so the
+    first of them, at `address`, is asked, too.
+    """
+
+    def __init__(self, node: Any, address: str):
         self._node = node
+        self._head = Head(address, OWN_SILENT_S)
 
     def lost(self) -> str | None:
+        return self.missed() or ("Ray's gcs_server does not answer" if self._head.lost() else None)
+
+    def missed(self) -> str | None:
         dead = sorted({kind for kind, _ in self._node.dead_processes() if kind in SERVERS})
         return f"Ray's {' and '.join(dead)} died" if dead else None
 
-    missed = lost
-
 
 class Head:
-    """The server of a cluster's head, at `address`; it counts as gone after SILENT_S without an answer."""
+    """The server of a cluster's head, at `address`; it counts as gone after `silent_s` without an answer."""
 
-    def __init__(self, address: str):
-        self._address = address
+    def __init__(self, address: str, silent_s: float = SILENT_S):
+        self._address, self._silent_s = address, silent_s
         self._answered = time.monotonic()
         self._lost = False
 
     def lost(self) -> str | None:
         if self._answers():
             self._answered = time.monotonic()
-        self._lost = self._lost or time.monotonic() - self._answered > SILENT_S
-        return (
-            f"the head of the cluster at {self._address} has not answered for {SILENT_S:.0f} s" if self._lost else None
-        )
+        self._lost = self._lost or time.monotonic() - self._answered > self._silent_s
+        silent = f"has not answered for {self._silent_s:.0f} s"
+        return f"the head of the cluster at {self._address} {silent}" if self._lost else None
 
     def missed(self) -> str | None:
         return None if self._answers() else f"the head of the cluster at {self._address} does not answer"
