@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
+from ray._private.state import available_resources_per_node
 from ray.exceptions import GetTimeoutError, RayError
 from ray.util.placement_group import NODE_ID_LABEL_KEY
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -46,6 +47,10 @@ class AnyNode:
     def capacity(self) -> dict[str, float]:
         """CPUs and GPUs of the nodes that can be given work."""
         return capacity()
+
+    def free(self) -> list[dict[str, float]]:
+        """What nobody has reserved at this moment, on each node that can be given work."""
+        return list(available_resources_per_node().values())
 
     def labels(self) -> dict[str, str]:
         """What Ray must find on a node for it to be given work."""
@@ -84,6 +89,10 @@ class FitNodes(AnyNode):
                 for kind in total:
                     total[kind] += node["Resources"].get(kind, 0.0)
         return total
+
+    def free(self) -> list[dict[str, float]]:
+        available = available_resources_per_node()
+        return [available[node_id] for node_id in self._look() if self._nodes[node_id].fit and node_id in available]
 
     def labels(self) -> dict[str, str]:
         unfit = [node_id for node_id in self._look() if not self._nodes[node_id].fit]

@@ -54,7 +54,8 @@ class Schedule:
 
     `needs(work)` is what it takes, CPU and GPU; `slices_left()` looks at what is still to be sampled.
     `trained` are the ids of units that need no training any more. `affordable(work, beside)` says whether work may do
-    its next piece beside other work.
+    its next piece beside other work. `has_place(work)` says whether single nodes have now what it needs of them: four
+    GPUs that are free one by one on four nodes are no place for a trial on four.
     """
 
     units: Sequence[Unit]
@@ -62,6 +63,7 @@ class Schedule:
     needs: Callable[[Work], Resources]
     slices_left: Callable[[], SlicesLeft]
     affordable: Callable[[Work, Sequence[Work]], bool] = lambda work, beside: True
+    has_place: Callable[[Work], bool] = lambda work: True
     running: dict[str, Work] = field(default_factory=dict)  # by Tune's name for it
     failed: set[str] = field(default_factory=set)
     evaluators: int = 0  # started so far
@@ -84,16 +86,16 @@ class Schedule:
         ready = self._ready()
         begun = self._of_begun_families(ready)
         for unit in begun:
-            if _fits(self.needs(Training(unit)), free):
+            if self._has_room(Training(unit), free):
                 return Training(unit)
         if begun:
             return "wait"
-        evaluating = sum(isinstance(work, Evaluating) for work in self.running.values())
+        evaluating = self._evaluating()
         left = self.slices_left() if self.fruitless < FRUITLESS else SlicesLeft(0, 0)
         if left.wanted - left.elsewhere > evaluating and _fits(self.needs(Evaluating(0)), free):
             return Evaluating(self.evaluators + 1)
         for unit in ready:
-            if _fits(self.needs(Training(unit)), free):
+            if self._has_room(Training(unit), free):
                 return Training(unit)
         return "wait" if self.running or ready or left.wanted else "finished"
 
@@ -130,7 +132,7 @@ class Schedule:
             return False
         free = self._free(capacity)
         waiting = self._of_begun_families(self._ready())
-        return any(not _fits(self.needs(Training(unit)), free) for unit in waiting[:1])
+        return any(not self._has_room(Training(unit), free) for unit in waiting[:1])
 
     def _ready(self) -> list[Unit]:
         """Units that can be trained now, in their order."""
@@ -143,6 +145,17 @@ class Schedule:
         busy = {work.unit.id for work in self.running.values() if isinstance(work, Training)}
         begun = {(unit.setup, unit.method) for unit in self.units if unit.id in self.trained | busy}
         return [unit for unit in ready if unit.is_supervised or (unit.setup, unit.method) in begun]
+
+    def _has_room(self, work: Work, free: Resources) -> bool:
+        """Whether work can begin: by count, and on single nodes as long as evaluators could make room on them.
+
+        Where none runs nobody makes room, and Tune, which keeps an ended process and its place for a while, gives that
+        up for work that it has been told of.
+        """
+        return _fits(self.needs(work), free) and (not self._evaluating() or self.has_place(work))
+
+    def _evaluating(self) -> int:
+        return sum(isinstance(work, Evaluating) for work in self.running.values())
 
     def _free(self, capacity: Resources) -> Resources:
         free = dict(capacity)
@@ -165,6 +178,18 @@ def in_order(units: Iterable[Unit]) -> list[Unit]:
     for family in sorted(trials, key=lambda family: sum(unit.steps for unit in family)):
         ordered += [unit for unit in family if unit.trains]
     return ordered
+
+
+def places(bundles: Iterable[Resources], nodes: Iterable[Resources]) -> bool:
+    """Whether each bundle fits whole on one of the nodes, by what is free on each; the largest is placed first."""
+    free = [dict(node) for node in nodes]
+    for bundle in sorted(bundles, key=lambda bundle: bundle.get("GPU", 0.0), reverse=True):
+        node = next((node for node in free if _fits(bundle, node)), None)
+        if node is None:
+            return False
+        for kind, amount in bundle.items():
+            node[kind] = node.get(kind, 0.0) - amount
+    return True
 
 
 def _fits(needs: Resources, free: Resources) -> bool:

@@ -31,7 +31,7 @@ from orchestrator.selection.study import Study
 from orchestrator.sweep.budget import Budget, spending
 from orchestrator.sweep.nodes import AnyNode
 from orchestrator.sweep.prepare import worker_spec
-from orchestrator.sweep.schedule import Evaluating, Schedule, SlicesLeft, Training, Work
+from orchestrator.sweep.schedule import Evaluating, Schedule, SlicesLeft, Training, Work, places
 from orchestrator.sweep.scratch import scratch_folder
 from orchestrator.sweep.shared import LABELS, LACK, SAMPLED, UNFIT, Sweep, config_of
 from orchestrator.sweep.trainable import WorkTrainable
@@ -111,7 +111,7 @@ class SweepSearcher(Searcher, tune.Stopper):
         self._sweep, self._study, self._nodes = sweep, sweep.study, nodes
         trained = {unit.id for unit in self._study.units if self._study.reader(unit).trained}
         self._left = _Lately(self._look, LOOK_S)
-        self._schedule = Schedule(self._study.units, trained, self._needs, self._left)
+        self._schedule = Schedule(self._study.units, trained, self._needs, self._left, has_place=self._has_place)
         self._capacity = _Lately(nodes.capacity, CAPACITY_S)
         self._spending = _Lately(functools.partial(spending, self._study), 0.0)
         self._budget = None if max_hours is None else Budget(max_hours, self._spending)
@@ -176,6 +176,11 @@ class SweepSearcher(Searcher, tune.Stopper):
             for kind, amount in bundle.items():
                 needs[kind] = needs.get(kind, 0.0) + amount
         return needs
+
+    def _has_place(self, work: Work) -> bool:
+        wanted = _bundles(self._study, work)
+        # Bundles of one GPU at most fit wherever that many are free: Ray spreads them.
+        return all(bundle.get("GPU", 0.0) <= 1 for bundle in wanted) or places(wanted, self._nodes.free())
 
     def _look(self) -> SlicesLeft:
         """What is still to be sampled; lets go of checkpoints of which nothing is."""

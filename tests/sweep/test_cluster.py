@@ -100,6 +100,7 @@ prepare_environment(None)
 import ray
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from orchestrator.config import Placement, RoleGpus
+from orchestrator.sweep.nodes import AnyNode
 from orchestrator.sweep.tuner import placement
 from orchestrator.workers.placement import bundles
 from tests import tiny
@@ -124,7 +125,8 @@ group = placement(bundles(split), {}).to_placement_group()
 ray.get(group.ready())
 where = PlacementGroupSchedulingStrategy(group, 0, placement_group_capture_child_tasks=True)
 trial = ray.remote(num_cpus=0.25, scheduling_strategy=where)(Trial).remote()
-print(json.dumps(ray.get(trial.gpus.remote(spec))))
+gpus = ray.get(trial.gpus.remote(spec))
+print(json.dumps({"gpus": gpus, "free": AnyNode().free()}))
 """
 
 
@@ -142,7 +144,9 @@ def test_roles_of_a_split_trial_have_gpus_of_their_own(tmp_path: Path) -> None:
             check=False,
         )
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
+    answer = json.loads(done.stdout.splitlines()[-1])
+    found = answer["gpus"]
+    assert [node.get("GPU", 0.0) for node in answer["free"]] == [0.0], "of four GPUs all are taken"
     assert {role: len(ids) for role, (ids, _) in found.items()} == {"rollout": 2, "teacher": 1, "learner": 1}
     assert all(ids == visible for ids, visible in found.values()), "libraries see the role's own GPUs alone"
     assert sorted(gpu for ids, _ in found.values() for gpu in ids) == ["0", "1", "2", "3"]

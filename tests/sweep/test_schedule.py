@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import pytest
+
 from orchestrator.experiment.units import Unit
-from orchestrator.sweep.schedule import FRUITLESS, Evaluating, Schedule, SlicesLeft, Training, Work, in_order
+from orchestrator.sweep.schedule import FRUITLESS, Evaluating, Schedule, SlicesLeft, Training, Work, in_order, places
 from tests.fake_runs import quickstart, units_of
 
 CAPACITY = {"CPU": 2.0}
@@ -182,6 +184,45 @@ def test_an_evaluator_makes_room_for_a_trial_that_waits() -> None:
     assert not sweep.schedule.must_yield(str(other), CAPACITY)
     assert sweep.start() == [Training(second)]
     assert not sweep.schedule.must_yield(str(Training(second)), CAPACITY)
+
+
+def test_evaluators_make_room_on_one_node_for_a_trial_on_several_gpus() -> None:
+    """Two nodes of two GPUs, with an evaluator on each: two GPUs are free, but not side by side."""
+    sweep, capacity = Sweep(slices=9), {"CPU": 8.0, "GPU": 4.0}
+    first, second = units_of(sweep.units, "trust_region")
+    sweep.schedule.trained |= {unit.id for unit in sweep.units if unit is not second}
+    sweep.schedule.needs = lambda work: {"CPU": 1.0, "GPU": 2.0 if isinstance(work, Training) else 1.0}
+    nodes = [{"CPU": 3.0, "GPU": 1.0}, {"CPU": 3.0, "GPU": 1.0}]
+    sweep.schedule.has_place = lambda work: places([sweep.needs(work) | {"GPU": 2.0}], nodes)
+    for number in (1, 2):
+        sweep.schedule.start(str(number), Evaluating(number))
+    assert sweep.schedule.decide(capacity) == "wait"
+    assert sweep.schedule.must_yield("1", capacity)
+    sweep.schedule.end("1", good=True)
+    nodes[0]["GPU"] = 2.0
+    assert not sweep.schedule.must_yield("2", capacity)
+    assert sweep.schedule.decide(capacity) == Training(second)
+    sweep.schedule.end("2", good=True)
+    nodes[0]["GPU"] = 1.0  # a process that ended, and that Tune keeps for what comes next
+    assert sweep.schedule.decide(capacity) == Training(second)
+    assert first.id in sweep.schedule.trained
+
+
+@pytest.mark.parametrize(
+    ("bundles", "fits"),
+    [
+        ([2.0], True),
+        ([1.0, 2.0], True),
+        ([1.0, 1.0, 1.0], True),
+        ([3.0], False),
+        ([2.0, 2.0], False),
+        ([0.5, 2.0, 0.5], True),
+    ],
+)
+def test_bundles_are_placed_whole(bundles: list[float], fits: bool) -> None:
+    nodes = [{"CPU": 4.0, "GPU": 1.0}, {"CPU": 4.0}, {"CPU": 4.0, "GPU": 2.0}]
+    assert places([{"CPU": 1.0, "GPU": gpus} for gpus in bundles], nodes) is fits
+    assert nodes[2] == {"CPU": 4.0, "GPU": 2.0}
 
 
 def test_evaluators_that_die_before_they_sample_are_given_up() -> None:
