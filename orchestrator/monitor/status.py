@@ -187,8 +187,9 @@ def _family(study: Study, family: Family) -> _Family:
         return _Family(family, now.wants, best)
     rescored = {unit.id for unit in best.setting} if best else set()
     for setting in family:
-        # A setting of several seeds may come to stand best only with its last seed: none of them is done before that.
-        if len(setting) > 1 and not all(study.reader(unit).trained for unit in setting):
+        # A setting of several seeds may come to stand best only with the last samples of its last seed: none of them is
+        # done before those.
+        if len(setting) > 1 and any(unit.id in now.wants or not study.reader(unit).trained for unit in setting):
             rescored |= {unit.id for unit in setting}
     return _Family(family, now.wants, best, RESCORING, frozenset(rescored))
 

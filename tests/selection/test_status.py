@@ -147,6 +147,24 @@ def test_the_best_trial_of_an_open_family_waits_for_rescoring(tmp_path: Path, re
     assert of(status.collect(Study(*rescored, tmp_path)), better).state == "done"
 
 
+def test_a_seed_is_not_done_before_the_others_are_evaluated(tmp_path: Path) -> None:
+    """Which setting is sampled again is known only then: what is done would otherwise come to wait again."""
+    loaded = quickstart("evaluation.rescore=true", "methods.vanilla={seeds: [0, 1]}")
+    first, second = units_of(loaded[1], "vanilla")
+    write_run(tmp_path, loaded[0], first, {60: [4, 3]}, steps=60)
+
+    def doing() -> list[str]:
+        found = status.collect(Study(*loaded, tmp_path))
+        return [of(found, unit).doing for unit in (first, second)]
+
+    assert doing() == ["waiting for rescoring", "queued"]
+    write_run(tmp_path, loaded[0], second, {60: [None, None]}, steps=60)
+    assert doing() == ["waiting for rescoring", "queued for evaluation"]
+    for evaluation_id in evaluation_ids(loaded[0].setups["arithmetic"]).values():
+        write_evaluation(RunReader(tmp_path, second.id), evaluation_id, 60, [record(1)])
+    assert doing() == ["waiting for rescoring"] * 2
+
+
 def test_trained_units_of_a_race_that_has_not_begun_wait_for_it(tmp_path: Path) -> None:
     loaded = quickstart("evaluation.budget=adaptive")
     first, _ = units_of(loaded[1], "trust_region")
