@@ -165,7 +165,7 @@ class BlendingWorker(BaseSpecWorker):
         """New weights are the student's."""
         return self._target_worker.update_weights_from_tensor(request)
 
-    def update_weights_from_disk(self, request: Any) -> tuple[bool, str]:
+    def update_weights_from_disk(self, recv_req: Any) -> tuple[bool, str]:
         """SGLang has given the main model its new weights and now asks the second one, which keeps its own."""
         return True, "the teacher keeps its weights"
 

@@ -52,8 +52,8 @@ with _unheard():
 class _Cpu(PlatformCUDA):
     """What verl asks its platform for while it works on CPUs, which 0.9.1 has none for."""
 
-    device_name = property(lambda self: "cpu")
-    device_module = property(lambda self: _NO_DEVICE)
+    device_name = property(lambda self: "cpu")  # pyright: ignore[reportIncompatibleMethodOverride]
+    device_module = property(lambda self: _NO_DEVICE)  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def current_device(self) -> Any:
         return torch.device("cpu")
@@ -69,7 +69,7 @@ _NO_DEVICE = types.SimpleNamespace(
 
 with _unheard():
     if not torch.cuda.is_available():
-        platform_manager.set_platform(_Cpu())
+        platform_manager.set_platform(_Cpu())  # pyright: ignore[reportAbstractUsage]
     from verl.trainer.config import CheckpointConfig  # pyright: ignore[reportMissingImports]
     from verl.workers.config import (  # pyright: ignore[reportMissingImports]
         FSDPEngineConfig,
@@ -88,6 +88,8 @@ class ShardedModel(FSDPEngine):
     over ranks and micro-batches in float32. With `offload` all that it holds lies in the host's memory outside of
     train and eval mode.
     """
+
+    optimizer: Any  # verl's: None for a model that is not in training
 
     def __init__(
         self,
@@ -118,7 +120,8 @@ class ShardedModel(FSDPEngine):
                     param_offload=offload,
                     optimizer_offload=offload,
                 ),
-                optimizer_config=_optimizer_config(optimizer) if optimizer else None,
+                # None for a model that is not in training, which verl does not declare.
+                optimizer_config=_optimizer_config(optimizer) if optimizer else None,  # pyright: ignore[reportArgumentType]
                 checkpoint_config=CheckpointConfig(),
             )
             self.initialize()
@@ -146,7 +149,8 @@ class ShardedModel(FSDPEngine):
         Returns the sums over this rank's micro-batches of what `loss` measured, and the norm of the whole gradient.
         """
         with self.working(self.train_mode()):
-            return self.train_batch({"micro_batches": micro_batches}, loss)["metrics"]
+            data = {"micro_batches": micro_batches}  # which reaches `forward_backward_batch` as it is
+            return self.train_batch(data, loss)["metrics"]  # pyright: ignore[reportArgumentType]
 
     def forward_backward_batch(self, data: Any, loss_function: Callable[..., Any], forward_only: bool = False) -> Any:
         """verl's hook between zeroing gradients and the optimizer's step."""
@@ -177,7 +181,7 @@ class ShardedModel(FSDPEngine):
     def _build_optimizer(self, module: Any) -> Any:
         return super()._build_optimizer(module) if self.optimizer_config else None
 
-    def _build_lr_scheduler(self, optimizer: Any) -> None:
+    def _build_lr_scheduler(self, optimizer: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """None: the rate is set before each update."""
 
 

@@ -162,7 +162,8 @@ class Rank:
         share, owners = {}, self._owners()
         for name, parameter in self._training().model.module.named_parameters():
             rows = parameter.detach().to(self._device)  # from the host's memory, where it may lie
-            whole = rows.to(self._training().dtype).full_tensor()
+            rows = rows.to(self._training().dtype)
+            whole = rows.full_tensor()  # pyright: ignore[reportAttributeAccessIssue] — a DTensor's
             if owners[name] == self._number:
                 share[name] = whole.to("cpu", copy=True)
         return share
