@@ -9,7 +9,8 @@ import hashlib
 import json
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +43,37 @@ def pretty(value: Any) -> str:
 def write_atomically(path: Path, content: str | bytes, shared: bool = False, durable: bool = True) -> None:
     """Replace `path` by `content`, text as UTF-8: a reader finds the old file or the new one, whole.
 
-    `shared` is for files that several processes may write at once: each fills a scratch file of its own, and the last
-    one to finish wins. Other files have one writer at a time, so that what a kill leaves of a scratch file is
-    overwritten by the next one. Unless `durable`, a loss of power may lose the file, which is then made again.
+    `shared` is for files that several processes may write at once: the last one to finish wins. Unless `durable`, a
+    loss of power may lose the file, which is then made again.
+
+    A new file has no name before it is whole, so that a kill leaves nothing of it. One that replaces another has the
+    name of a scratch file between two calls of the system, and where a file system has no files without a name, as
+    NFS, from its first byte on. A kill may leave that: of files with one writer at a time the next one removes it.
     """
+    data = content.encode() if isinstance(content, str) else content
     scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp" if shared else f".{path.name}.tmp")
     try:
+        _replace_by_nameless(path, scratch, data, durable)
+    except (AttributeError, OSError):  # no such files: not on Linux, or not on this file system
+        _replace_by_scratch(path, scratch, data, durable)
+    if durable:
+        sync(path.parent)
+
+
+def _replace_by_nameless(path: Path, scratch: Path, data: bytes, durable: bool) -> None:
+    with _nameless(path.parent, data, durable) as name:
+        try:
+            name(path)
+        except FileExistsError:
+            scratch.unlink(missing_ok=True)  # what a kill has left before the next line but one
+            name(scratch)
+            os.replace(scratch, path)
+
+
+def _replace_by_scratch(path: Path, scratch: Path, data: bytes, durable: bool) -> None:
+    try:
         with scratch.open("wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
+            file.write(data)
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
@@ -57,8 +81,6 @@ def write_atomically(path: Path, content: str | bytes, shared: bool = False, dur
     except BaseException:
         scratch.unlink(missing_ok=True)
         raise
-    if durable:
-        sync(path.parent)
 
 
 def write_once(path: Path, content: str) -> bool:
@@ -77,20 +99,32 @@ def write_once(path: Path, content: str) -> bool:
 
 
 def _link_nameless(path: Path, content: str) -> bool:
-    """Give `path` to a file that was whole and durable before it had any name; False where it is there already."""
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        with os.fdopen(os.open(path.parent, os.O_TMPFILE | os.O_WRONLY, 0o666), "wb") as file:
-            file.write(content.encode())
-            file.flush()
-            os.fsync(file.fileno())
-            try:  # the folder's descriptor says nothing beside an absolute path, but has symbolic links followed
-                os.link(f"/proc/self/fd/{file.fileno()}", path, src_dir_fd=folder, follow_symlinks=True)
-            except FileExistsError:
-                return False
-    finally:
-        os.close(folder)
+    with _nameless(path.parent, content.encode(), durable=True) as name:
+        try:
+            name(path)
+        except FileExistsError:
+            return False
     return True
+
+
+@contextmanager
+def _nameless(folder: Path, data: bytes, durable: bool) -> Iterator[Callable[[Path], None]]:
+    """A file of these bytes that is whole before it has any name; what is yielded gives it one in `folder`."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with os.fdopen(os.open(folder, os.O_TMPFILE | os.O_WRONLY, 0o666), "wb") as file:
+            file.write(data)
+            file.flush()
+            if durable:
+                os.fsync(file.fileno())
+
+            def name(path: Path) -> None:
+                # The folder's descriptor says nothing beside an absolute path, but has symbolic links followed.
+                os.link(f"/proc/self/fd/{file.fileno()}", path, src_dir_fd=descriptor, follow_symlinks=True)
+
+            yield name
+    finally:
+        os.close(descriptor)
 
 
 def _link_scratch(path: Path, content: str) -> bool:

@@ -14,8 +14,13 @@ from orchestrator.records.files import Damaged, parse_rows, write_atomically, wr
 from tests.sweeps import ROOT
 
 
+@pytest.mark.parametrize("nameless", [True, False], ids=["nameless", "by a scratch file"])
 @pytest.mark.parametrize("options", [{}, {"shared": True}, {"durable": False}], ids=str)
-def test_a_file_is_replaced_whole_and_nothing_else_is_left(options: dict[str, bool], tmp_path: Path) -> None:
+def test_a_file_is_replaced_whole_and_nothing_else_is_left(
+    options: dict[str, bool], nameless: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not nameless:
+        monkeypatch.delattr(os, "O_TMPFILE", raising=False)
     path = tmp_path / "file"
     path.write_text("old")
     write_atomically(path, "βeta\n", **options)
@@ -65,18 +70,51 @@ def test_a_wrong_line_among_many_is_named(tmp_path: Path) -> None:
             list(parse_rows("".join(f"{line}\n" for line in lines).encode(), tmp_path, ""))
 
 
+@pytest.mark.parametrize("write", ["write_once", "write_atomically"])
 @pytest.mark.parametrize("moment", ["fsync", "link"])
-def test_a_kill_leaves_nothing_of_a_file_that_is_written_once(moment: str, tmp_path: Path) -> None:
+def test_a_kill_leaves_nothing_of_a_new_file(moment: str, write: str, tmp_path: Path) -> None:
+    killed_at(moment, f"{write}(path, 'new')", tmp_path / "name")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("moment", ["fsync", "link"])
+def test_a_kill_leaves_the_old_file_and_nothing_else(moment: str, shared: bool, tmp_path: Path) -> None:
+    path = tmp_path / "name"
+    path.write_text("old")
+    killed_at(moment, f"write_atomically(path, 'new', shared={shared})", path)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("nameless", [True, False], ids=["nameless", "by a scratch file"])
+def test_what_a_kill_leaves_between_two_names_goes_with_the_next_writer(
+    nameless: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "name"
+    path.write_text("old")
+    killed_at("replace", "write_atomically(path, 'new')", path)
+    assert path.read_text() == "old"
+    assert {each.name for each in tmp_path.iterdir()} == {"name", ".name.tmp"}
+    if not nameless:
+        monkeypatch.delattr(os, "O_TMPFILE", raising=False)
+    write_atomically(path, "newer")
+    assert path.read_text() == "newer"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def killed_at(call: str, write: str, path: Path) -> None:
+    """Run `write` of `path` in a process that is killed as it calls the system's `call`."""
     killed = f"""
 import os, signal
 from pathlib import Path
-from orchestrator.records.files import write_once
-os.{moment} = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
-write_once(Path({str(tmp_path / "name")!r}), "content")
+from orchestrator.records.files import write_atomically, write_once
+os.{call} = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+path = Path({str(path)!r})
+{write}
 """
     done = subprocess.run([sys.executable, "-c", killed], cwd=ROOT, check=False)
     assert done.returncode == -signal.SIGKILL
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("nameless", [True, False], ids=["nameless", "by a scratch file"])
