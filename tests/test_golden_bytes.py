@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli import main
+from orchestrator.commands import plan
 from tests import fake_runs
 from tests.sweeps import contents, run_sweep, trb
 
@@ -46,7 +47,9 @@ def made_up(folder: Path) -> dict[str, str]:
         }
         fake_runs.write_run(runs, experiment, unit, {} if unit.kind == "sft" else scores, steps=unit.steps)
     overrides = ["evaluation.rescore=false", "seeds=[0,1]"]
-    return contents(runs) | outputs(folder, [str(fake_runs.QUICKSTART), *overrides])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plan, "cores_here", lambda: 2)  # by which the plan divides its minutes
+        return contents(runs) | outputs(folder, [str(fake_runs.QUICKSTART), *overrides])
 
 
 def trained(folder: Path) -> dict[str, str]:
