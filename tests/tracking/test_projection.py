@@ -93,11 +93,15 @@ def own(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def records(fragment: Path) -> list[dict[str, Any]]:
+    """What a finished run has in its file, which W&B's own process closes some time after the run was finished."""
     # What `wandb leet inspect --json` starts after importing for half a second.
     command = [get_core_path(), "leet", "inspect", "--no-observability", "--json", "--run-file", str(fragment)]
     command.append(str(fragment.parent.parent))
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    found: list[dict[str, Any]] = []
+    while not any(record["type"] == "exit" for record in found):
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        found = [json.loads(line) for line in done.stdout.splitlines()]
+    return found
 
 
 def train_rows(steps: int) -> list[dict[str, Any]]:
