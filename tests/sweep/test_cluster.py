@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.sweep import nodes
 from tests.sweeps import ROOT
 
 # A driver that Ray's servers tell something, as their agent does once a raylet has died; it ends when that has arrived.
@@ -150,3 +151,13 @@ def test_roles_of_a_split_trial_have_gpus_of_their_own(tmp_path: Path) -> None:
     assert {role: len(ids) for role, (ids, _) in found.items()} == {"rollout": 2, "teacher": 1, "learner": 1}
     assert all(ids == visible for ids, visible in found.values()), "libraries see the role's own GPUs alone"
     assert sorted(gpu for ids, _ in found.values() for gpu in ids) == ["0", "1", "2", "3"]
+
+
+def test_only_what_is_free_on_nodes_that_can_be_given_work_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of three nodes lacks something, and one is gone between the two questions."""
+    rows = [{"NodeID": name, "Alive": True, "Resources": {"CPU": 8.0, "GPU": 4.0}} for name in ("fit", "unfit", "gone")]
+    monkeypatch.setattr(nodes.ray, "nodes", lambda: rows)
+    monkeypatch.setattr(nodes, "available_resources_per_node", lambda: {"fit": {"GPU": 2.0}, "unfit": {"GPU": 4.0}})
+    found = nodes.FitNodes([], print)
+    found._nodes = {row["NodeID"]: nodes._Node(row["NodeID"], 0.0, fit=row["NodeID"] != "unfit") for row in rows}
+    assert found.free() == [{"GPU": 2.0}]
