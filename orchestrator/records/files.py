@@ -99,11 +99,29 @@ def write_once(path: Path, content: str) -> bool:
 
 
 def _link_nameless(path: Path, content: str) -> bool:
+    """Give `path` to a file that is whole and durable before it has any name; False where it is there already."""
     with _nameless(path.parent, content.encode(), durable=True) as name:
         try:
             name(path)
         except FileExistsError:
             return False
+    return True
+
+
+def _link_scratch(path: Path, content: str) -> bool:
+    """The same by way of a scratch file."""
+    scratch = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.tmp")
+    write_atomically(scratch, content)
+    try:
+        os.link(scratch, path)
+    except FileExistsError:
+        return False
+    except OSError:  # a file system without hard links: whoever comes second replaces equal contents
+        if path.exists():
+            return False
+        os.replace(scratch, path)
+    finally:
+        scratch.unlink(missing_ok=True)
     return True
 
 
@@ -125,23 +143,6 @@ def _nameless(folder: Path, data: bytes, durable: bool) -> Iterator[Callable[[Pa
             yield name
     finally:
         os.close(descriptor)
-
-
-def _link_scratch(path: Path, content: str) -> bool:
-    """The same by way of a scratch file."""
-    scratch = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.tmp")
-    write_atomically(scratch, content)
-    try:
-        os.link(scratch, path)
-    except FileExistsError:
-        return False
-    except OSError:  # a file system without hard links: whoever comes second replaces equal contents
-        if path.exists():
-            return False
-        os.replace(scratch, path)
-    finally:
-        scratch.unlink(missing_ok=True)
-    return True
 
 
 def sync(path: Path) -> None:

@@ -189,7 +189,7 @@ def test_an_evaluator_makes_room_for_a_trial_that_waits() -> None:
 def test_evaluators_make_room_on_one_node_for_a_trial_on_several_gpus() -> None:
     """Two nodes of two GPUs, with an evaluator on each: two GPUs are free, but not side by side."""
     sweep, capacity = Sweep(slices=9), {"CPU": 8.0, "GPU": 4.0}
-    first, second = units_of(sweep.units, "trust_region")
+    _, second = units_of(sweep.units, "trust_region")
     sweep.schedule.trained |= {unit.id for unit in sweep.units if unit is not second}
     sweep.schedule.needs = lambda work: {"CPU": 1.0, "GPU": 2.0 if isinstance(work, Training) else 1.0}
     nodes = [{"CPU": 3.0, "GPU": 1.0}, {"CPU": 3.0, "GPU": 1.0}]
@@ -205,7 +205,6 @@ def test_evaluators_make_room_on_one_node_for_a_trial_on_several_gpus() -> None:
     sweep.schedule.end("2", good=True)
     nodes[0]["GPU"] = 1.0  # a process that ended, and that Tune keeps for what comes next
     assert sweep.schedule.decide(capacity) == Training(second)
-    assert first.id in sweep.schedule.trained
 
 
 @pytest.mark.parametrize(
