@@ -220,12 +220,12 @@ def _benchmarks(name: str, setup: Setup, experiment: Experiment) -> Finding:
 
 
 def _models(name: str, setup: Setup, runs: Path) -> Finding:
-    """Both models are there and agree with the setup's vocabulary and shapes."""
+    """Both models are there, agree with the setup's vocabulary and shapes, and share their token ids."""
+    from orchestrator.sweep.prepare import check_models
+
     if not making.are_there(setup, runs):
         return Finding(f"{name} models", "warn", "not made yet; the first submit makes them")
-    for role in ("student", "teacher"):
-        model = getattr(setup, role)
-        checkpoints.check_config(f"{name}.{role}", model, checkpoints.checkpoint_of(model, setup, runs), setup)
+    check_models(name, setup, runs)
     eos = f"EOS {setup.student.eos} (student), {setup.teacher.eos} (teacher) are one stop event"
     return Finding(f"{name} models", "ok", f"{setup.vocabulary.size} shared vocabulary rows; {eos}")
 

@@ -66,7 +66,19 @@ def vocabulary_of(key: str, folder: Path) -> Vocabulary:
     size = _json(key, folder / "config.json").get("vocab_size")
     if not isinstance(size, int):
         raise refuse(f"{key}: vocab_size", size, f"a number in {folder / 'config.json'}")
-    return Vocabulary(size, 1 + max(_token_ids(key, folder).values()))
+    return Vocabulary(size, 1 + max(token_ids(key, folder).values()))
+
+
+def token_ids(key: str, folder: Path) -> dict[str, int]:
+    """Token → id of the tokenizer.json in `folder`. UserError that begins with `key` if there is none to be read."""
+    tokenizer = _json(key, folder / "tokenizer.json")
+    try:
+        entries = tokenizer["model"]["vocab"]  # a mapping, or with unigrams a list of [token, score]
+        ids = dict(entries) if isinstance(entries, dict) else {entry[0]: i for i, entry in enumerate(entries)}
+        ids |= {token["content"]: token["id"] for token in tokenizer.get("added_tokens") or []}
+        return {str(token): int(number) for token, number in ids.items()}
+    except (KeyError, TypeError, ValueError, IndexError):
+        raise UserError(f"{key}: {folder / 'tokenizer.json'} has no vocabulary — give vocabulary and eos") from None
 
 
 def _benchmark(key: str, run: BenchmarkRun, notes: list[str]) -> BenchmarkRun:
@@ -127,22 +139,10 @@ def _stop_id(key: str, folder: Path, config: dict[str, Any]) -> int:
     tokenizer = folder / "tokenizer_config.json"
     token = _json(key, tokenizer).get("eos_token") if tokenizer.is_file() else None
     text = token.get("content") if isinstance(token, dict) else token
-    known = _token_ids(key, folder) if text else {}
+    known = token_ids(key, folder) if text else {}
     if text not in known:
         raise refuse(f"{key}.eos", None, f"the id of the token that ends a response; {folder} does not say")
     return known[text]
-
-
-def _token_ids(key: str, folder: Path) -> dict[str, int]:
-    """Token → id of a folder's tokenizer.json."""
-    tokenizer = _json(key, folder / "tokenizer.json")
-    try:
-        entries = tokenizer["model"]["vocab"]  # a mapping, or with unigrams a list of [token, score]
-        ids = dict(entries) if isinstance(entries, dict) else {entry[0]: i for i, entry in enumerate(entries)}
-        ids |= {token["content"]: token["id"] for token in tokenizer.get("added_tokens") or []}
-        return {str(token): int(number) for token, number in ids.items()}
-    except (KeyError, TypeError, ValueError, IndexError):
-        raise UserError(f"{key}: {folder / 'tokenizer.json'} has no vocabulary — give vocabulary and eos") from None
 
 
 def _json(key: str, file: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from orchestrator.data.files import folder_sha256
 from orchestrator.engines.interface import ModelFolder
 from orchestrator.errors import UserError
 from orchestrator.experiment import made_models
-from orchestrator.experiment.local_models import CONFIG_KEYS
+from orchestrator.experiment.local_models import CONFIG_KEYS, token_ids
 
 
 def checkpoint_of(model: Model, setup: Setup, runs: Path) -> ModelFolder:
@@ -86,3 +86,22 @@ def check_config(key: str, model: Model, checkpoint: ModelFolder, setup: Setup) 
         actual = model_config[CONFIG_KEYS.get(name, "tie_word_embeddings")]
         if actual != value:
             raise UserError(f"{key}.shape.{name}: {value} — the model has {actual}")
+
+
+def check_same_tokens(name: str, student: ModelFolder, teacher: ModelFolder) -> None:
+    """UserError unless student and teacher mean the same token by each id that both have.
+
+    The student reads and writes ids of the teacher's tokenizer, so that with another order of tokens every loss would
+    compare probabilities of different words. `name` is the setup's. A folder without a tokenizer.json says nothing.
+    """
+    folders = [Path(model.path) for model in (student, teacher)]
+    if not all((folder / "tokenizer.json").is_file() for folder in folders):
+        return
+    ours, theirs = ({number: token for token, number in token_ids(name, folder).items()} for folder in folders)
+    other = [number for number, token in ours.items() if theirs.get(number, token) != token]
+    if other:
+        first = min(other)
+        raise UserError(
+            f"{name}: token {first} is {ours[first]!r} to the student and {theirs[first]!r} to the teacher — models "
+            f"that share their token ids ({len(other):,} of {len(ours):,} ids differ)"
+        )

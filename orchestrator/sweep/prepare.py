@@ -18,7 +18,7 @@ from orchestrator.errors import UserError
 from orchestrator.experiment import made_models
 from orchestrator.experiment.methods import supervised_updates
 from orchestrator.experiment.units import Unit
-from orchestrator.models.checkpoints import check_config, checkpoint_of
+from orchestrator.models.checkpoints import check_config, check_same_tokens, checkpoint_of
 from orchestrator.models.making import Report, make, must_make, verify_made
 from orchestrator.records.rundir import RunReader
 from orchestrator.workers.spec import Pairs, WorkerSpec
@@ -33,11 +33,15 @@ def check(experiment: Experiment, runs: Path) -> None:
 
 def check_models(name: str, setup: Setup, runs: Path) -> None:
     """UserError unless the models that are there already are the declared ones and agree with the setup."""
+    found = []
     for role in ("student", "teacher"):
         model: Model = getattr(setup, role)
         if not must_make(model, setup, runs):
             verify_made(model, setup, runs)
-            check_config(f"{name}.{role}", model, checkpoint_of(model, setup, runs), setup)
+            found.append(checkpoint_of(model, setup, runs))
+            check_config(f"{name}.{role}", model, found[-1], setup)
+    if len(found) == 2:
+        check_same_tokens(name, *found)
 
 
 def prepare(setups: Mapping[str, Setup], runs: Path, report: Report) -> Pairs:

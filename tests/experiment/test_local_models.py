@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from orchestrator.experiment.units import expand
 from orchestrator.monitor import status
 from orchestrator.planning import as_json, plan
 from orchestrator.selection.study import Study
+from orchestrator.sweep.prepare import check_models
 from tests.fake_runs import record, units_of, write_run
 from tests.sweeps import TINY_SETUP, write_experiment
 
@@ -179,6 +181,27 @@ def test_a_local_pair_is_read_off_its_folders(tmp_path: Path) -> None:
         f"tiny.{role}: the sha256 of {folder} is taken as it is; to pin it: revision: {folder_sha256(folder)}"
         for role, folder in (("student", student), ("teacher", teacher))
     )
+
+
+def test_a_pair_that_reads_ids_differently_is_refused(tmp_path: Path) -> None:
+    student, teacher = write_model(tmp_path / "student"), write_model(tmp_path / "teacher", [61, 60])
+    (teacher / "tokenizer.json").write_text((teacher / "tokenizer.json").read_text().replace("<end>", "<stop>"))
+    path = own_setup(tmp_path, {"path": str(student)}, {"path": str(teacher)})
+    message = (
+        "tiny: token 60 is '<end>' to the student and '<stop>' to the teacher — models that share their token ids "
+        "(1 of 52 ids differ)"
+    )
+    with pytest.raises(UserError, match=f"^{re.escape(message)}$"):
+        check_models("tiny", load_experiment(path).setups["tiny"], tmp_path / "runs")
+
+
+def test_tokens_of_one_model_alone_make_no_difference(tmp_path: Path) -> None:
+    student, teacher = write_model(tmp_path / "student"), write_model(tmp_path / "teacher", [61, 60])
+    tokenizer = json.loads((teacher / "tokenizer.json").read_text())
+    tokenizer["added_tokens"].append({"id": 62, "content": "<think>"})
+    (teacher / "tokenizer.json").write_text(json.dumps(tokenizer))
+    path = own_setup(tmp_path, {"path": str(student)}, {"path": str(teacher)})
+    check_models("tiny", load_experiment(path).setups["tiny"], tmp_path / "runs")
 
 
 def test_another_content_is_another_model(tmp_path: Path) -> None:
