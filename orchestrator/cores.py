@@ -1,10 +1,36 @@
-"""How many CPU cores this process may use."""
+"""How many CPU cores this process may keep busy."""
 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
+from pathlib import Path
+
+CGROUPS = Path("/sys/fs/cgroup")
+OWN_CGROUPS = Path("/proc/self/cgroup")
 
 
 def cores_here() -> int:
-    """Cores that the process is bound to, where the system says so (macOS does not); else all of the machine's."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Cores that the process is bound to, or the CPU time that its container has where that is less; at least 1.
+
+    Slurm, `taskset` and cpusets bind processes to cores, `docker --cpus` and Kubernetes limit their time. Where the
+    system does neither, as macOS, all cores of the machine count.
+    """
+    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, int(min([bound, *_limits()])))
+
+
+def _limits() -> list[float]:
+    """CPU time in cores that the process's cgroup and those above it allow; none where nothing is limited."""
+    quotas: list[tuple[str, str]] = []
+    with suppress(OSError, ValueError, StopIteration):
+        lines = OWN_CGROUPS.read_text(encoding="utf-8").splitlines()
+        own = next(line.removeprefix("0::/") for line in lines if line.startswith("0::/"))
+        for group in (CGROUPS / own, *(CGROUPS / own).parents):
+            if group.is_relative_to(CGROUPS) and (group / "cpu.max").is_file():
+                quota, period = (group / "cpu.max").read_text(encoding="utf-8").split()
+                quotas.append((quota, period))
+    with suppress(OSError):  # version 1, where a container sees its own group at the root
+        quota, period = ((CGROUPS / "cpu" / f"cpu.cfs_{name}_us").read_text("utf-8") for name in ("quota", "period"))
+        quotas.append((quota, period))
+    return [int(quota) / int(period) for quota, period in quotas if quota.strip().isdigit()]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from orchestrator.cores import cores_here
 from orchestrator.data.cache import cached
 from orchestrator.grading.grader import GRADER_VERSION, Grader
 
@@ -69,7 +69,7 @@ def majorities(counted: Sequence[Mapping[str, int]]) -> list[Majority]:
 
 def _compute(counted: Sequence[Mapping[str, int]]) -> list[Majority]:
     """By several grading processes side by side, each with every so many-th problem."""
-    graders = min(MAX_GRADERS, os.cpu_count() or 1, 1 + len(counted) // PROBLEMS_PER_GRADER)
+    graders = min(MAX_GRADERS, cores_here(), 1 + len(counted) // PROBLEMS_PER_GRADER)
     results: list[Majority] = [Majority(None, "no_box")] * len(counted)
     with ThreadPoolExecutor(graders) as pool:
         shares = pool.map(_with_grader, [counted[first::graders] for first in range(graders)])

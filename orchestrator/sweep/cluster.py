@@ -18,6 +18,7 @@ import ray
 import ray._private.node as ray_node
 import ray._private.worker as ray_worker
 
+from orchestrator.cores import cores_here
 from orchestrator.errors import ClusterDied, UserError
 from orchestrator.experiment.units import Unit
 from orchestrator.sweep.guard import guarded
@@ -42,6 +43,7 @@ def cluster(address: str | None) -> Iterator[None]:
         if address is None:
             os.environ |= WORKER_ENVIRONMENT  # which its processes inherit
             options |= {
+                "num_cpus": cores_here(),  # Ray counts the whole machine, also where a job is bound to a part
                 "include_dashboard": False,
                 "object_store_memory": OBJECT_STORE_BYTES,
                 "_temp_dir": str(scratch),

@@ -2,14 +2,12 @@
 
 import io
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrator.commands.grade import Counts, grade_file
-from orchestrator.cores import cores_here
 
 
 def _write(path: Path, rows: list[Any]) -> Path:
@@ -83,9 +81,3 @@ def test_standard_input_is_a_file_too(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"{")))
     with pytest.raises(ValueError, match="-:1: not JSON"):
         grade_file(Path("-"), None)
-
-
-def test_a_system_that_does_not_bind_processes_to_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert 1 <= cores_here() <= (os.cpu_count() or 1)
-    monkeypatch.delattr("os.sched_getaffinity")
-    assert cores_here() == os.cpu_count()

@@ -97,7 +97,7 @@ def test_the_grader_decides_what_is_equal(cache: Path) -> None:
 def test_problems_are_shared_out_and_come_back_in_order(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = majorities(PLAIN * 5)
     monkeypatch.setattr(module, "PROBLEMS_PER_GRADER", 2)
-    monkeypatch.setattr(module.os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(module, "cores_here", lambda: 4)
     next(cache.glob("majorities-*.json")).unlink()
     assert majorities(PLAIN * 5) == alone
     assert [each.answer for each in alone[:3]] == ["4", None, None]

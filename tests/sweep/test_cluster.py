@@ -40,24 +40,26 @@ with cluster(None):
 print("over")
 """
 
-# A driver that says where the server of its cluster is, and lives until its standard input ends.
+# A driver bound to one core that says where its cluster's server is, with which token, and how many cores the cluster
+# has. It lives until its standard input ends.
 LISTENING = """
-import sys
+import os, sys
 from orchestrator.sweep.environment import prepare_environment
 
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # as Slurm and taskset do
 prepare_environment(None)
-from orchestrator.sweep.cluster import cluster
+from orchestrator.sweep.cluster import capacity, cluster
 with cluster(None):
-    import os, ray
+    import ray
 
-    print(ray.get_runtime_context().gcs_address, os.environ["RAY_AUTH_TOKEN"], flush=True)
+    print(ray.get_runtime_context().gcs_address, os.environ["RAY_AUTH_TOKEN"], capacity()["CPU"], flush=True)
     sys.stdin.read()
 """
 ASK = "import sys; from ray._raylet import GcsClient; print(len(GcsClient(sys.argv[1]).get_all_node_info(timeout=60)))"
 
 
 @pytest.mark.ray
-def test_a_private_cluster_answers_only_those_who_have_its_token(tmp_path: Path) -> None:
+def test_a_private_cluster_has_its_drivers_cores_and_answers_who_has_its_token(tmp_path: Path) -> None:
     home = {"HOME": str(tmp_path)}
     pipe = subprocess.PIPE
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH_")}
@@ -65,7 +67,7 @@ def test_a_private_cluster_answers_only_those_who_have_its_token(tmp_path: Path)
         [sys.executable, "-c", LISTENING], cwd=ROOT, stdin=pipe, stdout=pipe, text=True, env=environment | home
     ) as driver:
         assert driver.stdout is not None
-        address, token = driver.stdout.readline().split()
+        address, token, cores = driver.stdout.readline().split()
         answers = []
         for known in ({"RAY_AUTH_TOKEN": token}, {"RAY_AUTH_TOKEN": "a" * 64}, {"RAY_AUTH_MODE": "disabled"}):
             asked = subprocess.run(
@@ -77,6 +79,7 @@ def test_a_private_cluster_answers_only_those_who_have_its_token(tmp_path: Path)
             )
             answers.append((asked.returncode, asked.stdout.strip(), "AuthenticationError" in asked.stderr))
         driver.communicate()
+    assert float(cores) == 1
     assert answers[0] == (0, "1", False)
     assert answers[1:] == [(1, "", True)] * 2
     assert list(tmp_path.rglob("auth_token")) == []
