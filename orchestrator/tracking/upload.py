@@ -49,7 +49,7 @@ def mirror(experiment: Experiment, projection: Projection, runs: Path, mode: str
     unit = projection.unit
     kind = method_label(unit.method) if unit.method else unit.kind
     facts = RunFacts(unit.id, projection.name, kind, [unit.setup], projection.config)
-    with _service():
+    with _service(mode):
         run = _open(experiment, facts, runs, mode, projection.outcome == OPEN)
         _write(run, projection.rows, projection.summary, mode, projection.outcome)
     remember(unit.id, projection.content, runs, mode)
@@ -66,7 +66,7 @@ def mirror_results(experiment: Experiment, tables: dict[str, Table], notes: list
         run_id, f"Results · {experiment.name}", "results", list(experiment.setups), config, "\n".join(notes)
     )
     summary = {name: wandb.Table(columns=headings, data=rows) for name, (headings, rows) in tables.items()}
-    with _service():
+    with _service(mode):
         run = _open(experiment, facts, runs, mode)
         _write(run, {}, summary, mode)
     remember(run_id, [tables, notes], runs, mode)
@@ -83,14 +83,28 @@ def project_page(project: str) -> str | None:
 
 
 @contextmanager
-def _service() -> Iterator[None]:
-    """wandb's service for one run. A run that failed keeps its id taken there, so the next one gets a new service."""
+def _service(mode: str) -> Iterator[None]:
+    """wandb's service for one run. A run that failed keeps its id taken there, so the next one gets a new service.
+
+    Offline it ends with each run: it closes a run's file some time after the run was finished, and a kill before that
+    would take rows that are noted as given.
+    """
     try:
         yield
     except BaseException:
-        with suppress(OSError, SystemExit):  # a service that crashed cannot be asked to end
-            wandb.teardown()
+        with suppress(OSError):  # a service that crashed cannot be asked to end
+            _end_service()
         raise
+    if mode == "offline":
+        _end_service()
+
+
+def _end_service() -> None:
+    """End wandb's service, which writes what it still has. OSError where it failed."""
+    try:
+        wandb.teardown()
+    except SystemExit as ended:
+        raise OSError(f"wandb's service ended with exit code {ended.code}") from None
 
 
 def _open(experiment: Experiment, facts: RunFacts, runs: Path, mode: str, goes_on: bool = False) -> Any:

@@ -93,14 +93,13 @@ def own(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def records(fragment: Path) -> list[dict[str, Any]]:
-    """What a finished run has in its file, which W&B's own process closes some time after the run was finished."""
+    """What the file of a run that was given to W&B has, to its end."""
     # What `wandb leet inspect --json` starts after importing for half a second.
     command = [get_core_path(), "leet", "inspect", "--no-observability", "--json", "--run-file", str(fragment)]
     command.append(str(fragment.parent.parent))
-    found: list[dict[str, Any]] = []
-    while not any(record["type"] == "exit" for record in found):
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        found = [json.loads(line) for line in done.stdout.splitlines()]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert "exit" in {record["type"] for record in found}, "the file is closed when the run is noted as given"
     return found
 
 
