@@ -178,6 +178,12 @@ def test_runs_of_the_experiment_grouped_by_method_and_setup() -> None:
 # --- the command ---
 
 
+@pytest.fixture(autouse=True)
+def _own_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs that a sweep has left in the working directory are not these tests'."""
+    monkeypatch.setenv("TRB_RUNS", str(tmp_path / "runs"))
+
+
 def run(*arguments: str | Path) -> int:
     with pytest.raises(SystemExit) as ended:
         main(["dashboard", str(QUICKSTART), *map(str, arguments)])
