@@ -94,10 +94,10 @@ def check_same_tokens(name: str, student: ModelFolder, teacher: ModelFolder) -> 
     The student reads and writes ids of the teacher's tokenizer, so that with another order of tokens every loss would
     compare probabilities of different words. `name` is the setup's. A folder without a tokenizer.json says nothing.
     """
-    folders = [Path(model.path) for model in (student, teacher)]
-    if not all((folder / "tokenizer.json").is_file() for folder in folders):
+    folders = {f"{name}.student": Path(student.path), f"{name}.teacher": Path(teacher.path)}
+    if not all((folder / "tokenizer.json").is_file() for folder in folders.values()):
         return
-    ours, theirs = ({number: token for token, number in token_ids(name, folder).items()} for folder in folders)
+    ours, theirs = ({number: token for token, number in token_ids(*each).items()} for each in folders.items())
     other = [number for number, token in ours.items() if theirs.get(number, token) != token]
     if other:
         first = min(other)

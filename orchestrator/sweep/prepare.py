@@ -52,6 +52,8 @@ def prepare(setups: Mapping[str, Setup], runs: Path, report: Report) -> Pairs:
         make(setup, missing, runs, report)
         made_models.check_trained_from(setup, runs)
         pairs[name] = (checkpoint_of(setup.student, setup, runs), checkpoint_of(setup.teacher, setup, runs))
+        if missing:  # so that `check_models` had no pair to compare
+            check_same_tokens(name, *pairs[name])
     return pairs
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,10 @@ from orchestrator.experiment.units import expand
 from orchestrator.monitor import status
 from orchestrator.planning import as_json, plan
 from orchestrator.selection.study import Study
-from orchestrator.sweep.prepare import check_models
+from orchestrator.sweep.prepare import check_models, prepare
 from tests.fake_runs import record, units_of, write_run
 from tests.sweeps import TINY_SETUP, write_experiment
+from tests.without_ray import made_here
 
 ROWS = [{"question": f"{i}+1", "answer": str(i + 1)} for i in range(5)]
 CONFIG = {
@@ -202,6 +204,22 @@ def test_tokens_of_one_model_alone_make_no_difference(tmp_path: Path) -> None:
     (teacher / "tokenizer.json").write_text(json.dumps(tokenizer))
     path = own_setup(tmp_path, {"path": str(student)}, {"path": str(teacher)})
     check_models("tiny", load_experiment(path).setups["tiny"], tmp_path / "runs")
+
+
+def test_a_pair_of_which_one_is_made_here_is_compared_once_it_is_made(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    made = load_experiment(write_experiment(tmp_path, {"vanilla": {}}))
+    teacher = Path(made_here(made, runs)["tiny"][1].path)
+    others = shutil.copytree(teacher, tmp_path / "teacher") / "tokenizer.json"
+    others.write_text(others.read_text().replace('"+"', '"plus"'))
+    path = own_setup(
+        tmp_path, TINY_SETUP["student"], {"path": str(others.parent), "eos": 46}, tokenizer=TINY_SETUP["tokenizer"]
+    )
+    setup = load_experiment(path).setups["tiny"]
+    shutil.rmtree(runs)
+    check_models("tiny", setup, runs)  # there is no student yet
+    with pytest.raises(UserError, match=r"^tiny: token .* is '\+' to the student and 'plus' to the teacher"):
+        prepare({"tiny": setup}, runs, lambda *_: None)
 
 
 def test_another_content_is_another_model(tmp_path: Path) -> None:
