@@ -25,6 +25,7 @@ from torch import Tensor
 
 import orchestrator
 from orchestrator.engines.interface import WeightsRef
+from orchestrator.engines.sglang import attention
 from orchestrator.engines.sglang.calls import Answer, Failed, Generate, Load, Settings, Sign
 from orchestrator.errors import EngineLost
 from orchestrator.records import pulse
@@ -72,6 +73,8 @@ class EngineProcess:
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "HF_HUB_OFFLINE": "1"}
         if not self._settings.gpu:
             environment |= {"OMP_NUM_THREADS": "1"}
+        settings = self._settings
+        environment |= attention.environment(settings.attention, settings.dtype, settings.gpu)
         with there:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "orchestrator.engines.sglang.server", str(there.fileno()), str(os.getpid())],
