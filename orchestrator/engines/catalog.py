@@ -29,7 +29,8 @@ class EngineInfo:
     any batch, gives the same bytes; otherwise samples of the same law. `module` has a function `open_engine(job)`.
     `packages` are those that it imports and that the default install lacks; without them it is planned with alone. The
     roles that `spread` can use several GPUs at once: a sampler shares out each layer by heads, scorer and trainer shard
-    parameters; the others use one device.
+    parameters; the others use one device. One that `compiles` builds kernels for GPUs when it first needs them, with
+    what `engines.sglang.toolchain` looks for.
     """
 
     roles: frozenset[Role]
@@ -38,6 +39,7 @@ class EngineInfo:
     module: str
     packages: tuple[str, ...] = ()
     spread: frozenset[Role] = frozenset()
+    compiles: bool = False
 
 
 ENGINES: Mapping[str, EngineInfo] = MappingProxyType(
@@ -55,6 +57,7 @@ ENGINES: Mapping[str, EngineInfo] = MappingProxyType(
             module="orchestrator.engines.sglang.blending",
             packages=("sglang",),
             spread=frozenset({"sampler"}),
+            compiles=True,
         ),
         "verl": EngineInfo(
             roles=frozenset({"scorer", "trainer"}),
