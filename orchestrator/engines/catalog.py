@@ -31,6 +31,8 @@ class EngineInfo:
     roles that `spread` can use several GPUs at once: a sampler shares out each layer by heads, scorer and trainer shard
     parameters; the others use one device. A sampler that is `pooled` keeps one KV cache of a fixed number of tokens, in
     processes of its own; the others make caches for each batch.
+    One that `compiles` builds kernels for GPUs when it first needs them, with
+    what `engines.sglang.toolchain` looks for.
     """
 
     roles: frozenset[Role]
@@ -40,6 +42,7 @@ class EngineInfo:
     packages: tuple[str, ...] = ()
     pooled: bool = False
     spread: frozenset[Role] = frozenset()
+    compiles: bool = False
 
 
 ENGINES: Mapping[str, EngineInfo] = MappingProxyType(
@@ -58,6 +61,7 @@ ENGINES: Mapping[str, EngineInfo] = MappingProxyType(
             packages=("sglang",),
             pooled=True,
             spread=frozenset({"sampler"}),
+            compiles=True,
         ),
         "verl": EngineInfo(
             roles=frozenset({"scorer", "trainer"}),
