@@ -70,7 +70,9 @@ def bench_of(study: Study, folder: Path, gpu: bool, small: bool) -> Bench:
     declared = setup
     folders: dict[Owner, Path] = {}
     made: list[Owner] = []
-    for owner, model in (("student", setup.student), ("teacher", setup.teacher)):
+    owners: tuple[Owner, ...] = ("student", "teacher")
+    for owner in owners:
+        model = setup.student if owner == "student" else setup.teacher
         found = None if small else lies_here(model, setup, study.runs)
         folders[owner] = found or folder / "models" / owner
         if found is None:

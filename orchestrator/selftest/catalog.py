@@ -70,7 +70,7 @@ CHECKS = (
     Check(
         "sampler",
         f"{_ROOM}.sampling:sampler",
-        400,
+        600,
         "what the engine says in the log; engine.sampler=torch instead of it",
         needs=("driver", "kernel", "models"),
     ),
@@ -83,7 +83,7 @@ CHECKS = (
     Check(
         "switch",
         f"{_ROOM}.sampling:switch",
-        400,
+        900,
         "what the engine says in the log; methods that blend want engine.sampler=torch meanwhile",
         needs=("driver", "kernel", "models"),
     ),

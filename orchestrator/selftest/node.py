@@ -5,9 +5,7 @@ Without a GPU, which only a small bench goes without, they say so; the kernel is
 
 from __future__ import annotations
 
-import csv
 import ctypes
-import io
 import os
 import re
 import shutil
@@ -162,12 +160,16 @@ def held_by_others(total: float, used: float, them: Iterable[Holder]) -> Found:
 
 
 def holders(listed: str, uuid: str) -> list[Holder]:
-    """The processes of one GPU in what nvidia-smi lists of all: lines of UUID, id, name and MiB."""
+    """The processes of one GPU in what nvidia-smi lists of all: lines of UUID, id, name and MiB.
+
+    A name may have commas of its own, and MiB may be a remark in brackets.
+    """
     found = []
-    for row in csv.reader(io.StringIO(listed), skipinitialspace=True):
-        if len(row) == 4 and row[0].removeprefix("GPU-") == uuid.removeprefix("GPU-") and row[1].isdigit():
-            mib = row[3].strip()
-            found.append(Holder(int(row[1]), Path(row[2]).name, float(mib) / 1024 if mib.isdigit() else None))
+    for line in listed.splitlines():
+        words = line.split(", ")
+        if len(words) >= 4 and words[0].removeprefix("GPU-") == uuid.removeprefix("GPU-"):
+            name, mib = ", ".join(words[2:-1]), words[-1].strip()
+            found.append(Holder(int(words[1]), Path(name).name, float(mib) / 1024 if mib.isdigit() else None))
     return found
 
 
