@@ -17,7 +17,7 @@ CHECKS = (
         "compilers",
         f"{_ROOM}.node:compilers",
         30,
-        "a CUDA 13 toolkit with CUDA_HOME set to its folder, g++, and Python's headers (Debian: python3-dev)",
+        "`make setup-engines`, which installs nvcc, and g++ with Python's headers",
     ),
     Check(
         "memory",

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-import shutil
-import sysconfig
 from pathlib import Path
 
 import pytest
 import torch
 
+from orchestrator.engines.sglang import toolchain
 from orchestrator.selftest import bench as benches
 from orchestrator.selftest import node
-from orchestrator.selftest.node import Holder, held_by_others, holders, missing_tools
+from orchestrator.selftest.catalog import CHECKS
+from orchestrator.selftest.node import Holder, held_by_others, holders
+from orchestrator.selftest.runner import run_checks
 from tests.engines.installed import skip_without
 from tests.selftest.benches import small_bench
 
@@ -27,8 +28,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPat
     """An H100 with driver 580 and a torch for CUDA 13, until a test changes one of them."""
     driver = tmp_path / "version"
     driver.write_text(VERSION_FILE.format("580.65.06"))
-    for module in (benches, node):
-        monkeypatch.setattr(module, "DRIVER_FILE", driver)
+    monkeypatch.setattr(toolchain, "DRIVER", driver)
     monkeypatch.setattr(node, "driver_cuda", lambda: "13.0")
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
@@ -77,42 +77,18 @@ def test_a_machine_without_a_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 # --- compilers ---
 
 
-def toolkit(folder: Path) -> Path:
-    for name in ("bin/nvcc", "include/cuda.h"):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).touch(mode=0o755)
-    return folder
-
-
-def test_a_toolkit_is_found_by_its_folder_or_by_its_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    home = toolkit(tmp_path / "cuda")
-    for name in ("CUDA_HOME", "CUDA_PATH"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
-    (tmp_path / "Python.h").touch()
-    monkeypatch.setenv("PATH", f"{home / 'bin'}:{os.environ['PATH']}")
-    monkeypatch.setenv("CXX", "true")
-    assert missing_tools() == []
-    wrapper = tmp_path / "usr" / "bin"
-    wrapper.mkdir(parents=True)
-    (wrapper / "nvcc").write_text(f"#!/bin/sh\nexec {home}/bin/nvcc\n")
-    (wrapper / "nvcc").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{wrapper}:{os.environ['PATH']}")
-    assert missing_tools() == [f"nvcc with its toolkit in {tmp_path / 'usr'}"], "a script without a toolkit beside it"
-    monkeypatch.setenv("CUDA_HOME", str(home))
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    (tmp_path / "Python.h").unlink()
-    assert missing_tools() == ["g++", "Python.h"]
-
-
 @pytest.mark.usefixtures("machine")
 def test_missing_compilers_fail_where_a_gpu_needs_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node, "missing_tools", lambda: ["g++"])
+    lines = ["nvcc of CUDA 13 (/usr: no bin/nvcc): make setup-engines installs it", "a C++20 compiler (c++): get g++"]
+    monkeypatch.setattr(toolchain, "missing", lambda environ: lines)
     bench = small_bench(tmp_path, "engine.sampler=sglang")
-    assert node.compilers(bench).verdict == "fail"
+    found = node.compilers(bench)
+    assert found.verdict == "fail"
+    assert found.detail == "missing: nvcc of CUDA 13 (/usr: no bin/nvcc); a C++20 compiler (c++)"
+    assert found.change == "make setup-engines installs it; get g++"
     monkeypatch.setattr(node, "has_driver", lambda: False)
     assert node.compilers(bench).verdict == "skipped"
-    monkeypatch.setattr(node, "missing_tools", list)
+    monkeypatch.setattr(toolchain, "missing", lambda environ: [])
     assert node.compilers(bench).verdict == "ok"
     assert node.compilers(small_bench(tmp_path)).verdict == "skipped", "torch compiles nothing"
 
@@ -120,10 +96,11 @@ def test_missing_compilers_fail_where_a_gpu_needs_them(tmp_path: Path, monkeypat
 @pytest.mark.engines
 def test_a_kernel_of_sglang_is_built(tmp_path: Path) -> None:
     skip_without("sglang")
-    if missing_tools() or shutil.which("ninja") is None:
-        pytest.skip("no CUDA toolkit here: CUDA_HOME")
-    found = node.kernel(small_bench(tmp_path, "engine.sampler=sglang"))
-    assert found.verdict == "ok", found
+    if toolchain.missing(os.environ):
+        pytest.skip(f"no compilers here: {toolchain.missing(os.environ)}")
+    checks = [check for check in CHECKS if check.name in ("compilers", "kernel")]
+    outcomes = list(run_checks(checks, small_bench(tmp_path, "engine.sampler=sglang"), tmp_path))
+    assert [outcome.verdict for outcome in outcomes] == ["ok", "ok"], outcomes
     assert list((tmp_path / "kernels").rglob("*.so"))
 
 
