@@ -66,7 +66,8 @@ class Watch:
         return max(gib for _, gib in self.readings)
 
     def peak_since(self, began: float) -> float:
-        """The most that was used from a time of the monotonic clock on."""
+        """The most that was used from a time of the monotonic clock on until now."""
+        self._read()  # what takes less time than a look was seen by none
         return max(gib for at, gib in self.readings if at >= began)
 
     @property
