@@ -287,6 +287,15 @@ def _dashboard(options: argparse.Namespace) -> int:
 
 
 def _doctor(options: argparse.Namespace) -> int:
+    if options.gpu:
+        from orchestrator.commands.doctor_gpu import PAIR, check_gpu
+
+        if options.experiment is None or "=" in options.experiment.name:  # which is the first override
+            options.overrides = [*filter(None, [str(options.experiment or "")]), *options.overrides]
+            options.experiment = PAIR
+        return check_gpu(_load(options), options.small, options.json)
+    if options.small:
+        raise UserError("--small: a check of --gpu — trb doctor --gpu --small")
     from orchestrator.commands.doctor import examine
 
     return examine(_load(options, notes=True) if options.experiment else None, options.json)

@@ -84,6 +84,10 @@ def _add_sweep_commands(commands: argparse._SubParsersAction) -> None:
     continuation.add_argument("--json", action="store_true", help=JSON)
     doctor = _experiment(commands, "doctor", "preflight of this machine and an experiment", optional=True)
     doctor.add_argument("--json", action="store_true", help=JSON)
+    text = "minutes of real work on this machine's GPU instead, piece by piece: engines, memory, an update, a switch"
+    doctor.add_argument("--gpu", action="store_true", help=text)
+    text = "with --gpu: tiny models of random weights, on CPUs where there is no GPU"
+    doctor.add_argument("--small", action="store_true", help=text)
 
 
 def _add_result_commands(commands: argparse._SubParsersAction) -> None:
