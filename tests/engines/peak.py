@@ -31,10 +31,12 @@ def main(trainer: str, objective: str, folder: Path) -> None:
         rows=MANY,
         prompt=PROMPT,
         new_tokens=NEW_TOKENS,
-        sequence=MANY * (PROMPT + NEW_TOKENS),  # one pass
     )
-    models(size)
-    engine = open_engine(trainer, job(size, "torch", trainer))  # pyright: ignore[reportArgumentType]
+    for _ in models(size):  # yields seconds
+        pass
+    opened = job(size, "torch", trainer)  # pyright: ignore[reportArgumentType]
+    assert opened.runtime.micro_batch_tokens >= MANY * (PROMPT + NEW_TOKENS)  # one pass
+    engine = open_engine(trainer, dataclasses.replace(opened, takes_turns=False))
     training = engine.trainer()
     goal = Objective(objective)  # pyright: ignore[reportArgumentType]
     training.step(*made_up(dataclasses.replace(size, rows=FEW)), goal, 0)
