@@ -89,7 +89,7 @@ def main() -> int:
         measure_here(name, scale(options.small, models), Path(file))
         return 0
     if not (options.small or torch.cuda.is_available()):
-        print("gpu-proof: no CUDA device here — run it on a machine with a GPU, or with --small", file=sys.stderr)
+        _say("no CUDA device here — run it on a machine with a GPU, or with --small")
         return 2
     signal.signal(signal.SIGTERM, _interrupt)  # a batch system's way of saying Ctrl-C
     wanted = options.part or list(LIMITS_S)
@@ -100,9 +100,7 @@ def main() -> int:
     again: set[str] = set(LIMITS_S) if options.again else set(options.part or ())
     if not (models / "teacher" / "config.json").exists():
         again.add("models")
-    runner = Runner(
-        folder, place_here(), version_line(), lambda line: print(line, file=sys.stderr, flush=True), TOTAL_S
-    )
+    runner = Runner(folder, place_here(), version_line(), _say, patience * TOTAL_S)
     interrupted = False
     try:
         runner.run([part for part in parts if part.name in wanted or part.name == "models"], again)
@@ -156,7 +154,7 @@ def _conclude(runner: Runner, wanted: list[str], interrupted: bool, models: Path
     bad = [name for name in wanted if name not in results or results[name].failure is not None]
     bad += [name for name in wanted if name not in bad and results[name].measured.get("tests_failed")]
     if bad or interrupted:
-        print(f"gpu-proof: the same command goes on with {', '.join(bad)}; {path}", file=sys.stderr)
+        _say(f"the same command goes on with {', '.join(bad)}; {path}")
     elif models is not None and set(wanted) == set(LIMITS_S):
         shutil.rmtree(models, ignore_errors=True)
     return 130 if interrupted else int(bool(bad))

@@ -7,8 +7,8 @@ after each call, and the learner's state lies in page-locked memory while others
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
-import tempfile
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
@@ -119,19 +119,24 @@ def evaluator(size: Scale) -> Numbers:
 
 
 def trial(size: Scale, trainer: TrainerName) -> Numbers:
-    """A sweep through Ray, from `trb submit` to its table: a trial that blends once and then does not, evaluated."""
-    with tempfile.TemporaryDirectory(prefix="trb-proof-", dir=size.models.parent) as folder:
-        experiment, runs = write_trial(Path(folder), size, trainer), Path(folder) / "runs"
+    """A sweep through Ray, from `trb submit` to its table: a trial that blends once and then does not, evaluated.
+
+    Its run directories stay beside the models where it fails.
+    """
+    folder = size.models.parent / f"trial_{trainer}"
+    shutil.rmtree(folder, ignore_errors=True)
+    experiment, runs = write_trial(folder, size, trainer), folder / "runs"
+    with Phases() as phases:
         submit = [*TRB, "submit", str(experiment), "--runs", str(runs)]
-        with Phases() as phases:
-            done = subprocess.run(submit, cwd=ROOT, env=environment(), check=False)
-            taken = phases.over("trial")
-        for log in sorted(runs.glob("*/log.txt")):
-            print(f"--- {log.parent.name}\n{log.read_text(encoding='utf-8')}", flush=True)
-        yield phase_seconds(runs)
-        if done.returncode:
-            raise RuntimeError(f"trb submit ended with exit status {done.returncode}")
-        yield taken
+        done = subprocess.run(submit, cwd=ROOT, env=environment(), check=False)
+        taken = phases.over("trial")
+    for log in sorted(runs.glob("*/log.txt")):
+        print(f"--- {log.parent.name}\n{log.read_text(encoding='utf-8')}", flush=True)
+    yield phase_seconds(runs)
+    if done.returncode:
+        raise RuntimeError(f"trb submit ended with exit status {done.returncode}: {runs}")
+    yield taken
+    shutil.rmtree(folder)
 
 
 def write_trial(folder: Path, size: Scale, trainer: TrainerName) -> Path:
@@ -163,7 +168,7 @@ def write_trial(folder: Path, size: Scale, trainer: TrainerName) -> Path:
         "engine": {"sampler": "sglang", "trainer": trainer, "dtype": "bfloat16" if gpus else "float32"},
         "runtime": {"placement": {"gpus": gpus}},
     }
-    (folder / "setups").mkdir()
+    (folder / "setups").mkdir(parents=True)
     (folder / "setups" / "random.yaml").write_text(yaml.safe_dump(setup), encoding="utf-8")
     path = folder / "proof.yaml"
     path.write_text(yaml.safe_dump(experiment), encoding="utf-8")
