@@ -101,6 +101,9 @@ def main() -> int:
     if not (models / "teacher" / "config.json").exists():
         again.add("models")
     runner = Runner(folder, place_here(), version_line(), _say, patience * TOTAL_S)
+    in_use = ask_driver("memory.used")
+    if in_use is not None:
+        _say(f"{in_use[0]} MiB of the card are in use before it begins")
     interrupted = False
     try:
         runner.run([part for part in parts if part.name in wanted or part.name == "models"], again)

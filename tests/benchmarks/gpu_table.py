@@ -1,4 +1,4 @@
-"""The markdown table of `make gpu-proof`: a row for each part, with its peaks of memory and its numbers."""
+"""The markdown of `make gpu-proof`: a row for each part with its numbers, and for each phase that memory is granted."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from datetime import date
 from tests.benchmarks.part_runner import Result
 
 TARGETS = {"blend_vs_vanilla": 1.3, "blend_vs_lockstep": 0.6}
-HEAD = ("part", "seconds", "peak GiB, tensors", "peak GiB, device", "granted GiB", "measured")
-TENSORS, DEVICE, GRANTED = "_torch_gib", "_device_gib", "granted_gib"
+TENSORS, DEVICE, GRANTED = "_torch_gib", "_device_gib", "_granted_gib"
 
 
 def table(parts: Sequence[str], results: Mapping[str, Result], place: Mapping[str, str], commit: str) -> str:
@@ -18,38 +17,50 @@ def table(parts: Sequence[str], results: Mapping[str, Result], place: Mapping[st
     lines = [
         f"`make gpu-proof`, {where}, {commit}, {date.today().isoformat()}",
         "",
-        f"| {' | '.join(HEAD)} |",
-        "|---|---:|---:|---:|---:|---|",
+        "| part | seconds | peak of the card, GiB | measured |",
+        "|---|---:|---:|---|",
     ]
     for part in parts:
-        cells = ["", "", "", "", "not measured"]
         if part in results:
-            cells = _cells(results[part], commit)
-        lines.append(f"| `{part}` | {' | '.join(cells)} |")
-    derived = blending_prices(results)
-    if derived:
-        lines.append(f"| blended ÷ (plain + scoring) | | | | | {_shown(derived)} |")
+            result = results[part]
+            peak = _gib(result.device_peak_gib)
+            lines.append(f"| `{part}` | {result.seconds:.0f} | {peak} | {_measured(result, commit)} |")
+        else:
+            lines.append(f"| `{part}` |  |  | not measured |")
+    prices = blending_prices(results)
+    if prices:
+        lines.append(f"| blended ÷ (plain + scoring) |  |  | {_shown(prices)} |")
+    memory = [row for part in parts if part in results for row in memory_rows(results[part])]
+    if memory:
+        lines += ["", "| phase | tensors, GiB | card, GiB | granted, GiB |", "|---|---:|---:|---:|", *memory]
     return "\n".join(lines) + "\n"
 
 
-def _cells(result: Result, commit: str) -> list[str]:
-    measured = result.measured
-    phases = [name for name in measured if name.endswith((TENSORS, DEVICE))]
-    numbers = {name: value for name, value in measured.items() if name not in phases and name != GRANTED}
+def memory_rows(result: Result) -> list[str]:
+    """Peaks of the phases that the program grants memory for, beside what it grants; bold where they are larger."""
+    rows = []
+    for name, granted in result.measured.items():
+        if name.endswith(GRANTED):
+            phase = name.removesuffix(GRANTED)
+            tensors, card = (result.measured.get(f"{phase}{kind}") for kind in (TENSORS, DEVICE))
+            shown = f"**{_gib(card)}**" if card is not None and card > granted else _gib(card)
+            rows.append(f"| `{result.part}` {phase.replace('_', ' ')} | {_gib(tensors)} | {shown} | {_gib(granted)} |")
+    return rows
+
+
+def _measured(result: Result, commit: str) -> str:
+    """Why it failed, another commit, and all numbers but those of the table of memory."""
     notes = [] if result.failure is None else [f"**FAILED**: {result.failure}"]
     if result.where.get("commit") != commit:
         notes.append(f"at {result.where.get('commit')}")
+    numbers = {name: value for name, value in result.measured.items() if not name.endswith((TENSORS, DEVICE, GRANTED))}
     if numbers:
         notes.append(_shown(numbers))
-    if len(phases) > 2:  # of one phase the columns say it all
-        notes.append(_shown({name: measured[name] for name in phases}))
-    peaks = [
-        max((measured[name] for name in phases if name.endswith(TENSORS)), default=None),
-        result.device_peak_gib,
-        measured.get(GRANTED),
-    ]
-    text = "; ".join(notes).replace("|", "\\|")
-    return [f"{result.seconds:.0f}", *("" if peak is None else f"{peak:.1f}" for peak in peaks), text]
+    return "; ".join(notes).replace("|", "\\|")
+
+
+def _gib(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"
 
 
 def _shown(numbers: Mapping[str, float]) -> str:

@@ -20,7 +20,9 @@ from orchestrator.policy.spec import Objective
 from orchestrator.rollouts import Rollouts, TeacherScores
 from tests.benchmarks.bench import bisection
 from tests.benchmarks.decoding import CPU, EPSILON, Workload, once, random_model, ratios
-from tests.benchmarks.gpu_engines import Numbers, Phases, made_up
+from tests.benchmarks.gpu_engines import Numbers
+from tests.benchmarks.gpu_jobs import made_up
+from tests.benchmarks.gpu_phases import Phases
 from tests.benchmarks.gpu_scale import SMALL, SMALL_VOCABULARY, Scale
 
 

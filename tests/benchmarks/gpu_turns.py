@@ -21,20 +21,15 @@ from orchestrator.config import Setup, TrainerName
 from orchestrator.engines.catalog import open_engine
 from orchestrator.engines.interface import Job, Limits, Sampler, Trainer
 from orchestrator.engines.memory import GIB
-from orchestrator.policy.spec import Objective, Student, TrustRegion
+from orchestrator.policy.spec import Behavior, Objective, Student, TrustRegion
 from orchestrator.records.columns import LEARN, ROLLOUT, SCORE
 from orchestrator.rollouts import concatenate
 from orchestrator.workers.canary import canary_ids
-from orchestrator.workers.engines import Engines
+from orchestrator.workers.engines import Engines, job_of
 from tests.benchmarks.decoding import EPSILON, TOP_K
-from tests.benchmarks.gpu_engines import (
-    Numbers,
-    Phases,
-    made_up,
-    requests,
-    share_of_bound,
-    spec,
-)
+from tests.benchmarks.gpu_engines import Numbers
+from tests.benchmarks.gpu_jobs import made_up, requests, spec
+from tests.benchmarks.gpu_phases import Phases, Situation, share_of_bound
 from tests.benchmarks.gpu_scale import Scale
 from tests.sweeps import ROOT, TRB, environment
 
@@ -47,7 +42,7 @@ def turns(size: Scale, trainer_name: TrainerName) -> Numbers:
     trial = spec(size, "sglang", trainer_name)
     engines = Engines(trial)
     full, made_up_scores = made_up(replace(size, rows=2, new_tokens=size.longest))
-    with Phases() as phases:
+    with Phases(job_of(trial)) as phases:
         trainer = engines.trainer()
         yield phases.over("trainer_start")
         sampler = engines.sampler(engines.sampler_name(Student()))
@@ -58,17 +53,17 @@ def turns(size: Scale, trainer_name: TrainerName) -> Numbers:
             sampler.load(trainer.publish(step))
             yield phases.over(f"weights_{step}")
             sampled = concatenate(list(sampler.sample(requests(size), Student(), Limits(size.new_tokens, TOP_K))))
-            yield phases.over(f"sampling_{step}")
+            yield phases.over(f"sampling_{step}", "decoding")
             scorer.start()  # as in a trial: with the first step that it scores
             scores = scorer.score(sampled)
-            yield phases.over(f"scoring_{step}")
+            yield phases.over(f"scoring_{step}", "scoring")
             trainer.step(sampled, scores, OBJECTIVE, 2 * step)
-            yield phases.over(f"learning_{step}")
+            yield phases.over(f"learning_{step}", "learning")
             if step == 0:
                 scorer.score(full)
-                yield phases.over("scoring_full_length")
+                yield phases.over("scoring_full_length", "scoring")
                 trainer.step(full, made_up_scores, OBJECTIVE, 1)
-                yield phases.over("learning_full_length")
+                yield phases.over("learning_full_length", "learning")
         sampler.load(trainer.publish(2))
         yield {"canary_nats": apart(sampler, trainer, trial.setup), **free("at_rest")}
     engines.close()
@@ -83,18 +78,19 @@ def switch(size: Scale) -> Numbers:
     engines = Engines(trial)
     trainer = engines.trainer()
     sampler = engines.sampler(engines.sampler_name(TrustRegion(EPSILON)))
-    with Phases() as phases:
+    with Phases(job_of(trial)) as phases:
         yield free("before_blending")
         sampler.start(teacher=True)
         yield phases.over("blending_start") | free("blending_at_rest")
         sampler.load(trainer.publish(0))
         yield phases.over("weights")
-        for name, behavior in (("blended", TrustRegion(EPSILON)), ("plain", Student())):
-            # The first plain call is the one that changes the engine.
+        phases_of: dict[Situation, Behavior] = {"blending": TrustRegion(EPSILON), "decoding": Student()}
+        for name, behavior in phases_of.items():
+            # The first call without the teacher is the one that changes the engine.
             list(sampler.sample(requests(size)[:2], behavior, Limits(2, TOP_K)))
             yield phases.over(f"{name}_first_call")
             list(sampler.sample(requests(size), behavior, Limits(size.new_tokens, TOP_K)))
-            yield phases.over(f"{name}_sampling")
+            yield phases.over(f"{name}_sampling", name)
             yield {f"{name}_canary_nats": apart(sampler, trainer, trial.setup), **free(f"{name}_at_rest")}
     engines.close()
     yield free("after")
@@ -106,12 +102,12 @@ def evaluator(size: Scale) -> Numbers:
     opened = Job(trial.setup, trial.runtime, trial.student, trains=False)
     engine = open_engine("sglang", opened)
     waiting = replace(size, rows=size.waiting)
-    with Phases() as phases:
+    with Phases(opened) as phases:
         sampler = engine.sampler()
         sampler.start(teacher=False)
         yield phases.over("start")
         sampled = concatenate(list(sampler.sample(requests(waiting), Student(), Limits(size.evaluated))))
-        taken = phases.over("slice")
+        taken = phases.over("slice", "evaluating")
     speed = int(sampled.lengths_B.sum()) / taken["slice_s"]
     yield {**taken, "responses": float(len(sampled.requests)), "tokens_per_s": speed}
     yield share_of_bound(speed, opened, size.waiting, size.prompt + size.evaluated / 2)

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -14,7 +15,8 @@ from orchestrator.config import Runtime
 from orchestrator.experiment.load import load_experiment
 from orchestrator.planning.rates import GPUS
 from tests.benchmarks.gpu import LIMITS_S, PARTS
-from tests.benchmarks.gpu_engines import gpu_named, job
+from tests.benchmarks.gpu_jobs import job
+from tests.benchmarks.gpu_phases import Situation, gpu_named, granted_gib
 from tests.benchmarks.gpu_scale import Scale, scale
 from tests.benchmarks.gpu_turns import phase_seconds, write_trial
 from tests.sweeps import ROOT, environment
@@ -98,6 +100,12 @@ def test_seconds_of_a_trial_are_summed_by_phase(tmp_path: Path) -> None:
     (tmp_path / "unit" / "timing.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     expected = {"learner_s": 2.0, "rollout_s": 7.0, "learn_s": 2.5, "score_s": 0.5, "evaluate_s": 6.0}
     assert phase_seconds(tmp_path) == expected
+
+
+def test_no_situation_is_granted_more_than_the_card_has(size: Scale) -> None:
+    opened = job(scale(False, size.models), "sglang", "torch")
+    for situation in get_args(Situation):
+        assert 10 < granted_gib(opened, situation, 79.1) <= 79.1
 
 
 def test_a_card_is_known_by_its_name() -> None:

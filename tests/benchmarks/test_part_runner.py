@@ -15,7 +15,6 @@ import pytest
 
 from orchestrator.sweep.guard import processes
 from tests.benchmarks.gpu_memory import DeviceUse, ask_driver
-from tests.benchmarks.gpu_table import table
 from tests.benchmarks.part_runner import Part, Result, Runner
 from tests.sweeps import ROOT
 
@@ -149,23 +148,3 @@ def test_the_peak_of_the_device_is_the_largest_that_its_driver_has_told(
     assert ask_driver("name") is None
     with DeviceUse() as use:
         assert use.peak_gib is None
-
-
-def test_the_table_has_a_row_for_each_part_and_leaves_empty_what_is_missing() -> None:
-    here = {**PLACE, "commit": "one"}
-    results = {
-        "sglang_plain": Result("sglang_plain", {"rollout_s": 10.0, "tokens_per_s": 9812.3}, here, 71.2, None, 68.25),
-        "torch_scoring": Result("torch_scoring", {"scoring_s": 2.0, "scoring_torch_gib": 20.0}, here, 30.0),
-        "sglang_blended_5": Result("sglang_blended_5", {"rollout_s": 18.0}, here | {"commit": "zero"}, 60.0),
-        "switch": Result("switch", {}, here, 5.0, "ValueError: a|b — gpu-proof/switch.log"),
-    }
-    lines = table([*results, "evaluator"], results, PLACE, "one").splitlines()
-    assert lines[0].startswith("`make gpu-proof`, card a card, torch 2.13.0, one, ")
-    assert lines[4:] == [
-        "| `sglang_plain` | 71 |  | 68.2 |  | rollout s 10, tokens per s 9,812 |",
-        "| `torch_scoring` | 30 | 20.0 |  |  | scoring s 2 |",
-        "| `sglang_blended_5` | 60 |  |  |  | at zero; rollout s 18 |",
-        "| `switch` | 5 |  |  |  | **FAILED**: ValueError: a\\|b — gpu-proof/switch.log |",
-        "| `evaluator` |  |  |  |  | not measured |",
-        "| blended ÷ (plain + scoring) | | | | | sglang 5 1.5 |",
-    ]

@@ -16,7 +16,8 @@ import torch
 
 from orchestrator.engines.catalog import open_engine
 from orchestrator.policy.spec import Objective
-from tests.benchmarks.gpu_engines import job, made_up, models
+from tests.benchmarks.gpu_engines import models
+from tests.benchmarks.gpu_jobs import job, made_up
 from tests.benchmarks.gpu_scale import scale
 
 VOCABULARY, PROMPT, NEW_TOKENS, FEW, MANY = 150_000, 8, 248, 4, 16
