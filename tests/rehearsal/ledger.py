@@ -26,7 +26,9 @@ DEVICE = "cuda"
 aten = torch.ops.aten
 # NaNs are no answer to go on with, and transformers asks whether a mask is all true only to leave it out.
 ANSWERED_FALSE = ("_check", "_ignore_causal_mask_sdpa", "_can_skip_causal_mask_xpu", "find_packed_sequence_indices")
-COLLECT_EVERY = 500  # operations: autograd's graph of fake tensors holds cycles, real tensors are freed by count
+# Autograd's graph of fake tensors holds cycles; real tensors are freed by count. So garbage is collected before a peak
+# that is this much higher than the last one counts.
+COLLECT_BYTES = 2**27
 LARGE = 2**24  # elements
 
 
@@ -40,6 +42,7 @@ class Ledger(TorchDispatchMode):
         self.peak_at = ""
         self.reads: collections.Counter[str] = collections.Counter()  # of the host, by the function that waits
         self.operations = 0
+        self._collected = 0  # bytes at the last collection of garbage, or the peak if that is more
         self._storages: set[int] = set()
 
     @property
@@ -55,6 +58,7 @@ class Ledger(TorchDispatchMode):
         gc.collect()
         gc.freeze()  # what is there already need not be looked at again
         self.peak, self.peak_at, self.operations = self.live, "", 0
+        self._collected = self.live
         self.reads.clear()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -82,11 +86,12 @@ class Ledger(TorchDispatchMode):
         else:
             out = func(*args, **kwargs)
         self.operations += 1
-        if torch.is_grad_enabled() and self.operations % COLLECT_EVERY == 0:
-            gc.collect()
         for leaf in tree_leaves(out):
             if isinstance(leaf, Tensor):
                 self._add(leaf)
+        if self.live > self._collected + COLLECT_BYTES:
+            gc.collect()
+            self._collected = max(self.live, self.peak)
         if self.live > self.peak:
             self.peak, self.peak_at = self.live, f"{func} in {_where()}"
         return out
