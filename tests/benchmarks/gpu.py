@@ -19,18 +19,19 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import torch
 
 from orchestrator.records.files import write_atomically
 from orchestrator.records.provenance import version_line
-from tests.benchmarks.gpu_engines import Numbers, engine_parts
 from tests.benchmarks.gpu_memory import ask_driver
-from tests.benchmarks.gpu_scale import Scale, scale
 from tests.benchmarks.gpu_table import table
-from tests.benchmarks.gpu_torch import torch_parts
-from tests.benchmarks.gpu_turns import turn_parts
 from tests.benchmarks.part_runner import Part, Result, Runner, prepare_part, write_so_far
+
+if TYPE_CHECKING:
+    from tests.benchmarks.gpu_engines import Numbers
+    from tests.benchmarks.gpu_scale import Scale
 
 FOLDER = Path("gpu-proof")
 TOTAL_S = 3600.0
@@ -66,7 +67,6 @@ LIMITS_S = {
     "torch_prices_compiled": 120,
 }
 CPU_PATIENCE = 4.0  # of `--small`: on CPUs SGLang needs half a minute to start, on busy ones several times that
-PARTS: dict[str, Callable[[Scale], Numbers]] = engine_parts() | turn_parts() | torch_parts()
 
 
 def main() -> int:
@@ -76,7 +76,11 @@ def main() -> int:
     parser.add_argument("--small", action="store_true", help="small models on the device that is there")
     parser.add_argument("--again", action="store_true", help="measure what was measured before, too")
     parser.add_argument(
-        "--part", action="append", choices=PARTS, metavar="NAME", help=f"only this part, again: {', '.join(LIMITS_S)}"
+        "--part",
+        action="append",
+        choices=LIMITS_S,
+        metavar="NAME",
+        help=f"only this part, again: {', '.join(LIMITS_S)}",
     )
     parser.add_argument("--folder", type=Path, help=f"for results and logs (default: {FOLDER}, or {FOLDER}/small)")
     parser.add_argument("--models", type=Path, help="for the pair of models, 19 GiB (default: in that folder)")
@@ -86,7 +90,7 @@ def main() -> int:
     models = (options.models or folder / "models").resolve()
     if options.here:
         name, file = options.here
-        measure_here(name, scale(options.small, models), Path(file))
+        measure_here(name, options.small, models, Path(file))
         return 0
     if not (options.small or torch.cuda.is_available()):
         _say("no CUDA device here — run it on a machine with a GPU, or with --small")
@@ -112,14 +116,25 @@ def main() -> int:
     return _conclude(runner, wanted, interrupted, None if options.models else models)
 
 
-def measure_here(name: str, size: Scale, file: Path) -> None:
+def all_parts() -> dict[str, Callable[[Scale], Numbers]]:
+    """Name → part. Imported here and not above: the process that starts the parts needs none of what they import."""
+    from tests.benchmarks.gpu_engines import engine_parts
+    from tests.benchmarks.gpu_torch import torch_parts
+    from tests.benchmarks.gpu_turns import turn_parts
+
+    return engine_parts() | turn_parts() | torch_parts()
+
+
+def measure_here(name: str, small: bool, models: Path, file: Path) -> None:
     """Measure one part in this process; each number is in `file` as soon as it is known."""
     prepare_part()
+    from tests.benchmarks.gpu_scale import scale
+
     warnings = _Warnings()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", stream=sys.stdout)
     logging.getLogger("orchestrator").addHandler(warnings)
     measured: dict[str, float] = {}
-    for numbers in PARTS[name](size):
+    for numbers in all_parts()[name](scale(small, models)):
         print(numbers, flush=True)
         measured |= {key: value for key, value in numbers.items() if math.isfinite(value)}
         # Engines are started again where they are lost, with a warning: their numbers then hold such a start.

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import time
-from typing import Literal
 
 import torch
 
 from orchestrator.engines import memory
+from orchestrator.engines.budget import Situation, budget
 from orchestrator.engines.interface import Job
 from orchestrator.planning.rates import GPUS, Gpu
 from tests.benchmarks.decoding import synchronize
 from tests.benchmarks.gpu_memory import DeviceUse
-
-Situation = Literal["decoding", "blending", "evaluating", "scoring", "learning"]
 
 
 class Phases:
@@ -56,14 +54,8 @@ class Phases:
 
 
 def granted_gib(opened: Job, situation: Situation, card_gib: float) -> float:
-    """GiB of a GPU that a job has for a situation."""
-    match situation:
-        case "scoring":
-            return memory.scoring_gib(opened.setup, opened.on)
-        case "learning":
-            return memory.learning_gib(opened.setup, opened.on)
-        case _:
-            return card_gib  # KV caches fill it
+    """GiB of a card that a job may take in a situation, what others keep there included."""
+    return budget(opened.setup, opened.runtime, card_gib, situation, opened.on).total_gib
 
 
 def share_of_bound(speed: float, opened: Job, rows: int, context: float) -> dict[str, float]:

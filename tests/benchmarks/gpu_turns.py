@@ -18,6 +18,7 @@ import torch
 import yaml
 
 from orchestrator.config import Setup, TrainerName
+from orchestrator.engines.budget import Situation
 from orchestrator.engines.catalog import open_engine
 from orchestrator.engines.interface import Job, Limits, Sampler, Trainer
 from orchestrator.engines.memory import GIB
@@ -29,7 +30,7 @@ from orchestrator.workers.engines import Engines, job_of
 from tests.benchmarks.decoding import EPSILON, TOP_K
 from tests.benchmarks.gpu_engines import Numbers
 from tests.benchmarks.gpu_jobs import made_up, requests, spec
-from tests.benchmarks.gpu_phases import Phases, Situation, share_of_bound
+from tests.benchmarks.gpu_phases import Phases, share_of_bound
 from tests.benchmarks.gpu_scale import Scale
 from tests.sweeps import ROOT, TRB, environment
 

@@ -12,16 +12,17 @@ import pytest
 import torch
 
 from orchestrator.config import Runtime
+from orchestrator.engines.budget import Situation
 from orchestrator.experiment.load import load_experiment
 from orchestrator.planning.rates import GPUS
-from tests.benchmarks.gpu import LIMITS_S, PARTS
+from tests.benchmarks.gpu import LIMITS_S, all_parts
 from tests.benchmarks.gpu_jobs import job
-from tests.benchmarks.gpu_phases import Situation, gpu_named, granted_gib
+from tests.benchmarks.gpu_phases import gpu_named, granted_gib
 from tests.benchmarks.gpu_scale import Scale, scale
 from tests.benchmarks.gpu_turns import phase_seconds, write_trial
 from tests.sweeps import ROOT, environment
 
-FEW = ("models", "torch_learning", "loss_gathered")
+FEW = ("models", "torch_learning")
 COMMAND = [sys.executable, "-m", "tests.benchmarks.gpu"]
 
 
@@ -59,7 +60,7 @@ def test_each_part_leaves_its_numbers_and_its_log(folder: Path) -> None:
 
 
 def test_every_part_has_a_limit() -> None:
-    assert set(LIMITS_S) == set(PARTS)
+    assert set(LIMITS_S) == set(all_parts())
     assert next(iter(LIMITS_S)) == "models"
 
 
