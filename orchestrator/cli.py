@@ -87,14 +87,24 @@ def _list(options: argparse.Namespace) -> int:
 
 def _plan(options: argparse.Namespace) -> int:
     from orchestrator.commands.plan import Show, plan
-    from orchestrator.planning.rates import DEFAULT_GPU, GPUS
+    from orchestrator.planning.rates import GPUS
 
     if options.gpus is not None and options.gpus < 1:
         raise UserError(f"--gpus: {options.gpus} — 1 or more")
-    gpu = options.gpu or DEFAULT_GPU
-    one_of("--gpu", gpu, GPUS)
+    if options.gpu is not None:
+        one_of("--gpu", options.gpu, GPUS)
     show = Show(options.why, options.layouts, options.json)
-    return plan(_load(options, notes=True), options.gpus or 1, gpu, show, _console())
+    return plan(_load(options, notes=True), options.gpus or 1, options.gpu, show, _console())
+
+
+def _calibrate(options: argparse.Namespace) -> int:
+    from orchestrator.commands.calibrate import calibrate
+    from orchestrator.engines.catalog import require_all
+
+    study = _load(options, notes=True)
+    for setup in study.experiment.setups.values():
+        require_all(setup.engine)
+    return calibrate(study, options.minutes, _console())
 
 
 def _submit(options: argparse.Namespace) -> int:
@@ -335,6 +345,7 @@ def _console(stderr: bool = False):
 
 COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "plan": _plan,
+    "calibrate": _calibrate,
     "submit": _submit,
     "status": _status,
     "cancel": _cancel,

@@ -15,12 +15,12 @@ from orchestrator.data.benchmarks import benchmark_of
 from orchestrator.data.files import GET_DATA
 from orchestrator.planning import cpu_time
 from orchestrator.planning.as_json import rounded, to_json
+from orchestrator.planning.calibrated import gpu_here
 from orchestrator.planning.layouts import layouts_of
 from orchestrator.planning.measured import measure
 from orchestrator.planning.plan import Plan, make_plan
 from orchestrator.planning.progress import done_of, reasons
 from orchestrator.planning.ranges import NOTHING, Range
-from orchestrator.planning.rates import DEFAULT_GPU
 from orchestrator.planning.totals import hours_on_gpus, total_gpu_hours, units_left
 from orchestrator.planning.view import Clock, render, render_layouts
 from orchestrator.selection.study import Study
@@ -35,8 +35,11 @@ class Show:
     as_json: bool = False
 
 
-def plan(study: Study, gpus: int, gpu: str, show: Show, console: Console) -> int:
-    """Print the plan of an experiment against a runs folder, for `gpus` of the kind `gpu`; nothing is written."""
+def plan(study: Study, gpus: int, gpu: str | None, show: Show, console: Console) -> int:
+    """Print the plan of an experiment against a runs folder, for `gpus` of the kind `gpu`; nothing is written.
+
+    Without a kind it is that of the card which was calibrated in the runs folder, else the default one.
+    """
     made = planned(study, gpu)
     cpu = cpu_time.estimate(made, cores_here(), made=(study.runs / ".models").is_dir())
     if show.as_json:
@@ -65,9 +68,11 @@ def missing_files(experiment: Experiment) -> list[str]:
     return [file for file in wanted if folder is None or not (folder / file).is_file()]
 
 
-def planned(study: Study, gpu: str = DEFAULT_GPU) -> Plan:
+def planned(study: Study, gpu: str | None = None) -> Plan:
     """The plan with what the runs folder holds of it, and with the rates that were measured there."""
-    return make_plan(study.experiment, study.units, done_of(study), measure(study), gpu=gpu)
+    measured = measure(study)
+    gpu = gpu or gpu_here(measured.calibrations).name
+    return make_plan(study.experiment, study.units, done_of(study), measured, gpu=gpu)
 
 
 def gpu_hours_left(study: Study) -> Range:
