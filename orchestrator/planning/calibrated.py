@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +157,12 @@ def write_rows(path: Path, card: Card, rows: Sequence[Row]) -> None:
     """Replace a card's file, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_sealed(path, {"card": asdict(card), "rows": [asdict(row) for row in rows]})
+
+
+def gpu_of_card(card: Card) -> Gpu:
+    """The kind of a card; of one that plans do not know, the default kind with the card's name and memory."""
+    known = [gpu for gpu in GPUS.values() if card.is_a(gpu)]
+    return known[0] if known else replace(GPUS[DEFAULT_GPU], name=card.name, gib=card.gib)
 
 
 def gpu_here(calibrations: Sequence[Calibration]) -> Gpu:
