@@ -80,6 +80,11 @@ EngineName = (
     ]
 )
 Dtype = Annotated[Literal["float32"], "for CPUs and exact comparisons"] | Annotated[Literal["bfloat16"], "for GPUs"]
+AttentionName = (
+    Annotated[Literal["triton"], "Triton's, on every GPU, also in float32"]
+    | Annotated[Literal["fa3"], "FlashAttention 3, bfloat16 on Ampere to Hopper"]
+    | Annotated[Literal["flashinfer"], "FlashInfer's, bfloat16"]
+)
 TokenizerName = (
     Annotated[Literal["characters"], "the embedded world's characters"] | Annotated[Literal["bytes"], "UTF-8 bytes"]
 )
@@ -391,6 +396,9 @@ class Runtime:
     ] = None
     draft_length: Annotated[
         int | None, "Draft length γ while blending; null: from ε and the sizes of the two models.", AtLeast(1)
+    ] = None
+    attention_backend: Annotated[
+        AttentionName | None, "Attention kernels of SGLang; null: what suits the GPU and `engine.dtype`."
     ] = None
     micro_batch_tokens: Annotated[int, "Padded tokens in one forward pass of scoring or learning.", AtLeast(1)] = 16384
     slice_responses: Annotated[

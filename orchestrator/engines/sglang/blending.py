@@ -14,9 +14,10 @@ import torch
 
 from orchestrator.engines import memory
 from orchestrator.engines.interface import Job, Limits, Owner, WeightsRef
+from orchestrator.engines.sglang.attention import attention_backend
 from orchestrator.engines.sglang.blending_rows import Order, kept_of_records, row_type, unpack
 from orchestrator.engines.sglang.calls import ROWS, Answer, Ask, Generate, Second, Settings
-from orchestrator.engines.sglang.engine import SglangEngine, SglangSampler, settings
+from orchestrator.engines.sglang.engine import SglangEngine, SglangSampler, capability, settings
 from orchestrator.engines.sglang.process import EngineProcess
 from orchestrator.engines.torch.record import Record
 from orchestrator.errors import NotFinite
@@ -148,6 +149,8 @@ def blending_settings(job: Job) -> Settings:
     student = settings(job, job.initial, "student")
     rows = max(1, ROUND_VALUES // (LONGEST_ROUND * setup.vocabulary.size))
     student = replace(student, second=Second(teacher.path, LONGEST_ROUND, min(rows, memory.CPU_BATCH)))
+    asked = job.runtime.attention_backend
+    student = replace(student, attention=attention_backend(asked, setup.engine.dtype, capability(), blends=True))
     if not student.gpu:
         return student
     # SGLang counts its fraction from what is free when it starts.

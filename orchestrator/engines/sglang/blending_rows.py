@@ -72,8 +72,11 @@ def measured_names(behavior: Behavior) -> list[str]:
     return names if "behavior_kl" in names else [*names, "behavior_kl"]
 
 
-def pack(kept: Kept, drafted: Tensor, accepted: Tensor, row: np.dtype[np.void]) -> list[bytes]:
-    """N rows; `drafted` and `accepted` are (N,)."""
+def pack(kept: Kept, drafted: Tensor, accepted: Tensor, row: np.dtype[np.void]) -> Tensor:
+    """N records as (N, W) int32 words on the device where the values are; `drafted` and `accepted` are (N,).
+
+    Every field is of four bytes, so that the bytes of a row of words are those of a record.
+    """
     values: dict[str, Tensor] = {
         "token": kept.tokens,
         "drafted": drafted,
@@ -86,14 +89,16 @@ def pack(kept: Kept, drafted: Tensor, accepted: Tensor, row: np.dtype[np.void]) 
         assert kept.teacher is not None
         values |= {"support_ids": kept.support_ids, **vars(kept.teacher)}
     assert set(values) == set(row.names or ())
-    rows = np.empty(len(kept.tokens), row)
-    for name, value in values.items():
-        rows[name] = value.cpu().numpy()
-    return [one.tobytes() for one in rows]
+    words = []
+    for name in row.names or ():
+        value = values[name]
+        word = value.float().contiguous().view(torch.int32) if value.is_floating_point() else value.int()
+        words.append(word.reshape(len(value), -1))
+    return torch.cat(words, 1)
 
 
 def unpack(rows: Sequence[bytes], row: np.dtype[np.void]) -> NDArray[np.void]:
-    """What `pack` made of them, (N,) records."""
+    """Records (N,) from the bytes of the rows that `pack` made."""
     return np.frombuffer(b"".join(rows), row)
 
 

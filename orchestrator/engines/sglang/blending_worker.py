@@ -9,8 +9,8 @@ weights that are swapped, cache that is flushed, ordinary decoding. A round is t
 1. The student decodes γ tokens, the first one after the pending token. Each step is an ordinary decoding step.
 2. The teacher reads the pending token and all drafts but the last in one pass, an ordinary prefill of γ tokens behind
    a cached prefix.
-3. `engines.torch.rounds.judge` decides. Both models have written the KV of the same tokens into the same slots, of
-   which the first `count` stay.
+3. `verdict` decides. Both models have written the KV of the same tokens into the same slots, of which the first `count`
+   stay.
 
 The first token of a response is a round of γ = 1 on the distributions that both prefills end with. No distribution is
 ever read at another prefix than its own, so there is no bonus token and no shifted draft context. SGLang's own
@@ -33,8 +33,7 @@ Shapes: B requests of a batch, γ drafts, V vocabulary rows.
 # pyright: reportMissingImports=false
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -53,16 +52,13 @@ from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 from sglang.srt.speculative.spec_registry import CustomSpecAlgo
 from torch import Tensor
 
-from orchestrator.engines.sglang.blending_rows import Order, pack, row_type
+from orchestrator.engines.sglang.blending_rows import Order
 from orchestrator.engines.sglang.calls import ROWS, Settings
 from orchestrator.engines.sglang.shards import agreed
-from orchestrator.engines.torch.rounds import judge, kept_of
-from orchestrator.policy import speculation
-from orchestrator.policy.randomness import Role, uniforms
+from orchestrator.engines.sglang.verdict import Drafts, Randomness, forced_ids, sampled, uniforms_of, verdict
+from orchestrator.policy.randomness import Role
 
 ALGORITHM = "TRUST_REGION_BLENDING"
-# Positions × vocabulary of the distributions judged at once; the solver takes several times their memory.
-JUDGED_AT_ONCE = 2**27
 
 
 def run_scheduler(*args: Any, **options: Any) -> None:
@@ -150,6 +146,8 @@ class BlendingWorker(BaseSpecWorker):
         self._student = target_worker.model_runner
         self._teacher = self._draft_worker.model_runner
         self._shards = get_tp_group().device_group
+        self._device = torch.device(self._student.device)
+        self._randomness = Randomness()
 
     def _draft_model_runners(self) -> tuple[Any, ...]:
         return (self._teacher,)
@@ -189,11 +187,15 @@ class BlendingWorker(BaseSpecWorker):
                 # SGLang would also stop at what the student's configuration names. The stop event is the student's
                 # EOS alone; no other stop id has mass.
                 req.eos_token_ids = {space.student_eos}
-            log_p = space.student_log_prob(student_logits[rows])[:, None]
-            log_q = space.teacher_log_prob(teacher_logits[rows])[:, None]
-            draws, forced = _draws(reqs, 1, batch.device), _forced(reqs, 1, batch.device)
-            drafts = agreed(_drafts(log_p[:, 0], draws[:, Role.DRAFT, 0], forced[:, 0]), self._shards)[:, None]
-            tokens[rows] = self._emit(reqs, drafts, log_p, log_q, draws, forced)[0][:, 0]
+            draws, forced = self._given(reqs, 1)
+            log_p = space.student_log_prob(student_logits[rows])
+            drafts = sampled(log_p, draws[:, Role.DRAFT, 0], None if forced is None else forced[:, 0])
+
+            def log_q(part: Tensor) -> Tensor:
+                return space.teacher_log_prob(teacher_logits[rows[part]])[:, None]
+
+            proposed = Drafts(agreed(drafts, self._shards)[:, None], log_p[:, None], log_q, draws, forced)
+            tokens[rows] = self._emit(reqs, proposed)[0][:, 0]
         return GenerationBatchResult(
             next_token_ids=tokens,
             new_seq_lens=batch.seq_lens,
@@ -213,7 +215,7 @@ class BlendingWorker(BaseSpecWorker):
             start[:, None] + torch.arange(length, device=batch.device),
         )
         slots = table[batch.req_pool_indices.long()[:, None], positions].to(torch.int64)
-        draws, forced = _draws(reqs, length, batch.device), _forced(reqs, length, batch.device)
+        draws, forced = self._given(reqs, length)
         space = _order(reqs[0]).space
 
         fed = [torch.tensor([req.output_ids[-1] for req in reqs], device=batch.device)]
@@ -223,17 +225,21 @@ class BlendingWorker(BaseSpecWorker):
             batch.input_ids, batch.out_cache_loc = fed[-1], slots[:, step].contiguous()
             _set_lengths(batch, start + step + 1, start_cpu + step + 1)
             log_p[:, step] = space.student_log_prob(self._logits(batch, self._student))
-            drafts = _drafts(log_p[:, step], draws[:, Role.DRAFT, step], forced[:, step])
-            fed.append(agreed(drafts, self._shards))
+            at_step = None if forced is None else forced[:, step]
+            fed.append(agreed(sampled(log_p[:, step], draws[:, Role.DRAFT, step], at_step), self._shards))
 
         batch.forward_mode = ForwardMode.EXTEND
         batch.input_ids, batch.out_cache_loc = torch.stack(fed[:-1], 1).flatten(), slots.flatten()
         _set_lengths(batch, start + length, start_cpu + length)
         batch.prefix_lens, batch.extend_lens = start_cpu.tolist(), [length] * len(reqs)
         batch.extend_num_tokens = length * len(reqs)
-        log_q = space.teacher_log_prob(self._all_logits(batch, self._teacher)).view(len(reqs), length, -1)
+        head = self._teacher_head(batch)
 
-        tokens, count = self._emit(reqs, torch.stack(fed[1:], 1), log_p, log_q, draws, forced)
+        def log_q(part: Tensor) -> Tensor:
+            return space.teacher_log_prob(head(part, length))
+
+        proposed = Drafts(torch.stack(fed[1:], 1), log_p, log_q, draws, forced)
+        tokens, count = self._emit(reqs, proposed)
         return GenerationBatchResult(
             next_token_ids=tokens.flatten(),
             accept_lens=count,
@@ -241,42 +247,46 @@ class BlendingWorker(BaseSpecWorker):
             speculative_num_draft_tokens=length,
         )
 
-    def _emit(
-        self, reqs: list[Any], drafts: Tensor, log_p: Tensor, log_q: Tensor, draws: Tensor, forced: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Judge the drafts (B, γ) and put a record of each emitted token on its request: tokens (B, γ), counts (B,)."""
-        tokens, count = torch.empty_like(drafts), torch.empty_like(drafts[:, 0])
-        for part in _parts(reqs, log_p[0].numel()):
-            order = _order(reqs[part[0]])
-            at = torch.tensor(part, device=drafts.device)
-            accept, residual = draws[at, Role.ACCEPT], draws[at, Role.RESIDUAL]
-            judged = judge(order.behavior, drafts[at], log_p[at], log_q[at], accept, residual)
-            if bool((forced[at] >= 0).any()):
-                given = (forced[at] >= 0).all(-1)
-                replaced = torch.where(given[:, None], forced[at], judged.tokens)
-                judged = replace(judged, tokens=replaced, count=judged.count.masked_fill(given, drafts.shape[1]))
-            tokens[at], count[at] = judged.tokens, judged.count
-            emitted = torch.arange(drafts.shape[1], device=drafts.device) < judged.count[:, None]
-            row, offset = emitted.nonzero(as_tuple=True)
-            kept = kept_of(judged, row, offset, order.support)
-            first = offset == 0
-            drafted = torch.where(first, drafts.shape[1], 0)
-            accepted = torch.where(first, judged.accepted[row], 0)
-            records = pack(kept, drafted, accepted, row_type(order.behavior, order.support))
-            for owner, record in zip(row.tolist(), records, strict=True):
-                _returned(reqs[part[owner]]).append(record)
-        return agreed(tokens, self._shards), agreed(count, self._shards)
+    def _given(self, reqs: list[Any], length: int) -> tuple[Tensor, Tensor | None]:
+        """The uniforms of the next γ = `length` positions of each request, and the ids that are forced there."""
+        orders, start = [_order(req) for req in reqs], [len(req.output_ids) for req in reqs]
+        draws = self._randomness.draws([self._uniforms(req) for req in reqs], start, length)
+        return draws, forced_ids(orders, start, length, self._device)
+
+    def _uniforms(self, req: Any) -> Tensor:
+        """The uniforms of a request, which lie on it as long as it is there."""
+        if not hasattr(req, "blending_draws"):
+            req.blending_draws = uniforms_of(_order(req), self._device)
+        return req.blending_draws
+
+    def _emit(self, reqs: list[Any], drafts: Drafts) -> tuple[Tensor, Tensor]:
+        """Judge the drafts and put a record of each emitted token on its request: tokens (B, γ), counts (B,)."""
+        emitted = verdict([_order(req) for req in reqs], drafts)
+        for req, records in zip(reqs, emitted.records, strict=True):
+            _returned(req).extend(records)
+        return agreed(emitted.tokens, self._shards), agreed(emitted.count, self._shards)
 
     def _logits(self, batch: Any, runner: Any) -> Tensor:
         """Logits (B, V) after the last token that a pass feeds to each request."""
         return runner.forward(_forward_batch(batch, runner, CaptureHiddenMode.NULL)).logits_output.next_token_logits
 
-    def _all_logits(self, batch: Any, runner: Any) -> Tensor:
-        """Logits (N, V) after each of the N tokens that a pass feeds."""
+    def _teacher_head(self, batch: Any) -> Callable[[Tensor, int], Tensor]:
+        """Logits (b, γ, V) of some requests by their indices (b,), after one pass over γ tokens of each.
+
+        The pass ends in hidden states; logits of all requests together would take as much memory as the caches of many.
+        """
+        runner = self._teacher
         forward = _forward_batch(batch, runner, CaptureHiddenMode.FULL)
-        hidden = runner.forward(forward).logits_output.hidden_states
-        model, metadata = runner.model, LogitsMetadata.from_forward_batch(forward)
-        return model.logits_processor._get_logits(hidden, model.lm_head, metadata, use_logits_buffer=False)
+        hidden: Tensor = runner.forward(forward).logits_output.hidden_states
+        model: Any = runner.model
+        metadata = LogitsMetadata.from_forward_batch(forward)
+
+        def head(part: Tensor, length: int) -> Tensor:
+            rows = hidden.view(-1, length, hidden.shape[-1])[part].flatten(0, 1)
+            logits = model.logits_processor._get_logits(rows, model.lm_head, metadata, use_logits_buffer=False)
+            return logits.view(len(part), length, -1)
+
+        return head
 
 
 def _forward_batch(batch: Any, runner: Any, hidden: CaptureHiddenMode) -> ForwardBatch:
@@ -293,44 +303,6 @@ def _order(req: Any) -> Order:
     if not hasattr(req, "blending_order"):
         req.blending_order = Order.of_parameters(req.sampling_params.custom_params)
     return req.blending_order
-
-
-def _drafts(log_p: Tensor, draws: Tensor, forced: Tensor) -> Tensor:
-    """A sample (B,) of each distribution (B, V), or the id that is forced there, which is −1 where none is."""
-    return torch.where(forced >= 0, forced, speculation.sample(log_p, draws))
-
-
-def _draws(reqs: list[Any], length: int, device: Any) -> Tensor:
-    """Uniforms (B, roles, γ) of the next positions; beyond the length limit they repeat and are never used."""
-    rows = []
-    for req in reqs:
-        order = _order(req)
-        if not hasattr(req, "blending_draws"):
-            req.blending_draws = torch.cat([uniforms([order.key], role, order.max_tokens) for role in Role])
-        positions = len(req.output_ids) + torch.arange(length)
-        rows.append(req.blending_draws[:, positions.clamp_max(order.max_tokens - 1)])
-    return torch.stack(rows).to(device)
-
-
-def _forced(reqs: list[Any], length: int, device: Any) -> Tensor:
-    """The ids (B, γ) that are forced at the next positions, −1 where a request is free."""
-    ids = torch.full((len(reqs), length), -1)
-    for row, req in enumerate(reqs):
-        given = _order(req).forced[len(req.output_ids) :][:length]
-        ids[row, : len(given)] = torch.tensor(given, dtype=torch.int64)
-    return ids.to(device)
-
-
-def _parts(reqs: list[Any], size: int) -> Iterator[list[int]]:
-    """Indices of requests of one behavior and support; no more at once than JUDGED_AT_ONCE, of `size` each."""
-    groups: dict[Any, list[int]] = {}
-    for index, req in enumerate(reqs):
-        order = _order(req)
-        groups.setdefault((order.behavior, order.support), []).append(index)
-    most = max(1, JUDGED_AT_ONCE // size)
-    for group in groups.values():
-        for start in range(0, len(group), most):
-            yield group[start : start + most]
 
 
 def _returned(req: Any) -> list[Any]:

@@ -33,7 +33,7 @@ class Settings:
     `cache_fraction` is the share for weights and KV cache together of the GPU memory that is free when the engine
     starts; the cache holds `cache_tokens` without a GPU, and where it is that of two models. One that `takes_turns`
     on its GPU gives the cache's memory back outside of calls. Over `shards` processes, one for each GPU, every layer is
-    shared out (tensor parallelism).
+    shared out (tensor parallelism). `attention` names SGLang's attention kernels; None leaves them to SGLang.
     """
 
     model: str
@@ -49,6 +49,7 @@ class Settings:
     takes_turns: bool
     second: Second | None = None
     shards: int = 1
+    attention: str | None = None
 
 
 @dataclass(frozen=True)

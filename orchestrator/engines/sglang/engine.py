@@ -15,6 +15,7 @@ import torch
 
 from orchestrator.engines import memory
 from orchestrator.engines.interface import Job, Limits, ModelFolder, Owner, WeightsRef
+from orchestrator.engines.sglang.attention import Capability, attention_backend
 from orchestrator.engines.sglang.calls import LOG_PROBS, SUPPORT, Answer, Ask, Draw, Generate, Settings
 from orchestrator.engines.sglang.process import EngineProcess
 from orchestrator.errors import EngineLost, NotFinite, UserError
@@ -240,4 +241,10 @@ def settings(job: Job, folder: ModelFolder, owner: Owner) -> Settings:
         cache_tokens=None if gpu else memory.cpu_cache_tokens(setup, context, owner),
         takes_turns=job.takes_turns,
         shards=job.on.count,
+        attention=attention_backend(job.runtime.attention_backend, setup.engine.dtype, capability()),
     )
+
+
+def capability() -> Capability | None:
+    """Of this process's GPU; None without one."""
+    return torch.cuda.get_device_capability() if torch.cuda.is_available() else None

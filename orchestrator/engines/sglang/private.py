@@ -101,6 +101,7 @@ def _arguments(settings: Settings) -> dict[str, Any]:
         "model_path": settings.model,
         "skip_tokenizer_init": True,  # token ids go in and come out
         "dtype": settings.dtype,
+        "attention_backend": settings.attention,  # see `attention`; None leaves it to SGLang
         "context_length": settings.context + BLOCK_TOKENS,
         "sampling_backend": BACKEND,
         "enable_custom_logit_processor": True,  # else a request's parameters do not reach the sampler
@@ -118,7 +119,6 @@ def _arguments(settings: Settings) -> dict[str, Any]:
         }
     return arguments | {
         "device": "cpu",
-        "attention_backend": "torch_native",
         "disable_cuda_graph": True,
         "disable_overlap_schedule": True,
         "mem_fraction_static": 0.5,

@@ -42,7 +42,8 @@ def records(behavior: Behavior, support: int) -> tuple[Kept, list[bytes]]:
     row, offset = emitted.nonzero(as_tuple=True)
     kept = kept_of(done, row, offset, support)
     first = (offset == 0).int()
-    return kept, pack(kept, first * DRAFTED, first * done.accepted[row], row_type(behavior, support))
+    words = pack(kept, first * DRAFTED, first * done.accepted[row], row_type(behavior, support))
+    return kept, [one.tobytes() for one in words.numpy()]
 
 
 @pytest.mark.parametrize("behavior", BLENDED)
