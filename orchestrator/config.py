@@ -426,7 +426,7 @@ class ExperimentFile:
     seeds: Annotated[list[int], "Seeds of each trial, an axis of the grid.", *SEEDS] = field(
         default_factory=lambda: [0]
     )
-    data_dir: Annotated[str | None, "Folder of the data files; also TRB_DATA_DIR."] = None
+    data_dir: Annotated[str | None, "Folder of the data files; null: that of TRB_DATA_DIR, else `data`."] = None
     engine: Annotated[dict[str, Any], "Differences to the setups' engine.", Engine] = field(default_factory=dict)
     training: Annotated[dict[str, Any], "Differences to the setups' training.", Training] = field(default_factory=dict)
     evaluation: Annotated[dict[str, Any], "Differences to the setups' evaluation.", Evaluation] = field(

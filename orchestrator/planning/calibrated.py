@@ -91,11 +91,17 @@ class Row:
 
     def planned_seconds(self, costs: SetupCosts) -> float:
         """What the plan's middle rates say of the same work, by a trial on one GPU."""
-        costs = costs.on(ONE_GPU)
         if self.key == PASSING:
             return PASSING_S.mid
-        # All responses have the same length, so all of them are as long as their limit.
-        lengths = Lengths(self.tokens, 1.0, max(1, round(self.tokens)), self.prompt)
+        limit = max(1, round(self.tokens))
+        lengths = Lengths(self.tokens, 1.0, limit, self.prompt)  # all of them are as long as their limit
+        # What the engine may hold was worked out for prompts and responses of full length.
+        setup, training = costs.setup, costs.setup.training
+        longest = setup.evaluation.max_response_tokens if self.phase == EVALUATE else training.max_response_tokens
+        others = max(1, training.max_prompt_tokens + longest - limit)
+        training = replace(training, max_prompt_tokens=others, max_response_tokens=limit)
+        runtime = replace(costs.runtime, placement=ONE_GPU)
+        costs = replace(costs, setup=replace(setup, training=training), runtime=runtime)
         if self.phase == EVALUATE:
             return costs.evaluating_seconds(self.responses, lengths, "mid")
         kind = self.key if self.phase == ROLLOUT else PLAIN

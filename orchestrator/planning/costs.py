@@ -39,11 +39,12 @@ from orchestrator.planning.rates import (
     DEFAULT_GPU,
     GPUS,
     LAUNCH_LAYERS,
+    LEARNING,
     PASSING_S,
     RATES,
+    SCORING,
     SHARDED,
     Gpu,
-    trainer_rates,
 )
 from orchestrator.records.columns import EVALUATE, LEARN, ROLLOUT, SCORE
 
@@ -164,12 +165,13 @@ class SetupCosts:
         if phase == OTHER:
             return RATES[self.engine].step_s.at(scenario)
         tokens = responses * (lengths.prompt + lengths.tokens)
-        scored, learned = (share.at(scenario) for share in trainer_rates(self.engine, self.setup.engine.trainer))
         if phase == LEARN:
-            return 6 * self.student.parameters * tokens / (learned * self._arithmetic("learner", scenario))
+            learned = LEARNING.at(scenario) * self._arithmetic("learner", scenario)
+            return 6 * self.student.parameters * tokens / learned
         if kind != PLAIN:  # blended rollouts bring their scores, and the supervised stage needs none
             return 0.0
-        return 2 * self.teacher.parameters * tokens / (scored * self._arithmetic("teacher", scenario))
+        scored = SCORING.at(scenario) * self._arithmetic("teacher", scenario)
+        return 2 * self.teacher.parameters * tokens / scored
 
     def evaluating_seconds(self, responses: int, lengths: Lengths, scenario: Scenario) -> float:
         """Seconds of an evaluator for so many responses, at a scenario's rates."""

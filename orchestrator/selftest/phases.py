@@ -60,7 +60,7 @@ def decoding(asked: Measuring) -> Found:
     sampler = engine.sampler()
     sampler.start(teacher=False)
     lengths = costs.training_lengths("mid")
-    rows = min(costs.rows(lengths, blending=False), sequences_per_step(setup.training))
+    rows = min(costs.rows(lengths, "decoding"), sequences_per_step(setup.training))
     work = Decoding(asked, notes, PLAIN, sampler, rows, lengths)
     work.measure(Student(), support_size(setup), began + OF_DECODING * asked.seconds)
     same = setup.engine.trainer == setup.engine.sampler  # roles of one engine share what it holds
@@ -75,7 +75,7 @@ def blending(asked: Measuring) -> Found:
     sampler = open_engine(sampler_of(setup.engine.sampler, teacher_decodes=True), asked.job).sampler()
     sampler.start(teacher=True)
     lengths = costs.training_lengths("mid")
-    rows = min(costs.rows(lengths, blending=True), sequences_per_step(setup.training))
+    rows = min(costs.rows(lengths, "blending"), sequences_per_step(setup.training))
     work = Decoding(asked, notes, BLENDED, sampler, rows, lengths)
     for number, behavior in enumerate(asked.behaviors, 1):
         work.measure(behavior, support_size(setup), began + asked.seconds * number / len(asked.behaviors))
@@ -90,7 +90,7 @@ def evaluating(asked: Measuring) -> Found:
     sampler = open_engine(setup.engine.sampler, Job(setup, job.runtime, job.initial, trains=False)).sampler()
     sampler.start(teacher=False)
     lengths = costs.evaluation_lengths(next(iter(setup.evaluation.benchmarks)), "mid")
-    rows = min(costs.rows(lengths, blending=False, trains=False), job.runtime.slice_responses)
+    rows = min(costs.rows(lengths, "evaluating"), job.runtime.slice_responses)
     temperature = setup.evaluation.temperature
     work = Decoding(asked, notes, EVALUATE, sampler, rows, lengths)
     work.measure(Student() if temperature == 1 else Tempered(temperature), 0, began + asked.seconds)
