@@ -1,6 +1,6 @@
-# A machine with Python 3.11 and make is enough.
-PYTHON ?= python3.11
-# Which torch: cpu (without CUDA), cuda (what the index has), or auto (README, "Two commands").
+# A machine with make and Python 3.11, 3.12 or 3.13 is enough. The first of these that runs makes .venv.
+PYTHON ?= python3.13 python3.12 python3.11
+# Which torch: cpu (without CUDA), cuda (what the index has), or auto (cuda where an NVIDIA driver is).
 TORCH ?= auto
 BIN := .venv/bin
 LOCK := docker/lock
@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export OMP_NUM_THREADS = 1
 export TOKENIZERS_PARALLELISM = false
 
-.PHONY: setup setup-engines quickstart test test-engines lint types check lock check-lock bench bench-quickstart bench-scale gpu-proof clean FORCE
+.PHONY: setup setup-engines quickstart test test-engines test-compiler lint types check lock check-lock bench bench-quickstart bench-scale gpu-proof clean FORCE
 
 setup: .venv/.runtime
 
@@ -29,6 +29,11 @@ test: .venv/.dev
 # One process: an engine is started once for many tests.
 test-engines: .venv/.engines
 	$(BIN)/python -m pytest -n 0 -m engines --durations=10 tests/engines
+
+# nvcc from the lock (0.1 GB to download), and a kernel of SGLang's that is built with it. No GPU is needed for that.
+test-compiler: .venv/.engines
+	@$(BIN)/python $(LOCK)/install.py compiler
+	$(BIN)/python -m pytest -n 0 -m engines -rs tests/engines/sglang/test_toolchain.py
 
 lint: .venv/.dev
 	$(BIN)/ruff check .
@@ -63,8 +68,13 @@ clean:
 	rm -rf .venv build *.egg-info
 
 .venv/bin/python:
-	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not there: install Python 3.11, or say make PYTHON=…" >&2; exit 1; }
-	$(PYTHON) -m venv .venv
+	@for python in $(PYTHON); do \
+	  if "$$python" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	    echo "$$python -m venv .venv"; exec "$$python" -m venv .venv; \
+	  fi; \
+	done; \
+	echo "none of $(PYTHON) runs here with its venv: install Python 3.11, 3.12 or 3.13 (on Debian with python3-venv), or say make PYTHON=…" >&2; \
+	exit 1
 
 .venv/.runtime: $(LOCK)/runtime.txt $(LOCK)/install.py setup.cfg setup.py | .venv/bin/python
 	@$(BIN)/python $(LOCK)/install.py runtime --torch $(TORCH)
@@ -75,7 +85,7 @@ clean:
 	@$(BIN)/python $(LOCK)/install.py dev
 	@touch $@
 
-.venv/.engines: $(LOCK)/engines.txt .venv/.dev
+.venv/.engines: $(LOCK)/engines.txt $(LOCK)/kernels.txt $(LOCK)/compiler.txt .venv/.dev
 	@$(BIN)/python $(LOCK)/install.py engines
 	@touch $@
 

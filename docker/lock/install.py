@@ -3,17 +3,22 @@
     python docker/lock/install.py runtime --torch cpu
     python docker/lock/install.py dev
     python docker/lock/install.py engines
+    python docker/lock/install.py compiler
 
 `runtime.txt` is what `trb` runs with, `dev.txt` what tests and lint need besides, `engines.txt` what SGLang and verl
-import besides, `kernels.txt` what SGLang calls on NVIDIA GPUs. All pin versions and sha256. Only torch comes in two
-kinds. `cuda` is the public index's own wheel: on Linux it needs CUDA libraries of several GB, which the lock pins too.
-`cpu` is PyTorch's build without CUDA, for machines without an NVIDIA GPU; the public index does not have it, so that
-its sha256 is not in the lock. Only the standard library is imported, since nothing is installed yet.
+import besides. Beside a torch for NVIDIA GPUs `engines` also installs `kernels.txt`, what SGLang calls there, and
+`compiler.txt`, nvcc for the kernels that SGLang compiles itself. All pin versions and sha256.
+
+Only torch comes in two kinds. `cuda` is the public index's own wheel: on Linux it needs CUDA libraries of several GB,
+which the lock pins too. `cpu` is PyTorch's build without CUDA, for machines without an NVIDIA GPU; the public index
+does not have it, so that its sha256 is not in the lock. Only the standard library is imported, since nothing is
+installed yet.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import importlib
 import importlib.metadata
 import os
@@ -21,54 +26,74 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 LOCK = Path(__file__).resolve().parent
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"  # PyTorch's own; asked where pip's registry has no +cpu wheel
 SGLANG_ONLY = Path(sys.prefix) / "sglang-only"  # read by `orchestrator.engines.sglang.private`
 CUDA_ONLY = ("cuda-", "nvidia-", "triton")  # distributions that only torch's CUDA build needs
+DRIVER = Path("/proc/driver/nvidia/version")  # of the kernel's module; containers see the host's
+OLDEST_DRIVER = 580  # that runs programs of CUDA 13, by NVIDIA's release notes
 # Measured on Linux x86-64 with an empty cache: GB to download, GB on disk. macOS takes less than `cpu`.
-SIZES = {"cpu": (0.5, 1.7), "cuda": (3.0, 5.7), "dev": (0.2, 0.6), "engines": (0.5, 1.6)}
+SIZES = {
+    "cpu": (0.5, 1.7),
+    "cuda": (3.0, 5.7),
+    "dev": (0.2, 0.6),
+    "engines": (0.5, 1.6),
+    "kernels": (0.7, 2.0),
+    "compiler": (0.1, 0.3),
+}
+PARTS = {"dev": "tests and lint", "engines": "SGLang and verl", "compiler": "nvcc and headers"}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Install what the lock pins into this Python.")
-    parser.add_argument("part", choices=("runtime", "dev", "engines"))
+    parser.add_argument("part", choices=("runtime", *PARTS))
     parser.add_argument(
         "--torch", choices=("auto", "cpu", "cuda"), default="auto",
-        help="auto keeps the kind that is installed, else takes a CPU build where pip's registry offers one",
+        help="auto keeps the kind that is installed, else takes cuda where an NVIDIA driver is, and cpu elsewhere",
     )  # fmt: skip
     options = parser.parse_args()
     try:
         if options.part == "runtime":
             install_runtime(options.torch)
+        elif options.part == "dev":
+            announce("dev")
+            install_pins(read_pins("dev").values())
+        elif options.part == "engines":
+            install_engines()
         else:
-            what = {"dev": "tests and lint", "engines": "SGLang and verl"}[options.part]
-            say(f"{what}: about {SIZES[options.part][0]} GB to download, {SIZES[options.part][1]} GB on disk")
-            install_uv()
-            if options.part == "dev":
-                install_pins(read_pins("dev").values())
-            else:
-                install_engines()
+            announce("compiler")
+            install_compiler()
     except subprocess.CalledProcessError as error:
         command = " ".join(map(str, error.cmd[:6]))
         sys.exit(f"setup: {command} … failed for the reason above; the same command goes on from here")
+
+
+def announce(part: str, *more: str) -> None:
+    """Say how much is to come, and get what installs it."""
+    download, disk = (sum(SIZES[each][i] for each in (part, *more)) for i in range(2))
+    say(f"{PARTS[part]}: about {download:.1f} GB to download, {disk:.1f} GB on disk")
+    install_uv()
 
 
 def install_runtime(wanted: str) -> None:
     """All of runtime.txt, with the kind of torch that `wanted` and this machine come to."""
     pins = read_pins("runtime")
     version = pin_version(pins["torch"])
-    kind = torch_kind(wanted, installed_version("torch"), lambda: offers_cpu(version))
+    installed, driver = installed_version("torch"), nvidia_driver()
+    kind = torch_kind(wanted, installed, driver)
     download, disk = SIZES[kind]
     say(f"torch {version} for {'CPUs' if kind == 'cpu' else 'NVIDIA GPUs and CPUs'} (TORCH=cpu or TORCH=cuda decides)")
+    if line := remark(wanted, installed, driver):
+        say(line)
     say(f"about {download} GB to download and {disk} GB on disk, less what is there or in a cache")
     install_uv()
     if kind == "cpu":
         install_cpu_torch(version)
         pins = without_cuda(pins)
-    elif "+cpu" in (installed_version("torch") or ""):  # it would count as the pinned version
+    elif "+cpu" in (installed or ""):  # it would count as the pinned version
         uv("uninstall", "torch")
     install_pins([pins.pop("setuptools")])  # builds what comes as source
     install_pins(pins.values())
@@ -76,12 +101,31 @@ def install_runtime(wanted: str) -> None:
 
 def install_engines() -> None:
     """All that goes with the torch that is installed."""
-    pins, only_sglang = engine_pins(installed_version("torch") or "")
+    torch = installed_version("torch") or ""
+    announce("engines", *(() if torch.endswith("+cpu") else ("kernels", "compiler")))
+    pins, only_sglang = engine_pins(torch)
     install_pins(pins.values())
     if only_sglang:
         if found := [name for name in only_sglang if installed_version(name)]:
             uv("uninstall", *found)
         install_pins(only_sglang.values(), "--target", str(SGLANG_ONLY))
+    elif sys.platform == "linux":
+        install_compiler()
+
+
+def install_compiler() -> None:
+    """nvcc with the headers and the runtime that its programs are linked with, which torch's CUDA build brings too."""
+    install_pins([*read_pins("compiler").values(), read_pins("runtime")["nvidia-cuda-runtime"]])
+    nvcc = importlib.metadata.distribution("nvidia-cuda-nvcc")
+    complete_toolkit(Path(str(nvcc.locate_file("nvidia/cu13"))))
+
+
+def complete_toolkit(folder: Path) -> None:
+    """Give NVIDIA's wheels the names that linkers look for: their libraries lie in lib, under full names alone."""
+    for link, target in (("lib64", "lib"), ("lib/libcudart.so", "libcudart.so.13")):
+        if not (folder / link).exists():
+            (folder / link).unlink(missing_ok=True)  # a link to what was there before
+            (folder / link).symlink_to(target)
 
 
 def engine_pins(torch: str) -> tuple[dict[str, str], dict[str, str]]:
@@ -128,15 +172,50 @@ def without_cuda(pins: dict[str, str]) -> dict[str, str]:
 # --- torch ---
 
 
-def torch_kind(wanted: str, installed: str | None, offered: Callable[[], bool], platform: str = sys.platform) -> str:
-    """`cpu` or `cuda`. `installed` is the version that is there, `offered` asks pip's registry for a +cpu wheel."""
+def torch_kind(wanted: str, installed: str | None, driver: str | None, platform: str = sys.platform) -> str:
+    """`cpu` or `cuda`. `installed` is the version of torch that is there, `driver` that of NVIDIA's."""
     if platform != "linux":
         return "cuda"  # the index's own wheel has no CUDA there
     if wanted != "auto":
         return wanted
     if installed is not None:
         return "cpu" if installed.endswith("+cpu") else "cuda"
-    return "cpu" if offered() else "cuda"
+    return "cuda" if driver is not None else "cpu"
+
+
+def remark(wanted: str, installed: str | None, driver: str | None, platform: str = sys.platform) -> str | None:
+    """How the kind of torch and this machine's driver contradict each other, in a line; None where they agree."""
+    kind = torch_kind(wanted, installed, driver, platform)
+    if platform != "linux":
+        return None
+    if kind == "cuda" and driver is not None and driver[0].isdigit() and int(driver.split(".")[0]) < OLDEST_DRIVER:
+        return f"NVIDIA driver {driver} is too old: CUDA 13 finds no GPU before {OLDEST_DRIVER}"
+    if wanted != "auto":
+        return None
+    if kind == "cpu" and driver is not None:
+        return f"NVIDIA driver {driver} is here, but torch {installed} is installed, which uses no GPU: TORCH=cuda"
+    if kind == "cuda" and driver is None:
+        return f"no NVIDIA driver is here, but torch {installed} is installed, which is for GPUs: TORCH=cpu"
+    if installed is None and driver is None:
+        return "no NVIDIA driver is here; if machines with GPUs are to use this folder: TORCH=cuda"
+    return None
+
+
+def nvidia_driver(proc: Path = DRIVER, library: str = "libcuda.so.1") -> str | None:
+    """Version of this machine's NVIDIA driver, such as 580.65.06; None without one.
+
+    Where the kernel does not tell, as under WSL, a driver is there if its library can be loaded.
+    """
+    try:
+        found = re.search(r"\b\d{3,}\.\d+(\.\d+)?\b", proc.read_text(encoding="utf-8", errors="replace"))
+        return found[0] if found else "of unknown version"
+    except OSError:
+        pass
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return None
+    return "of unknown version"
 
 
 def installed_version(name: str) -> str | None:
@@ -165,9 +244,16 @@ def install_cpu_torch(version: str) -> None:
     """PyTorch's CPU build, in place of any other; what only the CUDA build needed goes."""
     if installed_version("torch") == f"{version}+cpu":
         return
-    others = [] if offers_cpu(version) else ["--extra-index-url", CPU_INDEX]
+    others = [] if offers_cpu(version) else ["--retries", "1", "--extra-index-url", CPU_INDEX]
     say(f"torch {version}+cpu from {CPU_INDEX if others else 'the registry that pip is configured with'}")
-    pip("install", "--no-deps", f"torch=={version}+cpu", *others)
+    try:
+        pip("install", "--no-deps", f"torch=={version}+cpu", *others)
+    except subprocess.CalledProcessError:
+        python = f"{sys.version_info.major}.{sys.version_info.minor}"
+        sys.exit(
+            f"setup: torch {version}+cpu for Python {python} could not be had: make setup TORCH=cuda takes the public "
+            f"index's build, which runs on CPUs too ({SIZES['cuda'][0]} GB), PIP_EXTRA_INDEX_URL names another index"
+        )
     names = [dist.name for dist in importlib.metadata.distributions() if dist.name.startswith(CUDA_ONLY)]
     if names:
         uv("uninstall", *names)

@@ -1,27 +1,29 @@
 """Make the lock anew, or check that it is what setup.cfg and the public index ask for.
 
-    python docker/lock/resolve.py lock [--upgrade]      writes the four files beside this one
+    python docker/lock/resolve.py lock [--upgrade]      writes the files beside this one
     python docker/lock/resolve.py check                 exits 1 and says what differs
 
-One resolution by uv for Python 3.11 on all platforms: what `trb` runs with, the extra `hub` included, goes to
+One resolution by uv for Python 3.11 and newer on all platforms: what `trb` runs with, the extra `hub` included, goes to
 runtime.txt, and what tests and lint need besides to dev.txt. Versions that stand there stay unless they no longer
 fit, or `--upgrade` is given. Nothing of this machine enters: the index is the public one, and configurations are
 not read.
 
-engines.txt and kernels.txt are no resolutions: what SGLang and verl declare contradicts itself and runtime.txt. Their
-versions are changed by hand there, and `lock` puts in the hashes.
+engines.txt, kernels.txt and compiler.txt are no resolutions: what SGLang and verl declare contradicts itself and
+runtime.txt. Their versions are changed by hand there, and `lock` puts in the hashes.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from install import LOCK, parse_pins
+from install import LOCK, parse_pins, read_pins
 
 ROOT = LOCK.parents[1]
 INDEX = "https://pypi.org/simple"
@@ -33,10 +35,16 @@ BY_HAND = {
     "engines": "# What SGLang and verl import besides runtime.txt and dev.txt, in versions tested together, and\n"
     "# triton, which torch's CPU build does not bring. Edit a version here and run `make lock` for the hashes.\n",
     "kernels": "# What SGLang calls on NVIDIA GPUs besides engines.txt, as it and flashinfer declare it; never run by\n"
-    "# us. Edit a version here and run `make lock` for the hashes.\n",
+    "# us. SGLang names cuda-tile 1.6.0rc5, of which the index has no wheel but a script that fetches one elsewhere.\n"
+    "# Edit a version here and run `make lock` for the hashes.\n",
+    "compiler": "# nvcc and headers for the kernels that SGLang compiles at first use, of the CUDA that torch's build\n"
+    "# for GPUs pins in runtime.txt. Edit a version here and run `make lock` for the hashes.\n",
 }  # fmt: skip
+PYTHONS = ("3.11", "3.12", "3.13")
 PLATFORMS = ("x86_64-manylinux_2_28", "aarch64-manylinux_2_28", "aarch64-apple-darwin")
+ENGINE_PLATFORMS = ("x86_64-manylinux_2_34", "aarch64-manylinux_2_34")  # SGLang's wheels want such a glibc
 SOURCE_ONLY = "antlr4-python3-runtime"  # the one distribution of the lock that has no wheel
+HASH = re.compile(r"--hash=(sha256:[0-9a-f]{64})")
 NETWORK_WORDS = ("error sending request", "failed to fetch", "timed out", "dns error", "client error (connect)")
 
 
@@ -88,14 +96,15 @@ def resolve(preferred: str) -> dict[str, str]:
 
 
 def pins_by_hand(part: str) -> str:
-    """The versions of a part with the hashes that the index has for them."""
-    present = (LOCK / f"{part}.txt").read_text(encoding="utf-8")
-    wanted = [what(pin) for pin in parse_pins(present).values()]
+    """The versions of a part with the hashes that the index has for them.
+
+    uv is not shown the hashes that stand there: it would believe them, those of another version too.
+    """
+    wanted = [what(pin) for pin in read_pins(part).values()]
     with tempfile.TemporaryDirectory() as folder:
         asked, output = Path(folder) / "asked.txt", Path(folder) / "pins.txt"
         asked.write_text("\n".join(wanted), encoding="utf-8")
-        output.write_text(present, encoding="utf-8")
-        how = ("--no-deps", "--universal", "--python-version", "3.11", "--generate-hashes", "--no-header")
+        how = ("--no-deps", "--universal", "--python-version", PYTHONS[0], "--generate-hashes", "--no-header")
         uv("compile", str(asked), *how, "--no-annotate", "--output-file", str(output))
         return output.read_text(encoding="utf-8")
 
@@ -110,7 +119,7 @@ def compile_pins(preferred: str, *extras: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "pins.txt"
         output.write_text(preferred, encoding="utf-8")
-        wanted = ("setup.cfg", *extras, "--universal", "--python-version", "3.11", "--generate-hashes")
+        wanted = ("setup.cfg", *extras, "--universal", "--python-version", PYTHONS[0], "--generate-hashes")
         uv("compile", *wanted, "--no-header", "--output-file", str(output))
         return output.read_text(encoding="utf-8")
 
@@ -134,13 +143,16 @@ def check() -> None:
     """Exits 1 unless a new resolution comes to the same pins and every platform has a file for each of them."""
     differences = compare(resolve(present_lock()))
     for part in BY_HAND:
-        if pins_by_hand(part) not in (LOCK / f"{part}.txt").read_text(encoding="utf-8"):
-            differences.append(f"{part}.txt: the index has other hashes")
+        differences += unknown_hashes(part, parse_pins(pins_by_hand(part)))
     if differences:
         sys.exit("\n".join(["lock: not what setup.cfg and the index ask for; run make lock", *differences]))
-    for platform in PLATFORMS:
-        dry_run(platform)
-    print(f"lock: what setup.cfg and the index ask for; files for {', '.join(PLATFORMS)}")
+    for python in PYTHONS:
+        for platform in PLATFORMS:
+            dry_run(TITLES, python, platform, "--no-binary", SOURCE_ONLY)
+        for platform in ENGINE_PLATFORMS:
+            dry_run(BY_HAND, python, platform, "--no-deps")
+    where = ", ".join(dict.fromkeys([*PLATFORMS, *ENGINE_PLATFORMS]))
+    print(f"lock: what setup.cfg and the index ask for; files for Python {', '.join(PYTHONS)} on {where}")
 
 
 def compare(fresh: dict[str, str]) -> list[str]:
@@ -154,23 +166,25 @@ def compare(fresh: dict[str, str]) -> list[str]:
     return lines
 
 
-def dry_run(platform: str) -> None:
-    """UvError where a pin has no file for `platform`, or a file requires what is not pinned."""
+def unknown_hashes(part: str, offered: Mapping[str, str]) -> list[str]:
+    """A line for each pin of a part with a hash that the index does not have; it may have got more files since."""
+    lines = []
+    for name, pin in read_pins(part).items():
+        if not set(HASH.findall(pin)) <= set(HASH.findall(offered[name])):
+            lines.append(f"{part}.txt: {what(pin)} has hashes of other files than the index has")
+    return lines
+
+
+def dry_run(parts: Iterable[str], python: str, platform: str, *how: str) -> None:
+    """UvError where a pin of `parts` has no file for this Python on this platform.
+
+    Unless `how` has --no-deps, also where a file requires what is not pinned.
+    """
+    pinned = [word for part in parts for word in ("-r", str(LOCK / f"{part}.txt"))]
+    wheels = ("--require-hashes", "--only-binary", ":all:", *how)
     with tempfile.TemporaryDirectory() as empty:
-        parts = [word for part in TITLES for word in ("-r", str(LOCK / f"{part}.txt"))]
-        wheels = ("--require-hashes", "--only-binary", ":all:", "--no-binary", SOURCE_ONLY)
-        uv(
-            "install",
-            "--dry-run",
-            "--target",
-            empty,
-            "--python-version",
-            "3.11",
-            "--python-platform",
-            platform,
-            *wheels,
-            *parts,
-        )
+        target = ("--target", empty, "--python-version", python, "--python-platform", platform)
+        uv("install", "--dry-run", *target, *wheels, *pinned)
 
 
 if __name__ == "__main__":

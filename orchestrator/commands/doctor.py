@@ -18,8 +18,9 @@ from orchestrator.config import Experiment, Model, Setup
 from orchestrator.cores import cores_here
 from orchestrator.data.benchmarks import load_benchmark
 from orchestrator.engines import memory
-from orchestrator.engines.catalog import require_all
+from orchestrator.engines.catalog import ENGINES, require_all
 from orchestrator.engines.memory import GIB, needs_gpu
+from orchestrator.engines.sglang import toolchain
 from orchestrator.grading.grader import Grader
 from orchestrator.models import checkpoints, making
 from orchestrator.planning.numbers import counted
@@ -57,6 +58,8 @@ def examine(study: Study | None, as_json: bool) -> int:
         checks.append(("placement", lambda: _placement(experiment)))
         for name, setup in experiment.setups.items():
             checks.append((f"{name} engine", partial(_engine, name, setup)))
+            if ENGINES[setup.engine.sampler].compiles and _has_gpu():
+                checks.append((f"{name} compilers", partial(_compilers, name)))
             if needs_gpu(setup):
                 checks.append((f"{name} GPU memory", partial(_gpu_memory, name, setup, experiment)))
             checks += _setup_checks(name, setup, experiment, runs)
@@ -166,6 +169,22 @@ def _placement(experiment: Experiment) -> Finding:
 def _engine(name: str, setup: Setup) -> Finding:
     require_all(setup.engine)
     return Finding(f"{name} engine", "ok", f"{setup.engine.sampler} samples, {setup.engine.trainer} trains")
+
+
+def _has_gpu() -> bool:
+    """Whether a GPU or a driver for one is here; torch's build for CPUs sees none."""
+    import torch
+
+    return torch.cuda.is_available() or toolchain.DRIVER.exists()
+
+
+def _compilers(name: str) -> Finding:
+    """An engine that compiles kernels at first use would stop there, minutes after its start."""
+    lacking = toolchain.missing(os.environ)
+    if lacking:
+        return Finding(f"{name} compilers", "fail", "\n".join(["an engine on a GPU would lack", *lacking]))
+    home, kernels = toolchain.toolkit(os.environ), toolchain.kernel_cache(os.environ)
+    return Finding(f"{name} compilers", "ok", f"nvcc of {home}; compiled kernels are kept in {kernels}")
 
 
 def _gpu_memory(name: str, setup: Setup, experiment: Experiment) -> Finding:

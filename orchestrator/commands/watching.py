@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import sys
 import threading
@@ -158,10 +157,11 @@ def building(console: Console) -> Iterator[Callable[[str, dict[str, float]], Non
         yield report
 
 
-class LastingOutput(io.TextIOBase):
+class LastingOutput:
     """Standard output that outlives its reader: once a pipe is closed, what is written goes nowhere.
 
-    A sweep of days must not die because `head` has seen enough.
+    A sweep of days must not die because `head` has seen enough. Not an `io.TextIOBase`, whose finalizer would flush a
+    stream that belongs to others and may be closed by then.
     """
 
     def __init__(self, stream: TextIO, on_end: Callable[[], None]):
@@ -186,7 +186,7 @@ class LastingOutput(io.TextIOBase):
         return self._stream.fileno()
 
     @property
-    def encoding(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def encoding(self) -> str:
         return self._stream.encoding
 
     def _leave(self, written: int) -> int:

@@ -29,7 +29,10 @@ class EngineInfo:
     any batch, gives the same bytes; otherwise samples of the same law. `module` has a function `open_engine(job)`.
     `packages` are those that it imports and that the default install lacks; without them it is planned with alone. The
     roles that `spread` can use several GPUs at once: a sampler shares out each layer by heads, scorer and trainer shard
-    parameters; the others use one device.
+    parameters; the others use one device. A sampler that is `pooled` keeps one KV cache of a fixed number of tokens, in
+    processes of its own; the others make caches for each batch.
+    One that `compiles` builds kernels for GPUs when it first needs them, with
+    what `engines.sglang.toolchain` looks for.
     """
 
     roles: frozenset[Role]
@@ -37,7 +40,9 @@ class EngineInfo:
     keyed: bool
     module: str
     packages: tuple[str, ...] = ()
+    pooled: bool = False
     spread: frozenset[Role] = frozenset()
+    compiles: bool = False
 
 
 ENGINES: Mapping[str, EngineInfo] = MappingProxyType(
@@ -54,7 +59,9 @@ ENGINES: Mapping[str, EngineInfo] = MappingProxyType(
             keyed=False,
             module="orchestrator.engines.sglang.blending",
             packages=("sglang",),
+            pooled=True,
             spread=frozenset({"sampler"}),
+            compiles=True,
         ),
         "verl": EngineInfo(
             roles=frozenset({"scorer", "trainer"}),

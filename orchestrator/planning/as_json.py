@@ -8,9 +8,9 @@ from dataclasses import asdict
 from typing import Any
 
 from orchestrator.config import Setup
-from orchestrator.engines.memory import Memory
 from orchestrator.planning.evaluation_cost import EvaluationCost
 from orchestrator.planning.layouts import Layouts, layouts_of
+from orchestrator.planning.memory import Memory
 from orchestrator.planning.plan import Done, Plan, PlannedUnit, Resources
 from orchestrator.planning.ranges import Range
 from orchestrator.planning.totals import (

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from orchestrator.engines.memory import WORKSPACE_GIB, memory
+from orchestrator.engines.budget import CONTEXT_GIB, MARGIN_SHARE
 from orchestrator.planning.costs import BLENDED, PLAIN, SetupCosts
 from orchestrator.planning.lengths import ENDLESS, FINISHED, PROMPT_TOKENS
+from orchestrator.planning.memory import memory
 from orchestrator.planning.ranges import Range
 from orchestrator.planning.rates import ALL_REDUCE_US, LAUNCH_LAYERS, RATES, SHARDED, Gpu, trainer_rates
 
@@ -60,7 +61,8 @@ def _gpu(gpu: Gpu) -> list[Assumption]:
         Assumption.of("memory bandwidth", "TB/s", gpu.bytes_per_s / 1e12, gpu.title),
         Assumption.of("peak arithmetic", "TFLOP/s", gpu.flops / 1e12, f"{gpu.title}, dense bfloat16"),
         Assumption.of("GPU memory", "GiB", gpu.gib, "for sequences at once"),
-        Assumption.of("workspace", "GiB", WORKSPACE_GIB, "CUDA, a layer's cache copy, vocabulary rows"),
+        Assumption.of("CUDA context", "GiB", CONTEXT_GIB, "of each process, with cuBLAS workspaces"),
+        Assumption.of("margin", "of the GPU", MARGIN_SHARE, "memory in pieces that allocators cannot use"),
     ]
 
 

@@ -2,7 +2,8 @@
 
 For n responses that are decoded together, with the `Lengths` of `planning.lengths` and the `Rates` of `planning.rates`:
 
-    rows             static batches: `memory.decode_batch`; continuous ones: free memory ÷ (KV of a token × context)
+    rows             `engines.budget`: static batches of full length; continuous ones: tokens of the pool ÷ context, at
+                     most the requests that run at once
     decode steps D   static: ⌈n ÷ rows⌉ × longest response of a batch; continuous: n × tokens ÷ rows
     decoding         max(D × kernel launches of a step, (D × weights + KV of a token × n × reads) ÷ bandwidth)
     blending         student's decoding + passes a token × teacher's decoding; the teacher's scores come with it
@@ -15,7 +16,7 @@ A role on G GPUs has G times their bandwidth and arithmetic. Decoding then waits
 still work one after the other: GPU-hours are all GPUs of the trial × its time. An evaluator has one GPU at most.
 
 What finished run directories measured of the same engine replaces the rates, phase by phase. These are lower bounds:
-prefill, sampling and loading are not counted. Memory is `orchestrator.engines.memory`.
+prefill, sampling and loading are not counted. Memory is `orchestrator.engines.budget`.
 """
 
 from __future__ import annotations
@@ -26,20 +27,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from orchestrator.config import Placement, RoleName, Runtime, Setup
+from orchestrator.engines.budget import Situation, budget
 from orchestrator.engines.catalog import sampler_of
-from orchestrator.engines.memory import (
-    GIB,
-    ONE_GPU,
-    Decoder,
-    Gpus,
-    check_roles,
-    decode_batch,
-    decoder,
-    resident_gib,
-    sequences_per_step,
-    sequences_that_fit,
-    too_small,
-)
+from orchestrator.engines.memory import ONE_GPU, Decoder, Gpus, decoder, sequences_per_step
 from orchestrator.planning.evaluation_cost import evaluation_generations
 from orchestrator.planning.lengths import LAWS, PROMPT_TOKENS, Lengths
 from orchestrator.planning.ranges import SCENARIOS, Range, Scenario
@@ -61,6 +51,7 @@ TRAINING_PHASES = (ROLLOUT, SCORE, LEARN, OTHER)
 PHASES = (*TRAINING_PHASES, EVALUATE)
 BLENDED, PLAIN, SUPERVISED = "blended step", "plain step", "supervised step"
 TRAINING_LENGTHS = "training"  # where lengths go by benchmark, the key of training responses
+DECODING: Mapping[str, Situation] = {BLENDED: "blending", PLAIN: "decoding", SUPERVISED: "answering"}
 ROLES_DECODING = {BLENDED: ("student", "teacher"), PLAIN: ("student",), SUPERVISED: ("teacher",)}
 
 
@@ -171,11 +162,10 @@ class SetupCosts:
         if sampling != self.engine:  # this one cannot blend: another one does for as long as it takes
             return replace(self, engine=sampling)._rollout_seconds(kind, responses, lengths, scenario)
         rates, roles = RATES[self.engine], ROLES_DECODING[kind]
-        # The supervised stage's teacher decodes in the batches of blending, whose memory the trial has set aside.
         on = self._gpus("teacher" if kind == SUPERVISED else "rollout")
         if self.runtime.rollout_batch is None:
-            check_roles(self.setup, self.gpu.gib, self.runtime.placement)
-        rows = self.rows(lengths, blending="teacher" in roles, on=on)
+            self._check_other_roles()
+        rows = self.rows(lengths, DECODING[kind], on)
         seconds = 0.0
         for role in roles:
             passes = rates.teacher_passes.at(scenario) if kind == BLENDED and role == "teacher" else 1.0
@@ -187,21 +177,21 @@ class SetupCosts:
     def _planned_response(self, benchmark: str, scenario: Scenario) -> float:
         responses = evaluation_generations(self.setup)[benchmark]
         lengths = self.evaluation_lengths(benchmark, scenario)
-        rows = self.rows(lengths, blending=False, trains=False)
+        rows = self.rows(lengths, "evaluating")
         bandwidth = RATES[self.engine].evaluating.at(scenario) * self.gpu.bytes_per_s
         return self.decode_seconds(self.student, responses, rows, lengths, bandwidth, scenario) / responses
 
-    def rows(self, lengths: Lengths, blending: bool, trains: bool = True, on: Gpus = ONE_GPU) -> int:
+    def rows(self, lengths: Lengths, situation: Situation, on: Gpus = ONE_GPU) -> int:
         """How many responses are decoded at once. Raises UserError if not even one of full length fits."""
-        rates = RATES[self.engine]
-        if not rates.continuous or self.runtime.rollout_batch is not None:
-            return decode_batch(self.setup, self.runtime, self.gpu.gib, blending, lengths.limit, trains, on)
-        if sequences_that_fit(self.setup, self.gpu.gib, blending, lengths.limit, trains, on) == 0:
-            raise too_small(self.setup, self.gpu.gib, blending, lengths.limit, trains, on)
-        models = (self.student, self.teacher) if blending else (self.student,)
-        cache_of_token = sum(model.kv_bytes for model in models) / GIB
-        free = on.count * (self.gpu.gib - resident_gib(self.setup, trains, on, blending))
-        return math.floor(free / (cache_of_token * lengths.context))
+        granted = budget(self.setup, self.runtime, self.gpu.gib, situation, on, lengths.limit)
+        if not RATES[self.engine].continuous:
+            return granted.requests
+        return min(granted.requests, max(1, int(granted.kv_tokens / lengths.context)))
+
+    def _check_other_roles(self) -> None:
+        """Raise UserError if teacher or learner find no room on their GPUs."""
+        for situation, role in (("scoring", "teacher"), ("learning", "learner")):
+            budget(self.setup, self.runtime, self.gpu.gib, situation, self._gpus(role))
 
     def decode_seconds(
         self,

@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 
 from orchestrator.config import Placement, RoleGpus, Setup
 from orchestrator.engines import catalog
-from orchestrator.engines.memory import Gpus, Memory, memory
+from orchestrator.engines.memory import Gpus
 from orchestrator.errors import UserError
 from orchestrator.experiment.methods import needs_teacher
 from orchestrator.experiment.units import Unit
 from orchestrator.planning.costs import OTHER, SetupCosts
+from orchestrator.planning.memory import Memory, memory
 from orchestrator.planning.plan import Plan, training_seconds
 from orchestrator.planning.ranges import Range
 from orchestrator.planning.rates import GPUS

@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from orchestrator.config import Experiment
-from orchestrator.engines.memory import Memory, memory, sequences_per_step
+from orchestrator.engines.memory import sequences_per_step
 from orchestrator.experiment.units import Unit, expand
 from orchestrator.planning.assumptions import Assumption, assumptions
 from orchestrator.planning.costs import BLENDED, OTHER, PHASES, PLAIN, SUPERVISED, SetupCosts
 from orchestrator.planning.evaluation_cost import checkpoints_evaluated, evaluation_generations
 from orchestrator.planning.measured import Measured
+from orchestrator.planning.memory import Memory, memory
 from orchestrator.planning.ranges import NOTHING, Range
 from orchestrator.planning.rates import DEFAULT_GPU, GPUS, Gpu
 from orchestrator.planning.steps import steps_left, teacher_online_steps

@@ -12,7 +12,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from orchestrator.config import Experiment
-from orchestrator.engines.memory import Memory
 from orchestrator.experiment.kinds import KIND_NAMES, Kind
 from orchestrator.experiment.methods import method_label
 from orchestrator.planning.as_json import GPUS_OF_A_NODE, totals
@@ -20,6 +19,7 @@ from orchestrator.planning.assumptions import Assumption
 from orchestrator.planning.costs import PHASES
 from orchestrator.planning.cpu_time import CpuTime
 from orchestrator.planning.layouts import LaidOut, Layouts
+from orchestrator.planning.memory import Memory
 from orchestrator.planning.numbers import (
     clock_time,
     counted,
@@ -205,8 +205,9 @@ def _memory_table(memories: dict[str, Memory], gpu_gib: float, apart: bool) -> T
         "sequences decoded at once, evaluation": "sequences_decoded_evaluation",
         "generation W_S + n·KV_S": "generation_vanilla",
         "generation W_S + W_Q + n·(KV_S + KV_Q)": "generation_blending",
-        "scoring: teacher, workspace" if apart else "scoring: both models, workspace": "scoring",
-        "learning: learner, workspace" if apart else "learning: both models, learner, workspace": "learning",
+        "scoring": "scoring",
+        "learning": "learning",
+        "tokens of a micro-batch of learning": "learning_tokens",
         "peak, student alone": "peak_vanilla",
         "peak, blending": "peak_blending",
         f"sequences that fit in {gpu_gib:g} GiB, student alone": "sequences_at_once_vanilla",
@@ -221,7 +222,7 @@ def _memory_table(memories: dict[str, Memory], gpu_gib: float, apart: bool) -> T
 
 def _memory_notes(memories: dict[str, Memory], gpu_gib: float) -> list[str]:
     """What the table leaves out, and a warning where a batch of full length may not fit."""
-    notes = ["[dim]Not counted: activations of scoring and learning, which hold no cache (micro_batch_tokens).[/]"]
+    notes = []
     surely = min(min(m.sequences_at_once_vanilla, m.sequences_at_once_blending) for m in memories.values())
     decoded = max(m.sequences_decoded_vanilla for m in memories.values())
     # A configured batch may be larger than what surely fits; a derived one never is.

@@ -26,7 +26,10 @@ DEVICE = "cuda"
 aten = torch.ops.aten
 # NaNs are no answer to go on with, and transformers asks whether a mask is all true only to leave it out.
 ANSWERED_FALSE = ("_check", "_ignore_causal_mask_sdpa", "_can_skip_causal_mask_xpu", "find_packed_sequence_indices")
-COLLECT_EVERY = 500  # operations: autograd's graph of fake tensors holds cycles, real tensors are freed by count
+# Autograd's graph of fake tensors holds cycles; real tensors are freed by count. So garbage is collected before a peak
+# that is this much higher than the last one counts.
+COLLECT_BYTES = 2**27
+LARGE = 2**24  # elements
 
 
 class Ledger(TorchDispatchMode):
@@ -39,6 +42,7 @@ class Ledger(TorchDispatchMode):
         self.peak_at = ""
         self.reads: collections.Counter[str] = collections.Counter()  # of the host, by the function that waits
         self.operations = 0
+        self._collected = 0  # bytes at the last collection of garbage, or the peak if that is more
         self._storages: set[int] = set()
 
     @property
@@ -52,11 +56,15 @@ class Ledger(TorchDispatchMode):
     def start(self) -> None:
         """Forget peak, reads and operations: a new part begins."""
         gc.collect()
+        gc.freeze()  # what is there already need not be looked at again
         self.peak, self.peak_at, self.operations = self.live, "", 0
+        self._collected = self.live
         self.reads.clear()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func.namespace == "prim":  # questions such as where a tensor is
+            return func(*args, **kwargs)
         if _on_host(args, kwargs):
             with _disable_current_modes():
                 return func(*args, **kwargs)
@@ -71,15 +79,19 @@ class Ledger(TorchDispatchMode):
         elif func is aten._to_copy.default and not isinstance(args[0], FakeTensor):
             # A real tensor goes to the device: nothing but its shape does.
             out = torch.empty(args[0].shape, dtype=kwargs.get("dtype") or args[0].dtype, device=kwargs["device"])
+        elif func is aten._to_copy.default and _is_cpu(kwargs.get("device")) and args[0].device.type == DEVICE:
+            if not kwargs.get("non_blocking"):
+                self._read("copy")
+            return _on_its_way(args[0], kwargs.get("dtype") or args[0].dtype)
         else:
-            self._note_copy(func, args, kwargs)
             out = func(*args, **kwargs)
         self.operations += 1
-        if self.operations % COLLECT_EVERY == 0:
-            gc.collect()
         for leaf in tree_leaves(out):
             if isinstance(leaf, Tensor):
                 self._add(leaf)
+        if self.live > self._collected + COLLECT_BYTES:
+            gc.collect()
+            self._collected = max(self.live, self.peak)
         if self.live > self.peak:
             self.peak, self.peak_at = self.live, f"{func} in {_where()}"
         return out
@@ -90,17 +102,6 @@ class Ledger(TorchDispatchMode):
         if tensor.dtype is torch.bool:
             return not any(name in place for name in ANSWERED_FALSE)
         return 1.0 if tensor.is_floating_point() else 1
-
-    def _note_copy(self, func: Any, args: Any, kwargs: Any) -> None:
-        if func is aten._to_copy.default:
-            source, target = args[0], kwargs.get("device")
-        elif func is aten.copy_.default:
-            source, target = args[1], args[0].device
-        else:
-            return
-        waits = not (kwargs.get("non_blocking") or (len(args) > 2 and args[2]))
-        if target is not None and torch.device(target).type == "cpu" and source.device.type == DEVICE and waits:
-            self._read("copy")
 
     def _read(self, kind: str) -> str:
         place = _where()
@@ -128,8 +129,18 @@ def _on_host(args: Any, kwargs: Any) -> bool:
     """Whether an operation works on the host's own tensors alone: these are real."""
     if any(isinstance(leaf, FakeTensor) for leaf in tree_leaves((args, kwargs))):
         return False
-    device = kwargs.get("device")
-    return device is None or torch.device(device).type == "cpu"
+    return kwargs.get("device") is None or _is_cpu(kwargs["device"])
+
+
+def _is_cpu(device: Any) -> bool:
+    return device is not None and torch.device(device).type == "cpu"
+
+
+def _on_its_way(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """A real tensor of the host in place of a copy: zeros, or pages that are never touched where it is large."""
+    make = torch.zeros if tensor.numel() < LARGE else torch.empty
+    with _disable_current_modes():
+        return make(tensor.shape, dtype=dtype)
 
 
 def _is_mask(index: Any) -> bool:

@@ -43,8 +43,17 @@ def install() -> None:
     cuda.current_device = lambda: 0
     cuda.get_device_capability = lambda *_: (9, 0)
     cuda.synchronize = cuda.empty_cache = lambda *_: None
+    cuda.Event = _Event
     _make_on_the_host_first()
     torch.nn.functional.scaled_dot_product_attention = _attention
+
+
+class _Event:
+    """A point in the device's work, which is always done."""
+
+    def record(self, *_: Any) -> None: ...
+
+    def synchronize(self) -> None: ...
 
 
 def _guard(version: str) -> Path:

@@ -19,11 +19,18 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from orchestrator.config import Model, Setup
 from orchestrator.engines.interface import Owner
+from orchestrator.engines.sglang import private
+from orchestrator.engines.sglang.blending_rows import Order
+from orchestrator.engines.sglang.calls import Draw
+from orchestrator.engines.sglang.verdict import Drafts, Randomness, sampled, uniforms_of, verdict
 from orchestrator.engines.torch.attention import attention_for
 from orchestrator.engines.torch.causal import CausalModel
+from orchestrator.engines.torch.decoding import Decoding, _Batch
+from orchestrator.engines.torch.scoring import score
+from orchestrator.engines.torch.stream import Stream
 from orchestrator.engines.torch.trainer import TorchTrainer
-from orchestrator.policy.randomness import SequenceKey
-from orchestrator.policy.spec import Objective
+from orchestrator.policy.randomness import Role, SequenceKey
+from orchestrator.policy.spec import Behavior, Objective
 from orchestrator.policy.vocabulary import TokenSpace
 from orchestrator.rollouts import Request, Rollouts, TeacherScores
 from tests.rehearsal.ledger import DEVICE, GIB, Ledger
@@ -84,8 +91,7 @@ def model_of(model: Model, setup: Setup, owner: Owner, dtype: torch.dtype) -> Ca
         empty: Any = Qwen3ForCausalLM(config)
     opened = empty.to(dtype).to_empty(device=DEVICE).eval()
     opened.tie_weights()
-    vocabulary = setup.vocabulary
-    return CausalModel(opened, TokenSpace(vocabulary.valid, setup.student.eos, setup.teacher.eos), owner)
+    return CausalModel(opened, _space(setup), owner)
 
 
 def full_rollouts(setup: Setup, rows: int, length: int) -> Rollouts:
@@ -130,4 +136,87 @@ def learning(setup: Setup, tokens: int, rows: int, length: int, objective: str =
         return measured
 
 
-__all__ = ["DEVICE", "GIB", "Measured", "learning", "measuring", "model_of", "pretended"]
+def scoring(setup: Setup, tokens: int, rows: int, length: int) -> Measured:
+    """The teacher's statistics of finished rollouts."""
+    with pretended() as ledger:
+        teacher = model_of(setup.teacher, setup, "teacher", torch.bfloat16)
+        rollouts = full_rollouts(setup, rows, length)
+        with measuring(ledger) as measured:
+            score(teacher, rollouts, tokens)
+        return measured
+
+
+def decoding(setup: Setup, rows: int, length: int, behavior: Behavior, drafted: int = 1) -> Measured:
+    """One round of the torch engine, its last: B = `rows` sequences whose caches have `length` slots each.
+
+    Before it, the models are there.
+    """
+    with pretended() as ledger, torch.no_grad():
+        student = model_of(setup.student, setup, "student", torch.bfloat16)
+        teacher = None
+        if behavior.needs_teacher:
+            teacher = model_of(setup.teacher, setup, "teacher", torch.bfloat16)
+        prompt = setup.training.max_prompt_tokens
+        asked = [Request((5,) * prompt, SequenceKey(0, 0, 0, row, 0)) for row in range(rows)]
+        decoding = Decoding(length - prompt, setup.training.top_k, drafted)
+        with measuring(ledger) as measured:
+            batch = _Batch(student, teacher, asked, decoding)
+            for stream in (batch._student, batch._teacher):
+                if stream is not None:
+                    _fill(stream, length - drafted)
+            round_of = batch.blended_round if behavior.needs_teacher else batch.student_round
+            batch.advance(round_of(behavior))
+        return measured
+
+
+def _fill(stream: Stream, slots: int) -> None:
+    """Let a stream have so many slots in use, as after that many tokens."""
+    fresh = stream._live.new_ones(stream._live.shape[0], slots)
+    for layer in stream._cache._slots:
+        layer._use(slots)
+    stream._live = fresh
+
+
+def sampler(setup: Setup, requests: int) -> Measured:
+    """SGLang's sampler on a batch of the student's logits, which SGLang gives as a float32 copy of bfloat16."""
+    with pretended() as ledger, torch.no_grad():
+        private._space[:] = [(_space(setup), "student")]
+        with measuring(ledger) as measured:
+            raw = torch.empty(requests, setup.vocabulary.size, dtype=torch.bfloat16, device=DEVICE)
+            logits = raw.float()
+            draw = Draw(seed=1, prompt=5, support=setup.training.top_k).as_parameters()
+            positions = torch.zeros(requests, dtype=torch.long, device=DEVICE)
+            private.draw_tokens(logits, [draw] * requests, positions)
+        return measured
+
+
+def judging(setup: Setup, requests: int, drafted: int, behavior: Behavior) -> Measured:
+    """A round of the blending engine after the passes of both models: the student's distributions and the verdict."""
+    size, hidden = setup.vocabulary.size, setup.teacher.shape.hidden
+    space = _space(setup)
+    key = SequenceKey(0, 0, 0, 0, 0)
+    order = Order(behavior, key, space, setup.training.max_response_tokens, setup.training.top_k, drafted)
+    with pretended() as ledger, torch.no_grad():
+        device = torch.device(DEVICE)
+        with measuring(ledger) as measured:
+            tables = [uniforms_of(order, device) for _ in range(requests)]
+            draws = Randomness().draws(tables, [0] * requests, drafted)
+            log_p = torch.empty(requests, drafted, size, device=device)
+            for step in range(drafted):
+                raw = torch.empty(requests, size, dtype=torch.bfloat16, device=device)
+                log_p[:, step] = space.student_log_prob(raw.float())
+                tokens = sampled(log_p[:, step], draws[:, Role.DRAFT, step], None)
+            states = torch.empty(requests, drafted, hidden, dtype=torch.bfloat16, device=device)
+            head = torch.empty(0, dtype=torch.bfloat16, device=device)
+
+            def log_q(part: torch.Tensor) -> torch.Tensor:
+                read = head.new_empty(len(states[part]), drafted, size)
+                return space.teacher_log_prob(read.float())
+
+            proposed = tokens[:, None].expand(-1, drafted).contiguous()
+            verdict([order] * requests, Drafts(proposed, log_p, log_q, draws, None))
+        return measured
+
+
+def _space(setup: Setup) -> TokenSpace:
+    return TokenSpace(setup.vocabulary.valid, setup.student.eos, setup.teacher.eos)

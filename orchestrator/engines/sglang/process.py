@@ -25,7 +25,11 @@ from torch import Tensor
 
 import orchestrator
 from orchestrator.engines.interface import WeightsRef
+<<<<<<< HEAD
 from orchestrator.engines.sglang import attention
+=======
+from orchestrator.engines.sglang import toolchain
+>>>>>>> install
 from orchestrator.engines.sglang.calls import Answer, Failed, Generate, Load, Settings, Sign
 from orchestrator.errors import EngineLost
 from orchestrator.records import pulse
@@ -71,9 +75,8 @@ class EngineProcess:
         root = str(Path(orchestrator.__file__).parent.parent)
         paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "HF_HUB_OFFLINE": "1"}
-        if not self._settings.gpu:
-            environment |= {"OMP_NUM_THREADS": "1"}
         settings = self._settings
+        environment |= toolchain.environment(os.environ) if settings.gpu else {"OMP_NUM_THREADS": "1"}
         environment |= attention.environment(settings.attention, settings.dtype, settings.gpu)
         with there:
             self._process = subprocess.Popen(

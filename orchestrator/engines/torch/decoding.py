@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from orchestrator.engines.budget import slots_of
 from orchestrator.engines.torch.causal import CausalModel
 from orchestrator.engines.torch.record import Record
 from orchestrator.engines.torch.rounds import Round, judge, kept_of
@@ -60,8 +61,12 @@ class _Batch:
         roles = Role if teacher is not None else (Role.DRAFT,)  # the student alone draws and is never judged
         self._draws = {role: uniforms(keys, role, decoding.max_tokens).to(device) for role in roles}
         self._sampler = student.owner  # the teacher, where it answers prompts itself
-        self._student = Stream(student, prompts)
-        self._teacher = Stream(teacher, prompts) if teacher is not None else None
+        slots = None
+        if device.type == "cuda":  # where memory is granted for sequences of full length, buffers need not grow
+            drafted = decoding.draft_length if teacher is not None else 1
+            slots = slots_of(max(map(len, prompts)) + decoding.max_tokens, drafted)
+        self._student = Stream(student, prompts, slots)
+        self._teacher = Stream(teacher, prompts, slots) if teacher is not None else None
         self._pending = torch.tensor([prompt[-1] for prompt in prompts], device=device)
         self.rows = torch.arange(len(requests), device=device)
         self.record = Record(len(requests), decoding.max_tokens, device)

@@ -21,6 +21,7 @@ class SlotLayer(DynamicLayer):
         super().__init__()
         self._buffers: list[Tensor] = []
         self._width = 0
+        self._reserved = 0  # slots that are made room for at once
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
@@ -57,9 +58,18 @@ class SlotLayer(DynamicLayer):
             buffer[:, :, : order.shape[1]] = moved
         self._use(order.shape[1])
 
+    def reserve(self, slots: int) -> None:
+        """Make room for so many slots now, so that the buffers never grow while they hold no more."""
+        self._reserved = slots
+        if self._buffers and self._buffers[0].shape[2] < slots:
+            self._grow((self._buffers[0], self._buffers[1]), self._width)
+            self._use(self._width)  # lets go of the old buffers
+
     def _grow(self, fresh: tuple[Tensor, Tensor], width: int) -> None:
-        """Make room for `width` slots and some more, so that few of the tokens that follow copy the buffers again."""
-        capacity = width + max(BLOCK, width // 4)
+        """Make room for `width` slots, and for what is reserved, or for some more: few of the tokens that follow then
+        copy the buffers again.
+        """
+        capacity = self._reserved if width <= self._reserved else width + max(BLOCK, width // 4)
         grown = [states.new_empty(*states.shape[:2], capacity, states.shape[3]) for states in fresh]
         for new, old in zip(grown, self._buffers, strict=False):  # the first time there are no old ones
             new[:, :, : self._width] = old[:, :, : self._width]
@@ -84,6 +94,11 @@ class SlotCache(Cache):
         """Keep `rows` (int64 indices), which may repeat."""
         for layer in self._slots:
             layer.keep(rows)
+
+    def reserve(self, slots: int) -> None:
+        """Make room for so many slots now, so that the buffers never grow while they hold no more."""
+        for layer in self._slots:
+            layer.reserve(slots)
 
     def reorder(self, order: Tensor) -> None:
         """Keep the slots `order` (B, n) of each row, in that order."""

@@ -19,10 +19,13 @@ DEAD_SHARE = 0.25  # of the slots; beyond it a compaction costs less than attend
 
 
 class Stream:
-    """One model's view of the batch. Positions are explicit, so masked slots do not shift what follows."""
+    """One model's view of the batch. Positions are explicit, so masked slots do not shift what follows.
 
-    def __init__(self, causal: CausalModel, prompts: list[tuple[int, ...]]):
-        self._causal = causal
+    With `slots` the cache has room for so many in each row from the beginning, and is compacted before it would grow.
+    """
+
+    def __init__(self, causal: CausalModel, prompts: list[tuple[int, ...]], slots: int | None = None):
+        self._causal, self._slots = causal, slots
         self._cache = SlotCache(causal.model.config)
         held = [prompt[:-1] for prompt in prompts]
         distinct = list(dict.fromkeys(held))
@@ -39,10 +42,14 @@ class Stream:
         # Samples of one prompt share its pass.
         rows = {tokens: row for row, tokens in enumerate(distinct)}
         self.keep(torch.tensor([rows[tokens] for tokens in held], device=causal.device))
+        if slots is not None:
+            self._cache.reserve(slots)
 
     def feed(self, tokens: Tensor) -> Tensor:
         """Append n tokens (B, n) to every row; log-probabilities (B, n, V) of what follows each of them."""
         rows, count = tokens.shape
+        if self._slots is not None and self._live.shape[1] + count > self._slots:
+            self._compact()
         start = self._live.sum(-1, keepdim=True)
         positions = start + torch.arange(count, device=tokens.device)
         self._live = torch.cat([self._live, self._live.new_ones(rows, count)], -1)

@@ -18,6 +18,7 @@ from orchestrator.config import Optimizer
 from orchestrator.engines.interface import WeightsRef
 from orchestrator.engines.torch.causal import CausalModel, log_probs_of, micro_batches, pack
 from orchestrator.engines.torch.offload import Offload
+from orchestrator.engines.torch.passes import Passes, checkpoint_activations
 from orchestrator.engines.torch.rollout_loss import Targets, summed_masses, summed_objective
 from orchestrator.policy.spec import Objective
 from orchestrator.records import pulse
@@ -42,7 +43,8 @@ class TorchTrainer:
     """A student in training for `steps` updates. Its weights are master weights in float32; `dtype` is that of the
     forward pass.
 
-    Where it `takes_turns` on its device, its state lies in the host's memory except while it computes.
+    Where it `takes_turns` on its device, its state lies in the host's memory except while it computes. `passes` are
+    those that suit the device, unless they are given.
     """
 
     def __init__(
@@ -53,9 +55,13 @@ class TorchTrainer:
         dtype: torch.dtype,
         steps: int,
         takes_turns: bool = False,
+        passes: Passes | None = None,
     ):
         self._student, self._config, self._steps = student, optimizer, steps
         self._micro_batch_tokens, self._dtype = micro_batch_tokens, dtype
+        passes = passes or Passes.on(student.device)
+        if passes.checkpointing:
+            checkpoint_activations(student.model)
         self._parameters = dict(student.model.named_parameters())
         self._adamw = torch.optim.AdamW(
             self._parameters.values(),

@@ -10,9 +10,11 @@ from pathlib import Path
 import torch
 
 from orchestrator.engines.interface import Job, Owner, Sampler, WeightsRef
+from orchestrator.engines.torch.causal import best_device
+from orchestrator.engines.torch.passes import Passes
 from orchestrator.engines.torch.trainer import learning_rate
 from orchestrator.engines.verl.batches import share_out
-from orchestrator.engines.verl.rank import Passes, Rank
+from orchestrator.engines.verl.rank import Rank
 from orchestrator.engines.verl.ranks import OneRank, Ranks, SeveralRanks
 from orchestrator.errors import UserError
 from orchestrator.policy.spec import Objective
@@ -25,7 +27,7 @@ class VerlEngine:
     """Trainer and scorer over the same ranks, which come up when the first of them is asked for."""
 
     def __init__(self, job: Job, passes: Passes | None = None, ranks: Ranks | None = None):
-        self._job, self._passes = job, passes or Passes.of_this_machine()
+        self._job, self._passes = job, passes or Passes.on(best_device())
         self._ranks = ranks
 
     def sampler(self, owner: Owner = "student") -> Sampler:

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from orchestrator.config import Optimizer
+from orchestrator.engines.torch.passes import checkpoint_activations
 
 Result = TypeVar("Result")
 Loss = Callable[[Any], tuple[Tensor, dict[str, float]]]  # of a micro-batch, and what is measured on the way
@@ -175,7 +176,7 @@ class ShardedModel(FSDPEngine):
         model.forward = types.MethodType(_forward, model)
         model.lm_head.forward = types.MethodType(_read_head, model.lm_head)
         if self.model_config.enable_gradient_checkpointing:
-            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            checkpoint_activations(model)
         return model
 
     def _build_optimizer(self, module: Any) -> Any:

@@ -18,11 +18,11 @@ import torch.distributed as dist
 from safetensors.torch import save as serialized
 from safetensors.torch import save_file
 from torch import Tensor
-from transformers.utils.import_utils import is_flash_attn_2_available
 
 from orchestrator.engines.interface import Job, Owner
 from orchestrator.engines.torch.attention import attention_for
 from orchestrator.engines.torch.causal import best_device
+from orchestrator.engines.torch.passes import Passes
 from orchestrator.engines.torch.rollout_loss import summed_masses, summed_objective
 from orchestrator.engines.torch.scoring import read_teacher
 from orchestrator.engines.torch.store import checked_model
@@ -37,24 +37,6 @@ if TYPE_CHECKING:
     from orchestrator.engines.verl.library import ShardedModel
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
-
-
-@dataclass(frozen=True)
-class Passes:
-    """How forward and backward passes are made; it changes time and memory, and results by rounding alone.
-
-    `packed` sequences stand one after the other in one row, without padding. `checkpointing` keeps the activations of
-    no more than one layer and computes the others again.
-    """
-
-    packed: bool
-    checkpointing: bool
-
-    @staticmethod
-    def of_this_machine() -> Passes:
-        """Packed where attention needs no mask for it; activations are kept on CPUs, where memory is plenty."""
-        on_gpu = torch.cuda.is_available()
-        return Passes(packed=on_gpu and is_flash_attn_2_available(), checkpointing=on_gpu)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from orchestrator.engines.interface import Limits
 from orchestrator.engines.torch.causal import CausalModel, load_model
 from orchestrator.engines.torch.decoding import Decoding, generate
 from orchestrator.engines.torch.engine import TorchEngine
+from orchestrator.engines.torch.passes import Passes
 from orchestrator.engines.torch.scoring import score
 from orchestrator.engines.torch.trainer import TorchTrainer, learning_rate
 from orchestrator.policy.spec import Behavior, Objective, Student, TrustRegion
@@ -124,10 +125,12 @@ def learner(
     optimizer: Optimizer = OPTIMIZER,
     tied: bool = True,
     dtype: torch.dtype | None = None,
+    passes: Passes | None = None,
 ) -> tuple[TorchTrainer, CausalModel]:
     """A learner of float64 weights, or of float32 weights with forward passes in `dtype`; and its student."""
     student = tiny.student(torch.float32 if dtype else torch.float64, tied)
-    return TorchTrainer(student, optimizer, micro_batch_tokens, dtype or torch.float32, STEPS), student
+    forward = dtype or torch.float32
+    return TorchTrainer(student, optimizer, micro_batch_tokens, forward, STEPS, passes=passes), student
 
 
 def weights_of(student: CausalModel) -> dict[str, Tensor]:
@@ -201,6 +204,32 @@ def test_micro_batches_change_nothing_in_float32(rollouts: Rollouts) -> None:
         engine.step(rollouts, rollouts.teacher, Objective("renormalized"), 0)
         results.append(weights_of(student))
     assert_close(results[0], results[1], 1e-6)
+
+
+@pytest.mark.parametrize("dtype", [None, torch.float32, torch.bfloat16])
+def test_layers_are_computed_again_on_gpus_and_to_the_same_bits(rollouts: Rollouts, dtype: torch.dtype | None) -> None:
+    results = []
+    for checkpointing in (False, True):
+        engine, student = learner(30, dtype=dtype, passes=Passes(packed=False, checkpointing=checkpointing))
+        calls = count_calls(student.model.model.layers[0])
+        reported = [engine.step(rollouts, rollouts.teacher, Objective("tail"), step) for step in range(2)]
+        results.append((reported, weights_of(student), len(calls)))
+    kept, again = results
+    assert again[2] == 2 * kept[2] > 0
+    assert again[0] == kept[0]
+    assert_close(again[1], kept[1], 0)
+    engine, student = learner(30, dtype=dtype)
+    calls = count_calls(student.model.model.layers[0])
+    engine.step(rollouts, rollouts.teacher, Objective("tail"), 0)
+    assert 2 * len(calls) == kept[2], "a CPU keeps what it has computed"
+    assert Passes.on(torch.device("cuda")).checkpointing
+
+
+def count_calls(module: torch.nn.Module) -> list[None]:
+    """One entry for each forward pass of a module from now on."""
+    calls: list[None] = []
+    module.register_forward_pre_hook(lambda *_: calls.append(None))
+    return calls
 
 
 def test_the_order_of_rows_changes_nothing(rollouts: Rollouts) -> None:

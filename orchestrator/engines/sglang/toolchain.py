@@ -1,0 +1,143 @@
+"""The compilers that SGLang calls on NVIDIA GPUs: where they are, and which of them are missing. No torch, no SGLang.
+
+SGLang compiles kernels when it first needs them, with nvcc and a C++ compiler, which ninja runs. Triton, which SGLang
+calls too, compiles C against Python's headers. All of them keep what they have built. How they look for these things
+was read in SGLang 0.5.20 (`sglang/kernels/jit/utils/compile/toolchain.py`, `sglang/srt/environ.py`), flashinfer 0.6.18
+(`flashinfer/jit/cpp_ext.py`) and triton 3.7.1 (`triton/runtime/build.py`): the first two take CUDA_HOME, and without it
+the folder above that of the first `nvcc` on PATH, even where that file only calls an nvcc elsewhere.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+CUDA = 13  # the release of the torch that `docker/lock/runtime.txt` pins for GPUs
+DRIVER = Path("/proc/driver/nvidia/version")  # there while NVIDIA's kernel module is loaded
+SYSTEM = Path("/usr/local")  # where NVIDIA's installers put `cuda` and `cuda-13.0`
+WHEEL, FOLDER = "nvidia-cuda-nvcc", "nvidia/cu13"  # the distribution with nvcc, and where its files lie
+COMPILE_S = 60.0  # for an empty file, on a machine that is busy with other things
+# The parts of a toolkit without which no kernel of SGLang is built.
+PARTS = (
+    "bin/nvcc",
+    "nvvm/bin/cicc",
+    "include/cuda.h",
+    "include/cuda_runtime.h",
+    "include/crt/host_config.h",
+    "include/cccl/cub/cub.cuh",
+    "lib64/libcudart.so",
+)
+
+
+def environment(environ: Mapping[str, str], system: Path = SYSTEM) -> dict[str, str]:
+    """The variables that an engine's process gets beside those of `environ`, so that it finds compilers and kernels.
+
+    Engines share one folder of kernels: SGLANG_CACHE_DIR, or the folder that SGLang takes without it. SGLang leads the
+    caches of Triton, Inductor and flashinfer there by itself, but not the cache of its own kernels. Without a usable
+    toolkit CUDA_HOME stays as it was.
+    """
+    cache = kernel_cache(environ)
+    found = {
+        "SGLANG_CACHE_DIR": str(cache),
+        "SGLANG_JIT_CACHE_DIR": environ.get("SGLANG_JIT_CACHE_DIR") or str(cache / "jit"),
+    }
+    folders = [str(Path(sys.executable).parent)]  # ninja comes as a wheel; its environment may not be on PATH
+    home = toolkit(environ, system)
+    if home is not None:
+        found["CUDA_HOME"] = str(home)
+        folders.insert(0, str(home / "bin"))
+    found["PATH"] = os.pathsep.join([*folders, environ.get("PATH", os.defpath)])
+    return found
+
+
+def kernel_cache(environ: Mapping[str, str]) -> Path:
+    """The folder for compiled kernels."""
+    return Path(environ.get("SGLANG_CACHE_DIR") or "~/.cache/sglang").expanduser()
+
+
+def toolkit(environ: Mapping[str, str], system: Path = SYSTEM) -> Path | None:
+    """The first whole toolkit of this CUDA: one that the environment names, the system's, or that of the wheels."""
+    for folder in _candidates(environ, system):
+        if defect(folder) is None:
+            return folder
+    return None
+
+
+def _candidates(environ: Mapping[str, str], system: Path) -> Iterator[Path]:
+    for name in ("CUDA_HOME", "CUDA_PATH"):
+        if environ.get(name):
+            yield Path(environ[name])
+    on_path = shutil.which("nvcc", path=environ.get("PATH", os.defpath))
+    if on_path is not None:
+        yield Path(on_path).resolve().parent.parent
+    yield from system.glob("cuda")
+    yield from sorted(system.glob(f"cuda-{CUDA}*"), reverse=True)
+    try:
+        yield Path(str(importlib.metadata.distribution(WHEEL).locate_file(FOLDER)))
+    except importlib.metadata.PackageNotFoundError:
+        return
+
+
+def defect(folder: Path) -> str | None:
+    """Why kernels cannot be built with the toolkit in `folder`; None for one that is whole. Nothing is run."""
+    for part in PARTS:
+        if not (folder / part).is_file():
+            return f"{folder} has no {part}"
+    if not os.access(folder / "bin" / "nvcc", os.X_OK):
+        return f"{folder}/bin/nvcc cannot be run"
+    header = (folder / "include" / "cuda.h").read_text(encoding="utf-8", errors="replace")
+    version = re.search(r"^#define\s+CUDA_VERSION\s+(\d+)", header, flags=re.MULTILINE)
+    if version is None or int(version[1]) // 1000 != CUDA:
+        return f"{folder} is not of CUDA {CUDA}"
+    return None
+
+
+def missing(environ: Mapping[str, str], system: Path = SYSTEM) -> list[str]:
+    """What an engine's process would miss on a machine with a GPU: a line each, with what to do. Runs the compiler."""
+    lines = []
+    if toolkit(environ, system) is None:
+        defects = dict.fromkeys(filter(None, map(defect, _candidates(environ, system))))
+        why = f" ({'; '.join(defects)})" if defects else ""
+        lines.append(f"nvcc of CUDA {CUDA}{why}: make setup-engines installs it, or set CUDA_HOME")
+    compiler = environ.get("CXX", "c++")
+    if not knows_cpp20(compiler, environ):
+        lines.append(f"a C++20 compiler ({compiler}): apt-get install g++, version 11 or newer")
+    if shutil.which(environ.get("CC", "gcc"), path=environ.get("PATH", os.defpath)) is None:
+        lines.append(f"a C compiler ({environ.get('CC', 'gcc')}): apt-get install gcc")
+    headers = Path(sysconfig.get_paths()["include"])
+    if not (headers / "Python.h").is_file():
+        python = f"python{sys.version_info.major}.{sys.version_info.minor}"
+        lines.append(f"{headers}/Python.h: apt-get install {python}-dev")
+    if shutil.which("ninja", path=environment(environ, system)["PATH"]) is None:
+        lines.append("ninja: make setup-engines installs it")
+    if not _can_write(kernel_cache(environ)):
+        lines.append(f"a folder for kernels that can be written to, not {kernel_cache(environ)}: set SGLANG_CACHE_DIR")
+    return lines
+
+
+def knows_cpp20(compiler: str, environ: Mapping[str, str]) -> bool:
+    """Whether a compiler is there and compiles a line that needs C++20 and the headers of its standard library."""
+    program = shutil.which(compiler, path=environ.get("PATH", os.defpath))
+    if program is None:
+        return False
+    command = [program, "-std=c++20", "-fsyntax-only", "-x", "c++", "-"]
+    line = b"#include <concepts>\ntemplate <std::integral T> T same(T x) { return x; }\n"
+    try:
+        done = subprocess.run(command, input=line, capture_output=True, timeout=COMPILE_S, env=environ, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
+def _can_write(folder: Path) -> bool:
+    """Whether files can be made in a folder, or in the nearest one above it that is there."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)

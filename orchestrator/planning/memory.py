@@ -1,0 +1,99 @@
+"""The memory of a trial in one table: the budgets of its roles, and the paper's formulas for generation.
+
+GiB on one GPU, for n sequences of full length (longest prompt + longest response):
+
+    generation, student alone   W_S + n·KV_S                     (paper, Appendix "Efficiency Analysis")
+    generation, blending        W_S + W_Q + n·(KV_S + KV_Q)      (same)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestrator.config import Placement, Runtime, Setup
+from orchestrator.engines.budget import Budget, Situation, TooSmall, budget, is_pooled
+from orchestrator.engines.memory import GIB, Gpus, decoder, kv_gib, learner_gib, sequences_per_step
+
+
+@dataclass(frozen=True)
+class Memory:
+    """GiB on each GPU of a trial (its other units need less); `sequences_…` are counts.
+
+    Where roles have GPUs of their own, each part is what the GPUs of its role hold of it. `workspace` is all that is
+    neither weights nor cache while the student samples alone. `scoring` and `learning` are what these take at least,
+    `learning_tokens` is the micro-batch of learning; 0 where it does not fit.
+    """
+
+    student_weights: float
+    teacher_weights: float
+    learner_state: float
+    workspace: float
+    kv_student: float  # per sequence of full length
+    kv_teacher: float
+    sequences_decoded_vanilla: int  # n of training: what is decoded at once, or all of a step if fewer
+    sequences_decoded_blending: int
+    sequences_decoded_evaluation: int  # at the evaluation's length
+    generation_vanilla: float
+    generation_blending: float
+    scoring: float
+    learning: float
+    learning_tokens: int
+    peak_vanilla: float
+    peak_blending: float
+    sequences_at_once_vanilla: int  # on GPUs of this size; 0: does not fit
+    sequences_at_once_blending: int
+
+
+def memory(setup: Setup, runtime: Runtime, gpu_gib: float, placement: Placement | None = None) -> Memory:
+    """Memory of a trial (all roles on one GPU where no `placement` is given) and of an evaluator, the student alone."""
+    placement = placement or Placement(gpus=1)
+    sampling, teacher, learner = (Gpus.of(placement, role) for role in ("rollout", "teacher", "learner"))
+
+    def granted(situation: Situation, on: Gpus) -> tuple[Budget | None, float]:
+        """The budget, and GiB that are needed at least."""
+        try:
+            found = budget(setup, runtime, gpu_gib, situation, on)
+        except TooSmall as error:
+            return None, error.needed_gib
+        return found, found.total_gib
+
+    w_s, w_q = (decoder(model, setup).weight_bytes / GIB for model in (setup.student, setup.teacher))
+    kv_s, kv_both = (kv_gib(setup, blending) / sampling.count for blending in (False, True))
+    (_, scoring), (learns, learning) = granted("scoring", teacher), granted("learning", learner)
+    (alone, peak_alone), (both, peak_both) = granted("decoding", sampling), granted("blending", sampling)
+    (evaluating, _) = granted("evaluating", Gpus())
+    others = max(scoring, learning)
+    fits_alone, fits_both = (_sequences(found, setup) if others <= gpu_gib else 0 for found in (alone, both))
+    wanted, most = runtime.rollout_batch, sequences_per_step(setup.training)
+    decoded_alone, decoded_both = (min(most, fits if wanted is None else wanted) for fits in (fits_alone, fits_both))
+    evaluated = setup.training.max_prompt_tokens + setup.evaluation.max_response_tokens
+    return Memory(
+        student_weights=w_s / sampling.count,
+        teacher_weights=w_q / teacher.count,
+        learner_state=learner_gib(setup) / learner.count,
+        workspace=peak_alone - w_s / sampling.count - (alone.parts["KV cache"] if alone else kv_s),
+        kv_student=kv_s,
+        kv_teacher=kv_both - kv_s,
+        sequences_decoded_vanilla=decoded_alone,
+        sequences_decoded_blending=decoded_both,
+        sequences_decoded_evaluation=wanted or _sequences(evaluating, setup, evaluated),
+        generation_vanilla=w_s / sampling.count + decoded_alone * kv_s,
+        generation_blending=(w_s + w_q) / sampling.count + decoded_both * kv_both,
+        scoring=scoring,
+        learning=learning,
+        learning_tokens=learns.tokens if learns else 0,
+        peak_vanilla=max(others, peak_alone),
+        peak_blending=max(others, peak_both),
+        sequences_at_once_vanilla=fits_alone,
+        sequences_at_once_blending=fits_both,
+    )
+
+
+def _sequences(granted: Budget | None, setup: Setup, length: int | None = None) -> int:
+    """Sequences of full length that a budget has room for."""
+    if granted is None:
+        return 0
+    if not is_pooled(setup):
+        return granted.requests
+    length = length or setup.training.max_prompt_tokens + setup.training.max_response_tokens
+    return min(granted.requests, granted.kv_tokens // length)
