@@ -3,6 +3,7 @@
 - `failed`: modules that an engine's processes import on that card and that raise, with the error.
 - `missing`: packages that SGLang looks for on the way and goes on without.
 - `arguments`: those that SGLang resolves from ours, for each setup and engine; or why the engine is refused.
+- `table`: a table of requests that holds sevens, after the memory of its cache was taken again.
 - `kernels`: Triton's attention kernels, built for the card, and the bytes of shared memory that they ask for.
 
 The packages of `docker/lock/kernels.txt` are for CUDA builds of torch alone. Modules that have every name take their
@@ -19,6 +20,7 @@ import tempfile
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -118,6 +120,26 @@ def resolved(settings: Settings) -> dict[str, Any]:
     return {name: values[name] for name in RESOLVED if values[name] is not None} | captured
 
 
+def table_taken_again() -> list[list[int]]:
+    """A table of requests whose memory came back with other content, as an engine's scheduler leaves it."""
+    from sglang.srt.managers.io_struct import ResumeMemoryOccupationReqInput
+    from sglang.srt.managers.scheduler_components.weight_updater import SchedulerWeightUpdaterManager
+
+    table = torch.full((3, 2), 7)
+    runner = SimpleNamespace(req_to_token_pool=SimpleNamespace(req_to_token=table))
+    manager = SchedulerWeightUpdaterManager(
+        tp_worker=SimpleNamespace(model_runner=runner),
+        draft_worker=None,
+        tp_cpu_group=None,
+        memory_saver_adapter=SimpleNamespace(resume=lambda tag: None),
+        flush_cache=lambda: True,
+        is_fully_idle=lambda: True,
+        offload_tags={private.KV_CACHE},
+    )
+    manager.resume_memory_occupation(ResumeMemoryOccupationReqInput(tags=[private.KV_CACHE]))
+    return table.tolist()
+
+
 def main() -> None:
     warnings.simplefilter("ignore")
     card = CARDS[sys.argv[1]]
@@ -142,7 +164,7 @@ def main() -> None:
         for shape in shapes:
             kernels[f"{dtype} {shape}"] = shared_bytes(card, getattr(torch, dtype), *shape)
     report = {"failed": failed, "missing": sorted(missing.names), "arguments": arguments, "kernels": kernels}
-    print(json.dumps(report))
+    print(json.dumps(report | {"table": table_taken_again()}))
 
 
 if __name__ == "__main__":
