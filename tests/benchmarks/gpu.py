@@ -64,7 +64,6 @@ LIMITS_S = {
     "tests_trainers": 120,
     "tests_torch": 120,
     "torch_prices": 120,
-    "torch_prices_compiled": 120,
 }
 CPU_PATIENCE = 4.0  # of `--small`: on CPUs SGLang needs half a minute to start, on busy ones several times that
 

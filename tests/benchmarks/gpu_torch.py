@@ -28,16 +28,8 @@ from tests.benchmarks.gpu_scale import SMALL, SMALL_VOCABULARY, Scale
 
 
 def prices(size: Scale) -> Numbers:
-    """What blending costs beside vanilla with scoring and beside lockstep, without compilation."""
+    """What blending costs beside vanilla with scoring and beside lockstep."""
     yield ratios(size.workload())
-
-
-def prices_compiled(size: Scale) -> Numbers:
-    """The same with both models compiled for any batch and length."""
-    load = size.workload()
-    for causal in (load.student, load.teacher):
-        causal.model.model.forward = torch.compile(causal.model.model.forward, dynamic=True)
-    yield ratios(load)
 
 
 def loss(size: Scale, step_of: Callable[[CausalModel, Rollouts, TeacherScores], Callable[[], object]]) -> Numbers:
@@ -143,5 +135,4 @@ def torch_parts() -> dict[str, Callable[[Scale], Numbers]]:
         "tests_trainers": lambda size: tests_of(size, "trainers"),
         "tests_torch": lambda size: tests_of(size, "torch"),
         "torch_prices": prices,
-        "torch_prices_compiled": prices_compiled,
     }
