@@ -105,12 +105,15 @@ def _small_pair(device: torch.device) -> Workload:
 
 
 def tests_of(size: Scale, engine: str) -> Numbers:
-    """How many of an engine's tests pass on this device, and how many do not; which they are is in the log."""
+    """How many of an engine's tests pass on this device; which do not is in the log. RuntimeError where any fails."""
     with TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         options = ["-o", "addopts=", "-v", "--durations=5", f"--junitxml={report}"]
         subprocess.run([sys.executable, "-m", "pytest", *options, *size.tests[engine]], check=False)
-        yield counts(report)
+        outcomes = counts(report)
+    yield outcomes
+    if outcomes["tests_failed"]:
+        raise RuntimeError(f"{outcomes['tests_failed']:.0f} tests failed")
 
 
 def counts(report: Path) -> dict[str, float]:
