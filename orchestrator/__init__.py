@@ -12,7 +12,7 @@ this table.
     models, selection
     workers
     planning
-    monitor, trial
+    monitor, selftest, trial
     tracking, sweep
     commands
     cli

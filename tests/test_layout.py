@@ -19,7 +19,7 @@ from tests.sweeps import ROOT, environment
 PACKAGES = ("orchestrator", "analysis")
 FOR_ANALYSIS = {"config", "errors", "data", "experiment", "records", "selection", "monitor"}
 USING_ANALYSIS = {"orchestrator.commands", "orchestrator.cli"}
-USING_ENGINES = {"models", "workers", "trial"}  # the engines' own folders, not their catalog
+USING_ENGINES = {"models", "workers", "selftest", "trial"}  # the engines' own folders, not their catalog
 CONFINED = {
     "wandb": {"orchestrator.tracking.upload", "orchestrator.tracking.dashboard"},
     "wandb_workspaces": {"orchestrator.tracking.dashboard"},
@@ -53,6 +53,7 @@ LIGHT = {
 LIGHT_MODULES = {
     *("policy.spec", "policy.draft_length", "engines.memory", "data.benchmarks", "data.files", "data.sources"),
     *("models.checkpoints", "tracking.projection", "tracking.login"),
+    *("selftest.runner", "selftest.process", "selftest.catalog", "selftest.bench", "selftest.canary"),
 }
 
 

@@ -35,6 +35,34 @@ def checkpoint_of(model: Model, setup: Setup, runs: Path) -> ModelFolder:
     return ModelFolder(download(model.path, model.revision), hub=f"{model.path}@{model.revision}")
 
 
+def lies_here(model: Model, setup: Setup, runs: Path) -> Path | None:
+    """The folder of a model that can be opened at once: nothing is downloaded, made or verified. None if it cannot."""
+    if model.recipe is not None:
+        folder = made_models.folder_of(model, setup, runs)
+    elif model.path is None:
+        return None
+    elif Path(model.path).is_dir():
+        folder = Path(model.path).resolve()
+    else:
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+        try:
+            folder = Path(snapshot_download(model.path, revision=model.revision, local_files_only=True))
+        except (HFValidationError, LocalEntryNotFoundError):
+            return None
+    return folder if _has_weights(folder) else None
+
+
+def _has_weights(folder: Path) -> bool:
+    """Whether a folder has a configuration and every file of the weights: a download may have been broken off."""
+    index = folder / "model.safetensors.index.json"
+    needed = {"config.json", "model.safetensors"}
+    if index.is_file():
+        needed = {"config.json", *json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()}
+    return all((folder / name).is_file() for name in needed)
+
+
 def on_this_machine(model: ModelFolder) -> ModelFolder:
     """A model that another machine has found: one of a hub where it lies here, downloaded if need be."""
     if not model.hub:

@@ -5,9 +5,23 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process of this machine; `born` tells it from a later one of the same id.
+
+    It stays the same when its parent dies and another process becomes its parent.
+    """
+
+    pid: int
+    born: int
+    parent: int = field(compare=False)
 
 
 def take_lock(file: IO[Any], wait: bool) -> bool:
@@ -71,3 +85,25 @@ def members(group: int) -> list[int]:
         if fields[0] not in "ZX" or threads > 1:
             found.append(int(folder.name))
     return found
+
+
+def processes() -> dict[int, Process]:
+    """All processes of this machine by id, zombies left out; none where the system has no `/proc`."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            fields = (folder / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+            if fields[0] != "Z":
+                pid = int(folder.name)
+                found[pid] = Process(pid, int(fields[19]), int(fields[1]))
+    return found
+
+
+def descendants(ancestors: Iterable[int], alive: Iterable[Process]) -> set[Process]:
+    """Those of `alive` whose parent is one of the ids `ancestors`, their children, and so on; no ancestor itself."""
+    first, alive = set(ancestors), list(alive)
+    found, before = set(first), -1
+    while len(found) > before:  # until a look at all processes finds no further child
+        before = len(found)
+        found |= {process.pid for process in alive if process.parent in found}
+    return {process for process in alive if process.pid in found - first}

@@ -16,27 +16,15 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
+from orchestrator.records.processes import Process, descendants, processes
 from orchestrator.sweep.scratch import remove_abandoned
 
 POLL_S = 0.5
 REMEMBER_EVERY = 2  # polls: processes whose parent dies first are known by then
 ENDED_WITHIN_S = 30.0
 OVER = b"over"  # what a driver says whose sweep has ended
-
-
-@dataclass(frozen=True)
-class Process:
-    """A process of this machine; `born` tells it from a later one of the same id.
-
-    It stays the same when its parent dies and another process becomes its parent.
-    """
-
-    pid: int
-    born: int
-    parent: int = field(compare=False)
 
 
 @contextmanager
@@ -92,30 +80,12 @@ def remaining(known: set[Process], alive: dict[int, Process], scratch: Path) -> 
     return (known & set(alive.values())) | members(alive, scratch, None)
 
 
-def processes() -> dict[int, Process]:
-    """All processes of this machine by id, zombies left out."""
-    found = {}
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            with suppress(OSError):
-                fields = (folder / "stat").read_text().rpartition(")")[2].split()
-                if fields[0] != "Z":
-                    pid = int(folder.name)
-                    found[pid] = Process(pid, int(fields[19]), int(fields[1]))
-    return found
-
-
 def members(alive: dict[int, Process], scratch: Path, driver: int | None) -> set[Process]:
     """Those of a cluster: Ray's processes that name its folder, and the descendants of these and of its driver."""
     others = {pid: process for pid, process in alive.items() if pid != os.getpid()}
     found = {pid for pid in others if _names(pid, scratch)}
-    if driver is not None:
-        found.add(driver)
-    before = -1
-    while len(found) > before:  # until a look at all processes finds no further child
-        before = len(found)
-        found |= {pid for pid, process in others.items() if process.parent in found}
-    return {alive[pid] for pid in found - {driver} if pid in alive}
+    ancestors = found if driver is None else found | {driver}
+    return {others[pid] for pid in found} | descendants(ancestors, others.values())
 
 
 def _names(pid: int, scratch: Path) -> bool:

@@ -31,9 +31,14 @@ def canary(ids: Sequence[int], log_probs: Sequence[float]) -> dict[str, Any]:
     return {"ids": list(ids), "log_probs": list(log_probs)}
 
 
+def difference(expected: dict[str, Any], log_probs: Sequence[float]) -> float:
+    """Mean distance in nats between a sampler's log-probabilities and those that the checkpoint's learner found."""
+    pairs = list(zip(log_probs, expected["log_probs"], strict=True))
+    return sum(abs(here - there) for here, there in pairs) / len(pairs)
+
+
 def check_canary(expected: dict[str, Any], log_probs: Sequence[float], dtype: str) -> None:
     """Raise WrongWeights unless a sampler's log-probabilities are those that the checkpoint's learner found."""
-    pairs = list(zip(log_probs, expected["log_probs"], strict=True))
-    difference = sum(abs(here - there) for here, there in pairs) / len(pairs)
-    if not difference <= TOLERANCE[dtype]:  # so that NaN is refused, too
-        raise WrongWeights(f"the sampler's weights are not the checkpoint's: {difference:.3g} nats apart on the canary")
+    apart = difference(expected, log_probs)
+    if not apart <= TOLERANCE[dtype]:  # so that NaN is refused, too
+        raise WrongWeights(f"the sampler's weights are not the checkpoint's: {apart:.3g} nats apart on the canary")

@@ -1,0 +1,83 @@
+"""Qwen3 models of random weights in any shape: what fits, runs and how fast can be seen without a hub.
+
+Eight billion parameters are written in the time that the disk takes. Normal numbers are drawn once, POOL of them, and
+each matrix is cut from them at an offset of its own: POOL is a prime, so that no two rows of a matrix are the same.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import Qwen3ForCausalLM
+
+from orchestrator.config import Dtype, Shape
+from orchestrator.engines.memory import BYTES
+from orchestrator.models.embedded import qwen3_config
+
+POOL = 16_777_213  # the largest prime below 2²⁴
+SHARD_BYTES = 2**31  # of one file, all of which is in memory while it is written
+SPREAD = 0.02  # standard deviation of the weights, as Qwen3 is initialised
+
+
+def write_random_model(
+    folder: Path, shape: Shape, vocabulary: int, eos: int, dtype: Dtype, seed: int = 0, spread: float = SPREAD
+) -> None:
+    """Write a model in Hugging Face layout, without a tokenizer, into a new folder.
+
+    The same arguments give the same bytes. Norms are one, all else is normal with standard deviation `spread`.
+    """
+    folder.mkdir(parents=True)
+    config = qwen3_config(shape, vocabulary, eos)
+    config.architectures = [Qwen3ForCausalLM.__name__]
+    config.dtype = dtype
+    config.save_pretrained(folder)
+    with torch.device("meta"):
+        parameters = dict(Qwen3ForCausalLM(config).named_parameters())  # tied embeddings are in it once
+    generator = torch.Generator().manual_seed(seed)
+    pool = (spread * torch.randn(POOL, generator=generator)).to(getattr(torch, dtype))
+    shards = _shards(parameters, BYTES[dtype])
+    files = {}
+    for number, names in enumerate(shards, 1):
+        file = f"model-{number:05d}-of-{len(shards):05d}.safetensors" if len(shards) > 1 else "model.safetensors"
+        tensors = {}
+        for name in names:
+            size = parameters[name].shape
+            drawn = _cut(pool, size.numel(), generator).view(size)
+            tensors[name] = torch.ones_like(drawn) if len(size) == 1 else drawn
+            files[name] = file
+        save_file(tensors, folder / file, metadata={"format": "pt"})
+    if len(shards) > 1:
+        total = sum(parameter.numel() for parameter in parameters.values()) * BYTES[dtype]
+        index = {"metadata": {"total_size": total}, "weight_map": files}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2), encoding="utf-8")
+
+
+def _shards(parameters: dict[str, torch.nn.Parameter], value_bytes: int) -> list[list[str]]:
+    """Names of the tensors of each file, in the model's order; a tensor larger than a file has one for itself."""
+    shards: list[list[str]] = [[]]
+    filled = 0
+    for name, parameter in parameters.items():
+        size = parameter.numel() * value_bytes
+        if shards[-1] and filled + size > SHARD_BYTES:
+            shards.append([])
+            filled = 0
+        shards[-1].append(name)
+        filled += size
+    return shards
+
+
+def _cut(pool: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """`count` numbers of the pool from a random place on, and from its beginning again wherever it ends."""
+    start = int(torch.randint(len(pool), (), generator=generator))
+    cut = torch.empty(count, dtype=pool.dtype)
+    filled = 0
+    while filled < count:
+        part = pool[start : start + count - filled]
+        cut[filled : filled + len(part)] = part
+        filled += len(part)
+        start = 0
+    return cut

@@ -1,0 +1,104 @@
+"""What the checks are made on: a setup, and the models of its shapes that they find or make."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from orchestrator.config import Dtype, Model, Placement, Runtime, Setup, Shape, Vocabulary
+from orchestrator.engines import memory
+from orchestrator.engines.interface import Job, ModelFolder, Owner
+from orchestrator.engines.memory import Gpus
+from orchestrator.engines.sglang import toolchain
+from orchestrator.experiment.methods import needs_teacher
+from orchestrator.models.checkpoints import lies_here
+from orchestrator.selection.study import Study
+from orchestrator.workers.placement import ranks
+
+MADE_TEACHER_LAYERS = (
+    4  # of random weights: its vocabulary and widths decide what is checked, and it is written quickly
+)
+SMALL = Shape(layers=2, hidden=64, heads=4, kv_heads=2, head_dim=64, ffn=128)
+SMALL_VOCABULARY = 512
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Plain data for the processes of the checks.
+
+    `declared` is the setup of the experiment, and `setup` is as the checks run it: a teacher that is `made` here has
+    fewer layers. `folders` are those of student and teacher, and `folder` is the one in which the checks leave files
+    for each other. A `small` bench has tiny models and needs no GPU. `blends` tells whether any trial asks the teacher
+    while it decodes.
+    """
+
+    name: str
+    declared: Setup
+    setup: Setup
+    runtime: Runtime
+    folders: Mapping[Owner, Path]
+    made: tuple[Owner, ...]
+    folder: Path
+    blends: bool
+    small: bool
+
+    def job(self) -> Job:
+        """Training of the pair, as a trial opens it, by roles that take turns on their device."""
+        placement = self.runtime.placement
+        student, teacher = (ModelFolder(str(self.folders[owner])) for owner in ("student", "teacher"))
+        on, over = Gpus.of(placement, "rollout"), ranks(placement, "learner")
+        return Job(self.setup, self.runtime, student, teacher, steps=100, ranks=over, on=on, takes_turns=True)
+
+    def model(self, owner: Owner) -> Model:
+        return self.setup.student if owner == "student" else self.setup.teacher
+
+
+def has_driver() -> bool:
+    """Whether this machine has an NVIDIA driver, and so probably a GPU; `/dev/dxg` is that of Windows' Linux."""
+    return toolchain.DRIVER.exists() or Path("/dev/dxg").exists()
+
+
+def bench_of(study: Study, folder: Path, gpu: bool, small: bool) -> Bench:
+    """The bench of an experiment's largest pair, on a GPU or on CPUs. Files of the checks go into `folder`."""
+    name, setup = max(study.experiment.setups.items(), key=lambda each: _size(each[1]))
+    blends = any(needs_teacher(unit.method, unit.knobs, 0) for unit in study.units if unit.setup == name)
+    runtime = study.experiment.runtime
+    if small:
+        runtime = Runtime(placement=Placement(gpus=int(gpu)), rollout_batch=4, micro_batch_tokens=256)
+        setup = _small(setup, setup.engine.dtype if gpu else "float32")
+    declared = setup
+    folders: dict[Owner, Path] = {}
+    made: list[Owner] = []
+    owners: tuple[Owner, ...] = ("student", "teacher")
+    for owner in owners:
+        model = setup.student if owner == "student" else setup.teacher
+        found = None if small else lies_here(model, setup, study.runs)
+        folders[owner] = found or folder / "models" / owner
+        if found is None:
+            made.append(owner)
+    if "teacher" in made and not small:
+        layers = min(setup.teacher.shape.layers, MADE_TEACHER_LAYERS)
+        setup = replace(setup, teacher=replace(setup.teacher, shape=replace(setup.teacher.shape, layers=layers)))
+    return Bench(name, declared, setup, runtime, folders, tuple(made), folder, blends, small)
+
+
+def _size(setup: Setup) -> int:
+    """Parameters of a pair."""
+    size = setup.vocabulary.size
+    return sum(memory.parameters(model.shape, size) for model in (setup.student, setup.teacher))
+
+
+def _small(setup: Setup, dtype: Dtype) -> Setup:
+    """The setup's engines and objective, on a pair that a CPU decodes in seconds."""
+    top_k = min(setup.training.top_k, SMALL_VOCABULARY // 2)
+    training = replace(setup.training, max_prompt_tokens=16, max_response_tokens=48, top_k=top_k)
+    return replace(
+        setup,
+        student=Model(eos=SMALL_VOCABULARY - 2, shape=SMALL),
+        teacher=Model(eos=SMALL_VOCABULARY - 1, shape=replace(SMALL, layers=4, hidden=128, tied=False)),
+        vocabulary=Vocabulary(SMALL_VOCABULARY, SMALL_VOCABULARY),
+        engine=replace(setup.engine, dtype=dtype),
+        training=training,
+        evaluation=replace(setup.evaluation, max_response_tokens=48),
+    )

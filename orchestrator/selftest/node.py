@@ -1,0 +1,171 @@
+"""Checks of the machine itself: driver, compilers, the card's memory and who holds it, one compiled kernel.
+
+Without a GPU, which only a small bench goes without, they say so; the kernel is then built for an H100 and not run.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import subprocess
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from orchestrator.engines.catalog import ENGINES, require
+from orchestrator.engines.memory import GIB
+from orchestrator.engines.sglang import toolchain
+from orchestrator.selftest.bench import Bench, has_driver
+from orchestrator.selftest.runner import Found
+from orchestrator.selftest.usage import gpu_used_gib
+
+OLDEST_DRIVER = {13: 580, 12: 525}  # of each CUDA major version, as NVIDIA's table of minor compatibility has it
+CONTEXT_GIB = 1.0  # of a process that has opened the GPU and holds nothing there, generously
+HELD_SHARE = 0.02  # of the card, beyond which others hold too much of it
+ASKS_WITHIN_S = 20.0
+HOPPER = (9, 0)  # the architecture that a kernel is built for without a GPU
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A process that holds memory of a GPU; None where the driver does not say how much."""
+
+    pid: int
+    name: str
+    gib: float | None
+
+    @property
+    def held(self) -> str:
+        return "GiB not known" if self.gib is None else f"{self.gib:.1f} GiB"
+
+
+def driver(bench: Bench) -> Found:
+    """The driver knows the CUDA that torch was built for, and torch sees as many GPUs as a trial asks for."""
+    if not has_driver() and bench.small:
+        return Found("skipped", "no NVIDIA driver here")
+    version, knows, wants = driver_version(), driver_cuda(), torch.version.cuda
+    if wants is None:
+        return Found("fail", f"torch {torch.__version__} is a build without CUDA", "make setup TORCH=cuda")
+    newer = f"NVIDIA driver {OLDEST_DRIVER.get(int(wants.split('.')[0]), 'of this CUDA')} or newer on this machine"
+    words = f"driver {version or 'of an unknown version'}, which knows CUDA {knows or '?'}; torch wants {wants}"
+    if knows is not None and int(knows.split(".")[0]) < int(wants.split(".")[0]):
+        return Found("fail", words, newer)
+    here, asked = torch.cuda.device_count(), bench.runtime.placement.gpus
+    if here == 0:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        change = newer if visible is None else "CUDA_VISIBLE_DEVICES, which hides GPUs from this process"
+        shown = "" if visible is None else f"; CUDA_VISIBLE_DEVICES={visible!r}"
+        return Found("fail", f"{words}; torch sees no GPU{shown}", change)
+    words += f"; {here} × {torch.cuda.get_device_name()}"
+    if asked > here:
+        return Found("fail", f"{words}, a trial asks for {asked:g}", "runtime.placement.gpus, or a node with more GPUs")
+    return Found("ok", words, numbers={"gpus": here})
+
+
+def driver_version() -> str | None:
+    """The version of the kernel's NVIDIA module, for example `580.65.06`."""
+    with suppress(OSError):
+        found = re.search(r"\b\d{3,}\.\d+(\.\d+)?\b", toolchain.DRIVER.read_text(encoding="utf-8", errors="replace"))
+        return found and found[0]
+    return None
+
+
+def driver_cuda() -> str | None:
+    """The newest CUDA that the driver knows, for example `13.0`. Never run on a GPU."""
+    version = ctypes.c_int()
+    with suppress(OSError, AttributeError):
+        if ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version)) == 0:
+            return f"{version.value // 1000}.{version.value % 1000 // 10}"
+    return None
+
+
+def compilers(bench: Bench) -> Found:
+    """What an engine compiles its kernels with when they are first used is here."""
+    name = bench.setup.engine.sampler
+    if not ENGINES[name].compiles:
+        return Found("skipped", f"{name} samples, which compiles nothing")
+    lines = toolchain.missing(os.environ)
+    if not lines:
+        return Found("ok", f"nvcc of {toolchain.toolkit(os.environ)}, compilers and headers")
+    lacking, remedies = [], []
+    for line in lines:
+        what, _, remedy = line.rpartition(": ")
+        lacking.append(what)
+        remedies.append(remedy)
+    if not has_driver():
+        return Found("skipped", f"nothing is compiled without a GPU; missing: {'; '.join(lacking)}")
+    return Found("fail", f"missing: {'; '.join(lacking)}", "; ".join(remedies))
+
+
+def kernel(bench: Bench) -> Found:
+    """One kernel of SGLang's, built anew, and run where there is a GPU."""
+    name, gpu = bench.setup.engine.sampler, torch.cuda.is_available()
+    if not ENGINES[name].compiles:
+        return Found("skipped", f"{name} samples, which compiles nothing")
+    if not gpu and toolchain.missing(os.environ):
+        return Found("skipped", "no compilers here, and no GPU that would need them")
+    require("engine.sampler", name)
+    os.environ |= toolchain.environment(os.environ)  # as an engine's process has it, but for its cache,
+    os.environ["SGLANG_JIT_CACHE_DIR"] = str(bench.folder / "kernels")  # which may hold the kernel already
+    from orchestrator.engines.sglang import private
+    from orchestrator.engines.sglang.one_kernel import build_one_kernel
+
+    began = time.monotonic()
+    private.prepare()
+    imported = time.monotonic()
+    build_one_kernel(None if gpu else HOPPER)
+    built = time.monotonic() - imported
+    for_whom = "and run" if gpu else "for an H100 and not run"
+    return Found("ok", f"built in {built:.1f} s {for_whom}", numbers={"build_s": built, "import_s": imported - began})
+
+
+def memory(bench: Bench) -> Found:
+    """What the card really has, how much of it is free, and which other processes hold the rest."""
+    if not torch.cuda.is_available():
+        return Found("skipped", "no GPU here")
+    total = torch.cuda.mem_get_info()[1] / GIB
+    uuid = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
+    listed = _asked("compute-apps=gpu_uuid,pid,process_name,used_memory")
+    return held_by_others(total, gpu_used_gib(), holders(listed, uuid))
+
+
+def held_by_others(total: float, used: float, them: Iterable[Holder]) -> Found:
+    """The finding about a card of `total` GiB of which `used` are, this process's context among them."""
+    others = [holder for holder in them if holder.pid != os.getpid()]
+    numbers = {"total_gib": total, "free_gib": total - used}
+    words = f"{total:.1f} GiB, {total - used:.1f} of it free"
+    if others:
+        words += "; others there: " + ", ".join(f"{each.name} (process {each.pid}, {each.held})" for each in others)
+    if used <= CONTEXT_GIB + HELD_SHARE * total:
+        return Found("ok", words, numbers=numbers)
+    if not others:
+        return Found("fail", f"{words}; nvidia-smi names nobody", "another GPU, or who holds this one", numbers)
+    end = f"end them (kill {' '.join(str(each.pid) for each in others)}), or take another GPU"
+    return Found("fail", words, end, numbers)
+
+
+def holders(listed: str, uuid: str) -> list[Holder]:
+    """The processes of one GPU in what nvidia-smi lists of all: lines of UUID, id, name and MiB.
+
+    A name may have commas of its own, and MiB may be a remark in brackets.
+    """
+    found = []
+    for line in listed.splitlines():
+        words = line.split(", ")
+        if len(words) >= 4 and words[0].removeprefix("GPU-") == uuid.removeprefix("GPU-"):
+            name, mib = ", ".join(words[2:-1]), words[-1].strip()
+            found.append(Holder(int(words[1]), Path(name).name, float(mib) / 1024 if mib.isdigit() else None))
+    return found
+
+
+def _asked(query: str) -> str:
+    """What nvidia-smi answers; nothing where it is not there or fails."""
+    command = ["nvidia-smi", f"--query-{query}", "--format=csv,noheader,nounits"]
+    with suppress(OSError, subprocess.SubprocessError):
+        return subprocess.run(command, capture_output=True, text=True, timeout=ASKS_WITHIN_S, check=True).stdout
+    return ""

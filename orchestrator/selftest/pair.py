@@ -1,0 +1,117 @@
+"""Checks of the pair: its models are there, and an update at full length."""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import time
+
+import torch
+
+from orchestrator.engines import memory
+from orchestrator.engines.catalog import open_engine, require
+from orchestrator.engines.memory import GIB
+from orchestrator.policy.randomness import Purpose, SequenceKey
+from orchestrator.policy.spec import Objective
+from orchestrator.rollouts import Request, Rollouts, TeacherScores
+from orchestrator.selftest.bench import Bench
+from orchestrator.selftest.canary import LEARNER, write_canary
+from orchestrator.selftest.granted import granted, measured_beside
+from orchestrator.selftest.runner import Found
+from orchestrator.selftest.usage import Watch, gauge_here
+from orchestrator.workers.canary import canary_ids
+from orchestrator.workers.generation import support_size
+
+OTHERS = ("sampler", "teacher")  # parts of the budget of learning
+UPDATES = 3  # the first sets up what later ones find
+
+
+def models(bench: Bench) -> Found:
+    """Student and teacher lie in their folders; those that do not are written with random weights."""
+    from orchestrator.models.random_weights import write_random_model
+
+    words, wanted = [], 0.0
+    for owner in bench.made:
+        wanted += memory.decoder(bench.model(owner), bench.setup).weight_bytes / GIB
+    free = shutil.disk_usage(bench.folder).free / GIB
+    if wanted > free:
+        found = f"{wanted:.1f} GiB of random weights, and {free:.1f} GiB free in {bench.folder}"
+        return Found("fail", found, "--runs on a larger disk, or the real models in this machine's cache")
+    for owner, folder in bench.folders.items():
+        model = bench.model(owner)
+        if owner not in bench.made:
+            words.append(f"{owner}: {folder}")
+            continue
+        began = time.monotonic()
+        seed = 1 if owner == "student" else 2
+        dtype = bench.setup.engine.dtype
+        write_random_model(folder, model.shape, bench.setup.vocabulary.size, model.eos, dtype, seed)
+        gib = memory.decoder(model, bench.setup).weight_bytes / GIB
+        taken = time.monotonic() - began
+        words.append(f"{owner}: random weights, {model.shape.layers} layers, {gib:.2g} GiB in {taken:.1f} s")
+    return Found("ok", "; ".join(words))
+
+
+def learner(bench: Bench) -> Found:
+    """Updates on one micro-batch of full length, beside what other roles hold of the GPU meanwhile."""
+    setup, runtime = bench.setup, bench.runtime
+    require("engine.trainer", setup.engine.trainer)
+    engine, gauge = open_engine(setup.engine.trainer, bench.job()), gauge_here()
+    budget, held = granted(bench, "learning"), None
+    if budget is not None:
+        # Sampling student and scoring teacher stay where they are while the student learns.
+        others = sum(budget.parts.get(name, 0.0) for name in OTHERS)
+        held = torch.empty(int(others * GIB), dtype=torch.uint8, device="cuda")
+    trainer = engine.trainer()
+    write_canary(bench, LEARNER, trainer.log_probs(canary_ids(setup)))
+    rollouts, scores = full_length(bench, runtime.micro_batch_tokens or (budget.tokens if budget else 0))
+    tokens = sum(len(request.prompt_ids) for request in rollouts.requests) + int(rollouts.lengths_B.sum())
+    taken, row = [], {}
+    with Watch(gauge) as watch:
+        for step in range(UPDATES):
+            began = time.monotonic()
+            row = trainer.step(rollouts, scores, Objective(setup.training.objective), step)
+            taken.append(time.monotonic() - began)
+    engine.close()
+    del held
+    seconds, rows = statistics.median(taken[1:]), len(rollouts.requests)
+    words = f"{rows} × {tokens // rows:,} tokens in {seconds:.2g} s ({tokens / seconds:,.0f} tokens/s)"
+    numbers = {"seconds": seconds, "tokens_per_s": tokens / seconds, "first_s": taken[0]}
+    if not all(torch.isfinite(torch.tensor(value)) for value in row.values()):
+        return Found("fail", f"{words}; its numbers are not finite: {row}", numbers=numbers)
+    return measured_beside(words, numbers, watch, budget)
+
+
+def full_length(bench: Bench, tokens: int) -> tuple[Rollouts, TeacherScores]:
+    """Made-up rollouts of full length, as many as `tokens` hold but one at least, with made-up scores of a teacher."""
+    setup, generator = bench.setup, torch.Generator().manual_seed(0)
+    prompt, response = setup.training.max_prompt_tokens, setup.training.max_response_tokens
+    rows = max(1, tokens // (prompt + response))
+    shape, size = (rows, response), support_size(setup)
+    asked = requests(bench, (prompt,) * rows)
+    # Ids of a support differ, so it is a range of ids from some place on; at their end it begins again.
+    first = torch.randint(setup.vocabulary.valid, (*shape, 1), generator=generator)
+    support = (first + torch.arange(size)) % setup.vocabulary.valid
+    nothing = torch.zeros(shape)
+    rollouts = Rollouts(
+        requests=asked,
+        tokens_BT=support[..., 0],
+        lengths_B=torch.full((rows,), response),
+        truncated_B=torch.ones(rows, dtype=torch.bool),
+        student_BT=nothing,
+        behavior_BT=nothing,
+        support_ids_BTK=support,
+    )
+    log_q = torch.randn(*shape, size, generator=generator).log_softmax(-1)
+    return rollouts, TeacherScores(support_BTK=log_q, token_BT=nothing, entropy_BT=nothing, overlap_BT=nothing)
+
+
+def requests(bench: Bench, lengths: tuple[int, ...]) -> list[Request]:
+    """Requests of ordinary ids, with prompts of these lengths."""
+    setup = bench.setup
+    ordinary = canary_ids(setup)
+    asked = []
+    for row, length in enumerate(lengths):
+        ids = tuple(ordinary[(row + position) % len(ordinary)] for position in range(length))
+        asked.append(Request(ids, SequenceKey(Purpose.EVALUATION, 0, 0, row, 0)))
+    return asked

@@ -1,0 +1,182 @@
+"""Checks one after the other, each in a process group of its own with a time limit and a log.
+
+A check that hangs is ended at its limit, with all that it has started, and one that dies takes nothing with it: the
+next check begins as if it had never been. What a check finds comes back over a socket.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Literal
+
+import orchestrator
+from orchestrator.records.processes import Process, descendants, processes
+
+Verdict = Literal["ok", "warn", "fail", "skipped"]
+
+LOOK_S = 0.2
+EXIT_S = 10.0  # that a process may take to end once it has told what it found
+KILLED_WITHIN_S = 20.0  # a GPU's driver may keep a killed process for some seconds
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a check found, in one line; `change` is what to change about it, `numbers` are GiB, seconds and the like.
+
+    `skipped` is a check that says nothing of this machine, for the reason that `detail` gives.
+    """
+
+    verdict: Verdict
+    detail: str
+    change: str = ""
+    numbers: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check: `function`, as `module:name`, is called with the subject of all checks and returns a `Found`.
+
+    It is not begun where one of `needs`, earlier checks, has failed. `remedy` is what to change where it fails or warns
+    and says nothing of that itself.
+    """
+
+    name: str
+    function: str
+    limit_s: float
+    remedy: str
+    needs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a check: what it found, in how many seconds, and the file that holds all it printed."""
+
+    name: str
+    verdict: Verdict
+    detail: str
+    change: str
+    seconds: float
+    log: str | None  # None of a check that was not begun
+    numbers: dict[str, float]
+
+
+def run_checks(checks: Sequence[Check], subject: Any, folder: Path) -> Iterator[Outcome]:
+    """The outcome of each check as soon as it is known. Logs are written into `folder`, which exists.
+
+    `subject` must be plain data: it is sent to each check's process.
+    """
+    stopped: dict[str, str] = {}
+    for check in checks:
+        missing = [name for name in check.needs if name in stopped]
+        if missing:
+            words = f"needs {missing[0]}, which {stopped[missing[0]]}"
+            outcome = Outcome(check.name, "skipped", words, "", 0.0, None, {})
+            stopped[check.name] = "was not made"
+        else:
+            outcome = _run(check, subject, folder / f"{check.name}.log")
+            if outcome.verdict == "fail":
+                stopped[check.name] = "failed"
+        yield outcome
+
+
+def _run(check: Check, subject: Any, log: Path) -> Outcome:
+    """Run one check to its end or to its limit."""
+    began = time.monotonic()
+    ours, theirs = socket.socketpair()
+    root = str(Path(orchestrator.__file__).parent.parent)
+    paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    with theirs, log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "orchestrator.selftest.process", str(theirs.fileno()), str(os.getpid())],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"},
+            start_new_session=True,  # so that it is ended together with the processes that it starts
+        )
+    family: set[Process] = set()
+    found, late = None, False
+    with Connection(ours.detach()) as connection:
+        try:
+            with suppress(OSError):  # it has died already; what is awaited below says how
+                connection.send((check.function, subject, check.limit_s))
+            found = _await(connection, process, began + check.limit_s, family)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(EXIT_S)
+        except TimeoutError:
+            late = True
+        finally:
+            left = _end(process, family)
+    if late:
+        found = Found("fail", f"not done after {check.limit_s:g} s, so it was ended{_last_line(log)}")
+    elif found is None:
+        found = _died(process.returncode, log)
+    detail = found.detail
+    if left:
+        detail += f"; still there after {KILLED_WITHIN_S:.0f} s: process {', '.join(map(str, left))}"
+    verdict = "fail" if left else found.verdict
+    change = found.change or (check.remedy if verdict in ("warn", "fail") else "")
+    return Outcome(check.name, verdict, detail, change, time.monotonic() - began, str(log), found.numbers)
+
+
+def _await(
+    connection: Connection, process: subprocess.Popen[bytes], deadline: float, family: set[Process]
+) -> Found | None:
+    """What the process finds; None if it dies before it has told that. Raises TimeoutError at the deadline.
+
+    `family` is filled with all that the process has started. Engines are in sessions of their own, and a process whose
+    parent has died is told by nothing but having been seen before.
+    """
+    while True:
+        family |= descendants([process.pid], processes().values())
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        try:
+            if connection.poll(min(LOOK_S, left)):
+                return connection.recv()
+        except (EOFError, OSError):
+            return None
+
+
+def _end(process: subprocess.Popen[bytes], family: set[Process]) -> list[int]:
+    """Kill what is left of a check; ids of what even that did not end."""
+    family |= descendants([process.pid], processes().values())
+    with suppress(ProcessLookupError):  # all of its group are gone
+        os.killpg(process.pid, signal.SIGKILL)
+    deadline = time.monotonic() + KILLED_WITHIN_S
+    while left := family & set(processes().values()):
+        if time.monotonic() > deadline:
+            break
+        for each in left:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(each.pid, signal.SIGKILL)
+        time.sleep(0.05)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(max(0.1, deadline - time.monotonic()))
+    ended = process.returncode is not None
+    return sorted({each.pid for each in left} | (set() if ended else {process.pid}))
+
+
+def _died(code: int | None, log: Path) -> Found:
+    """The finding about a check whose process ended without a word."""
+    how = f"code {code}" if code is None or code >= 0 else signal.Signals(-code).name
+    change = "look for `Out of memory` in dmesg: the host's memory may be too small" if how == "SIGKILL" else ""
+    return Found("fail", f"its process died with {how}{_last_line(log)}", change)
+
+
+def _last_line(log: Path) -> str:
+    """The last line of a log that says anything, to be put behind a sentence."""
+    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    return f"; its last line: {lines[-1].strip()[:200]}" if lines else ""

@@ -1,0 +1,118 @@
+"""Checks of the engine that samples: it comes up, gives memory back and takes it again, and changes its kind."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from orchestrator.engines.budget import Situation
+from orchestrator.engines.catalog import ENGINES, open_engine, require, sampler_of
+from orchestrator.engines.interface import Limits, Sampler, WeightsRef
+from orchestrator.policy.spec import Behavior, Student, TrustRegion
+from orchestrator.rollouts import concatenate
+from orchestrator.selftest.bench import Bench
+from orchestrator.selftest.canary import SAMPLER, write_canary
+from orchestrator.selftest.granted import granted, measured_beside
+from orchestrator.selftest.pair import requests
+from orchestrator.selftest.runner import Found
+from orchestrator.selftest.usage import Gauge, Watch, came_back, gauge_here, seconds_until
+from orchestrator.workers.canary import canary_ids
+from orchestrator.workers.generation import support_size
+
+NEW_TOKENS = 32
+EPSILON = 0.01  # nats; the middle of the paper's budgets
+SLACK_GIB = 0.5  # more than before, which something else may have taken: all else counts as not come back
+BACK_WITHIN_S = 60.0
+LEAST_CACHE_GIB = 1.0  # of a GPU's KV cache: what is less than that is noise
+
+
+def sampler(bench: Bench) -> Found:
+    """Plain engine, two prompts, cache given back, weights put in, cache taken again, two prompts, end."""
+    name = bench.setup.engine.sampler
+    require("engine.sampler", name)
+    engine, gauge = open_engine(name, bench.job()), gauge_here()
+    before, began = gauge(), time.monotonic()
+    student = engine.sampler()
+    student.start(teacher=False)
+    numbers = {"start_s": time.monotonic() - began}
+    given_back = []
+    with Watch(gauge) as whole:
+        for call in range(2):
+            began = time.monotonic()
+            _two_prompts(student, bench, Student())
+            given_back.append(whole.peak_since(began) - gauge())
+            if call == 0:
+                student.load(WeightsRef(1, bench.folders["student"]))
+    write_canary(bench, SAMPLER, student.log_probs(canary_ids(bench.setup)))
+    engine.close()
+    del student, engine
+    words = f"{name} up in {numbers['start_s']:.0f} s; two prompts, weights put in, two prompts"
+    if torch.cuda.is_available() and ENGINES[name].pooled:  # on CPUs its cache only counts as given back
+        numbers["given_back_gib"] = min(given_back)
+        words += f"; {min(given_back):.1f} GiB given back after each two"
+        if min(given_back) < LEAST_CACHE_GIB:
+            change = "torch_memory_saver, which `make setup-engines TORCH=cuda` installs"
+            return Found("fail", words, change, numbers)
+    return _closed(bench, "decoding", words, numbers, gauge, before, whole)
+
+
+def switch(bench: Bench) -> Found:
+    """Blending with the teacher, then the student alone, as a warmup ends; memory before, between and after."""
+    if not bench.blends:
+        return Found("skipped", "no method of this experiment asks the teacher while it decodes")
+    name = sampler_of(bench.setup.engine.sampler, teacher_decodes=True)
+    require("engine.sampler", name)
+    engine, gauge = open_engine(name, bench.job()), gauge_here()
+    before = gauge()
+    student = engine.sampler()
+    student.start(teacher=True)
+    with Watch(gauge) as blending:
+        _two_prompts(student, bench, TrustRegion(EPSILON))
+    with Watch(gauge) as changing:
+        _two_prompts(student, bench, Student())
+    after = gauge()
+    engine.close()
+    del student, engine
+    words = f"{before:.1f} GiB used before, {blending.peak_gib:.1f} while blending, {changing.lowest_gib:.1f} between, "
+    words += f"{after:.1f} with the student alone"
+    numbers = {"before_gib": before, "blending_gib": blending.peak_gib, "between_gib": changing.lowest_gib}
+    if ENGINES[name].pooled:  # in processes of its own, whose memory the system takes back
+        between = came_back(changing.readings, before + SLACK_GIB)
+        if between is None:
+            words += "; the second engine came up before the memory of the first one was back"
+            return Found("fail", words, numbers=numbers)
+        numbers["between_s"] = between
+        words += f"; all memory back {between:.1f} s after blending"
+    return _closed(bench, "blending", words, numbers | {"after_gib": after}, gauge, before, blending)
+
+
+def _two_prompts(student: Sampler, bench: Bench, behavior: Behavior) -> None:
+    """A long and a short prompt, each continued by some tokens. Raises RuntimeError if the answers are not sound."""
+    longest = bench.setup.training.max_prompt_tokens
+    limits = Limits(min(NEW_TOKENS, bench.setup.training.max_response_tokens), support_size(bench.setup))
+    asked = requests(bench, (longest, max(1, longest // 4)))
+    sampled = concatenate(list(student.sample(asked, behavior, limits)))
+    log_probs = torch.cat([sampled.student_BT[sampled.mask_BT], sampled.behavior_BT[sampled.mask_BT]])
+    if len(sampled.requests) != len(asked) or not bool(torch.isfinite(log_probs).all()):
+        raise RuntimeError(f"{len(sampled.requests)} answers to {len(asked)} prompts, log-probabilities {log_probs}")
+
+
+def _closed(
+    bench: Bench,
+    situation: Situation,
+    words: str,
+    numbers: dict[str, float],
+    gauge: Gauge,
+    before: float,
+    watch: Watch,
+) -> Found:
+    """The finding about an engine that has just been closed: all its memory has to come back."""
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    back = seconds_until(gauge, before + SLACK_GIB, BACK_WITHIN_S)
+    if back is None:
+        words += f"; {gauge() - before:.1f} GiB have not come back {BACK_WITHIN_S:.0f} s after its end"
+        return Found("fail", words, "the processes that are left (nvidia-smi), and then this check again", numbers)
+    words += f"; all memory back {back:.1f} s after its end"
+    return measured_beside(words, numbers | {"all_back_s": back}, watch, granted(bench, situation))

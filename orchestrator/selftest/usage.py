@@ -1,0 +1,110 @@
+"""How much memory is used while something runs: of the GPU, by whomever; without one, by what this process started."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+import torch
+
+from orchestrator.engines.memory import GIB
+from orchestrator.records.processes import Process, descendants, processes
+
+Gauge = Callable[[], float]  # GiB that are used now
+Reading = tuple[float, float]  # (seconds of the monotonic clock, GiB)
+
+LOOK_S = {"cuda": 0.02, "cpu": 0.2}
+
+
+def gauge_here() -> Gauge:
+    """Of the GPU that this process works on. On CPUs of its descendants, each of which is counted until it ends."""
+    if torch.cuda.is_available():
+        return gpu_used_gib
+    family: set[Process] = set()
+
+    def used_gib() -> float:
+        alive = processes()
+        family.update(descendants([os.getpid()], alive.values()))
+        return sum(_resident_bytes(each.pid) for each in family & set(alive.values())) / GIB
+
+    return used_gib
+
+
+def gpu_used_gib() -> float:
+    """GiB of the GPU that anybody uses, this process's own context among them. Never run on a GPU."""
+    free, total = torch.cuda.mem_get_info()
+    return (total - free) / GIB
+
+
+class Watch:
+    """Reads a gauge again and again while a block runs; `readings` has what it saw, in order."""
+
+    def __init__(self, gauge: Gauge):
+        self.readings: list[Reading] = []
+        self._gauge, self._ended = gauge, threading.Event()
+        self._every_s = LOOK_S["cuda" if torch.cuda.is_available() else "cpu"]
+        self._thread = threading.Thread(target=self._follow, name="watch", daemon=True)
+
+    def __enter__(self) -> Watch:
+        self._read()
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
+        self._ended.set()
+        self._thread.join()
+        self._read()
+
+    @property
+    def peak_gib(self) -> float:
+        """The most that was used."""
+        return max(gib for _, gib in self.readings)
+
+    def peak_since(self, began: float) -> float:
+        """The most that was used from a time of the monotonic clock on until now."""
+        self._read()  # what takes less time than a look was seen by none
+        return max(gib for at, gib in self.readings if at >= began)
+
+    @property
+    def lowest_gib(self) -> float:
+        """The least that was used."""
+        return min(gib for _, gib in self.readings)
+
+    def _follow(self) -> None:
+        while not self._ended.wait(self._every_s):
+            self._read()
+
+    def _read(self) -> None:
+        gib = self._gauge()
+        self.readings.append((time.monotonic(), gib))
+
+
+def came_back(readings: Sequence[Reading], at_most_gib: float) -> float | None:
+    """Seconds from the first reading to the first that is no more than that; None if none is."""
+    for at, gib in readings:
+        if gib <= at_most_gib:
+            return at - readings[0][0]
+    return None
+
+
+def seconds_until(gauge: Gauge, at_most_gib: float, limit_s: float) -> float | None:
+    """Seconds until no more than that is used; None if it still is after `limit_s`."""
+    began = time.monotonic()
+    while gauge() > at_most_gib:
+        if time.monotonic() - began > limit_s:
+            return None
+        time.sleep(0.02)
+    return time.monotonic() - began
+
+
+def _resident_bytes(pid: int) -> int:
+    """Memory that a process has of its own; what it shares with others, its libraries above all, is not counted."""
+    with suppress(OSError, ValueError, IndexError):
+        resident, shared = Path(f"/proc/{pid}/statm").read_text(encoding="utf-8").split()[1:3]
+        return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
+    return 0
