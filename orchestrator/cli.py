@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.commands.arguments import parse
 from orchestrator.commands.parser import trb_parser
-from orchestrator.errors import UserError, one_line, one_of, refuse
+from orchestrator.errors import UserError, one_line, refuse
 
 if TYPE_CHECKING:
     from orchestrator.selection.study import Study
@@ -63,7 +63,6 @@ def _load(options: argparse.Namespace, notes: bool = False) -> Study:
         experiment = load_experiment(path, options.overrides)
     for note in experiment.notes if notes else ():
         print(f"trb: {note}", file=sys.stderr)
-    folder = data_folder(experiment.data_dir)
     typed = (str(options.experiment), *options.overrides)
     typed += ("--runs", str(options.runs)) if options.runs != Path("runs") else ()
     runs = options.runs.resolve()
@@ -72,7 +71,7 @@ def _load(options: argparse.Namespace, notes: bool = False) -> Study:
     experiment = replace(
         experiment,
         name=settled_name(experiment, options.overrides, runs),
-        data_dir=str(Path(folder).resolve()) if folder else None,
+        data_dir=str(Path(data_folder(experiment.data_dir)).resolve()),
         arguments=typed,
     )
     return Study(experiment, expand(experiment, runs), runs)
@@ -87,12 +86,11 @@ def _list(options: argparse.Namespace) -> int:
 
 def _plan(options: argparse.Namespace) -> int:
     from orchestrator.commands.plan import Show, plan
-    from orchestrator.planning.rates import DEFAULT_GPU, GPUS
+    from orchestrator.planning.rates import DEFAULT_GPU, gpu_of
 
     if options.gpus is not None and options.gpus < 1:
         raise UserError(f"--gpus: {options.gpus} — 1 or more")
-    gpu = options.gpu or DEFAULT_GPU
-    one_of("--gpu", gpu, GPUS)
+    gpu = gpu_of(DEFAULT_GPU if options.gpu is None else options.gpu)
     show = Show(options.why, options.layouts, options.json)
     return plan(_load(options, notes=True), options.gpus or 1, gpu, show, _console())
 
@@ -313,15 +311,16 @@ def _config(options: argparse.Namespace) -> int:
 
 
 def _data(options: argparse.Namespace) -> int:
-    from orchestrator.commands import data as data_fetch
+    from orchestrator.commands import data
+    from orchestrator.data.fetching import fetch
     from orchestrator.experiment.load import data_folder
 
     only = options.only.split(",") if options.only else []
     if options.action == "sources":
-        print(data_fetch.table(only))
+        print(data.table(only))
         return 0
-    folder = options.folder or Path(data_folder(None) or "data")
-    for line in data_fetch.fetch(folder, only, options.mirror or data_fetch.RAW_FILES):
+    folder = options.folder or Path(data_folder(None))
+    for line in fetch(folder, data.chosen(only), options.mirror):
         print(line, flush=True)
     print(f"use them with data_dir={folder}, or TRB_DATA_DIR={folder.resolve()}")
     return 0

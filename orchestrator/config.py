@@ -400,7 +400,11 @@ class Runtime:
     attention_backend: Annotated[
         AttentionName | None, "Attention kernels of SGLang; null: what suits the GPU and `engine.dtype`."
     ] = None
-    micro_batch_tokens: Annotated[int, "Padded tokens in one forward pass of scoring or learning.", AtLeast(1)] = 16384
+    micro_batch_tokens: Annotated[
+        int | None,
+        "Tokens in one pass of scoring or learning, padding included; null: what fits on the GPU, at most 16384.",
+        AtLeast(1),
+    ] = None
     slice_responses: Annotated[
         int, "Responses that an evaluator samples at a time and writes together.", AtLeast(1)
     ] = 2000
@@ -426,7 +430,7 @@ class ExperimentFile:
     seeds: Annotated[list[int], "Seeds of each trial, an axis of the grid.", *SEEDS] = field(
         default_factory=lambda: [0]
     )
-    data_dir: Annotated[str | None, "Folder of the data files; also TRB_DATA_DIR."] = None
+    data_dir: Annotated[str | None, "Folder of the data files; null: that of TRB_DATA_DIR, else `data`."] = None
     engine: Annotated[dict[str, Any], "Differences to the setups' engine.", Engine] = field(default_factory=dict)
     training: Annotated[dict[str, Any], "Differences to the setups' training.", Training] = field(default_factory=dict)
     evaluation: Annotated[dict[str, Any], "Differences to the setups' evaluation.", Evaluation] = field(

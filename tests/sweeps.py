@@ -21,6 +21,7 @@ main()
 """
 TRB = [sys.executable, "-c", COMMAND]
 LONGEST_S = 1800  # of one command: far beyond what the slowest machine needs
+NO_MIRROR = "http://127.0.0.1:1"  # no test fetches data files from where they really are
 NOT_COMPARED = {"timing.jsonl", "attempts.jsonl", "log.txt", "phase.json"}  # clocks, and notes for people
 
 TINY_SHAPE = {"layers": 1, "hidden": 16, "heads": 2, "kv_heads": 1, "head_dim": 8, "ffn": 32, "tied": True}
@@ -78,7 +79,7 @@ def environment() -> dict[str, str]:
     hidden = ("WANDB_", "TRB_", "RAY_")
     kept = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0123456789abcdef" * 4}
-    return kept | token | {"OMP_NUM_THREADS": "1", "WANDB_MODE": "disabled"}
+    return kept | token | {"OMP_NUM_THREADS": "1", "WANDB_MODE": "disabled", "TRB_DATA_MIRROR": NO_MIRROR}
 
 
 def start(*arguments: str | Path, cwd: Path = ROOT, **variables: str) -> subprocess.Popen[str]:

@@ -13,7 +13,7 @@ import yaml
 from orchestrator.cli import main
 from orchestrator.data.files import folder_sha256
 from orchestrator.experiment.load import load_experiment
-from tests.sweeps import ROOT, TINY_SETUP, TINY_SHAPE, environment, trb
+from tests.sweeps import NO_MIRROR, ROOT, TINY_SETUP, TINY_SHAPE, environment, trb
 
 QUICKSTART = ROOT / "experiments" / "quickstart.yaml"
 SHA = "0" * 64
@@ -32,8 +32,9 @@ AMC = {"max_response_tokens": 24, "benchmarks": {"amc23": {"n": 1}}}
 
 
 @pytest.fixture(autouse=True)
-def _no_data_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_data(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRB_DATA_DIR", raising=False)
+    monkeypatch.setenv("TRB_DATA_MIRROR", NO_MIRROR)
 
 
 def complaint(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
@@ -430,9 +431,13 @@ def test_a_broken_model_config(config: str, tmp_path: Path, capsys: pytest.Captu
     assert_names(line, "tiny.student", tmp_path / "model" / "config.json")
 
 
-def test_no_data_folder_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_data_file_and_no_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
     line = refused(capsys, write_sweep(tmp_path, evaluation=AMC))
-    assert_names(line, "data_dir: not set", "eval/amc23.jsonl", "data_dir=FOLDER", "TRB_DATA_DIR=FOLDER")
+    assert_names(line, f"{NO_MIRROR}/QwenLM", "cannot be had", "`trb data fetch FOLDER`", "data_dir=FOLDER")
+    assert not (tmp_path / "data").exists()
 
 
 @pytest.mark.parametrize("from_environment", [False, True])
@@ -441,8 +446,9 @@ def test_no_such_data_file(
 ) -> None:
     overrides = () if from_environment else (f"data_dir={tmp_path / 'nowhere'}",)
     monkeypatch.setenv("TRB_DATA_DIR", str(tmp_path / ("nowhere" if from_environment else "elsewhere")))
-    line = refused(capsys, write_sweep(tmp_path, evaluation=AMC), *overrides)
-    assert_names(line, tmp_path / "nowhere" / "eval" / "amc23.jsonl", "no such file")
+    data = {"source": "jsonl", "files": [{"file": "own.jsonl", "sha256": SHA}]}  # which nothing is known to fetch
+    line = refused(capsys, write_sweep(tmp_path, data=data), *overrides)
+    assert_names(line, tmp_path / "nowhere" / "own.jsonl", "no such file")
 
 
 CONTENTS = [
@@ -552,7 +558,7 @@ def test_a_file_instead_of_the_runs_folder(command: str, tmp_path: Path, capsys:
         ("arithmetic_short:0", ("arithmetic_short.n: 0", "≥ 1")),
         ("aritmetic_short:4", ("aritmetic_short: unknown benchmark", "did you mean arithmetic_short?")),
         ("", ("--benchmarks: ''", "KEY:n with a whole number n ≥ 1")),
-        ("amc23:4", ("data_dir: not set", "eval/amc23.jsonl")),
+        ("amc23:4", ("data/eval/amc23.jsonl: no such file", "`trb data fetch data`")),
     ],
 )
 def test_evaluating_on_what_is_no_benchmark(
@@ -598,7 +604,7 @@ def test_a_process_refuses_an_override() -> None:
 def test_a_process_refuses_to_submit(tmp_path: Path) -> None:
     assert "TRB_DATA_DIR" not in environment()
     line = refused_process("submit", write_sweep(tmp_path, evaluation=AMC), "--runs", tmp_path / "runs")
-    assert_names(line, "data_dir: not set")
+    assert_names(line, "cannot be had", "`trb data fetch FOLDER`")
 
 
 def test_a_process_refuses_to_evaluate_a_folder_without_a_model(tmp_path: Path) -> None:

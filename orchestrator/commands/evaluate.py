@@ -21,6 +21,7 @@ from orchestrator.commands.arguments import MOST_DIGITS
 from orchestrator.commands.display import percent
 from orchestrator.config import BenchmarkRun, Runtime, Setup
 from orchestrator.data.files import SUFFIXES, folder_sha256
+from orchestrator.engines.catalog import require
 from orchestrator.engines.interface import Job, ModelFolder
 from orchestrator.engines.memory import needs_gpu
 from orchestrator.errors import UserError, refuse
@@ -137,7 +138,7 @@ def _warn_of_cpus(setup: Setup) -> None:
         print("trb: no GPU is visible; models of this size take hours on CPUs", file=sys.stderr)
 
 
-def _setup(options: argparse.Namespace, data_dir: str | None) -> Setup:
+def _setup(options: argparse.Namespace, data_dir: str) -> Setup:
     if options.setups_from is not None and not options.setups_from.is_file():
         raise refuse("--setups-from", str(options.setups_from), "an experiment file beside its setups/")
     setup = load_setup(options.setup, options.setups_from)
@@ -148,6 +149,7 @@ def _setup(options: argparse.Namespace, data_dir: str | None) -> Setup:
     name = Path(options.setup).stem if options.setup.endswith(".yaml") else options.setup
     setup, notes = completed(name, replace(setup, evaluation=replace(setup.evaluation, benchmarks=runs)))
     validate.check_setup(name, setup)
+    require("engine.sampler", setup.engine.sampler)
     for note in notes:
         print(f"trb: {note}", file=sys.stderr)
     prepare.check_benchmarks(setup, data_dir)

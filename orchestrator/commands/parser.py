@@ -52,7 +52,8 @@ class _Version(argparse.Action):
 def _add_sweep_commands(commands: argparse._SubParsersAction) -> None:
     plan = _experiment(commands, "plan", "units, dependencies, memory, tokens, GPU-hours; runs nothing")
     plan.add_argument("--gpus", type=int, metavar="N", help="how long it takes on N GPUs (default: 1)")
-    plan.add_argument("--gpu", metavar="KIND", help="kind of these GPUs: H100-80GB (default) or A100-40GB")
+    kinds = "H100-80GB (default), H200, B200, A100-80GB, A100-40GB, L40S, or name=GiB,TB/s,TFLOP/s as MI=190,5.3,1300"
+    plan.add_argument("--gpu", metavar="KIND", help=f"kind of these GPUs: {kinds}")
     text = "what half a GPU, 2 and 4 GPUs a trial would take on a node, and why one is the default"
     plan.add_argument("--layouts", action="store_true", help=text)
     plan.add_argument("--why", action="store_true", help="why each unit would run, and what the costs assume")
@@ -136,7 +137,9 @@ def _add_model_commands(commands: argparse._SubParsersAction) -> None:
     text = "processes that sample at once (default: one for each visible GPU, else one)"
     evaluate.add_argument("--evaluators", type=whole_number, metavar="N", help=text)
     evaluate.add_argument("--limit", type=whole_number, help="only the first problems of each benchmark")
-    evaluate.add_argument("--data-dir", metavar="DIR", help="folder of the benchmark files (default: TRB_DATA_DIR)")
+    evaluate.add_argument(
+        "--data-dir", metavar="DIR", help="folder of the benchmark files (default: TRB_DATA_DIR, else data)"
+    )
     _add_runs(evaluate)
     evaluate.add_argument("--out", type=Path, metavar="FILE.json", help="default: results/eval/ in the runs folder")
     evaluate.add_argument("--json", action="store_true", help="print the result as JSON")
@@ -162,7 +165,8 @@ def _add_reference_commands(commands: argparse._SubParsersAction) -> None:
     data.add_argument("action", nargs="?", choices=("sources", "fetch"), default="sources", help="default: sources")
     data.add_argument("folder", nargs="?", type=Path, help="where to put them (default: TRB_DATA_DIR, else data)")
     data.add_argument("--only", metavar="KEY,…", help="some of the files, for example math500,gsm8k")
-    data.add_argument("--from", dest="mirror", metavar="MIRROR", help="URL or folder of owner/name/commit/path files")
+    text = "URL or folder of owner/name/commit/path files (default: TRB_DATA_MIRROR, else GitHub)"
+    data.add_argument("--from", dest="mirror", metavar="MIRROR", help=text)
 
 
 def _experiment(

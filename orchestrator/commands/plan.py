@@ -11,8 +11,9 @@ from rich.console import Console
 
 from orchestrator.config import Experiment
 from orchestrator.cores import cores_here
-from orchestrator.data.benchmarks import benchmark_of
-from orchestrator.data.files import GET_DATA
+from orchestrator.data.declared import lacking
+from orchestrator.engines.catalog import require_all
+from orchestrator.errors import UserError
 from orchestrator.planning import cpu_time
 from orchestrator.planning.as_json import rounded, to_json
 from orchestrator.planning.layouts import layouts_of
@@ -20,7 +21,7 @@ from orchestrator.planning.measured import measure
 from orchestrator.planning.plan import Plan, make_plan
 from orchestrator.planning.progress import done_of, reasons
 from orchestrator.planning.ranges import NOTHING, Range
-from orchestrator.planning.rates import DEFAULT_GPU
+from orchestrator.planning.rates import DEFAULT_GPU, GPUS, Gpu
 from orchestrator.planning.totals import hours_on_gpus, total_gpu_hours, units_left
 from orchestrator.planning.view import Clock, render, render_layouts
 from orchestrator.selection.study import Study
@@ -35,7 +36,7 @@ class Show:
     as_json: bool = False
 
 
-def plan(study: Study, gpus: int, gpu: str, show: Show, console: Console) -> int:
+def plan(study: Study, gpus: int, gpu: Gpu, show: Show, console: Console) -> int:
     """Print the plan of an experiment against a runs folder, for `gpus` of the kind `gpu`; nothing is written."""
     made = planned(study, gpu)
     cpu = cpu_time.estimate(made, cores_here(), made=(study.runs / ".models").is_dir())
@@ -46,26 +47,28 @@ def plan(study: Study, gpus: int, gpu: str, show: Show, console: Console) -> int
     console.print(shown, highlight=False)
     if show.layouts:
         console.print("", render_layouts(layouts_of(made)), highlight=False)
-    lacking = missing_files(study.experiment)
-    if lacking:
-        console.print(f"Not there yet: {', '.join(lacking)} ({GET_DATA}).", highlight=False, markup=False)
+    for note in _notes(study.experiment):
+        console.print(note, highlight=False, markup=False)
     return 0
 
 
-def missing_files(experiment: Experiment) -> list[str]:
-    """Declared data files that do not lie below the data folder."""
-    wanted: dict[str, None] = {}
+def _notes(experiment: Experiment) -> list[str]:
+    """What the sweep wants before it can run here: engines that are not installed, and data files."""
+    notes: dict[str, None] = {}
     for setup in experiment.setups.values():
-        wanted |= dict.fromkeys(entry.file for entry in setup.data.files if setup.data.source == "jsonl")
-        for key, run in setup.evaluation.benchmarks.items():
-            file = benchmark_of(key, run).file
-            if file is not None and (run is None or run.path is None):
-                wanted[file] = None
-    folder = Path(experiment.data_dir) if experiment.data_dir else None
-    return [file for file in wanted if folder is None or not (folder / file).is_file()]
+        try:
+            require_all(setup.engine)
+        except UserError as error:
+            notes[f"To submit here: {error}."] = None
+    folder = Path(experiment.data_dir or "")
+    files = lacking(experiment.setups.values(), folder)
+    if files:
+        by = f"`trb submit` fetches them, or `trb data fetch {folder}`"
+        notes[f"Not in {folder} yet: {', '.join(files)} ({by})."] = None
+    return list(notes)
 
 
-def planned(study: Study, gpu: str = DEFAULT_GPU) -> Plan:
+def planned(study: Study, gpu: Gpu = GPUS[DEFAULT_GPU]) -> Plan:
     """The plan with what the runs folder holds of it, and with the rates that were measured there."""
     return make_plan(study.experiment, study.units, done_of(study), measure(study), gpu=gpu)
 

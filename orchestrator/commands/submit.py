@@ -119,7 +119,7 @@ def _with_models(job: Submission) -> Submission:
 
 
 def _check(job: Submission) -> None:
-    """UserError on a folder, cluster, data or models that cannot be used.
+    """UserError on a folder, cluster, data or models that cannot be used; data files that are lacking are fetched.
 
     Says that it looks at them only where that takes a while.
     """
@@ -130,6 +130,7 @@ def _check(job: Submission) -> None:
     timer.daemon = True
     timer.start()
     try:
+        prepare.fetch_data(job.study.experiment, job.say)
         prepare.check(job.study.experiment, job.study.runs)
     finally:
         timer.cancel()

@@ -14,18 +14,20 @@ from orchestrator.records.files import file_sha256
 
 SUFFIXES = (".jsonl", ".parquet")
 BATCH_ROWS = 256
-GET_DATA = "`trb data fetch FOLDER` gets the data files"
 
 
 def data_file(file: str, data_dir: str | None) -> Path:
     """The path of `file` below `data_dir`; UserError if either is missing."""
     if not data_dir:
         raise UserError(
-            f"data_dir: not set, but {file} is needed — data_dir=FOLDER or TRB_DATA_DIR=FOLDER ({GET_DATA})"
+            f"data_dir: not set, but {file} is needed — data_dir=FOLDER or TRB_DATA_DIR=FOLDER "
+            "(`trb data fetch FOLDER` gets the data files)"
         )
     path = Path(data_dir) / file
     if not path.is_file():
-        raise UserError(f"{path}: no such file — data_dir={data_dir} should hold {file} ({GET_DATA})")
+        raise UserError(
+            f"{path}: no such file — a data_dir that holds it (`trb data fetch {data_dir}` gets shipped ones)"
+        )
     return path
 
 

@@ -111,5 +111,5 @@ def require(key: str, name: str) -> None:
     info = ENGINES[name]
     missing = [package for package in info.packages if importlib.util.find_spec(package) is None]
     if missing:
-        there = ", ".join(engine for engine, other in ENGINES.items() if not other.packages)
-        raise refuse(key, name, f"{there}, or make setup-engines first: {', '.join(missing)} is not installed here")
+        others = " or ".join(engine for engine, other in ENGINES.items() if not other.packages)
+        raise refuse(key, name, f"`make setup-engines` first ({', '.join(missing)} is not installed here), or {others}")

@@ -45,9 +45,9 @@ def load_setup(name: str, beside: Path | None = None, overrides: Sequence[str] =
     return setup
 
 
-def data_folder(given: str | None) -> str | None:
-    """The folder of the data files: the one that was given, else that of TRB_DATA_DIR, else None."""
-    return given or os.environ.get("TRB_DATA_DIR") or None
+def data_folder(given: str | None) -> str:
+    """The folder of the data files: the one that was given, else that of TRB_DATA_DIR, else `data`."""
+    return given or os.environ.get("TRB_DATA_DIR") or "data"
 
 
 def _read_experiment(path: Path, overrides: Sequence[str]) -> config.Experiment:

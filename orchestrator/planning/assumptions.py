@@ -10,7 +10,7 @@ from orchestrator.planning.costs import BLENDED, PLAIN, SetupCosts
 from orchestrator.planning.lengths import ENDLESS, FINISHED, PROMPT_TOKENS
 from orchestrator.planning.memory import memory
 from orchestrator.planning.ranges import Range
-from orchestrator.planning.rates import ALL_REDUCE_US, LAUNCH_LAYERS, RATES, SHARDED, Gpu, trainer_rates
+from orchestrator.planning.rates import ALL_REDUCE_US, LAUNCH_LAYERS, LEARNING, RATES, SCORING, SHARDED, Gpu
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,10 @@ def assumptions(costs: Mapping[str, SetupCosts], several: bool = False) -> tuple
     """
     first = next(iter(costs.values()))
     assumed = [*_lengths(), *_gpu(first.gpu)]
-    for engine, trainer in dict.fromkeys((each.engine, each.setup.engine.trainer) for each in costs.values()):
-        assumed += _engine(engine, trainer)
+    for engine in dict.fromkeys(each.engine for each in costs.values()):
+        assumed += _sampler(engine)
+    for trainer in dict.fromkeys(each.setup.engine.trainer for each in costs.values()):
+        assumed += _trainer(trainer)
     if several:
         assumed += _several_gpus()
     for name, of_setup in costs.items():
@@ -66,10 +68,8 @@ def _gpu(gpu: Gpu) -> list[Assumption]:
     ]
 
 
-def _engine(engine: str, trainer: str) -> list[Assumption]:
+def _sampler(engine: str) -> list[Assumption]:
     rates, varied = RATES[engine], Assumption.of
-    scoring, learning = trainer_rates(engine, trainer)
-    trains = trainer if trainer == "verl" else engine
     launches = f"ms at {LAUNCH_LAYERS} layers"
     return [
         varied(f"{engine}: bandwidth reached in training", "of it", rates.decoding, "decoding the responses of a step"),
@@ -78,10 +78,15 @@ def _engine(engine: str, trainer: str) -> list[Assumption]:
         varied(f"{engine}: KV cache passes of a step", "× cache", rates.cache_passes, "1: read in place"),
         varied(f"{engine}: and for each head of a KV head", "× cache", rates.head_passes, "under a padding mask"),
         varied(f"{engine}: teacher passes while blending", "a token", rates.teacher_passes, "1: drafts of one token"),
-        varied(f"{trains}: arithmetic reached in scoring", "of it", scoring, "padding included"),
-        varied(f"{trains}: arithmetic reached in learning", "of it", learning, "padding included"),
         varied(f"{engine}: rest of a training step", "s", rates.step_s, "passing on weights, grading, data"),
         varied(f"{engine}: start of a unit", "s", rates.start_s, "processes, models, data"),
+    ]
+
+
+def _trainer(engine: str) -> list[Assumption]:
+    return [
+        Assumption.of(f"{engine}: arithmetic reached in scoring", "of it", SCORING, "padding included"),
+        Assumption.of(f"{engine}: arithmetic reached in learning", "of it", LEARNING, "padding included"),
     ]
 
 

@@ -39,10 +39,11 @@ from orchestrator.planning.rates import (
     DEFAULT_GPU,
     GPUS,
     LAUNCH_LAYERS,
+    LEARNING,
     RATES,
+    SCORING,
     SHARDED,
     Gpu,
-    trainer_rates,
 )
 from orchestrator.records.columns import EVALUATE, LEARN, ROLLOUT, SCORE
 
@@ -139,9 +140,8 @@ class SetupCosts:
         rates, lengths = RATES[self.engine], self.training_lengths(scenario)
         responses = sequences_per_step(self.setup.training)
         tokens = responses * (lengths.prompt + lengths.tokens)
-        scored, learned = (share.at(scenario) for share in trainer_rates(self.engine, self.setup.engine.trainer))
-        scored *= self._arithmetic("teacher", scenario)
-        learned *= self._arithmetic("learner", scenario)
+        scored = SCORING.at(scenario) * self._arithmetic("teacher", scenario)
+        learned = LEARNING.at(scenario) * self._arithmetic("learner", scenario)
         return {
             ROLLOUT: self._rollout_seconds(kind, responses, lengths, scenario),
             SCORE: 2 * self.teacher.parameters * tokens / scored if kind == PLAIN else 0.0,
@@ -190,8 +190,8 @@ class SetupCosts:
 
     def _check_other_roles(self) -> None:
         """Raise UserError if teacher or learner find no room on their GPUs."""
-        for situation, role in (("scoring", "teacher"), ("learning", "learner")):
-            budget(self.setup, self.runtime, self.gpu.gib, situation, self._gpus(role))
+        budget(self.setup, self.runtime, self.gpu.gib, "scoring", self._gpus("teacher"))
+        budget(self.setup, self.runtime, self.gpu.gib, "learning", self._gpus("learner"))
 
     def decode_seconds(
         self,

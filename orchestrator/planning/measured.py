@@ -8,6 +8,7 @@ estimate, and of the fastest and the slowest directory in the low and the high o
 from __future__ import annotations
 
 import os
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -53,9 +54,15 @@ class UnitSeconds:
     responses: Mapping[str, float]
 
     def ran_on(self, gpu: Gpu) -> bool:
-        """Whether it used a GPU, of this kind as far as anybody noted its name, such as `NVIDIA H100 80GB HBM3`."""
-        model = gpu.name.partition("-")[0]
-        return self.unit.placement.gpus > 0 and all(model in name for name in self.gpus)
+        """Whether it used a GPU, and one of this kind where its name was noted: `NVIDIA H100 80GB HBM3`."""
+        return self.unit.placement.gpus > 0 and all(_is_of_kind(name, gpu) for name in self.gpus)
+
+
+def _is_of_kind(name: str, gpu: Gpu) -> bool:
+    """Whether a driver would call a GPU of this kind so; a size counts where both names give one."""
+    model, _, size = gpu.name.partition("-")
+    noted = re.search(r"\b\d+GB\b", name)
+    return bool(re.search(rf"\b{re.escape(model)}\b", name)) and (not size or noted is None or noted[0] == size)
 
 
 @dataclass(frozen=True)

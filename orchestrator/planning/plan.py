@@ -70,10 +70,15 @@ class Plan:
     experiment: Experiment
     units: tuple[PlannedUnit, ...]
     costs: Mapping[str, SetupCosts]  # by setup
-    gpu: Gpu
+    gpu: Gpu  # a whole one
     assumptions: tuple[Assumption, ...]
     done: Mapping[str, Done] = field(default_factory=dict)
     measured: Measured = field(default_factory=Measured)
+
+    @property
+    def gpu_of_trial(self) -> Gpu:
+        """What a trial has of a GPU."""
+        return self.gpu.part(self.experiment.runtime.placement.gpu_share)
 
 
 def make_plan(
@@ -82,7 +87,7 @@ def make_plan(
     done: Mapping[str, Done] | None = None,
     measured: Measured | None = None,
     engine: str | None = None,
-    gpu: str = DEFAULT_GPU,
+    gpu: Gpu = GPUS[DEFAULT_GPU],
 ) -> Plan:
     """The plan of `experiment`, whose units are `units`: instant, without side effects.
 
@@ -90,7 +95,7 @@ def make_plan(
     """
     units = expand(experiment) if units is None else units
     measured = measured or Measured()
-    costs, part = {}, GPUS[gpu].part(experiment.runtime.placement.gpu_share)
+    costs, part = {}, gpu.part(experiment.runtime.placement.gpu_share)
     for name, setup in experiment.setups.items():
         chosen = engine or setup.engine.sampler
         as_if = replace(setup, engine=replace(setup.engine, sampler=chosen))  # memory is counted with it, too
@@ -106,7 +111,7 @@ def make_plan(
     placements = (experiment.runtime.placement, *experiment.placements.values())
     several = any(placement.gpus > 1 for placement in placements)
     assumed = assumptions(costs, several) if any(placement.gpus for placement in placements) else ()
-    return Plan(experiment, tuple(planned), costs, part, assumed, done or {}, measured)
+    return Plan(experiment, tuple(planned), costs, gpu, assumed, done or {}, measured)
 
 
 def resources(experiment: Experiment, unit: Unit, costs: SetupCosts) -> Resources:

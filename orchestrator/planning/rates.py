@@ -1,4 +1,4 @@
-"""What GPUs can do, and what each engine makes of it: the numbers under a plan, one row for each engine.
+"""What GPUs can do, and what each engine makes of it: the numbers under a plan, one row for each that samples.
 
 `planning.costs` makes tokens a second and seconds of them. Nothing here was measured by us on a GPU. A `Range` gives
 the number in the low, the middle and the high estimate, so a share of the hardware falls from left to right. Finished
@@ -7,10 +7,13 @@ run directories replace what they measured (`planning.measured`).
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from orchestrator.errors import did_you_mean, refuse
 from orchestrator.planning.ranges import Range
 
 LAUNCH_LAYERS = 28  # decoder layers of the model that `Rates.launch_ms` is given for
@@ -18,7 +21,10 @@ LAUNCH_LAYERS = 28  # decoder layers of the model that `Rates.launch_ms` is give
 
 @dataclass(frozen=True)
 class Gpu:
-    """A kind of GPU: its name, memory, memory bandwidth, and dense bfloat16 arithmetic; or a `share` of one."""
+    """A kind of GPU: its name, memory, memory bandwidth, and dense bfloat16 arithmetic; or a `share` of one.
+
+    `gib` is the memory that torch sees, `torch.cuda.get_device_properties().total_memory`.
+    """
 
     name: str
     gib: float
@@ -28,21 +34,50 @@ class Gpu:
 
     @property
     def title(self) -> str:
-        """`H100-80GB`, or `0.5 of an H100-80GB`."""
-        return self.name if self.share == 1 else f"{self.share:g} of an {self.name}"
+        """`H100-80GB`, or `0.5 × H100-80GB`."""
+        return self.name if self.share == 1 else f"{self.share:g} × {self.name}"
 
     def part(self, share: float) -> Gpu:
         """What a trial has of it beside others: of everything the same share."""
         return Gpu(self.name, self.gib * share, self.bytes_per_s * share, self.flops * share, share)
 
 
+# Memory: what torch's own out-of-memory messages call the total capacity, which differs by the driver by a tenth of a
+# GiB. The least that was found is taken, rounded down to a tenth. H100: 79.11 (vllm-project/vllm#27508) to 79.21;
+# H200: 139.80 and B200: 178.35 (PrimeIntellect-ai/prime-rl, table of benchmarks of January 2026: 139.80, 178.36);
+# A100: 79.15 to 79.25 (wbfwonderful/Vad-R1#11) and 39.38 (vllm-project/vllm#16570) to 39.50; L40S: 44.39 to 44.42
+# (stepfun-ai/Step-Video-T2V#8). Bandwidth and arithmetic: NVIDIA's data sheets, of the SXM modules where there are
+# any. The sheets of Hopper and later give arithmetic with sparsity, which is twice the dense one here.
 GPUS: Mapping[str, Gpu] = MappingProxyType(
     {
-        "H100-80GB": Gpu("H100-80GB", 80.0, 3.35e12, 990e12),  # H100 SXM data sheet
-        "A100-40GB": Gpu("A100-40GB", 40.0, 1.555e12, 312e12),  # A100 SXM data sheet
+        "H100-80GB": Gpu("H100-80GB", 79.1, 3.35e12, 990e12),
+        "H200": Gpu("H200", 139.8, 4.8e12, 990e12),
+        "B200": Gpu("B200", 178.3, 8.0e12, 2250e12),
+        "A100-80GB": Gpu("A100-80GB", 79.1, 2.039e12, 312e12),
+        "A100-40GB": Gpu("A100-40GB", 39.3, 1.555e12, 312e12),
+        "L40S": Gpu("L40S", 44.3, 0.864e12, 362e12),
     }
 )
 DEFAULT_GPU = "H100-80GB"
+
+
+def gpu_of(text: str) -> Gpu:
+    """One of GPUS by its name, or another kind as `name=GiB,TB/s,TFLOP/s`, for example `MI=190,5.3,1300`.
+
+    Raises UserError that says what would be right.
+    """
+    if text in GPUS:
+        return GPUS[text]
+    name, _, numbers = text.partition("=")
+    try:
+        gib, terabytes, teraflops = (float(number) for number in numbers.split(","))
+    except ValueError:  # not three of them, or not numbers
+        gib = terabytes = teraflops = math.nan
+    if re.fullmatch(r"[\w.-]+", name) and all(0 < number < math.inf for number in (gib, terabytes, teraflops)):
+        return Gpu(name, gib, terabytes * 1e12, teraflops * 1e12)
+    near = [known for known in GPUS if known.startswith(text.upper())]  # for H100 rather H100-80GB than H200
+    expected = f"one of {', '.join(GPUS)}, or name=GiB,TB/s,TFLOP/s as MI=190,5.3,1300"
+    raise refuse("--gpu", text, expected + did_you_mean(text, near or GPUS))
 
 
 @dataclass(frozen=True)
@@ -52,8 +87,8 @@ class Rates:
     `decoding` is the share of the memory bandwidth while the responses of one training step are decoded, `evaluating`
     the same while thousands of responses wait. `launch_ms` is what the kernel launches of a decode step take at
     `LAUNCH_LAYERS` layers. `teacher_passes` are the passes of the teacher for each token of a blended response.
-    `scoring` and `learning` are shares of the arithmetic. `step_s` are seconds of a training step that no GPU works
-    for: passing on weights, moving the learner's state, grading, data. `start_s` are seconds until a unit works.
+    `step_s` are seconds of a training step that no GPU works for: passing on weights, moving the learner's state,
+    grading, data. `start_s` are seconds until a unit works.
 
     A decode step moves the KV cache `cache_passes` times, and `head_passes` times more for each query head that shares
     a key–value head. An engine with `continuous` batching gives the place of a response that ended to the next one, and
@@ -65,8 +100,6 @@ class Rates:
     evaluating: Range
     launch_ms: Range
     teacher_passes: Range
-    scoring: Range
-    learning: Range
     step_s: Range
     start_s: Range
     cache_passes: int
@@ -77,10 +110,10 @@ class Rates:
 # Allowances that nothing published covers. A step passes on 1.2 to 3.4 GB of weights and grades 256 responses.
 STEP_S, START_S = Range(6.0, 10.0, 20.0), Range(60.0, 120.0, 300.0)
 
-# What FSDP2 reaches of the arithmetic. Scoring: long forward passes; an assumption. Learners on one H100 reach 11 to
-# 27 % (0.6B) and 21 to 37 % (4B): prime-rl's baselines. The students lie between the two sizes; the head of 151,936
-# rows keeps it low.
-FSDP2_SCORING, FSDP2_LEARNING = Range(0.45, 0.40, 0.30), Range(0.30, 0.21, 0.11)
+# What trainers reach of the arithmetic. The same for each of them, since all run the same transformers model. Scoring:
+# long forward passes; an assumption. Learners by FSDP2 on one H100 reach 11 to 27 % (0.6B) and 21 to 37 % (4B):
+# prime-rl's baselines. The students lie between the two sizes; the head of 151,936 rows keeps it low.
+SCORING, LEARNING = Range(0.45, 0.40, 0.30), Range(0.30, 0.21, 0.11)
 
 # Several GPUs for one role. Nothing of it was measured by us either.
 # Tensor parallelism waits for two all-reduces in each layer of a decode step. Those of some 200 rows × hidden width are
@@ -95,15 +128,13 @@ SHARDED = Range(0.95, 0.90, 0.80)
 
 RATES: Mapping[str, Rates] = MappingProxyType(
     {
-        # Eager decoding by transformers: thousands of small kernels for each token. All shares are assumptions.
+        # Eager decoding by transformers: thousands of small kernels for each token. Its shares are assumptions.
         "torch": Rates(
             title="torch",
             decoding=Range(0.80, 0.65, 0.50),
             evaluating=Range(0.80, 0.65, 0.50),
             launch_ms=Range(25.0, 32.0, 40.0),
             teacher_passes=Range.exactly(1.0),
-            scoring=Range(0.40, 0.27, 0.15),
-            learning=Range(0.40, 0.27, 0.15),
             step_s=STEP_S,
             start_s=START_S,
             cache_passes=3,  # copied to append (read, written), read by attention
@@ -123,8 +154,6 @@ RATES: Mapping[str, Rates] = MappingProxyType(
             launch_ms=Range.exactly(0.0),  # CUDA graphs
             # Drafts that the teacher judges together: 5 or 4 tokens for a pass; in the high estimate none at all.
             teacher_passes=Range(0.20, 0.25, 1.0),
-            scoring=FSDP2_SCORING,
-            learning=FSDP2_LEARNING,
             step_s=STEP_S,
             start_s=START_S,
             cache_passes=1,
@@ -133,8 +162,3 @@ RATES: Mapping[str, Rates] = MappingProxyType(
         ),
     }
 )
-
-
-def trainer_rates(sampler: str, trainer: str) -> tuple[Range, Range]:
-    """What scoring and learning reach of the arithmetic: verl's own, else what stands in the sampler's row."""
-    return (FSDP2_SCORING, FSDP2_LEARNING) if trainer == "verl" else (RATES[sampler].scoring, RATES[sampler].learning)

@@ -139,7 +139,7 @@ def on_engines(plan: Plan) -> dict[str, Plan]:
         if all(costs.engine == engine for costs in plan.costs.values()):
             plans[engine] = plan
             continue
-        plans[engine] = make_plan(plan.experiment, units, plan.done, plan.measured, engine, plan.gpu.name)
+        plans[engine] = make_plan(plan.experiment, units, plan.done, plan.measured, engine, plan.gpu)
     return plans
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,7 +82,7 @@ def render_layouts(layouts: Layouts | None) -> Group:
 
 
 def _layout_cells(row: LaidOut) -> list[str]:
-    held = f"{row.peak_gib:.0f} of {row.gib:g}"
+    held = f"{row.peak_gib:.0f} of {row.gib:.3g}"
     if row.trial_hours is None or row.sweep_days is None:
         return [held, "—", "does not fit", "—", "—"]
     at_once = f"{row.sequences_vanilla} / {row.sequences_blending}"
@@ -104,8 +104,8 @@ def render(plan: Plan, clock: Clock | None = None, reasons: Sequence[Reason] | N
     of_setups = [p for p in plan.units if p.unit.placement == placement] or plan.units
     memories = {p.unit.setup: p.resources.memory for p in of_setups if p.resources.memory is not None}
     if memories:
-        apart = placement.role_gpus is not None
-        parts += ["", _memory_table(memories, plan.gpu.gib, apart), *_memory_notes(memories, plan.gpu.gib)]
+        gib, apart = plan.gpu_of_trial.gib, placement.role_gpus is not None
+        parts += ["", _memory_table(memories, gib, apart), *_memory_notes(memories, gib)]
     parts += ["", *_tokens(total), ""]
     parts += [_budget_table(plan), *_budget_notes(plan), _disk(plan), ""]
     parts += [*_gpu_time(plan, clock.gpus), *_cpu_time(clock.cpu), *why]
@@ -289,9 +289,10 @@ def _gpu_time(plan: Plan, gpus: int) -> list[Any]:
         columns = {name: total_gpu_hours(plan, name) for name in plan.experiment.setups} | {"all": whole}
     budgets = {setup.evaluation.budget for setup in plan.experiment.setups.values()}
     names = {"evaluate": f"evaluate, {' and '.join(sorted(budgets))}", "rescore": "fresh samples"}
-    table = _table(f"GPU-hours, {plan.gpu.title}", *(name for name, part in columns.items() if part), right_from=1)
+    columns = {name: part for name, part in columns.items() if part}
+    table = _table(f"GPU-hours, {plan.gpu_of_trial.title}", *columns, right_from=1)
     for phase in (*PHASES, "rescore", "total"):
-        row = [hours_text(part[phase]) for part in columns.values() if part]
+        row = [hours_text(part[phase]) for part in columns.values()]
         table.add_row(names.get(phase, phase), *row, style="bold" if phase == "total" else None)
     return [table, *_on_the_clock(plan, gpus, left=some_done), *_engines(plan, left=some_done)]
 
@@ -310,23 +311,37 @@ def _on_the_clock(plan: Plan, gpus: int, left: bool) -> list[str]:
 
 
 def _engines(plan: Plan, left: bool) -> list[str]:
-    """A line for each engine: what the same costs where everything is sampled with it, on a node."""
-    engines_in_use = {costs.engine for costs in plan.costs.values()}
-    lines = []
-    for engine, on_engine in on_engines(plan).items():
+    """The engines of the experiment, what it costs on a node with each that samples, and what that rests on."""
+    engines = [setup.engine for setup in plan.experiment.setups.values()]
+    samplers = list(dict.fromkeys(engine.sampler for engine in engines))
+    trainers = " and ".join(dict.fromkeys(engine.trainer for engine in engines))
+    names = " and ".join(RATES[sampler].title for sampler in samplers)
+    lines, middles = [f"Engines: {names} for sampling, {trainers} for scoring and training."], {}
+    # Engines of the experiment come first.
+    for engine, on_engine in sorted(on_engines(plan).items(), key=lambda item: item[0] not in samplers):
         hours, clock = total_gpu_hours(on_engine, left=left), hours_on_gpus(on_engine, GPUS_OF_A_NODE, left)
         if hours is not None and clock is not None:
-            chosen = " (this experiment)" if engines_in_use == {engine} else ""
-            total, middle = hours_text(hours["total"]), short_hours(hours["total"].mid)
+            chosen = " (this experiment)" if samplers == [engine] else ""
+            middles[engine] = hours["total"].mid
             lines.append(
-                f"With {RATES[engine].title}{chosen}: {total} GPU-hours, {middle} in the middle; "
-                f"{clock_time(clock)} on {GPUS_OF_A_NODE} GPUs."
+                f"With {RATES[engine].title}{chosen}: {hours_text(hours['total'])} GPU-hours, "
+                f"{short_hours(middles[engine])} in the middle; {clock_time(clock)} on {GPUS_OF_A_NODE} GPUs."
             )
+    lines += _which_engine(samplers, middles)
     if any(costs.factors for costs in plan.costs.values()):
-        basis = "Finished runs gave lengths of responses and the seconds of the engine that they ran on."
-    else:
-        basis = "No run measured an engine on this GPU yet: rates and lengths are published or assumed."
-    return [*lines, f"[dim]{basis}[/]"]
+        return [*lines, "Finished runs gave lengths of responses and the seconds of the engine that they ran on."]
+    return [*lines, "No run measured an engine on this GPU yet: rates and lengths are published or assumed."]
+
+
+def _which_engine(samplers: Sequence[str], middles: Mapping[str, float]) -> list[str]:
+    """Why the engine that samples is the right one, or which would be, by GPU-hours in the middle estimate."""
+    least, *others = sorted(middles, key=lambda engine: middles[engine])
+    if not others or not middles[others[0]]:
+        return []
+    share = f"{100 * middles[least] / middles[others[0]]:.2g} % of {RATES[others[0]].title}'s GPU-hours"
+    if samplers == [least]:
+        return [f"{RATES[least].title} samples because it takes {share}."]
+    return [f"{RATES[least].title} would take {share}: engine.sampler={least}."]
 
 
 def _cpu_time(time: CpuTime | None) -> list[str]:

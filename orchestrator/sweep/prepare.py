@@ -5,14 +5,17 @@ Loads no weights, so that mistakes are named within a second. Embedded models ar
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from orchestrator.config import Data, Experiment, Model, Setup
 from orchestrator.data.benchmarks import benchmark_of, load_benchmark
+from orchestrator.data.declared import lacking
+from orchestrator.data.fetching import fetch
 from orchestrator.data.hub import check_hub_id
 from orchestrator.data.openthoughts import load_thoughts
 from orchestrator.data.problems import read_training_problems
+from orchestrator.data.sources import SOURCES
 from orchestrator.engines.interface import ModelFolder
 from orchestrator.errors import UserError
 from orchestrator.experiment import made_models
@@ -22,6 +25,20 @@ from orchestrator.models.checkpoints import check_config, check_same_tokens, che
 from orchestrator.models.making import Report, make, must_make, verify_made
 from orchestrator.records.rundir import RunReader
 from orchestrator.workers.spec import Pairs, WorkerSpec
+
+
+def fetch_data(experiment: Experiment, say: Callable[[str], None]) -> None:
+    """Fetch the declared data files that the data folder lacks and `data.sources` knows; `say` is told of each.
+
+    A file of the user is never replaced. UserError where one cannot be had.
+    """
+    if experiment.data_dir is None:
+        return
+    folder = Path(experiment.data_dir)
+    absent = lacking(experiment.setups.values(), folder)
+    keys = [key for key, source in SOURCES.items() if absent.get(source.file) == source.sha256]
+    for line in fetch(folder, keys):
+        say(line)
 
 
 def check(experiment: Experiment, runs: Path) -> None:

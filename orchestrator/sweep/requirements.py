@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.config import Setup
-from orchestrator.data.benchmarks import benchmark_of
+from orchestrator.data.declared import declared_files
 from orchestrator.engines.interface import ModelFolder
 from orchestrator.errors import UserError, refuse
 from orchestrator.models.checkpoints import on_this_machine
@@ -106,17 +106,11 @@ def _of_model(key: str, model: ModelFolder) -> list[Requirement]:
 def _of_data(name: str, setup: Setup, data_dir: str | None) -> list[Requirement]:
     """Files that the setup names; their content is compared with what is declared where they are read."""
     needed = []
-    if setup.data.source == "jsonl":
-        files = [entry.file for entry in setup.data.files]
-    else:
-        files = []
-        if setup.data.path and Path(setup.data.path).exists():
-            needed.append(Requirement(f"{name}.data.path", setup.data.path, Path(setup.data.path).absolute()))
+    if setup.data.source != "jsonl" and setup.data.path and Path(setup.data.path).exists():
+        needed.append(Requirement(f"{name}.data.path", setup.data.path, Path(setup.data.path).absolute()))
     for key, run in setup.evaluation.benchmarks.items():
-        file = benchmark_of(key, run).file
-        if run.path is None and file is not None:
-            files.append(file)
-        elif run.path is not None and Path(run.path).exists():
+        if run.path is not None and Path(run.path).exists():
             needed.append(Requirement(f"{name}.evaluation.benchmarks.{key}.path", run.path, Path(run.path).absolute()))
     folder = data_dir or ""  # set where files are needed
-    return [*(Requirement("data_dir", folder, Path(folder).absolute() / file) for file in files), *needed]
+    files = [Requirement("data_dir", folder, Path(folder).absolute() / file) for file in declared_files(setup)]
+    return [*files, *needed]

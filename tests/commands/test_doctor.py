@@ -86,8 +86,7 @@ def test_data_that_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[
         "fail tiny prompt",
         "fail tiny training data",
     ]
-    assert "data_dir: not set, but eval/amc23.jsonl is needed" in failed[0]
-    assert "`trb data fetch FOLDER` gets the data files" in failed[0]
+    assert "data/eval/amc23.jsonl: no such file — a data_dir that holds it (`trb data fetch " in failed[0]
     assert failed[1] == "fail tiny prompt: as tiny benchmarks", "each cause once"
     assert f"{data['path']}: sha256" in failed[2]
 
@@ -130,11 +129,11 @@ def test_the_doctor_says_so_where_it_is_told_not_to(tmp_path: Path, capsys: pyte
 @pytest.mark.parametrize(
     ("override", "line"),
     [
-        ("engine.sampler=torch", "74 responses of full length at once in a trial, 32 beside the teacher"),
+        ("engine.sampler=torch", "73 responses of full length at once in a trial, 32 beside the teacher"),
         (
             "engine.sampler=sglang",
-            "SGLang takes 66.5 GiB of a trial for the student, 74.0 beside the teacher, whose caches hold 267,867 "
-            "tokens, and 74.0 of an evaluator",
+            "SGLang takes 65.6 GiB of a trial for the student, 73.1 beside the teacher, whose caches hold 264,181 "
+            "tokens, and 73.1 of an evaluator",
         ),
     ],
 )
@@ -144,7 +143,7 @@ def test_memory_of_a_gpu_is_what_the_engines_will_take(
     """By hand, GiB: weights 1.1 and 7.5, workspace 6, learner 10.0; KV of a token 112 KiB and 256 KiB."""
     _, out, _ = doctor(capsys, ROOT / "experiments" / "paper.yaml", override, "setups=[qwen3-0.6b]")
     first = (
-        "ok   qwen3-0.6b GPU memory: 80 GiB (H100-80GB, since none is here); "
+        "ok   qwen3-0.6b GPU memory: 79 GiB (H100-80GB, since none is here); "
         "14.6 for models and workspace while sampling, 24.6 with the learner"
     )
     lines = out.splitlines()

@@ -14,6 +14,7 @@ from orchestrator.errors import UserError
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import expand
 from orchestrator.planning import plan, totals
+from orchestrator.planning.numbers import clock_time, hours_text
 from orchestrator.planning.ranges import NOTHING
 from orchestrator.selection.study import Study
 from tests.sweeps import ROOT
@@ -35,7 +36,11 @@ def confirm(path: Path, runs: Path, yes: bool = False) -> None:
 
 def test_in_a_pipe_only_yes_spends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
-    with pytest.raises(UserError, match=r"submit: 191,000 – 317,000 GPU-hours are planned .* — --yes to spend them"):
+    planned = totals.total_gpu_hours(plan.make_plan(load_experiment(PAPER)))
+    assert planned is not None
+    assert planned["total"].high > spending.ASKED_ABOVE
+    line = rf"submit: {hours_text(planned['total'])} GPU-hours are planned .* — --yes to spend them"
+    with pytest.raises(UserError, match=line):
         confirm(PAPER, tmp_path)
     confirm(PAPER, tmp_path, yes=True)
 
@@ -73,19 +78,22 @@ def test_a_refused_submit_leaves_nothing_behind(
 def test_what_is_done_is_not_asked_about(tmp_path: Path) -> None:
     experiment = load_experiment(PAPER)
     units = expand(experiment)
-    assert plan_command.gpu_hours_left(Study(experiment, units, tmp_path)).low > 190_000
+    assert plan_command.gpu_hours_left(Study(experiment, units, tmp_path)).high > spending.ASKED_ABOVE
     done = {unit.id: plan.Done(unit.steps, 10**9, True, True, True) for unit in units}
     left = totals.total_gpu_hours(plan.make_plan(experiment, units, done), left=True)
     assert left is not None
     assert left["total"] == NOTHING
 
 
-def test_one_node_finishes_the_small_sweep_in_days_as_its_head_says() -> None:
+def test_one_node_finishes_the_small_sweep_as_its_head_says() -> None:
     made = plan.make_plan(load_experiment(SMALL))
     hours, total = totals.hours_on_gpus(made, 8), totals.total_gpu_hours(made)
     assert hours is not None
     assert total is not None
     head = " ".join(line.lstrip("# ") for line in SMALL.read_text().splitlines() if line.startswith("#"))
-    assert f"{hours.low / 24:.1f} – {hours.high / 24:.1f} days" in head
+    whole = totals.hours_on_gpus(plan.make_plan(load_experiment(PAPER)), 8)
+    assert whole is not None
+    assert f"says {clock_time(hours)} (" in head
+    assert f"where paper.yaml takes {clock_time(whole)}." in head
     assert f"({total['total'].low:.0f} – {total['total'].high:.0f} GPU-hours on H100)" in head
     assert hours.high / 24 < 7

@@ -13,6 +13,7 @@ import os
 import re
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,14 @@ import pytest
 import yaml
 
 from orchestrator.cli import main
-from orchestrator.commands import data as data_fetch
-from orchestrator.data import sources
+from orchestrator.config import Data, DataFile, Experiment
+from orchestrator.data import fetching, sources
 from orchestrator.data.benchmarks import BENCHMARKS
 from orchestrator.data.sources import SOURCES, Source, Upstream, to_bytes
 from orchestrator.errors import UserError
-from tests.sweeps import ROOT
+from orchestrator.experiment.load import load_experiment
+from orchestrator.sweep import prepare
+from tests.sweeps import NO_MIRROR, ROOT, write_experiment
 
 MIRROR = os.environ.get("TRB_DATA_MIRROR")
 COMMIT = "0" * 40
@@ -103,7 +106,7 @@ def test_the_later_olympiad_edition_is_joined_by_order() -> None:
 @pytest.mark.skipif(not MIRROR, reason="TRB_DATA_MIRROR names no folder")
 @pytest.mark.parametrize("key", SOURCES)
 def test_each_file_is_reproduced_byte_for_byte(key: str, tmp_path: Path) -> None:
-    [line] = data_fetch.fetch(tmp_path, [key], str(MIRROR))
+    [line] = fetching.fetch(tmp_path, [key], str(MIRROR))
     assert f"{SOURCES[key].rows:,} rows" in line
 
 
@@ -112,11 +115,12 @@ def test_each_file_is_reproduced_byte_for_byte(key: str, tmp_path: Path) -> None
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> Source:
-    """AMC with one row."""
+    """AMC with one row; the number of its problems stays."""
     upstream = Upstream("a/b", COMMIT, "c/test.jsonl")
     sha256 = hashlib.sha256(to_bytes(MADE)).hexdigest()
     source = Source("eval/amc23.jsonl", sha256, 1, (upstream,), "MIT", SOURCES["amc23"].convert)
     monkeypatch.setitem(SOURCES, "amc23", source)
+    monkeypatch.setitem(BENCHMARKS, "amc23", replace(BENCHMARKS["amc23"], sha256=sha256))
     return source
 
 
@@ -146,18 +150,21 @@ def server(tmp_path: Path) -> Iterator[str]:
 
 def test_a_file_comes_over_the_network_once(small: Source, server: str, tmp_path: Path) -> None:
     data = tmp_path / "data"
-    assert list(data_fetch.fetch(data, ["amc23"], server)) == [f"{data / small.file}: 1 rows from a/b"]
+    line = f"{data / small.file}: 1 rows of a/b at 000000000000 (licence: MIT), sha256 as declared"
+    assert list(fetching.fetch(data, ["amc23"], server)) == [line]
     assert (data / small.file).read_bytes() == to_bytes(MADE)
-    assert list(data_fetch.fetch(data, ["amc23"], "http://127.0.0.1:1")) == [f"{data / small.file}: there already"]
+    assert list(fetching.fetch(data, ["amc23"], "http://127.0.0.1:1")) == [f"{data / small.file}: there already"]
     assert [path.name for path in data.rglob("*") if path.is_file()] == ["amc23.jsonl"]
 
 
 def test_what_is_not_there_is_one_line(small: Source, server: str, tmp_path: Path) -> None:
     for mirror in (f"{server}/elsewhere", "http://127.0.0.1:1", "http://nowhere.invalid:x"):
-        with pytest.raises(UserError, match=r"c/test.jsonl: cannot be had \(.*\) — a network, or --from MIRROR"):
-            list(data_fetch.fetch(tmp_path / "data", ["amc23"], mirror))
-    with pytest.raises(UserError, match=f"--from: '.*gone' — a folder with a/b/{COMMIT}/c/test.jsonl"):
-        list(data_fetch.fetch(tmp_path / "data", ["amc23"], str(tmp_path / "gone")))
+        with pytest.raises(UserError, match=r"c/test.jsonl: cannot be had \(.*\) — `trb data fetch FOLDER` where"):
+            list(fetching.fetch(tmp_path / "data", ["amc23"], mirror))
+    with pytest.raises(
+        UserError, match=f"--from or TRB_DATA_MIRROR: '.*gone' — a folder with a/b/{COMMIT}/c/test.jsonl"
+    ):
+        list(fetching.fetch(tmp_path / "data", ["amc23"], str(tmp_path / "gone")))
 
 
 @pytest.mark.parametrize(
@@ -171,8 +178,90 @@ def test_what_is_not_there_is_one_line(small: Source, server: str, tmp_path: Pat
 def test_other_content_is_refused_and_not_kept(small: Source, content: bytes, words: str, tmp_path: Path) -> None:
     mirror = write_mirror(tmp_path / "mirror", content)
     with pytest.raises(UserError, match=words):
-        list(data_fetch.fetch(tmp_path / "data", ["amc23"], str(mirror)))
+        list(fetching.fetch(tmp_path / "data", ["amc23"], str(mirror)))
     assert not (tmp_path / "data").exists()
+
+
+def test_a_file_of_ones_own_is_never_replaced(small: Source, server: str, tmp_path: Path) -> None:
+    path = tmp_path / small.file
+    path.parent.mkdir()
+    path.write_text("mine\n")
+    with pytest.raises(UserError, match=rf"{path}: another file is there already — another folder, or move it away"):
+        list(fetching.fetch(tmp_path, ["amc23"], server))
+    assert path.read_text() == "mine\n"
+
+
+# --- what an experiment declares ---
+
+
+def declaring(folder: Path, **keys: Any) -> Experiment:
+    loaded = load_experiment(write_experiment(folder, {"vanilla": {}}, **keys))
+    return replace(loaded, data_dir=str(folder / "data"))
+
+
+def test_an_experiment_gets_the_files_that_it_declares_and_lacks(
+    small: Source, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRB_DATA_MIRROR", server)
+    said: list[str] = []
+    prepare.fetch_data(declaring(tmp_path), said.append)
+    assert (said, (tmp_path / "data").exists()) == ([], False), "generated benchmarks have no file"
+    experiment = declaring(tmp_path, evaluation={"benchmarks": {"amc23": {"n": 1}}})
+    prepare.fetch_data(experiment, said.append)
+    [line] = said
+    assert line.startswith(f"{tmp_path / 'data' / small.file}: 1 rows of a/b at ")
+    assert [path.name for path in (tmp_path / "data").rglob("*.jsonl")] == ["amc23.jsonl"]
+    monkeypatch.setenv("TRB_DATA_MIRROR", NO_MIRROR)
+    prepare.fetch_data(experiment, said.append)
+    assert said == [line], "what is there is neither asked for again nor mentioned"
+
+
+@pytest.mark.parametrize("content", ["mine\n", ""])
+def test_what_lies_there_is_left_to_the_check_of_its_content(
+    small: Source, server: str, content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRB_DATA_MIRROR", server)
+    path = tmp_path / "data" / small.file
+    path.parent.mkdir(parents=True)
+    path.write_text(content)
+    said: list[str] = []
+    prepare.fetch_data(declaring(tmp_path, evaluation={"benchmarks": {"amc23": {"n": 1}}}), said.append)
+    assert (said, path.read_text()) == ([], content)
+
+
+def test_other_content_under_a_known_name_is_not_fetched(
+    small: Source, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A setup may call its own prompts as ours are called; their sha256 says that they are others."""
+    monkeypatch.setenv("TRB_DATA_MIRROR", server)
+    experiment = declaring(tmp_path)
+    [setup] = experiment.setups.values()
+    own = Data(source="jsonl", files=[DataFile(small.file, "0" * 64)])
+    said: list[str] = []
+    prepare.fetch_data(replace(experiment, setups={"tiny": replace(setup, data=own)}), said.append)
+    assert (said, (tmp_path / "data").exists()) == ([], False)
+
+
+def test_submit_fetches_into_the_folder_of_the_command_before_anything_starts(
+    small: Source, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`trb submit` and `trb data fetch` share a folder, `data` here. Too few problems stop the sweep."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TRB_DATA_DIR", raising=False)
+    monkeypatch.setenv("TRB_DATA_MIRROR", server)
+    sweep = write_experiment(tmp_path, {"vanilla": {}}, evaluation={"benchmarks": {"amc23": {"n": 1}}})
+    for arguments in (["submit", str(sweep)], ["data", "fetch", "--only", "amc23"]):
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        captured = capsys.readouterr()
+        path = Path("data") / small.file
+        if arguments[0] == "submit":
+            assert ended.value.code == 2
+            assert captured.out.startswith(f"{tmp_path / path}: 1 rows of a/b at 000000000000 (licence: MIT), sha")
+            assert captured.err.startswith(f"trb: {tmp_path / path}: 1 rows — 40 expected of amc23")
+            assert not (tmp_path / "runs").exists()
+        else:
+            assert captured.out.startswith(f"{path}: there already\n")
 
 
 def test_the_command(small: Source, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

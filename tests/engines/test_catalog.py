@@ -55,7 +55,7 @@ def test_what_an_engine_lacks_here_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(catalog, "ENGINES", {**ENGINES, "lacking": lacking})
     with pytest.raises(UserError) as refused:
         require("engine.trainer", "lacking")
-    line = "engine.trainer: 'lacking' — torch, or make setup-engines first: not_a_package is not installed here"
+    line = "engine.trainer: 'lacking' — `make setup-engines` first (not_a_package is not installed here), or torch"
     assert str(refused.value) == line
 
 

@@ -18,7 +18,7 @@ from orchestrator.planning import as_json, evaluation_cost, plan
 from orchestrator.planning.costs import BLENDED, PLAIN, SetupCosts
 from orchestrator.planning.lengths import LAWS, Law, Lengths
 from orchestrator.planning.ranges import SCENARIOS, Range, Scenario
-from orchestrator.planning.rates import GPUS, RATES
+from orchestrator.planning.rates import GPUS, LEARNING, RATES, SCORING, Gpu, gpu_of
 from orchestrator.records.columns import LEARN, ROLLOUT, SCORE
 from tests.planning.by_hand import PROMPT, by_hand
 from tests.sweeps import ROOT
@@ -47,14 +47,15 @@ RACES = {
     300: (0.07, 0.18),
 }
 DAYS_ON_8 = (6, 16, 49)
+NOT_INSTALLED = "engine.sampler: 'sglang' — `make setup-engines` first (not_a_package is not installed here), or torch"
 
 
 def setups() -> dict[str, Setup]:
     return load_experiment(PAPER).setups
 
 
-def sglang(*overrides: str) -> plan.Plan:
-    return plan.make_plan(load_experiment(PAPER, ["engine.sampler=sglang", *overrides]))
+def planned(*overrides: str) -> plan.Plan:
+    return plan.make_plan(load_experiment(PAPER, overrides))
 
 
 @pytest.fixture
@@ -62,6 +63,12 @@ def sglang_blends(monkeypatch: pytest.MonkeyPatch) -> None:
     """The published figures are those of an engine that also samples blended responses."""
     blends = replace(catalog.ENGINES["sglang"], blends=True)
     monkeypatch.setattr(catalog, "ENGINES", {**catalog.ENGINES, "sglang": blends})
+
+
+@pytest.fixture
+def sglang_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    absent = replace(catalog.ENGINES["sglang"], packages=("not_a_package",))
+    monkeypatch.setattr(catalog, "ENGINES", {**catalog.ENGINES, "sglang": absent})
 
 
 def near(expected: tuple[int, int, int], found: dict[str, float]) -> bool:
@@ -137,7 +144,7 @@ def test_scoring_and_learning_on_verl_are_the_same_whatever_samples() -> None:
 @pytest.mark.parametrize("engine", RATES)
 def test_the_high_estimate_is_that_of_the_slower_engine(engine: str) -> None:
     rates = RATES[engine]
-    for share in (rates.decoding, rates.evaluating, rates.scoring, rates.learning):
+    for share in (rates.decoding, rates.evaluating, SCORING, LEARNING):
         assert 1 >= share.low >= share.mid >= share.high > 0
     for cost in (rates.launch_ms, rates.head_passes, rates.teacher_passes, rates.step_s, rates.start_s):
         assert 0 <= cost.low <= cost.mid <= cost.high
@@ -160,7 +167,7 @@ def test_decoding_is_bound_by_reading_the_caches(setup: str, scenario: Scenario)
     context, students = lengths.reads / lengths.tokens, {"qwen3-1.7b": 1_720_574_976, "qwen3-0.6b": 596_049_920}
     teachers = {"qwen3-1.7b": 8_190_735_360, "qwen3-0.6b": 4_022_468_096}
     weights = 2 * students[setup]
-    room = 80 * 2**30 - weights - 2 * teachers[setup] - 6 * 2**30  # the learner's state is elsewhere meanwhile
+    room = 79.1 * 2**30 - weights - 2 * teachers[setup] - 6 * 2**30  # the learner's state is elsewhere meanwhile
     rows = min(256, int(room / (112 * 1024 * context)))
     eta = {"low": 0.6, "mid": 0.55, "high": 0.5}[scenario]
     expected = eta * BANDWIDTH / (112 * 1024 * context + weights / rows)
@@ -178,13 +185,74 @@ def test_scoring_and_learning_are_arithmetic() -> None:
 
 
 def test_a_gpu_of_less_bandwidth_takes_longer_and_one_too_small_is_refused() -> None:
-    experiment = load_experiment(PAPER, ["engine.sampler=sglang", "setups=[qwen3-0.6b]"])
-    large, small = (plan.make_plan(experiment, gpu=gpu) for gpu in ("H100-80GB", "A100-40GB"))
+    experiment = load_experiment(PAPER, ["setups=[qwen3-0.6b]"])
+    large, small = (plan.make_plan(experiment, gpu=GPUS[gpu]) for gpu in ("H100-80GB", "A100-40GB"))
     hours = [as_json.totals(made)["gpu_hours"]["evaluate"]["mid"] for made in (large, small)]
     assert hours[1] / hours[0] > GPUS["H100-80GB"].bytes_per_s / GPUS["A100-40GB"].bytes_per_s
-    long = load_experiment(PAPER, ["engine.sampler=sglang", "training.max_response_tokens=300000"])
-    with pytest.raises(UserError, match=r"GPU memory: 40.0 GiB — at least"):
-        plan.make_plan(long, gpu="A100-40GB")
+    long = load_experiment(PAPER, ["training.max_response_tokens=300000"])
+    with pytest.raises(UserError, match=r"GPU memory: 39.3 GiB — at least"):
+        plan.make_plan(long, gpu=GPUS["A100-40GB"])
+
+
+# --- GPUs ---
+
+
+def test_gpus_are_called_by_name_or_described() -> None:
+    for name, gpu in GPUS.items():
+        assert gpu_of(name) is gpu
+        assert gpu.name == name
+    assert gpu_of("MI=190,5.3,1300") == Gpu("MI", 190.0, 5.3e12, 1.3e15)
+    assert gpu_of("H100-80GB=79.1,3.35,990") == GPUS["H100-80GB"]
+
+
+def test_memory_is_below_the_number_in_the_name_and_newer_gpus_are_faster() -> None:
+    for gpu in GPUS.values():
+        _, _, size = gpu.name.removesuffix("GB").partition("-")
+        assert not size or 0.98 * float(size) < gpu.gib < float(size), "a GB is less than a GiB, and some is reserved"
+    assert GPUS["B200"].bytes_per_s > GPUS["H200"].bytes_per_s > GPUS["H100-80GB"].bytes_per_s
+    assert GPUS["H200"].flops == GPUS["H100-80GB"].flops, "the same chip with more memory"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("H100", "did you mean H100-80GB?"),
+        ("h200", "did you mean H200?"),
+        ("MI=190,5.3", "name=GiB,TB/s,TFLOP/s"),
+        ("MI=190,5.3,1300,4", "name=GiB,TB/s,TFLOP/s"),
+        ("MI=190,fast,1300", "name=GiB,TB/s,TFLOP/s"),
+        ("MI=190,-5.3,1300", "name=GiB,TB/s,TFLOP/s"),
+        ("MI=0,5.3,1300", "name=GiB,TB/s,TFLOP/s"),
+        ("MI=nan,5.3,1300", "name=GiB,TB/s,TFLOP/s"),
+        ("MI=190,inf,1300", "name=GiB,TB/s,TFLOP/s"),
+        ("=190,5.3,1300", "name=GiB,TB/s,TFLOP/s"),
+        ("", "name=GiB,TB/s,TFLOP/s"),
+    ],
+)
+def test_a_gpu_that_is_none_is_one_line(text: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["plan", str(PAPER), f"--gpu={text}"])
+    error = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert error.startswith(f"trb: --gpu: {text!r} — one of H100-80GB, H200, ")
+    assert words in error
+    assert error.count("\n") == 1
+
+
+def test_a_plan_for_a_gpu_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Twice the bandwidth and arithmetic of an H100 with its memory: half the hours of what waits for nothing else."""
+    documents = []
+    for gpu in ("H100-80GB", "Twice=79.1,6.7,1980"):
+        with pytest.raises(SystemExit):
+            main(["plan", str(PAPER), "--json", "--gpu", gpu, "--runs", str(tmp_path)])
+        documents.append(json.loads(capsys.readouterr().out))
+    one, twice = (document["totals"]["gpu_hours"] for document in documents)
+    for phase in ("rollout", "score", "learn", "evaluate"):
+        assert twice[phase]["mid"] == pytest.approx(one[phase]["mid"] / 2, rel=1e-4)
+    assert twice["other"] == one["other"]
+    assert documents[1]["clock"]["gpu"] == "Twice"
+    engines = documents[1]["totals"]["engines"]
+    assert engines["sglang"]["gpu_hours"] == twice, "both engines are compared on this GPU"
 
 
 # --- the paper's sweep with SGLang ---
@@ -193,9 +261,9 @@ def test_a_gpu_of_less_bandwidth_takes_longer_and_one_too_small_is_refused() -> 
 @pytest.mark.usefixtures("sglang_blends")
 def test_the_papers_sweep_lands_where_published_figures_put_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The reference figures are those of races that take RACES of the samples; ours take less."""
-    ours = as_json.totals(sglang("evaluation.budget=adaptive"))
+    ours = as_json.totals(planned("evaluation.budget=adaptive"))
     monkeypatch.setattr(evaluation_cost, "SIMULATED", RACES)
-    total = as_json.totals(sglang("evaluation.budget=adaptive"))
+    total = as_json.totals(planned("evaluation.budget=adaptive"))
     assert all(ours["chosen_gpu_hours"][s] < total["chosen_gpu_hours"][s] for s in SCENARIOS)
     for phase, expected in SWEEP.items():
         assert near(expected, total["gpu_hours"][phase]), phase
@@ -207,10 +275,10 @@ def test_the_papers_sweep_lands_where_published_figures_put_it(monkeypatch: pyte
 
 
 def test_both_engines_stand_beside_each_other_whatever_the_experiment_asks_for() -> None:
-    asked, own = as_json.totals(sglang()), as_json.totals(plan.make_plan(load_experiment(PAPER)))
+    own, asked = as_json.totals(planned()), as_json.totals(planned("engine.sampler=torch"))
     assert asked["engines"] == own["engines"]
     assert set(own["engines"]) == {"torch", "sglang"}
-    for total, engine in ((asked, "sglang"), (own, "torch")):
+    for total, engine in ((own, "sglang"), (asked, "torch")):
         assert total["engines"][engine]["chosen_gpu_hours"] == total["chosen_gpu_hours"]
         assert total["engines"][engine]["gpu_hours"] == total["gpu_hours"]
     assert as_json.totals(plan.make_plan(load_experiment(ROOT / "experiments" / "quickstart.yaml")))["engines"] == {}
@@ -230,25 +298,45 @@ def test_blended_responses_are_charged_to_the_engine_that_samples_them(monkeypat
 
 
 @pytest.mark.parametrize("command", [["submit"], ["probe", "continuation"]], ids=lambda words: words[0])
+@pytest.mark.usefixtures("sglang_is_absent")
 def test_nothing_runs_on_an_engine_that_is_not_installed(
-    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    absent = replace(catalog.ENGINES["sglang"], packages=("not_a_package",))
-    monkeypatch.setattr(catalog, "ENGINES", {**catalog.ENGINES, "sglang": absent})
     with pytest.raises(SystemExit) as ended:
-        main([*command, str(PAPER), "engine.sampler=sglang", "--runs", str(tmp_path / "runs")])
+        main([*command, str(PAPER), "--runs", str(tmp_path / "runs")])
     assert ended.value.code == 2
-    error = capsys.readouterr().err
-    assert "engine.sampler: 'sglang' — torch, or make setup-engines first: not_a_package is not installed here" in error
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", f"trb: {NOT_INSTALLED}\n")
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.usefixtures("sglang_blends")
+@pytest.mark.usefixtures("sglang_is_absent")
+def test_evaluating_with_a_setup_whose_engine_is_not_installed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["eval", str(tmp_path), "--setup", "qwen3-0.6b", "--benchmarks", "arithmetic_short:1"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == f"trb: {NOT_INSTALLED}\n"
+
+
+@pytest.mark.parametrize(("override", "lacks"), [((), True), (("engine.sampler=torch",), False)])
+@pytest.mark.usefixtures("sglang_is_absent")
+def test_a_plan_says_once_which_engine_is_not_installed(
+    override: tuple[str, ...], lacks: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["plan", str(PAPER), *override, "--runs", str(tmp_path)])
+    assert ended.value.code == 0
+    assert " ".join(capsys.readouterr().out.split()).count(f"To submit here: {NOT_INSTALLED}.") == lacks
+
+
+@pytest.mark.usefixtures("sglang_is_absent")
 def test_the_plan_of_an_engine_that_is_not_installed_is_json(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["plan", str(PAPER), "engine.sampler=sglang", "--json", "--runs", str(tmp_path)])
+        main(["plan", str(PAPER), "--json", "--runs", str(tmp_path)])
     assert ended.value.code == 0
     document = json.loads(capsys.readouterr().out)
     assert set(document) == {"units", "totals", "assumptions", "layouts", "clock"}
@@ -256,4 +344,7 @@ def test_the_plan_of_an_engine_that_is_not_installed_is_json(
     assert document["clock"]["gpu"] == "H100-80GB"
     names = [each["name"] for each in document["assumptions"]]
     assert "sglang: bandwidth reached in training" in names
-    assert not any(name.startswith("torch: ") for name in names)
+    assert {name for name in names if name.startswith("torch: ")} == {
+        "torch: arithmetic reached in scoring",
+        "torch: arithmetic reached in learning",
+    }, "it trains, and samples nothing"

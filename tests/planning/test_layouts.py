@@ -44,7 +44,7 @@ def test_decoding_on_two_gpus_is_half_the_reading_and_all_the_waiting(scenario: 
     """A step of 256 responses: weights and caches over twice the bandwidth, then 2 × 28 all-reduces a decode step."""
     made = costs(Placement(gpus=2))
     lengths = made.training_lengths(scenario)
-    room = 2 * (80 - (2 * 1_720_574_976 + 2 * 8_190_735_360) / 2**30 / 2 - 6) * 2**30
+    room = 2 * (79.1 - (2 * 1_720_574_976 + 2 * 8_190_735_360) / 2**30 / 2 - 6) * 2**30
     rows = min(256, int(room / (112 * 1024 * lengths.context)))
     steps = 256 * lengths.tokens / rows
     reads = steps * 2 * 1_720_574_976 + 112 * 1024 * 256 * lengths.reads
@@ -138,7 +138,7 @@ def test_every_setup_is_laid_out_on_both_kinds_of_node() -> None:
     }
     assert {(r.setup, r.gpu, r.layout) for r in found.rows} - fitting == tight
     large = row(found, "qwen3-1.7b", "A100-40GB", ONE)
-    assert large.reason == "learning takes 53.3 of 40 GiB"
+    assert large.reason == "learning takes 53.3 of 39.3 GiB"
     assert (large.trial_hours, large.sweep_days, large.trials_at_once) == (None, None, 0)
     at_once = {r.layout: r.trials_at_once for r in found.rows if r.setup == "qwen3-0.6b" and r.gpu == "H100-80GB"}
     assert list(at_once.values()) == [8, 16, 4, 2, 2]
@@ -174,7 +174,7 @@ def test_the_verdict_on_the_papers_pairs() -> None:
         "One GPU a trial is the default: wherever a trial fits on one, training it on more takes 8 "
     )
     assert exception == (
-        "qwen3-1.7b does not fit on one A100-40GB (learning takes 53.3 of 40 GiB): 2 GPUs in turns cost least."
+        "qwen3-1.7b does not fit on one A100-40GB (learning takes 53.3 of 39.3 GiB): 2 GPUs in turns cost least."
     )
 
 
@@ -227,7 +227,7 @@ def test_layouts_on_a_terminal_and_as_json(capsys: pytest.CaptureFixture[str], t
         console.print(view.render_layouts(laid_out()))
     text = capture.get()
     assert max(map(len, text.splitlines())) <= 80
-    for words in ("8 × H100-80GB", "4 × A100-40GB", "one GPU", "53 of 40", "does not fit", "One GPU a trial is the"):
+    for words in ("8 × H100-80GB", "4 × A100-40GB", "one GPU", "53 of 39.3", "does not fit", "One GPU a trial is the"):
         assert words in text
     for options, there in ((["--layouts"], True), ([], False)):
         with pytest.raises(SystemExit):

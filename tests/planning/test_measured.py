@@ -14,7 +14,7 @@ from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import Unit, expand
 from orchestrator.planning import as_json, cpu_time, view
 from orchestrator.planning.costs import BLENDED, PLAIN, TRAINING_LENGTHS
-from orchestrator.planning.measured import Measured, measure, measured_factor
+from orchestrator.planning.measured import Measured, UnitSeconds, measure, measured_factor
 from orchestrator.planning.plan import Plan, make_plan
 from orchestrator.planning.ranges import Range
 from orchestrator.planning.rates import GPUS
@@ -77,7 +77,7 @@ def test_a_finished_unit_sets_the_rates_of_its_setup(tmp_path: Path) -> None:
 
 
 def test_blended_steps_keep_the_planned_ratio_until_one_is_measured(tmp_path: Path) -> None:
-    loaded = paper()
+    loaded = paper("engine.sampler=torch")  # whose teacher decodes every token
     finish(tmp_path, loaded, units_of(loaded[1], "vanilla")[0])
     assumed, found = make_plan(*loaded).costs["qwen3-0.6b"], planned(loaded, tmp_path).costs["qwen3-0.6b"]
     lengths = {name: costs.training_lengths("mid") for name, costs in (("assumed", assumed), ("found", found))}
@@ -101,10 +101,29 @@ def test_rates_of_another_kind_of_gpu_say_nothing_and_its_lengths_do(tmp_path: P
     loaded = paper()
     finish(tmp_path, loaded, units_of(loaded[1], "vanilla")[0], gpus=["NVIDIA A100-SXM4-40GB"])
     found = measure(Study(*loaded, tmp_path))
-    of = {gpu: make_plan(*loaded, measured=found, gpu=gpu).costs["qwen3-0.6b"] for gpu in GPUS}
-    assert not of["H100-80GB"].factors
+    of = {gpu.name: make_plan(*loaded, measured=found, gpu=gpu).costs["qwen3-0.6b"] for gpu in GPUS.values()}
+    assert [name for name, costs in of.items() if costs.factors] == ["A100-40GB"]
     assert of["A100-40GB"].step(PLAIN)["rollout"].mid == pytest.approx(3.0)
     assert of["H100-80GB"].training_lengths("low").tokens == pytest.approx(LENGTH)
+
+
+@pytest.mark.parametrize(
+    ("noted", "kinds"),
+    [
+        ("NVIDIA H100 80GB HBM3", ["H100-80GB"]),
+        ("NVIDIA H100 PCIe", ["H100-80GB"]),  # as near as any, since its name gives no size
+        ("NVIDIA A100-SXM4-80GB", ["A100-80GB"]),
+        ("NVIDIA A100-PCIE-40GB", ["A100-40GB"]),
+        ("NVIDIA H200", ["H200"]),
+        ("NVIDIA GH200 480GB", []),
+        ("NVIDIA L40S", ["L40S"]),
+        ("NVIDIA L40", []),
+    ],
+)
+def test_kinds_of_gpus_by_the_names_of_drivers(noted: str, kinds: list[str]) -> None:
+    [_, unit, *_] = paper()[1]
+    ran = UnitSeconds(unit, "sglang", (noted,), {}, {})
+    assert [name for name, gpu in GPUS.items() if ran.ran_on(gpu)] == kinds
 
 
 def test_factors_compare_directories_and_all_of_them_together() -> None:
@@ -117,8 +136,8 @@ def test_lengths_are_taken_over_for_all_engines_and_rates_for_the_one_that_ran(t
     loaded = paper()
     finish(tmp_path, loaded, units_of(loaded[1], "vanilla")[0])
     torch, sglang = (planned(loaded, tmp_path, engine).costs["qwen3-0.6b"] for engine in ("torch", "sglang"))
-    assert torch.factors
-    assert not sglang.factors
+    assert sglang.factors
+    assert not torch.factors
     for costs in (torch, sglang):
         training = costs.training_lengths("high")
         assert training.tokens == pytest.approx(LENGTH)
@@ -128,9 +147,9 @@ def test_lengths_are_taken_over_for_all_engines_and_rates_for_the_one_that_ran(t
         assert set(costs.lengths) == {TRAINING_LENGTHS, "gsm8k", "math500", "amc23"}
     shown = {each.name: each.low for each in planned(loaded, tmp_path).assumptions if each.why.startswith("measured")}
     assert shown["qwen3-0.6b, training: mean response"] == pytest.approx(LENGTH)
-    assert shown["qwen3-0.6b, rollout: measured ÷ assumed seconds"] == torch.factors["rollout"].low
+    assert shown["qwen3-0.6b, rollout: measured ÷ assumed seconds"] == sglang.factors["rollout"].low
     engines = as_json.totals(planned(loaded, tmp_path))["engines"]
-    assert engines["sglang"]["chosen_gpu_hours"]["low"] < engines["sglang"]["chosen_gpu_hours"]["high"]
+    assert engines["torch"]["chosen_gpu_hours"]["low"] < engines["torch"]["chosen_gpu_hours"]["high"]
 
 
 def test_the_terminal_says_what_the_hours_rest_on(tmp_path: Path) -> None:
@@ -143,8 +162,30 @@ def test_the_terminal_says_what_the_hours_rest_on(tmp_path: Path) -> None:
     assert "No run measured an engine on this GPU yet" in before.get()
     assert "Finished runs gave lengths of responses and the seconds" in after.get()
     for text in (before.get(), after.get()):
-        assert "With torch (this experiment): " in text
-        assert "With SGLang: " in text
+        assert "Engines: SGLang for sampling, torch for scoring and training." in text
+        assert "With SGLang (this experiment): " in text
+        assert "With torch: " in text
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ((), "SGLang samples because it takes {share} % of torch's GPU-hours."),
+        (("engine.sampler=torch",), "SGLang would take {share} % of torch's GPU-hours: engine.sampler=sglang."),
+        (("engine.sampler=sglang", "engine.trainer=verl", "runtime.placement.gpus=2"), ""),
+    ],
+)
+def test_the_terminal_says_why_an_engine_samples(override: tuple[str, ...], words: str) -> None:
+    made, console = make_plan(*paper(*override)), Console(width=200, color_system=None)
+    with console.capture() as shown:
+        console.print(view.render(made))
+    engines = as_json.totals(made)["engines"]
+    if words:
+        share = 100 * engines["sglang"]["chosen_gpu_hours"]["mid"] / engines["torch"]["chosen_gpu_hours"]["mid"]
+        assert share < 50
+        assert words.format(share=f"{share:.2g}") in shown.get()
+    else:
+        assert "% of" not in shown.get().partition("Engines:")[2], "one engine can, and is compared with no other"
 
 
 def test_what_is_not_finished_or_damaged_says_nothing(tmp_path: Path) -> None:

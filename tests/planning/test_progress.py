@@ -116,6 +116,7 @@ def test_the_plan_names_data_files_that_are_not_there(
     with pytest.raises(SystemExit):
         main(["plan", str(smoke), f"data_dir={tmp_path}", "--runs", str(tmp_path / "runs")])
     out = " ".join(capsys.readouterr().out.split())
-    assert "Not there yet: train/math_train.jsonl, train/gsm8k_train_sample.jsonl, eval/gsm8k_test.jsonl" in out
-    assert "trb data fetch FOLDER" in out
+    files = "train/math_train.jsonl, train/gsm8k_train_sample.jsonl, eval/gsm8k_test.jsonl"
+    assert f"Not in {tmp_path} yet: {files}" in out
+    assert f"`trb data fetch {tmp_path}`" in out
     assert "aime24" not in out

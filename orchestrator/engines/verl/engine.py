@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from orchestrator.engines.device import pass_tokens
 from orchestrator.engines.interface import Job, Owner, Sampler, WeightsRef
 from orchestrator.engines.torch.causal import best_device
 from orchestrator.engines.torch.passes import Passes
@@ -79,7 +80,7 @@ class VerlScorer:
         rows, width, top_k = rollouts.support_ids_BTK.shape
         out = {field.name: torch.zeros(rows, width) for field in dataclasses.fields(TeacherScores)}
         out["support_BTK"] = torch.zeros(rows, width, top_k)
-        shares = share_out(rollouts, None, self._job.runtime.micro_batch_tokens, self._ranks.size)
+        shares = share_out(rollouts, None, pass_tokens(self._job, "scoring"), self._ranks.size)
         for share, scored in zip(shares, self._ranks.call_each(Rank.score, shares), strict=True):
             for batch, scores in zip(share, scored, strict=True):
                 inside = rollouts.mask_BT[batch.rows]
@@ -101,7 +102,7 @@ class VerlTrainer:
         """Update number `step` (from 0); see `TorchTrainer.step`."""
         total = int(rollouts.lengths_B.sum())
         rate = learning_rate(self._job.setup.training.optimizer, step, self._job.steps)
-        shares = share_out(rollouts, scores, self._job.runtime.micro_batch_tokens, self._ranks.size)
+        shares = share_out(rollouts, scores, pass_tokens(self._job, "learning"), self._ranks.size)
         results = self._ranks.call_each(Rank.step, shares, total, goal, rate)
         norm = results[0].pop("grad_norm")  # of the whole gradient, on every rank
         means = {name: sum(result[name] for result in results) / total for name in results[0]}

@@ -1,0 +1,29 @@
+"""The data files that setups declare, training prompts and benchmarks, and those of them that a data folder lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from orchestrator.config import Setup
+from orchestrator.data.benchmarks import benchmark_of
+
+
+def declared_files(setup: Setup) -> dict[str, str | None]:
+    """The files below the data folder that a setup reads: path there → sha256."""
+    files: dict[str, str | None] = {}
+    if setup.data.source == "jsonl":
+        files |= {entry.file: entry.sha256 for entry in setup.data.files}
+    for key, run in setup.evaluation.benchmarks.items():
+        declared = benchmark_of(key, run)
+        if declared.file is not None and run.path is None:
+            files[declared.file] = declared.sha256
+    return files
+
+
+def lacking(setups: Iterable[Setup], folder: Path) -> dict[str, str | None]:
+    """The declared files of `setups` that do not lie below `folder`."""
+    files: dict[str, str | None] = {}
+    for setup in setups:
+        files |= declared_files(setup)
+    return {file: sha256 for file, sha256 in files.items() if not (folder / file).is_file()}
