@@ -86,13 +86,23 @@ def _list(options: argparse.Namespace) -> int:
 
 def _plan(options: argparse.Namespace) -> int:
     from orchestrator.commands.plan import Show, plan
-    from orchestrator.planning.rates import DEFAULT_GPU, gpu_of
+    from orchestrator.planning.rates import gpu_of
 
     if options.gpus is not None and options.gpus < 1:
         raise UserError(f"--gpus: {options.gpus} — 1 or more")
-    gpu = gpu_of(DEFAULT_GPU if options.gpu is None else options.gpu)
+    gpu = None if options.gpu is None else gpu_of(options.gpu)
     show = Show(options.why, options.layouts, options.json)
     return plan(_load(options, notes=True), options.gpus or 1, gpu, show, _console())
+
+
+def _calibrate(options: argparse.Namespace) -> int:
+    from orchestrator.commands.calibrate import calibrate
+    from orchestrator.engines.catalog import require_all
+
+    study = _load(options, notes=True)
+    for setup in study.experiment.setups.values():
+        require_all(setup.engine)
+    return calibrate(study, options.minutes, _console())
 
 
 def _submit(options: argparse.Namespace) -> int:
@@ -334,6 +344,7 @@ def _console(stderr: bool = False):
 
 COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "plan": _plan,
+    "calibrate": _calibrate,
     "submit": _submit,
     "status": _status,
     "cancel": _cancel,

@@ -145,6 +145,8 @@ def hours_line(overview: Overview) -> str:
         now = datetime.now()
         low, mid, high = (clock(now, overview.seconds_left_range.at(scenario)) for scenario in SCENARIOS)
         parts.append(f"done about {mid} ({low} to {high})")
+    if overview.calibrated and (left is not None or overview.seconds_left_range is not None) and unfinished:
+        parts.append("rates measured on this card")
     return " · ".join(parts)
 
 

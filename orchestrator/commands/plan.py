@@ -16,12 +16,13 @@ from orchestrator.engines.catalog import require_all
 from orchestrator.errors import UserError
 from orchestrator.planning import cpu_time
 from orchestrator.planning.as_json import rounded, to_json
+from orchestrator.planning.calibrated import gpu_here
 from orchestrator.planning.layouts import layouts_of
 from orchestrator.planning.measured import measure
 from orchestrator.planning.plan import Plan, make_plan
 from orchestrator.planning.progress import done_of, reasons
 from orchestrator.planning.ranges import NOTHING, Range
-from orchestrator.planning.rates import DEFAULT_GPU, GPUS, Gpu
+from orchestrator.planning.rates import Gpu
 from orchestrator.planning.totals import hours_on_gpus, total_gpu_hours, units_left
 from orchestrator.planning.view import Clock, render, render_layouts
 from orchestrator.selection.study import Study
@@ -36,8 +37,11 @@ class Show:
     as_json: bool = False
 
 
-def plan(study: Study, gpus: int, gpu: Gpu, show: Show, console: Console) -> int:
-    """Print the plan of an experiment against a runs folder, for `gpus` of the kind `gpu`; nothing is written."""
+def plan(study: Study, gpus: int, gpu: Gpu | None, show: Show, console: Console) -> int:
+    """Print the plan of an experiment against a runs folder, for `gpus` of the kind `gpu`; nothing is written.
+
+    Without a kind it is that of the card which was calibrated in the runs folder, else the default one.
+    """
     made = planned(study, gpu)
     cpu = cpu_time.estimate(made, cores_here(), made=(study.runs / ".models").is_dir())
     if show.as_json:
@@ -68,9 +72,11 @@ def _notes(experiment: Experiment) -> list[str]:
     return list(notes)
 
 
-def planned(study: Study, gpu: Gpu = GPUS[DEFAULT_GPU]) -> Plan:
+def planned(study: Study, gpu: Gpu | None = None) -> Plan:
     """The plan with what the runs folder holds of it, and with the rates that were measured there."""
-    return make_plan(study.experiment, study.units, done_of(study), measure(study), gpu=gpu)
+    measured = measure(study)
+    gpu = gpu or gpu_here(measured.calibrations)
+    return make_plan(study.experiment, study.units, done_of(study), measured, gpu=gpu)
 
 
 def gpu_hours_left(study: Study) -> Range:

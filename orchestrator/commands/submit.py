@@ -230,5 +230,6 @@ def _at_the_limit(job: Submission, overview: Overview) -> str:
     left, unit = overview.device_hours_left, f"{overview.device}-hours"
     rest = "" if left is None else f", about {display.hours(left.mid)} left"
     rest += "" if left is None else f" ({display.hours(left.low)} to {display.hours(left.high)})"
+    rest += ", by rates measured on this card" if left is not None and overview.calibrated else ""
     spent = f"{display.hours(overview.device_hours_spent)} {unit} spent{rest}"
     return f"stopped at --max-gpu-hours {job.max_hours:g} with {spent}; go on with a higher limit, or without"

@@ -60,7 +60,8 @@ class Overview:
 
     `seconds_left` and their `seconds_left_range` say how long the sweep still takes on what works on it now; None while
     unknown, or while nothing runs. Device-hours are hours of the `device`, which is `GPU`, or `core` where no unit
-    uses a GPU: those that were spent so far, and an estimate of those that are left, None while unknown.
+    uses a GPU: those that were spent so far, and an estimate of those that are left, None while unknown. Estimates are
+    `calibrated` while they rest on what `trb calibrate` measured on the card.
     """
 
     units: list[UnitStatus]
@@ -74,6 +75,7 @@ class Overview:
     device: Device = "core"
     device_hours_spent: float = 0.0
     device_hours_left: Range | None = None
+    calibrated: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """The sweep without its units."""
@@ -157,6 +159,7 @@ def _overview(study: Study, session: Session | None) -> Overview:
         device=device,
         device_hours_spent=hours_spent(study),
         device_hours_left=device_hours(jobs, device),
+        calibrated=costs.calibrated,
     )
     if session is None:
         return made

@@ -17,10 +17,10 @@ from functools import cached_property
 from statistics import fmean
 
 from orchestrator.experiment.units import Unit
+from orchestrator.planning.calibrated import gpu_here, read_calibrations
 from orchestrator.planning.costs import BLENDED, OTHER, PLAIN, SUPERVISED, SetupCosts
-from orchestrator.planning.measured import clocked
+from orchestrator.planning.measured import Measured, clocked
 from orchestrator.planning.ranges import NOTHING, Range
-from orchestrator.planning.rates import DEFAULT_GPU, GPUS
 from orchestrator.planning.steps import teacher_online_steps
 from orchestrator.records.rundir import TIMING, RunReader
 from orchestrator.selection.study import Study
@@ -69,6 +69,11 @@ class Costs:
     def _planned(self, unit: Unit, kind: str) -> Range:
         return planned_cost(self.plans[unit.setup].on(unit.placement), unit.is_supervised, kind)
 
+    @property
+    def calibrated(self) -> bool:
+        """Whether costs rest on a calibration of the card, since no run has measured any yet."""
+        return not self.measured and any(plan.sources for plan in self.plans.values())
+
     @cached_property
     def _ranges(self) -> dict[tuple[str, str], Range | None]:
         return {}
@@ -77,8 +82,10 @@ class Costs:
 def measure(study: Study) -> Costs:
     """What the wall-clock rows of the units say."""
     setups, runtime = study.experiment.setups, study.experiment.runtime
-    gpu = GPUS[DEFAULT_GPU].part(runtime.placement.gpu_share)
-    costs = Costs({name: SetupCosts(setup, runtime, setup.engine.sampler, gpu) for name, setup in setups.items()})
+    calibrations = read_calibrations(study.runs)
+    gpu, known = gpu_here(calibrations).part(runtime.placement.gpu_share), Measured(calibrations=calibrations)
+    plans = {name: known.costs(name, setup, runtime, setup.engine.sampler, gpu) for name, setup in setups.items()}
+    costs = Costs(plans)
     for unit in study.units:
         found = _measured(study, unit)
         if not found:

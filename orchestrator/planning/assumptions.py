@@ -99,13 +99,14 @@ def _several_gpus() -> list[Assumption]:
 
 
 def _measured(name: str, costs: SetupCosts) -> list[Assumption]:
-    """What finished run directories say instead."""
+    """What finished run directories say instead, or a calibration."""
     why, found = "measured: takes the place of what is assumed", []
     for key, lengths in costs.lengths.items():
         found.append(Assumption.of(f"{name}, {key}: mean response", "tokens", lengths.tokens, why))
         found.append(Assumption.of(f"{name}, {key}: run to the limit", "of all", lengths.truncated, why))
     for phase, factor in costs.factors.items():
-        found.append(Assumption.of(f"{name}, {phase}: measured ÷ assumed seconds", "", factor, why))
+        source = costs.sources.get(phase, why)
+        found.append(Assumption.of(f"{name}, {phase}: measured ÷ assumed seconds", "", factor, source))
     return found
 
 

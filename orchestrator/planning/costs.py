@@ -22,9 +22,9 @@ prefill, sampling and loading are not counted. Memory is `orchestrator.engines.b
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 from orchestrator.config import Placement, RoleName, Runtime, Setup
 from orchestrator.engines.budget import Situation, budget
@@ -32,7 +32,7 @@ from orchestrator.engines.catalog import sampler_of
 from orchestrator.engines.memory import ONE_GPU, Decoder, Gpus, decoder, sequences_per_step
 from orchestrator.planning.evaluation_cost import evaluation_generations
 from orchestrator.planning.lengths import LAWS, PROMPT_TOKENS, Lengths
-from orchestrator.planning.ranges import SCENARIOS, Range, Scenario
+from orchestrator.planning.ranges import Range, Scenario
 from orchestrator.planning.rates import (
     ALL_REDUCE_US,
     ALL_REDUCES_OF_A_LAYER,
@@ -40,6 +40,7 @@ from orchestrator.planning.rates import (
     GPUS,
     LAUNCH_LAYERS,
     LEARNING,
+    PASSING_S,
     RATES,
     SCORING,
     SHARDED,
@@ -48,6 +49,7 @@ from orchestrator.planning.rates import (
 from orchestrator.records.columns import EVALUATE, LEARN, ROLLOUT, SCORE
 
 OTHER = "other"  # of a training step: what keeps a trial's GPU waiting
+PASSING = "passing on"  # of OTHER: weights to the sampler, the learner's state to the host and back
 TRAINING_PHASES = (ROLLOUT, SCORE, LEARN, OTHER)
 PHASES = (*TRAINING_PHASES, EVALUATE)
 BLENDED, PLAIN, SUPERVISED = "blended step", "plain step", "supervised step"
@@ -60,8 +62,9 @@ ROLES_DECODING = {BLENDED: ("student", "teacher"), PLAIN: ("student",), SUPERVIS
 class SetupCosts:
     """Seconds of a setup on the GPUs of `runtime.placement`, each of the kind `gpu`, with the rates of an engine.
 
-    `lengths` are those that were measured, by benchmark and under TRAINING_LENGTHS; `factors` are measured ÷ planned
-    seconds by phase. Both are empty where nothing was measured.
+    `lengths` are those that were measured, by benchmark and under TRAINING_LENGTHS. `factors` are measured ÷ planned
+    seconds by phase; rollouts of BLENDED or PLAIN steps may have one of their own, and so may PASSING. Both are empty
+    where nothing was measured. `sources` says of a factor where it was measured, if that is no finished run.
     """
 
     setup: Setup
@@ -70,6 +73,7 @@ class SetupCosts:
     gpu: Gpu = GPUS[DEFAULT_GPU]
     lengths: Mapping[str, Lengths] = field(default_factory=dict)
     factors: Mapping[str, Range] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
     _steps: dict[str, Mapping[str, Range]] = field(default_factory=dict, init=False, repr=False)  # by kind, once asked
     _responses: dict[str, Range] = field(default_factory=dict, init=False, repr=False)  # by benchmark, once asked
     _placed: dict[Placement, SetupCosts] = field(default_factory=dict, init=False, repr=False)  # once asked
@@ -98,16 +102,27 @@ class SetupCosts:
     def step(self, kind: str) -> Mapping[str, Range]:
         """Seconds of one training step of a kind, by phase of training."""
         if kind not in self._steps:
-            low, mid, high = (self._planned_step(kind, scenario) for scenario in SCENARIOS)
-            planned = {phase: Range(low[phase], mid[phase], high[phase]) for phase in TRAINING_PHASES}
-            self._steps[kind] = {phase: self._measured(phase, seconds) for phase, seconds in planned.items()}
+            responses = sequences_per_step(self.setup.training)
+
+            def planned(phase: str, rates: Scenario, lengths: Scenario) -> float:
+                return self.phase_seconds(phase, kind, responses, self.training_lengths(lengths), rates)
+
+            steps = {phase: self._measured(phase, kind, partial(planned, phase)) for phase in TRAINING_PHASES}
+            if PASSING in self.factors and OTHER not in self.factors:
+                passing = self.factors[PASSING] * PASSING_S.mid
+                steps[OTHER] = Range.of(lambda s: steps[OTHER].at(s) - PASSING_S.at(s) + passing.at(s))
+            self._steps[kind] = steps
         return self._steps[kind]
 
     def response(self, benchmark: str) -> Range:
         """Seconds of one response to a benchmark, while all of them are sampled."""
         if benchmark not in self._responses:
-            planned = Range.of(lambda scenario: self._planned_response(benchmark, scenario))
-            self._responses[benchmark] = self._measured(EVALUATE, planned)
+            responses = evaluation_generations(self.setup)[benchmark]
+
+            def planned(rates: Scenario, lengths: Scenario) -> float:
+                return self.evaluating_seconds(responses, self.evaluation_lengths(benchmark, lengths), rates)
+
+            self._responses[benchmark] = self._measured(EVALUATE, EVALUATE, planned) / responses
         return self._responses[benchmark]
 
     def rollout_rate(self, kind: str) -> Range:
@@ -115,10 +130,17 @@ class SetupCosts:
         responses, seconds = sequences_per_step(self.setup.training), self.step(kind)[ROLLOUT]
         return Range.of(lambda s: responses * self.training_lengths(s).tokens / seconds.at(s))
 
-    def _measured(self, phase: str, planned: Range) -> Range:
-        """Measured rates in the place of planned ones: the middle estimate at the rate of each scenario."""
+    def _measured(self, phase: str, kind: str, planned: Callable[[Scenario, Scenario], float]) -> Range:
+        """What is `planned` by the scenarios of rates and of lengths; measured rates take the place of planned ones.
+
+        Then all scenarios have the middle rates times what was measured, and differ by their lengths besides.
+        """
         factor = self.factors.get(phase)
-        return planned if factor is None else factor * planned.mid
+        if phase == ROLLOUT:
+            factor = self.factors.get(kind, factor)
+        if factor is None:
+            return Range.of(lambda scenario: planned(scenario, scenario))
+        return factor * Range.of(lambda scenario: planned("mid", scenario))
 
     # --- lengths ---
 
@@ -136,18 +158,26 @@ class SetupCosts:
 
     # --- the formulas above ---
 
-    def _planned_step(self, kind: str, scenario: Scenario) -> dict[str, float]:
-        rates, lengths = RATES[self.engine], self.training_lengths(scenario)
-        responses = sequences_per_step(self.setup.training)
+    def phase_seconds(self, phase: str, kind: str, responses: int, lengths: Lengths, scenario: Scenario) -> float:
+        """Seconds of one phase of a training step of a kind with so many responses, at a scenario's rates."""
+        if phase == ROLLOUT:
+            return self._rollout_seconds(kind, responses, lengths, scenario)
+        if phase == OTHER:
+            return RATES[self.engine].step_s.at(scenario)
         tokens = responses * (lengths.prompt + lengths.tokens)
+        if phase == LEARN:
+            learned = LEARNING.at(scenario) * self._arithmetic("learner", scenario)
+            return 6 * self.student.parameters * tokens / learned
+        if kind != PLAIN:  # blended rollouts bring their scores, and the supervised stage needs none
+            return 0.0
         scored = SCORING.at(scenario) * self._arithmetic("teacher", scenario)
-        learned = LEARNING.at(scenario) * self._arithmetic("learner", scenario)
-        return {
-            ROLLOUT: self._rollout_seconds(kind, responses, lengths, scenario),
-            SCORE: 2 * self.teacher.parameters * tokens / scored if kind == PLAIN else 0.0,
-            LEARN: 6 * self.student.parameters * tokens / learned,
-            OTHER: rates.step_s.at(scenario),
-        }
+        return 2 * self.teacher.parameters * tokens / scored
+
+    def evaluating_seconds(self, responses: int, lengths: Lengths, scenario: Scenario) -> float:
+        """Seconds of an evaluator for so many responses, at a scenario's rates."""
+        rows = self.rows(lengths, "evaluating")
+        bandwidth = RATES[self.engine].evaluating.at(scenario) * self.gpu.bytes_per_s
+        return self.decode_seconds(self.student, responses, rows, lengths, bandwidth, scenario)
 
     def _arithmetic(self, role: RoleName, scenario: Scenario) -> float:
         """FLOP/s of the GPUs of a role that scores or learns, of which a share is reached on one."""
@@ -173,13 +203,6 @@ class SetupCosts:
             bandwidth = rates.decoding.at(scenario) * self.gpu.bytes_per_s
             seconds += passes * self.decode_seconds(model, responses, rows, lengths, bandwidth, scenario, on.count)
         return seconds
-
-    def _planned_response(self, benchmark: str, scenario: Scenario) -> float:
-        responses = evaluation_generations(self.setup)[benchmark]
-        lengths = self.evaluation_lengths(benchmark, scenario)
-        rows = self.rows(lengths, "evaluating")
-        bandwidth = RATES[self.engine].evaluating.at(scenario) * self.gpu.bytes_per_s
-        return self.decode_seconds(self.student, responses, rows, lengths, bandwidth, scenario) / responses
 
     def rows(self, lengths: Lengths, situation: Situation, on: Gpus = ONE_GPU) -> int:
         """How many responses are decoded at once. Raises UserError if not even one of full length fits."""

@@ -60,6 +60,14 @@ class Lengths:
         shorter = (1 - self.truncated) * _gamma_share(lengths, self.finished) / _gamma_share(self.limit, self.finished)
         return float(np.trapezoid(1 - shorter**responses, lengths))
 
+    def spread(self, responses: int) -> list[int]:
+        """Lengths of so many responses, ascending, that stand for all: quantiles in equal steps."""
+        lengths = np.linspace(0.0, self.limit, 257)
+        shorter = (1 - self.truncated) * _gamma_share(lengths, self.finished) / _gamma_share(self.limit, self.finished)
+        shares = (np.arange(responses) + 0.5) / responses
+        found = np.interp(shares, shorter, lengths)  # those beyond the share that finishes have the limit
+        return [max(1, round(length)) for length in found.tolist()]
+
 
 @dataclass(frozen=True)
 class Law:

@@ -2,7 +2,8 @@
 
 They replace the plan's assumptions for the rest of the sweep. Lengths are taken over as they are, whatever the engine.
 Seconds become a factor for each setup and phase, measured ÷ planned: of all directories together in the middle
-estimate, and of the fastest and the slowest directory in the low and the high one.
+estimate, and of the fastest and the slowest directory in the low and the high one. Phases that no directory measured
+have the factors of `planning.calibrated`, where a card of the kind was.
 """
 
 from __future__ import annotations
@@ -17,7 +18,16 @@ from statistics import fmean
 
 from orchestrator.config import Runtime, Setup
 from orchestrator.experiment.units import Unit
-from orchestrator.planning.costs import BLENDED, OTHER, PLAIN, SUPERVISED, TRAINING_LENGTHS, SetupCosts
+from orchestrator.planning.calibrated import Calibration, read_calibrations
+from orchestrator.planning.costs import (
+    BLENDED,
+    OTHER,
+    PASSING,
+    PLAIN,
+    SUPERVISED,
+    TRAINING_LENGTHS,
+    SetupCosts,
+)
 from orchestrator.planning.lengths import PROMPT_TOKENS, Lengths
 from orchestrator.planning.ranges import Range
 from orchestrator.planning.rates import Gpu
@@ -28,6 +38,7 @@ from orchestrator.records.rundir import RunReader
 from orchestrator.selection.study import Study
 
 MOST_READ = 6  # directories of a setup; those in between say little more, and a plan shall take no time
+PHASE_OF_KEY = {PLAIN: ROLLOUT, BLENDED: ROLLOUT, PASSING: OTHER}  # of a factor that is for a part of a phase
 PHASE_OF_PART = {ROLLOUT: ROLLOUT, SCORE: SCORE, LEARN: LEARN, REWARD: OTHER}
 
 
@@ -67,10 +78,14 @@ def _is_of_kind(name: str, gpu: Gpu) -> bool:
 
 @dataclass(frozen=True)
 class Measured:
-    """What finished directories say; empty where there are none. `lengths` are by setup, then as in `SetupCosts`."""
+    """What finished directories say; empty where there are none. `lengths` are by setup, then as in `SetupCosts`.
+
+    `calibrations` are those of the runs folder, of whatever cards.
+    """
 
     units: Sequence[UnitSeconds] = ()
     lengths: Mapping[str, Mapping[str, Lengths]] = field(default_factory=dict)
+    calibrations: Sequence[Calibration] = ()
 
     def of_setup(self, name: str) -> list[UnitSeconds]:
         """The finished units of one setup that were clocked."""
@@ -90,7 +105,17 @@ class Measured:
             factor = measured_factor(of_units)
             if factor is not None:
                 factors[phase] = factor
-        return SetupCosts(setup, runtime, engine, gpu, lengths, factors)
+        by_runs, sources = set(factors), {}
+        for calibration in self.calibrations:
+            if not calibration.card.is_a(gpu):
+                continue
+            for key, rows in calibration.rows_for(setup, engine).items():
+                if PHASE_OF_KEY.get(key, key) in by_runs:
+                    continue
+                factor = measured_factor((row.seconds, row.planned_seconds(planned)) for row in rows)
+                if factor is not None:
+                    factors[key], sources[key] = factor, calibration.source(rows)
+        return SetupCosts(setup, runtime, engine, gpu, lengths, factors, sources)
 
 
 def measured_factor(pairs: Iterable[tuple[float, float]]) -> Range | None:
@@ -119,7 +144,7 @@ def measure(study: Study) -> Measured:
         of_setup = _lengths(study, name, read)
         if of_setup:
             lengths[name] = of_setup
-    return Measured(units, lengths)
+    return Measured(units, lengths, read_calibrations(study.runs))
 
 
 def clocked(run: RunReader, blended: int) -> Clocked:

@@ -109,6 +109,8 @@ class Rates:
 
 # Allowances that nothing published covers. A step passes on 1.2 to 3.4 GB of weights and grades 256 responses.
 STEP_S, START_S = Range(6.0, 10.0, 20.0), Range(60.0, 120.0, 300.0)
+# The part of STEP_S in which weights and the learner's state are moved, which can be measured by itself.
+PASSING_S = Range(4.0, 6.0, 12.0)
 
 # What trainers reach of the arithmetic. The same for each of them, since all run the same transformers model. Scoring:
 # long forward passes; an assumption. Learners by FSDP2 on one H100 reach 11 to 27 % (0.6B) and 21 to 37 % (4B):

@@ -16,6 +16,7 @@ from orchestrator.experiment.kinds import KIND_NAMES, Kind
 from orchestrator.experiment.methods import method_label
 from orchestrator.planning.as_json import GPUS_OF_A_NODE, totals
 from orchestrator.planning.assumptions import Assumption
+from orchestrator.planning.calibrated import MEASURED_WORDS
 from orchestrator.planning.costs import PHASES
 from orchestrator.planning.cpu_time import CpuTime
 from orchestrator.planning.layouts import LaidOut, Layouts
@@ -328,9 +329,31 @@ def _engines(plan: Plan, left: bool) -> list[str]:
                 f"{short_hours(middles[engine])} in the middle; {clock_time(clock)} on {GPUS_OF_A_NODE} GPUs."
             )
     lines += _which_engine(samplers, middles)
-    if any(costs.factors for costs in plan.costs.values()):
-        return [*lines, "Finished runs gave lengths of responses and the seconds of the engine that they ran on."]
-    return [*lines, "No run measured an engine on this GPU yet: rates and lengths are published or assumed."]
+    return [*lines, *map(escape, _basis(plan))]
+
+
+def _basis(plan: Plan) -> list[str]:
+    """What rates and lengths rest on: finished runs, then calibrations of the card, then what is published."""
+    lines: list[str] = []
+    calibrated: dict[str, list[str]] = {}  # by the source of rates
+    if any(costs.factors.keys() - costs.sources.keys() for costs in plan.costs.values()):
+        lines.append("Finished runs gave lengths of responses and the seconds of the engine that they ran on.")
+    for name, costs in plan.costs.items():
+        words: dict[str, list[str]] = {}
+        for key, source in costs.sources.items():
+            if key in MEASURED_WORDS:
+                words.setdefault(source, []).append(MEASURED_WORDS[key])
+        for source, measured in words.items():
+            calibrated.setdefault(source, []).append(f"{name}: {', '.join(measured)}")
+    for source, of_setups in calibrated.items():
+        lines.append(f"{source[0].upper()}{source[1:]} ({'; '.join(of_setups)}). All else is published or assumed.")
+    if not lines:
+        lines.append("No run measured an engine on this GPU yet: rates and lengths are published or assumed.")
+    gpu = plan.gpu_of_trial
+    for calibration in plan.measured.calibrations:
+        if not calibration.card.is_a(gpu):
+            lines.append(f"What was calibrated on {calibration.card.name} says nothing of {gpu.title} and is left out.")
+    return lines
 
 
 def _which_engine(samplers: Sequence[str], middles: Mapping[str, float]) -> list[str]:

@@ -1,0 +1,132 @@
+"""`trb calibrate`: some minutes of each phase on the GPU at hand, for the plan of all the rest."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
+from rich.console import Console
+
+from orchestrator.commands.doctor_gpu import SHOWN
+from orchestrator.engines.interface import Owner
+from orchestrator.errors import UserError, refuse
+from orchestrator.experiment.methods import behavior_at, needs_teacher
+from orchestrator.models.checkpoints import lies_here
+from orchestrator.planning.calibrated import FOLDER, Card, calibration_path, gpu_of_card
+from orchestrator.planning.costs import SetupCosts
+from orchestrator.planning.measured import measure
+from orchestrator.planning.steps import teacher_online_steps
+from orchestrator.policy.spec import Behavior
+from orchestrator.selection.study import Study
+from orchestrator.selftest.bench import Bench, has_driver
+from orchestrator.selftest.measuring import Measuring
+from orchestrator.selftest.runner import Check, Outcome, run_checks
+from orchestrator.sweep.preflight import check_runs_folder
+
+CARD_WITHIN_S = 120.0
+MODELS_WITHIN_S = 300.0
+# Phases by what they say about a sweep's GPU-hours, with the share of the time that each may take.
+SHARES = {"evaluating": 3, "decoding": 4, "blending": 3, "learning": 2, "scoring": 1}
+LATE_S = 120.0  # beyond its share: an engine may compile kernels at first use, and a disk be slow at first
+NO_GPU = "a machine with the GPU that is to be measured"
+
+
+def calibrate(study: Study, minutes: float, console: Console) -> int:
+    """Measure each phase of each setup on this machine's GPU; 0 unless one of them could not be measured.
+
+    Rows go to the card's file below the runs folder as they are measured, so that a kill keeps them; logs go beside it.
+    """
+    placement = study.experiment.runtime.placement
+    if placement.gpus != 1:
+        raise refuse("runtime.placement.gpus", placement.gpus, "1: one GPU is measured, and CPUs are not")
+    card = card_here()
+    check_runs_folder(study.runs)
+    deadline = time.monotonic() + 60 * minutes
+    folder = study.runs / FOLDER / time.strftime("%Y%m%d-%H%M%S")
+    everything = [_measuring(study, name, card, folder / name) for name in study.experiment.setups]
+    _say(console, f"{card.name}, {card.gib:.1f} GiB, for {minutes:g} minutes; logs: {folder}")
+    shares = sum(SHARES[phase] for asked in everything for phase in _phases(asked))
+    failed = False
+    for asked in everything:
+        asked.bench.folder.mkdir(parents=True)
+        try:
+            if asked.bench.made:
+                check = Check("models", "orchestrator.selftest.pair:models", MODELS_WITHIN_S, "")
+                if not _run(check, asked.bench, asked.bench, console):
+                    failed = True
+                    shares -= sum(SHARES[phase] for phase in _phases(asked))
+                    continue
+            for phase in _phases(asked):
+                seconds = (deadline - time.monotonic()) * SHARES[phase] / shares
+                shares -= SHARES[phase]
+                if seconds <= 0:
+                    _say(console, f"{asked.bench.name} {phase}: not begun, the {minutes:g} minutes are over")
+                    failed = True
+                    continue
+                check = Check(phase, f"orchestrator.selftest.phases:{phase}", 2 * seconds + LATE_S, "")
+                failed |= not _run(check, replace(asked, seconds=seconds), asked.bench, console)
+        finally:
+            shutil.rmtree(asked.bench.folder / "models", ignore_errors=True)  # gigabytes of random weights
+    path = calibration_path(study.runs, card)
+    if path.is_file():
+        _say(console, f"written to {path}; what follows for the sweep: {study.experiment.command('plan', '--why')}")
+    return int(failed)
+
+
+def card_here() -> Card:
+    """The first GPU of this machine; UserError where there is none. A process of its own asks, and frees it again."""
+    if not has_driver():
+        raise UserError(f"calibrate: no NVIDIA driver here — {NO_GPU}")
+    with tempfile.TemporaryDirectory() as folder:
+        check = Check("card", "orchestrator.selftest.phases:card", CARD_WITHIN_S, "")
+        [outcome] = run_checks([check], None, Path(folder))
+    if outcome.verdict != "ok":
+        raise UserError(f"calibrate: {outcome.detail} — {NO_GPU}")
+    return Card(outcome.detail, outcome.numbers["gib"])
+
+
+def _measuring(study: Study, name: str, card: Card, folder: Path) -> Measuring:
+    """What the processes of a setup's phases are told."""
+    setup, runtime = study.experiment.setups[name], study.experiment.runtime
+    behaviors: dict[str, Behavior] = {}
+    for unit in study.units_of(name):
+        if unit.method is not None and unit.is_trial and needs_teacher(unit.method, unit.knobs, 0):
+            behaviors.setdefault(unit.method, behavior_at(unit.method, unit.knobs, teacher_online_steps(unit) // 2))
+    folders: dict[Owner, Path] = {}
+    made: list[Owner] = []
+    owners: tuple[Owner, ...] = ("student", "teacher")
+    for owner in owners:
+        found = lies_here(getattr(setup, owner), setup, study.runs)
+        folders[owner] = found or folder / "models" / owner
+        if found is None:
+            made.append(owner)
+    bench = Bench(name, setup, setup, runtime, folders, tuple(made), folder, bool(behaviors), small=False)
+    lengths = measure(study).lengths.get(name, {})
+    costs = SetupCosts(setup, runtime, setup.engine.sampler, gpu_of_card(card), lengths)
+    path, day = calibration_path(study.runs, card), date.today().isoformat()
+    return Measuring(bench, costs, tuple(behaviors.values()), card, path, day, seconds=0.0)
+
+
+def _phases(asked: Measuring) -> list[str]:
+    """What there is to measure of a setup."""
+    return [phase for phase in SHARES if phase != "blending" or asked.behaviors]
+
+
+def _run(check: Check, subject: object, bench: Bench, console: Console) -> bool:
+    """Run one phase and show what became of it; whether it was measured."""
+    [outcome] = run_checks([check], subject, bench.folder)
+    _show(bench.name, outcome, console)
+    return outcome.verdict == "ok"
+
+
+def _show(setup: str, outcome: Outcome, console: Console) -> None:
+    console.print(SHOWN[outcome.verdict], end=" ")
+    _say(console, f"{setup} {outcome.name} ({outcome.seconds:.0f} s): {outcome.detail}")
+
+
+def _say(console: Console, line: str) -> None:
+    console.print(line, highlight=False, markup=False, soft_wrap=True)

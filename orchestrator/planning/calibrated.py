@@ -1,0 +1,178 @@
+"""What `trb calibrate` measured on a card before any run is finished: one file for each card, beside the runs.
+
+A row is one measurement: so many responses took so many seconds in one phase. It becomes a factor as those of finished
+runs do (`planning.measured`): measured seconds ÷ those that `planning.costs` gives for exactly the same work. It holds
+for the same kind of card, the same engines and models of the same shapes, whatever their weights.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from orchestrator.config import Placement, Setup
+from orchestrator.planning.costs import BLENDED, PASSING, PLAIN, SetupCosts
+from orchestrator.planning.lengths import Lengths
+from orchestrator.planning.rates import DEFAULT_GPU, GPUS, PASSING_S, Gpu
+from orchestrator.records.columns import EVALUATE, LEARN, ROLLOUT, SCORE
+from orchestrator.records.files import Damaged, read_sealed, write_sealed
+
+FOLDER = ".calibration"  # of the runs folder
+REMEDY = "remove it and run trb calibrate again"
+SAME_MEMORY = 0.05  # a card's drivers differ by less; cards of one name, such as A100, by far more
+LEAST_SHARE = 0.5  # of the longest measurement of its kind: what took less time is left out
+ONE_GPU = Placement(gpus=1)  # of all that is measured
+MEASURED_WORDS = {  # the keys of rows, as people read them
+    PLAIN: "decoding",
+    BLENDED: "blending",
+    EVALUATE: "evaluating",
+    SCORE: "scoring",
+    LEARN: "learning",
+    PASSING: "weight change and offload",
+}
+SAMPLED, TRAINED = (ROLLOUT, EVALUATE), (SCORE, LEARN)
+
+
+@dataclass(frozen=True)
+class Card:
+    """A GPU as torch names it, such as `NVIDIA H100 80GB HBM3`, and its memory in GiB."""
+
+    name: str
+    gib: float
+
+    def is_a(self, gpu: Gpu) -> bool:
+        """Whether it is a whole GPU of a kind that plans know."""
+        model = gpu.name.partition("-")[0]
+        same_size = abs(self.gib / gpu.gib - 1) <= SAME_MEMORY
+        return gpu.share == 1 and same_size and re.search(rf"\b{re.escape(model)}\b", self.name) is not None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measurement of a setup: its `responses`, each of `tokens` tokens after a context of `prompt`, in `seconds`.
+
+    `key` is what it measures: a phase, PLAIN or BLENDED for rollouts of that kind, or PASSING, which has no responses.
+    `shapes` are those of the models, and `random` tells whether their weights were made up. `about` says more for
+    people, such as the parts of its seconds and versions; `day` is as 2026-11-23.
+    """
+
+    setup: str
+    shapes: Mapping[str, Any]
+    sampler: str
+    trainer: str
+    random: bool
+    key: str
+    seconds: float
+    day: str
+    responses: int = 0
+    prompt: float = 0.0
+    tokens: float = 0.0
+    about: Mapping[str, Any] | None = None
+
+    @property
+    def phase(self) -> str:
+        """The phase of a plan that it belongs to; PASSING is a part of one."""
+        return ROLLOUT if self.key in (PLAIN, BLENDED) else self.key
+
+    def holds_for(self, setup: Setup, sampler: str) -> bool:
+        """Whether it was measured with the engines that `setup` has for this phase, and on models of its shapes."""
+        same_sampler, same_trainer = self.sampler == sampler, self.trainer == setup.engine.trainer
+        if self.phase in SAMPLED:
+            engines = same_sampler
+        elif self.phase in TRAINED:
+            engines = same_trainer
+        else:
+            engines = same_sampler and same_trainer
+        return engines and self.shapes == shapes_of(setup)
+
+    def planned_seconds(self, costs: SetupCosts) -> float:
+        """What the plan's middle rates say of the same work, by a trial on one GPU."""
+        if self.key == PASSING:
+            return PASSING_S.mid
+        limit = max(1, round(self.tokens))
+        lengths = Lengths(self.tokens, 1.0, limit, self.prompt)  # all of them are as long as their limit
+        # What the engine may hold was worked out for prompts and responses of full length.
+        setup, training = costs.setup, costs.setup.training
+        longest = setup.evaluation.max_response_tokens if self.phase == EVALUATE else training.max_response_tokens
+        others = max(1, training.max_prompt_tokens + longest - limit)
+        training = replace(training, max_prompt_tokens=others, max_response_tokens=limit)
+        runtime = replace(costs.runtime, placement=ONE_GPU)
+        costs = replace(costs, setup=replace(setup, training=training), runtime=runtime)
+        if self.phase == EVALUATE:
+            return costs.evaluating_seconds(self.responses, lengths, "mid")
+        kind = self.key if self.phase == ROLLOUT else PLAIN
+        return costs.phase_seconds(self.phase, kind, self.responses, lengths, "mid")
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """All rows of one card."""
+
+    card: Card
+    rows: Sequence[Row]
+
+    def source(self, rows: Sequence[Row]) -> str:
+        """`measured on this card, 2026-11-23, NVIDIA H100 80GB HBM3`, by the latest of `rows`."""
+        made_up = ", random weights" if any(row.random for row in rows) else ""
+        return f"measured on this card, {max(row.day for row in rows)}, {self.card.name}{made_up}"
+
+    def rows_for(self, setup: Setup, sampler: str) -> dict[str, list[Row]]:
+        """By key the rows that hold for a setup; without short ones, where longer ones were measured too.
+
+        Under ROLLOUT stand those of all kinds of steps, for kinds that were not measured.
+        """
+        by_key: dict[str, list[Row]] = {}
+        for row in self.rows:
+            if row.holds_for(setup, sampler):
+                by_key.setdefault(row.key, []).append(row)
+        for key, rows in by_key.items():
+            longest = max(row.seconds for row in rows)
+            by_key[key] = [row for row in rows if row.seconds >= LEAST_SHARE * longest]
+        rollouts = [*by_key.get(PLAIN, ()), *by_key.get(BLENDED, ())]
+        return by_key | ({ROLLOUT: rollouts} if rollouts else {})
+
+
+def shapes_of(setup: Setup) -> dict[str, Any]:
+    """Everything about a setup's models that their speed depends on, as JSON has it."""
+    models = {role: asdict(getattr(setup, role).shape) for role in ("student", "teacher")}
+    return {**models, "vocabulary": setup.vocabulary.size, "dtype": setup.engine.dtype}
+
+
+def read_calibrations(runs: Path) -> tuple[Calibration, ...]:
+    """Those of a runs folder, one for each card; a file that is not what this version writes is passed over."""
+    found = []
+    for path in sorted((runs / FOLDER).glob("*.json")):
+        with suppress(Damaged, KeyError, TypeError):
+            content = read_sealed(path, REMEDY)
+            if content is not None:
+                rows = tuple(Row(**row) for row in content["rows"])
+                found.append(Calibration(Card(**content["card"]), rows))
+    return tuple(found)
+
+
+def calibration_path(runs: Path, card: Card) -> Path:
+    """`runs/.calibration/nvidia-h100-80gb-hbm3.json`."""
+    return runs / FOLDER / f"{re.sub(r'[^a-z0-9]+', '-', card.name.lower()).strip('-')}.json"
+
+
+def write_rows(path: Path, card: Card, rows: Sequence[Row]) -> None:
+    """Replace a card's file, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_sealed(path, {"card": asdict(card), "rows": [asdict(row) for row in rows]})
+
+
+def gpu_of_card(card: Card) -> Gpu:
+    """The kind of a card; of one that plans do not know, the default kind with the card's name and memory."""
+    known = [gpu for gpu in GPUS.values() if card.is_a(gpu)]
+    return known[0] if known else replace(GPUS[DEFAULT_GPU], name=card.name, gib=card.gib)
+
+
+def gpu_here(calibrations: Sequence[Calibration]) -> Gpu:
+    """The kind of GPU to plan for where none is named: the one that was calibrated, else DEFAULT_GPU."""
+    default = GPUS[DEFAULT_GPU]
+    kinds = [gpu for gpu in GPUS.values() if any(each.card.is_a(gpu) for each in calibrations)]
+    return default if default in kinds or len(kinds) != 1 else kinds[0]

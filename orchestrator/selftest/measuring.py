@@ -1,0 +1,50 @@
+"""What the processes of `trb calibrate` are told, and where they note what they have measured. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from orchestrator.engines.interface import Job
+from orchestrator.planning.calibrated import Card, Row, read_calibrations, write_rows
+from orchestrator.planning.costs import SetupCosts
+from orchestrator.policy.spec import Behavior
+from orchestrator.selftest.bench import Bench
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """Plain data for the process of one phase, which may measure for so many `seconds`.
+
+    `costs` are the planned ones: they say how long contexts are and how many responses fit. `behaviors` are those that
+    ask the teacher, one of each method. Rows of the `card` go to the file `path`.
+    """
+
+    bench: Bench
+    costs: SetupCosts
+    behaviors: tuple[Behavior, ...]
+    card: Card
+    path: Path
+    day: str
+    seconds: float
+
+    @property
+    def job(self) -> Job:
+        """What a trial opens its engines for."""
+        return replace(self.bench.job(), takes_turns=self.bench.runtime.placement.takes_turns)
+
+
+def add_row(path: Path, card: Card, row: Row, before: Sequence[Row]) -> None:
+    """Add a row to a card's file. Of earlier ones of its kind only those of this process, `before`, stay."""
+    kept = []
+    for calibration in read_calibrations(path.parent.parent):
+        if calibration.card == card:
+            kept += [each for each in calibration.rows if each in before or not _same_kind(each, row)]
+    write_rows(path, card, [*kept, row])
+
+
+def _same_kind(one: Row, other: Row) -> bool:
+    """Whether two rows measured the same thing."""
+    names = ("key", "sampler", "trainer", "shapes")
+    return all(getattr(one, name) == getattr(other, name) for name in names)

@@ -1,0 +1,302 @@
+"""What `trb calibrate` measures: pieces of each phase of a plan, in the engines that a trial and an evaluator open.
+
+Each function runs in a process of its own (`runner`) and notes a row as soon as it has one. It begins with little work,
+and takes more of it until two more of the same size fill its time: their difference is the spread.
+
+Contexts are as long as a plan expects them to be on average. They are prompts here, of made-up ids, since decoding them
+would take all of the time; reading them is taken off again. So the seconds of a row are those of the tokens in between.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+
+from orchestrator.engines.catalog import ENGINES, open_engine, sampler_of
+from orchestrator.engines.interface import Engine, Job, Limits, Sampler
+from orchestrator.engines.memory import GIB, sequences_per_step
+from orchestrator.planning.calibrated import Row, shapes_of
+from orchestrator.planning.costs import BLENDED, PASSING, PLAIN
+from orchestrator.planning.lengths import Lengths
+from orchestrator.planning.rates import RATES
+from orchestrator.policy.randomness import Purpose, SequenceKey
+from orchestrator.policy.spec import Behavior, Objective, Student, Tempered
+from orchestrator.records.columns import EVALUATE, LEARN, SCORE
+from orchestrator.rollouts import Request, Rollouts, TeacherScores
+from orchestrator.selftest.measuring import Measuring, add_row
+from orchestrator.selftest.runner import Found
+from orchestrator.workers.canary import canary_ids
+from orchestrator.workers.generation import support_size
+
+FIRST_TOKENS = 8  # of each response: what comes before, reading prompts above all, is in the time of these alone
+FIRST_SIZES = {"tokens": 32, "responses": 8}
+GROWTH = 4
+OF_DECODING = 0.75  # of its time; the rest is for the change of weights
+CHANGES = 3
+PREFIX_TOKENS = 2**17  # of all prompts that are read at once by an engine which cannot read them in parts
+
+
+def card(_: None) -> Found:
+    """Name and memory of the GPU that a trial would use. Never run on a GPU."""
+    if not torch.cuda.is_available():
+        return Found("fail", "no GPU is visible here")
+    gpu = torch.cuda.get_device_properties(0)
+    return Found("ok", gpu.name, numbers={"gib": gpu.total_memory / GIB})
+
+
+# --- decoding ---
+
+
+def decoding(asked: Measuring) -> Found:
+    """The student alone, as in a trial's steps; then passing weights to it, and moving the learner's state."""
+    began = time.monotonic()
+    setup, costs, notes = asked.bench.setup, asked.costs, Notes(asked)
+    engine = open_engine(setup.engine.sampler, asked.job)
+    sampler = engine.sampler()
+    sampler.start(teacher=False)
+    lengths = costs.training_lengths("mid")
+    rows = min(costs.rows(lengths, "decoding"), sequences_per_step(setup.training))
+    work = Decoding(asked, notes, PLAIN, sampler, rows, lengths)
+    work.measure(Student(), support_size(setup), began + OF_DECODING * asked.seconds)
+    same = setup.engine.trainer == setup.engine.sampler  # roles of one engine share what it holds
+    _change_weights(asked, notes, sampler, engine if same else open_engine(setup.engine.trainer, asked.job))
+    return notes.found()
+
+
+def blending(asked: Measuring) -> Found:
+    """Student and teacher, as in the steps of each method that asks the teacher while it decodes."""
+    began = time.monotonic()
+    setup, costs, notes = asked.bench.setup, asked.costs, Notes(asked)
+    sampler = open_engine(sampler_of(setup.engine.sampler, teacher_decodes=True), asked.job).sampler()
+    sampler.start(teacher=True)
+    lengths = costs.training_lengths("mid")
+    rows = min(costs.rows(lengths, "blending"), sequences_per_step(setup.training))
+    work = Decoding(asked, notes, BLENDED, sampler, rows, lengths)
+    for number, behavior in enumerate(asked.behaviors, 1):
+        work.measure(behavior, support_size(setup), began + asked.seconds * number / len(asked.behaviors))
+    return notes.found()
+
+
+def evaluating(asked: Measuring) -> Found:
+    """The student alone in an evaluator, which has the GPU to itself, with as many responses as it holds."""
+    began = time.monotonic()
+    setup, costs, notes = asked.bench.setup, asked.costs, Notes(asked)
+    job = asked.job
+    sampler = open_engine(setup.engine.sampler, Job(setup, job.runtime, job.initial, trains=False)).sampler()
+    sampler.start(teacher=False)
+    lengths = costs.evaluation_lengths(next(iter(setup.evaluation.benchmarks)), "mid")
+    rows = min(costs.rows(lengths, "evaluating"), job.runtime.slice_responses)
+    temperature = setup.evaluation.temperature
+    work = Decoding(asked, notes, EVALUATE, sampler, rows, lengths)
+    work.measure(Student() if temperature == 1 else Tempered(temperature), 0, began + asked.seconds)
+    return notes.found()
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """A sampler that is up, and what it is asked for: `rows` responses, whose `lengths` a plan expects."""
+
+    asked: Measuring
+    notes: Notes
+    key: str
+    sampler: Sampler
+    rows: int
+    lengths: Lengths
+
+    def measure(self, behavior: Behavior, support: int, deadline: float) -> None:
+        """Note rows of more and more tokens after contexts of the expected length."""
+        setup, limit = self.asked.bench.setup, self.lengths.limit
+        context = setup.training.max_prompt_tokens + limit
+        prompt = max(1, min(round(self.lengths.context), context // 2))
+        if not RATES[setup.engine.sampler].continuous:
+            prompt = min(prompt, max(1, PREFIX_TOKENS // self.rows))
+        first = min(FIRST_TOKENS, max(1, limit // 4))
+        most = max(1, min(limit, context - prompt) - first)
+        asked_for = requests(self.asked, [prompt] * self.rows)
+
+        def sampled(tokens: int) -> tuple[float, int]:
+            count, began = 0, time.monotonic()
+            for part in self.sampler.sample(asked_for, behavior, Limits(tokens, support)):
+                count += int(part.lengths_B.sum())
+            return time.monotonic() - began, count
+
+        sampled(first)  # compiles, captures graphs, fills caches
+        before, tokens_before = sampled(first)
+        for size in sizes(min(FIRST_SIZES["tokens"], most), most, deadline):
+            seconds, tokens = sampled(first + size)
+            if seconds > before and tokens > tokens_before:
+                between = (tokens - tokens_before) / self.rows
+                self.notes.add(self.key, seconds - before, self.rows, prompt + first, between, behavior=str(behavior))
+
+
+def _change_weights(asked: Measuring, notes: Notes, sampler: Sampler, engine: Engine) -> None:
+    """Weights from the learner to the sampler and, where roles take turns, its state to the GPU and back."""
+    trainer, setup = engine.trainer(), asked.bench.setup
+    rollouts, scores = made_up(asked, 1)
+    trainer.step(rollouts, scores, Objective(setup.training.objective), 0)  # now its optimizer has moments, too
+    ids = canary_ids(setup)
+    for step in range(CHANGES + 1):
+        parts = {}
+        if asked.job.takes_turns:
+            parts["offload"] = seconds_of(lambda: trainer.log_probs(ids))
+        began = time.monotonic()
+        weights = trainer.publish(step)
+        parts["publish"] = time.monotonic() - began
+        parts["load"] = seconds_of(lambda: sampler.load(weights))  # noqa: B023 (called at once)
+        if step:  # the first sets up buffers
+            notes.add(PASSING, sum(parts.values()), **parts)
+
+
+# --- scoring and learning ---
+
+
+def scoring(asked: Measuring) -> Found:
+    """The teacher, over responses of the lengths that a plan expects."""
+    engine = open_engine(asked.bench.setup.engine.trainer, replace(asked.job, takes_turns=False))
+    scorer = engine.scorer()
+    scorer.start()
+    return _batches(asked, SCORE, lambda rollouts, _, step: scorer.score(rollouts))
+
+
+def learning(asked: Measuring) -> Found:
+    """Updates of the student, over responses of the lengths that a plan expects; its state stays on the GPU."""
+    setup = asked.bench.setup
+    trainer = open_engine(setup.engine.trainer, replace(asked.job, takes_turns=False)).trainer()
+    goal = Objective(setup.training.objective)
+    return _batches(asked, LEARN, lambda rollouts, scores, step: trainer.step(rollouts, scores, goal, step))
+
+
+def _batches(asked: Measuring, key: str, work: Callable[[Rollouts, TeacherScores, int], object]) -> Found:
+    """Note rows of `work` on more and more responses, up to those of a training step."""
+    notes, most = Notes(asked), sequences_per_step(asked.bench.setup.training)
+    first, deadline = min(FIRST_SIZES["responses"], most), time.monotonic() + asked.seconds
+    work(*made_up(asked, first), 0)  # sets up what later ones find
+    for step, size in enumerate(sizes(first, most, deadline), 1):
+        rollouts, scores = made_up(asked, size)
+        seconds = seconds_of(lambda: work(rollouts, scores, step))  # noqa: B023 (called at once)
+        prompt = len(rollouts.requests[0].prompt_ids)
+        notes.add(key, seconds, size, prompt, float(rollouts.lengths_B.float().mean()))
+    return notes.found()
+
+
+# --- how much, of what ---
+
+
+def sizes(first: int, most: int, deadline: float) -> Iterator[int]:
+    """Sizes of work, each to be done before the next is asked for: up to one that fits twice, and that once more."""
+    size, again = first, False
+    while True:
+        began = time.monotonic()
+        yield size
+        now = time.monotonic()
+        taken, left = now - began, deadline - now
+        larger = min(GROWTH * size, most, int(size * left / (2 * taken)))
+        if not again and larger > size:
+            size = larger
+        elif not again and left > taken:
+            again = True
+        else:
+            return
+
+
+def requests(asked: Measuring, prompts: list[int]) -> list[Request]:
+    """A request with a prompt of made-up ids of each of these lengths; none of the ids ends a response."""
+    setup, made = asked.bench.setup, random.Random(0)
+    ends = {setup.student.eos, setup.teacher.eos}
+    ordinary = [token for token in range(setup.vocabulary.valid) if token not in ends]
+    found = []
+    for row, length in enumerate(prompts):
+        key = SequenceKey(Purpose.EVALUATION, 0, 0, row, 0)
+        found.append(Request(tuple(made.choices(ordinary, k=length)), key))
+    return found
+
+
+def made_up(asked: Measuring, responses: int) -> tuple[Rollouts, TeacherScores]:
+    """Finished rollouts of the lengths that a plan expects, with made-up scores of a teacher."""
+    setup, generator = asked.bench.setup, torch.Generator().manual_seed(0)
+    lengths = asked.costs.training_lengths("mid")
+    spread = lengths.spread(responses)
+    shape, size = (responses, max(spread)), support_size(setup)
+    # Ids of a support differ, so it is a range of ids from some place on; at their end it begins again.
+    place = torch.randint(setup.vocabulary.valid, (*shape, 1), generator=generator)
+    support = (place + torch.arange(size)) % setup.vocabulary.valid
+    nothing = torch.zeros(shape)
+    rollouts = Rollouts(
+        requests=requests(asked, [max(1, round(lengths.prompt))] * responses),
+        tokens_BT=support[..., 0],
+        lengths_B=torch.tensor(spread),
+        truncated_B=torch.tensor(spread) == lengths.limit,
+        student_BT=nothing,
+        behavior_BT=nothing,
+        support_ids_BTK=support,
+    )
+    log_q = torch.randn(*shape, size, generator=generator).log_softmax(-1)
+    return rollouts, TeacherScores(support_BTK=log_q, token_BT=nothing, entropy_BT=nothing, overlap_BT=nothing)
+
+
+def seconds_of(call: Callable[[], object]) -> float:
+    """Seconds of a call, the device's queue included."""
+    began = time.monotonic()
+    call()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.monotonic() - began
+
+
+# --- what is noted ---
+
+
+class Notes:
+    """The rows of one process, each in the card's file from the moment that it was measured."""
+
+    def __init__(self, asked: Measuring):
+        self._asked = asked
+        self._rows: list[Row] = []
+
+    def add(
+        self, key: str, seconds: float, responses: int = 0, prompt: float = 0.0, tokens: float = 0.0, **about: object
+    ) -> None:
+        """A row of the setup's models and engines; the first one takes the place of all earlier calibrations'."""
+        bench = self._asked.bench
+        engine = bench.setup.engine
+        row = Row(
+            setup=bench.name,
+            shapes=shapes_of(bench.setup),
+            sampler=engine.sampler,
+            trainer=engine.trainer,
+            random=bool(bench.made),
+            key=key,
+            seconds=seconds,
+            day=self._asked.day,
+            responses=responses,
+            prompt=prompt,
+            tokens=tokens,
+            about=about | {"versions": _versions(engine.sampler, engine.trainer)},
+        )
+        add_row(self._asked.path, self._asked.card, row, self._rows)
+        self._rows.append(row)
+        print(row, flush=True)
+
+    def found(self) -> Found:
+        """Tokens a second of the longest measurement, and its seconds as a multiple of the planned ones."""
+        rows = [row for row in self._rows if row.key != PASSING]
+        if not rows:
+            return Found("fail", "nothing was clocked: all of it took less time than reading the prompts")
+        longest = max(rows, key=lambda row: row.seconds)
+        rate = longest.responses * longest.tokens / longest.seconds
+        ratio = longest.seconds / longest.planned_seconds(self._asked.costs)
+        words = f"{rate:,.0f} tokens/s over {longest.seconds:.2g} s, {ratio:.2g} × the assumed seconds"
+        passing = [row.seconds for row in self._rows if row.key == PASSING]
+        if passing:
+            words += f"; weights and learner's state passed on in {min(passing):.2g} to {max(passing):.2g} s"
+        return Found("ok", words, numbers={"tokens_per_s": rate, "measured_to_assumed": ratio})
+
+
+def _versions(*engines: str) -> dict[str, str]:
+    packages = ["torch", *(package for engine in engines for package in ENGINES[engine].packages)]
+    return {package: importlib.metadata.version(package) for package in packages}
