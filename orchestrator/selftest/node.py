@@ -66,24 +66,6 @@ def driver_cuda() -> str | None:
     return None
 
 
-def compilers(bench: Bench) -> Found:
-    """What an engine compiles its kernels with when they are first used is here."""
-    name = bench.setup.engine.sampler
-    if not ENGINES[name].compiles:
-        return Found("skipped", f"{name} samples, which compiles nothing")
-    lines = toolchain.missing(os.environ)
-    if not lines:
-        return Found("ok", f"nvcc of {toolchain.toolkit(os.environ)}, compilers and headers")
-    lacking, remedies = [], []
-    for line in lines:
-        what, _, remedy = line.rpartition(": ")
-        lacking.append(what)
-        remedies.append(remedy)
-    if not has_driver():
-        return Found("skipped", f"nothing is compiled without a GPU; missing: {'; '.join(lacking)}")
-    return Found("fail", f"missing: {'; '.join(lacking)}", "; ".join(remedies))
-
-
 def kernel(bench: Bench) -> Found:
     """One kernel of SGLang's, built anew, and run where there is a GPU."""
     name, gpu = bench.setup.engine.sampler, torch.cuda.is_available()

@@ -11,7 +11,7 @@ import torch
 from orchestrator.engines.device import Holder
 from orchestrator.engines.sglang import toolchain
 from orchestrator.selftest import bench as benches
-from orchestrator.selftest import node
+from orchestrator.selftest import compilers, node
 from orchestrator.selftest.catalog import CHECKS
 from orchestrator.selftest.node import held_by_others
 from orchestrator.selftest.runner import run_checks
@@ -83,15 +83,15 @@ def test_missing_compilers_fail_where_a_gpu_needs_them(tmp_path: Path, monkeypat
     lines = ["nvcc of CUDA 13 (/usr: no bin/nvcc): make setup-engines installs it", "a C++20 compiler (c++): get g++"]
     monkeypatch.setattr(toolchain, "missing", lambda environ: lines)
     bench = small_bench(tmp_path, "engine.sampler=sglang")
-    found = node.compilers(bench)
+    found = compilers.compilers(bench)
     assert found.verdict == "fail"
-    assert found.detail == "missing: nvcc of CUDA 13 (/usr: no bin/nvcc); a C++20 compiler (c++)"
+    assert found.detail == ("an engine on a GPU would lack nvcc of CUDA 13 (/usr: no bin/nvcc); a C++20 compiler (c++)")
     assert found.change == "make setup-engines installs it; get g++"
-    monkeypatch.setattr(node, "has_driver", lambda: False)
-    assert node.compilers(bench).verdict == "skipped"
+    monkeypatch.setattr(compilers, "has_driver", lambda: False)
+    assert compilers.compilers(bench).verdict == "skipped"
     monkeypatch.setattr(toolchain, "missing", lambda environ: [])
-    assert node.compilers(bench).verdict == "ok"
-    assert node.compilers(small_bench(tmp_path)).verdict == "skipped", "torch compiles nothing"
+    assert compilers.compilers(bench).verdict == "ok"
+    assert compilers.compilers(small_bench(tmp_path)).verdict == "skipped", "torch compiles nothing"
 
 
 @pytest.mark.engines
