@@ -20,12 +20,13 @@ from orchestrator.data.benchmarks import load_benchmark
 from orchestrator.engines.budget import Situation, budget
 from orchestrator.engines.catalog import ENGINES, require_all
 from orchestrator.engines.memory import GIB, Gpus, needs_gpu
-from orchestrator.engines.sglang import toolchain
 from orchestrator.grading.grader import Grader
 from orchestrator.models import checkpoints, making
 from orchestrator.planning.numbers import counted
 from orchestrator.planning.rates import DEFAULT_GPU, GPUS
 from orchestrator.selection.study import Study
+from orchestrator.selftest.bench import has_driver
+from orchestrator.selftest.compilers import compilers_here
 from orchestrator.tracking.login import chosen_mode, server_url
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def examine(study: Study | None, as_json: bool) -> int:
         checks.append(("placement", lambda: _placement(experiment)))
         for name, setup in experiment.setups.items():
             checks.append((f"{name} engine", partial(_engine, name, setup)))
-            if ENGINES[setup.engine.sampler].compiles and _has_gpu():
+            if ENGINES[setup.engine.sampler].compiles and has_driver():
                 checks.append((f"{name} compilers", partial(_compilers, name)))
             if needs_gpu(setup):
                 checks.append((f"{name} GPU memory", partial(_gpu_memory, name, setup, experiment)))
@@ -171,20 +172,11 @@ def _engine(name: str, setup: Setup) -> Finding:
     return Finding(f"{name} engine", "ok", f"{setup.engine.sampler} samples, {setup.engine.trainer} trains")
 
 
-def _has_gpu() -> bool:
-    """Whether a GPU or a driver for one is here; torch's build for CPUs sees none."""
-    import torch
-
-    return torch.cuda.is_available() or toolchain.DRIVER.exists()
-
-
 def _compilers(name: str) -> Finding:
     """An engine that compiles kernels at first use would stop there, minutes after its start."""
-    lacking = toolchain.missing(os.environ)
-    if lacking:
-        return Finding(f"{name} compilers", "fail", "\n".join(["an engine on a GPU would lack", *lacking]))
-    home, kernels = toolchain.toolkit(os.environ), toolchain.kernel_cache(os.environ)
-    return Finding(f"{name} compilers", "ok", f"nvcc of {home}; compiled kernels are kept in {kernels}")
+    found = compilers_here()
+    words = f"{found.detail}\n{found.change}" if found.change else found.detail
+    return Finding(f"{name} compilers", found.verdict, words)
 
 
 def _gpu_memory(name: str, setup: Setup, experiment: Experiment) -> Finding:
