@@ -33,7 +33,7 @@ from orchestrator.policy.randomness import Role, SequenceKey
 from orchestrator.policy.spec import Behavior, Objective
 from orchestrator.policy.vocabulary import TokenSpace
 from orchestrator.rollouts import Request, Rollouts, TeacherScores
-from tests.rehearsal.ledger import DEVICE, GIB, Ledger
+from tests.rehearsal.ledger import DEVICE, Ledger
 
 TFLOP = 1e12
 
