@@ -130,6 +130,8 @@ class Decoding:
         before, tokens_before = sampled(first)
         for size in sizes(min(FIRST_SIZES["tokens"], most), most, deadline):
             seconds, tokens = sampled(first + size)
+            if seconds <= before:  # something else took time while the prompts were read
+                before = min(before, sampled(first)[0])
             if seconds > before and tokens > tokens_before:
                 between = (tokens - tokens_before) / self.rows
                 self.notes.add(self.key, seconds - before, self.rows, prompt + first, between, behavior=str(behavior))

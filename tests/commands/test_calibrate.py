@@ -31,9 +31,11 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibrate, "card_here", lambda: CARD)
 
 
-def experiment(folder: Path, methods: dict[str, Any] = METHODS, **engine: str) -> Path:
+def experiment(folder: Path, methods: dict[str, Any] = METHODS, tokens: int = 24, **engine: str) -> Path:
+    """On a GPU, with responses of at most so many `tokens`."""
     runtime = {"placement": {"gpus": 1}, "slice_responses": 8, "micro_batch_tokens": 512}
-    return write_experiment(folder, methods, runtime=runtime, engine=engine)
+    limit = {"max_response_tokens": tokens}
+    return write_experiment(folder, methods, runtime=runtime, engine=engine, training=limit, evaluation=limit)
 
 
 def trb(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str]:
@@ -81,7 +83,7 @@ def test_every_phase_is_measured_with_the_torch_engine(tmp_path: Path, capsys: p
 def test_every_phase_is_measured_with_sglang_and_verl(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     skip_without("sglang")
     skip_without("verl")
-    check_everything(experiment(tmp_path, sampler="sglang", trainer="verl"), capsys, "15")
+    check_everything(experiment(tmp_path, tokens=200, sampler="sglang", trainer="verl"), capsys, "15")
 
 
 # --- what is refused, and what fails ---
