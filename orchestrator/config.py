@@ -400,7 +400,11 @@ class Runtime:
     attention_backend: Annotated[
         AttentionName | None, "Attention kernels of SGLang; null: what suits the GPU and `engine.dtype`."
     ] = None
-    micro_batch_tokens: Annotated[int, "Padded tokens in one forward pass of scoring or learning.", AtLeast(1)] = 16384
+    micro_batch_tokens: Annotated[
+        int | None,
+        "Tokens in one pass of scoring or learning, padding included; null: what fits on the GPU, at most 16384.",
+        AtLeast(1),
+    ] = None
     slice_responses: Annotated[
         int, "Responses that an evaluator samples at a time and writes together.", AtLeast(1)
     ] = 2000

@@ -28,6 +28,10 @@ class EngineLost(RuntimeError):
     """The process of an engine died or fell silent, also when it was started again; a call may be made again."""
 
 
+class GpuFull(EngineLost):
+    """An engine cannot start, because others hold the memory that was granted to it."""
+
+
 class RankLost(RuntimeError):
     """A process of an engine that works over several is gone, and with it what it held. New processes may do better."""
 

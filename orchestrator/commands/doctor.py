@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.markup import escape
 
-from orchestrator.config import Experiment, Model, Setup
+from orchestrator.config import Experiment, Model, RoleName, Setup
 from orchestrator.cores import cores_here
 from orchestrator.data.benchmarks import load_benchmark
-from orchestrator.engines import memory
+from orchestrator.engines.budget import Situation, budget
 from orchestrator.engines.catalog import ENGINES, require_all
-from orchestrator.engines.memory import GIB, needs_gpu
+from orchestrator.engines.memory import GIB, Gpus, needs_gpu
 from orchestrator.engines.sglang import toolchain
 from orchestrator.grading.grader import Grader
 from orchestrator.models import checkpoints, making
 from orchestrator.planning.numbers import counted
-from orchestrator.planning.rates import DEFAULT_GPU, GPUS, RATES
+from orchestrator.planning.rates import DEFAULT_GPU, GPUS
 from orchestrator.selection.study import Study
 from orchestrator.tracking.login import chosen_mode, server_url
 
@@ -196,29 +196,18 @@ def _gpu_memory(name: str, setup: Setup, experiment: Experiment) -> Finding:
     gib, where = gpu.gib, f"{gpu.title}, since none is here"
     if torch.cuda.is_available():
         gib, where = torch.cuda.mem_get_info()[1] / GIB * share, torch.cuda.get_device_name()
-    placement = experiment.runtime.placement
-    memory.check_roles(setup, gib, placement)
-    on, learner = (memory.Gpus.of(placement, role) for role in ("rollout", "learner"))
-    each = "" if on.count == 1 else f" on each of {on.count} GPUs"
-    with_learner = "for the learner on its own" if on.apart else "with the learner"
-    found = (
-        f"{gib:.0f} GiB ({where}); {memory.resident_gib(setup, on=on):.1f} for models and workspace while sampling"
-        f"{each}, {memory.learning_gib(setup, learner):.1f} {with_learner}"
-    )
-    rates = RATES[setup.engine.sampler]
-    if rates.continuous:
-        (both, tokens), training = memory.blending_gib(setup, gib, on), memory.static_gib(setup, gib, on=on)
-        found += (
-            f"\n{rates.title} takes {training:.1f} GiB of a trial for the student, {both:.1f} beside the teacher, whose"
-        )
-        evaluating = memory.static_gib(setup, gib, trains=False)
-        found += f" caches hold {tokens:,} tokens, and {evaluating:.1f} of an evaluator"
-    else:
-        alone, blended = (
-            memory.decode_batch(setup, experiment.runtime, gib, blending, on=on) for blending in (False, True)
-        )
-        found += f"\n{counted(alone, 'response')} of full length at once in a trial, {blended} beside the teacher"
-    return Finding(f"{name} GPU memory", "ok", found)
+    placement, runtime = experiment.runtime.placement, experiment.runtime
+    roles: dict[Situation, RoleName] = {
+        "decoding": "rollout",
+        "blending": "rollout",
+        "scoring": "teacher",
+        "learning": "learner",
+    }
+    lines = [f"{gib:.1f} GiB ({where}), of which on each GPU"]
+    for situation, role in roles.items():
+        lines.append(str(budget(setup, runtime, gib, situation, Gpus.of(placement, role))))
+    lines.append(str(budget(setup, runtime, gib, "evaluating")))
+    return Finding(f"{name} GPU memory", "ok", "\n".join(lines))
 
 
 def _setup_checks(

@@ -43,8 +43,8 @@ def fetch(folder: Path, keys: Iterable[str], mirror: str | None = None) -> Itera
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, content, shared=True)
         first = source.upstream[0]
-        where = f"{first.repository} at {first.commit[:12]}, licence {source.licence}"
-        yield f"{path}: {source.rows:,} rows of {where}; sha256 as declared"
+        where = f"{first.repository} at {first.commit[:12]} (licence: {source.licence})"
+        yield f"{path}: {source.rows:,} rows of {where}, sha256 as declared"
 
 
 def _read(mirror: str, upstream: Upstream) -> bytes:

@@ -14,8 +14,8 @@ learner's state lies in the host's memory while others work. Weights of sampler 
 graphs. Roles with GPUs of their own (`apart`) hold only what they need themselves. G GPUs of a role share out weights,
 learner state and caches; each has contexts, workspace and margin of its own.
 
-Every number below is either counted on a pretended GPU (`tests/rehearsal`), read in the source of the library that takes
-it, or named an assumption. `make rehearse-gpu` compares the first kind with what is counted today.
+Every number below is either counted on a pretended GPU (`tests/rehearsal`), read in the source of the library that
+takes it, or named an assumption. `make rehearse-gpu` compares the first kind with what is counted today.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from orchestrator.engines.memory import BYTES, GIB, ONE_GPU, Decoder, Gpus, deco
 from orchestrator.errors import UserError
 
 Situation = Literal["decoding", "blending", "evaluating", "answering", "scoring", "learning"]
-SAMPLING: tuple[Situation, ...] = ("decoding", "blending", "evaluating", "answering")
+OTHERS = ("contexts", "margin", "teacher", "student")  # parts that are no engine's own
 
 # --- any process ---
 CONTEXT_GIB = 0.5  # a CUDA context with cuBLAS workspaces, each process (assumption: 0.4 to 0.6 on H100)
@@ -82,7 +82,23 @@ class Budget:
 
     @property
     def total_gib(self) -> float:
+        """All of it, with what other roles keep."""
         return sum(self.parts.values())
+
+    @property
+    def own_gib(self) -> float:
+        """The part of a serving engine's own processes: it has to be free when the engine starts."""
+        others = sum(gib for name, gib in self.parts.items() if name in OTHERS)
+        return self.total_gib - others + CONTEXT_GIB
+
+    def __str__(self) -> str:
+        """One line: `learning 61.2: learner 19.2, gradient 6.4 …; passes of 16,384 tokens`."""
+        largest = sorted(self.parts.items(), key=lambda part: -part[1])
+        taken = ", ".join(f"{name} {gib:.1f}" for name, gib in largest if gib >= 0.05)
+        able = f"passes of {self.tokens:,} tokens" if self.tokens else f"{self.requests} responses at once"
+        if self.kv_tokens:
+            able += f" in a cache of {self.kv_tokens:,} tokens"
+        return f"{self.situation} {self.total_gib:.1f}: {taken}; {able}"
 
 
 def budget(
@@ -198,7 +214,7 @@ def graphs_gib(setup: Setup, requests: int) -> float:
 
 
 def prefill_gib(model: Decoder, tokens: int) -> float:
-    """Activations of one layer's MLP, the most that a forward pass holds at once: residual, input, gate, up, product."""
+    """Activations of one layer's MLP, the most that a forward pass holds at once (`sglang/srt/models/qwen2.py`)."""
     return tokens * (3 * model.hidden + 3 * model.ffn) * model.value_bytes / GIB
 
 
@@ -281,7 +297,7 @@ def _others(setup: Setup, card_gib: float, situation: Situation, on: Gpus) -> di
     if situation in ("decoding", "scoring", "learning"):
         parts["teacher"] = teacher
     if situation in ("scoring", "learning"):
-        parts["sampler"] = student + (graphs_gib(setup, REQUESTS) if pooled else 0.0)
+        parts["student"] = student + (graphs_gib(setup, REQUESTS) if pooled else 0.0)
     return parts
 
 

@@ -213,8 +213,8 @@ class SetupCosts:
 
     def _check_other_roles(self) -> None:
         """Raise UserError if teacher or learner find no room on their GPUs."""
-        for situation, role in (("scoring", "teacher"), ("learning", "learner")):
-            budget(self.setup, self.runtime, self.gpu.gib, situation, self._gpus(role))
+        budget(self.setup, self.runtime, self.gpu.gib, "scoring", self._gpus("teacher"))
+        budget(self.setup, self.runtime, self.gpu.gib, "learning", self._gpus("learner"))
 
     def decode_seconds(
         self,

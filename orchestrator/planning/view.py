@@ -83,7 +83,7 @@ def render_layouts(layouts: Layouts | None) -> Group:
 
 
 def _layout_cells(row: LaidOut) -> list[str]:
-    held = f"{row.peak_gib:.0f} of {row.gib:g}"
+    held = f"{row.peak_gib:.0f} of {row.gib:.3g}"
     if row.trial_hours is None or row.sweep_days is None:
         return [held, "—", "does not fit", "—", "—"]
     at_once = f"{row.sequences_vanilla} / {row.sequences_blending}"

@@ -68,6 +68,25 @@ def process_stat(pid: int) -> list[str] | None:
     return text.rpartition(")")[2].split()
 
 
+def members(group: int) -> list[int]:
+    """Ids of the processes of a process group that have not ended; none where the system has no `/proc`.
+
+    A zombie has ended once no thread of it is left: its files, and what a driver holds for them, are closed by then.
+    """
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        fields = process_stat(int(folder.name))
+        if fields is None or int(fields[2]) != group:
+            continue
+        try:
+            threads = len(list((folder / "task").iterdir()))
+        except OSError:  # gone by now
+            continue
+        if fields[0] not in "ZX" or threads > 1:
+            found.append(int(folder.name))
+    return found
+
+
 def processes() -> dict[int, Process]:
     """All processes of this machine by id, zombies left out; none where the system has no `/proc`."""
     found = {}

@@ -10,6 +10,7 @@ from orchestrator.config import Dtype, Model, Placement, Runtime, Setup, Shape, 
 from orchestrator.engines import memory
 from orchestrator.engines.interface import Job, ModelFolder, Owner
 from orchestrator.engines.memory import Gpus
+from orchestrator.engines.sglang import toolchain
 from orchestrator.experiment.methods import needs_teacher
 from orchestrator.models.checkpoints import lies_here
 from orchestrator.selection.study import Study
@@ -18,7 +19,6 @@ from orchestrator.workers.placement import ranks
 MADE_TEACHER_LAYERS = (
     4  # of random weights: its vocabulary and widths decide what is checked, and it is written quickly
 )
-DRIVER_FILE = Path("/proc/driver/nvidia/version")  # of Linux, in containers too
 SMALL = Shape(layers=2, hidden=64, heads=4, kv_heads=2, head_dim=64, ffn=128)
 SMALL_VOCABULARY = 512
 
@@ -56,7 +56,7 @@ class Bench:
 
 def has_driver() -> bool:
     """Whether this machine has an NVIDIA driver, and so probably a GPU; `/dev/dxg` is that of Windows' Linux."""
-    return DRIVER_FILE.exists() or Path("/dev/dxg").exists()
+    return toolchain.DRIVER.exists() or Path("/dev/dxg").exists()
 
 
 def bench_of(study: Study, folder: Path, gpu: bool, small: bool) -> Bench:
@@ -70,7 +70,9 @@ def bench_of(study: Study, folder: Path, gpu: bool, small: bool) -> Bench:
     declared = setup
     folders: dict[Owner, Path] = {}
     made: list[Owner] = []
-    for owner, model in (("student", setup.student), ("teacher", setup.teacher)):
+    owners: tuple[Owner, ...] = ("student", "teacher")
+    for owner in owners:
+        model = setup.student if owner == "student" else setup.teacher
         found = None if small else lies_here(model, setup, study.runs)
         folders[owner] = found or folder / "models" / owner
         if found is None:

@@ -17,7 +17,7 @@ CHECKS = (
         "compilers",
         f"{_ROOM}.node:compilers",
         30,
-        "a CUDA 13 toolkit with CUDA_HOME set to its folder, g++, and Python's headers (Debian: python3-dev)",
+        "`make setup-engines`, which installs nvcc, and g++ with Python's headers",
     ),
     Check(
         "memory",
@@ -70,7 +70,7 @@ CHECKS = (
     Check(
         "sampler",
         f"{_ROOM}.sampling:sampler",
-        400,
+        600,
         "what the engine says in the log; engine.sampler=torch instead of it",
         needs=("driver", "kernel", "models"),
     ),
@@ -83,7 +83,7 @@ CHECKS = (
     Check(
         "switch",
         f"{_ROOM}.sampling:switch",
-        400,
+        900,
         "what the engine says in the log; methods that blend want engine.sampler=torch meanwhile",
         needs=("driver", "kernel", "models"),
     ),

@@ -13,13 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-import torch.distributed
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from orchestrator.engines.memory import GIB, parameters
 from orchestrator.engines.torch.causal import best_device
 from orchestrator.engines.torch.offload import Offload
+from orchestrator.selftest.addition import MEASURED, add_up
 from orchestrator.selftest.bench import Bench
 from orchestrator.selftest.runner import Found
 
@@ -29,8 +29,6 @@ BFLOAT16_TOLERANCE = 0.03  # numbers of 8 bits, rounded a few times on the way
 PIECE = 2**26  # numbers of one tensor that is moved
 SPARE = 1.25  # of the host's memory: page-locked pieces are rounded up
 SLOWEST_GB_S = {"offload": 10.0, "collective": 5.0}  # half of what PCIe 4 gives; less is a wrong slot or node
-SUMMED = {"cuda": 2**26, "cpu": 2**16}  # float32 numbers that two processes add up
-ROUNDS = 5
 
 
 def attention(bench: Bench) -> Found:
@@ -75,7 +73,7 @@ def largest_difference(one: Attention, reference: Attention, device: torch.devic
     *inputs, weight = [torch.randn(shape, generator=generator).to(device, dtype) for shape in shapes]
 
     def outputs(attend: Attention, precision: torch.dtype) -> list[Tensor]:
-        leaves = [each.to(precision).requires_grad_() for each in inputs]
+        leaves = [each.to(precision, copy=True).requires_grad_() for each in inputs]
         output = attend(*leaves)
         (output * weight.to(precision)).sum().backward()
         return [output.detach(), *(leaf.grad for leaf in leaves if leaf.grad is not None)]
@@ -153,7 +151,7 @@ def collective(bench: Bench) -> Found:
     backend = "nccl" if gpus else "gloo"
     os.environ |= {"NCCL_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo", "NCCL_DEBUG": "WARN"}
     context = multiprocessing.get_context("spawn")
-    both = [context.Process(target=_add_up, args=(rank, kind, backend, str(bench.folder))) for rank in range(2)]
+    both = [context.Process(target=add_up, args=(rank, kind, backend, str(bench.folder))) for rank in range(2)]
     for process in both:
         process.start()
     for process in both:
@@ -161,26 +159,8 @@ def collective(bench: Bench) -> Found:
     codes = [process.exitcode for process in both]
     if any(codes):
         return Found("fail", f"{backend}: its processes ended with {codes[0]} and {codes[1]}")
-    measured = json.loads((bench.folder / "collective.json").read_text(encoding="utf-8"))
+    measured = json.loads((bench.folder / MEASURED).read_text(encoding="utf-8"))
     speed = measured["bytes"] / measured["seconds"] / 1e9
     words = f"two processes over {backend} agree, {speed:.3g} GB/s"
     slow = bool(gpus) and speed < SLOWEST_GB_S["collective"]
     return Found("warn" if slow else "ok", words, numbers={"gb_s": speed})
-
-
-def _add_up(rank: int, kind: str, backend: str, folder: str) -> None:
-    """One of the two. NCCL has never been run."""
-    device = torch.device(kind, rank) if kind == "cuda" else torch.device("cpu")
-    if kind == "cuda":
-        torch.cuda.set_device(device)
-    meeting = f"file://{folder}/meeting"
-    torch.distributed.init_process_group(backend, init_method=meeting, rank=rank, world_size=2)
-    numbers = torch.full((SUMMED[kind],), 1.0 + rank, device=device)
-    torch.distributed.all_reduce(numbers)
-    if not bool((numbers == 3).all()):
-        raise RuntimeError(f"1 + 2 is {numbers.unique().tolist()[:4]} over {backend}")
-    seconds = [_timed(lambda: torch.distributed.all_reduce(numbers)) for _ in range(ROUNDS)]
-    torch.distributed.destroy_process_group()
-    if rank == 0:
-        measured = {"bytes": numbers.nbytes, "seconds": sorted(seconds)[ROUNDS // 2]}
-        (Path(folder) / "collective.json").write_text(json.dumps(measured), encoding="utf-8")

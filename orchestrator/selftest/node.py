@@ -5,14 +5,10 @@ Without a GPU, which only a small bench goes without, they say so; the kernel is
 
 from __future__ import annotations
 
-import csv
 import ctypes
-import io
 import os
 import re
-import shutil
 import subprocess
-import sysconfig
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -21,9 +17,10 @@ from pathlib import Path
 
 import torch
 
-from orchestrator.engines.catalog import require
+from orchestrator.engines.catalog import ENGINES, require
 from orchestrator.engines.memory import GIB
-from orchestrator.selftest.bench import DRIVER_FILE, Bench, has_driver
+from orchestrator.engines.sglang import toolchain
+from orchestrator.selftest.bench import Bench, has_driver
 from orchestrator.selftest.runner import Found
 from orchestrator.selftest.usage import gpu_used_gib
 
@@ -73,7 +70,7 @@ def driver(bench: Bench) -> Found:
 def driver_version() -> str | None:
     """The version of the kernel's NVIDIA module, for example `580.65.06`."""
     with suppress(OSError):
-        found = re.search(r"\b\d{3,}\.\d+(\.\d+)?\b", DRIVER_FILE.read_text(encoding="utf-8", errors="replace"))
+        found = re.search(r"\b\d{3,}\.\d+(\.\d+)?\b", toolchain.DRIVER.read_text(encoding="utf-8", errors="replace"))
         return found and found[0]
     return None
 
@@ -88,42 +85,33 @@ def driver_cuda() -> str | None:
 
 
 def compilers(bench: Bench) -> Found:
-    """What SGLang compiles its kernels with when they are first used."""
-    if bench.setup.engine.sampler != "sglang":
-        return Found("skipped", f"{bench.setup.engine.sampler} samples, which compiles nothing")
-    missing = missing_tools()
-    if missing and not has_driver():
-        return Found("skipped", f"nothing is compiled without a GPU; missing: {', '.join(missing)}")
-    if missing:
-        return Found("fail", f"missing: {', '.join(missing)}")
-    return Found("ok", "nvcc, a C++ compiler and Python.h")
-
-
-def missing_tools() -> list[str]:
-    """Those of nvcc, a C++ compiler and Python's headers that SGLang would not find."""
-    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
-    nvcc = shutil.which("nvcc")
-    if home is None:  # SGLang takes the folder above that of `nvcc`, even where this is a script beside no toolkit
-        home = Path(nvcc).parent.parent if nvcc else Path("/usr/local/cuda")
-    there = {
-        f"nvcc with its toolkit in {home}": all(
-            (Path(home) / part).is_file() for part in ("bin/nvcc", "include/cuda.h")
-        ),
-        "g++": shutil.which(os.environ.get("CXX", "c++")) is not None,
-        "Python.h": (Path(sysconfig.get_paths()["include"]) / "Python.h").is_file(),
-    }
-    return [name for name, is_there in there.items() if not is_there]
+    """What an engine compiles its kernels with when they are first used is here."""
+    name = bench.setup.engine.sampler
+    if not ENGINES[name].compiles:
+        return Found("skipped", f"{name} samples, which compiles nothing")
+    lines = toolchain.missing(os.environ)
+    if not lines:
+        return Found("ok", f"nvcc of {toolchain.toolkit(os.environ)}, compilers and headers")
+    lacking, remedies = [], []
+    for line in lines:
+        what, _, remedy = line.rpartition(": ")
+        lacking.append(what)
+        remedies.append(remedy)
+    if not has_driver():
+        return Found("skipped", f"nothing is compiled without a GPU; missing: {'; '.join(lacking)}")
+    return Found("fail", f"missing: {'; '.join(lacking)}", "; ".join(remedies))
 
 
 def kernel(bench: Bench) -> Found:
     """One kernel of SGLang's, built anew, and run where there is a GPU."""
-    if bench.setup.engine.sampler != "sglang":
-        return Found("skipped", f"{bench.setup.engine.sampler} samples, which compiles nothing")
-    gpu = torch.cuda.is_available()
-    if not gpu and missing_tools():
+    name, gpu = bench.setup.engine.sampler, torch.cuda.is_available()
+    if not ENGINES[name].compiles:
+        return Found("skipped", f"{name} samples, which compiles nothing")
+    if not gpu and toolchain.missing(os.environ):
         return Found("skipped", "no compilers here, and no GPU that would need them")
-    require("engine.sampler", "sglang")
-    os.environ["SGLANG_JIT_CACHE_DIR"] = str(bench.folder / "kernels")  # that of SGLang may have it already
+    require("engine.sampler", name)
+    os.environ |= toolchain.environment(os.environ)  # as an engine's process has it, but for its cache,
+    os.environ["SGLANG_JIT_CACHE_DIR"] = str(bench.folder / "kernels")  # which may hold the kernel already
     from orchestrator.engines.sglang import private
     from orchestrator.engines.sglang.one_kernel import build_one_kernel
 
@@ -162,12 +150,16 @@ def held_by_others(total: float, used: float, them: Iterable[Holder]) -> Found:
 
 
 def holders(listed: str, uuid: str) -> list[Holder]:
-    """The processes of one GPU in what nvidia-smi lists of all: lines of UUID, id, name and MiB."""
+    """The processes of one GPU in what nvidia-smi lists of all: lines of UUID, id, name and MiB.
+
+    A name may have commas of its own, and MiB may be a remark in brackets.
+    """
     found = []
-    for row in csv.reader(io.StringIO(listed), skipinitialspace=True):
-        if len(row) == 4 and row[0].removeprefix("GPU-") == uuid.removeprefix("GPU-") and row[1].isdigit():
-            mib = row[3].strip()
-            found.append(Holder(int(row[1]), Path(row[2]).name, float(mib) / 1024 if mib.isdigit() else None))
+    for line in listed.splitlines():
+        words = line.split(", ")
+        if len(words) >= 4 and words[0].removeprefix("GPU-") == uuid.removeprefix("GPU-"):
+            name, mib = ", ".join(words[2:-1]), words[-1].strip()
+            found.append(Holder(int(words[1]), Path(name).name, float(mib) / 1024 if mib.isdigit() else None))
     return found
 
 

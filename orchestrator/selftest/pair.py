@@ -10,18 +10,19 @@ import torch
 
 from orchestrator.engines import memory
 from orchestrator.engines.catalog import open_engine, require
-from orchestrator.engines.memory import GIB, Gpus
+from orchestrator.engines.memory import GIB
 from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.policy.spec import Objective
 from orchestrator.rollouts import Request, Rollouts, TeacherScores
 from orchestrator.selftest.bench import Bench
 from orchestrator.selftest.canary import LEARNER, write_canary
-from orchestrator.selftest.granted import granted_gib, measured_beside
+from orchestrator.selftest.granted import granted, measured_beside
 from orchestrator.selftest.runner import Found
 from orchestrator.selftest.usage import Watch, gauge_here
 from orchestrator.workers.canary import canary_ids
 from orchestrator.workers.generation import support_size
 
+OTHERS = ("sampler", "teacher")  # parts of the budget of learning
 UPDATES = 3  # the first sets up what later ones find
 
 
@@ -56,16 +57,14 @@ def learner(bench: Bench) -> Found:
     setup, runtime = bench.setup, bench.runtime
     require("engine.trainer", setup.engine.trainer)
     engine, gauge = open_engine(setup.engine.trainer, bench.job()), gauge_here()
-    beside = 0.0
-    held = None
-    if torch.cuda.is_available():
+    budget, held = granted(bench, "learning"), None
+    if budget is not None:
         # Sampling student and scoring teacher stay where they are while the student learns.
-        on = Gpus.of(runtime.placement, "learner")
-        beside = 0.0 if on.apart else memory.resident_gib(bench.declared, on=on) - memory.WORKSPACE_GIB
-        held = torch.empty(int(beside * GIB), dtype=torch.uint8, device="cuda")
+        others = sum(budget.parts.get(name, 0.0) for name in OTHERS)
+        held = torch.empty(int(others * GIB), dtype=torch.uint8, device="cuda")
     trainer = engine.trainer()
     write_canary(bench, LEARNER, trainer.log_probs(canary_ids(setup)))
-    rollouts, scores = full_length(bench)
+    rollouts, scores = full_length(bench, runtime.micro_batch_tokens or (budget.tokens if budget else 0))
     tokens = sum(len(request.prompt_ids) for request in rollouts.requests) + int(rollouts.lengths_B.sum())
     taken, row = [], {}
     with Watch(gauge) as watch:
@@ -80,14 +79,14 @@ def learner(bench: Bench) -> Found:
     numbers = {"seconds": seconds, "tokens_per_s": tokens / seconds, "first_s": taken[0]}
     if not all(torch.isfinite(torch.tensor(value)) for value in row.values()):
         return Found("fail", f"{words}; its numbers are not finite: {row}", numbers=numbers)
-    return measured_beside(words, numbers, watch, granted_gib(bench, "learning"))
+    return measured_beside(words, numbers, watch, budget)
 
 
-def full_length(bench: Bench) -> tuple[Rollouts, TeacherScores]:
-    """Made-up rollouts of full length, as many as fill a micro-batch, with made-up scores of a teacher."""
+def full_length(bench: Bench, tokens: int) -> tuple[Rollouts, TeacherScores]:
+    """Made-up rollouts of full length, as many as `tokens` hold but one at least, with made-up scores of a teacher."""
     setup, generator = bench.setup, torch.Generator().manual_seed(0)
     prompt, response = setup.training.max_prompt_tokens, setup.training.max_response_tokens
-    rows = max(1, bench.runtime.micro_batch_tokens // (prompt + response))
+    rows = max(1, tokens // (prompt + response))
     shape, size = (rows, response), support_size(setup)
     asked = requests(bench, (prompt,) * rows)
     # Ids of a support differ, so it is a range of ids from some place on; at their end it begins again.

@@ -75,15 +75,17 @@ def run_checks(checks: Sequence[Check], subject: Any, folder: Path) -> Iterator[
 
     `subject` must be plain data: it is sent to each check's process.
     """
-    failed: set[str] = set()
+    stopped: dict[str, str] = {}
     for check in checks:
-        missing = [name for name in check.needs if name in failed]
+        missing = [name for name in check.needs if name in stopped]
         if missing:
-            outcome = Outcome(check.name, "skipped", f"needs {missing[0]}, which failed", "", 0.0, None, {})
+            words = f"needs {missing[0]}, which {stopped[missing[0]]}"
+            outcome = Outcome(check.name, "skipped", words, "", 0.0, None, {})
+            stopped[check.name] = "was not made"
         else:
             outcome = _run(check, subject, folder / f"{check.name}.log")
-        if outcome.verdict == "fail" or missing:
-            failed.add(check.name)
+            if outcome.verdict == "fail":
+                stopped[check.name] = "failed"
         yield outcome
 
 

@@ -6,13 +6,14 @@ import time
 
 import torch
 
-from orchestrator.engines.catalog import open_engine, require, sampler_of
+from orchestrator.engines.budget import Situation
+from orchestrator.engines.catalog import ENGINES, open_engine, require, sampler_of
 from orchestrator.engines.interface import Limits, Sampler, WeightsRef
 from orchestrator.policy.spec import Behavior, Student, TrustRegion
 from orchestrator.rollouts import concatenate
 from orchestrator.selftest.bench import Bench
 from orchestrator.selftest.canary import SAMPLER, write_canary
-from orchestrator.selftest.granted import Situation, granted_gib, measured_beside
+from orchestrator.selftest.granted import granted, measured_beside
 from orchestrator.selftest.pair import requests
 from orchestrator.selftest.runner import Found
 from orchestrator.selftest.usage import Gauge, Watch, came_back, gauge_here, seconds_until
@@ -24,7 +25,6 @@ EPSILON = 0.01  # nats; the middle of the paper's budgets
 SLACK_GIB = 0.5  # more than before, which something else may have taken: all else counts as not come back
 BACK_WITHIN_S = 60.0
 LEAST_CACHE_GIB = 1.0  # of a GPU's KV cache: what is less than that is noise
-OWN_PROCESSES = "sglang"  # the engine whose memory the system takes back, not this process's allocator
 
 
 def sampler(bench: Bench) -> Found:
@@ -39,22 +39,22 @@ def sampler(bench: Bench) -> Found:
     given_back = []
     with Watch(gauge) as whole:
         for call in range(2):
-            with Watch(gauge) as watch:
-                _two_prompts(student, bench, Student())
-            given_back.append(watch.peak_gib - gauge())
+            began = time.monotonic()
+            _two_prompts(student, bench, Student())
+            given_back.append(whole.peak_since(began) - gauge())
             if call == 0:
                 student.load(WeightsRef(1, bench.folders["student"]))
     write_canary(bench, SAMPLER, student.log_probs(canary_ids(bench.setup)))
     engine.close()
     del student, engine
     words = f"{name} up in {numbers['start_s']:.0f} s; two prompts, weights put in, two prompts"
-    if torch.cuda.is_available() and name == OWN_PROCESSES:  # on CPUs its cache only counts as given back
+    if torch.cuda.is_available() and ENGINES[name].pooled:  # on CPUs its cache only counts as given back
         numbers["given_back_gib"] = min(given_back)
         words += f"; {min(given_back):.1f} GiB given back after each two"
         if min(given_back) < LEAST_CACHE_GIB:
             change = "torch_memory_saver, which `make setup-engines TORCH=cuda` installs"
             return Found("fail", words, change, numbers)
-    return _closed(bench, "sampling", words, numbers, gauge, before, whole)
+    return _closed(bench, "decoding", words, numbers, gauge, before, whole)
 
 
 def switch(bench: Bench) -> Found:
@@ -77,7 +77,7 @@ def switch(bench: Bench) -> Found:
     words = f"{before:.1f} GiB used before, {blending.peak_gib:.1f} while blending, {changing.lowest_gib:.1f} between, "
     words += f"{after:.1f} with the student alone"
     numbers = {"before_gib": before, "blending_gib": blending.peak_gib, "between_gib": changing.lowest_gib}
-    if name == OWN_PROCESSES:
+    if ENGINES[name].pooled:  # in processes of its own, whose memory the system takes back
         between = came_back(changing.readings, before + SLACK_GIB)
         if between is None:
             words += "; the second engine came up before the memory of the first one was back"
@@ -115,4 +115,4 @@ def _closed(
         words += f"; {gauge() - before:.1f} GiB have not come back {BACK_WITHIN_S:.0f} s after its end"
         return Found("fail", words, "the processes that are left (nvidia-smi), and then this check again", numbers)
     words += f"; all memory back {back:.1f} s after its end"
-    return measured_beside(words, numbers | {"all_back_s": back}, watch, granted_gib(bench, situation))
+    return measured_beside(words, numbers | {"all_back_s": back}, watch, granted(bench, situation))

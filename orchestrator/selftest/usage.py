@@ -65,6 +65,11 @@ class Watch:
         """The most that was used."""
         return max(gib for _, gib in self.readings)
 
+    def peak_since(self, began: float) -> float:
+        """The most that was used from a time of the monotonic clock on until now."""
+        self._read()  # what takes less time than a look was seen by none
+        return max(gib for at, gib in self.readings if at >= began)
+
     @property
     def lowest_gib(self) -> float:
         """The least that was used."""
@@ -75,7 +80,8 @@ class Watch:
             self._read()
 
     def _read(self) -> None:
-        self.readings.append((time.monotonic(), self._gauge()))
+        gib = self._gauge()
+        self.readings.append((time.monotonic(), gib))
 
 
 def came_back(readings: Sequence[Reading], at_most_gib: float) -> float | None:

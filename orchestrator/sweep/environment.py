@@ -9,7 +9,7 @@ QUIET = {
     "RAY_AIR_NEW_OUTPUT": "0",  # no reporter of Tune's own
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C reaches the command, which says how to go on
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",  # a process that asked for no GPU sees none
     # Ray ends the process of a driver that has lost its server for this long. The sweep notices within seconds, and
     # then needs the time to show and write its results.
     "RAY_gcs_rpc_server_reconnect_timeout_s": "3600",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
+from orchestrator.engines.budget import MOST_TOKENS
 from orchestrator.records.lease import LEASE_PATIENCE_S, LeaseHeld
 from orchestrator.records.log import LogHandler
 from orchestrator.records.processes import described, place
@@ -115,7 +116,9 @@ class TrainingProcess:
 
 def leaner(spec: WorkerSpec, out_of_memory: int) -> WorkerSpec:
     """What is asked of the roles after so many attempts without enough memory: half the micro-batch for each."""
-    tokens = max(1, spec.runtime.micro_batch_tokens >> out_of_memory)
+    if not out_of_memory:
+        return spec
+    tokens = max(1, (spec.runtime.micro_batch_tokens or MOST_TOKENS) >> out_of_memory)
     return replace(spec, runtime=replace(spec.runtime, micro_batch_tokens=tokens))
 
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from orchestrator.engines.catalog import open_engine
+from orchestrator.engines.device import hide_gpus
 from orchestrator.engines.interface import Job, WeightsRef
 from orchestrator.errors import NotFinite
 from orchestrator.experiment import evaluation_protocol
@@ -169,6 +170,8 @@ class EvaluationLoop:
 
 def worker_opener(study: Study, pairs: Pairs) -> Callable[[str], GradedSampler]:
     """Opens the engine that samples a setup's student in this process."""
+    if not study.experiment.runtime.placement.gpus:
+        hide_gpus()
 
     def open_worker(name: str) -> GradedSampler:
         experiment, setup = study.experiment, study.experiment.setups[name]

@@ -11,7 +11,8 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from orchestrator.data.training_set import TrainingPrompt
-from orchestrator.engines.torch.causal import CausalModel, pack
+from orchestrator.engines.torch.causal import CausalModel
+from orchestrator.engines.torch.packing import padded
 from orchestrator.grading.grader import Gold, Grade
 from orchestrator.policy import speculation, trust_region
 from orchestrator.policy.vocabulary import NEG_INF
@@ -127,8 +128,7 @@ def _telling_prefix(student: CausalModel, teacher: CausalModel, visited: list[Vi
 
 def _log_probs(model: CausalModel, pair: Visited) -> Iterator[Tensor]:
     """Canonical log-probabilities at the prefixes of one response, in order: some (N, V) at a time."""
-    packed = pack([pair[0]], [pair[1]], model.device)
-    hidden = model.hidden(packed.ids, packed.attention)[packed.rows, packed.columns]
+    hidden = model.predicting(padded([pair[0]], [pair[1]], model.device))
     yield from (model.log_prob(model.head(part)) for part in hidden.split(HEAD_CHUNK))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from orchestrator.config import RoleName
 from orchestrator.engines.catalog import open_engine, sampler_of
+from orchestrator.engines.device import hide_gpus
 from orchestrator.engines.interface import Engine, Job, Sampler, Scorer, Trainer
 from orchestrator.engines.memory import Gpus
 from orchestrator.policy.spec import Behavior
@@ -15,6 +16,8 @@ class Engines:
     """What plays the roles of a trial in this process. Roles of one engine share what it holds."""
 
     def __init__(self, spec: WorkerSpec):
+        if not spec.unit.placement.gpus:
+            hide_gpus()
         self._spec = spec
         self._opened: dict[str, Engine] = {}
 

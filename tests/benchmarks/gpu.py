@@ -1,229 +1,189 @@
-"""`make gpu-proof`: everything that needs a GPU, on random weights in the shapes of Qwen3-1.7B and Qwen3-8B.
+"""`make gpu-proof`: what can be known on a GPU alone, on random weights in the shapes of Qwen3-1.7B and Qwen3-8B.
 
-It needs no network. Parts run in processes of their own, so that one that fails or runs out of memory leaves the
-others their numbers; what is missing in `gpu.json` is missing in the table, with its reason, for example an engine that
-is not installed. `--small` runs the same code on small models on whatever device there is.
+It needs no network, and takes an hour at most. Each part runs in a process of its own, within a limit; what it prints
+goes to `gpu-proof/<part>.log`, what it measures to `gpu-proof/<part>.json`, and the table of all of them to
+`gpu-proof/table.md`. The same command goes on with the parts that are missing or have failed. `--small` runs every part
+on small models and on whatever device there is.
+
+No part has run on a GPU so far.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import json
+import logging
 import math
-import re
-import subprocess
+import shutil
+import signal
 import sys
-import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
 
 import torch
-from rich.console import Console
-from rich.table import Table
 
-from orchestrator.config import Optimizer
-from orchestrator.engines.memory import GIB
-from orchestrator.engines.torch.attention import attention_for
-from orchestrator.engines.torch.causal import CausalModel, best_device
-from orchestrator.engines.torch.trainer import TorchTrainer
-from orchestrator.policy import trust_region
-from orchestrator.policy.spec import Objective
-from orchestrator.rollouts import Rollouts, TeacherScores
-from tests.benchmarks.bench import bisection
-from tests.benchmarks.decoding import CPU, EPSILON, Workload, once, random_model, ratios, synchronize
-from tests.benchmarks.gpu_engines import engine_parts, made_up
-from tests.benchmarks.gpu_scale import SMALL, SMALL_VOCABULARY, Scale, scale
+from orchestrator.records.files import write_atomically
+from orchestrator.records.provenance import version_line
+from tests.benchmarks.gpu_memory import ask_driver
+from tests.benchmarks.gpu_table import table
+from tests.benchmarks.part_runner import Part, Result, Runner, prepare_part, write_so_far
 
-TARGETS = {"blend_vs_vanilla": 1.3, "blend_vs_lockstep": 0.6}
-RESULTS = Path("gpu.json")
+if TYPE_CHECKING:
+    from tests.benchmarks.gpu_engines import Numbers
+    from tests.benchmarks.gpu_scale import Scale
 
-
-def decoding(size: Scale) -> dict[str, float]:
-    """Prices and throughput of blending, without compilation."""
-    return ratios(size.workload())
-
-
-def decoding_compiled(size: Scale) -> dict[str, float]:
-    """The same with both models compiled for any batch and length."""
-    load = size.workload()
-    for causal in (load.student, load.teacher):
-        causal.model.model.forward = torch.compile(causal.model.model.forward, dynamic=True)
-    return {f"compiled_{name}": value for name, value in ratios(load).items()}
-
-
-def memory_profile(size: Scale) -> dict[str, float]:
-    """Peak GiB of generation, alone and blended, beside weights + n·KV of the paper ("Efficiency Analysis")."""
-    load = size.workload()
-    tokens = size.rows * (load.prompt + size.new_tokens)
-    weights = _gib_of_weights(load.student) + _gib_of_weights(load.teacher)  # both stay: the teacher scores
-    kv_s, kv_q = (tokens * _kv_bytes(causal) / GIB for causal in (load.student, load.teacher))
-    return {
-        "peak_gib_vanilla_with_scoring": _peak_gib(load.vanilla),
-        "peak_gib_blended": _peak_gib(lambda: load.blended(8)),
-        "formula_gib_vanilla": weights + kv_s,
-        "formula_gib_blended": weights + kv_s + kv_q,
-    }
-
-
-def learner(size: Scale) -> dict[str, float]:
-    """Tokens/s and peak memory of an update on full-length sequences, gathered and with all logits."""
-    measured = {}
-    for name, step in (("ours", _learner_step), ("plain", _plain_step)):
-        student = size.model("student")
-        run = step(student, size)
-        run()
-        peak = _peak_gib(run)
-        measured |= {f"learner_{name}_tokens_per_s": _length(size) / once(run), f"learner_{name}_peak_gib": peak}
-        del student, run
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-    return measured
-
-
-def agreement(size: Scale) -> dict[str, float]:
-    """GPU against CPU in float32: tokens of the same keys, and the solver's law and log-probabilities."""
-    device = best_device()
-    tokens = [_small_pair(place).blended(5).tokens_BT for place in (device, CPU)]
-    generator = torch.Generator().manual_seed(0)
-    log_p = (3 * torch.randn(8, size.vocabulary, generator=generator)).log_softmax(-1)
-    log_q = (log_p + torch.randn(8, size.vocabulary, generator=generator)).log_softmax(-1)
-    there = trust_region.solve(log_p.to(device), log_q.to(device), EPSILON)
-    here = trust_region.solve(log_p, log_q, EPSILON)
-    width = min(each.shape[1] for each in tokens)
-    same = (tokens[0][:, :width] == tokens[1][:, :width]).all(-1)
-    newton = once(lambda: trust_region.solve(log_p.to(device), log_q.to(device), EPSILON))
-    return {
-        "agreeing_rows": float(same.double().mean()),
-        "solver_log_mu_difference": float((there.log_mu.cpu() - here.log_mu).abs().max()),
-        "solver_beta_difference": float((there.beta.cpu() - here.beta).abs().max()),
-        "solver_vs_bisection": newton / once(lambda: bisection(log_p.to(device), log_q.to(device), 40)),
-    }
-
-
-OURS = (decoding, decoding_compiled, memory_profile, learner, agreement)
-PARTS: dict[str, Callable[[Scale], dict[str, float]]] = {part.__name__: part for part in OURS} | engine_parts()
-
-
-def _small_pair(device: torch.device) -> Workload:
-    """The same float32 weights on any device."""
-    student = random_model(SMALL, SMALL_VOCABULARY, "student", 0)
-    teacher = random_model(SMALL, SMALL_VOCABULARY, "teacher", 1)
-    for causal in (student, teacher):
-        causal.model.set_attn_implementation(attention_for(device))
-        causal.model.to(device)
-    return Workload(student, teacher, 64, 8, 64, 1)
-
-
-def _gib_of_weights(causal: CausalModel) -> float:
-    return sum(parameter.nbytes for parameter in causal.model.parameters()) / GIB
-
-
-def _kv_bytes(causal: CausalModel) -> int:
-    """Keys and values of one token in all layers."""
-    config = causal.model.config
-    return 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * causal.model.dtype.itemsize
-
-
-def _peak_gib(run: Callable[[], object]) -> float:
-    """Peak GiB that tensors held on the GPU; NaN, dropped from the results, without one."""
-    if not torch.cuda.is_available():
-        return float("nan")
-    torch.cuda.reset_peak_memory_stats()
-    run()
-    synchronize()
-    return torch.cuda.max_memory_allocated() / GIB
-
-
-def _length(size: Scale) -> int:
-    """Tokens of the sequence of which all logits fit beside the learner's state."""
-    return size.sequence // 2
-
-
-def _batch(size: Scale) -> tuple[Rollouts, TeacherScores]:
-    """One finished rollout of full length with made-up teacher scores."""
-    prompt = _length(size) // 8
-    return made_up(dataclasses.replace(size, rows=1, prompt=prompt, new_tokens=_length(size) - prompt))
-
-
-def _learner_step(student: CausalModel, size: Scale) -> Callable[[], object]:
-    rollouts, scores = _batch(size)
-    student.model.float()
-    updating = TorchTrainer(student, Optimizer(), _length(size), torch.bfloat16, steps=400)
-    return lambda: updating.step(rollouts, scores, Objective("renormalized"), 0)
-
-
-def _plain_step(student: CausalModel, size: Scale) -> Callable[[], object]:
-    """All logits at once, the update the same."""
-    rollouts, scores = _batch(size)
-    student.model.float().train()
-    device = student.device
-    ids = torch.tensor([[*rollouts.requests[0].prompt_ids, *rollouts.response(0)]], device=device)
-    support, log_q = rollouts.support_ids_BTK[0].to(device), scores.support_BTK[0].to(device)
-    adamw = torch.optim.AdamW(student.model.parameters(), lr=1e-5)
-
-    def step() -> None:
-        adamw.zero_grad(set_to_none=True)
-        with torch.autocast(device.type, torch.bfloat16):
-            logits = student.model(input_ids=ids, use_cache=False).logits[0, -len(support) - 1 : -1]
-        log_p = logits.float().log_softmax(-1).gather(-1, support)
-        log_p, target = (each - each.logsumexp(-1, keepdim=True) for each in (log_p, log_q))
-        (log_p.exp() * (log_p - target)).sum(-1).mean().backward()
-        torch.nn.utils.clip_grad_norm_(student.model.parameters(), 1.0)
-        adamw.step()
-
-    return step
+FOLDER = Path("gpu-proof")
+TOTAL_S = 3600.0
+# In the order in which they run, the most telling first; seconds after which each is ended. They are some three times
+# what the plan's rates let expect, since kernels are compiled and files are read for the first time.
+LIMITS_S = {
+    "models": 240,
+    "agreement": 60,
+    "sglang_start": 300,
+    "switch": 240,
+    "turns_torch": 240,
+    "turns_verl": 240,
+    "evaluator": 240,
+    "trial_torch": 300,
+    "trial_verl": 300,
+    "torch_learning": 90,
+    "verl_learning": 100,
+    "sglang_plain": 120,
+    "sglang_blended_3": 120,
+    "sglang_blended_5": 120,
+    "sglang_blended_8": 120,
+    "torch_scoring": 60,
+    "verl_scoring": 90,
+    "sglang_swap": 90,
+    "loss_gathered": 45,
+    "loss_plain": 45,
+    "torch_plain": 90,
+    "torch_blended_5": 120,
+    "tests_sglang": 300,
+    "tests_trainers": 120,
+    "tests_torch": 120,
+    "torch_prices": 120,
+    "torch_prices_compiled": 120,
+}
+CPU_PATIENCE = 4.0  # of `--small`: on CPUs SGLang needs half a minute to start, on busy ones several times that
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="make gpu-proof", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--small", action="store_true", help="small models on the device that is there")
-    parser.add_argument("--part", choices=PARTS, help="one part, in this process; `models` comes before all others")
-    parser.add_argument("--models", type=Path, help="folder of the pair (default: a temporary one)")
+    parser.add_argument("--again", action="store_true", help="measure what was measured before, too")
+    parser.add_argument(
+        "--part",
+        action="append",
+        choices=LIMITS_S,
+        metavar="NAME",
+        help=f"only this part, again: {', '.join(LIMITS_S)}",
+    )
+    parser.add_argument("--folder", type=Path, help=f"for results and logs (default: {FOLDER}, or {FOLDER}/small)")
+    parser.add_argument("--models", type=Path, help="for the pair of models, 19 GiB (default: in that folder)")
+    parser.add_argument("--here", nargs=2, metavar=("PART", "FILE"), help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if not (options.small or torch.cuda.is_available()):
-        print("gpu-proof: no CUDA device here — run it on a machine with a GPU, or with --small", file=sys.stderr)
-        return 2
-    if options.part:
-        measured = PARTS[options.part](scale(options.small, options.models))
-        print(json.dumps({name: value for name, value in measured.items() if not math.isnan(value)}))
+    folder = options.folder or (FOLDER / "small" if options.small else FOLDER)
+    models = (options.models or folder / "models").resolve()
+    if options.here:
+        name, file = options.here
+        measure_here(name, options.small, models, Path(file))
         return 0
-    with tempfile.TemporaryDirectory() as folder:
-        return _all(options.small, options.models or Path(folder))
+    if not (options.small or torch.cuda.is_available()):
+        _say("no CUDA device here — run it on a machine with a GPU, or with --small")
+        return 2
+    signal.signal(signal.SIGTERM, _interrupt)  # a batch system's way of saying Ctrl-C
+    wanted = options.part or list(LIMITS_S)
+    command = [sys.executable, "-m", "tests.benchmarks.gpu", *(["--small"] if options.small else [])]
+    command += ["--models", str(models), "--here"]
+    patience = CPU_PATIENCE if options.small else 1.0
+    parts = [Part(name, patience * LIMITS_S[name], [*command, name], name == "models") for name in LIMITS_S]
+    again: set[str] = set(LIMITS_S) if options.again else set(options.part or ())
+    if not (models / "teacher" / "config.json").exists():
+        again.add("models")
+    runner = Runner(folder, place_here(), version_line(), _say, patience * TOTAL_S)
+    in_use = ask_driver("memory.used")
+    if in_use is not None:
+        _say(f"{in_use[0]} MiB of the card are in use before it begins")
+    interrupted = False
+    try:
+        runner.run([part for part in parts if part.name in wanted or part.name == "models"], again)
+    except KeyboardInterrupt:
+        interrupted = True
+    return _conclude(runner, wanted, interrupted, None if options.models else models)
 
 
-def _all(small: bool, models: Path) -> int:
-    results: dict[str, float] = {}
-    failures: dict[str, str] = {}
-    for part in ("models", *(part for part in PARTS if part != "models")):
-        started = time.perf_counter()
-        command = [sys.executable, "-m", "tests.benchmarks.gpu", "--part", part, "--models", str(models)]
-        done = subprocess.run([*command, *(["--small"] if small else [])], capture_output=True, text=True, check=False)
-        if done.returncode == 0:
-            results |= json.loads(done.stdout.splitlines()[-1]) | {f"{part}_s": time.perf_counter() - started}
-        else:
-            failures[part] = reason(done.stderr)
-        print(f"gpu-proof: {part}: {failures.get(part, 'done')}", file=sys.stderr, flush=True)
-    _show(results, failures)
-    RESULTS.write_text(json.dumps({"results": results, "failures": failures}, indent=2) + "\n", encoding="utf-8")
-    return 1 if failures or results.get("tests_failed") else 0
+def all_parts() -> dict[str, Callable[[Scale], Numbers]]:
+    """Name → part. Imported here and not above: the process that starts the parts needs none of what they import."""
+    from tests.benchmarks.gpu_engines import engine_parts
+    from tests.benchmarks.gpu_torch import torch_parts
+    from tests.benchmarks.gpu_turns import turn_parts
+
+    return engine_parts() | turn_parts() | torch_parts()
 
 
-def reason(stderr: str) -> str:
-    """The line of an error that ends a part: libraries may say more after it while the process ends."""
-    lines = stderr.strip().splitlines() or ["no message"]
-    return next((line for line in reversed(lines) if re.match(r"[\w.]+(Error|Lost|NotFinite)\b", line)), lines[-1])
+def measure_here(name: str, small: bool, models: Path, file: Path) -> None:
+    """Measure one part in this process; each number is in `file` as soon as it is known."""
+    prepare_part()
+    from tests.benchmarks.gpu_scale import scale
+
+    warnings = _Warnings()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", stream=sys.stdout)
+    logging.getLogger("orchestrator").addHandler(warnings)
+    measured: dict[str, float] = {}
+    for numbers in all_parts()[name](scale(small, models)):
+        print(numbers, flush=True)
+        measured |= {key: value for key, value in numbers.items() if math.isfinite(value)}
+        # Engines are started again where they are lost, with a warning: their numbers then hold such a start.
+        write_so_far(file, measured | ({"warnings": warnings.count} if warnings.count else {}))
 
 
-def _show(results: dict[str, float], failures: dict[str, str]) -> None:
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
-    table = Table("name", "measured", "target", title=f"{device}, torch {torch.__version__}")
-    for name, value in results.items():
-        table.add_row(name, f"{value:.4g}", f"≤ {TARGETS[name]:g}" if name in TARGETS else "")
-    for part, reason in failures.items():
-        table.add_row(part, "failed", reason)
-    Console().print(table)
+class _Warnings(logging.Handler):
+    """Counts the warnings of the program."""
+
+    count = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.count += record.levelno >= logging.WARNING
+
+
+def place_here() -> dict[str, str]:
+    """The card, its driver and torch."""
+    card, driver = ("no GPU", "none")
+    if torch.cuda.is_available():
+        card, driver = ask_driver("name", "driver_version") or ("unknown", "unknown")
+    return {"card": card, "driver": driver, "torch": torch.__version__}
+
+
+def _conclude(runner: Runner, wanted: list[str], interrupted: bool, models: Path | None) -> int:
+    """Write and show the table. The exit status: 130 after Ctrl-C, 0 if all that was wanted has succeeded, else 1."""
+    results: dict[str, Result] = {}
+    for name in LIMITS_S:
+        result = runner.result(name)
+        if result is not None:
+            results[name] = result
+    markdown = table(list(LIMITS_S), results, runner.place, runner.commit)
+    path = runner.folder / "table.md"
+    write_atomically(path, markdown)
+    print(markdown)
+    bad = [name for name in wanted if name not in results or results[name].failure is not None]
+    bad += [name for name in wanted if name not in bad and results[name].measured.get("tests_failed")]
+    if bad or interrupted:
+        _say(f"the same command goes on with {', '.join(bad)}; {path}")
+    elif models is not None and set(wanted) == set(LIMITS_S):
+        shutil.rmtree(models, ignore_errors=True)
+    return 130 if interrupted else int(bool(bad))
+
+
+def _say(line: str) -> None:
+    print(f"gpu-proof: {line}", file=sys.stderr, flush=True)
+
+
+def _interrupt(signal_number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

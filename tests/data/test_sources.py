@@ -150,7 +150,7 @@ def server(tmp_path: Path) -> Iterator[str]:
 
 def test_a_file_comes_over_the_network_once(small: Source, server: str, tmp_path: Path) -> None:
     data = tmp_path / "data"
-    line = f"{data / small.file}: 1 rows of a/b at 000000000000, licence MIT; sha256 as declared"
+    line = f"{data / small.file}: 1 rows of a/b at 000000000000 (licence: MIT), sha256 as declared"
     assert list(fetching.fetch(data, ["amc23"], server)) == [line]
     assert (data / small.file).read_bytes() == to_bytes(MADE)
     assert list(fetching.fetch(data, ["amc23"], "http://127.0.0.1:1")) == [f"{data / small.file}: there already"]
@@ -257,7 +257,7 @@ def test_submit_fetches_into_the_folder_of_the_command_before_anything_starts(
         path = Path("data") / small.file
         if arguments[0] == "submit":
             assert ended.value.code == 2
-            assert captured.out.startswith(f"{tmp_path / path}: 1 rows of a/b at 000000000000, licence MIT; sha256")
+            assert captured.out.startswith(f"{tmp_path / path}: 1 rows of a/b at 000000000000 (licence: MIT), sha")
             assert captured.err.startswith(f"trb: {tmp_path / path}: 1 rows — 40 expected of amc23")
             assert not (tmp_path / "runs").exists()
         else:

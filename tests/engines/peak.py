@@ -16,7 +16,8 @@ import torch
 
 from orchestrator.engines.catalog import open_engine
 from orchestrator.policy.spec import Objective
-from tests.benchmarks.gpu_engines import job, made_up, models
+from tests.benchmarks.gpu_engines import models
+from tests.benchmarks.gpu_jobs import job, made_up
 from tests.benchmarks.gpu_scale import scale
 
 VOCABULARY, PROMPT, NEW_TOKENS, FEW, MANY = 150_000, 8, 248, 4, 16
@@ -31,10 +32,11 @@ def main(trainer: str, objective: str, folder: Path) -> None:
         rows=MANY,
         prompt=PROMPT,
         new_tokens=NEW_TOKENS,
-        sequence=MANY * (PROMPT + NEW_TOKENS),  # one pass
     )
-    models(size)
-    engine = open_engine(trainer, job(size, "torch", trainer))  # pyright: ignore[reportArgumentType]
+    for _ in models(size):  # yields seconds
+        pass
+    opened = job(size, "torch", trainer)  # pyright: ignore[reportArgumentType]
+    engine = open_engine(trainer, dataclasses.replace(opened, takes_turns=False))
     training = engine.trainer()
     goal = Objective(objective)  # pyright: ignore[reportArgumentType]
     training.step(*made_up(dataclasses.replace(size, rows=FEW)), goal, 0)

@@ -40,6 +40,7 @@ def install() -> None:
 
     cuda: Any = torch.cuda
     cuda.is_available = cuda.is_bf16_supported = lambda *_: True
+    torch.backends.cuda.is_flash_attention_available = lambda: True
     cuda.current_device = lambda: 0
     cuda.get_device_capability = lambda *_: (9, 0)
     cuda.synchronize = cuda.empty_cache = lambda *_: None

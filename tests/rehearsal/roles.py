@@ -202,6 +202,7 @@ def judging(setup: Setup, requests: int, drafted: int, behavior: Behavior) -> Me
             tables = [uniforms_of(order, device) for _ in range(requests)]
             draws = Randomness().draws(tables, [0] * requests, drafted)
             log_p = torch.empty(requests, drafted, size, device=device)
+            tokens = torch.zeros(requests, dtype=torch.long, device=device)
             for step in range(drafted):
                 raw = torch.empty(requests, size, dtype=torch.bfloat16, device=device)
                 log_p[:, step] = space.student_log_prob(raw.float())

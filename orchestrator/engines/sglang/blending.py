@@ -13,6 +13,8 @@ import numpy as np
 import torch
 
 from orchestrator.engines import memory
+from orchestrator.engines.budget import LONGEST_ROUND, blending_requests
+from orchestrator.engines.device import granted
 from orchestrator.engines.interface import Job, Limits, Owner, WeightsRef
 from orchestrator.engines.sglang.attention import attention_backend
 from orchestrator.engines.sglang.blending_rows import Order, kept_of_records, row_type, unpack
@@ -27,11 +29,6 @@ from orchestrator.policy.spec import Behavior, TrustRegion
 from orchestrator.policy.vocabulary import TokenSpace
 from orchestrator.records.files import verify_files
 from orchestrator.rollouts import Request, Rollouts
-
-# γ of the longest rounds. The cache has room for two of them behind each request.
-LONGEST_ROUND = 16
-# Distributions of a round: rows × γ × vocabulary, of which student and teacher have one each in float32 (1 GiB).
-ROUND_VALUES = 2**28
 
 
 class SglangBlendingEngine(SglangEngine):
@@ -85,12 +82,14 @@ class SglangStudent(SglangSampler):
         if not behavior.needs_teacher:
             yield from super().sample(requests, behavior, limits)
             return
-        drafted = self._draft_length(behavior, min(len(requests), limits.at_once or len(requests)))
+        process = self._opened()
+        at_once = limits.at_once or self._job.runtime.rollout_batch
+        running = min(len(requests), process.requests, at_once or len(requests))
+        drafted = self._draft_length(behavior, running)
         asks = []
         for index, request in enumerate(requests):
             order = Order(behavior, request.key, self._space, limits.max_tokens, limits.support, drafted)
             asks.append(Ask(index, request.prompt_ids, order))
-        at_once = limits.at_once or self._job.runtime.rollout_batch
         call = Generate(asks, limits.max_tokens, (self._setup.student.eos,), at_once)
         for part in self._parts(call):
             yield self._blended(requests, part, behavior, limits)
@@ -147,13 +146,14 @@ def blending_settings(job: Job) -> Settings:
     assert teacher is not None, "this job was opened without a teacher"
     settings(job, teacher, "teacher")  # refuses a teacher with another vocabulary
     student = settings(job, job.initial, "student")
-    rows = max(1, ROUND_VALUES // (LONGEST_ROUND * setup.vocabulary.size))
-    student = replace(student, second=Second(teacher.path, LONGEST_ROUND, min(rows, memory.CPU_BATCH)))
     asked = job.runtime.attention_backend
-    student = replace(student, attention=attention_backend(asked, setup.engine.dtype, capability(), blends=True))
-    if not student.gpu:
-        return student
-    # SGLang counts its fraction from what is free when it starts.
-    free, total = (each / memory.GIB for each in torch.cuda.mem_get_info())
-    own, tokens = memory.blending_gib(setup, total * job.runtime.placement.gpu_share, job.on)
-    return replace(student, cache_fraction=min(own / free, 1.0), cache_tokens=tokens)
+    there = granted(job, "blending")
+    both = replace(
+        student,
+        second=Second(teacher.path, LONGEST_ROUND),
+        requests=min(blending_requests(setup), memory.CPU_BATCH),
+        attention=attention_backend(asked, setup.engine.dtype, capability(), blends=True),
+    )
+    if there is None:
+        return both
+    return replace(both, needed_gib=there.own_gib, cache_tokens=there.kv_tokens, requests=there.requests)

@@ -52,6 +52,7 @@ from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 from sglang.srt.speculative.spec_registry import CustomSpecAlgo
 from torch import Tensor
 
+from orchestrator.engines.budget import PREFILLED_BY_TWO
 from orchestrator.engines.sglang.blending_rows import Order
 from orchestrator.engines.sglang.calls import ROWS, Settings
 from orchestrator.engines.sglang.shards import agreed
@@ -105,9 +106,7 @@ def open_engine(settings: Settings, arguments: dict[str, Any]) -> Engine:
             "speculative_eagle_topk": 1,
             "speculative_num_steps": max(1, second.drafted - 1),
             "speculative_num_draft_tokens": second.drafted,
-            "max_running_requests": second.requests,
-            "max_total_tokens": settings.cache_tokens,
-            "chunked_prefill_size": second.prefilled,
+            "chunked_prefill_size": second.prefilled or PREFILLED_BY_TWO,
             "page_size": 1,
             "disable_overlap_schedule": True,
             "disable_cuda_graph": True,
@@ -277,7 +276,8 @@ class BlendingWorker(BaseSpecWorker):
         """
         runner = self._teacher
         forward = _forward_batch(batch, runner, CaptureHiddenMode.FULL)
-        hidden: Tensor = runner.forward(forward).logits_output.hidden_states
+        output: Any = runner.forward(forward).logits_output
+        hidden: Tensor = output.hidden_states
         model: Any = runner.model
         metadata = LogitsMetadata.from_forward_batch(forward)
 

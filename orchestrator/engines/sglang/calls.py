@@ -15,14 +15,13 @@ KEPT = (LOG_PROBS, SUPPORT, ROWS, RETRACTIONS, CACHED)
 
 @dataclass(frozen=True)
 class Second:
-    """The teacher in the student's engine: its folder, γ of the longest rounds and how many requests run at once.
+    """The teacher in the student's engine: its folder and γ of the longest rounds.
 
     Prompts are read `prefilled` tokens at a time; None leaves that to SGLang.
     """
 
     model: str
     drafted: int
-    requests: int
     prefilled: int | None = None
 
 
@@ -30,8 +29,8 @@ class Second:
 class Settings:
     """What an engine is started with.
 
-    `cache_fraction` is the share for weights and KV cache together of the GPU memory that is free when the engine
-    starts; the cache holds `cache_tokens` without a GPU, and where it is that of two models. One that `takes_turns`
+    The cache holds `cache_tokens`, of both models where two share it, and `requests` run at once. `needed_gib` of a
+    GPU's memory are free before the engine starts; None without a GPU. One that `takes_turns`
     on its GPU gives the cache's memory back outside of calls. Over `shards` processes, one for each GPU, every layer is
     shared out (tensor parallelism). `attention` names SGLang's attention kernels; None leaves them to SGLang.
     """
@@ -44,8 +43,9 @@ class Settings:
     teacher_eos: int
     context: int  # longest prompt and response, in tokens
     gpu: bool
-    cache_fraction: float | None
-    cache_tokens: int | None
+    needed_gib: float | None
+    cache_tokens: int
+    requests: int
     takes_turns: bool
     second: Second | None = None
     shards: int = 1

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from orchestrator.engines import memory
+from orchestrator.engines.device import granted
 from orchestrator.engines.interface import Job, Limits, ModelFolder, Owner, WeightsRef
 from orchestrator.engines.sglang.attention import Capability, attention_backend
 from orchestrator.engines.sglang.calls import LOG_PROBS, SUPPORT, Answer, Ask, Draw, Generate, Settings
@@ -219,15 +220,9 @@ def settings(job: Job, folder: ModelFolder, owner: Owner) -> Settings:
             f"{owner} {folder.path}: {found} vocabulary rows — the setup declares {setup.vocabulary.size}; "
             "student and teacher must share one vocabulary"
         )
-    gpu = torch.cuda.is_available()
-    fraction = None
-    if gpu:
-        # SGLang counts its fraction from what is free when it starts; teacher and learner may be there by then.
-        free, total = (each / memory.GIB for each in torch.cuda.mem_get_info())
-        own = memory.static_gib(setup, total * job.runtime.placement.gpu_share, job.trains, owner, job.on)
-        fraction = min(own / free, 1.0)
     longest = max(setup.training.max_response_tokens, setup.evaluation.max_response_tokens)
     context = setup.training.max_prompt_tokens + longest
+    there = granted(job, "answering" if owner == "teacher" else "decoding" if job.trains else "evaluating")
     return Settings(
         model=folder.path,
         dtype=setup.engine.dtype,
@@ -236,9 +231,10 @@ def settings(job: Job, folder: ModelFolder, owner: Owner) -> Settings:
         student_eos=setup.student.eos,
         teacher_eos=setup.teacher.eos,
         context=context,
-        gpu=gpu,
-        cache_fraction=fraction,
-        cache_tokens=None if gpu else memory.cpu_cache_tokens(setup, context, owner),
+        gpu=there is not None,
+        needed_gib=None if there is None else there.own_gib,
+        cache_tokens=memory.cpu_cache_tokens(setup, context, owner) if there is None else there.kv_tokens,
+        requests=memory.CPU_BATCH if there is None else there.requests,
         takes_turns=job.takes_turns,
         shards=job.on.count,
         attention=attention_backend(job.runtime.attention_backend, setup.engine.dtype, capability()),

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 from torch._C._distributed_c10d import Store, TCPStore
 
+from orchestrator.engines.budget import PREFILLED, SAMPLED_AT_ONCE
 from orchestrator.engines.interface import Owner
 from orchestrator.engines.sglang.calls import LOG_PROBS, SUPPORT, Drawing, Settings
 from orchestrator.engines.sglang.shards import agreed
@@ -89,10 +90,19 @@ def open_engine(settings: Settings) -> Any:
     if settings.second is not None:
         from orchestrator.engines.sglang import blending_worker
 
-        return blending_worker.open_engine(settings, _arguments(settings))
+        return check_cache(blending_worker.open_engine(settings, _arguments(settings)), settings)
     from sglang.srt.entrypoints.engine import Engine
 
-    return Engine(**_arguments(settings))
+    return check_cache(Engine(**_arguments(settings)), settings)
+
+
+def check_cache(engine: Any, settings: Settings) -> Any:
+    """The engine. Raises RuntimeError where its KV cache is not of the size that was granted: SGLang only warns."""
+    there = engine._scheduler_init_result.scheduler_infos[0]["max_total_num_tokens"]
+    if there != settings.cache_tokens:
+        engine.shutdown()
+        raise RuntimeError(f"SGLang made a KV cache of {there} tokens where {settings.cache_tokens} were granted")
+    return engine
 
 
 def _arguments(settings: Settings) -> dict[str, Any]:
@@ -111,10 +121,19 @@ def _arguments(settings: Settings) -> dict[str, Any]:
         "random_seed": 0,
         "log_level": "error",
         "tp_size": settings.shards,
+        "max_total_tokens": settings.cache_tokens,
+        "max_running_requests": settings.requests,
     }
     if settings.gpu:
         return arguments | {
-            "mem_fraction_static": settings.cache_fraction,
+            # The pool has the smaller of two sizes: `max_total_tokens`, and what this share of the free memory leaves.
+            # All of it leaves more than the budget gives, so the first one decides, and `check_cache` looks.
+            "mem_fraction_static": 1.0,
+            "chunked_prefill_size": PREFILLED,
+            "cuda_graph_max_bs_decode": settings.requests,
+            # The graphs of prefills keep inputs as weak references in this version, whose memory later captures use
+            # again: what is replayed may read another prompt's values. Prompts are an eighth of the tokens.
+            "disable_prefill_cuda_graph": True,
             "enable_memory_saver": settings.takes_turns,  # else `give_back_cache` gives nothing back
         }
     return arguments | {
@@ -122,7 +141,6 @@ def _arguments(settings: Settings) -> dict[str, Any]:
         "disable_cuda_graph": True,
         "disable_overlap_schedule": True,
         "mem_fraction_static": 0.5,
-        "max_total_tokens": settings.cache_tokens,
     }
 
 
@@ -257,6 +275,24 @@ def draw_tokens(
     `draws` are the fields of `Draw`; `positions` (B,) are those of the last token that was fed; `shards` is the process
     group of an engine of several. Nothing here waits for the device, except where tokens are forced.
     """
+    rows = max(1, SAMPLED_AT_ONCE // logits.shape[1])
+    tokens, log_probs, support = [], [], []
+    for start in range(0, len(logits), rows):
+        part = slice(start, start + rows)
+        drawn = _draw_part(logits[part], draws[part], positions[part], shards)
+        tokens.append(drawn[0])
+        log_probs.append(drawn[1])
+        support.append(drawn[2])
+    kept = {LOG_PROBS: Fetched(torch.cat(log_probs))}
+    if draws[0]["support"]:
+        kept[SUPPORT] = Fetched(torch.cat(support))
+    return torch.cat(tokens), kept
+
+
+def _draw_part(
+    logits: Tensor, draws: list[dict[str, Any]], positions: Tensor, shards: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Tokens (b,), log p and log μ of each (b, 2), and support ids (b, K) of a part of a batch."""
     space, owner = token_space()
     log_p = space.student_log_prob(logits) if owner == "student" else space.teacher_log_prob(logits)
     tau = draws[0]["tau"]  # requests that are decoded together are of one call, and so of one behavior
@@ -271,11 +307,8 @@ def draw_tokens(
             if position < len(draw["forced"]):
                 tokens[row] = draw["forced"][position]
     both = [speculation.log_prob_of(tokens, log_prob) for log_prob in (log_p, log_mu)]
-    kept = {LOG_PROBS: Fetched(torch.stack(both, -1).float())}
-    support = draws[0]["support"]
-    if support:
-        kept[SUPPORT] = Fetched(log_p.topk(support, dim=-1).indices.int())
-    return tokens, kept
+    support = log_p.topk(draws[0]["support"], dim=-1).indices.int()
+    return tokens, torch.stack(both, -1).float(), support
 
 
 def _sampler_class() -> Any:

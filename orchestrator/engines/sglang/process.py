@@ -24,19 +24,18 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 import orchestrator
+from orchestrator.engines.device import wait_for_memory
 from orchestrator.engines.interface import WeightsRef
-<<<<<<< HEAD
-from orchestrator.engines.sglang import attention
-=======
-from orchestrator.engines.sglang import toolchain
->>>>>>> install
+from orchestrator.engines.sglang import attention, toolchain
 from orchestrator.engines.sglang.calls import Answer, Failed, Generate, Load, Settings, Sign
 from orchestrator.errors import EngineLost
 from orchestrator.records import pulse
+from orchestrator.records.processes import members
 
 START_S = 600.0  # loading a model of some GB from a network's disk, and what is compiled then
 ENDS_S = 10.0
 LOOK_S = 1.0
+GONE_LOOK_S = 0.02
 SHARED_MEMORY = Path("/dev/shm")
 LAST_CHARACTERS = 2000  # of what the process has printed
 
@@ -62,14 +61,24 @@ class EngineProcess:
         return None if self._process is None else self._process.pid
 
     @property
+    def requests(self) -> int:
+        """How many requests run at once."""
+        return self._settings.requests
+
+    @property
     def version(self) -> str:
         """The name of the weights that responses have to come from."""
         return "default" if self._weights is None else f"{self._loads}-step{self._weights.step}"
 
     def start(self) -> None:
-        """Bring the engine up in the weights that were loaded last, unless it is up. Raises EngineLost."""
+        """Bring the engine up in the weights that were loaded last, unless it is up. Raises EngineLost.
+
+        On a GPU it waits until the memory that the engine takes is free: the one before may just have ended.
+        """
         if self._process is not None:
             return
+        if self._settings.needed_gib is not None:
+            wait_for_memory(self._settings.needed_gib, "an SGLang engine")
         here, there = socket.socketpair()
         self._printed = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the process)
         root = str(Path(orchestrator.__file__).parent.parent)
@@ -126,6 +135,7 @@ class EngineProcess:
             with suppress(ProcessLookupError):  # all of its group are gone
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait(ENDS_S)
+            _wait_for_group(process.pid)
         if self._printed is not None:
             self._printed.close()
             self._printed = None
@@ -193,6 +203,16 @@ class EngineProcess:
             printed = self._printed.read().decode(errors="replace")[-LAST_CHARACTERS:]
         self.end()
         return EngineLost((f"SGLang printed:\n{printed}\n" if printed else "") + f"the SGLang engine {how}")
+
+
+def _wait_for_group(group: int) -> None:
+    """Return once all processes of an ended group are gone: the scheduler, which has the GPU, outlives its parent.
+
+    One that the kernel cannot end is left to `wait_for_memory`.
+    """
+    end = time.monotonic() + ENDS_S
+    while members(group) and time.monotonic() < end:
+        time.sleep(GONE_LOOK_S)
 
 
 def _roomy(tensors: Mapping[str, Tensor]) -> Path | None:

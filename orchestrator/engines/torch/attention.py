@@ -1,25 +1,65 @@
-"""Attention on CPUs: PyTorch's own, with grouped key-value heads as they are.
+"""Attention behind transformers' interface, under names of our own: grouped on CPUs, and of packed sequences.
 
-transformers copies keys and values once for each query head whenever there is a mask, which in decoding is always: one
-token's attention then takes twice as long. On GPUs transformers' choice is kept; nothing else was measured there.
+transformers copies keys and values once for each query head whenever there is a mask. In decoding that is always, and
+one token's attention then takes twice as long on a CPU. On GPUs its choice is kept wherever there is a mask.
+
+Packed sequences stand one after the other in one row and need none: GPUs have a kernel that takes their bounds. It is
+PyTorch's `varlen_attn`, and has never been run on a GPU here. CPUs take one sequence after the other.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-GROUPED = "grouped_sdpa"
+GROUPED = "grouped_sdpa"  # on CPUs
+PACKABLE = "packable_sdpa"  # on GPUs
+READS_PACKED = (GROUPED, PACKABLE)
+KERNEL_CAPABILITY = (8, 0)  # of the oldest GPUs with flash attention
 
 
 def attention_for(device: torch.device) -> str:
     """The name transformers knows the attention of a device by."""
-    return GROUPED if device.type == "cpu" else "sdpa"
+    return GROUPED if device.type == "cpu" else PACKABLE
+
+
+def has_packed_kernel(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether a device computes attention of packed sequences in one kernel: NVIDIA's from Ampere on, in 16 bits."""
+    if device.type != "cuda" or dtype not in (torch.bfloat16, torch.float16):
+        return False
+    built = torch.backends.cuda.is_flash_attention_available()
+    return built and torch.cuda.get_device_capability(device) >= KERNEL_CAPABILITY
+
+
+def packed_attention(
+    query: Tensor, key: Tensor, value: Tensor, bounds: Tensor, longest: int, scale: float | None
+) -> Tensor:
+    """Causal attention of each sequence to itself alone, (1, L, heads, D).
+
+    Queries are (1, heads, L, D), keys and values (1, groups, L, D). Sequence i has the positions from `bounds[i]` up to
+    `bounds[i + 1]`, of int32; `longest` is the length of the longest. Computed in the dtype of `value`: autocast knows
+    neither of the two ways, and leaves queries and keys in float32 behind their norms.
+    """
+    query, key = query.to(value.dtype), key.to(value.dtype)
+    if query.device.type == "cpu":
+        parts = []
+        for start, end in pairwise(bounds.tolist()):
+            q, k, v = (tensor[:, :, start:end] for tensor in (query, key, value))
+            parts.append(scaled_dot_product_attention(q, k, v, scale=scale, is_causal=True, enable_gqa=True))
+        return torch.cat(parts, 2).transpose(1, 2)
+    q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
+    causal = (-1, 0)  # any number of tokens to the left, none to the right
+    output = varlen_attn(q, k, v, bounds, bounds, longest, longest, scale=scale, window_size=causal, enable_gqa=True)
+    assert isinstance(output, Tensor)
+    return output[None]
 
 
 def _grouped(
@@ -33,6 +73,9 @@ def _grouped(
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Queries (B, heads, n, D), keys and values (B, groups, L, D), bool mask (B, 1, n, L) → (B, n, heads, D)."""
+    if "cu_seq_lens_q" in kwargs:
+        bounds, longest = kwargs["cu_seq_lens_q"], kwargs["max_length_q"]
+        return packed_attention(query, key, value, bounds, longest, scaling), None
     rows, heads, fed, width = query.shape
     if fed == 1:
         # All heads of a group see the same slots, so one token's heads can stand as so many queries of their group: one
@@ -51,5 +94,16 @@ def _grouped(
     return output.reshape(rows, heads, fed, width).transpose(1, 2).contiguous(), None
 
 
-AttentionInterface.register(GROUPED, _grouped)
-AttentionMaskInterface.register(GROUPED, sdpa_mask)
+def _packable(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
+) -> tuple[Tensor, None]:
+    """transformers' attention of these shapes, except for packed sequences."""
+    if "cu_seq_lens_q" in kwargs:
+        bounds, longest = kwargs["cu_seq_lens_q"], kwargs["max_length_q"]
+        return packed_attention(query, key, value, bounds, longest, kwargs["scaling"]), None
+    return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
+
+
+for _name, _attention in ((GROUPED, _grouped), (PACKABLE, _packable)):
+    AttentionInterface.register(_name, _attention)
+    AttentionMaskInterface.register(_name, sdpa_mask)

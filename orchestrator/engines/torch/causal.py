@@ -1,11 +1,11 @@
 """A transformers causal language model behind the few operations the engines need.
 
-Shapes: B sequences, L prompt positions (left-padded), V vocabulary rows, N flattened response positions, H hidden.
+Shapes: B sequences, L positions, V vocabulary rows, N response tokens of them, flattened, H hidden.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,8 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from orchestrator.engines.interface import Owner
-from orchestrator.engines.torch.attention import attention_for
+from orchestrator.engines.torch.attention import READS_PACKED, attention_for
+from orchestrator.engines.torch.packing import Inputs
 from orchestrator.policy.vocabulary import TokenSpace
 
 
@@ -36,9 +37,15 @@ class CausalModel:
         canonical = self.space.student_log_prob if self.owner == "student" else self.space.teacher_log_prob
         return canonical(logits)
 
-    def hidden(self, ids: Tensor, attention: Tensor) -> Tensor:
-        """Last hidden states (B, L, H) of right-padded rows."""
-        return self.model.model(input_ids=ids, attention_mask=attention, use_cache=False).last_hidden_state
+    def hidden(self, ids: Tensor, attention: Any, **packing: Any) -> Tensor:
+        """Last hidden states (B, L, H) of right-padded rows, or of sequences packed into one."""
+        return self.model.model(input_ids=ids, attention_mask=attention, use_cache=False, **packing).last_hidden_state
+
+    def predicting(self, inputs: Inputs) -> Tensor:
+        """Last hidden states (N, H) that predict the response tokens."""
+        # Another attention would not see the bounds, and let sequences read one another.
+        assert not inputs.packing or self.model.config._attn_implementation in READS_PACKED
+        return self.hidden(inputs.ids, inputs.attention, **inputs.packing)[inputs.rows, inputs.columns]
 
     def head(self, hidden: Tensor) -> Tensor:
         """Logits (N, V) of hidden states (N, H)."""
@@ -66,52 +73,3 @@ def load_model(path: str, dtype: torch.dtype, device: torch.device, attention: s
 def best_device() -> torch.device:
     """The GPU this process was given, else the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-@dataclass(frozen=True)
-class Packed:
-    """Right-padded prompt+response rows, and where their response tokens are predicted."""
-
-    ids: Tensor  # (B, L)
-    attention: Tensor  # (B, L)
-    rows: Tensor  # (N,) row of each response token
-    columns: Tensor  # (N,) position whose logits predict it
-    positions: Tensor  # (N,) its position t in the response
-
-
-def pack(prompts: list[tuple[int, ...]], responses: list[list[int]], device: torch.device) -> Packed:
-    """Rows for one forward pass over prompts followed by responses."""
-    sequences = [[*prompt, *response] for prompt, response in zip(prompts, responses, strict=True)]
-    ids = torch.zeros(len(prompts), max(map(len, sequences)), dtype=torch.long)
-    attention = torch.zeros_like(ids)
-    rows, columns, positions = [], [], []
-    for row, sequence in enumerate(sequences):
-        ids[row, : len(sequence)] = torch.tensor(sequence)
-        attention[row, : len(sequence)] = 1
-        rows += [row] * len(responses[row])
-        # The logits at a position predict the token after it: those at the prompt's last position predict the first
-        # token of the response, and those at the response's last are not read.
-        columns += range(len(prompts[row]) - 1, len(sequence) - 1)
-        positions += range(len(responses[row]))
-    return Packed(
-        ids=ids.to(device),
-        attention=attention.to(device),
-        rows=torch.tensor(rows, dtype=torch.long, device=device),
-        columns=torch.tensor(columns, dtype=torch.long, device=device),
-        positions=torch.tensor(positions, dtype=torch.long, device=device),
-    )
-
-
-def micro_batches(lengths: Iterable[int], max_tokens: int) -> Iterator[list[int]]:
-    """Row indices, shortest rows first, grouped so that rows × longest row ≤ max_tokens (a single row may exceed it).
-
-    Rows of like length share a group, so that little of it is padding.
-    """
-    group: list[int] = []
-    for length, row in sorted((length, row) for row, length in enumerate(lengths)):
-        if group and length * (len(group) + 1) > max_tokens:
-            yield group
-            group = []
-        group.append(row)
-    if group:
-        yield group

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
+from orchestrator.engines.budget import Situation
+from orchestrator.engines.device import pass_tokens
 from orchestrator.engines.interface import Job, Limits, Owner, WeightsRef
 from orchestrator.engines.torch.causal import log_probs_of
 from orchestrator.engines.torch.decoding import Decoding, generate
@@ -37,7 +39,7 @@ class TorchEngine:
         """A student of its own, in float32: the sampler's copy may be in another dtype."""
         job, store = self.store.job, self.store
         master = store.open(job.initial, "student", torch.float32)
-        optimizer, tokens = job.setup.training.optimizer, job.runtime.micro_batch_tokens
+        optimizer, tokens = job.setup.training.optimizer, pass_tokens(job, "learning")
         return TorchTrainer(master, optimizer, tokens, store.dtype, job.steps, job.takes_turns)
 
     def close(self) -> None:
@@ -79,11 +81,18 @@ class TorchSampler:
         """Of the generating student."""
         return log_probs_of(self._store.student, ids)
 
+    def _situation(self, behavior: Behavior) -> Situation:
+        if behavior.needs_teacher:
+            return "blending"
+        if self._owner == "teacher":
+            return "answering"
+        return "decoding" if self._store.job.trains else "evaluating"
+
     def sample(self, requests: Sequence[Request], behavior: Behavior, limits: Limits) -> Iterator[Rollouts]:
         """One response to each request, batch by batch."""
         sampler = self._store.student if self._owner == "student" else self._store.teacher
         teacher_decodes = behavior.needs_teacher or sampler.owner == "teacher"
-        size = min(self._store.decode_batch(teacher_decodes, limits.max_tokens), self._most)
+        size = min(self._store.decode_batch(self._situation(behavior), limits.max_tokens), self._most)
         size = size if limits.at_once is None else max(1, min(size, limits.at_once))
         teacher, drafted = None, 1
         if not teacher_decodes:
@@ -123,4 +132,4 @@ class TorchScorer:
 
     def score(self, rollouts: Rollouts) -> TeacherScores:
         """The teacher's statistics at every visited prefix."""
-        return score(self._store.teacher, rollouts, self._store.job.runtime.micro_batch_tokens)
+        return score(self._store.teacher, rollouts, pass_tokens(self._store.job, "scoring"))

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers.utils.import_utils import is_flash_attn_2_available
+
+from orchestrator.engines.torch.attention import has_packed_kernel
 
 
 @dataclass(frozen=True)
@@ -21,10 +22,9 @@ class Passes:
     checkpointing: bool
 
     @staticmethod
-    def on(device: torch.device) -> Passes:
-        """Packed where attention needs no mask for it. CPUs keep all activations: their memory is plenty."""
-        on_gpu = device.type == "cuda"
-        return Passes(packed=on_gpu and is_flash_attn_2_available(), checkpointing=on_gpu)
+    def on(device: torch.device, dtype: torch.dtype) -> Passes:
+        """Those that suit a device and the `dtype` of forward passes. CPUs have memory for all activations."""
+        return Passes(packed=has_packed_kernel(device, dtype), checkpointing=device.type == "cuda")
 
 
 def checkpoint_activations(model: Any) -> None:

@@ -8,7 +8,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from orchestrator.engines.torch.causal import CausalModel, Packed, micro_batches, pack
+from orchestrator.engines.torch.causal import CausalModel
+from orchestrator.engines.torch.packing import inputs, micro_batches, response_tokens
+from orchestrator.engines.torch.passes import Passes
 from orchestrator.engines.torch.rounds import teacher_statistics
 from orchestrator.records import pulse
 from orchestrator.rollouts import Rollouts, TeacherScores
@@ -18,26 +20,31 @@ HEAD_CHUNK = {"cpu": 2**21, "cuda": 2**28}
 
 
 @torch.no_grad()
-def score(teacher: CausalModel, rollouts: Rollouts, micro_batch_tokens: int) -> TeacherScores:
-    """log q of support and tokens, entropy and overlap at every visited prefix (see `TeacherScores`)."""
+def score(
+    teacher: CausalModel, rollouts: Rollouts, micro_batch_tokens: int, passes: Passes | None = None
+) -> TeacherScores:
+    """log q of support and tokens, entropy and overlap at every visited prefix (see `TeacherScores`).
+
+    `passes` are those that suit the teacher's device, unless they are given.
+    """
+    packed = (passes or Passes.on(teacher.device, teacher.model.dtype)).packed
     rows, width, top_k = rollouts.support_ids_BTK.shape
     out = {field.name: torch.zeros(rows, width) for field in dataclasses.fields(TeacherScores)}
     out["support_BTK"] = torch.zeros(rows, width, top_k)
     lengths = [len(r.prompt_ids) + int(n) for r, n in zip(rollouts.requests, rollouts.lengths_B, strict=True)]
-    for group in micro_batches(lengths, micro_batch_tokens):
-        prompts = [rollouts.requests[row].prompt_ids for row in group]
-        packed = pack(prompts, [rollouts.response(row) for row in group], teacher.device)
-        _score_group(teacher, rollouts, torch.tensor(group), packed, out)
+    for group in micro_batches(lengths, micro_batch_tokens, packed):
+        _score_group(teacher, rollouts, group, packed, out)
         pulse.advance()
     return TeacherScores(**out)
 
 
 def _score_group(
-    teacher: CausalModel, rollouts: Rollouts, group: torch.Tensor, packed: Packed, out: dict[str, torch.Tensor]
+    teacher: CausalModel, rollouts: Rollouts, group: list[int], packed: bool, out: dict[str, Tensor]
 ) -> None:
     """Write the statistics of one micro-batch, whose hidden states are let go of before the next one's are made."""
-    hidden = teacher.hidden(packed.ids, packed.attention)[packed.rows, packed.columns]
-    rows, positions = group[packed.rows.cpu()], packed.positions.cpu()
+    prompts = [rollouts.requests[row].prompt_ids for row in group]
+    hidden = teacher.predicting(inputs(prompts, [rollouts.response(row) for row in group], teacher.device, packed))
+    rows, positions = response_tokens(rollouts.lengths_B, group)
     tokens, support = rollouts.tokens_BT[rows, positions], rollouts.support_ids_BTK[rows, positions]
     statistics = read_teacher(hidden, lambda part: teacher.log_prob(teacher.head(part)), tokens, support)
     for name, value in vars(statistics).items():

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from orchestrator.config import Setup
 from orchestrator.engines import memory
+from orchestrator.engines.budget import Situation, longest_round
+from orchestrator.engines.device import granted
 from orchestrator.engines.interface import Job, ModelFolder, Owner, WeightsRef
 from orchestrator.engines.torch.causal import CausalModel, best_device, load_model
 from orchestrator.errors import UserError
@@ -80,15 +82,12 @@ class ModelStore:
         self._teacher = None
         self.drop_student()
 
-    def decode_batch(self, blending: bool, max_tokens: int) -> int:
-        """Sequences decoded at once on this process's device; see `memory.decode_batch`."""
-        job = self.job
-        return memory.decode_batch(job.setup, job.runtime, self._gpu_gib(), blending, max_tokens, job.trains, job.on)
-
-    def _gpu_gib(self) -> float | None:
-        """Memory that this job may use of its GPU; None on CPUs."""
-        whole = memory_gib(self.device)
-        return None if whole is None else whole * self._share
+    def decode_batch(self, situation: Situation, max_tokens: int) -> int:
+        """Sequences decoded at once on this process's device: the configured number, else those that surely fit."""
+        if self.job.runtime.rollout_batch is not None:
+            return self.job.runtime.rollout_batch
+        there = granted(self.job, situation, max_tokens)
+        return memory.CPU_BATCH if there is None else there.requests
 
     def draft_length(self, behavior: Behavior, rows: int) -> int:
         """γ for `rows` decoded at once: the configured one, or what suits the behavior, the models and the device.
@@ -97,9 +96,11 @@ class ModelStore:
         calls and not arithmetic that small models spend their time on.
         """
         cost_ratio = _parameters(self.teacher) / _parameters(self.student)
-        arithmetic = rows / BALANCED_ROWS if self.device.type == "cuda" else 0.0
+        on_gpu = self.device.type == "cuda"
+        arithmetic = rows / BALANCED_ROWS if on_gpu else 0.0
         suggested = draft_length(behavior.acceptance_guess, cost_ratio, arithmetic)
-        return self.job.runtime.draft_length or suggested
+        drafted = self.job.runtime.draft_length or suggested
+        return min(drafted, longest_round(self.job.setup, rows)) if on_gpu else drafted
 
 
 def checked_model(
@@ -140,8 +141,3 @@ def _first_pass(causal: CausalModel) -> None:
     token = torch.zeros(1, 1, dtype=torch.long, device=causal.device)
     with torch.no_grad():
         causal.head(causal.hidden(token, torch.ones_like(token)))
-
-
-def memory_gib(device: torch.device) -> float | None:
-    """Memory of a GPU in GiB; None on CPUs."""
-    return torch.cuda.get_device_properties(device).total_memory / memory.GIB if device.type == "cuda" else None

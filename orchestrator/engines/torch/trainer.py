@@ -16,8 +16,9 @@ from torch import Tensor
 
 from orchestrator.config import Optimizer
 from orchestrator.engines.interface import WeightsRef
-from orchestrator.engines.torch.causal import CausalModel, log_probs_of, micro_batches, pack
+from orchestrator.engines.torch.causal import CausalModel, log_probs_of
 from orchestrator.engines.torch.offload import Offload
+from orchestrator.engines.torch.packing import inputs, micro_batches, response_tokens
 from orchestrator.engines.torch.passes import Passes, checkpoint_activations
 from orchestrator.engines.torch.rollout_loss import Targets, summed_masses, summed_objective
 from orchestrator.policy.spec import Objective
@@ -59,8 +60,8 @@ class TorchTrainer:
     ):
         self._student, self._config, self._steps = student, optimizer, steps
         self._micro_batch_tokens, self._dtype = micro_batch_tokens, dtype
-        passes = passes or Passes.on(student.device)
-        if passes.checkpointing:
+        self._passes = passes or Passes.on(student.device, dtype)
+        if self._passes.checkpointing:
             checkpoint_activations(student.model)
         self._parameters = dict(student.model.named_parameters())
         self._adamw = torch.optim.AdamW(
@@ -90,7 +91,7 @@ class TorchTrainer:
         total = int(rollouts.lengths_B.sum())
         sums: dict[str, float] = {}
         lengths = [len(r.prompt_ids) + int(n) for r, n in zip(rollouts.requests, rollouts.lengths_B, strict=True)]
-        for group in micro_batches(lengths, self._micro_batch_tokens):
+        for group in micro_batches(lengths, self._micro_batch_tokens, self._passes.packed):
             for name, value in self._accumulate(rollouts, scores, goal, group, total).items():
                 sums[name] = sums.get(name, 0.0) + value
             pulse.advance()
@@ -107,12 +108,11 @@ class TorchTrainer:
         """
         device = self._student.device
         prompts = [rollouts.requests[row].prompt_ids for row in group]
-        packed = pack(prompts, [rollouts.response(row) for row in group], device)
-        rows = torch.tensor(group, device=device)[packed.rows].cpu()
-        positions = packed.positions.cpu()
+        responses = [rollouts.response(row) for row in group]
+        given = inputs(prompts, responses, device, self._passes.packed)
         with torch.autocast(device.type, self._dtype, enabled=self._mixed):
-            hidden = self._student.hidden(packed.ids, packed.attention)[packed.rows, packed.columns]
-        targets = Targets.gather(rollouts, scores, rows, positions).to(device)
+            hidden = self._student.predicting(given)
+        targets = Targets.gather(rollouts, scores, *response_tokens(rollouts.lengths_B, group)).to(device)
         head, space = self._student.model.lm_head.weight, self._student.space
         loss = summed_objective(hidden, head, targets, goal, space)
         (loss / total).backward()

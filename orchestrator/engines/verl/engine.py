@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
+from orchestrator.engines.device import pass_tokens
 from orchestrator.engines.interface import Job, Owner, Sampler, WeightsRef
-from orchestrator.engines.torch.causal import best_device
 from orchestrator.engines.torch.passes import Passes
 from orchestrator.engines.torch.trainer import learning_rate
 from orchestrator.engines.verl.batches import share_out
@@ -24,11 +24,13 @@ VERSION = "0.9.1"  # `library` overrides private methods of it
 
 
 class VerlEngine:
-    """Trainer and scorer over the same ranks, which come up when the first of them is asked for."""
+    """Trainer and scorer over the same ranks, which come up when the first of them is asked for.
+
+    `passes` are those that suit each rank's device, unless they are given.
+    """
 
     def __init__(self, job: Job, passes: Passes | None = None, ranks: Ranks | None = None):
-        self._job, self._passes = job, passes or Passes.on(best_device())
-        self._ranks = ranks
+        self._job, self._passes, self._ranks = job, passes, ranks
 
     def sampler(self, owner: Owner = "student") -> Sampler:
         """Raises ValueError: verl's engine has no decoding."""
@@ -63,15 +65,14 @@ def open_engine(job: Job) -> VerlEngine:
 class VerlScorer:
     """Scores with the teacher, sharded over the ranks."""
 
-    def __init__(self, job: Job, passes: Passes, ranks: Ranks):
+    def __init__(self, job: Job, passes: Passes | None, ranks: Ranks):
         self._job, self._passes, self._ranks = job, passes, ranks
-        self._started = False
+        self._packed: bool | None = None  # once the teacher is there
 
     def start(self) -> None:
         """Load the teacher."""
-        if not self._started:
-            self._ranks.call(Rank.open_teacher, self._job, self._passes)
-            self._started = True
+        if self._packed is None:
+            self._packed = all(self._ranks.call(Rank.open_teacher, self._job, self._passes))
 
     def score(self, rollouts: Rollouts) -> TeacherScores:
         """The teacher's statistics at every visited prefix."""
@@ -79,7 +80,8 @@ class VerlScorer:
         rows, width, top_k = rollouts.support_ids_BTK.shape
         out = {field.name: torch.zeros(rows, width) for field in dataclasses.fields(TeacherScores)}
         out["support_BTK"] = torch.zeros(rows, width, top_k)
-        shares = share_out(rollouts, None, self._job.runtime.micro_batch_tokens, self._ranks.size)
+        tokens, packed = pass_tokens(self._job, "scoring"), bool(self._packed)
+        shares = share_out(rollouts, None, tokens, self._ranks.size, packed)
         for share, scored in zip(shares, self._ranks.call_each(Rank.score, shares), strict=True):
             for batch, scores in zip(share, scored, strict=True):
                 inside = rollouts.mask_BT[batch.rows]
@@ -93,15 +95,16 @@ class VerlScorer:
 class VerlTrainer:
     """A student in training, sharded over the ranks: float32 master weights, forward passes in `engine.dtype`."""
 
-    def __init__(self, job: Job, passes: Passes, ranks: Ranks):
+    def __init__(self, job: Job, passes: Passes | None, ranks: Ranks):
         self._job, self._ranks = job, ranks
-        ranks.call(Rank.open_student, job, passes)
+        self._packed = all(ranks.call(Rank.open_student, job, passes))
 
     def step(self, rollouts: Rollouts, scores: TeacherScores | None, goal: Objective, step: int) -> dict[str, float]:
         """Update number `step` (from 0); see `TorchTrainer.step`."""
         total = int(rollouts.lengths_B.sum())
         rate = learning_rate(self._job.setup.training.optimizer, step, self._job.steps)
-        shares = share_out(rollouts, scores, self._job.runtime.micro_batch_tokens, self._ranks.size)
+        tokens = pass_tokens(self._job, "learning")
+        shares = share_out(rollouts, scores, tokens, self._ranks.size, self._packed)
         results = self._ranks.call_each(Rank.step, shares, total, goal, rate)
         norm = results[0].pop("grad_norm")  # of the whole gradient, on every rank
         means = {name: sum(result[name] for result in results) / total for name in results[0]}

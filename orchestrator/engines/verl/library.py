@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from orchestrator.config import Optimizer
+from orchestrator.engines.torch.packing import Inputs
 from orchestrator.engines.torch.passes import checkpoint_activations
 
 Result = TypeVar("Result")
@@ -163,13 +164,12 @@ class ShardedModel(FSDPEngine):
                 sums[name] = sums.get(name, 0.0) + value
         return {"metrics": sums}
 
-    def forward(self, ids: Tensor, attention: Tensor | None, positions: Tensor | None, read: Read[Result]) -> Result:
+    def forward(self, inputs: Inputs, read: Read[Result]) -> Result:
         """`read` of the last hidden states (B, L, H) of ids (B, L) and of the head (V, H), both in the forward's dtype.
 
-        A collective of all ranks. Positions that start again within a row without an `attention` mask mark packed
-        sequences.
+        A collective of all ranks.
         """
-        return self.module(ids, attention, positions, read)
+        return self.module(inputs.ids, inputs.attention, inputs.packing, read)
 
     def _build_module(self) -> Any:
         model = self._model
@@ -186,9 +186,9 @@ class ShardedModel(FSDPEngine):
         """None: the rate is set before each update."""
 
 
-def _forward(self: Any, ids: Tensor, attention: Tensor | None, positions: Tensor | None, read: Read[Result]) -> Result:
+def _forward(self: Any, ids: Tensor, attention: Any, packing: dict[str, Any], read: Read[Result]) -> Result:
     """Forward pass of the whole model; FSDP has its outer parameters together while it runs."""
-    outputs = self.model(input_ids=ids, attention_mask=attention, position_ids=positions, use_cache=False)
+    outputs = self.model(input_ids=ids, attention_mask=attention, use_cache=False, **packing)
     return self.lm_head(outputs.last_hidden_state, read)
 
 

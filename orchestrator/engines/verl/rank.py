@@ -22,11 +22,12 @@ from torch import Tensor
 from orchestrator.engines.interface import Job, Owner
 from orchestrator.engines.torch.attention import attention_for
 from orchestrator.engines.torch.causal import best_device
+from orchestrator.engines.torch.packing import padded
 from orchestrator.engines.torch.passes import Passes
 from orchestrator.engines.torch.rollout_loss import summed_masses, summed_objective
 from orchestrator.engines.torch.scoring import read_teacher
 from orchestrator.engines.torch.store import checked_model
-from orchestrator.engines.verl.batches import MicroBatch, inputs
+from orchestrator.engines.verl.batches import MicroBatch, rank_inputs
 from orchestrator.engines.verl.shards import SavedRows, own_rows, rank_file
 from orchestrator.policy.spec import Objective
 from orchestrator.policy.vocabulary import TokenSpace
@@ -65,10 +66,11 @@ class Rank:
 
     # --- the teacher ---
 
-    def open_teacher(self, job: Job, passes: Passes) -> None:
-        """Load the teacher, in the forward pass's dtype."""
+    def open_teacher(self, job: Job, passes: Passes | None) -> bool:
+        """Load the teacher, in the forward pass's dtype; whether its passes are packed. See `_open`."""
         self._teacher = None
         self._teacher = self._open("teacher", job, passes)
+        return self._teacher.packed
 
     def score(self, batches: Sequence[MicroBatch]) -> list[TeacherScores]:
         """Statistics at the N response tokens of each micro-batch: (N, K) and (N,)."""
@@ -81,7 +83,7 @@ class Rank:
         return scores
 
     def _score(self, teacher: Opened, batch: MicroBatch) -> TeacherScores:
-        at, targets, space = inputs(batch, teacher.packed, self._device), batch.targets, teacher.space
+        at, targets, space = rank_inputs(batch, teacher.packed, self._device), batch.targets, teacher.space
 
         def read(hidden: Tensor, head: Tensor) -> TeacherScores:
             def log_prob(part: Tensor) -> Tensor:
@@ -89,14 +91,15 @@ class Rank:
 
             return read_teacher(hidden[at.rows, at.columns], log_prob, targets.tokens, targets.support)
 
-        return teacher.model.forward(at.ids, at.attention, at.positions, read)
+        return teacher.model.forward(at, read)
 
     # --- the student ---
 
-    def open_student(self, job: Job, passes: Passes) -> None:
-        """Load the student that is trained: its master weights are float32."""
+    def open_student(self, job: Job, passes: Passes | None) -> bool:
+        """Load the student that is trained, with float32 master weights; whether its passes are packed. See `_open`."""
         self._student = None
         self._student = self._open("student", job, passes)
+        return self._student.packed
 
     def step(self, batches: Sequence[MicroBatch], total: int, goal: Objective, rate: float) -> dict[str, float]:
         """One update towards the mean over the `total` tokens of all ranks: sums of this rank, and `grad_norm`."""
@@ -112,7 +115,7 @@ class Rank:
         return student.model.update(list(batches), loss)
 
     def _loss(self, student: Opened, batch: MicroBatch, goal: Objective) -> tuple[Tensor, dict[str, float]]:
-        at, targets = inputs(batch, student.packed, self._device), batch.targets.to(self._device)
+        at, targets = rank_inputs(batch, student.packed, self._device), batch.targets.to(self._device)
 
         def read(hidden: Tensor, head: Tensor) -> tuple[Tensor, dict[str, float]]:
             own = hidden[at.rows, at.columns]
@@ -120,7 +123,7 @@ class Rank:
             masses = summed_masses(own.detach(), head.detach(), targets, student.space)
             return summed, {"loss": float(summed.detach()), **masses}
 
-        return student.model.forward(at.ids, at.attention, at.positions, read)
+        return student.model.forward(at, read)
 
     def log_probs(self, ids: Sequence[int]) -> list[float]:
         """log p of each of the ids but the first, after those before it, by the student in training."""
@@ -132,7 +135,7 @@ class Rank:
             return log_p.gather(-1, row[0, 1:, None])[:, 0].tolist()
 
         with torch.no_grad(), student.model.working(student.model.eval_mode()):
-            return student.model.forward(row, torch.ones_like(row), None, read)
+            return student.model.forward(padded([tuple(ids)], [[]], self._device), read)
 
     # --- weights ---
 
@@ -236,7 +239,8 @@ class Rank:
         assert self._student is not None, "open_student comes first"
         return self._student
 
-    def _open(self, owner: Owner, job: Job, passes: Passes) -> Opened:
+    def _open(self, owner: Owner, job: Job, passes: Passes | None) -> Opened:
+        """Load a model over all ranks; without `passes`, with those that suit this rank's device."""
         # Here and not above: the process that calls several ranks needs no verl.
         from orchestrator.engines.verl.library import ShardedModel
 
@@ -244,8 +248,8 @@ class Rank:
         assert folder is not None, "this job was opened without a teacher"
         forward = torch.float32 if setup.engine.dtype == "float32" else torch.bfloat16
         held, optimizer = (torch.float32, setup.training.optimizer) if owner == "student" else (forward, None)
-        on_gpu = self._device.type == "cuda"
-        attention = "flash_attention_2" if on_gpu and passes.packed else attention_for(self._device)
+        passes = passes or Passes.on(self._device, forward)
+        attention = attention_for(self._device)
         # On the CPU first: FSDP puts a rank's own rows on its device.
         causal = checked_model(setup, folder, owner, held, torch.device("cpu"), attention)
         offload = job.takes_turns and owner == "student"  # a teacher has no more than its weights, and scores each step

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from orchestrator.engines.torch.causal import micro_batches, pack
+from orchestrator.engines.torch.attention import attention_for
 from orchestrator.engines.torch.decoding import Decoding, generate
+from orchestrator.engines.torch.passes import Passes
 from orchestrator.engines.torch.scoring import score
 from orchestrator.policy.spec import Behavior, Student
 from orchestrator.rollouts import Rollouts, TeacherScores
@@ -66,6 +67,17 @@ def test_scores_do_not_depend_on_micro_batches(plain: Rollouts, max_tokens: int)
     assert_equal_scores(score(teacher, plain, max_tokens), score(teacher, plain, ENOUGH), plain.mask_BT, 1e-5)
 
 
+@pytest.mark.parametrize("max_tokens", [1, 30, 100])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-6)])
+def test_packed_rows_are_scored_as_padded_ones(
+    plain: Rollouts, dtype: torch.dtype, tolerance: float, max_tokens: int
+) -> None:
+    teacher = tiny.teacher(dtype)
+    teacher.model.set_attn_implementation(attention_for(teacher.device))
+    padded, packed = (score(teacher, plain, max_tokens, Passes(way, checkpointing=False)) for way in (False, True))
+    assert_equal_scores(packed, padded, plain.mask_BT, tolerance)
+
+
 def test_scores_do_not_depend_on_head_chunks(plain: Rollouts, monkeypatch: pytest.MonkeyPatch) -> None:
     teacher = tiny.teacher()
     whole = score(teacher, plain, ENOUGH)
@@ -80,27 +92,3 @@ def test_scores_have_the_shape_of_the_rollouts_and_nothing_beyond_them(plain: Ro
         values = getattr(scores, name)
         assert values.shape[:2] == plain.tokens_BT.shape
         assert not values[~plain.mask_BT].any()
-
-
-@pytest.mark.parametrize("max_tokens", [1, 8, 9, 20, 21, 1000])
-def test_micro_batches_are_the_longest_groups_that_fit(max_tokens: int) -> None:
-    lengths = [4, 4, 8, 3, 3, 3, 20, 1, 1, 5]
-    groups = list(micro_batches(lengths, max_tokens))
-    order = [row for group in groups for row in group]
-    assert order == sorted(range(len(lengths)), key=lambda row: lengths[row])
-    for group, following in zip(groups, [*groups[1:], None], strict=True):
-        assert len(group) == 1 or lengths[group[-1]] * len(group) <= max_tokens
-        if following is not None:
-            assert lengths[following[0]] * (len(group) + 1) > max_tokens
-    assert list(micro_batches([], max_tokens)) == []
-
-
-def test_packed_rows_point_at_what_predicts_each_response_token() -> None:
-    prompts, responses = [(5, 6, 7), (8,)], [[1, 2], [3, 4, 9]]
-    packed = pack(prompts, responses, torch.device("cpu"))
-    assert packed.ids.tolist() == [[5, 6, 7, 1, 2], [8, 3, 4, 9, 0]]
-    assert packed.attention.tolist() == [[1, 1, 1, 1, 1], [1, 1, 1, 1, 0]]
-    assert packed.rows.tolist() == [0, 0, 1, 1, 1]
-    assert packed.positions.tolist() == [0, 1, 0, 1, 2]
-    assert packed.ids[packed.rows, packed.columns + 1].tolist() == [1, 2, 3, 4, 9]
-    assert packed.ids[packed.rows, packed.columns].tolist() == [7, 1, 8, 3, 4]

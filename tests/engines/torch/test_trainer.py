@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM
 
 from orchestrator.config import ObjectiveName, Optimizer
 from orchestrator.engines.interface import Limits
+from orchestrator.engines.torch.attention import attention_for
 from orchestrator.engines.torch.causal import CausalModel, load_model
 from orchestrator.engines.torch.decoding import Decoding, generate
 from orchestrator.engines.torch.engine import TorchEngine
@@ -129,6 +130,7 @@ def learner(
 ) -> tuple[TorchTrainer, CausalModel]:
     """A learner of float64 weights, or of float32 weights with forward passes in `dtype`; and its student."""
     student = tiny.student(torch.float32 if dtype else torch.float64, tied)
+    student.model.set_attn_implementation(attention_for(student.device))  # as engines load it
     forward = dtype or torch.float32
     return TorchTrainer(student, optimizer, micro_batch_tokens, forward, STEPS, passes=passes), student
 
@@ -195,6 +197,38 @@ def test_micro_batches_change_nothing(rollouts: Rollouts, goal: Objective) -> No
             assert ours == pytest.approx(theirs, abs=1e-9)
 
 
+@pytest.mark.parametrize("goal", [Objective("renormalized"), Objective("tail"), Objective("nll")], ids=str)
+@pytest.mark.parametrize("checkpointing", [True, False])
+@pytest.mark.parametrize("micro_batch_tokens", [1, 30, ENOUGH])
+def test_packed_rows_train_as_padded_ones(
+    rollouts: Rollouts, goal: Objective, checkpointing: bool, micro_batch_tokens: int
+) -> None:
+    results = []
+    for packed in (False, True):
+        engine, student = learner(micro_batch_tokens, passes=Passes(packed, checkpointing))
+        reported = [engine.step(rollouts, rollouts.teacher, goal, step) for step in range(2)]
+        results.append((reported, weights_of(student)))
+    (padded_steps, padded_weights), (packed_steps, packed_weights) = results
+    assert_close(packed_weights, padded_weights, 1e-9)
+    for ours, theirs in zip(packed_steps, padded_steps, strict=True):
+        assert ours == pytest.approx(theirs, abs=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_packed_rows_give_the_gradients_of_padded_ones(rollouts: Rollouts, dtype: torch.dtype) -> None:
+    # Adam's first update has the size of the rate in every weight; with a large eps it follows the gradient instead.
+    optimizer = replace(OPTIMIZER, weight_decay=0.0, eps=1.0, clip=1e6)
+    moved = []
+    for packed in (False, True):
+        passes = Passes(packed, checkpointing=True)
+        engine, student = learner(30, optimizer, dtype=dtype, passes=passes)
+        before = weights_of(student)
+        engine.step(rollouts, rollouts.teacher, Objective("renormalized"), 0)
+        moved.append(torch.cat([(weights_of(student)[name] - before[name]).flatten() for name in before]))
+    difference = float((moved[1] - moved[0]).norm() / moved[0].norm())
+    assert difference < (1e-3 if dtype == torch.float32 else 0.1)
+
+
 def test_micro_batches_change_nothing_in_float32(rollouts: Rollouts) -> None:
     # AdamW divides by the size of the gradient: the larger eps keeps rounding of near-zero gradients from growing.
     optimizer = replace(OPTIMIZER, eps=1e-4)
@@ -222,7 +256,7 @@ def test_layers_are_computed_again_on_gpus_and_to_the_same_bits(rollouts: Rollou
     calls = count_calls(student.model.model.layers[0])
     engine.step(rollouts, rollouts.teacher, Objective("tail"), 0)
     assert 2 * len(calls) == kept[2], "a CPU keeps what it has computed"
-    assert Passes.on(torch.device("cuda")).checkpointing
+    assert Passes.on(torch.device("cuda"), torch.float32) == Passes(packed=False, checkpointing=True)
 
 
 def count_calls(module: torch.nn.Module) -> list[None]:

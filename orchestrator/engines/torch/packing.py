@@ -1,0 +1,115 @@
+"""Prompts and responses as a model takes them, for scoring and learning alike: padded rows, or packed into one row.
+
+Shapes: B sequences, L positions, N response tokens of them, flattened sequence by sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Token ids of one forward pass, and where the N response tokens are predicted.
+
+    Padded on the right, `ids` are (B, L) with 1 at their tokens in `attention` (B, L). Packed, they are (1, L), and
+    `packing` says where each sequence begins; see `packed`. Hidden states at [`rows`, `columns`] predict the tokens.
+    """
+
+    ids: Tensor
+    attention: Any
+    rows: Tensor  # (N,)
+    columns: Tensor  # (N,)
+    packing: dict[str, Any] = field(default_factory=dict)
+
+
+def inputs(
+    prompts: Sequence[tuple[int, ...]], responses: Sequence[Sequence[int]], device: torch.device, in_one_row: bool
+) -> Inputs:
+    """Prompts followed by responses for one forward pass, `packed` or `padded`."""
+    return packed(prompts, responses, device) if in_one_row else padded(prompts, responses, device)
+
+
+def padded(prompts: Sequence[tuple[int, ...]], responses: Sequence[Sequence[int]], device: torch.device) -> Inputs:
+    """A row for each sequence, padded on the right: what any attention can read, with a mask."""
+    sequences = [[*prompt, *response] for prompt, response in zip(prompts, responses, strict=True)]
+    ids = torch.zeros(len(prompts), max(map(len, sequences)), dtype=torch.long)
+    attention = torch.zeros_like(ids)
+    rows, columns = [], []
+    for row, sequence in enumerate(sequences):
+        ids[row, : len(sequence)] = torch.tensor(sequence)
+        attention[row, : len(sequence)] = 1
+        rows += [row] * len(responses[row])
+        # The logits at a position predict the token after it: those at the prompt's last position predict the first
+        # token of the response, and those at the response's last are not read.
+        columns += range(len(prompts[row]) - 1, len(sequence) - 1)
+    return Inputs(ids.to(device), attention.to(device), _tensor(rows, device), _tensor(columns, device))
+
+
+def packed(prompts: Sequence[tuple[int, ...]], responses: Sequence[Sequence[int]], device: torch.device) -> Inputs:
+    """One row of all sequences, one after the other, for attention that takes their bounds (`engines.torch.attention`).
+
+    Positions start again with each sequence. The bounds have the names that transformers hands on to attention; the
+    mask of each kind of layer is given as None, since transformers would make one of L × L from the positions.
+    """
+    ids: list[int] = []
+    positions: list[int] = []
+    columns: list[int] = []
+    lengths: list[int] = []
+    for prompt, response in zip(prompts, responses, strict=True):
+        start = len(ids) + len(prompt) - 1  # as in `padded`
+        columns += range(start, start + len(response))
+        ids += [*prompt, *response]
+        lengths.append(len(prompt) + len(response))
+        positions += range(lengths[-1])
+    bounds = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
+    packing = {
+        "position_ids": _tensor(positions, device)[None],
+        "cu_seq_lens_q": bounds,
+        "cu_seq_lens_k": bounds,
+        "max_length_q": max(lengths),
+        "max_length_k": max(lengths),
+    }
+    columns_N = _tensor(columns, device)
+    masks = {"full_attention": None}
+    return Inputs(_tensor(ids, device)[None], masks, torch.zeros_like(columns_N), columns_N, packing)
+
+
+def response_tokens(lengths_B: Tensor, group: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Of the response tokens of the rows in `group`: row in the batch and position in the response, (N,) each."""
+    rows: list[int] = []
+    positions: list[int] = []
+    for row in group:
+        length = int(lengths_B[row])
+        rows += [row] * length
+        positions += range(length)
+    return torch.tensor(rows, dtype=torch.long), torch.tensor(positions, dtype=torch.long)
+
+
+def micro_batches(lengths: Iterable[int], max_tokens: int, in_one_row: bool = False) -> Iterator[list[int]]:
+    """Row indices, shortest rows first, in groups of at most `max_tokens` tokens (a single row may have more).
+
+    Padded, a group has rows × longest row: rows of like length share one, so that little of it is padding. Rows that
+    stand in one row have the sum of their lengths.
+    """
+    group: list[int] = []
+    held = 0
+    for length, row in sorted((length, row) for row, length in enumerate(lengths)):
+        grown = held + length if in_one_row else length * (len(group) + 1)
+        if group and grown > max_tokens:
+            yield group
+            group, grown = [], length
+        group.append(row)
+        held = grown
+    if group:
+        yield group
+
+
+def _tensor(values: Sequence[int], device: torch.device) -> Tensor:
+    return torch.tensor(values, dtype=torch.long, device=device)

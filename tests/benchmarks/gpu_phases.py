@@ -1,0 +1,87 @@
+"""Seconds, memory and shares of the hardware of what a part of `make gpu-proof` does."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from orchestrator.engines import memory
+from orchestrator.engines.budget import Situation, budget
+from orchestrator.engines.interface import Job
+from orchestrator.planning.rates import GPUS, Gpu
+from tests.benchmarks.decoding import synchronize
+from tests.benchmarks.gpu_memory import DeviceUse
+
+
+class Phases:
+    """Seconds of the phases of a part, one after the other; on a GPU their peaks of memory beside what is granted."""
+
+    def __init__(self, opened: Job | None = None) -> None:
+        self._opened, self._use = opened, DeviceUse()
+        self._started = 0.0
+
+    def __enter__(self) -> Phases:
+        self._use.__enter__()
+        self._begin()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._use.__exit__()
+
+    def over(self, name: str, situation: Situation | None = None) -> dict[str, float]:
+        """Of the phase that ends here: seconds, GiB of this process's tensors and of all processes on the GPU.
+
+        Where it was one of the situations that memory is granted for, the GiB that its job has for it, too.
+        """
+        synchronize()
+        of_phase = {f"{name}_s": time.perf_counter() - self._started}
+        if torch.cuda.is_available():
+            of_phase[f"{name}_torch_gib"] = torch.cuda.max_memory_allocated() / memory.GIB
+            if self._opened is not None and situation is not None:
+                card_gib = torch.cuda.get_device_properties(0).total_memory / memory.GIB
+                of_phase[f"{name}_granted_gib"] = granted_gib(self._opened, situation, card_gib)
+        if self._use.peak_gib is not None:
+            of_phase[f"{name}_device_gib"] = self._use.peak_gib
+        self._begin()
+        return of_phase
+
+    def _begin(self) -> None:
+        self._use.forget()
+        if torch.cuda.is_available():
+            torch.cuda.reset_peak_memory_stats()
+        self._started = time.perf_counter()
+
+
+def granted_gib(opened: Job, situation: Situation, card_gib: float) -> float:
+    """GiB of a card that a job may take in a situation, what others keep there included."""
+    return budget(opened.setup, opened.runtime, card_gib, situation, opened.on).total_gib
+
+
+def share_of_bound(speed: float, opened: Job, rows: int, context: float) -> dict[str, float]:
+    """`speed` in tokens/s beside that at which reading the student's KV cache and weights fills the bandwidth."""
+    gpu = this_gpu()
+    if gpu is None:
+        return {}
+    student = memory.decoder(opened.setup.student, opened.setup)
+    return {"share_of_bound": speed * (student.kv_bytes * context + student.weight_bytes / rows) / gpu.bytes_per_s}
+
+
+def share_of_arithmetic(flops: float) -> dict[str, float]:
+    """FLOP/s beside the GPU's; nothing on other devices."""
+    gpu = this_gpu()
+    return {} if gpu is None else {"share_of_arithmetic": flops / gpu.flops}
+
+
+def this_gpu() -> Gpu | None:
+    """The row of `planning.rates` for the GPU that is here; None where it has none."""
+    if not torch.cuda.is_available():
+        return None
+    total_gib = torch.cuda.get_device_properties(0).total_memory / memory.GIB
+    return gpu_named(torch.cuda.get_device_name(), total_gib)
+
+
+def gpu_named(name: str, gib: float) -> Gpu | None:
+    """The row whose kind is in the card's name, `NVIDIA H100 80GB HBM3`, the nearest in memory; None for others."""
+    kinds = [gpu for gpu in GPUS.values() if gpu.name.partition("-")[0] in name]
+    return min(kinds, key=lambda gpu: abs(gpu.gib - gib), default=None)

@@ -1,0 +1,139 @@
+"""`trb doctor --gpu`: what it shows and writes, with checks that look at nothing; and all real ones on SGLang."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli import main
+from orchestrator.commands import doctor_gpu
+from orchestrator.selftest.bench import Bench
+from orchestrator.selftest.catalog import CHECKS
+from orchestrator.selftest.runner import Check, Found
+from tests.engines.installed import skip_without
+from tests.selftest.fakes import check
+from tests.sweeps import trb
+
+
+@pytest.fixture(autouse=True)
+def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor_gpu, "has_driver", lambda: False)
+
+
+def examined(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor", *map(str, arguments)])
+    captured = capsys.readouterr()
+    assert isinstance(ended.value.code, int)
+    return ended.value.code, captured.out, captured.err
+
+
+def writes_a_model(bench: Bench) -> Found:
+    """A check: it leaves what the real one does, which is gigabytes."""
+    bench.folders["student"].mkdir(parents=True)
+    return Found("ok", bench.name)
+
+
+def with_checks(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    own = Check("models", "tests.commands.test_doctor_gpu:writes_a_model", 300, "")
+    monkeypatch.setattr(doctor_gpu, "CHECKS", (own, *map(check, names)))
+
+
+def test_a_machine_without_a_gpu_is_told_in_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, out, err = examined(capsys, "--gpu", "--runs", tmp_path / "runs")
+    assert (code, out) == (2, "")
+    assert err == "trb: --gpu: no NVIDIA driver here — a machine with a GPU, or --small for tiny models on CPUs\n"
+    assert not (tmp_path / "runs").exists()
+    code, _, err = examined(capsys, "--small")
+    assert (code, err) == (2, "trb: --small: a check of --gpu — trb doctor --gpu --small\n")
+
+
+def test_lines_a_table_and_what_to_change(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    with_checks(monkeypatch, "refused", "passed_over", "exits")
+    code, out, err = examined(capsys, "--gpu", "--small", "--runs", tmp_path, "engine.sampler=torch")
+    assert (code, err) == (1, "")
+    lines = out.splitlines()
+    assert lines[0].startswith("qwen3-1.7b: tiny models, torch samples, torch trains, float32; random weights for")
+    folder = Path(lines[1].removeprefix("logs: "))
+    assert folder.parent == tmp_path / ".doctor"
+    shown = [line.split(" (")[0] for line in lines[2:6]]
+    assert shown == ["ok   models", "fail refused", "skip passed_over", "fail exits"]
+    assert lines[3].endswith("s): engine.sampler: 'sglang' — torch, or make setup-engines first")
+    table = [line for line in lines if line.startswith("│")]
+    assert [line.split("│")[1].strip() for line in table] == ["models", "refused", "passed_over", "exits"]
+    assert [line.split("│")[2].strip() for line in table] == ["ok", "fail", "skip", "fail"]
+    changes = lines.index("change for refused: the remedy of refused")
+    assert lines[changes + 1] == f"  log: {folder}/refused.log"
+    assert lines[-1] == "4 checks: 1 ok, 2 fail, 1 skipped"
+    assert (folder / "exits.log").read_text().endswith("what it printed last\n")
+    assert not (folder / "models").exists(), "gigabytes are not left behind"
+    results = json.loads((folder / "results.json").read_text())
+    assert [each["name"] for each in results["checks"]] == ["models", "refused", "passed_over", "exits"]
+
+
+def test_json_alone_on_stdout(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_checks(monkeypatch, "slow")
+    code, out, err = examined(capsys, "paper", "--gpu", "--small", "--json", "--runs", tmp_path)
+    printed = json.loads(out)
+    assert code == 0, "a warning is no failure"
+    assert json.loads((Path(printed["folder"]) / "results.json").read_text()) == printed
+    assert "warn slow" in err
+    assert (printed["setup"], printed["small"]) == ("qwen3-1.7b", True)
+    assert printed["random_weights"] == ["student", "teacher"]
+    (_, slow) = printed["checks"]
+    assert slow.pop("seconds") > 0
+    assert slow.pop("log") == f"{printed['folder']}/slow.log"
+    words = {"detail": "slower than it should be", "change": "the remedy of slow"}
+    assert slow == {"name": "slow", "verdict": "warn", "numbers": {}, **words}
+
+
+def test_what_was_known_at_a_ctrl_c_is_kept(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_checks(monkeypatch, "passed_over")
+    coming = doctor_gpu.run_checks
+
+    def interrupted(*arguments: object):
+        yield next(coming(*arguments))  # pyright: ignore[reportArgumentType]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(doctor_gpu, "run_checks", interrupted)
+    code, _, err = examined(capsys, "--gpu", "--small", "--runs", tmp_path)
+    assert (code, err) == (130, "trb: interrupted\n")
+    (folder,) = (tmp_path / ".doctor").iterdir()
+    assert [each["name"] for each in json.loads((folder / "results.json").read_text())["checks"]] == ["models"]
+    assert not (folder / "models").exists()
+
+
+def test_needs_name_earlier_checks() -> None:
+    earlier: set[str] = set()
+    for each in CHECKS:
+        assert set(each.needs) <= earlier, each.name
+        assert each.remedy
+        earlier.add(each.name)
+    assert len(earlier) == len(CHECKS)
+
+
+@pytest.mark.engines
+def test_all_checks_on_tiny_models_and_sglang(tmp_path: Path) -> None:
+    """Each of them really runs here but for those that only a GPU has."""
+    skip_without("sglang")
+    done = trb("doctor", "--gpu", "--small", "--json", "engine.sampler=sglang", "--runs", tmp_path)
+    checks = {each["name"]: each for each in json.loads(done.stdout)["checks"]}
+    assert done.returncode == 0, done.stderr
+    assert list(checks) == [check.name for check in CHECKS]
+    for name in ("offload", "collective", "models", "learner", "sampler", "canary", "switch"):
+        assert checks[name]["verdict"] == "ok", checks[name]
+    for name in ("driver", "memory", "attention"):
+        assert checks[name]["verdict"] in ("ok", "skipped"), checks[name]
+    switch = checks["switch"]["numbers"]
+    assert switch["blending_gib"] > 0.5, "SGLang's processes hold some memory"
+    assert switch["between_gib"] < 0.25 < switch["after_gib"]
+    assert checks["canary"]["numbers"]["nats"] < 1e-4

@@ -1,0 +1,145 @@
+"""What is told of driver, compilers and card, from what the system would say on a machine with a GPU."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from orchestrator.engines.sglang import toolchain
+from orchestrator.selftest import bench as benches
+from orchestrator.selftest import node
+from orchestrator.selftest.catalog import CHECKS
+from orchestrator.selftest.node import Holder, held_by_others, holders
+from orchestrator.selftest.runner import run_checks
+from tests.engines.installed import skip_without
+from tests.selftest.benches import small_bench
+
+VERSION_FILE = """\
+NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build  (dvs-builder@U16)  Sun Jul 20 UTC 2025
+GCC version:  gcc version 12.3.0 (Ubuntu 12.3.0-1ubuntu1~22.04)
+"""
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """An H100 with driver 580 and a torch for CUDA 13, until a test changes one of them."""
+    driver = tmp_path / "version"
+    driver.write_text(VERSION_FILE.format("580.65.06"))
+    monkeypatch.setattr(toolchain, "DRIVER", driver)
+    monkeypatch.setattr(node, "driver_cuda", lambda: "13.0")
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H100 80GB HBM3")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return monkeypatch
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_driver_that_knows_torchs_cuda(tmp_path: Path) -> None:
+    found = node.driver(small_bench(tmp_path))
+    assert found.verdict == "ok"
+    assert found.detail == "driver 580.65.06, which knows CUDA 13.0; torch wants 13.0; 1 × NVIDIA H100 80GB HBM3"
+
+
+def test_a_driver_that_is_too_old(machine: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "version").write_text(VERSION_FILE.format("550.127.08"))
+    machine.setattr(node, "driver_cuda", lambda: "12.4")
+    machine.setattr(torch.cuda, "device_count", lambda: 0)
+    found = node.driver(small_bench(tmp_path))
+    assert (found.verdict, found.change) == ("fail", "NVIDIA driver 580 or newer on this machine")
+    assert found.detail == "driver 550.127.08, which knows CUDA 12.4; torch wants 13.0"
+
+
+def test_a_torch_without_cuda(machine: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    machine.setattr(torch.version, "cuda", None)
+    found = node.driver(small_bench(tmp_path))
+    assert (found.verdict, found.change) == ("fail", "make setup TORCH=cuda")
+
+
+def test_hidden_gpus(machine: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    machine.setattr(torch.cuda, "device_count", lambda: 0)
+    machine.setenv("CUDA_VISIBLE_DEVICES", "")
+    found = node.driver(small_bench(tmp_path))
+    assert found.verdict == "fail"
+    assert found.detail.endswith("torch sees no GPU; CUDA_VISIBLE_DEVICES=''")
+    assert found.change.startswith("CUDA_VISIBLE_DEVICES")
+
+
+def test_a_machine_without_a_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benches, "has_driver", lambda: False)
+    monkeypatch.setattr(node, "has_driver", lambda: False)
+    assert node.driver(small_bench(tmp_path)).verdict == "skipped"
+
+
+# --- compilers ---
+
+
+@pytest.mark.usefixtures("machine")
+def test_missing_compilers_fail_where_a_gpu_needs_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ["nvcc of CUDA 13 (/usr: no bin/nvcc): make setup-engines installs it", "a C++20 compiler (c++): get g++"]
+    monkeypatch.setattr(toolchain, "missing", lambda environ: lines)
+    bench = small_bench(tmp_path, "engine.sampler=sglang")
+    found = node.compilers(bench)
+    assert found.verdict == "fail"
+    assert found.detail == "missing: nvcc of CUDA 13 (/usr: no bin/nvcc); a C++20 compiler (c++)"
+    assert found.change == "make setup-engines installs it; get g++"
+    monkeypatch.setattr(node, "has_driver", lambda: False)
+    assert node.compilers(bench).verdict == "skipped"
+    monkeypatch.setattr(toolchain, "missing", lambda environ: [])
+    assert node.compilers(bench).verdict == "ok"
+    assert node.compilers(small_bench(tmp_path)).verdict == "skipped", "torch compiles nothing"
+
+
+@pytest.mark.engines
+def test_a_kernel_of_sglang_is_built(tmp_path: Path) -> None:
+    skip_without("sglang")
+    if toolchain.missing(os.environ):
+        pytest.skip(f"no compilers here: {toolchain.missing(os.environ)}")
+    checks = [check for check in CHECKS if check.name in ("compilers", "kernel")]
+    outcomes = list(run_checks(checks, small_bench(tmp_path, "engine.sampler=sglang"), tmp_path))
+    assert [outcome.verdict for outcome in outcomes] == ["ok", "ok"], outcomes
+    assert list((tmp_path / "kernels").rglob("*.so"))
+
+
+# --- the card ---
+
+
+LISTED = """\
+GPU-11111111-aaaa-bbbb-cccc-222222222222, 4711, /home/ada/my, env/bin/python, 12288
+GPU-11111111-aaaa-bbbb-cccc-222222222222, 4712, /opt/a, b/ray::Trial, 512
+GPU-99999999-aaaa-bbbb-cccc-222222222222, 4713, python, 20000
+GPU-11111111-aaaa-bbbb-cccc-222222222222, 4714, [Not Found], [N/A]
+No devices were found
+"""
+
+
+def test_holders_of_one_gpu_are_read_from_what_nvidia_smi_lists() -> None:
+    found = holders(LISTED, "11111111-aaaa-bbbb-cccc-222222222222")
+    assert found == [
+        Holder(4711, "python", 12.0),
+        Holder(4712, "ray::Trial", 0.5),
+        Holder(4714, "[Not Found]", None),
+    ]
+    assert holders("", "11111111") == []
+
+
+def test_a_card_is_free_or_its_holders_are_named() -> None:
+    free = held_by_others(79.1, 0.6, [Holder(os.getpid(), "python", 0.5)])
+    assert (free.verdict, free.detail) == ("ok", "79.1 GiB, 78.5 of it free")
+    assert free.numbers["free_gib"] == pytest.approx(78.5)
+    desktop = held_by_others(79.1, 0.8, [Holder(1, "Xorg", 0.1)])
+    assert (desktop.verdict, desktop.detail) == (
+        "ok",
+        "79.1 GiB, 78.3 of it free; others there: Xorg (process 1, 0.1 GiB)",
+    )
+    held = held_by_others(79.1, 13.1, [Holder(4711, "python", 12.0), Holder(4714, "[Not Found]", None)])
+    assert held.verdict == "fail"
+    assert held.detail.endswith(
+        "others there: python (process 4711, 12.0 GiB), [Not Found] (process 4714, GiB not known)"
+    )
+    assert held.change == "end them (kill 4711 4714), or take another GPU"
+    hidden = held_by_others(79.1, 13.1, [])
+    assert (hidden.verdict, hidden.detail) == ("fail", "79.1 GiB, 66.0 of it free; nvidia-smi names nobody")

@@ -1,0 +1,132 @@
+"""Checks in processes: their order, their logs, and the end of those that do not end by themselves."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestrator.records.processes import processes
+from orchestrator.selftest.runner import Check, Outcome, run_checks
+from tests.selftest.fakes import check
+from tests.sweeps import ROOT, environment
+
+
+def outcome_of(function: str, folder: Path, limit_s: float = 300) -> Outcome:
+    (outcome,) = run_checks([check(function, limit_s)], folder, folder)
+    return outcome
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def pids(folder: Path) -> list[int]:
+    """Ids that a check has left in `folder`, once they are there."""
+    path = folder / "pids"
+    wait_until(lambda: path.is_file() and path.read_text() != "")
+    return [int(pid) for pid in path.read_text().split()]
+
+
+def test_outcomes_come_one_by_one_with_what_the_checks_said(tmp_path: Path) -> None:
+    coming = run_checks([check("well"), check("slow"), check("bad")], tmp_path, tmp_path)
+    first = next(coming)
+    assert not (tmp_path / "slow.log").exists(), "the next check begins once this one was looked at"
+    assert (first.name, first.verdict, first.detail) == ("well", "ok", f"looked into {tmp_path.name}")
+    assert (first.change, first.numbers, first.log) == ("", {"gib": 1.5}, str(tmp_path / "well.log"))
+    assert first.seconds > 0
+    log = (tmp_path / "well.log").read_text()
+    assert "all is well\nand on the other stream\n" in log
+    slow, bad = coming
+    assert (slow.verdict, slow.change) == ("warn", "the remedy of slow")
+    assert (bad.verdict, bad.change) == ("fail", "a remedy of its own")
+
+
+def test_what_needs_a_failed_check_is_not_begun(tmp_path: Path) -> None:
+    checks = [
+        check("bad"),
+        check("passed_over"),
+        check("well", name="after bad", needs=("bad",)),
+        check("well", name="after that", needs=("passed_over", "after bad")),
+        check("well", name="after skipped", needs=("passed_over",)),
+    ]
+    outcomes = list(run_checks(checks, tmp_path, tmp_path))
+    assert [outcome.verdict for outcome in outcomes] == ["fail", "skipped", "skipped", "skipped", "ok"]
+    assert [outcome.detail for outcome in outcomes[2:4]] == [
+        "needs bad, which failed",
+        "needs after bad, which was not made",
+    ]
+    assert [outcome.log is None for outcome in outcomes] == [False, False, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("function", "detail", "change"),
+    [
+        ("raises", "ValueError: a sentence of two lines", "the remedy of raises"),
+        ("refused", "engine.sampler: 'sglang' — torch, or make setup-engines first", "the remedy of refused"),
+        ("exits", "its process died with code 3; its last line: what it printed last", "the remedy of exits"),
+    ],
+)
+def test_a_check_that_goes_wrong(tmp_path: Path, function: str, detail: str, change: str) -> None:
+    outcome = outcome_of(function, tmp_path)
+    assert (outcome.verdict, outcome.detail, outcome.change) == ("fail", detail, change)
+
+
+def test_the_log_of_an_error_has_its_traceback(tmp_path: Path) -> None:
+    outcome_of("raises", tmp_path)
+    assert "fakes.py" in (tmp_path / "raises.log").read_text()
+
+
+def test_a_killed_check_says_where_to_look(tmp_path: Path) -> None:
+    outcome = outcome_of("killed", tmp_path)
+    assert outcome.verdict == "fail"
+    assert outcome.detail.startswith("its process died with SIGKILL")
+    assert "dmesg" in outcome.change
+
+
+def test_a_check_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
+    outcome = outcome_of("hangs", tmp_path, limit_s=8)
+    assert outcome.verdict == "fail"
+    assert outcome.detail.startswith("not done after 8 s, so it was ended")
+    assert len(pids(tmp_path)) == 2
+    assert not set(pids(tmp_path)) & set(processes())
+    assert "in hangs" in (tmp_path / "hangs.log").read_text(), "where it stood"
+
+
+def test_a_check_leaves_no_process_behind(tmp_path: Path) -> None:
+    outcome = outcome_of("leaves", tmp_path)
+    assert (outcome.verdict, outcome.detail) == ("ok", "done")
+    assert not set(pids(tmp_path)) & set(processes())
+
+
+COMMAND = """
+import sys
+from pathlib import Path
+from orchestrator.selftest.runner import run_checks
+from tests.selftest.fakes import check
+folder = Path(sys.argv[1])
+list(run_checks([check("hangs")], folder, folder))
+"""
+
+
+def test_a_check_ends_with_its_command(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", COMMAND, str(tmp_path)], cwd=ROOT, env=environment()) as command:
+        own, _ = pids(tmp_path)
+        assert own in processes()
+        command.kill()
+        wait_until(lambda: own not in processes())
+        for pid in pids(tmp_path)[1:]:  # an engine ends itself when its parent is gone; this one does not know how
+            subprocess.run(["kill", "-9", str(pid)], check=True)
+
+
+def test_names_of_functions_are_read_in_the_process(tmp_path: Path) -> None:
+    (outcome,) = run_checks([Check("odd", "tests.selftest.fakes:nothing", 300, "a remedy")], tmp_path, tmp_path)
+    assert outcome.verdict == "fail"
+    assert "nothing" in outcome.detail

@@ -1,0 +1,172 @@
+"""What is made of an engine whose memory comes back, late, in part or never: engines and gauges are made up."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from orchestrator.engines.budget import Budget
+from orchestrator.engines.interface import Job, Limits, WeightsRef
+from orchestrator.policy.spec import Behavior
+from orchestrator.rollouts import Request, Rollouts
+from orchestrator.selftest import canary, granted, sampling
+from orchestrator.selftest.bench import Bench
+from orchestrator.selftest.usage import Watch
+from orchestrator.workers.canary import LENGTH
+from tests.selftest.benches import small_bench
+
+CONTEXT, PLAIN, BLENDING, WEIGHTS = 0.6, 66.0, 70.0, 5.0  # GiB
+
+
+class Card:
+    """The memory of a GPU, looked at by one watch at a time."""
+
+    def __init__(self) -> None:
+        self._used, self._reads = CONTEXT, threading.Condition()
+        self._count = 0
+
+    def gauge(self) -> float:
+        with self._reads:
+            self._count += 1
+            self._reads.notify_all()
+            return self._used
+
+    def use(self, gib: float) -> None:
+        """That much is used from now on, until a watch has noted it: it has when it looks for the second time."""
+        with self._reads:
+            self._used, before = gib, self._count
+            assert self._reads.wait_for(lambda: self._count > before + 1, 60)
+
+    def leave(self, gib: float) -> None:
+        """That much is used from now on."""
+        self._used = gib
+
+
+class FakeEngine:
+    """An engine that is its own sampler. `between` is what is used when the second of its engines comes up."""
+
+    def __init__(self, card: Card, idle: float, between: float, left: float):
+        self._card, self._idle, self._between, self._left = card, idle, between, left
+        self._blended = False
+        self.loaded: list[WeightsRef] = []
+
+    def sampler(self) -> FakeEngine:
+        return self
+
+    def start(self, teacher: bool) -> None:
+        self._blended = teacher
+        self._card.leave(self._idle)
+
+    def load(self, weights: WeightsRef) -> None:
+        self.loaded.append(weights)
+
+    def log_probs(self, ids: Sequence[int]) -> list[float]:
+        return [-1.0] * (len(ids) - 1)
+
+    def sample(self, requests: Sequence[Request], behavior: Behavior, limits: Limits) -> Iterator[Rollouts]:
+        if self._blended and not behavior.needs_teacher:
+            self._card.use(self._between)
+        self._card.use(BLENDING if behavior.needs_teacher else PLAIN)
+        self._card.leave(self._idle)
+        count, nothing = len(requests), torch.zeros(len(requests), 2)
+        support = torch.zeros(count, 2, limits.support, dtype=torch.long)
+        lengths = torch.tensor([2] * count)
+        yield Rollouts(list(requests), nothing.long(), lengths, lengths > 1, nothing, nothing, support)
+
+    def close(self) -> None:
+        self._card.leave(self._left)
+
+
+@pytest.fixture
+def pretend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Bench]:
+    """A bench on a GPU whose SGLang does as it is told."""
+
+    def on_a_gpu(idle: float = WEIGHTS, between: float = CONTEXT, left: float = CONTEXT) -> Bench:
+        card = Card()
+        engine = FakeEngine(card, idle, between, left)
+
+        def opened(name: str, job: Job) -> FakeEngine:
+            assert name == "sglang"
+            assert job.takes_turns
+            return engine
+
+        monkeypatch.setattr(sampling, "open_engine", opened)
+        monkeypatch.setattr(sampling, "require", lambda key, name: None)
+        monkeypatch.setattr(sampling, "gauge_here", lambda: card.gauge)
+        monkeypatch.setattr(sampling, "BACK_WITHIN_S", 0.2)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(sampling, "granted", lambda bench, situation: card_of(79.1))
+        return small_bench(tmp_path, "engine.sampler=sglang")
+
+    return on_a_gpu
+
+
+def test_an_engine_that_gives_its_cache_back(pretend: Callable[..., Bench]) -> None:
+    bench = pretend()
+    found = sampling.sampler(bench)
+    assert found.verdict == "ok", found
+    assert "61.0 GiB given back after each two; all memory back " in found.detail
+    assert found.detail.endswith("66.0 GiB used at most, 79.1 granted")
+    assert found.numbers["given_back_gib"] == pytest.approx(PLAIN - WEIGHTS)
+    assert (bench.folder / f"canary_of_{canary.SAMPLER}.json").is_file()
+
+
+def test_an_engine_that_keeps_its_cache(pretend: Callable[..., Bench]) -> None:
+    found = sampling.sampler(pretend(idle=PLAIN - 0.4))
+    assert (found.verdict, found.numbers["given_back_gib"]) == ("fail", pytest.approx(0.4))
+    assert found.change.startswith("torch_memory_saver")
+
+
+def test_memory_that_does_not_come_back_after_the_end(pretend: Callable[..., Bench]) -> None:
+    found = sampling.sampler(pretend(left=CONTEXT + 12))
+    assert found.verdict == "fail"
+    assert "12.0 GiB have not come back" in found.detail
+
+
+def test_a_switch_after_which_all_memory_was_there(pretend: Callable[..., Bench]) -> None:
+    found = sampling.switch(pretend())
+    assert found.verdict == "ok", found
+    words = "0.6 GiB used before, 70.0 while blending, 0.6 between, 5.0 with the student alone; all memory back "
+    assert found.detail.startswith(words)
+    assert found.numbers["between_s"] >= 0
+
+
+def test_a_switch_before_the_first_engine_was_gone(pretend: Callable[..., Bench]) -> None:
+    found = sampling.switch(pretend(between=CONTEXT + 3))
+    assert found.verdict == "fail"
+    assert found.detail.endswith("the second engine came up before the memory of the first one was back")
+
+
+def card_of(gib: float) -> Budget:
+    return Budget("decoding", 79.1, {"everything": gib})
+
+
+def test_more_than_the_budget_grants_is_a_warning() -> None:
+    with Watch(lambda: 60.0) as watch:
+        pass
+    assert granted.measured_beside("done", {}, watch, card_of(60.0)).verdict == "ok"
+    over = granted.measured_beside("done", {"s": 1.0}, watch, card_of(52.0))
+    assert (over.verdict, over.detail) == ("warn", "done; 60.0 GiB used at most, 52.0 granted")
+    assert over.numbers == {"s": 1.0, "peak_gib": 60.0, "granted_gib": 52.0}
+    assert granted.measured_beside("done", {}, watch, None).numbers == {}, "nothing was measured"
+
+
+def test_without_blended_methods_there_is_no_switch(tmp_path: Path) -> None:
+    plain = [f"methods.{name}=null" for name in ("trust_region", "fixed_epsilon", "skd")]
+    assert sampling.switch(small_bench(tmp_path, "engine.sampler=torch", *plain)).verdict == "skipped"
+
+
+@pytest.mark.parametrize(("apart", "verdict"), [(0.0, "ok"), (9e-4, "ok"), (2e-3, "fail"), (float("nan"), "fail")])
+def test_the_canary_allows_what_evaluators_allow(tmp_path: Path, apart: float, verdict: str) -> None:
+    bench = small_bench(tmp_path)
+    assert canary.same_weights(bench).verdict == "skipped"
+    canary.write_canary(bench, canary.LEARNER, [-2.0] * (LENGTH - 1))
+    assert canary.same_weights(bench).verdict == "skipped"
+    canary.write_canary(bench, canary.SAMPLER, [-2.0 + apart] * (LENGTH - 1))
+    found = canary.same_weights(bench)
+    assert found.verdict == verdict
+    assert found.numbers["nats"] == pytest.approx(apart, nan_ok=True)
