@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -29,8 +30,8 @@ class EngineInfo:
     any batch, gives the same bytes; otherwise samples of the same law. `module` has a function `open_engine(job)`.
     `packages` are those that it imports and that the default install lacks; without them it is planned with alone. The
     roles that `spread` can use several GPUs at once: a sampler shares out each layer by heads, scorer and trainer shard
-    parameters; the others use one device. One that `compiles` builds kernels for GPUs when it first needs them, with
-    what `engines.sglang.toolchain` looks for.
+    parameters; the others use one device. `tools` is a module for an engine that compiles kernels when it first needs
+    them: its function `missing(environ)` says what that lacks on a machine with a GPU.
     """
 
     roles: frozenset[Role]
@@ -39,7 +40,7 @@ class EngineInfo:
     module: str
     packages: tuple[str, ...] = ()
     spread: frozenset[Role] = frozenset()
-    compiles: bool = False
+    tools: str = ""
 
 
 ENGINES: Mapping[str, EngineInfo] = MappingProxyType(
@@ -57,7 +58,7 @@ ENGINES: Mapping[str, EngineInfo] = MappingProxyType(
             module="orchestrator.engines.sglang.blending",
             packages=("sglang",),
             spread=frozenset({"sampler"}),
-            compiles=True,
+            tools="orchestrator.engines.sglang.toolchain",
         ),
         "verl": EngineInfo(
             roles=frozenset({"scorer", "trainer"}),
@@ -109,3 +110,10 @@ def require(key: str, name: str) -> None:
     if missing:
         there = ", ".join(engine for engine, other in ENGINES.items() if not other.packages)
         raise refuse(key, name, f"{there}, or make setup-engines first: {', '.join(missing)} is not installed here")
+
+
+def missing_tools(name: str) -> list[str]:
+    """What an engine that compiles kernels would lack on this machine if it had a GPU: a line each, with what to do."""
+    if not ENGINES[name].tools:
+        return []
+    return importlib.import_module(ENGINES[name].tools).missing(os.environ)

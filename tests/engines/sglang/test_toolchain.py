@@ -32,7 +32,7 @@ def write_toolkit(folder: Path, version: int = 13000) -> Path:
 @pytest.fixture(autouse=True)
 def _no_wheels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Toolkits are those that a test makes, unless it is about the wheels."""
-    if "engines" not in request.keywords:
+    if request.node.get_closest_marker("engines") is None:
         monkeypatch.setattr(toolchain, "WHEEL", "not-a-distribution")
 
 
