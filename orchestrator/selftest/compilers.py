@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 
 from orchestrator.engines.catalog import ENGINES
+from orchestrator.engines.device import has_driver
 from orchestrator.engines.sglang import toolchain
-from orchestrator.selftest.bench import Bench, has_driver
+from orchestrator.selftest.bench import Bench
 from orchestrator.selftest.runner import Found
 
 
 def compilers(bench: Bench) -> Found:
     """What the setup's sampler compiles with is here, wherever there is a GPU to compile for."""
     name = bench.setup.engine.sampler
-    if not ENGINES[name].compiles:
+    if not ENGINES[name].tools:
         return Found("skipped", f"{name} samples, which compiles nothing")
     found = compilers_here()
     if found.verdict == "fail" and not has_driver():

@@ -15,9 +15,9 @@ from contextlib import suppress
 import torch
 
 from orchestrator.engines.catalog import ENGINES, require
-from orchestrator.engines.device import Holder, card_gib, free_gib, holders
+from orchestrator.engines.device import DRIVER, Holder, card_gib, free_gib, has_driver, holders
 from orchestrator.engines.sglang import toolchain
-from orchestrator.selftest.bench import Bench, has_driver
+from orchestrator.selftest.bench import Bench
 from orchestrator.selftest.runner import Found
 
 OLDEST_DRIVER = {13: 580, 12: 525}  # of each CUDA major version, as NVIDIA's table of minor compatibility has it
@@ -52,7 +52,7 @@ def driver(bench: Bench) -> Found:
 def driver_version() -> str | None:
     """The version of the kernel's NVIDIA module, for example `580.65.06`."""
     with suppress(OSError):
-        found = re.search(r"\b\d{3,}\.\d+(\.\d+)?\b", toolchain.DRIVER.read_text(encoding="utf-8", errors="replace"))
+        found = re.search(r"\b\d{3,}\.\d+(\.\d+)?\b", DRIVER.read_text(encoding="utf-8", errors="replace"))
         return found and found[0]
     return None
 
@@ -69,7 +69,7 @@ def driver_cuda() -> str | None:
 def kernel(bench: Bench) -> Found:
     """One kernel of SGLang's, built anew, and run where there is a GPU."""
     name, gpu = bench.setup.engine.sampler, torch.cuda.is_available()
-    if not ENGINES[name].compiles:
+    if not ENGINES[name].tools:
         return Found("skipped", f"{name} samples, which compiles nothing")
     if not gpu and toolchain.missing(os.environ):
         return Found("skipped", "no compilers here, and no GPU that would need them")

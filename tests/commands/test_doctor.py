@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from orchestrator.cli import main
+from orchestrator.commands import doctor as commands_doctor
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import expand
 from tests.sweeps import ROOT, TINY_SETUP, write_experiment
@@ -148,3 +149,22 @@ def test_memory_of_a_gpu_is_what_the_engines_will_take(
     )
     lines = out.splitlines()
     assert lines[lines.index(first) + 1].strip() == line
+
+
+def test_compilers_are_looked_for_where_a_gpu_is_to_be_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands_doctor, "DRIVER", tmp_path / "version")
+    monkeypatch.setenv("CXX", "not-a-compiler")
+    paper = ("engine.sampler=sglang", "setups=[qwen3-0.6b]")
+    asked = [paper, (*paper, "runtime.placement.gpus=0"), ("engine.sampler=torch", "setups=[qwen3-0.6b]")]
+
+    def seen() -> list[bool]:
+        outs = [doctor(capsys, ROOT / "experiments" / "paper.yaml", *overrides)[1] for overrides in asked]
+        return ["fail qwen3-0.6b compilers: sglang lacks on this GPU's machine" in out.splitlines() for out in outs]
+
+    assert seen() == [False, False, False], "a machine without a driver"
+    (tmp_path / "version").touch()
+    assert seen() == [True, False, False]
+    _, out, _ = doctor(capsys, ROOT / "experiments" / "paper.yaml", *paper)
+    assert "a C++20 compiler (not-a-compiler): apt-get install g++, version 11 or newer" in out

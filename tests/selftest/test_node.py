@@ -70,7 +70,6 @@ def test_hidden_gpus(machine: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_a_machine_without_a_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(benches, "has_driver", lambda: False)
     monkeypatch.setattr(node, "has_driver", lambda: False)
     assert node.driver(small_bench(tmp_path)).verdict == "skipped"
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import importlib.util
 import os
 import socket
 import sys
@@ -181,8 +182,10 @@ def _find_torchvision() -> None:
     """Make torchvision importable, whose wheels are built for GPUs: SGLang looks functions up that it never calls here.
 
     It lies aside (`docker/lock/install.py`), since transformers would import it in every process and fail. The
-    operators that it takes for granted are declared before that.
+    operators that it takes for granted are declared before that. Beside torch's build for GPUs it is there.
     """
+    if importlib.util.find_spec("torchvision") is not None:
+        return
     sys.path.append(str(Path(sys.prefix) / "sglang-only"))
     library = torch.library.Library("torchvision", "DEF")
     for name in ("nms", "qnms"):
