@@ -39,6 +39,7 @@ CONTEXT_GIB = 0.5  # a CUDA context with cuBLAS workspaces, each process (assump
 MARGIN_SHARE = 0.03  # of the card: pieces that allocators cannot use (assumption)
 
 # --- SGLang ---
+ATTENTION_GIB = 0.5  # workspace of flashinfer's and TensorRT-LLM's kernels; FlashAttention 3 takes next to none
 REQUESTS = 256  # that run at once: what CUDA graphs are captured for; more rows hide no more launches
 PREFILLED = 8192  # tokens of prompts in one pass of one model
 PREFILLED_BY_TWO = 4096  # the same where student and teacher read them: the teacher's pass is the larger one
@@ -147,6 +148,7 @@ def _pool(
     requests = min(most, runtime.rollout_batch or most)
     parts = _others(setup, card_gib, situation, on)
     parts["weights"] = sum(model.weight_bytes for model in samples) / GIB / on.count
+    parts["attention"] = ATTENTION_GIB
     parts["requests"] = 4 * (requests + 1) * (context + RESERVED_SLOTS) / GIB  # table of slots
     if blending:
         parts["prefill"] = max(prefill_gib(model, PREFILLED_BY_TWO) for model in samples)

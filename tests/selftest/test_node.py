@@ -10,7 +10,6 @@ import torch
 
 from orchestrator.engines.device import Holder
 from orchestrator.engines.sglang import toolchain
-from orchestrator.selftest import bench as benches
 from orchestrator.selftest import compilers, node
 from orchestrator.selftest.catalog import CHECKS
 from orchestrator.selftest.node import held_by_others

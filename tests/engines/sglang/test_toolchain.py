@@ -101,7 +101,7 @@ def test_only_an_engine_on_a_gpu_gets_compilers(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(sys, "executable", str(python))
     for gpu in (True, False):
         monkeypatch.delenv("SGLANG_JIT_CACHE_DIR", raising=False)
-        engine = EngineProcess(Settings("/model", "bfloat16", "student", 16, 0, 15, 8, gpu, 0.5, 64, False))
+        engine = EngineProcess(Settings("/model", "bfloat16", "student", 16, 0, 15, 8, gpu, None, 64, 4, False))
         with pytest.raises(EngineLost) as lost:
             engine.start()
         assert (f"kernels go to {tmp_path}/kernels/jit, {home}/bin:" in str(lost.value)) is gpu
