@@ -31,6 +31,7 @@ CARD_WITHIN_S = 120.0
 MODELS_WITHIN_S = 300.0
 # Phases by what they say about a sweep's GPU-hours, with the share of the time that each may take.
 SHARES = {"evaluating": 3, "decoding": 4, "blending": 3, "learning": 2, "scoring": 1}
+LEAST_S = 1.0
 LATE_S = 120.0  # beyond its share: an engine may compile kernels at first use, and a disk be slow at first
 NO_GPU = "a machine with the GPU that is to be measured"
 
@@ -63,7 +64,7 @@ def calibrate(study: Study, minutes: float, console: Console) -> int:
             for phase in _phases(asked):
                 seconds = (deadline - time.monotonic()) * SHARES[phase] / shares
                 shares -= SHARES[phase]
-                if seconds <= 0:
+                if seconds < LEAST_S:
                     _say(console, f"{asked.bench.name} {phase}: not begun, the {minutes:g} minutes are over")
                     failed = True
                     continue

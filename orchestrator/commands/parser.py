@@ -58,10 +58,6 @@ def _add_sweep_commands(commands: argparse._SubParsersAction) -> None:
     plan.add_argument("--layouts", action="store_true", help=text)
     plan.add_argument("--why", action="store_true", help="why each unit would run, and what the costs assume")
     plan.add_argument("--json", action="store_true", help=JSON)
-    text = "measure this machine's GPU with the experiment's engines and models, for the plan of the rest"
-    calibrate = _experiment(commands, "calibrate", text)
-    text = "how long it may take (default: 10), all setups together"
-    calibrate.add_argument("--minutes", type=positive_number, metavar="M", default=10.0, help=text)
     submit = _experiment(commands, "submit", "run what is missing, then print the results table")
     submit.add_argument("--address", help="Ray cluster to join; without it a private one on this machine")
     text = "begin nothing that would take the experiment past H GPU-hours (core-hours where no unit uses a GPU)"
@@ -92,6 +88,10 @@ def _add_sweep_commands(commands: argparse._SubParsersAction) -> None:
     doctor.add_argument("--gpu", action="store_true", help=text)
     text = "with --gpu: tiny models of random weights, on CPUs where there is no GPU"
     doctor.add_argument("--small", action="store_true", help=text)
+    text = "measure this machine's GPU with the experiment's engines and models, for the plan of the rest"
+    calibrate = _experiment(commands, "calibrate", text)
+    text = "how long it may take (default: 10), all setups together"
+    calibrate.add_argument("--minutes", type=positive_number, metavar="M", default=10.0, help=text)
 
 
 def _add_result_commands(commands: argparse._SubParsersAction) -> None:

@@ -61,6 +61,7 @@ SPARE_SLOTS = 0.1  # of a row's length: slots of rejected drafts, until the cach
 
 # --- passes of scoring and learning ---
 MOST_TOKENS = 16384  # of a micro-batch: more gain nothing
+LOSS_CHUNKS_GIB = 1.9  # gathered rows of the head, and logits of the tokens whose mass is measured: counted
 SCORED_AT_ONCE = 2**28  # logits of the teacher that are read at once
 SCORED_BYTES = 20  # of each of them: counted
 
@@ -263,11 +264,15 @@ def _passes(setup: Setup, runtime: Runtime, card_gib: float, situation: Situatio
 
 
 def learned_token_bytes(setup: Setup) -> int:
-    """Bytes that a token of a micro-batch keeps while the student learns with checkpointed layers: see the test."""
-    shape, value = setup.student.shape, BYTES[setup.engine.dtype]
-    kept = 4 * shape.layers * shape.hidden  # the inputs of the layers: the residual stream is in float32
-    layer = value * (6 * shape.ffn + 8 * shape.heads * shape.head_dim) + 4 * 8 * shape.hidden
-    return kept + layer
+    """Bytes that a token of a micro-batch takes while the student learns with checkpointed layers.
+
+    Each layer's input is kept: the residual stream, in float32. One layer at a time is computed again, with its
+    gradients; the factors of its widths were counted, and are rounded up.
+    """
+    shape = setup.student.shape
+    projected = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
+    kept = 4 * shape.layers * shape.hidden
+    return kept + 24 * projected + 48 * shape.hidden + 36 * shape.ffn
 
 
 def scored_token_bytes(setup: Setup) -> int:
@@ -277,9 +282,9 @@ def scored_token_bytes(setup: Setup) -> int:
 
 
 def loss_gib(setup: Setup) -> float:
-    """The head's gradient in float32, its copies, and one chunk of the loss."""
+    """The loss on hidden states: three more matrices of the head's size in float32, one as it computes, and chunks."""
     head = setup.vocabulary.size * setup.student.shape.hidden
-    return (head * (4 + 4 + 2) + 2**24 * 16) / GIB
+    return (3 * 4 + 2) * head / GIB + LOSS_CHUNKS_GIB
 
 
 # --- beside the role ---

@@ -36,6 +36,7 @@ from orchestrator.workers.generation import support_size
 FIRST_TOKENS = 8  # of each response: what comes before, reading prompts above all, is in the time of these alone
 FIRST_SIZES = {"tokens": 32, "responses": 8}
 GROWTH = 4
+TWICE = 2.2  # times the seconds of a measurement, for two of them
 OF_DECODING = 0.75  # of its time; the rest is for the change of weights
 CHANGES = 3
 PREFIX_TOKENS = 2**17  # of all prompts that are read at once by an engine which cannot read them in parts
@@ -129,6 +130,8 @@ class Decoding:
         before, tokens_before = sampled(first)
         for size in sizes(min(FIRST_SIZES["tokens"], most), most, deadline):
             seconds, tokens = sampled(first + size)
+            if seconds <= before:  # something else took time while the prompts were read
+                before = min(before, sampled(first)[0])
             if seconds > before and tokens > tokens_before:
                 between = (tokens - tokens_before) / self.rows
                 self.notes.add(self.key, seconds - before, self.rows, prompt + first, between, behavior=str(behavior))
@@ -195,7 +198,7 @@ def sizes(first: int, most: int, deadline: float) -> Iterator[int]:
         yield size
         now = time.monotonic()
         taken, left = now - began, deadline - now
-        larger = min(GROWTH * size, most, int(size * left / (2 * taken)))
+        larger = min(GROWTH * size, most, int(size * left / (TWICE * taken)))
         if not again and larger > size:
             size = larger
         elif not again and left > taken:

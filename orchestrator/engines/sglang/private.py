@@ -37,6 +37,7 @@ VERSION = "0.5.20"
 BACKEND = "trb"  # name of the sampler among SGLang's sampling backends
 KV_CACHE = "kv_cache"  # SGLang's tag of that memory
 IDLE_WITHIN_S = 60.0
+LARGEST_PAGE = 128  # tokens of SGLang's KV cache that are handed out together
 BLOCK_TOKENS = 64  # room beyond the longest sequence: SGLang wants more than a page of it
 
 _libraries: list[torch.library.Library] = []  # a library's operators are there for as long as it is
@@ -64,6 +65,25 @@ def prepare() -> None:
 
     for name in (BACKEND, "pytorch"):  # the latter is what SGLang takes on CPUs, whatever it is asked for
         register_sampler_backend(name, _sampler_class())
+    _let_padding_read_zeros()
+
+
+def _let_padding_read_zeros() -> None:
+    """Clear what the padding of a batch reads whenever the cache's memory comes back, which may hold anything then.
+
+    Batches are padded to sizes that CUDA graphs were captured for. Padding reads the first entry of the table of
+    requests, which lies in that memory, as the number of a slot: any number would be an address.
+    """
+    updater = importlib.import_module("sglang.srt.managers.scheduler_components.weight_updater")
+    manager = updater.SchedulerWeightUpdaterManager
+    resume = manager.resume_memory_occupation
+
+    def resume_cleared(self: Any, request: Any) -> Any:
+        answer = resume(self, request)
+        self.tp_worker.model_runner.req_to_token_pool.req_to_token[0].zero_()
+        return answer
+
+    manager.resume_memory_occupation = resume_cleared
 
 
 def _listen_on_loopback() -> None:
@@ -99,7 +119,8 @@ def open_engine(settings: Settings) -> Any:
 def check_cache(engine: Any, settings: Settings) -> Any:
     """The engine. Raises RuntimeError where its KV cache is not of the size that was granted: SGLang only warns."""
     there = engine._scheduler_init_result.scheduler_infos[0]["max_total_num_tokens"]
-    if there != settings.cache_tokens:
+    # Only whole pages are made: their tokens are one on an H100, 64 on a B200.
+    if not settings.cache_tokens - LARGEST_PAGE < there <= settings.cache_tokens:
         engine.shutdown()
         raise RuntimeError(f"SGLang made a KV cache of {there} tokens where {settings.cache_tokens} were granted")
     return engine

@@ -1,0 +1,185 @@
+"""`trb calibrate` as it is typed, with tiny models on CPUs that stand for a card; and what it makes of failures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.cli import main
+from orchestrator.commands import calibrate
+from orchestrator.planning.calibrated import Card, calibration_path, read_calibrations
+from orchestrator.planning.costs import BLENDED, PASSING, PLAIN
+from orchestrator.records.columns import EVALUATE, LEARN, SCORE
+from orchestrator.selftest.measuring import Measuring
+from orchestrator.selftest.runner import Check, Outcome, Verdict
+from tests.engines.installed import skip_without
+from tests.sweeps import write_experiment
+
+CARD = Card("NVIDIA H100 80GB HBM3", 79.2)
+METHODS = {"vanilla": {}, "trust_region": {"epsilon0": [0.05], "K": [3]}}
+PHASES = ["evaluating", "decoding", "blending", "learning", "scoring"]
+KEYS = {PLAIN, BLENDED, PASSING, EVALUATE, LEARN, SCORE}
+
+
+@pytest.fixture
+def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The CPUs of this machine are the card: processes measure on whatever device they have."""
+    monkeypatch.setattr(calibrate, "card_here", lambda: CARD)
+
+
+def experiment(folder: Path, methods: dict[str, Any] = METHODS, tokens: int = 24, **engine: str) -> Path:
+    """On a GPU, with responses of at most so many `tokens`."""
+    runtime = {"placement": {"gpus": 1}, "slice_responses": 8, "micro_batch_tokens": 512}
+    limit = {"max_response_tokens": tokens}
+    return write_experiment(folder, methods, runtime=runtime, engine=engine, training=limit, evaluation=limit)
+
+
+def trb(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str]:
+    """Exit code, and all that was printed."""
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    printed = capsys.readouterr()
+    assert isinstance(ended.value.code, int)
+    return ended.value.code, printed.out + printed.err
+
+
+def check_everything(path: Path, capsys: pytest.CaptureFixture[str], minutes: str) -> None:
+    """All phases are measured, the plan says so and costs what they took, and no model stays behind."""
+    runs = path.parent / "runs"
+    code, shown = trb(capsys, "calibrate", path, "--runs", runs, "--minutes", minutes)
+    assert code == 0, shown
+    [calibration] = read_calibrations(runs)
+    assert {row.key for row in calibration.rows} == KEYS
+    assert all(row.random for row in calibration.rows), "no submit has made the models yet"
+    plan = json.loads(trb(capsys, "plan", path, "--runs", runs, "--json")[1])
+    factors = [each for each in plan["assumptions"] if each["name"].endswith("measured ÷ assumed seconds")]
+    source = f"measured on this card, {calibration.rows[0].day}, {CARD.name}, random weights"
+    assert {each["why"] for each in factors} == {source}
+    assert len(factors) == len(KEYS) + 1
+    [learning] = [each for each in factors if each["name"].startswith("tiny, learn")]
+    assert learning["low"] > 100, "a CPU is no H100"
+    assert not list(runs.glob(".calibration/*/*/models"))
+    logs = {log.stem for log in runs.glob(".calibration/*/*/*.log")}
+    assert logs == {"models", *PHASES}
+
+
+@pytest.mark.usefixtures("pretended")
+def test_every_phase_is_measured_with_the_torch_engine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = experiment(tmp_path, sampler="torch", trainer="torch")
+    check_everything(path, capsys, "15")
+    assert "measured on this card" in " ".join(
+        trb(capsys, "plan", path, "--runs", tmp_path / "runs")[1].lower().split()
+    )
+    assert "rates measured on this card" in trb(capsys, "status", path, "--runs", tmp_path / "runs")[1]
+
+
+@pytest.mark.engines
+@pytest.mark.xdist_group("sglang")
+@pytest.mark.usefixtures("pretended")
+def test_every_phase_is_measured_with_sglang_and_verl(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    skip_without("sglang")
+    skip_without("verl")
+    check_everything(experiment(tmp_path, tokens=200, sampler="sglang", trainer="verl"), capsys, "15")
+
+
+# --- what is refused, and what fails ---
+
+
+def test_cpus_are_not_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_experiment(tmp_path, METHODS)
+    expected = "trb: runtime.placement.gpus: 0 — 1: one GPU is measured, and CPUs are not\n"
+    assert trb(capsys, "calibrate", path, "--runs", tmp_path / "runs") == (2, expected)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_without_a_gpu_nothing_is_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(calibrate, "has_driver", lambda: False)
+    code, shown = trb(capsys, "calibrate", experiment(tmp_path), "--runs", tmp_path / "runs")
+    assert (code, shown.count("\n")) == (2, 1)
+    assert "no NVIDIA driver here — a machine with the GPU" in shown
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_card_is_what_its_process_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[Outcome] = []
+    monkeypatch.setattr(calibrate, "has_driver", lambda: True)
+    monkeypatch.setattr(calibrate, "run_checks", lambda *_: iter(said))
+    said[:] = [Outcome("card", "ok", CARD.name, "", 1.0, None, {"gib": CARD.gib})]
+    assert calibrate.card_here() == CARD
+    said[:] = [Outcome("card", "fail", "no GPU is visible here", "", 1.0, None, {})]
+    with pytest.raises(calibrate.UserError, match="calibrate: no GPU is visible here — a machine with"):
+        calibrate.card_here()
+
+
+class Runner:
+    """Stands for the processes: keeps what each phase was told, and ends it as `verdicts` say."""
+
+    def __init__(self, verdicts: dict[str, Verdict], clock: Callable[[float], None]):
+        self.verdicts, self.clock = verdicts, clock
+        self.told: dict[str, float] = {}  # phase → seconds
+
+    def __call__(self, checks: Sequence[Check], subject: Any, folder: Path) -> Iterator[Outcome]:
+        assert folder.is_dir()
+        for check in checks:
+            verdict = self.verdicts.get(check.name, "ok")
+            if isinstance(subject, Measuring):
+                self.told[check.name] = subject.seconds
+                assert check.limit_s > subject.seconds
+                self.clock(2 * subject.seconds if verdict == "fail" else subject.seconds)
+            yield Outcome(check.name, verdict, "in a word", "", 1.0, None, {})
+
+
+class Clock:
+    """A clock that only the phases move on."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def add(self, seconds: float) -> None:
+        self.now += seconds
+
+    def strftime(self, form: str) -> str:
+        return "20261123-070000"
+
+
+@pytest.mark.usefixtures("pretended")
+@pytest.mark.parametrize(
+    ("methods", "verdicts", "expected"),
+    [
+        (METHODS, {}, [138, 185, 138, 92, 46]),
+        ({"vanilla": {}}, {}, [180, 240, 0, 120, 60]),
+        (METHODS, {"models": "fail"}, [0, 0, 0, 0, 0]),
+        # It takes twice its share, and the others share out what is left.
+        (METHODS, {"decoding": "fail"}, [138, 185, 46, 31, 15]),
+        # Nothing is left for the last two.
+        (METHODS, {"evaluating": "fail", "decoding": "fail", "blending": "fail"}, [138, 129, 32, 0, 0]),
+    ],
+)
+def test_phases_share_the_time_and_a_failure_leaves_the_others(
+    methods: dict[str, Any],
+    verdicts: dict[str, Verdict],
+    expected: list[int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    clock = Clock()
+    runner = Runner(verdicts, clock.add)
+    monkeypatch.setattr(calibrate, "run_checks", runner)
+    monkeypatch.setattr(calibrate, "time", clock)
+    code, shown = trb(capsys, "calibrate", experiment(tmp_path, methods), "--runs", tmp_path / "runs")
+    assert code == int(bool(verdicts))
+    assert [runner.told.get(phase, 0.0) for phase in PHASES] == pytest.approx(expected, abs=0.6)
+    assert shown.count("in a word") == len(runner.told) + 1
+    assert shown.count("not begun") == (2 if len(verdicts) == 3 else 0)
+    assert not calibration_path(tmp_path / "runs", CARD).exists()
+    assert "written to" not in shown

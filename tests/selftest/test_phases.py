@@ -1,0 +1,133 @@
+"""What a phase notes: all pieces of a trial's and an evaluator's work on the tiny pair, in this process."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.engines.interface import Owner
+from orchestrator.planning.calibrated import Card, calibration_path, read_calibrations
+from orchestrator.planning.costs import BLENDED, PASSING, PLAIN, SetupCosts
+from orchestrator.planning.lengths import Lengths
+from orchestrator.policy.spec import TrustRegion
+from orchestrator.records.columns import EVALUATE, LEARN, SCORE
+from orchestrator.selftest import phases
+from orchestrator.selftest.bench import Bench
+from orchestrator.selftest.measuring import Measuring
+from tests import tiny
+
+CARD = Card("NVIDIA H100 80GB HBM3", 79.2)
+KEYS = {
+    phases.decoding: {PLAIN, PASSING},
+    phases.blending: {BLENDED},
+    phases.evaluating: {EVALUATE},
+    phases.scoring: {SCORE},
+    phases.learning: {LEARN},
+}
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> Measuring:
+    """Ten responses a step of the tiny pair, for a second."""
+    spec = tiny.worker_spec(tmp_path)
+    training = replace(spec.setup.training, prompts_per_step=5, samples_per_prompt=2, max_prompt_tokens=8)
+    evaluation = replace(spec.setup.evaluation, max_response_tokens=12, benchmarks={"gsm8k": None})
+    setup = replace(spec.setup, training=replace(training, max_response_tokens=12), evaluation=evaluation)
+    runtime = replace(spec.runtime, slice_responses=6, placement=replace(spec.runtime.placement, gpus=1))
+    folders: dict[Owner, Path] = {"student": tmp_path / "student", "teacher": tmp_path / "teacher"}
+    bench = Bench("tiny", setup, setup, runtime, folders, (), tmp_path, True, small=False)
+    costs = SetupCosts(setup, runtime, "torch", lengths={"training": Lengths(6.0, 0.3, 12, 4.0)})
+    path = calibration_path(tmp_path, CARD)
+    return Measuring(bench, costs, (TrustRegion(0.01),), CARD, path, "2026-11-23", seconds=1.0)
+
+
+@pytest.mark.parametrize("phase", KEYS, ids=lambda phase: phase.__name__)
+def test_a_phase_notes_what_it_did(phase, asked: Measuring) -> None:
+    found = phase(asked)
+    assert found.verdict == "ok", found.detail
+    [calibration] = read_calibrations(asked.bench.folder)
+    assert calibration.card == CARD
+    assert {row.key for row in calibration.rows} == KEYS[phase]
+    for row in calibration.rows:
+        assert (row.setup, row.sampler, row.trainer, row.random) == ("tiny", "torch", "torch", False)
+        assert row.seconds > 0
+        assert row.about is not None
+        assert "torch" in row.about["versions"]
+        if row.key == PASSING:
+            parts = [row.about[name] for name in ("offload", "publish", "load")]
+            assert row.seconds == pytest.approx(sum(parts))
+        else:
+            assert 0 < row.tokens <= 12
+            assert row.responses in ({6} if row.key == EVALUATE else {8, 10})
+    of_work = [row for row in calibration.rows if row.key != PASSING]
+    longest = max(of_work, key=lambda row: row.seconds)
+    rate = longest.responses * longest.tokens / longest.seconds
+    assert found.numbers["tokens_per_s"] == pytest.approx(rate)
+
+
+def test_rows_are_there_as_soon_as_they_are_measured_and_replace_earlier_ones(asked: Measuring) -> None:
+    first = phases.Notes(asked)
+    first.add(LEARN, 1.0, 8, 4.0, 6.0)
+    first.add(SCORE, 2.0, 8, 4.0, 6.0)
+    again = phases.Notes(asked)
+
+    def seconds(key: str) -> list[float]:
+        [calibration] = read_calibrations(asked.bench.folder)
+        return [row.seconds for row in calibration.rows if row.key == key]
+
+    assert (seconds(LEARN), seconds(SCORE)) == ([1.0], [2.0])
+    again.add(LEARN, 3.0, 8, 4.0, 6.0)
+    assert (seconds(LEARN), seconds(SCORE)) == ([3.0], [2.0])
+    again.add(LEARN, 4.0, 8, 4.0, 6.0)
+    assert (seconds(LEARN), seconds(SCORE)) == ([3.0, 4.0], [2.0])
+
+
+def test_what_dies_on_the_way_keeps_what_it_has_measured(asked: Measuring, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(phases, "sizes", lambda first, most, deadline: iter([first, most]))
+    made, real = [], phases.made_up
+
+    def twice(asked: Measuring, responses: int):
+        made.append(responses)
+        if len(made) == 3:
+            raise KeyboardInterrupt
+        return real(asked, responses)
+
+    monkeypatch.setattr(phases, "made_up", twice)
+    with pytest.raises(KeyboardInterrupt):
+        phases.learning(asked)
+    [calibration] = read_calibrations(asked.bench.folder)
+    assert [row.responses for row in calibration.rows] == [8]
+
+
+class Clock:
+    """A clock that only work moves on."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize(
+    ("deadline", "most", "expected"),
+    [
+        (1000.0, 50, [2, 8, 32, 50, 50]),  # as much as there is, twice
+        (150.0, 10_000, [2, 8, 32, 49, 49]),  # 108 left after the third: 49 twice
+        (100.0, 10_000, [2, 8, 32, 32]),  # 58 left: no larger ones twice, and this one once more
+        (70.0, 10_000, [2, 8, 27, 27]),
+        (1.0, 50, [2]),  # no time at all: once
+    ],
+)
+def test_work_grows_until_two_more_of_it_fill_the_time(
+    deadline: float, most: int, expected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each unit of work takes a second."""
+    clock, asked_for = Clock(), []
+    monkeypatch.setattr(phases, "time", clock)
+    for size in phases.sizes(2, most, deadline):
+        asked_for.append(size)
+        clock.now += size
+    assert asked_for == expected
