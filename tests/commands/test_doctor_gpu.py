@@ -122,6 +122,7 @@ def test_needs_name_earlier_checks() -> None:
 
 
 @pytest.mark.engines
+@pytest.mark.timeout(1800)  # three starts of SGLang, a kernel and a dozen processes: two minutes on an idle machine
 def test_all_checks_on_tiny_models_and_sglang(tmp_path: Path) -> None:
     """Each of them really runs here but for those that only a GPU has."""
     skip_without("sglang")
