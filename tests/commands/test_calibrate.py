@@ -83,7 +83,7 @@ def test_every_phase_is_measured_with_the_torch_engine(tmp_path: Path, capsys: p
 def test_every_phase_is_measured_with_sglang_and_verl(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     skip_without("sglang")
     skip_without("verl")
-    check_everything(experiment(tmp_path, tokens=200, sampler="sglang", trainer="verl"), capsys, "15")
+    check_everything(experiment(tmp_path, tokens=96, sampler="sglang", trainer="verl"), capsys, "15")
 
 
 # --- what is refused, and what fails ---
