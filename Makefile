@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export OMP_NUM_THREADS = 1
 export TOKENIZERS_PARALLELISM = false
 
-.PHONY: setup setup-engines quickstart test test-engines test-compiler lint types check lock check-lock bench bench-quickstart bench-scale gpu-proof clean FORCE
+.PHONY: setup setup-engines quickstart test test-engines test-compiler lint types check lock check-lock bench bench-quickstart bench-scale rehearse-gpu gpu-proof clean FORCE
 
 setup: .venv/.runtime
 
@@ -59,6 +59,10 @@ bench-quickstart: .venv/.dev
 
 bench-scale: .venv/.dev
 	$(BIN)/python -m tests.benchmarks.scale
+
+# Every role at full size on pretended GPUs, beside its budget; a minute or two, and g++ once.
+rehearse-gpu: .venv/.dev
+	$(BIN)/python -m tests.rehearsal --json rehearsal.json
 
 # No network: of the engines it takes those that `make setup-engines` has installed.
 gpu-proof: .venv/.dev

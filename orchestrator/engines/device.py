@@ -6,6 +6,7 @@ import csv
 import io
 import os
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ DRIVER = Path("/proc/driver/nvidia/version")  # there while NVIDIA's kernel modu
 WSL = Path("/dev/dxg")  # NVIDIA's driver under Windows
 FREED_S = 60.0  # a driver takes back tens of GiB of an ended process within seconds
 LOOK_S = 0.2
+WATCH_S = 0.25
 ANSWERS_S = 20.0  # nvidia-smi on a node whose driver is busy
 
 
@@ -129,3 +131,52 @@ def wait_for_memory(
                 f"the rest is held by {by}"
             )
         time.sleep(LOOK_S)
+
+
+class PeakWatch:
+    """The most memory of this process's GPU that was in use, by all processes together.
+
+    A thread looks at it every `every_s` seconds: shorter peaks may be missed, which the allocator's own count in
+    `take` does not.
+    """
+
+    def __init__(self, used: Callable[[], float], every_s: float = WATCH_S):
+        self._used, self._every_s, self._ended = used, every_s, threading.Event()
+        self._peak = used()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._follow, name="gpu-memory", daemon=True)
+        self._thread.start()
+
+    def take(self) -> float:
+        """GiB at the peak since this was asked last."""
+        now = self._used()
+        with self._lock:
+            peak, self._peak = max(self._peak, now), now
+        return peak
+
+    def close(self) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _follow(self) -> None:
+        while not self._ended.wait(self._every_s):
+            now = self._used()
+            with self._lock:
+                self._peak = max(self._peak, now)
+
+
+def watch_gpu() -> PeakWatch | None:
+    """A watch over the GPU of this process; None without one. Never run on a GPU."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+
+    def used_gib() -> float:
+        free, total = torch.cuda.mem_get_info()
+        # The allocator knows of peaks between two looks, but only of this process.
+        own, top = torch.cuda.memory_reserved(), torch.cuda.max_memory_reserved()
+        torch.cuda.reset_peak_memory_stats()
+        return (total - free + max(0, top - own)) / GIB
+
+    return PeakWatch(used_gib)

@@ -12,16 +12,19 @@ from transformers import PreTrainedTokenizerBase
 
 from orchestrator.data.prompts import response_text
 from orchestrator.data.training_set import TrainingPrompt, TrainingSet
+from orchestrator.engines.budget import Situation
+from orchestrator.engines.device import PeakWatch, granted
 from orchestrator.errors import NotFinite
 from orchestrator.experiment.methods import METHODS, behavior_at
 from orchestrator.grading.grader import Grader
 from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.policy.spec import Objective
-from orchestrator.records.columns import LEARN, REWARD, ROLLOUT, SCORE, TRAIN
+from orchestrator.records.columns import BUDGET_GIB, LEARN, PEAK_GIB, REWARD, ROLLOUT, SCORE, TRAIN
 from orchestrator.records.writer import RunWriter
 from orchestrator.rollouts import Request
 from orchestrator.trial import diagnostics
 from orchestrator.workers.digests import RolloutDigest, ScoresDigest
+from orchestrator.workers.engines import job_of
 from orchestrator.workers.roles import Roles
 from orchestrator.workers.spec import WorkerSpec
 
@@ -38,6 +41,7 @@ class TrainingStep:
     grader: Grader
     start: Callable[..., None]  # `training_loop.Trial.start`
     place: Mapping[str, Any] = field(default_factory=dict)  # where the learner works
+    watch: PeakWatch | None = None  # over the GPU of this process
 
     def take(self, step: int) -> None:
         """Sample, score, learn and log step `step`; NotFinite names the step at which training diverged."""
@@ -49,7 +53,7 @@ class TrainingStep:
 
     def _take(self, step: int) -> None:
         unit, training, roles = self.spec.unit, self.spec.setup.training, self.roles
-        clock = Clock()
+        clock = Clock(self.watch)
         prompts = self.data.batch(unit.first_batch + step, training.prompts_per_step)
         requests = self.requests(step, prompts)
         if unit.is_supervised:
@@ -78,7 +82,24 @@ class TrainingStep:
         _check_finite(learned)
         clock.lap(LEARN)
         self.log(step, requests, digest, judged, rewards, texts, learned)
-        self.run.append_timing({"step": step, "phase": TRAIN, **clock.laps, **self.place})
+        self.run.append_timing({"step": step, "phase": TRAIN, **clock.laps, **self.place, **self.memory(step, clock)})
+
+    def memory(self, step: int, clock: Clock) -> dict[str, dict[str, float]]:
+        """GiB of the GPU at the peak of each phase, beside the budget for it; nothing where none is watched."""
+        if not clock.peaks:
+            return {}
+        job, unit = job_of(self.spec), self.spec.unit
+        sampling: Situation = "decoding"
+        if unit.is_supervised:
+            sampling = "answering"
+        elif behavior_at(unit.method, unit.knobs, step).needs_teacher:
+            sampling = "blending"
+        situations: dict[str, Situation] = {ROLLOUT: sampling, SCORE: "scoring", LEARN: "learning"}
+        budgets = {phase: granted(job, situation) for phase, situation in situations.items() if phase in clock.peaks}
+        return {
+            PEAK_GIB: {phase: gib for phase, gib in clock.peaks.items() if phase in situations},
+            BUDGET_GIB: {phase: round(found.total_gib, 2) for phase, found in budgets.items() if found is not None},
+        }
 
     def requests(self, step: int, prompts: list[tuple[int, TrainingPrompt]]) -> list[Request]:
         """samples_per_prompt requests for each prompt, in prompt order."""
@@ -140,17 +161,26 @@ def _check_finite(learned: dict[str, float]) -> None:
 
 
 class Clock:
-    """Seconds between laps; those of laps with the same name add up."""
+    """Seconds between laps; those of laps with the same name add up. With a `watch`, the peak of memory in each, too.
 
-    def __init__(self) -> None:
+    `peaks` are GiB of the GPU.
+    """
+
+    def __init__(self, watch: PeakWatch | None = None) -> None:
         self.laps: dict[str, float] = {}
+        self.peaks: dict[str, float] = {}
+        self._watch = watch
         self._last = time.monotonic()
 
     def skip(self) -> None:
         """What was done since the last lap is nobody's."""
         self._last = time.monotonic()
+        if self._watch is not None:
+            self._watch.take()
 
     def lap(self, name: str) -> None:
         now = time.monotonic()
         self.laps[name] = round(self.laps.get(name, 0.0) + now - self._last, 4)
         self._last = now
+        if self._watch is not None:
+            self.peaks[name] = round(max(self.peaks.get(name, 0.0), self._watch.take()), 2)

@@ -14,6 +14,7 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerBase
 
 from orchestrator.data.training_set import load_training_set
+from orchestrator.engines.device import watch_gpu
 from orchestrator.experiment.units import checkpoint_steps
 from orchestrator.grading.grader import Grader
 from orchestrator.models.tokenizer import open_tokenizer
@@ -65,17 +66,22 @@ class Trial:
         checkpoints = checkpoint_steps(self.unit, self.setup)
         with Grader(deadline_s=self.spec.runtime.grader_deadline_s) as grader:
             place = self.roles.learner.place()
+            watch = watch_gpu()
             training_step = TrainingStep(
-                self.spec, self.run, self.roles, data, self.tokenizer, grader, self.start, place
+                self.spec, self.run, self.roles, data, self.tokenizer, grader, self.start, place, watch
             )
-            for k in range(self.run.next_step, self.unit.steps):
-                self.run.log.enter(TRAINING)
-                training_step.take(k)
-                if k + 1 in checkpoints:
-                    self.run.new_checkpoint(k + 1, self.save)
-                    self.run.commit(k + 1)
-                    self.run.log.line(f"checkpoint of step {k + 1} of {self.unit.steps}")
-                    yield k + 1
+            try:
+                for k in range(self.run.next_step, self.unit.steps):
+                    self.run.log.enter(TRAINING)
+                    training_step.take(k)
+                    if k + 1 in checkpoints:
+                        self.run.new_checkpoint(k + 1, self.save)
+                        self.run.commit(k + 1)
+                        self.run.log.line(f"checkpoint of step {k + 1} of {self.unit.steps}")
+                        yield k + 1
+            finally:
+                if watch is not None:
+                    watch.close()
 
     def start(self, step: int, **roles: Rollout | Teacher | Learner) -> None:
         """Bring up those of `roles` that are not up yet for step `step`, which is not charged for it."""
