@@ -19,7 +19,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from orchestrator.engines.sglang import private
+from orchestrator.engines.sglang import private, toolchain
+from tests.engines.installed import skip_without
 from tests.sweeps import ROOT, environment
 
 OURS = {"orchestrator", "analysis", "tests"}
@@ -138,19 +139,91 @@ def test_a_torch_for_cpus_leaves_out_what_only_cuda_needs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "installed", "offered", "platform", "kind"),
+    ("wanted", "installed", "driver", "platform", "kind"),
     [
-        ("auto", None, True, "linux", "cpu"),
-        ("auto", None, False, "linux", "cuda"),
-        ("auto", "2.13.0+cpu", False, "linux", "cpu"),
-        ("auto", "2.13.0", True, "linux", "cuda"),
-        ("cpu", "2.13.0", False, "linux", "cpu"),
-        ("cuda", "2.13.0+cpu", True, "linux", "cuda"),
-        ("cpu", None, True, "darwin", "cuda"),
+        ("auto", None, "580.65.06", "linux", "cuda"),
+        ("auto", None, None, "linux", "cpu"),
+        ("auto", "2.13.0+cpu", "580.65.06", "linux", "cpu"),
+        ("auto", "2.13.0", None, "linux", "cuda"),
+        ("cpu", "2.13.0", "580.65.06", "linux", "cpu"),
+        ("cuda", "2.13.0+cpu", None, "linux", "cuda"),
+        ("cpu", None, None, "darwin", "cuda"),
     ],
 )
-def test_which_torch(wanted: str, installed: str | None, offered: bool, platform: str, kind: str) -> None:
-    assert install.torch_kind(wanted, installed, lambda: offered, platform) == kind
+def test_which_torch(wanted: str, installed: str | None, driver: str | None, platform: str, kind: str) -> None:
+    assert install.torch_kind(wanted, installed, driver, platform) == kind
+
+
+@pytest.mark.parametrize(
+    ("wanted", "installed", "driver", "words"),
+    [
+        ("auto", "2.13.0+cpu", "580.65.06", ["driver 580.65.06 is here", "2.13.0+cpu is installed", "TORCH=cuda"]),
+        ("auto", "2.13.0", None, ["no NVIDIA driver", "2.13.0 is installed", "TORCH=cpu"]),
+        ("auto", None, None, ["no NVIDIA driver", "TORCH=cuda"]),
+        ("auto", None, "535.183.01", ["535.183.01 is too old", "580"]),
+        ("cuda", None, "535.183.01", ["535.183.01 is too old"]),
+        ("cpu", "2.13.0+cpu", "580.65.06", None),
+        ("cuda", None, None, None),
+        ("auto", None, "580.65.06", None),
+        ("auto", None, "of unknown version", None),
+        ("auto", "2.13.0+cpu", None, None),
+    ],
+)
+def test_a_torch_that_does_not_go_with_the_driver_is_said(
+    wanted: str, installed: str | None, driver: str | None, words: list[str] | None
+) -> None:
+    line = install.remark(wanted, installed, driver, "linux")
+    assert (line is None) is (words is None)
+    assert all(word in (line or "") for word in words or [])
+    assert install.remark(wanted, installed, driver, "darwin") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 UTC 2024\n", "535.183.01"),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build\nGCC 12\n", "580.65.06"),
+        ("another form\n", "of unknown version"),
+    ],
+)  # fmt: skip
+def test_the_driver_that_the_kernel_tells_of(text: str, version: str, tmp_path: Path) -> None:
+    (tmp_path / "version").write_text(text)
+    assert install.nvidia_driver(tmp_path / "version", "not-a-library.so") == version
+
+
+def test_a_driver_of_which_the_kernel_does_not_tell(tmp_path: Path) -> None:
+    assert install.nvidia_driver(tmp_path / "version", "not-a-library.so") is None
+    (tmp_path / "libcuda.so.1").write_text("not a library either")
+    assert install.nvidia_driver(tmp_path / "version", str(tmp_path / "libcuda.so.1")) is None
+    loaded = importlib.util.find_spec("numpy._core._multiarray_umath")  # a library that can be loaded
+    assert loaded is not None
+    assert install.nvidia_driver(tmp_path / "version", str(loaded.origin)) == "of unknown version"
+
+
+def test_a_torch_for_cpus_that_cannot_be_had_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def pip(*arguments: str) -> None:
+        asked.extend(arguments)
+        raise subprocess.CalledProcessError(1, ["pip", *arguments])
+
+    monkeypatch.setattr(install, "installed_version", lambda name: None)
+    monkeypatch.setattr(install, "offers_cpu", lambda version: False)
+    monkeypatch.setattr(install, "pip", pip)
+    with pytest.raises(
+        SystemExit, match=r"torch 2\.13\.0\+cpu for Python 3\.\d+ could not be had: make setup TORCH=cuda"
+    ):
+        install.install_cpu_torch("2.13.0")
+    assert asked[-1] == "https://download.pytorch.org/whl/cpu"
+
+
+def test_nvidias_wheels_get_the_names_that_linkers_look_for(tmp_path: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "libcudart.so.13").write_text("runtime")
+    (tmp_path / "lib" / "libcudart.so").symlink_to("libcudart.so.12")  # was there before an upgrade
+    for _ in range(2):
+        install.complete_toolkit(tmp_path)
+        assert (tmp_path / "lib64" / "libcudart.so").read_text() == "runtime"
 
 
 @pytest.mark.parametrize(
@@ -175,11 +248,43 @@ def test_a_mirror_of_pip_is_also_uvs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_engines_are_pinned_beside_everything_else() -> None:
     others = set(install.read_pins("runtime")) | set(install.read_pins("dev"))
-    pins, kernels = install.read_pins("engines"), install.read_pins("kernels")
+    pins, kernels, compiler = (install.read_pins(part) for part in ("engines", "kernels", "compiler"))
     assert set(pins) & others == {"triton"}, "torch's build for GPUs has one of its own"
     assert not set(kernels) & (others | set(pins))
-    assert all("--hash=sha256:" in pin for pin in (*pins.values(), *kernels.values()))
+    assert not set(compiler) & (others | set(pins) | set(kernels))
+    for pin in (*pins.values(), *kernels.values(), *compiler.values()):
+        assert "--hash=sha256:" in pin
     assert install.pin_version(pins["sglang"]) == private.VERSION
+
+
+def test_nvcc_is_of_the_cuda_that_torch_brings() -> None:
+    runtime = install.pin_version(install.read_pins("runtime")["nvidia-cuda-runtime"])
+    release = runtime.rsplit(".", 1)[0]
+    for pin in install.read_pins("compiler").values():
+        assert install.pin_version(pin).rsplit(".", 1)[0] == release, pin
+    assert runtime.split(".")[0] == str(toolchain.CUDA)
+    assert toolchain.WHEEL in install.read_pins("compiler")
+
+
+# SGLang names these versions and the lock holds others, with the reason.
+OTHER_THAN_NAMED = {
+    "cuda-tile": "the index has only a script of 1.6.0rc5, which fetches a wheel from elsewhere",
+}
+
+
+@pytest.mark.engines
+def test_what_sglang_names_is_pinned() -> None:
+    skip_without("sglang")
+    pins = {}
+    for part in ("runtime", "dev", "engines", "kernels"):
+        pins |= {name: install.pin_version(pin) for name, pin in install.read_pins(part).items()}
+    differs = set()
+    for requirement in map(Requirement, importlib.metadata.requires("sglang") or []):
+        name = canonicalize_name(requirement.name)
+        wanted = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        if wanted and name in pins and not requirement.specifier.contains(pins[name], prereleases=True):
+            differs.add(name)
+    assert differs == OTHER_THAN_NAMED.keys()
 
 
 @pytest.mark.parametrize(
@@ -228,9 +333,11 @@ def test_an_upgrade_is_to_one_version(text: str) -> None:
 def check_lock(monkeypatch: pytest.MonkeyPatch, error: str | None) -> None:
     """`resolve.py check` where uv keeps the pins it is shown, or fails with `error`."""
 
-    def uv(*_: str) -> None:
+    def uv(_: str, asked: str, *how: str) -> None:
         if error is not None:
             raise resolve.UvError(error)
+        if "--no-deps" in how:
+            shutil.copy(asked, how[-1])
 
     monkeypatch.setattr(resolve, "uv", uv)
     monkeypatch.setattr(sys, "argv", ["resolve.py", "check"])
@@ -253,6 +360,51 @@ def test_a_lock_that_differs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
     # This uv adds nothing and drops nothing, so that runtime.txt comes out with the pins of dev.txt too.
     with pytest.raises(SystemExit, match=r"run make lock\n(.*\n)*runtime\.txt: \+ ruff=="):
         check_lock(monkeypatch, None)
+
+
+def test_a_hash_of_another_version_is_refused() -> None:
+    pins = install.read_pins("compiler")
+    assert resolve.unknown_hashes("compiler", pins) == []
+    more = {name: pin + f" \\\n    --hash=sha256:{'0' * 64}\n" for name, pin in pins.items()}
+    assert resolve.unknown_hashes("compiler", more) == [], "the index may have got more files"
+    others = pins | {"nvidia-nvvm": f"nvidia-nvvm==13.1.80 \\\n    --hash=sha256:{'0' * 64}\n"}
+    lines = resolve.unknown_hashes("compiler", others)
+    assert [line.split(" has hashes")[0] for line in lines] == [
+        f"compiler.txt: nvidia-nvvm=={install.pin_version(pins['nvidia-nvvm'])} ; sys_platform == 'linux'"
+    ]
+
+
+# --- make ---
+
+
+def make_environment(folder: Path, *arguments: str, **pythons: str) -> subprocess.CompletedProcess[str]:
+    """`make .venv/bin/python` in a folder of its own, with programs of these names and scripts first on PATH."""
+    shutil.copy(ROOT / "Makefile", folder)
+    programs = folder / "programs"
+    programs.mkdir()
+    for name, script in pythons.items():
+        (programs / name.replace("_", ".")).write_text(f"#!/bin/sh\n{script}\n")
+        (programs / name.replace("_", ".")).chmod(0o755)
+    environ = {"PATH": f"{programs}:/usr/bin:/bin"}
+    command = ["make", ".venv/bin/python", *arguments]
+    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
+
+
+def test_make_takes_the_newest_python_that_runs(tmp_path: Path) -> None:
+    makes = 'if [ "$1" = -m ]; then mkdir -p .venv/bin && echo {} >.venv/bin/python; fi'
+    pyenv = "echo 'pyenv: python3.13: command not found' >&2; exit 127"
+    done = make_environment(
+        tmp_path, python3_13=pyenv, python3_12=makes.format("3.12"), python3_11=makes.format("3.11")
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / ".venv" / "bin" / "python").read_text() == "3.12\n"
+
+
+def test_make_says_which_pythons_it_looked_for(tmp_path: Path) -> None:
+    done = make_environment(tmp_path, "PYTHON=python3.10", python3_10="exit 1")
+    assert done.returncode == 2
+    assert "none of python3.10 runs here with its venv: install Python 3.11, 3.12 or 3.13" in done.stderr
+    assert not (tmp_path / ".venv").exists()
 
 
 # --- the wheel ---

@@ -41,7 +41,7 @@ SIZES = {
     "cuda": (3.0, 5.7),
     "dev": (0.2, 0.6),
     "engines": (0.5, 1.6),
-    "kernels": (0.7, 2.0),
+    "kernels": (0.6, 1.8),
     "compiler": (0.1, 0.3),
 }
 PARTS = {"dev": "tests and lint", "engines": "SGLang and verl", "compiler": "nvcc and headers"}

@@ -12,6 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from orchestrator.commands.doctor_gpu import SHOWN
+from orchestrator.engines.device import has_driver
 from orchestrator.engines.interface import Owner
 from orchestrator.errors import UserError, refuse
 from orchestrator.experiment.methods import behavior_at, needs_teacher
@@ -22,7 +23,7 @@ from orchestrator.planning.measured import measure
 from orchestrator.planning.steps import teacher_online_steps
 from orchestrator.policy.spec import Behavior
 from orchestrator.selection.study import Study
-from orchestrator.selftest.bench import Bench, has_driver
+from orchestrator.selftest.bench import Bench
 from orchestrator.selftest.measuring import Measuring
 from orchestrator.selftest.runner import Check, Outcome, run_checks
 from orchestrator.sweep.preflight import check_runs_folder

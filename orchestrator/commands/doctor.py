@@ -18,9 +18,9 @@ from orchestrator.config import Experiment, Model, RoleName, Setup
 from orchestrator.cores import cores_here
 from orchestrator.data.benchmarks import load_benchmark
 from orchestrator.engines.budget import Situation, budget
-from orchestrator.engines.catalog import ENGINES, require_all
+from orchestrator.engines.catalog import ENGINES, missing_tools, require_all
+from orchestrator.engines.device import has_driver
 from orchestrator.engines.memory import GIB, Gpus, needs_gpu
-from orchestrator.engines.sglang import toolchain
 from orchestrator.grading.grader import Grader
 from orchestrator.models import checkpoints, making
 from orchestrator.planning.numbers import counted
@@ -56,10 +56,11 @@ def examine(study: Study | None, as_json: bool) -> int:
     if study:
         experiment, runs = study.experiment, study.runs
         checks.append(("placement", lambda: _placement(experiment)))
+        asks_for_gpu = any(p.gpus for p in [experiment.runtime.placement, *experiment.placements.values()])
         for name, setup in experiment.setups.items():
             checks.append((f"{name} engine", partial(_engine, name, setup)))
-            if ENGINES[setup.engine.sampler].compiles and _has_gpu():
-                checks.append((f"{name} compilers", partial(_compilers, name)))
+            if ENGINES[setup.engine.sampler].tools and has_driver() and asks_for_gpu:
+                checks.append((f"{name} compilers", partial(_compilers, name, setup.engine.sampler)))
             if needs_gpu(setup):
                 checks.append((f"{name} GPU memory", partial(_gpu_memory, name, setup, experiment)))
             checks += _setup_checks(name, setup, experiment, runs)
@@ -171,20 +172,12 @@ def _engine(name: str, setup: Setup) -> Finding:
     return Finding(f"{name} engine", "ok", f"{setup.engine.sampler} samples, {setup.engine.trainer} trains")
 
 
-def _has_gpu() -> bool:
-    """Whether a GPU or a driver for one is here; torch's build for CPUs sees none."""
-    import torch
-
-    return torch.cuda.is_available() or toolchain.DRIVER.exists()
-
-
-def _compilers(name: str) -> Finding:
+def _compilers(name: str, sampler: str) -> Finding:
     """An engine that compiles kernels at first use would stop there, minutes after its start."""
-    lacking = toolchain.missing(os.environ)
+    lacking = missing_tools(sampler)
     if lacking:
-        return Finding(f"{name} compilers", "fail", "\n".join(["an engine on a GPU would lack", *lacking]))
-    home, kernels = toolchain.toolkit(os.environ), toolchain.kernel_cache(os.environ)
-    return Finding(f"{name} compilers", "ok", f"nvcc of {home}; compiled kernels are kept in {kernels}")
+        return Finding(f"{name} compilers", "fail", "\n".join([f"{sampler} lacks on this GPU's machine", *lacking]))
+    return Finding(f"{name} compilers", "ok", f"all that {sampler} compiles kernels with")
 
 
 def _gpu_memory(name: str, setup: Setup, experiment: Experiment) -> Finding:

@@ -12,11 +12,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from orchestrator.commands.doctor import SIGNS
+from orchestrator.engines.device import has_driver
 from orchestrator.errors import UserError
 from orchestrator.experiment.shipped import EXPERIMENTS
 from orchestrator.records.files import pretty, write_atomically
 from orchestrator.selection.study import Study
-from orchestrator.selftest.bench import Bench, bench_of, has_driver
+from orchestrator.selftest.bench import Bench, bench_of
 from orchestrator.selftest.catalog import CHECKS
 from orchestrator.selftest.runner import Outcome, run_checks
 from orchestrator.sweep.preflight import check_runs_folder

@@ -39,6 +39,7 @@ CONTEXT_GIB = 0.5  # a CUDA context with cuBLAS workspaces, each process (assump
 MARGIN_SHARE = 0.03  # of the card: pieces that allocators cannot use (assumption)
 
 # --- SGLang ---
+ATTENTION_GIB = 0.5  # workspace of flashinfer's and TensorRT-LLM's kernels; FlashAttention 3 takes next to none
 REQUESTS = 256  # that run at once: what CUDA graphs are captured for; more rows hide no more launches
 PREFILLED = 8192  # tokens of prompts in one pass of one model
 PREFILLED_BY_TWO = 4096  # the same where student and teacher read them: the teacher's pass is the larger one
@@ -61,6 +62,7 @@ SPARE_SLOTS = 0.1  # of a row's length: slots of rejected drafts, until the cach
 
 # --- passes of scoring and learning ---
 MOST_TOKENS = 16384  # of a micro-batch: more gain nothing
+LOSS_CHUNKS_GIB = 1.9  # gathered rows of the head, and logits of the tokens whose mass is measured: counted
 SCORED_AT_ONCE = 2**28  # logits of the teacher that are read at once
 SCORED_BYTES = 20  # of each of them: counted
 
@@ -146,6 +148,7 @@ def _pool(
     requests = min(most, runtime.rollout_batch or most)
     parts = _others(setup, card_gib, situation, on)
     parts["weights"] = sum(model.weight_bytes for model in samples) / GIB / on.count
+    parts["attention"] = ATTENTION_GIB
     parts["requests"] = 4 * (requests + 1) * (context + RESERVED_SLOTS) / GIB  # table of slots
     if blending:
         parts["prefill"] = max(prefill_gib(model, PREFILLED_BY_TWO) for model in samples)
@@ -263,11 +266,15 @@ def _passes(setup: Setup, runtime: Runtime, card_gib: float, situation: Situatio
 
 
 def learned_token_bytes(setup: Setup) -> int:
-    """Bytes that a token of a micro-batch keeps while the student learns with checkpointed layers: see the test."""
-    shape, value = setup.student.shape, BYTES[setup.engine.dtype]
-    kept = 4 * shape.layers * shape.hidden  # the inputs of the layers: the residual stream is in float32
-    layer = value * (6 * shape.ffn + 8 * shape.heads * shape.head_dim) + 4 * 8 * shape.hidden
-    return kept + layer
+    """Bytes that a token of a micro-batch takes while the student learns with checkpointed layers.
+
+    Each layer's input is kept: the residual stream, in float32. One layer at a time is computed again, with its
+    gradients; the factors of its widths were counted, and are rounded up.
+    """
+    shape = setup.student.shape
+    projected = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
+    kept = 4 * shape.layers * shape.hidden
+    return kept + 24 * projected + 48 * shape.hidden + 36 * shape.ffn
 
 
 def scored_token_bytes(setup: Setup) -> int:
@@ -277,9 +284,9 @@ def scored_token_bytes(setup: Setup) -> int:
 
 
 def loss_gib(setup: Setup) -> float:
-    """The head's gradient in float32, its copies, and one chunk of the loss."""
+    """The loss on hidden states: three more matrices of the head's size in float32, one as it computes, and chunks."""
     head = setup.vocabulary.size * setup.student.shape.hidden
-    return (head * (4 + 4 + 2) + 2**24 * 16) / GIB
+    return (3 * 4 + 2) * head / GIB + LOSS_CHUNKS_GIB
 
 
 # --- beside the role ---

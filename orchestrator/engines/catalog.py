@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -30,9 +31,8 @@ class EngineInfo:
     `packages` are those that it imports and that the default install lacks; without them it is planned with alone. The
     roles that `spread` can use several GPUs at once: a sampler shares out each layer by heads, scorer and trainer shard
     parameters; the others use one device. A sampler that is `pooled` keeps one KV cache of a fixed number of tokens, in
-    processes of its own; the others make caches for each batch.
-    One that `compiles` builds kernels for GPUs when it first needs them, with
-    what `engines.sglang.toolchain` looks for.
+    processes of its own; the others make caches for each batch. `tools` is a module for an engine that compiles kernels
+    when it first needs them: its function `missing(environ)` says what that lacks on a machine with a GPU.
     """
 
     roles: frozenset[Role]
@@ -42,7 +42,7 @@ class EngineInfo:
     packages: tuple[str, ...] = ()
     pooled: bool = False
     spread: frozenset[Role] = frozenset()
-    compiles: bool = False
+    tools: str = ""
 
 
 ENGINES: Mapping[str, EngineInfo] = MappingProxyType(
@@ -61,7 +61,7 @@ ENGINES: Mapping[str, EngineInfo] = MappingProxyType(
             packages=("sglang",),
             pooled=True,
             spread=frozenset({"sampler"}),
-            compiles=True,
+            tools="orchestrator.engines.sglang.toolchain",
         ),
         "verl": EngineInfo(
             roles=frozenset({"scorer", "trainer"}),
@@ -113,3 +113,10 @@ def require(key: str, name: str) -> None:
     if missing:
         others = " or ".join(engine for engine, other in ENGINES.items() if not other.packages)
         raise refuse(key, name, f"`make setup-engines` first ({', '.join(missing)} is not installed here), or {others}")
+
+
+def missing_tools(name: str) -> list[str]:
+    """What an engine that compiles kernels would lack on this machine if it had a GPU: a line each, with what to do."""
+    if not ENGINES[name].tools:
+        return []
+    return importlib.import_module(ENGINES[name].tools).missing(os.environ)

@@ -17,9 +17,16 @@ from orchestrator.engines.interface import Job
 from orchestrator.engines.memory import GIB
 from orchestrator.errors import GpuFull
 
+DRIVER = Path("/proc/driver/nvidia/version")  # there while NVIDIA's kernel module is loaded
+WSL = Path("/dev/dxg")  # NVIDIA's driver under Windows
 FREED_S = 60.0  # a driver takes back tens of GiB of an ended process within seconds
 LOOK_S = 0.2
 ANSWERS_S = 20.0  # nvidia-smi on a node whose driver is busy
+
+
+def has_driver() -> bool:
+    """Whether this machine has a driver for NVIDIA GPUs; torch's build for CPUs sees none."""
+    return DRIVER.exists() or WSL.exists()
 
 
 def hide_gpus() -> None:

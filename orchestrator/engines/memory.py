@@ -93,15 +93,11 @@ def cpu_cache_tokens(setup: Setup, context: int, owner: Literal["student", "teac
 
 
 def learner_parts(setup: Setup) -> dict[str, float]:
-    """GiB of the student in training: its state, which rests in the host's memory, its gradient, and the copy that
-    computes, where the forward pass is in another dtype than the master weights.
-    """
-    student = decoder(setup.student, setup)
-    copy_bytes = 0 if setup.engine.dtype == "float32" else student.value_bytes
+    """GiB of the student in training: its state, which rests in the host's memory, and its gradient, all in float32."""
+    parameters_of_student = decoder(setup.student, setup).parameters
     return {
-        "learner": student.parameters * STATE_BYTES / GIB,
-        "gradient": student.parameters * GRADIENT_BYTES / GIB,
-        "copy": student.parameters * copy_bytes / GIB,
+        "learner": parameters_of_student * STATE_BYTES / GIB,
+        "gradient": parameters_of_student * GRADIENT_BYTES / GIB,
     }
 
 

@@ -197,7 +197,7 @@ def _memory_table(memories: dict[str, Memory], gpu_gib: float, apart: bool) -> T
     rows = {
         "student weights W_S": "student_weights",
         "teacher weights W_Q": "teacher_weights",
-        "learner: float32 master, moments, gradient; copy": "learner_state",
+        "learner: float32 master, moments, gradient": "learner_state",
         "workspace": "workspace",
         "KV_S of a sequence of full length": "kv_student",
         "KV_Q of a sequence of full length": "kv_teacher",

@@ -10,7 +10,6 @@ from orchestrator.config import Dtype, Model, Placement, Runtime, Setup, Shape, 
 from orchestrator.engines import memory
 from orchestrator.engines.interface import Job, ModelFolder, Owner
 from orchestrator.engines.memory import Gpus
-from orchestrator.engines.sglang import toolchain
 from orchestrator.experiment.methods import needs_teacher
 from orchestrator.models.checkpoints import lies_here
 from orchestrator.selection.study import Study
@@ -52,11 +51,6 @@ class Bench:
 
     def model(self, owner: Owner) -> Model:
         return self.setup.student if owner == "student" else self.setup.teacher
-
-
-def has_driver() -> bool:
-    """Whether this machine has an NVIDIA driver, and so probably a GPU; `/dev/dxg` is that of Windows' Linux."""
-    return toolchain.DRIVER.exists() or Path("/dev/dxg").exists()
 
 
 def bench_of(study: Study, folder: Path, gpu: bool, small: bool) -> Bench:

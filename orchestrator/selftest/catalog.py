@@ -15,7 +15,7 @@ CHECKS = (
     ),
     Check(
         "compilers",
-        f"{_ROOM}.node:compilers",
+        f"{_ROOM}.compilers:compilers",
         30,
         "`make setup-engines`, which installs nvcc, and g++ with Python's headers",
     ),

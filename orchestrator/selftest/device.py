@@ -1,4 +1,4 @@
-"""Checks of what a device does: torch's packed attention, memory to the host and back, and two GPUs that add up.
+"""Checks of what a device does: attention of packed sequences, memory to the host and back, and two GPUs that add up.
 
 On CPUs, for small benches, the same code runs without the kernels and the page-locked memory that only GPUs have.
 """
@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Callable
+from itertools import accumulate
 from pathlib import Path
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from orchestrator.engines.memory import GIB, parameters
+from orchestrator.engines.torch.attention import has_packed_kernel, packed_attention
 from orchestrator.engines.torch.causal import best_device
 from orchestrator.engines.torch.offload import Offload
 from orchestrator.selftest.addition import MEASURED, add_up
@@ -25,30 +27,27 @@ from orchestrator.selftest.runner import Found
 
 PACKED = (5, 1, 64, 130)  # lengths of the sequences that attention is compared on
 HEADS, GROUPS, WIDTH = 8, 4, 128
-BFLOAT16_TOLERANCE = 0.03  # numbers of 8 bits, rounded a few times on the way
+ALLOWED = {torch.bfloat16: 0.03, torch.float32: 1e-4}  # numbers of 8 and 24 bits, rounded a few times on the way
 PIECE = 2**26  # numbers of one tensor that is moved
 SPARE = 1.25  # of the host's memory: page-locked pieces are rounded up
 SLOWEST_GB_S = {"offload": 10.0, "collective": 5.0}  # half of what PCIe 4 gives; less is a wrong slot or node
 
 
 def attention(bench: Bench) -> Found:
-    """torch's packed attention against attention in float32 under a mask, with gradients. Never run on a GPU."""
-    if not torch.cuda.is_available():
-        return Found("skipped", "torch has packed attention for GPUs alone")
-    from torch.nn.attention.varlen import varlen_attn
-
-    ends = torch.tensor([0, *PACKED], device="cuda").cumsum(0).int()
+    """Attention of packed sequences against attention in float32 under a mask, with gradients. Never run on a GPU."""
+    device = best_device()
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    if device.type == "cuda" and not has_packed_kernel(device, dtype):
+        return Found("skipped", "this GPU has no kernel for packed sequences, so they are padded")
+    bounds = torch.tensor([0, *accumulate(PACKED)], dtype=torch.int32, device=device)
 
     def packed(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        longest = max(PACKED)
-        gqa, causal = True, (-1, 0)
-        output = varlen_attn(query, key, value, ends, ends, longest, longest, window_size=causal, enable_gqa=gqa)
-        assert isinstance(output, Tensor)
-        return output
+        query, key, value = (each.transpose(0, 1)[None] for each in (query, key, value))  # heads first
+        return packed_attention(query, key, value, bounds, max(PACKED), None)[0]
 
-    difference = largest_difference(packed, masked_attention, torch.device("cuda"), torch.bfloat16)
-    words = f"at most {difference:.2g} apart from attention under a mask, {BFLOAT16_TOLERANCE} allowed"
-    return Found("ok" if difference <= BFLOAT16_TOLERANCE else "fail", words, numbers={"difference": difference})
+    difference, allowed = largest_difference(packed, masked_attention, device, dtype), ALLOWED[dtype]
+    words = f"packed sequences are at most {difference:.2g} apart from masked ones, {allowed:g} allowed in {dtype}"
+    return Found("ok" if difference <= allowed else "fail", words, numbers={"difference": difference})
 
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]  # queries (N, heads, D), keys and values (N, groups, D)

@@ -8,40 +8,22 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
 from orchestrator.engines.catalog import ENGINES, require
-from orchestrator.engines.memory import GIB
+from orchestrator.engines.device import DRIVER, Holder, card_gib, free_gib, has_driver, holders
 from orchestrator.engines.sglang import toolchain
-from orchestrator.selftest.bench import Bench, has_driver
+from orchestrator.selftest.bench import Bench
 from orchestrator.selftest.runner import Found
-from orchestrator.selftest.usage import gpu_used_gib
 
 OLDEST_DRIVER = {13: 580, 12: 525}  # of each CUDA major version, as NVIDIA's table of minor compatibility has it
 CONTEXT_GIB = 1.0  # of a process that has opened the GPU and holds nothing there, generously
 HELD_SHARE = 0.02  # of the card, beyond which others hold too much of it
-ASKS_WITHIN_S = 20.0
 HOPPER = (9, 0)  # the architecture that a kernel is built for without a GPU
-
-
-@dataclass(frozen=True)
-class Holder:
-    """A process that holds memory of a GPU; None where the driver does not say how much."""
-
-    pid: int
-    name: str
-    gib: float | None
-
-    @property
-    def held(self) -> str:
-        return "GiB not known" if self.gib is None else f"{self.gib:.1f} GiB"
 
 
 def driver(bench: Bench) -> Found:
@@ -70,7 +52,7 @@ def driver(bench: Bench) -> Found:
 def driver_version() -> str | None:
     """The version of the kernel's NVIDIA module, for example `580.65.06`."""
     with suppress(OSError):
-        found = re.search(r"\b\d{3,}\.\d+(\.\d+)?\b", toolchain.DRIVER.read_text(encoding="utf-8", errors="replace"))
+        found = re.search(r"\b\d{3,}\.\d+(\.\d+)?\b", DRIVER.read_text(encoding="utf-8", errors="replace"))
         return found and found[0]
     return None
 
@@ -84,28 +66,10 @@ def driver_cuda() -> str | None:
     return None
 
 
-def compilers(bench: Bench) -> Found:
-    """What an engine compiles its kernels with when they are first used is here."""
-    name = bench.setup.engine.sampler
-    if not ENGINES[name].compiles:
-        return Found("skipped", f"{name} samples, which compiles nothing")
-    lines = toolchain.missing(os.environ)
-    if not lines:
-        return Found("ok", f"nvcc of {toolchain.toolkit(os.environ)}, compilers and headers")
-    lacking, remedies = [], []
-    for line in lines:
-        what, _, remedy = line.rpartition(": ")
-        lacking.append(what)
-        remedies.append(remedy)
-    if not has_driver():
-        return Found("skipped", f"nothing is compiled without a GPU; missing: {'; '.join(lacking)}")
-    return Found("fail", f"missing: {'; '.join(lacking)}", "; ".join(remedies))
-
-
 def kernel(bench: Bench) -> Found:
     """One kernel of SGLang's, built anew, and run where there is a GPU."""
     name, gpu = bench.setup.engine.sampler, torch.cuda.is_available()
-    if not ENGINES[name].compiles:
+    if not ENGINES[name].tools:
         return Found("skipped", f"{name} samples, which compiles nothing")
     if not gpu and toolchain.missing(os.environ):
         return Found("skipped", "no compilers here, and no GPU that would need them")
@@ -126,46 +90,21 @@ def kernel(bench: Bench) -> Found:
 
 def memory(bench: Bench) -> Found:
     """What the card really has, how much of it is free, and which other processes hold the rest."""
-    if not torch.cuda.is_available():
+    card = card_gib()
+    if card is None:
         return Found("skipped", "no GPU here")
-    total = torch.cuda.mem_get_info()[1] / GIB
-    uuid = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
-    listed = _asked("compute-apps=gpu_uuid,pid,process_name,used_memory")
-    return held_by_others(total, gpu_used_gib(), holders(listed, uuid))
+    return held_by_others(card, free_gib(), [holder for holder in holders() if holder.pid != os.getpid()])
 
 
-def held_by_others(total: float, used: float, them: Iterable[Holder]) -> Found:
-    """The finding about a card of `total` GiB of which `used` are, this process's context among them."""
-    others = [holder for holder in them if holder.pid != os.getpid()]
-    numbers = {"total_gib": total, "free_gib": total - used}
-    words = f"{total:.1f} GiB, {total - used:.1f} of it free"
+def held_by_others(card: float, free: float, others: Sequence[Holder]) -> Found:
+    """The finding about a card of which so many GiB are free: others, and this process's context, have the rest."""
+    numbers = {"total_gib": card, "free_gib": free}
+    words = f"{card:.1f} GiB, {free:.1f} of it free"
     if others:
-        words += "; others there: " + ", ".join(f"{each.name} (process {each.pid}, {each.held})" for each in others)
-    if used <= CONTEXT_GIB + HELD_SHARE * total:
+        words += f"; others there: {', '.join(map(str, others))}"
+    if card - free <= CONTEXT_GIB + HELD_SHARE * card:
         return Found("ok", words, numbers=numbers)
     if not others:
         return Found("fail", f"{words}; nvidia-smi names nobody", "another GPU, or who holds this one", numbers)
     end = f"end them (kill {' '.join(str(each.pid) for each in others)}), or take another GPU"
     return Found("fail", words, end, numbers)
-
-
-def holders(listed: str, uuid: str) -> list[Holder]:
-    """The processes of one GPU in what nvidia-smi lists of all: lines of UUID, id, name and MiB.
-
-    A name may have commas of its own, and MiB may be a remark in brackets.
-    """
-    found = []
-    for line in listed.splitlines():
-        words = line.split(", ")
-        if len(words) >= 4 and words[0].removeprefix("GPU-") == uuid.removeprefix("GPU-"):
-            name, mib = ", ".join(words[2:-1]), words[-1].strip()
-            found.append(Holder(int(words[1]), Path(name).name, float(mib) / 1024 if mib.isdigit() else None))
-    return found
-
-
-def _asked(query: str) -> str:
-    """What nvidia-smi answers; nothing where it is not there or fails."""
-    command = ["nvidia-smi", f"--query-{query}", "--format=csv,noheader,nounits"]
-    with suppress(OSError, subprocess.SubprocessError):
-        return subprocess.run(command, capture_output=True, text=True, timeout=ASKS_WITHIN_S, check=True).stdout
-    return ""

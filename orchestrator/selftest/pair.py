@@ -5,24 +5,25 @@ from __future__ import annotations
 import shutil
 import statistics
 import time
+from dataclasses import replace
 
 import torch
 
 from orchestrator.engines import memory
 from orchestrator.engines.catalog import open_engine, require
+from orchestrator.engines.device import granted, pass_tokens
 from orchestrator.engines.memory import GIB
 from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.policy.spec import Objective
 from orchestrator.rollouts import Request, Rollouts, TeacherScores
 from orchestrator.selftest.bench import Bench
 from orchestrator.selftest.canary import LEARNER, write_canary
-from orchestrator.selftest.granted import granted, measured_beside
 from orchestrator.selftest.runner import Found
-from orchestrator.selftest.usage import Watch, gauge_here
+from orchestrator.selftest.usage import Watch, gauge_here, measured_beside
 from orchestrator.workers.canary import canary_ids
 from orchestrator.workers.generation import support_size
 
-OTHERS = ("sampler", "teacher")  # parts of the budget of learning
+STAYING = ("student", "teacher")  # parts of the budget that sampler and scorer keep while the student learns
 UPDATES = 3  # the first sets up what later ones find
 
 
@@ -54,17 +55,17 @@ def models(bench: Bench) -> Found:
 
 def learner(bench: Bench) -> Found:
     """Updates on one micro-batch of full length, beside what other roles hold of the GPU meanwhile."""
-    setup, runtime = bench.setup, bench.runtime
+    setup = bench.setup
     require("engine.trainer", setup.engine.trainer)
     engine, gauge = open_engine(setup.engine.trainer, bench.job()), gauge_here()
-    budget, held = granted(bench, "learning"), None
+    declared = replace(bench.job(), setup=bench.declared)  # with the whole teacher
+    budget, held = granted(declared, "learning"), None
     if budget is not None:
-        # Sampling student and scoring teacher stay where they are while the student learns.
-        others = sum(budget.parts.get(name, 0.0) for name in OTHERS)
+        others = sum(budget.parts.get(name, 0.0) for name in STAYING)
         held = torch.empty(int(others * GIB), dtype=torch.uint8, device="cuda")
     trainer = engine.trainer()
     write_canary(bench, LEARNER, trainer.log_probs(canary_ids(setup)))
-    rollouts, scores = full_length(bench, runtime.micro_batch_tokens or (budget.tokens if budget else 0))
+    rollouts, scores = full_length(bench, pass_tokens(declared, "learning"))
     tokens = sum(len(request.prompt_ids) for request in rollouts.requests) + int(rollouts.lengths_B.sum())
     taken, row = [], {}
     with Watch(gauge) as watch:

@@ -8,15 +8,15 @@ import torch
 
 from orchestrator.engines.budget import Situation
 from orchestrator.engines.catalog import ENGINES, open_engine, require, sampler_of
+from orchestrator.engines.device import granted
 from orchestrator.engines.interface import Limits, Sampler, WeightsRef
 from orchestrator.policy.spec import Behavior, Student, TrustRegion
 from orchestrator.rollouts import concatenate
 from orchestrator.selftest.bench import Bench
 from orchestrator.selftest.canary import SAMPLER, write_canary
-from orchestrator.selftest.granted import granted, measured_beside
 from orchestrator.selftest.pair import requests
 from orchestrator.selftest.runner import Found
-from orchestrator.selftest.usage import Gauge, Watch, came_back, gauge_here, seconds_until
+from orchestrator.selftest.usage import Gauge, Watch, came_back, gauge_here, measured_beside, seconds_until
 from orchestrator.workers.canary import canary_ids
 from orchestrator.workers.generation import support_size
 
@@ -115,4 +115,4 @@ def _closed(
         words += f"; {gauge() - before:.1f} GiB have not come back {BACK_WITHIN_S:.0f} s after its end"
         return Found("fail", words, "the processes that are left (nvidia-smi), and then this check again", numbers)
     words += f"; all memory back {back:.1f} s after its end"
-    return measured_beside(words, numbers | {"all_back_s": back}, watch, granted(bench, situation))
+    return measured_beside(words, numbers | {"all_back_s": back}, watch, granted(bench.job(), situation))

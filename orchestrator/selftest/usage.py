@@ -12,19 +12,25 @@ from types import TracebackType
 
 import torch
 
+from orchestrator.engines.budget import Budget
+from orchestrator.engines.device import card_gib, free_gib
 from orchestrator.engines.memory import GIB
 from orchestrator.records.processes import Process, descendants, processes
+from orchestrator.selftest.runner import Found
 
 Gauge = Callable[[], float]  # GiB that are used now
 Reading = tuple[float, float]  # (seconds of the monotonic clock, GiB)
+
+ROUNDING_GIB = 0.1  # more than granted that is no finding
 
 LOOK_S = {"cuda": 0.02, "cpu": 0.2}
 
 
 def gauge_here() -> Gauge:
-    """Of the GPU that this process works on. On CPUs of its descendants, each of which is counted until it ends."""
-    if torch.cuda.is_available():
-        return gpu_used_gib
+    """Of the GPU that this process works on, whoever uses it; on CPUs of its descendants, each until it ends."""
+    card = card_gib()
+    if card is not None:
+        return lambda: card - free_gib()
     family: set[Process] = set()
 
     def used_gib() -> float:
@@ -33,12 +39,6 @@ def gauge_here() -> Gauge:
         return sum(_resident_bytes(each.pid) for each in family & set(alive.values())) / GIB
 
     return used_gib
-
-
-def gpu_used_gib() -> float:
-    """GiB of the GPU that anybody uses, this process's own context among them. Never run on a GPU."""
-    free, total = torch.cuda.mem_get_info()
-    return (total - free) / GIB
 
 
 class Watch:
@@ -100,6 +100,16 @@ def seconds_until(gauge: Gauge, at_most_gib: float, limit_s: float) -> float | N
             return None
         time.sleep(0.02)
     return time.monotonic() - began
+
+
+def measured_beside(words: str, numbers: dict[str, float], watch: Watch, granted: Budget | None) -> Found:
+    """What a check found, with the most memory that was used meanwhile; a warning where that is more than granted."""
+    if granted is None:
+        return Found("ok", words, numbers=numbers)
+    peak, total = watch.peak_gib, granted.total_gib
+    numbers = numbers | {"peak_gib": peak, "granted_gib": total}
+    words += f"; {peak:.1f} GiB used at most, {total:.1f} granted"
+    return Found("warn" if peak > total + ROUNDING_GIB else "ok", words, numbers=numbers)
 
 
 def _resident_bytes(pid: int) -> int:

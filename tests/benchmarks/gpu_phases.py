@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import torch
 
 from orchestrator.engines import memory
-from orchestrator.engines.budget import Situation, budget
+from orchestrator.engines.budget import Situation
+from orchestrator.engines.device import card_gib, granted
 from orchestrator.engines.interface import Job
 from orchestrator.planning.rates import GPUS, Gpu
 from tests.benchmarks.decoding import synchronize
@@ -38,9 +40,9 @@ class Phases:
         of_phase = {f"{name}_s": time.perf_counter() - self._started}
         if torch.cuda.is_available():
             of_phase[f"{name}_torch_gib"] = torch.cuda.max_memory_allocated() / memory.GIB
-            if self._opened is not None and situation is not None:
-                card_gib = torch.cuda.get_device_properties(0).total_memory / memory.GIB
-                of_phase[f"{name}_granted_gib"] = granted_gib(self._opened, situation, card_gib)
+        grant = None if self._opened is None or situation is None else granted(self._opened, situation)
+        if grant is not None:
+            of_phase[f"{name}_granted_gib"] = grant.total_gib
         if self._use.peak_gib is not None:
             of_phase[f"{name}_device_gib"] = self._use.peak_gib
         self._begin()
@@ -51,11 +53,6 @@ class Phases:
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()
         self._started = time.perf_counter()
-
-
-def granted_gib(opened: Job, situation: Situation, card_gib: float) -> float:
-    """GiB of a card that a job may take in a situation, what others keep there included."""
-    return budget(opened.setup, opened.runtime, card_gib, situation, opened.on).total_gib
 
 
 def share_of_bound(speed: float, opened: Job, rows: int, context: float) -> dict[str, float]:
@@ -75,13 +72,11 @@ def share_of_arithmetic(flops: float) -> dict[str, float]:
 
 def this_gpu() -> Gpu | None:
     """The row of `planning.rates` for the GPU that is here; None where it has none."""
-    if not torch.cuda.is_available():
-        return None
-    total_gib = torch.cuda.get_device_properties(0).total_memory / memory.GIB
-    return gpu_named(torch.cuda.get_device_name(), total_gib)
+    gib = card_gib()
+    return None if gib is None else gpu_named(torch.cuda.get_device_name(), gib)
 
 
 def gpu_named(name: str, gib: float) -> Gpu | None:
     """The row whose kind is in the card's name, `NVIDIA H100 80GB HBM3`, the nearest in memory; None for others."""
-    kinds = [gpu for gpu in GPUS.values() if gpu.name.partition("-")[0] in name]
+    kinds = [gpu for gpu in GPUS.values() if gpu.name.partition("-")[0] in re.split(r"[ -]", name)]
     return min(kinds, key=lambda gpu: abs(gpu.gib - gib), default=None)

@@ -28,16 +28,8 @@ from tests.benchmarks.gpu_scale import SMALL, SMALL_VOCABULARY, Scale
 
 
 def prices(size: Scale) -> Numbers:
-    """What blending costs beside vanilla with scoring and beside lockstep, without compilation."""
+    """What blending costs beside vanilla with scoring and beside lockstep."""
     yield ratios(size.workload())
-
-
-def prices_compiled(size: Scale) -> Numbers:
-    """The same with both models compiled for any batch and length."""
-    load = size.workload()
-    for causal in (load.student, load.teacher):
-        causal.model.model.forward = torch.compile(causal.model.model.forward, dynamic=True)
-    yield ratios(load)
 
 
 def loss(size: Scale, step_of: Callable[[CausalModel, Rollouts, TeacherScores], Callable[[], object]]) -> Numbers:
@@ -113,12 +105,15 @@ def _small_pair(device: torch.device) -> Workload:
 
 
 def tests_of(size: Scale, engine: str) -> Numbers:
-    """How many of an engine's tests pass on this device, and how many do not; which they are is in the log."""
+    """How many of an engine's tests pass on this device; which do not is in the log. RuntimeError where any fails."""
     with TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         options = ["-o", "addopts=", "-v", "--durations=5", f"--junitxml={report}"]
         subprocess.run([sys.executable, "-m", "pytest", *options, *size.tests[engine]], check=False)
-        yield counts(report)
+        outcomes = counts(report)
+    yield outcomes
+    if outcomes["tests_failed"]:
+        raise RuntimeError(f"{outcomes['tests_failed']:.0f} tests failed")
 
 
 def counts(report: Path) -> dict[str, float]:
@@ -143,5 +138,4 @@ def torch_parts() -> dict[str, Callable[[Scale], Numbers]]:
         "tests_trainers": lambda size: tests_of(size, "trainers"),
         "tests_torch": lambda size: tests_of(size, "torch"),
         "torch_prices": prices,
-        "torch_prices_compiled": prices_compiled,
     }

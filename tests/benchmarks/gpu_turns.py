@@ -20,8 +20,8 @@ import yaml
 from orchestrator.config import Setup, TrainerName
 from orchestrator.engines.budget import Situation
 from orchestrator.engines.catalog import open_engine
+from orchestrator.engines.device import free_gib
 from orchestrator.engines.interface import Job, Limits, Sampler, Trainer
-from orchestrator.engines.memory import GIB
 from orchestrator.policy.spec import Behavior, Objective, Student, TrustRegion
 from orchestrator.records.columns import LEARN, ROLLOUT, SCORE
 from orchestrator.rollouts import concatenate
@@ -188,7 +188,7 @@ def phase_seconds(runs: Path) -> dict[str, float]:
 
 def free(when: str) -> dict[str, float]:
     """GiB of the GPU that no process uses; nothing without one."""
-    return {f"{when}_free_gib": torch.cuda.mem_get_info()[0] / GIB} if torch.cuda.is_available() else {}
+    return {f"{when}_free_gib": free_gib()} if torch.cuda.is_available() else {}
 
 
 def apart(sampler: Sampler, trainer: Trainer, setup: Setup) -> float:

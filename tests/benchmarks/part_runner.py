@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from orchestrator.records.files import write_atomically
 from orchestrator.sweep.guard import Process, processes
@@ -132,6 +132,7 @@ class Runner:
                 if late:
                     process.send_signal(TRACE)
                     time.sleep(TRACE_S)
+                    copy_hidden_output(family, log)
             finally:
                 left = end(process, family)
         failure = None
@@ -159,6 +160,19 @@ def descendants(pid: int) -> set[Process]:
         before = len(found)
         found |= {each.pid for each in alive.values() if each.parent in found}
     return {alive[each] for each in found - {pid} if each in alive}
+
+
+def copy_hidden_output(family: Iterable[Process], log: BinaryIO) -> None:
+    """Copy what processes have printed into files without a name, as engines do; it is gone once they are."""
+    copied: set[tuple[int, int]] = set()
+    for each in sorted(family, key=lambda process: process.born):
+        with suppress(OSError):  # it has ended meanwhile
+            path = Path(f"/proc/{each.pid}/fd/1")
+            file = path.stat()
+            if file.st_nlink == 0 and (file.st_dev, file.st_ino) not in copied:
+                copied.add((file.st_dev, file.st_ino))
+                log.write(f"--- process {each.pid} has printed\n".encode() + path.read_bytes() + b"\n")
+    log.flush()
 
 
 def end(process: subprocess.Popen[bytes], family: set[Process]) -> int:

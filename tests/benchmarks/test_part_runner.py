@@ -20,9 +20,18 @@ from tests.sweeps import ROOT
 
 PLACE = {"card": "a card", "torch": "2.13.0"}
 LONG_S = 60.0
-# The path for the numbers is $0. Engines have a session of their own, as this child has.
+# The path for the numbers is $0. Engines have a session of their own and print into a file without a name: so does this
+# child.
 QUICK = 'echo working; echo "{\\"speed\\": 2.5}" > "$0"'
-HANGS = 'setsid sleep 600 & echo "child $!"; echo "{\\"before\\": 1.0}" > "$0"; sleep 600'
+HANGS = """
+file=$(mktemp)
+exec 3> "$file"
+rm "$file"
+setsid sh -c 'echo loading; exec sleep 600' >&3 &
+echo "child $!"
+echo '{"before": 1.0}' > "$0"
+sleep 600
+"""
 FAILS = 'echo "tensors: 7"; echo "torch.OutOfMemoryError: no memory"; echo "an engine says goodbye"; exit 3'
 # A part as `make gpu-proof` has it, which ends with its runner.
 WAITS = """
@@ -71,8 +80,10 @@ def test_a_part_that_hangs_is_ended_with_its_children_and_the_next_one_runs(tmp_
     hung = known(runner, "hangs")
     assert hung.failure == f"ended at its limit of 1 s — {tmp_path / 'hangs.log'}"
     assert hung.measured == {"before": 1.0}
-    child = int(runner.log("hangs").read_text().split()[1])
+    log = runner.log("hangs").read_text()
+    child = int(log.split()[1])
     assert child not in processes()
+    assert f"--- process {child} has printed\nloading\n" in log
     assert known(runner, "quick").measured == {"speed": 2.5}
     assert said[0].startswith("hangs: ")
     assert "FAILED" in said[0]

@@ -122,6 +122,7 @@ def test_needs_name_earlier_checks() -> None:
 
 
 @pytest.mark.engines
+@pytest.mark.timeout(1800)  # three starts of SGLang, a kernel and a dozen processes: two minutes on an idle machine
 def test_all_checks_on_tiny_models_and_sglang(tmp_path: Path) -> None:
     """Each of them really runs here but for those that only a GPU has."""
     skip_without("sglang")
@@ -129,9 +130,9 @@ def test_all_checks_on_tiny_models_and_sglang(tmp_path: Path) -> None:
     checks = {each["name"]: each for each in json.loads(done.stdout)["checks"]}
     assert done.returncode == 0, done.stderr
     assert list(checks) == [check.name for check in CHECKS]
-    for name in ("offload", "collective", "models", "learner", "sampler", "canary", "switch"):
+    for name in ("attention", "offload", "collective", "models", "learner", "sampler", "canary", "switch"):
         assert checks[name]["verdict"] == "ok", checks[name]
-    for name in ("driver", "memory", "attention"):
+    for name in ("driver", "memory"):
         assert checks[name]["verdict"] in ("ok", "skipped"), checks[name]
     switch = checks["switch"]["numbers"]
     assert switch["blending_gib"] > 0.5, "SGLang's processes hold some memory"

@@ -66,3 +66,9 @@ def test_every_engine_opens_and_gives_its_roles(name: str, tmp_path: Path) -> No
     roles = {"sampler": engine.sampler, "scorer": engine.scorer, "trainer": engine.trainer}
     for role in ENGINES[name].roles:
         assert roles[role]() is not None
+
+
+def test_an_engine_that_compiles_says_what_is_missing_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "not-a-compiler")
+    assert any("not-a-compiler" in line for line in catalog.missing_tools("sglang"))
+    assert catalog.missing_tools("torch") == []

@@ -262,7 +262,9 @@ def test_the_supervised_stage_decodes_with_the_teacher_in_the_batches_of_blendin
 
 
 def test_long_caches_bound_decoding_by_bandwidth() -> None:
-    student = Decoder(layers=28, parameters=10**9, value_bytes=2, kv_bytes=114_688, head_groups=2)
+    student = Decoder(
+        layers=28, hidden=2048, ffn=6144, parameters=10**9, value_bytes=2, kv_bytes=114_688, head_groups=2
+    )
     setup = planned("paper", TORCH).costs["qwen3-1.7b"]
     lengths = setup.training_lengths("high")
     seconds = setup.decode_seconds(student, 128, 128, lengths, 0.5 * 3.35e12, "high")

@@ -18,6 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from orchestrator.config import Model, Setup
+from orchestrator.engines.budget import LOGIT_BYTES, LONGEST_ROUND
 from orchestrator.engines.interface import Owner
 from orchestrator.engines.sglang import private
 from orchestrator.engines.sglang.blending_rows import Order
@@ -35,7 +36,9 @@ from orchestrator.policy.vocabulary import TokenSpace
 from orchestrator.rollouts import Request, Rollouts, TeacherScores
 from tests.rehearsal.ledger import DEVICE, Ledger
 
+GIB = 2**30
 TFLOP = 1e12
+__all__ = ["LONGEST_ROUND", "Measured", "decoding", "judging", "learning", "logits_gib", "sampler", "scoring"]
 
 
 @dataclass
@@ -217,6 +220,11 @@ def judging(setup: Setup, requests: int, drafted: int, behavior: Behavior) -> Me
             proposed = tokens[:, None].expand(-1, drafted).contiguous()
             verdict([order] * requests, Drafts(proposed, log_p, log_q, draws, None))
         return measured
+
+
+def logits_gib(setup: Setup, requests: int) -> float:
+    """Logits of a batch, which SGLang gives and a budget counts with its CUDA graphs."""
+    return requests * setup.vocabulary.size * LOGIT_BYTES / GIB
 
 
 def _space(setup: Setup) -> TokenSpace:

@@ -13,7 +13,7 @@ from torch.nn.functional import softmax
 
 from orchestrator.selftest import device
 from orchestrator.selftest.addition import MEASURED, SUMMED
-from orchestrator.selftest.device import BFLOAT16_TOLERANCE, PACKED, largest_difference, masked_attention
+from orchestrator.selftest.device import ALLOWED, PACKED, largest_difference, masked_attention
 from tests.selftest.benches import small_bench
 from tests.selftest.fakes import never
 
@@ -47,8 +47,8 @@ def test_the_masked_reference_is_attention_within_each_sequence() -> None:
 
 def test_rounding_is_allowed_and_a_wrong_mask_is_not() -> None:
     rounded = largest_difference(masked_attention, masked_attention, CPU, torch.bfloat16)
-    assert 1e-4 < rounded < BFLOAT16_TOLERANCE
-    assert largest_difference(across, masked_attention, CPU, torch.float32) > 10 * BFLOAT16_TOLERANCE
+    assert 1e-4 < rounded < ALLOWED[torch.bfloat16]
+    assert largest_difference(across, masked_attention, CPU, torch.float32) > 10 * ALLOWED[torch.bfloat16]
 
 
 def test_a_learners_state_comes_back_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,5 +93,13 @@ def test_a_process_that_does_not_come_fails_the_pair(tmp_path: Path, monkeypatch
     assert (found.verdict, found.detail) == ("fail", "gloo: its processes ended with 1 and 1")
 
 
-def test_without_a_gpu_there_is_no_packed_attention_to_compare(tmp_path: Path) -> None:
-    assert device.attention(small_bench(tmp_path)).verdict == ("ok" if torch.cuda.is_available() else "skipped")
+def test_packed_sequences_are_compared_with_masked_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The code that trains and scores; on GPUs the same check calls their kernel."""
+    assert device.attention(small_bench(tmp_path)).verdict == "ok"
+    real = device.packed_attention
+
+    def one_sequence(query: Tensor, key: Tensor, value: Tensor, bounds: Tensor, *rest: object) -> Tensor:
+        return real(query, key, value, bounds[[0, -1]], *rest)  # pyright: ignore[reportArgumentType]
+
+    monkeypatch.setattr(device, "packed_attention", one_sequence)
+    assert device.attention(small_bench(tmp_path)).verdict == "fail"

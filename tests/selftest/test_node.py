@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from orchestrator.engines.device import Holder
 from orchestrator.engines.sglang import toolchain
-from orchestrator.selftest import bench as benches
-from orchestrator.selftest import node
+from orchestrator.selftest import compilers, node
 from orchestrator.selftest.catalog import CHECKS
-from orchestrator.selftest.node import Holder, held_by_others, holders
+from orchestrator.selftest.node import held_by_others
 from orchestrator.selftest.runner import run_checks
 from tests.engines.installed import skip_without
 from tests.selftest.benches import small_bench
@@ -69,7 +69,6 @@ def test_hidden_gpus(machine: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_a_machine_without_a_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(benches, "has_driver", lambda: False)
     monkeypatch.setattr(node, "has_driver", lambda: False)
     assert node.driver(small_bench(tmp_path)).verdict == "skipped"
 
@@ -82,15 +81,15 @@ def test_missing_compilers_fail_where_a_gpu_needs_them(tmp_path: Path, monkeypat
     lines = ["nvcc of CUDA 13 (/usr: no bin/nvcc): make setup-engines installs it", "a C++20 compiler (c++): get g++"]
     monkeypatch.setattr(toolchain, "missing", lambda environ: lines)
     bench = small_bench(tmp_path, "engine.sampler=sglang")
-    found = node.compilers(bench)
+    found = compilers.compilers(bench)
     assert found.verdict == "fail"
-    assert found.detail == "missing: nvcc of CUDA 13 (/usr: no bin/nvcc); a C++20 compiler (c++)"
+    assert found.detail == ("an engine on a GPU would lack nvcc of CUDA 13 (/usr: no bin/nvcc); a C++20 compiler (c++)")
     assert found.change == "make setup-engines installs it; get g++"
-    monkeypatch.setattr(node, "has_driver", lambda: False)
-    assert node.compilers(bench).verdict == "skipped"
+    monkeypatch.setattr(compilers, "has_driver", lambda: False)
+    assert compilers.compilers(bench).verdict == "skipped"
     monkeypatch.setattr(toolchain, "missing", lambda environ: [])
-    assert node.compilers(bench).verdict == "ok"
-    assert node.compilers(small_bench(tmp_path)).verdict == "skipped", "torch compiles nothing"
+    assert compilers.compilers(bench).verdict == "ok"
+    assert compilers.compilers(small_bench(tmp_path)).verdict == "skipped", "torch compiles nothing"
 
 
 @pytest.mark.engines
@@ -107,39 +106,26 @@ def test_a_kernel_of_sglang_is_built(tmp_path: Path) -> None:
 # --- the card ---
 
 
-LISTED = """\
-GPU-11111111-aaaa-bbbb-cccc-222222222222, 4711, /home/ada/my, env/bin/python, 12288
-GPU-11111111-aaaa-bbbb-cccc-222222222222, 4712, /opt/a, b/ray::Trial, 512
-GPU-99999999-aaaa-bbbb-cccc-222222222222, 4713, python, 20000
-GPU-11111111-aaaa-bbbb-cccc-222222222222, 4714, [Not Found], [N/A]
-No devices were found
-"""
-
-
-def test_holders_of_one_gpu_are_read_from_what_nvidia_smi_lists() -> None:
-    found = holders(LISTED, "11111111-aaaa-bbbb-cccc-222222222222")
-    assert found == [
-        Holder(4711, "python", 12.0),
-        Holder(4712, "ray::Trial", 0.5),
-        Holder(4714, "[Not Found]", None),
-    ]
-    assert holders("", "11111111") == []
-
-
 def test_a_card_is_free_or_its_holders_are_named() -> None:
-    free = held_by_others(79.1, 0.6, [Holder(os.getpid(), "python", 0.5)])
+    free = held_by_others(79.1, 78.5, [])
     assert (free.verdict, free.detail) == ("ok", "79.1 GiB, 78.5 of it free")
-    assert free.numbers["free_gib"] == pytest.approx(78.5)
-    desktop = held_by_others(79.1, 0.8, [Holder(1, "Xorg", 0.1)])
-    assert (desktop.verdict, desktop.detail) == (
-        "ok",
-        "79.1 GiB, 78.3 of it free; others there: Xorg (process 1, 0.1 GiB)",
-    )
-    held = held_by_others(79.1, 13.1, [Holder(4711, "python", 12.0), Holder(4714, "[Not Found]", None)])
+    assert free.numbers == {"total_gib": 79.1, "free_gib": 78.5}
+    desktop = held_by_others(79.1, 78.3, [Holder(1, "Xorg", 0.1)])
+    assert desktop.verdict == "ok"
+    assert desktop.detail == "79.1 GiB, 78.3 of it free; others there: Xorg (process 1, 0.1 GiB)"
+    held = held_by_others(79.1, 66.0, [Holder(4711, "python", 12.0), Holder(4714, "[Not Found]", None)])
     assert held.verdict == "fail"
-    assert held.detail.endswith(
-        "others there: python (process 4711, 12.0 GiB), [Not Found] (process 4714, GiB not known)"
-    )
+    assert "python (process 4711, 12.0 GiB), [Not Found] (process 4714, an unknown part)" in held.detail
     assert held.change == "end them (kill 4711 4714), or take another GPU"
-    hidden = held_by_others(79.1, 13.1, [])
+    hidden = held_by_others(79.1, 66.0, [])
     assert (hidden.verdict, hidden.detail) == ("fail", "79.1 GiB, 66.0 of it free; nvidia-smi names nobody")
+
+
+def test_memory_is_that_of_the_card_without_this_process(machine: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    machine.setattr(node, "card_gib", lambda: 79.1)
+    machine.setattr(node, "free_gib", lambda: 60.0)
+    machine.setattr(node, "holders", lambda: [Holder(os.getpid(), "python", 0.5), Holder(4711, "trial", 18.5)])
+    found = node.memory(small_bench(tmp_path))
+    assert found.change == "end them (kill 4711), or take another GPU"
+    machine.setattr(node, "card_gib", lambda: None)
+    assert node.memory(small_bench(tmp_path)).verdict == "skipped"

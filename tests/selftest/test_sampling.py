@@ -13,9 +13,9 @@ from orchestrator.engines.budget import Budget
 from orchestrator.engines.interface import Job, Limits, WeightsRef
 from orchestrator.policy.spec import Behavior
 from orchestrator.rollouts import Request, Rollouts
-from orchestrator.selftest import canary, granted, sampling
+from orchestrator.selftest import canary, sampling
 from orchestrator.selftest.bench import Bench
-from orchestrator.selftest.usage import Watch
+from orchestrator.selftest.usage import Watch, measured_beside
 from orchestrator.workers.canary import LENGTH
 from tests.selftest.benches import small_bench
 
@@ -99,7 +99,7 @@ def pretend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Be
         monkeypatch.setattr(sampling, "gauge_here", lambda: card.gauge)
         monkeypatch.setattr(sampling, "BACK_WITHIN_S", 0.2)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-        monkeypatch.setattr(sampling, "granted", lambda bench, situation: card_of(79.1))
+        monkeypatch.setattr(sampling, "granted", lambda job, situation: card_of(79.1))
         return small_bench(tmp_path, "engine.sampler=sglang")
 
     return on_a_gpu
@@ -148,11 +148,11 @@ def card_of(gib: float) -> Budget:
 def test_more_than_the_budget_grants_is_a_warning() -> None:
     with Watch(lambda: 60.0) as watch:
         pass
-    assert granted.measured_beside("done", {}, watch, card_of(60.0)).verdict == "ok"
-    over = granted.measured_beside("done", {"s": 1.0}, watch, card_of(52.0))
+    assert measured_beside("done", {}, watch, card_of(60.0)).verdict == "ok"
+    over = measured_beside("done", {"s": 1.0}, watch, card_of(52.0))
     assert (over.verdict, over.detail) == ("warn", "done; 60.0 GiB used at most, 52.0 granted")
     assert over.numbers == {"s": 1.0, "peak_gib": 60.0, "granted_gib": 52.0}
-    assert granted.measured_beside("done", {}, watch, None).numbers == {}, "nothing was measured"
+    assert measured_beside("done", {}, watch, None).numbers == {}, "nothing was measured"
 
 
 def test_without_blended_methods_there_is_no_switch(tmp_path: Path) -> None:

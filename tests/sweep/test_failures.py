@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -61,8 +62,10 @@ def test_what_was_lost_is_tried_again(error: Exception, kind: str) -> None:
 def test_an_attempt_after_one_without_enough_memory_takes_half_the_micro_batch(tmp_path: Path) -> None:
     spec = tiny.worker_spec(tmp_path)
     tokens = [leaner(spec, times).runtime.micro_batch_tokens for times in range(3)]
-    assert tokens == [spec.runtime.micro_batch_tokens // part for part in (1, 2, 4)]
+    assert tokens == [64, 32, 16]
     assert leaner(spec, 60).runtime.micro_batch_tokens == 1
+    derived = replace(spec, runtime=replace(spec.runtime, micro_batch_tokens=None))
+    assert [leaner(derived, times).runtime.micro_batch_tokens for times in range(3)] == [None, 8192, 4096]
 
 
 def test_attempts_without_enough_memory_are_counted_within_one_sweep(tmp_path: Path) -> None:

@@ -9,6 +9,9 @@ SGLang 0.5.20 takes (`get_default_attn_backend` in its `arg_groups/model_overrid
 | others: A100 (sm80), L40S (sm89) | flashinfer | 16 bit | 1 |
 
 None of them takes float32; Triton's do. Blending writes the cache slot by slot and was never run with pages.
+
+In float32 Triton's prefill asks for 128 KiB of shared memory on an H100 and 192 on an A100, which has 163, where heads
+are 128 wide. So full-size pairs are in bfloat16 there; the heads of embedded pairs are narrow and fit everywhere.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import importlib.util
 import os
 import socket
 import sys
@@ -37,6 +38,7 @@ VERSION = "0.5.20"
 BACKEND = "trb"  # name of the sampler among SGLang's sampling backends
 KV_CACHE = "kv_cache"  # SGLang's tag of that memory
 IDLE_WITHIN_S = 60.0
+LARGEST_PAGE = 128  # tokens of SGLang's KV cache that are handed out together
 BLOCK_TOKENS = 64  # room beyond the longest sequence: SGLang wants more than a page of it
 
 _libraries: list[torch.library.Library] = []  # a library's operators are there for as long as it is
@@ -64,6 +66,25 @@ def prepare() -> None:
 
     for name in (BACKEND, "pytorch"):  # the latter is what SGLang takes on CPUs, whatever it is asked for
         register_sampler_backend(name, _sampler_class())
+    _let_padding_read_zeros()
+
+
+def _let_padding_read_zeros() -> None:
+    """Clear what the padding of a batch reads whenever the cache's memory comes back, which may hold anything then.
+
+    Batches are padded to sizes that CUDA graphs were captured for. Padding reads the first entry of the table of
+    requests, which lies in that memory, as the number of a slot: any number would be an address.
+    """
+    updater = importlib.import_module("sglang.srt.managers.scheduler_components.weight_updater")
+    manager = updater.SchedulerWeightUpdaterManager
+    resume = manager.resume_memory_occupation
+
+    def resume_cleared(self: Any, request: Any) -> Any:
+        answer = resume(self, request)
+        self.tp_worker.model_runner.req_to_token_pool.req_to_token[0].zero_()
+        return answer
+
+    manager.resume_memory_occupation = resume_cleared
 
 
 def _listen_on_loopback() -> None:
@@ -99,7 +120,8 @@ def open_engine(settings: Settings) -> Any:
 def check_cache(engine: Any, settings: Settings) -> Any:
     """The engine. Raises RuntimeError where its KV cache is not of the size that was granted: SGLang only warns."""
     there = engine._scheduler_init_result.scheduler_infos[0]["max_total_num_tokens"]
-    if there != settings.cache_tokens:
+    # Only whole pages are made: their tokens are one on an H100, 64 on a B200.
+    if not settings.cache_tokens - LARGEST_PAGE < there <= settings.cache_tokens:
         engine.shutdown()
         raise RuntimeError(f"SGLang made a KV cache of {there} tokens where {settings.cache_tokens} were granted")
     return engine
@@ -160,8 +182,10 @@ def _find_torchvision() -> None:
     """Make torchvision importable, whose wheels are built for GPUs: SGLang looks functions up that it never calls here.
 
     It lies aside (`docker/lock/install.py`), since transformers would import it in every process and fail. The
-    operators that it takes for granted are declared before that.
+    operators that it takes for granted are declared before that. Beside torch's build for GPUs it is there.
     """
+    if importlib.util.find_spec("torchvision") is not None:
+        return
     sys.path.append(str(Path(sys.prefix) / "sglang-only"))
     library = torch.library.Library("torchvision", "DEF")
     for name in ("nms", "qnms"):

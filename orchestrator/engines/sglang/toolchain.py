@@ -20,7 +20,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 CUDA = 13  # the release of the torch that `docker/lock/runtime.txt` pins for GPUs
-DRIVER = Path("/proc/driver/nvidia/version")  # there while NVIDIA's kernel module is loaded
 SYSTEM = Path("/usr/local")  # where NVIDIA's installers put `cuda` and `cuda-13.0`
 WHEEL, FOLDER = "nvidia-cuda-nvcc", "nvidia/cu13"  # the distribution with nvcc, and where its files lie
 COMPILE_S = 60.0  # for an empty file, on a machine that is busy with other things

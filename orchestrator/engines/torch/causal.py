@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from orchestrator.engines.interface import Owner
 from orchestrator.engines.torch.attention import READS_PACKED, attention_for
 from orchestrator.engines.torch.packing import Inputs
+from orchestrator.engines.torch.passes import fuse_norms
 from orchestrator.policy.vocabulary import TokenSpace
 
 
@@ -67,6 +68,8 @@ def load_model(path: str, dtype: torch.dtype, device: torch.device, attention: s
     model = AutoModelForCausalLM.from_pretrained(
         path, dtype=dtype, use_safetensors=True, trust_remote_code=False, attn_implementation=attention
     )
+    if device.type == "cuda":
+        fuse_norms(model)
     return model.eval().to(device)  # pyright: ignore[reportArgumentType]
 
 

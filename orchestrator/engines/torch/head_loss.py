@@ -15,7 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-CHUNK_ELEMENTS = 2**24  # logits, or gathered head values, of one chunk
+# Logits, or gathered head values, of one chunk. On GPUs reading and writing the head's whole gradient for each chunk is
+# what counts, so chunks are long: 883 tokens of Qwen3's vocabulary, at about 20 bytes for each logit.
+CHUNK_ELEMENTS = {"cpu": 2**24, "cuda": 2**27}
 
 # Losses (n,) from a chunk's logits, (n, V) or (n, K), and the slice of tokens it holds.
 LossOfLogits = Callable[[Tensor, slice], Tensor]
@@ -39,7 +41,7 @@ class _SummedLoss(torch.autograd.Function):
         hidden_gradient = torch.empty_like(hidden)
         total = torch.zeros((), dtype=_precise(hidden.dtype), device=hidden.device)
         width = head.shape[0] if support is None else support.shape[1] * head.shape[1]
-        size = max(1, CHUNK_ELEMENTS // width)
+        size = max(1, CHUNK_ELEMENTS[hidden.device.type] // width)
         cast = head.to(hidden.dtype)
         for start in range(0, len(hidden), size):
             part = slice(start, min(start + size, len(hidden)))
@@ -72,20 +74,41 @@ def _chunk(
     It is a function of its own so that a chunk's logits are let go of before the next chunk's are made.
     """
     rows = head if ids is None else head[ids]
-    logits = hidden @ rows.T if ids is None else (rows @ hidden[:, :, None])[:, :, 0]
-    leaf = logits.detach().to(_precise(logits.dtype)).requires_grad_()
+    logits = _product(hidden, rows.T) if ids is None else _product(rows, hidden[:, :, None])[:, :, 0]
+    leaf = logits.detach().requires_grad_()
     with torch.enable_grad():
         value = loss(leaf, part).sum()
         gradient = torch.autograd.grad(value, leaf)[0].to(hidden.dtype)
     if ids is None:
         to_hidden.copy_(gradient @ head)
-        to_head.addmm_(gradient.T.to(to_head.dtype), hidden.to(to_head.dtype))
+        _add_product(to_head, gradient.T, hidden)
     else:
         # An id may stand in the support of many tokens, so its row of the head sums over them.
         to_hidden.copy_((gradient[:, None, :] @ rows)[:, 0])
         outer = gradient[:, :, None] * hidden[:, None, :]
         to_head.index_add_(0, ids.flatten(), outer.flatten(0, 1).to(to_head.dtype))
     return value.detach()
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b of matrices, or of batches of them, in float32 or better."""
+    if _accumulates_precisely(a):
+        multiply = torch.mm if a.dim() == 2 else torch.bmm
+        return multiply(a, b, out_dtype=torch.float32)
+    return (a @ b).to(_precise(a.dtype))
+
+
+def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """Add a @ b to `total`, which is float32 or better."""
+    if _accumulates_precisely(a):
+        torch.addmm(total, a, b, out_dtype=torch.float32, out=total)
+    else:
+        total.addmm_(a.to(total.dtype), b.to(total.dtype))
+
+
+def _accumulates_precisely(tensor: Tensor) -> bool:
+    """Whether PyTorch has products with a result in float32: on CUDA, of 16-bit matrices, on their fast units."""
+    return tensor.device.type == "cuda" and tensor.dtype in (torch.bfloat16, torch.float16)
 
 
 def _precise(dtype: torch.dtype) -> torch.dtype:

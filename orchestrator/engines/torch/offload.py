@@ -9,6 +9,10 @@ from torch import Tensor
 from torch.optim import AdamW
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
+# PyTorch rounds each page-locked buffer up to a power of two (`CachingHostAllocator.h` of 2.13), so that one for each
+# tensor takes a third more than the tensors. Tensors share buffers of this size, of which the last alone is not full.
+BUFFER_BYTES = 2**31
+ALIGNMENT = 256  # of a tensor in its buffer, bytes
 
 
 class Offload:
@@ -21,16 +25,17 @@ class Offload:
     def __init__(self, parameters: Mapping[str, Tensor], adamw: AdamW):
         self._parameters, self._adamw = parameters, adamw
         self._device = next(iter(parameters.values())).device
-        self._buffers: dict[str, Tensor] = {}
+        self._places: dict[str, Tensor] = {}  # by name: part of a buffer
 
     def to_host(self) -> None:
         """Let go of gradients, and move all else to the host."""
         self._adamw.zero_grad(set_to_none=True)
+        self._make_places()
         for name, parameter in self._parameters.items():
-            parameter.data = self._buffered(f"weight/{name}", parameter.data)
+            parameter.data = self._moved(f"weight/{name}", parameter.data)
             state = self._adamw.state[parameter]
             for key in self._moments(state):
-                state[key] = self._buffered(f"{key}/{name}", state[key])
+                state[key] = self._moved(f"{key}/{name}", state[key])
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)  # the copies are made, and what they were made from is free
             torch.cuda.empty_cache()
@@ -47,8 +52,40 @@ class Offload:
         """Those that are there: none before the first update."""
         return (key for key in MOMENTS if key in state)
 
-    def _buffered(self, key: str, tensor: Tensor) -> Tensor:
-        """The tensor's values in its buffer; they are there once the device has been waited for."""
-        if key not in self._buffers:
-            self._buffers[key] = torch.empty_like(tensor, device="cpu", pin_memory=self._device.type == "cuda")
-        return self._buffers[key].copy_(tensor, non_blocking=True)
+    def _make_places(self) -> None:
+        """Give a place on the host to each tensor that has none: to weights at first, to moments once there are any."""
+        new: dict[str, Tensor] = {}
+        for name, parameter in self._parameters.items():
+            state = self._adamw.state[parameter]
+            tensors = {"weight": parameter.data} | {key: state[key] for key in self._moments(state)}
+            new |= {f"{key}/{name}": t for key, t in tensors.items() if f"{key}/{name}" not in self._places}
+        for shared in buffers({key: tensor.nbytes for key, tensor in new.items()}):
+            end = sum(size for _, size in shared)
+            buffer = torch.empty(end, dtype=torch.uint8, pin_memory=self._device.type == "cuda")
+            start = 0
+            for key, size in shared:
+                tensor = new[key]
+                self._places[key] = buffer[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+                start += size
+
+    def _moved(self, key: str, tensor: Tensor) -> Tensor:
+        """The tensor's values in its place; they are there once the device has been waited for."""
+        return self._places[key].copy_(tensor, non_blocking=True)
+
+
+def buffers(sizes: Mapping[str, int]) -> list[list[tuple[str, int]]]:
+    """Which tensors share a buffer, each with its aligned bytes: largest first, into the first buffer with room.
+
+    A buffer holds at most BUFFER_BYTES, or a single larger tensor.
+    """
+    shared: list[list[tuple[str, int]]] = []
+    room: list[int] = []
+    for key, size in sorted(sizes.items(), key=lambda item: -item[1]):
+        aligned = -(-size // ALIGNMENT) * ALIGNMENT
+        place = next((i for i, free in enumerate(room) if free >= aligned), len(shared))
+        if place == len(shared):
+            shared.append([])
+            room.append(max(BUFFER_BYTES, aligned))
+        shared[place].append((key, aligned))
+        room[place] -= aligned
+    return shared

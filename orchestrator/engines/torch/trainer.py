@@ -19,7 +19,7 @@ from orchestrator.engines.interface import WeightsRef
 from orchestrator.engines.torch.causal import CausalModel, log_probs_of
 from orchestrator.engines.torch.offload import Offload
 from orchestrator.engines.torch.packing import inputs, micro_batches, response_tokens
-from orchestrator.engines.torch.passes import Passes, checkpoint_activations
+from orchestrator.engines.torch.passes import Passes, checkpoint_activations, make_lean
 from orchestrator.engines.torch.rollout_loss import Targets, summed_masses, summed_objective
 from orchestrator.policy.spec import Objective
 from orchestrator.records import pulse
@@ -60,9 +60,12 @@ class TorchTrainer:
     ):
         self._student, self._config, self._steps = student, optimizer, steps
         self._micro_batch_tokens, self._dtype = micro_batch_tokens, dtype
-        self._passes = passes or Passes.on(student.device, dtype)
+        self._device = student.device  # the student's is the host's between turns
+        self._passes = passes or Passes.on(self._device, dtype)
         if self._passes.checkpointing:
             checkpoint_activations(student.model)
+        if self._passes.lean:
+            make_lean(student.model, dtype)
         self._parameters = dict(student.model.named_parameters())
         self._adamw = torch.optim.AdamW(
             self._parameters.values(),
@@ -70,6 +73,8 @@ class TorchTrainer:
             betas=(optimizer.beta1, optimizer.beta2),
             eps=optimizer.eps,
             weight_decay=optimizer.weight_decay,
+            # In place: what PyTorch takes on GPUs otherwise makes a copy of one moment of all parameters.
+            fused=True if self._device.type == "cuda" else None,
         )
         self._offload = Offload(self._parameters, self._adamw) if takes_turns else None
         self._forward_weights: dict[str, Tensor] | None = None  # as `_weights` has them, of a student on the host
@@ -106,13 +111,12 @@ class TorchTrainer:
 
         What it holds on the device is let go of before the next micro-batch begins.
         """
-        device = self._student.device
         prompts = [rollouts.requests[row].prompt_ids for row in group]
         responses = [rollouts.response(row) for row in group]
-        given = inputs(prompts, responses, device, self._passes.packed)
-        with torch.autocast(device.type, self._dtype, enabled=self._mixed):
+        given = inputs(prompts, responses, self._device, self._passes.packed)
+        with torch.autocast(self._device.type, self._dtype, enabled=self._mixed):
             hidden = self._student.predicting(given)
-        targets = Targets.gather(rollouts, scores, *response_tokens(rollouts.lengths_B, group)).to(device)
+        targets = Targets.gather(rollouts, scores, *response_tokens(rollouts.lengths_B, group)).to(self._device)
         head, space = self._student.model.lm_head.weight, self._student.space
         loss = summed_objective(hidden, head, targets, goal, space)
         (loss / total).backward()
@@ -122,7 +126,7 @@ class TorchTrainer:
     def log_probs(self, ids: Sequence[int]) -> list[float]:
         """Of the student in training, in the forward pass's dtype."""
         self._student.model.eval()
-        with self._on_device(), torch.autocast(self._student.device.type, self._dtype, enabled=self._mixed):
+        with self._on_device(), torch.autocast(self._device.type, self._dtype, enabled=self._mixed):
             return log_probs_of(self._student, ids)
 
     def publish(self, step: int) -> WeightsRef:
@@ -150,8 +154,9 @@ class TorchTrainer:
                 state = {}
                 for key in ("step", "exp_avg", "exp_avg_sq"):
                     if f"{key}/{name}" in tensors:  # a learner that was saved before its first update has none
-                        # AdamW keeps its count of steps on the CPU and the moments where the parameters are.
-                        place = torch.device("cpu") if key == "step" else parameter.device
+                        # AdamW keeps the moments where the parameters are. Its count of steps stays on the device,
+                        # where a fused one needs it, and on CPUs that is the CPU.
+                        place = self._device if key == "step" else parameter.device
                         state[key] = tensors[f"{key}/{name}"].to(place)
                 self._adamw.state[parameter] = state
         self._forward_weights = None

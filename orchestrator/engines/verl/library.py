@@ -140,8 +140,9 @@ class ShardedModel(FSDPEngine):
         """`mode` is `train_mode` or `eval_mode`. Afterwards what was offloaded can be read on the host."""
         with mode:
             yield
-        if self.is_param_offload_enabled and torch.cuda.is_available():
+        if torch.cuda.is_available():
             torch.cuda.synchronize()  # verl does not wait for the copies
+            torch.cuda.empty_cache()  # another process may work on this GPU next
 
     def update(
         self, micro_batches: list[Any], loss: Callable[[Any], tuple[Tensor, dict[str, float]]]
@@ -203,5 +204,6 @@ def _optimizer_config(optimizer: Optimizer) -> Any:
         betas=(optimizer.beta1, optimizer.beta2),
         weight_decay=optimizer.weight_decay,
         clip_grad=optimizer.clip,
-        override_optimizer_config={"eps": optimizer.eps},
+        # Fused: in place, as in `engines.torch.trainer`.
+        override_optimizer_config={"eps": optimizer.eps, "fused": torch.cuda.is_available() or None},
     )

@@ -23,7 +23,7 @@ from orchestrator.engines.interface import Job, Owner
 from orchestrator.engines.torch.attention import attention_for
 from orchestrator.engines.torch.causal import best_device
 from orchestrator.engines.torch.packing import padded
-from orchestrator.engines.torch.passes import Passes
+from orchestrator.engines.torch.passes import Passes, fuse_norms
 from orchestrator.engines.torch.rollout_loss import summed_masses, summed_objective
 from orchestrator.engines.torch.scoring import read_teacher
 from orchestrator.engines.torch.store import checked_model
@@ -151,6 +151,8 @@ class Rank:
             whole = rows.full_tensor()  # pyright: ignore[reportAttributeAccessIssue] — a DTensor's
             if owners[name] == self._number:
                 share[name] = whole.to("cpu", copy=True)
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()  # of gathered tensors: others may work on this GPU next
         return share
 
     def hold_weights(self) -> tuple[int, int]:
@@ -223,7 +225,7 @@ class Rank:
                 self._restore_rows(parameter, saved, f"weight/{name}")
                 state: dict[str, Any] = {}
                 if f"step/{name}" in saved:
-                    state["step"] = saved.value(f"step/{name}")
+                    state["step"] = saved.value(f"step/{name}").to(parameter.device)  # where a fused optimizer has it
                     for key in MOMENTS:
                         state[key] = torch.zeros_like(parameter)
                         self._restore_rows(state[key], saved, f"{key}/{name}")
@@ -252,6 +254,8 @@ class Rank:
         attention = attention_for(self._device)
         # On the CPU first: FSDP puts a rank's own rows on its device.
         causal = checked_model(setup, folder, owner, held, torch.device("cpu"), attention)
+        if passes.lean:
+            fuse_norms(causal.model)  # FSDP makes all else of the dtype that passes are in
         offload = job.takes_turns and owner == "student"  # a teacher has no more than its weights, and scores each step
         model = ShardedModel(causal.model, folder.path, forward, optimizer, passes.checkpointing, offload)
         return Opened(model, causal.space, forward, passes.packed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from scipy import stats
 
 from orchestrator.engines.sglang import private
-from orchestrator.engines.sglang.calls import LOG_PROBS, SUPPORT, Draw
+from orchestrator.engines.sglang.calls import LOG_PROBS, SUPPORT, Draw, Settings
 from orchestrator.engines.sglang.engine import seed_of
 from orchestrator.policy.randomness import SequenceKey
 from orchestrator.policy.vocabulary import TokenSpace
@@ -77,6 +78,36 @@ def test_forced_ids_are_the_response(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tokens.tolist() == [5, 6]
     log_p = expected("student", 1.0).log()
     assert kept[LOG_PROBS][1][0] == pytest.approx(float(log_p[6]), abs=1e-5)
+
+
+def granted(tokens: int) -> Settings:
+    return Settings("/model", "bfloat16", "student", 16, 0, 15, 8, True, 1.0, tokens, 4, takes_turns=False)
+
+
+class MadeEngine:
+    """An engine whose KV cache has so many tokens."""
+
+    def __init__(self, tokens: int):
+        self._scheduler_init_result = SimpleNamespace(scheduler_infos=[{"max_total_num_tokens": tokens}])
+        self.ended = False
+
+    def shutdown(self) -> None:
+        self.ended = True
+
+
+@pytest.mark.parametrize("tokens", [10_000, 9_984])
+def test_a_cache_of_whole_pages_is_what_was_granted(tokens: int) -> None:
+    engine = MadeEngine(tokens)
+    assert private.check_cache(engine, granted(10_000)) is engine
+    assert not engine.ended
+
+
+@pytest.mark.parametrize("tokens", [9_000, 10_001])
+def test_a_cache_of_another_size_ends_the_engine(tokens: int) -> None:
+    engine = MadeEngine(tokens)
+    with pytest.raises(RuntimeError, match=f"{tokens} tokens where 10000 were granted"):
+        private.check_cache(engine, granted(10_000))
+    assert engine.ended
 
 
 def test_another_version_of_sglang_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

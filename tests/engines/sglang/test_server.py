@@ -32,7 +32,7 @@ class Caller:
 
 
 def settings(takes_turns: bool) -> Settings:
-    return Settings("/model", "float32", "student", 16, 0, 15, 8, True, 0.5, None, takes_turns)
+    return Settings("/model", "float32", "student", 16, 0, 15, 8, True, None, 64, 4, takes_turns)
 
 
 @pytest.fixture

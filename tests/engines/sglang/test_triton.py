@@ -43,7 +43,8 @@ def blending(job: Job) -> Iterator[SglangStudent]:
     """The blending engine, up; it reads prompts four tokens at a time."""
     narrow = blending_settings(job)
     assert narrow.second is not None
-    narrow = replace(narrow, second=replace(narrow.second, drafted=DRAFTED, requests=4, prefilled=4), cache_tokens=200)
+    second = replace(narrow.second, drafted=DRAFTED, prefilled=4)
+    narrow = replace(narrow, second=second, requests=4, cache_tokens=200)
     opened = SglangStudent(job)
     opened._beside_teacher, opened._process = True, EngineProcess(narrow)
     opened.start(teacher=True)

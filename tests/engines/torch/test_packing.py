@@ -151,6 +151,6 @@ def test_packed_where_card_dtype_and_build_have_the_kernel(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: built)
-    assert Passes.on(torch.device("cuda"), dtype) == Passes(packed=packs, checkpointing=True)
+    assert Passes.on(torch.device("cuda"), dtype) == Passes(packed=packs, checkpointing=True, lean=True)
     assert not has_packed_kernel(CPU, dtype)
-    assert Passes.on(CPU, dtype) == Passes(packed=False, checkpointing=False)
+    assert Passes.on(CPU, dtype) == Passes()

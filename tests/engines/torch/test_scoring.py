@@ -74,7 +74,7 @@ def test_packed_rows_are_scored_as_padded_ones(
 ) -> None:
     teacher = tiny.teacher(dtype)
     teacher.model.set_attn_implementation(attention_for(teacher.device))
-    padded, packed = (score(teacher, plain, max_tokens, Passes(way, checkpointing=False)) for way in (False, True))
+    padded, packed = (score(teacher, plain, max_tokens, Passes(packed=way)) for way in (False, True))
     assert_equal_scores(packed, padded, plain.mask_BT, tolerance)
 
 

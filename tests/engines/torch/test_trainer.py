@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM
 
 from orchestrator.config import ObjectiveName, Optimizer
 from orchestrator.engines.interface import Limits
+from orchestrator.engines.torch import offload
 from orchestrator.engines.torch.attention import attention_for
 from orchestrator.engines.torch.causal import CausalModel, load_model
 from orchestrator.engines.torch.decoding import Decoding, generate
@@ -214,19 +215,38 @@ def test_packed_rows_train_as_padded_ones(
         assert ours == pytest.approx(theirs, abs=1e-9)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_packed_rows_give_the_gradients_of_padded_ones(rollouts: Rollouts, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-3), (torch.bfloat16, 0.1)])
+@pytest.mark.parametrize("lean", [False, True])
+def test_the_passes_of_gpus_give_the_gradients_of_those_of_cpus(
+    rollouts: Rollouts, lean: bool, dtype: torch.dtype, tolerance: float
+) -> None:
     # Adam's first update has the size of the rate in every weight; with a large eps it follows the gradient instead.
     optimizer = replace(OPTIMIZER, weight_decay=0.0, eps=1.0, clip=1e6)
     moved = []
-    for packed in (False, True):
-        passes = Passes(packed, checkpointing=True)
+    for passes in (Passes(), Passes(packed=True, checkpointing=True, lean=lean)):
         engine, student = learner(30, optimizer, dtype=dtype, passes=passes)
         before = weights_of(student)
         engine.step(rollouts, rollouts.teacher, Objective("renormalized"), 0)
         moved.append(torch.cat([(weights_of(student)[name] - before[name]).flatten() for name in before]))
-    difference = float((moved[1] - moved[0]).norm() / moved[0].norm())
-    assert difference < (1e-3 if dtype == torch.float32 else 0.1)
+    assert 0 < float((moved[1] - moved[0]).norm() / moved[0].norm()) < tolerance
+
+
+@pytest.mark.parametrize("lean", [False, True])
+def test_lean_passes_have_all_activations_in_their_dtype(rollouts: Rollouts, lean: bool) -> None:
+    engine, student = learner(dtype=torch.bfloat16, passes=Passes(lean=lean))
+    seen = set[torch.dtype]()
+    for module in student.model.model.modules():
+        module.register_forward_hook(lambda module, _, output: seen.add(dtype_of(output)))
+    engine.step(rollouts, rollouts.teacher, Objective("renormalized"), 0)
+    assert (seen == {torch.bfloat16}) == lean
+    assert {parameter.dtype for parameter in student.model.parameters()} == {torch.float32}
+
+
+def dtype_of(output: object) -> torch.dtype:
+    """Of the first tensor that a module of a transformers model returns."""
+    while not isinstance(output, Tensor):
+        output = output[0]  # pyright: ignore[reportIndexIssue]
+    return output.dtype
 
 
 def test_micro_batches_change_nothing_in_float32(rollouts: Rollouts) -> None:
@@ -256,7 +276,7 @@ def test_layers_are_computed_again_on_gpus_and_to_the_same_bits(rollouts: Rollou
     calls = count_calls(student.model.model.layers[0])
     engine.step(rollouts, rollouts.teacher, Objective("tail"), 0)
     assert 2 * len(calls) == kept[2], "a CPU keeps what it has computed"
-    assert Passes.on(torch.device("cuda"), torch.float32) == Passes(packed=False, checkpointing=True)
+    assert Passes.on(torch.device("cuda"), torch.float32).checkpointing
 
 
 def count_calls(module: torch.nn.Module) -> list[None]:
@@ -500,6 +520,35 @@ def test_a_learner_that_takes_turns_rests_on_the_host_and_learns_the_same_bytes(
         trainer.save(folder)
         files.append({file.name: file.read_bytes() for file in folder.iterdir()})
     assert files[0] == files[1]
+
+
+def test_buffers_of_the_host_are_shared_and_little_larger_than_their_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offload, "BUFFER_BYTES", 4096)
+    sizes = {f"{number}": size for number, size in enumerate([700, 5000, 1, 2048, 2048, 900, 300, 0, 256])}
+    shared = offload.buffers(sizes)
+    places = {key: aligned for tensors in shared for key, aligned in tensors}
+    assert places.keys() == sizes.keys()
+    assert sum(len(tensors) for tensors in shared) == len(sizes)
+    for key, aligned in places.items():
+        assert 0 <= aligned - sizes[key] < offload.ALIGNMENT
+        assert aligned % offload.ALIGNMENT == 0
+    held = [sum(aligned for _, aligned in tensors) for tensors in shared]
+    assert sorted(held, reverse=True) == [5120, 4096, 2816]
+    assert all(len(tensors) == 1 for tensors, size in zip(shared, held, strict=True) if size > 4096)
+    assert offload.buffers({}) == []
+
+
+def test_a_learner_rests_in_few_buffers(rollouts: Rollouts) -> None:
+    student = tiny.student()
+    trainer = TorchTrainer(student, OPTIMIZER, ENOUGH, torch.float32, STEPS, takes_turns=True)
+    trainer.step(rollouts, rollouts.teacher, Objective("nll"), 0)
+    storages = set[int]()
+    for parameter in student.model.parameters():
+        moments = (trainer._adamw.state[parameter][key] for key in offload.MOMENTS)
+        for tensor in (parameter.data, *moments):
+            assert tensor.data_ptr() % offload.ALIGNMENT == tensor.untyped_storage().data_ptr() % offload.ALIGNMENT
+            storages.add(tensor.untyped_storage().data_ptr())
+    assert len(storages) == 2, "one of the weights, and one of the moments that came later"
 
 
 def test_offloaded_tensors_are_elsewhere_and_what_lay_on_the_device_is_let_go(rollouts: Rollouts) -> None:

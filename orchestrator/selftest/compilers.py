@@ -1,0 +1,36 @@
+"""The check of what an engine compiles its kernels with, minutes after its start. It loads no torch."""
+
+from __future__ import annotations
+
+import os
+
+from orchestrator.engines.catalog import ENGINES
+from orchestrator.engines.device import has_driver
+from orchestrator.engines.sglang import toolchain
+from orchestrator.selftest.bench import Bench
+from orchestrator.selftest.runner import Found
+
+
+def compilers(bench: Bench) -> Found:
+    """What the setup's sampler compiles with is here, wherever there is a GPU to compile for."""
+    name = bench.setup.engine.sampler
+    if not ENGINES[name].tools:
+        return Found("skipped", f"{name} samples, which compiles nothing")
+    found = compilers_here()
+    if found.verdict == "fail" and not has_driver():
+        return Found("skipped", f"nothing is compiled without a GPU; {found.detail}")
+    return found
+
+
+def compilers_here() -> Found:
+    """What this machine has to compile kernels with."""
+    lines = toolchain.missing(os.environ)
+    if not lines:
+        home, kernels = toolchain.toolkit(os.environ), toolchain.kernel_cache(os.environ)
+        return Found("ok", f"nvcc of {home}; compiled kernels are kept in {kernels}")
+    lacking, remedies = [], []
+    for line in lines:
+        what, _, remedy = line.rpartition(": ")
+        lacking.append(what)
+        remedies.append(remedy)
+    return Found("fail", f"an engine on a GPU would lack {'; '.join(lacking)}", "; ".join(remedies))
