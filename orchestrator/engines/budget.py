@@ -63,7 +63,7 @@ SPARE_SLOTS = 0.1  # of a row's length: slots of rejected drafts, until the cach
 # --- passes of scoring and learning ---
 MOST_TOKENS = 16384  # of a micro-batch: more gain nothing
 LOSS_CHUNKS_GIB = 1.9  # gathered rows of the head, and logits of the tokens whose mass is measured: counted
-SCORED_AT_ONCE = 2**28  # logits of the teacher that are read at once
+SCORED_AT_ONCE = 2**27  # logits of the teacher that are read at once
 SCORED_BYTES = 20  # of each of them: counted
 
 

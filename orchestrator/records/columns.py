@@ -175,8 +175,8 @@ STEP_PARTS: Mapping[str, str] = {  # with the titles of their panels in W&B
     REWARD: "seconds of the grader",
     LEARN: "seconds of an update",
 }
-# On a GPU a TRAIN row has two more keys, each with GiB by part: the peak of the memory that all processes of the GPU used
-# together, and what `engines.budget` grants them.
+# On a GPU a TRAIN row has two more keys, each with GiB by part: the peak of the memory that all processes of the GPU
+# used together, and what `engines.budget` grants them.
 PEAK_GIB, BUDGET_GIB = "peak_gib", "budget_gib"
 # What a unit does now, in phase.json and `trb status`.
 TRAINING, EVALUATING, RESCORING = "training", "evaluating", "rescoring"

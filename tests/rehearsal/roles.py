@@ -6,8 +6,9 @@ Shapes: B sequences, L slots of a cache, γ drafts, V vocabulary rows, K support
 from __future__ import annotations
 
 import contextlib
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,12 +68,18 @@ def measuring(ledger: Ledger) -> Iterator[Measured]:
     """Fill in the figures of the work inside."""
     ledger.start()
     measured, begun = Measured(before_gib=ledger.live_gib), time.perf_counter()
-    with FlopCounterMode(display=False) as flops:
+    aten = torch.ops.aten
+    with FlopCounterMode(display=False, custom_mapping={aten.mm: _product_flop, aten.bmm: _product_flop}) as flops:
         yield measured
     measured.peak_gib, measured.peak_at = ledger.peak_gib, ledger.peak_at
     measured.tflop = flops.get_total_flops() / TFLOP
     measured.reads, measured.operations = dict(ledger.reads), ledger.operations
     measured.seconds = time.perf_counter() - begun
+
+
+def _product_flop(left: Sequence[int], right: Sequence[int], *_: Any, **__: Any) -> int:
+    """Of (…, m, k) by (…, k, n); torch's own count stumbles over products with a dtype of their own."""
+    return 2 * math.prod(left) * right[-1]
 
 
 def model_of(model: Model, setup: Setup, owner: Owner, dtype: torch.dtype) -> CausalModel:

@@ -1,4 +1,4 @@
-"""Every role fits into its budget on a pretended H100, counted at full size; `make rehearse-gpu` counts other cards, too.
+"""Every role fits into its budget on a pretended H100, counted at full size; `make rehearse-gpu` has other cards, too.
 
 A process of its own for each pair, since the pretence changes a whole process.
 """
@@ -23,7 +23,7 @@ PAIRS = [
 # scoring, in one step or round of decoding. A blended round is judged in nine parts.
 READS = {
     "learning": 7,
-    "scoring": 36,
+    "scoring": 68,
     "torch, alone": 6,
     "torch, blending": 24,
     "SGLang's sampler": 0,

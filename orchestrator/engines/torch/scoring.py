@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from orchestrator.engines.budget import SCORED_AT_ONCE
 from orchestrator.engines.torch.causal import CausalModel
 from orchestrator.engines.torch.packing import inputs, micro_batches, response_tokens
 from orchestrator.engines.torch.passes import Passes
@@ -15,9 +16,8 @@ from orchestrator.engines.torch.rounds import teacher_statistics
 from orchestrator.records import pulse
 from orchestrator.rollouts import Rollouts, TeacherScores
 
-# Tokens × vocabulary of the rows held at once: on CPUs what the caches keep, on GPUs what fills one. There it is 0.5 GiB
-# of float32, and four to five times that with what is computed of them.
-HEAD_CHUNK = {"cpu": 2**21, "cuda": 2**27}
+# Tokens × vocabulary of the rows held at once: on CPUs what the caches keep, on GPUs what fills one.
+HEAD_CHUNK = {"cpu": 2**21, "cuda": SCORED_AT_ONCE}
 
 
 @torch.no_grad()
