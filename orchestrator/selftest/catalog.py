@@ -59,6 +59,7 @@ CHECKS = (
         f"{_ROOM}.pair:models",
         300,
         "the disk of --runs: it is too slow or too full for the models of this check",
+        needs=("driver",),
     ),
     Check(
         "learner",
