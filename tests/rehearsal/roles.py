@@ -69,7 +69,8 @@ def measuring(ledger: Ledger) -> Iterator[Measured]:
     ledger.start()
     measured, begun = Measured(before_gib=ledger.live_gib), time.perf_counter()
     aten = torch.ops.aten
-    with FlopCounterMode(display=False, custom_mapping={aten.mm: _product_flop, aten.bmm: _product_flop}) as flops:
+    products = {aten.mm: _product_flop, aten.bmm: _product_flop, aten.addmm: _added_product_flop}
+    with FlopCounterMode(display=False, custom_mapping=products) as flops:
         yield measured
     measured.peak_gib, measured.peak_at = ledger.peak_gib, ledger.peak_at
     measured.tflop = flops.get_total_flops() / TFLOP
@@ -80,6 +81,10 @@ def measuring(ledger: Ledger) -> Iterator[Measured]:
 def _product_flop(left: Sequence[int], right: Sequence[int], *_: Any, **__: Any) -> int:
     """Of (…, m, k) by (…, k, n); torch's own count stumbles over products with a dtype of their own."""
     return 2 * math.prod(left) * right[-1]
+
+
+def _added_product_flop(_: Sequence[int], left: Sequence[int], right: Sequence[int], *__: Any, **___: Any) -> int:
+    return _product_flop(left, right)
 
 
 def model_of(model: Model, setup: Setup, owner: Owner, dtype: torch.dtype) -> CausalModel:

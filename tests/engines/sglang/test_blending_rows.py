@@ -80,6 +80,7 @@ class Process:
 
     def __init__(self, settings: Settings):
         self.settings, self.weights, self.version, self.ended = settings, [], "0", False
+        self.requests = settings.requests
         Process.started.append(self)
 
     def start(self) -> None: ...
