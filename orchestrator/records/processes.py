@@ -68,7 +68,7 @@ def process_stat(pid: int) -> list[str] | None:
     return text.rpartition(")")[2].split()
 
 
-def members(group: int) -> list[int]:
+def group_members(group: int) -> list[int]:
     """Ids of the processes of a process group that have not ended; none where the system has no `/proc`.
 
     A zombie has ended once no thread of it is left: its files, and what a driver holds for them, are closed by then.

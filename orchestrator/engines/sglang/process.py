@@ -30,7 +30,7 @@ from orchestrator.engines.sglang import attention, toolchain
 from orchestrator.engines.sglang.calls import Answer, Failed, Generate, Load, Settings, Sign
 from orchestrator.errors import EngineLost
 from orchestrator.records import pulse
-from orchestrator.records.processes import members
+from orchestrator.records.processes import group_members
 
 START_S = 600.0  # loading a model of some GB from a network's disk, and what is compiled then
 ENDS_S = 10.0
@@ -211,7 +211,7 @@ def _wait_for_group(group: int) -> None:
     One that the kernel cannot end is left to `wait_for_memory`.
     """
     end = time.monotonic() + ENDS_S
-    while members(group) and time.monotonic() < end:
+    while group_members(group) and time.monotonic() < end:
         time.sleep(GONE_LOOK_S)
 
 
