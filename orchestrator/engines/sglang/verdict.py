@@ -16,13 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from orchestrator.engines.budget import JUDGED_AT_ONCE
 from orchestrator.engines.sglang.blending_rows import Order, pack, row_type
 from orchestrator.engines.torch.rounds import Round, judge, kept_of
 from orchestrator.policy import speculation
 from orchestrator.policy.randomness import Role, uniforms
-
-# Positions × vocabulary that are judged at once (128 MiB in float32). The verdict takes about twenty times that.
-JUDGED_AT_ONCE = 2**25
 
 
 @dataclass(frozen=True)
