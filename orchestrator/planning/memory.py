@@ -64,6 +64,7 @@ def memory(setup: Setup, runtime: Runtime, gpu_gib: float, placement: Placement 
     (evaluating, _) = granted("evaluating", Gpus())
     others = max(scoring, learning)
     fits_alone, fits_both = (_sequences(found, setup) if others <= gpu_gib else 0 for found in (alone, both))
+    resident = (w_s if sampling.apart else w_s + w_q) / sampling.count
     wanted, most = runtime.rollout_batch, sequences_per_step(setup.training)
     decoded_alone, decoded_both = (min(most, fits if wanted is None else wanted) for fits in (fits_alone, fits_both))
     evaluated = setup.training.max_prompt_tokens + setup.evaluation.max_response_tokens
@@ -71,7 +72,7 @@ def memory(setup: Setup, runtime: Runtime, gpu_gib: float, placement: Placement 
         student_weights=w_s / sampling.count,
         teacher_weights=w_q / teacher.count,
         learner_state=learner_gib(setup) / learner.count,
-        workspace=peak_alone - w_s / sampling.count - (alone.parts["KV cache"] if alone else kv_s),
+        workspace=peak_alone - resident - (alone.parts["KV cache"] if alone else kv_s),
         kv_student=kv_s,
         kv_teacher=kv_both - kv_s,
         sequences_decoded_vanilla=decoded_alone,

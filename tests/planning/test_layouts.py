@@ -138,7 +138,7 @@ def test_every_setup_is_laid_out_on_both_kinds_of_node() -> None:
     }
     assert {(r.setup, r.gpu, r.layout) for r in found.rows} - fitting == tight
     large = row(found, "qwen3-1.7b", "A100-40GB", ONE)
-    assert large.reason == "learning takes 53.3 of 39.3 GiB"
+    assert large.reason == "learning takes 58.4 of 39.3 GiB"
     assert (large.trial_hours, large.sweep_days, large.trials_at_once) == (None, None, 0)
     at_once = {r.layout: r.trials_at_once for r in found.rows if r.setup == "qwen3-0.6b" and r.gpu == "H100-80GB"}
     assert list(at_once.values()) == [8, 16, 4, 2, 2]
@@ -174,7 +174,7 @@ def test_the_verdict_on_the_papers_pairs() -> None:
         "One GPU a trial is the default: wherever a trial fits on one, training it on more takes 8 "
     )
     assert exception == (
-        "qwen3-1.7b does not fit on one A100-40GB (learning takes 53.3 of 39.3 GiB): 2 GPUs in turns cost least."
+        "qwen3-1.7b does not fit on one A100-40GB (learning takes 58.4 of 39.3 GiB): 2 GPUs in turns cost least."
     )
 
 
@@ -227,7 +227,7 @@ def test_layouts_on_a_terminal_and_as_json(capsys: pytest.CaptureFixture[str], t
         console.print(view.render_layouts(laid_out()))
     text = capture.get()
     assert max(map(len, text.splitlines())) <= 80
-    for words in ("8 × H100-80GB", "4 × A100-40GB", "one GPU", "53 of 39.3", "does not fit", "One GPU a trial is the"):
+    for words in ("8 × H100-80GB", "4 × A100-40GB", "one GPU", "58 of 39.3", "does not fit", "One GPU a trial is the"):
         assert words in text
     for options, there in ((["--layouts"], True), ([], False)):
         with pytest.raises(SystemExit):

@@ -1,0 +1,57 @@
+"""The table of a trial's memory, against figures worked out here by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.config import Placement, RoleGpus, Runtime
+from orchestrator.experiment.load import load_experiment
+from orchestrator.planning.memory import Memory, memory
+from tests.sweeps import ROOT
+
+GIB = 2**30
+W_S, W_Q = 2 * 1_720_574_976 / GIB, 2 * 8_190_735_360 / GIB
+
+
+def of_trial(
+    gib: float, placement: Placement | None = None, engine: str = "sglang", batch: int | None = None
+) -> Memory:
+    experiment = load_experiment(ROOT / "experiments" / "paper.yaml", [f"engine.sampler={engine}"])
+    return memory(experiment.setups["qwen3-1.7b"], Runtime(rollout_batch=batch), gib, placement)
+
+
+def test_memory_of_a_trial() -> None:
+    found = of_trial(79.1)
+    assert (found.student_weights, found.teacher_weights) == pytest.approx((W_S, W_Q))
+    assert found.learner_state == pytest.approx(16 * 1_720_574_976 / GIB)
+    assert (found.kv_student, found.kv_teacher) == (0.875, 1.125)
+    assert (found.sequences_at_once_vanilla, found.sequences_at_once_blending) == (62, 26)
+    assert found.generation_vanilla == pytest.approx(W_S + 62 * 0.875)
+    assert found.generation_blending == pytest.approx(W_S + W_Q + 26 * 2.0)
+    assert found.learning_tokens == 16_384
+    assert max(found.peak_vanilla, found.peak_blending) <= 79.1
+
+
+def test_the_torch_engine_holds_other_batches() -> None:
+    found = of_trial(79.1, engine="torch")
+    assert (found.sequences_at_once_vanilla, found.sequences_at_once_blending) == (60, 23)
+
+
+def test_no_more_sequences_are_decoded_than_a_step_has() -> None:
+    assert of_trial(79.1, batch=100_000).sequences_decoded_vanilla == 64 * 4
+
+
+def test_what_does_not_fit_has_no_sequences() -> None:
+    found = of_trial(39.3)
+    assert (found.sequences_at_once_vanilla, found.sequences_at_once_blending, found.learning_tokens) == (0, 0, 0)
+    assert found.learning > 39.3
+
+
+def test_roles_apart_hold_what_they_need_themselves() -> None:
+    found = of_trial(79.1, Placement("split", 4, RoleGpus(2, 1, 1)))
+    assert found.student_weights == pytest.approx(W_S / 2)
+    assert found.teacher_weights == pytest.approx(W_Q)
+    whole = of_trial(79.1)
+    assert found.learning < whole.learning - W_S - W_Q
+    assert found.scoring < whole.scoring - W_S
+    assert found.sequences_at_once_blending > 2 * whole.sequences_at_once_blending
