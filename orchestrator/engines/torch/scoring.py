@@ -15,8 +15,9 @@ from orchestrator.engines.torch.rounds import teacher_statistics
 from orchestrator.records import pulse
 from orchestrator.rollouts import Rollouts, TeacherScores
 
-# Tokens × vocabulary of the rows held at once: on CPUs what the caches keep, on GPUs what fills one (1 GiB of float32).
-HEAD_CHUNK = {"cpu": 2**21, "cuda": 2**28}
+# Tokens × vocabulary of the rows held at once: on CPUs what the caches keep, on GPUs what fills one. There it is half a
+# GiB of float32, and four to five times that with what is computed of them.
+HEAD_CHUNK = {"cpu": 2**21, "cuda": 2**27}
 
 
 @torch.no_grad()
