@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import lru_cache
 
 from orchestrator.engines import catalog
+from orchestrator.engines.budget import TooSmall
 from orchestrator.engines.memory import Gpus, sequences_per_step
 from orchestrator.experiment.units import Family, Unit, families
 from orchestrator.planning.costs import PHASES, TRAINING_PHASES
@@ -125,9 +127,10 @@ def with_total(parts: list[Hours]) -> Hours | None:
 
 
 def on_engines(plan: Plan) -> dict[str, Plan]:
-    """The plan as if all setups sampled with one engine, for each engine with rates. Memory is the same on all.
+    """The plan as if all setups sampled with one engine, for each engine with rates.
 
-    Empty where no GPU is used. Where trials sample on several GPUs, engines that cannot are left out.
+    Empty where no GPU is used. Engines that find no room on the GPU, or cannot sample on several where trials do, are
+    left out.
     """
     if not any(planned.resources.gpus for planned in plan.units):
         return {}
@@ -139,7 +142,8 @@ def on_engines(plan: Plan) -> dict[str, Plan]:
         if all(costs.engine == engine for costs in plan.costs.values()):
             plans[engine] = plan
             continue
-        plans[engine] = make_plan(plan.experiment, units, plan.done, plan.measured, engine, plan.gpu)
+        with suppress(TooSmall):
+            plans[engine] = make_plan(plan.experiment, units, plan.done, plan.measured, engine, plan.gpu)
     return plans
 
 
