@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 
 from orchestrator.records.rundir import RunReader
 from tests.sweeps import ROOT, TINY_SHAPE, Sweep, trb
+from tests.test_first_hour import blocks, matches
 
 pytestmark = [pytest.mark.ray, pytest.mark.xdist_group("ray")]
 RANDOM = "gpu-smoke-random"
@@ -47,6 +48,11 @@ def unit(sweep: Sweep, method: str) -> RunReader:
     """The run directory of a method's only trial."""
     [folder] = sweep.runs.glob(f"{RANDOM}-{method}-*")
     return RunReader(sweep.runs, folder.name)
+
+
+def test_it_prints_what_the_page_of_the_first_hour_shows(finished: Sweep) -> None:
+    lines = blocks()[f"trb submit experiments/{RANDOM}.yaml"]
+    assert [line for line in lines if not matches(line, finished.shown)] == [], finished.shown
 
 
 def test_models_of_random_weights_are_written_in_bfloat16(finished: Sweep) -> None:
