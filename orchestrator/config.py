@@ -148,12 +148,15 @@ class Shape:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How an embedded model is made instead of loaded: supervised steps from random weights."""
+    """How a model is made instead of loaded: supervised steps from random weights, or none at all."""
 
     updates: Annotated[int, "Supervised updates; 0 leaves the weights random.", AtLeast(0, MOST_STEPS)] = 0
     batch: Annotated[int, "Examples of an update.", AtLeast(1)] = 64
     lr: Annotated[float, "Learning rate.", POSITIVE] = 3e-3
     seed: Annotated[int, "Seed of the weights and of the examples."] = 0
+    dtype: Annotated[
+        Dtype, "Numbers of the weights on disk; bfloat16, for models of billions of parameters, leaves them random."
+    ] = "float32"
     wrong_step: Annotated[
         float, "Share of reasoning steps whose sum is off by 1 to 3, which is carried on.", A_SHARE
     ] = 0.0

@@ -367,6 +367,7 @@ def recipe(**changes: Any) -> dict[str, Any]:
         ({"student": recipe(updatez=1)}, ("student.recipe.updatez: unknown key", "did you mean updates?")),
         ({"student": recipe(updates="many")}, ("student.recipe.updates: 'many'", "a whole number")),
         ({"student": recipe(wrong_step=1.5)}, ("student.recipe.wrong_step: 1.5",)),
+        ({"student": recipe(updates=1, dtype="bfloat16")}, ("tiny.student.recipe.dtype: 'bfloat16'", "float32 where")),
         ({"student": recipe() | {"eos": 47}}, ("tiny.student.eos: 47", "between 0 and 46")),
         ({"student": {"eos": 45, "shape": TINY_SHAPE}}, ("tiny.student", "exactly one of path", "recipe")),
         ({"student": model(recipe={})}, ("tiny.student", "exactly one of path", "recipe")),

@@ -37,10 +37,13 @@ from tests.without_ray import made_here
 
 DOCS = ROOT / "docs"
 METHOD, SETUP, BENCHMARK = PAGES = [DOCS / f"add-a-{what}.md" for what in ("method", "setup", "benchmark")]
+FIRST_HOUR = DOCS / "first-hour-on-gpus.md"  # test_first_hour looks at what it says is printed
 LINKED = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "experiments/README.md")]
 LINKED += sorted(DOCS.glob("*.md"))
 RUN_HERE = ("plan", "config", "list")  # the other commands work for minutes; they are parsed
-COMMANDS = [(page, line) for page in PAGES for line in page.read_text("utf-8").splitlines() if line.startswith("trb ")]
+COMMANDS = []
+for page in (*PAGES, FIRST_HOUR):
+    COMMANDS += [(page, line) for line in page.read_text("utf-8").splitlines() if line.startswith("trb ")]
 
 
 @pytest.fixture
@@ -57,6 +60,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         for name, text in examples(page, "file").items():
             (tmp_path / name).parent.mkdir(exist_ok=True)
             (tmp_path / name).write_text(text, encoding="utf-8")
+    (tmp_path / "experiments").symlink_to(ROOT / "experiments")  # the reader of the first hour stands in a clone
     return tmp_path
 
 
@@ -248,7 +252,7 @@ def test_commands_of_the_pages(
 
 
 def test_every_page_has_files_and_commands() -> None:
-    assert {page for page, line in COMMANDS if line.split()[1] in RUN_HERE} == set(PAGES)
+    assert {page for page, line in COMMANDS if line.split()[1] in RUN_HERE} == {*PAGES, FIRST_HOUR}
     assert all(examples(page, "file") for page in PAGES)
 
 

@@ -9,8 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.data.declared import lacking
+from orchestrator.experiment.evaluation_protocol import rungs
 from orchestrator.experiment.load import load_experiment, load_setup
-from orchestrator.experiment.units import expand
+from orchestrator.experiment.units import checkpoint_steps, expand
+from orchestrator.planning.as_json import totals
+from orchestrator.planning.plan import make_plan
 from tests.sweeps import ROOT, environment
 
 EXPERIMENTS = sorted((ROOT / "experiments").glob("*.yaml"))
@@ -46,6 +50,39 @@ def test_setups_load(path: Path) -> None:
 def test_the_documented_ones_are_there() -> None:
     assert {"quickstart", "paper"} <= set(map(stem, EXPERIMENTS))
     assert {"arithmetic", "qwen3-1.7b", "qwen3-0.6b"} <= set(map(stem, SETUPS))
+
+
+# --- the first sweep on a GPU ---
+
+
+@pytest.mark.parametrize("name", ["gpu-smoke", "gpu-smoke-random"])
+def test_a_first_sweep_takes_a_quarter_of_an_hour_and_shows_all_that_a_sweep_does(name: str) -> None:
+    """By the plan's middle estimate; blending ends before a checkpoint in the middle, and checkpoints race."""
+    experiment = load_experiment(ROOT / "experiments" / f"{name}.yaml")
+    setup = experiment.setups[name]
+    hours = totals(make_plan(experiment))["chosen_gpu_hours"]
+    assert 0 < hours["low"] < hours["mid"] <= 0.25
+    assert (experiment.runtime.placement.gpus, setup.engine.dtype) == (1, "bfloat16")
+    assert set(experiment.methods) == {"vanilla", "trust_region", "skd"}
+    [trb] = [unit for unit in expand(experiment) if unit.method == "trust_region"]
+    steps = checkpoint_steps(trb, setup)
+    assert 0 < trb.knobs["K"] < steps[0] < steps[-1] == setup.training.steps
+    assert (setup.evaluation.budget, setup.evaluation.rescore) == ("adaptive", True)
+    assert len(rungs(setup.evaluation)) > 1
+
+
+def test_random_weights_stand_in_for_the_real_pair() -> None:
+    """Shapes and vocabulary, and so memory and speed, are those of the real models, in turn those of qwen3-0.6b."""
+    real, random, paper = (load_setup(name) for name in ("gpu-smoke", "gpu-smoke-random", "qwen3-0.6b"))
+    for setup in (real, random):
+        assert (setup.vocabulary, setup.engine) == (paper.vocabulary, paper.engine)
+        assert (setup.student.shape, setup.teacher.shape) == (paper.student.shape, paper.teacher.shape)
+    assert (real.student, real.teacher, real.prompt) == (paper.student, paper.teacher, paper.prompt)
+    assert random.training == real.training
+    experiments = [load_experiment(ROOT / "experiments" / f"gpu-smoke{kind}.yaml") for kind in ("", "-random")]
+    assert experiments[0].methods == experiments[1].methods
+    assert lacking([random], ROOT / "no such folder") == {}, "nothing to fetch"
+    assert len(lacking([real], ROOT / "no such folder")) == 4
 
 
 # --- start-up ---

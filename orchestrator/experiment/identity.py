@@ -15,7 +15,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orchestrator.config import Data, Engine, Model, Optimizer, Setup
+from orchestrator.config import Data, Engine, Model, Optimizer, Recipe, Setup
 from orchestrator.data.benchmarks import BENCHMARKS, benchmark_of
 from orchestrator.grading.grader import GRADER_VERSION
 
@@ -35,7 +35,7 @@ SFT = ("updates", "checkpoints")
 DECODING = ("max_response_tokens", "temperature", "seed")
 PROBE = ("prompts", "prefixes", "continuations")
 # Keys that came after ids were given out: they count only where they differ from their default.
-LATER: dict[type, tuple[str, ...]] = {Optimizer: ("decay",)}
+LATER: dict[type, tuple[str, ...]] = {Optimizer: ("decay",), Recipe: ("dtype",)}
 
 
 def digest(value: Any) -> str:

@@ -50,6 +50,8 @@ def check_setup(name: str, setup: Setup) -> None:
         _check_origin(f"{name}.{role}", model)
         if model.recipe is not None:
             one_of(f"{name}.tokenizer", setup.tokenizer, choices(TokenizerName))
+            if model.recipe.updates and model.recipe.dtype != "float32":
+                raise refuse(f"{name}.{role}.recipe.dtype", model.recipe.dtype, "float32 where updates are made")
         check(model, f"{name}.{role}")
     _check_vocabulary(name, setup)
     for part in ("prompt", "data", "engine", "training", "evaluation", "probe"):

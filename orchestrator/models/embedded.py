@@ -17,12 +17,13 @@ from typing import Any
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from orchestrator.config import Recipe, Shape
 from orchestrator.data import arithmetic
 from orchestrator.errors import UserError
 from orchestrator.experiment import made_models
+from orchestrator.models.random_weights import qwen3_config, write_random_model
 
 STUDENT_EOS, TEACHER_EOS = "<|endoftext|>", "<|im_end|>"
 REPORT_EVERY = 20
@@ -41,10 +42,14 @@ def build(spec: dict[str, Any], folder: Path) -> None:
     recipe = Recipe(**spec["recipe"])
     torch.manual_seed(recipe.seed)
     tokenizer = make_tokenizer(spec["tokenizer"])
-    model = Qwen3ForCausalLM(qwen3_config(Shape(**spec["shape"]), spec["vocabulary"]["size"], spec["eos"]))
-    if recipe.updates:
-        _train(model, tokenizer, recipe, spec["eos"])
-    model.save_pretrained(folder)
+    shape, vocabulary, eos = Shape(**spec["shape"]), spec["vocabulary"]["size"], spec["eos"]
+    if recipe.dtype == "bfloat16":  # billions of parameters
+        write_random_model(folder, shape, vocabulary, eos, recipe.dtype, recipe.seed, one_file=True)
+    else:
+        model = Qwen3ForCausalLM(qwen3_config(shape, vocabulary, eos))
+        if recipe.updates:
+            _train(model, tokenizer, recipe, eos)
+        model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 
@@ -70,23 +75,6 @@ def make_tokenizer(kind: str) -> PreTrainedTokenizerFast:
         eos_token=STUDENT_EOS,
         pad_token=STUDENT_EOS,
         chat_template=CHATML if kind == "bytes" else None,
-    )
-
-
-def qwen3_config(shape: Shape, vocabulary: int, eos: int) -> Qwen3Config:
-    """The configuration of a Qwen3 decoder."""
-    return Qwen3Config(
-        vocab_size=vocabulary,
-        hidden_size=shape.hidden,
-        intermediate_size=shape.ffn,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        num_key_value_heads=shape.kv_heads,
-        head_dim=shape.head_dim,
-        tie_word_embeddings=shape.tied,
-        max_position_embeddings=32768,
-        eos_token_id=eos,
-        pad_token_id=eos,
     )
 
 

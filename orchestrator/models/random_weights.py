@@ -12,11 +12,10 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
-from transformers import Qwen3ForCausalLM
+from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from orchestrator.config import Dtype, Shape
 from orchestrator.engines.memory import BYTES
-from orchestrator.models.embedded import qwen3_config
 
 POOL = 16_777_213  # the largest prime below 2²⁴
 SHARD_BYTES = 2**31  # of one file, all of which is in memory while it is written
@@ -24,11 +23,19 @@ SPREAD = 0.02  # standard deviation of the weights, as Qwen3 is initialised
 
 
 def write_random_model(
-    folder: Path, shape: Shape, vocabulary: int, eos: int, dtype: Dtype, seed: int = 0, spread: float = SPREAD
+    folder: Path,
+    shape: Shape,
+    vocabulary: int,
+    eos: int,
+    dtype: Dtype,
+    seed: int = 0,
+    spread: float = SPREAD,
+    one_file: bool = False,
 ) -> None:
     """Write a model in Hugging Face layout, without a tokenizer, into a new folder.
 
-    The same arguments give the same bytes. Norms are one, all else is normal with standard deviation `spread`.
+    The same arguments give the same bytes. Norms are one, all else is normal with standard deviation `spread`. With
+    `one_file` all weights lie in `model.safetensors`, and are in memory while it is written.
     """
     folder.mkdir(parents=True)
     config = qwen3_config(shape, vocabulary, eos)
@@ -39,7 +46,7 @@ def write_random_model(
         parameters = dict(Qwen3ForCausalLM(config).named_parameters())  # tied embeddings are in it once
     generator = torch.Generator().manual_seed(seed)
     pool = (spread * torch.randn(POOL, generator=generator)).to(getattr(torch, dtype))
-    shards = _shards(parameters, BYTES[dtype])
+    shards = [list(parameters)] if one_file else _shards(parameters, BYTES[dtype])
     files = {}
     for number, names in enumerate(shards, 1):
         file = f"model-{number:05d}-of-{len(shards):05d}.safetensors" if len(shards) > 1 else "model.safetensors"
@@ -54,6 +61,23 @@ def write_random_model(
         total = sum(parameter.numel() for parameter in parameters.values()) * BYTES[dtype]
         index = {"metadata": {"total_size": total}, "weight_map": files}
         (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2), encoding="utf-8")
+
+
+def qwen3_config(shape: Shape, vocabulary: int, eos: int) -> Qwen3Config:
+    """The configuration of a Qwen3 decoder."""
+    return Qwen3Config(
+        vocab_size=vocabulary,
+        hidden_size=shape.hidden,
+        intermediate_size=shape.ffn,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        head_dim=shape.head_dim,
+        tie_word_embeddings=shape.tied,
+        max_position_embeddings=32768,
+        eos_token_id=eos,
+        pad_token_id=eos,
+    )
 
 
 def _shards(parameters: dict[str, torch.nn.Parameter], value_bytes: int) -> list[list[str]]:

@@ -16,7 +16,7 @@ from orchestrator.engines.torch.attention import attention_for
 from orchestrator.engines.torch.causal import CausalModel
 from orchestrator.engines.torch.decoding import Decoding, generate
 from orchestrator.engines.torch.scoring import score
-from orchestrator.models.embedded import qwen3_config
+from orchestrator.models.random_weights import qwen3_config
 from orchestrator.policy import trust_region
 from orchestrator.policy.draft_length import draft_length, least_acceptance
 from orchestrator.policy.randomness import SequenceKey

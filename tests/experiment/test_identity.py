@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.config import Experiment, Optimizer
+from orchestrator.config import Experiment, Optimizer, Recipe
 from orchestrator.errors import UserError
 from orchestrator.experiment import identity, made_models
 from orchestrator.experiment.evaluation_protocol import evaluation_ids, fresh_evaluation_ids
@@ -176,6 +176,9 @@ def test_a_later_key_counts_where_it_is_not_at_its_default() -> None:
     assert "decay" not in first
     assert identity.part(Optimizer(decay="constant"), identity.OPTIMIZER) == first
     assert identity.part(Optimizer(decay="linear"), identity.OPTIMIZER) == first | {"decay": "linear"}
+    first = identity.part(Recipe(), identity.RECIPE)
+    assert "dtype" not in first
+    assert identity.part(Recipe(dtype="bfloat16"), identity.RECIPE) == first | {"dtype": "bfloat16"}
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 from orchestrator.config import PromptTemplate, Recipe, Shape
 from orchestrator.data import arithmetic
 from orchestrator.data.prompts import render, response_text
-from orchestrator.experiment.made_models import recorded
+from orchestrator.experiment.made_models import NEEDED, WEIGHTS, recorded
 from orchestrator.models.embedded import STUDENT_EOS, TEACHER_EOS, build, make_tokenizer
 from tests.sweeps import ROOT
 
@@ -93,6 +93,21 @@ def test_a_build_in_its_own_process_gives_the_same_bytes_and_reports(tmp_path: P
     report = json.loads(done.stdout.splitlines()[-1])
     assert (report["update"], report["of"]) == (3, 3)
     assert report["loss"] == pytest.approx(math.log(56), abs=0.5)
+
+
+def test_a_recipe_in_bfloat16_is_written_whole_with_the_tokenizer_beside_it(tmp_path: Path) -> None:
+    """One file, by which ids tell a made model, however large; the seed decides what is in it."""
+    made = spec("bytes", updates=0, dtype="bfloat16")
+    for name, seed in (("model", 3), ("again", 3), ("other", 4)):
+        build(made | {"recipe": made["recipe"] | {"seed": seed}}, tmp_path / name)
+    assert set(NEEDED) <= set(contents(tmp_path / "model"))
+    assert contents(tmp_path / "model") == contents(tmp_path / "again")
+    assert contents(tmp_path / "model")[WEIGHTS] != contents(tmp_path / "other")[WEIGHTS]
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype="auto")
+    assert (model.dtype, model.config.vocab_size, model.config.eos_token_id) == (torch.bfloat16, 264, 256)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+    assert tokenizer.decode(tokenizer.encode("6+9=15")) == "6+9=15"
+    assert tokenizer.decode([263, *tokenizer.encode("a"), 262]) == "a", "ids that are no text say nothing"
 
 
 def test_other_seeds_and_more_updates_give_other_weights(tmp_path: Path) -> None:

@@ -76,6 +76,8 @@ def test_the_seed_decides_the_bytes_and_the_files_do_not(tmp_path: Path, monkeyp
     assert max(file.stat().st_size for file in files) < 10_000 + VOCABULARY * 32 * 4, "the embedding has one for itself"
     assert sharded.keys() == again.keys() == one.keys()
     assert all(torch.equal(sharded[name], one[name]) for name in one)
+    write_random_model(tmp_path / "whole", SHAPE, VOCABULARY, EOS, "float32", seed=1, one_file=True)
+    assert (tmp_path / "whole" / "model.safetensors").read_bytes() == written[0]
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "sharded", dtype="auto")
     assert torch.equal(model.model.layers[2].mlp.up_proj.weight, one["model.layers.2.mlp.up_proj.weight"])
     assert one["model.norm.weight"].dtype == torch.float32
