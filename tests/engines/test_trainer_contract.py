@@ -80,8 +80,9 @@ class Engines:
             return TorchEngine(job)
         if kind.ranks not in self._ranks:
             self._ranks[kind.ranks] = OneRank() if kind.ranks == 1 else SeveralRanks(kind.ranks)
-        # Activations are computed again where sequences are packed, so that both ways are compared.
-        return VerlEngine(job, Passes(kind.packed, checkpointing=kind.packed), self._ranks[kind.ranks])
+        # Packed passes are those of GPUs in all else, too, so that both ways are compared.
+        passes = Passes(packed=kind.packed, checkpointing=kind.packed, lean=kind.packed)
+        return VerlEngine(job, passes, self._ranks[kind.ranks])
 
     def close(self) -> None:
         for ranks in self._ranks.values():

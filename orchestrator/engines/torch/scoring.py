@@ -62,11 +62,10 @@ def read_teacher(
     """
     width = log_prob(hidden[:0]).shape[-1]
     chunk = max(1, HEAD_CHUNK[hidden.device.type] // width)
-    parts: list[TeacherScores] = []
+    parts: list[dict[str, Tensor]] = []
     for start in range(0, max(1, len(hidden)), chunk):
         part = slice(start, start + chunk)
         at_part = tokens[part].to(hidden.device), support[part].to(hidden.device)
-        statistics = vars(teacher_statistics(log_prob(hidden[part]), *at_part))
-        parts.append(TeacherScores(**{name: value.float().cpu() for name, value in statistics.items()}))
-    names = vars(parts[0])
-    return TeacherScores(**{name: torch.cat([vars(part)[name] for part in parts]) for name in names})
+        parts.append(vars(teacher_statistics(log_prob(hidden[part]), *at_part)))
+    # A copy to the host waits for the device, so all chunks come at once.
+    return TeacherScores(**{name: torch.cat([part[name] for part in parts]).float().cpu() for name in parts[0]})
