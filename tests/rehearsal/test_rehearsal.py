@@ -19,11 +19,11 @@ from tests.sweeps import ROOT
 PAIRS = [
     pytest.param(name, marks=pytest.mark.xdist_group(f"rehearsal of {name}")) for name in ("qwen3-1.7b", "qwen3-0.6b")
 ]
-# What the host reads of the device, and so waits for: in two micro-batches of learning, in the chunks of one pass of
+# What the host reads of the device, and so waits for: in two micro-batches of learning, in one pass of
 # scoring, in one step or round of decoding. A blended round is judged in nine parts.
 READS = {
     "learning": 7,
-    "scoring": 68,
+    "scoring": 4,
     "torch, alone": 6,
     "torch, blending": 24,
     "SGLang's sampler": 0,
