@@ -35,3 +35,9 @@ def pytest_collection() -> Iterator[object]:
     """Collecting imports all that is tested."""
     with quick_imports():
         return (yield)
+
+
+@pytest.fixture(autouse=True)
+def _gpus_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trial hides the GPUs from its process where it asked for none; the tests after it share that process."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

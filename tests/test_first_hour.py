@@ -198,7 +198,7 @@ def engine_at_work(folder: Path, patch: pytest.MonkeyPatch) -> list[str]:
         engine = EngineProcess(asked)
         engine._connection = SimpleNamespace(poll=poll, close=lambda: None)  # pyright: ignore[reportAttributeAccessIssue]
         messages.append(refused(partial(engine._receive, 0.0), EngineLost))
-    made = SimpleNamespace(scheduler_infos=[{"max_total_num_tokens": 900}])
+    made = SimpleNamespace(scheduler_infos=[{"max_total_num_tokens": 700}])
     other: Any = SimpleNamespace(_scheduler_init_result=made, shutdown=lambda: None)
     messages.append(refused(lambda: private.check_cache(other, asked), RuntimeError))
     return [*messages, refused(lambda: attention_backend("fa3", "float32", (9, 0)))]

@@ -510,4 +510,4 @@ def test_the_browser_helper_notices_what_goes_wrong(tab: Browser, tmp_path: Path
 
 def test_the_package_list_names_the_browser() -> None:
     listed = (SHIPPED.parent / "docker" / "lock" / "debian.txt").read_text().splitlines()
-    assert [line for line in listed if not line.startswith("#")] == ["chromium", "shellcheck"]
+    assert [line for line in listed if not line.startswith("#")] == ["chromium", "shellcheck", "g++"]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from orchestrator.engines import device
 from orchestrator.engines.device import Holder
 from orchestrator.engines.sglang import toolchain
 from orchestrator.selftest import compilers, node
@@ -28,7 +29,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPat
     """An H100 with driver 580 and a torch for CUDA 13, until a test changes one of them."""
     driver = tmp_path / "version"
     driver.write_text(VERSION_FILE.format("580.65.06"))
-    monkeypatch.setattr(toolchain, "DRIVER", driver)
+    monkeypatch.setattr(node, "DRIVER", driver)
+    monkeypatch.setattr(device, "DRIVER", driver)
     monkeypatch.setattr(node, "driver_cuda", lambda: "13.0")
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)

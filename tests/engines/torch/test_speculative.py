@@ -389,8 +389,8 @@ class Watched(Stream):
 
     all: ClassVar[list[Watched]] = []
 
-    def __init__(self, causal: CausalModel, prompts: list[Prompt]):
-        super().__init__(causal, prompts)
+    def __init__(self, causal: CausalModel, prompts: list[Prompt], slots: int | None = None):
+        super().__init__(causal, prompts, slots)
         self.fed = self._live.shape[1]  # slots that the cache would have if nothing were ever dropped
         self.cropped, self.moved, self.widest, self.batch_sizes = 0, 0, self.fed, {len(prompts)}
         Watched.all.append(self)
