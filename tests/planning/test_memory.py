@@ -32,6 +32,18 @@ def test_memory_of_a_trial() -> None:
     assert max(found.peak_vanilla, found.peak_blending) <= 79.1
 
 
+def test_scoring_and_learning_by_hand() -> None:
+    """Contexts, margin and what others keep; then the head and activations, or state, loss and activations."""
+    state, loss, activations = 16 * 1_720_574_976 / GIB, 5.9571, 9.875  # of 16,384 tokens
+    kept = 3 * 0.5 + 0.03 * 79.1 + W_Q + W_S + 0.7173  # the student's engine keeps its CUDA graphs
+    found = of_trial(79.1)
+    assert found.scoring == pytest.approx(kept + 2.5 + 1.875, abs=1e-3)
+    assert found.learning == pytest.approx(kept + state + loss + activations, abs=1e-3)
+    apart = of_trial(79.1, Placement("split", 4, RoleGpus(2, 1, 1)))
+    assert apart.scoring == pytest.approx(2 * 0.5 + 0.03 * 79.1 + W_Q + 2.5 + 1.875, abs=1e-3)
+    assert apart.learning == pytest.approx(2 * 0.5 + 0.03 * 79.1 + state + loss + activations, abs=1e-3)
+
+
 def test_the_torch_engine_holds_other_batches() -> None:
     found = of_trial(79.1, engine="torch")
     assert (found.sequences_at_once_vanilla, found.sequences_at_once_blending) == (60, 23)

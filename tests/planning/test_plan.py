@@ -23,6 +23,7 @@ from orchestrator.planning.evaluation_cost import expected_share
 from orchestrator.planning.lengths import LAWS
 from orchestrator.planning.numbers import hours_text, long_time
 from orchestrator.planning.ranges import NOTHING, Range
+from orchestrator.planning.rates import Gpu
 from tests.planning.by_hand import by_hand
 from tests.sweeps import ROOT
 
@@ -30,6 +31,7 @@ EXPERIMENTS = ROOT / "experiments"
 ONLY_VANILLA = tuple(f"methods.{m}=null" for m in (
     "trust_region", "fixed_epsilon", "veto", "skd", "temperature_warmup", "sft_warmup"))  # fmt: skip
 SETUPS = ("qwen3-1.7b", "qwen3-0.6b")
+ROLES_APART = ("rollout=1", "teacher=1", "learner=4")
 TORCH = "engine.sampler=torch"  # whose decoding is worked out by hand here; that of SGLang is in test_costs
 COUNTS = {
     "vanilla": 1,
@@ -90,6 +92,42 @@ def test_a_model_too_large_for_the_gpu_is_refused_unless_its_batch_is_configured
         planned("paper", "training.max_response_tokens=300000")
     text = shown(planned("paper", TORCH, "training.max_response_tokens=300000", "runtime.rollout_batch=4"))
     assert "Not even one sequence" in text
+
+
+def test_without_blending_no_room_for_it_is_needed() -> None:
+    """On cards of 24 GiB, a role each: contexts and margin take 1 + 0.72, attention 0.5, the table of slots 0.01.
+
+    Alone: weights 3.205, graphs 0.717, prefill 0.375 and the sampler 0.688 leave 16.8 GiB, ÷ 0.875 = 19.2. Blending:
+    weights 18.461, prefill 0.375 and a longest round of 110 requests, 3.3, leave nothing.
+    """
+    apart = ("runtime.placement.mode=split", *(f"runtime.placement.role_gpus.{role}" for role in ROLES_APART))
+    overrides = ("setups=[qwen3-1.7b]", "engine.sampler=sglang", "engine.trainer=verl", *apart)
+    small = Gpu("small", 24.0, 3.35e12, 990e12)
+    made = plan.make_plan(load_experiment(EXPERIMENTS / "paper.yaml", (*overrides, *ONLY_VANILLA)), gpu=small)
+    found = vanilla(made).memory
+    assert found is not None
+    assert (found.sequences_decoded_vanilla, found.sequences_decoded_blending) == (19, 0)
+    assert [a.name for a in made.assumptions if a.unit == "tokens/s"] == ["qwen3-1.7b, student alone"]
+    with pytest.raises(UserError, match=r"GPU memory: 24.0 GiB — at least .* while blending \(Qwen3-1.7B"):
+        plan.make_plan(load_experiment(EXPERIMENTS / "paper.yaml", overrides), gpu=small)
+
+
+def test_an_engine_without_room_is_left_out_of_the_comparison() -> None:
+    """Learning of 41,024 tokens: 54.34 GiB with the torch engine beside it and 24.73 of activations, 79.07 of 79.1.
+
+    SGLang keeps a context, 0.5, and its captured graphs, 0.72, beside the learner.
+    """
+    tokens = 41_024
+    overrides = ("setups=[qwen3-1.7b]", f"training.max_response_tokens={tokens - 1024}")
+    made = planned("paper", TORCH, *overrides)
+    fixed = 1 + 0.03 * 79.1 + 15.2564 + 3.2048 + 25.6386 + 5.9571
+    found = vanilla(made).memory
+    assert found is not None
+    assert found.learning == pytest.approx(fixed + tokens * 647_168 / 2**30, abs=1e-3)
+    assert fixed + tokens * 647_168 / 2**30 <= 79.1 < fixed + 1.2173 + tokens * 647_168 / 2**30
+    assert set(totals.on_engines(made)) == {"torch"}
+    with pytest.raises(UserError, match=r"GPU memory: 79.1 GiB — at least 79.4 GiB while the student learns"):
+        planned("paper", "engine.sampler=sglang", *overrides)
 
 
 def test_training_tokens() -> None:
