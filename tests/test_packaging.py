@@ -266,6 +266,23 @@ def test_nvcc_is_of_the_cuda_that_torch_brings() -> None:
     assert toolchain.WHEEL in install.read_pins("compiler")
 
 
+@pytest.mark.engines
+def test_engines_need_nothing_else_of_what_tests_need() -> None:
+    skip_without("sglang")
+    dev, needed = install.read_pins("dev"), set()
+    waiting = {*install.read_pins("engines")} & {
+        canonicalize_name(each.name) for each in importlib.metadata.distributions()
+    }
+    while waiting:
+        for requirement in map(Requirement, importlib.metadata.requires(waiting.pop()) or []):
+            name = canonicalize_name(requirement.name)
+            wanted = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+            if wanted and name in dev and name not in needed:
+                needed.add(name)
+                waiting.add(name)
+    assert needed == set(install.FROM_DEV)
+
+
 # SGLang names these versions and the lock holds others, with the reason.
 OTHER_THAN_NAMED = {
     "cuda-tile": "the index has only a script of 1.6.0rc5, which fetches a wheel from elsewhere",

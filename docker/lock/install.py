@@ -33,6 +33,7 @@ LOCK = Path(__file__).resolve().parent
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"  # PyTorch's own; asked where pip's registry has no +cpu wheel
 SGLANG_ONLY = Path(sys.prefix) / "sglang-only"  # read by `orchestrator.engines.sglang.private`
 CUDA_ONLY = ("cuda-", "nvidia-", "triton")  # distributions that only torch's CUDA build needs
+FROM_DEV = ("cffi", "cloudpickle", "pycparser")  # of dev.txt, which SGLang's and verl's requirements require, too
 DRIVER = Path("/proc/driver/nvidia/version")  # of the kernel's module; containers see the host's
 OLDEST_DRIVER = 580  # that runs programs of CUDA 13, by NVIDIA's release notes
 # Measured on Linux x86-64 with an empty cache: GB to download, GB on disk. macOS takes less than `cpu`.
@@ -134,7 +135,8 @@ def engine_pins(torch: str) -> tuple[dict[str, str], dict[str, str]]:
     torch's CUDA build has brought a triton of its own and wants SGLang's kernels. Beside its CPU build the index's
     torchvision does not work, which is for CUDA, and what finds it fails; SGLang only has to import it.
     """
-    pins = read_pins("engines")
+    dev = read_pins("dev")
+    pins = read_pins("engines") | {name: dev[name] for name in FROM_DEV}
     if torch.endswith("+cpu"):
         return pins, {"torchvision": pins.pop("torchvision")}
     del pins["triton"]

@@ -32,8 +32,9 @@ TITLES = {
     "dev": "# What tests and lint need besides runtime.txt; one resolution with it. Written by `make lock`.\n",
 }
 BY_HAND = {
-    "engines": "# What SGLang and verl import besides runtime.txt and dev.txt, in versions tested together, and\n"
-    "# triton, which torch's CPU build does not bring. Edit a version here and run `make lock` for the hashes.\n",
+    "engines": "# What SGLang and verl import besides runtime.txt and install.py's FROM_DEV, in versions tested\n"
+    "# together, and triton, which torch's CPU build does not bring. Edit a version here and run `make lock` for the\n"
+    "# hashes.\n",
     "kernels": "# What SGLang calls on NVIDIA GPUs besides engines.txt, as it and flashinfer declare it; never run by\n"
     "# us. SGLang names cuda-tile 1.6.0rc5, of which the index has no wheel but a script that fetches one elsewhere.\n"
     "# Edit a version here and run `make lock` for the hashes.\n",
