@@ -116,7 +116,7 @@ def require(key: str, name: str) -> None:
 
 
 def missing_tools(name: str) -> list[str]:
-    """What an engine that compiles kernels would lack on this machine if it had a GPU: a line each, with what to do."""
+    """Name each thing that an engine lacks here to compile kernels for a GPU, in a line with its remedy."""
     if not ENGINES[name].tools:
         return []
     return importlib.import_module(ENGINES[name].tools).missing(os.environ)

@@ -99,7 +99,7 @@ def defect(folder: Path) -> str | None:
 
 
 def missing(environ: Mapping[str, str], system: Path = SYSTEM) -> list[str]:
-    """What an engine's process would miss on a machine with a GPU: a line each, with what to do. Runs the compiler."""
+    """Name each thing that an engine on a GPU would miss here, in a line with its remedy. The C++ compiler is run."""
     lines = []
     if toolkit(environ, system) is None:
         defects = dict.fromkeys(filter(None, map(defect, _candidates(environ, system))))
