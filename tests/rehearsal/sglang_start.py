@@ -10,6 +10,8 @@ The packages of `docker/lock/kernels.txt` are for CUDA builds of torch alone. Mo
 place, and no other: any further package that an engine needs would show.
 """
 
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 import importlib

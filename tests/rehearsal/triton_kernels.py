@@ -5,6 +5,8 @@ than the card has would fail at its first start. `cards.pretend` comes first: SG
 the card when they are imported.
 """
 
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 import os

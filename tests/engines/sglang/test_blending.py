@@ -47,7 +47,7 @@ def sampler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SglangStudent]
     job = replace(job, takes_turns=True)
     narrow = blending_settings(job)
     assert narrow.second is not None
-    narrow = replace(narrow, second=replace(narrow.second, drafted=DRAFTED, requests=32, prefilled=4), cache_tokens=400)
+    narrow = replace(narrow, second=replace(narrow.second, drafted=DRAFTED, prefilled=4), requests=32, cache_tokens=400)
     opened = SglangStudent(job)
     opened._beside_teacher, opened._process = True, EngineProcess(narrow)
     with pytest.MonkeyPatch.context() as patch:
