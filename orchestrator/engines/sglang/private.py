@@ -184,9 +184,12 @@ def _find_torchvision() -> None:
     It lies aside (`docker/lock/install.py`), since transformers would import it in every process and fail. The
     operators that it takes for granted are declared before that. Beside torch's build for GPUs it is there.
     """
-    if importlib.util.find_spec("torchvision") is not None:
-        return
-    sys.path.append(str(Path(sys.prefix) / "sglang-only"))
+    aside = str(Path(sys.prefix) / "sglang-only")
+    # A spawned process has its parent's path, this folder in it, but none of the operators that its parent declared.
+    if aside not in sys.path:
+        if importlib.util.find_spec("torchvision") is not None:
+            return
+        sys.path.append(aside)
     library = torch.library.Library("torchvision", "DEF")
     for name in ("nms", "qnms"):
         library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")

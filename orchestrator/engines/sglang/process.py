@@ -37,7 +37,7 @@ ENDS_S = 10.0
 LOOK_S = 1.0
 GONE_LOOK_S = 0.02
 SHARED_MEMORY = Path("/dev/shm")
-LAST_CHARACTERS = 2000  # of what the process has printed
+LAST_CHARACTERS = 20_000  # printed by the process; the traceback of a scheduler stands before two of its parents'
 
 
 class EngineRefused(RuntimeError):
