@@ -20,7 +20,7 @@ from orchestrator.experiment.units import Unit
 from orchestrator.planning.calibrated import gpu_here, read_calibrations
 from orchestrator.planning.costs import BLENDED, OTHER, PLAIN, SUPERVISED, SetupCosts
 from orchestrator.planning.measured import Measured, clocked
-from orchestrator.planning.ranges import NOTHING, Range
+from orchestrator.planning.ranges import Range
 from orchestrator.planning.steps import teacher_online_steps
 from orchestrator.records.rundir import TIMING, RunReader
 from orchestrator.selection.study import Study
@@ -91,9 +91,11 @@ def measure(study: Study) -> Costs:
         if not found:
             continue
         plan = costs.plans[unit.setup].on(unit.placement)
+        kinds = {BLENDED, PLAIN, *plan.setup.evaluation.benchmarks}  # a runs folder may hold other benchmarks, too
         by_kind: dict[str, list[float]] = defaultdict(list)
         for kind, seconds in found:
-            by_kind[kind].append(seconds)
+            if kind in kinds:
+                by_kind[kind].append(seconds)
         for kind, seconds in by_kind.items():
             costs.lately[unit.id, kind] = fmean(seconds[-RECENT:])
             for where in _sources(unit):
@@ -121,12 +123,9 @@ def _seconds_of_rows(run: RunReader, blended: int) -> list[tuple[str, float]]:
 
 
 def planned_cost(costs: SetupCosts, supervised: bool, kind: str) -> Range:
-    """What the plan says that one step or one response costs, of distillation or of the supervised stage.
-
-    Nothing for a benchmark that the experiment no longer has.
-    """
+    """What the plan says that one step or one response costs, of distillation or of the supervised stage."""
     if kind in (BLENDED, PLAIN):
         phases = costs.step(SUPERVISED if supervised else kind)
         # Only the parts of a step that `timing.jsonl` has as well.
         return Range.total(seconds for phase, seconds in phases.items() if phase != OTHER)
-    return costs.response(kind) if kind in costs.setup.evaluation.benchmarks else NOTHING
+    return costs.response(kind)

@@ -56,7 +56,10 @@ class Clocked:
 
 @dataclass(frozen=True)
 class UnitSeconds:
-    """Mean seconds of a finished unit: (steps, their parts) by kind of step, and of a response by benchmark."""
+    """Mean seconds of a finished unit: (steps, their parts) by kind of step, and of a response by benchmark.
+
+    Benchmarks are those of the experiment at hand: a unit may have been evaluated on others for another one.
+    """
 
     unit: Unit
     engine: str
@@ -178,7 +181,8 @@ def _unit_seconds(study: Study, unit: Unit) -> UnitSeconds:
         for part in set().union(*parts):
             means[part] = fmean(row.get(part, 0.0) for row in parts)
         steps[SUPERVISED if unit.is_supervised else kind] = (len(parts), means)
-    responses = {benchmark: fmean(seconds) for benchmark, seconds in rows.responses.items()}
+    ours = study.setup_of(unit).evaluation.benchmarks
+    responses = {benchmark: fmean(seconds) for benchmark, seconds in rows.responses.items() if benchmark in ours}
     gpus = run.provenance().get("host", {}).get("gpus", [])
     return UnitSeconds(unit, study.setup_of(unit).engine.sampler, tuple(gpus), steps, responses)
 

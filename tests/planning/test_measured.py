@@ -12,6 +12,7 @@ from rich.console import Console
 from orchestrator.config import Experiment
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import Unit, expand
+from orchestrator.monitor import timings
 from orchestrator.planning import as_json, cpu_time, view
 from orchestrator.planning.costs import BLENDED, PLAIN, TRAINING_LENGTHS
 from orchestrator.planning.measured import Measured, UnitSeconds, measure, measured_factor
@@ -218,3 +219,24 @@ def test_minutes_on_cpus_rest_on_what_was_clocked(tmp_path: Path) -> None:
     costs = cpu_time.cpu_costs("arithmetic", loaded[0].setups["arithmetic"], measure(Study(*loaded, tmp_path)))
     assert costs.steps[PLAIN].low < costs.steps[PLAIN].mid < costs.steps[PLAIN].high
     assert (costs.evaluation.low, costs.evaluation.high) == pytest.approx((2 * 200 * 4 * 0.002,) * 2)
+
+
+def clock_a_foreign_benchmark(runs: Path, unit: Unit) -> None:
+    """As another experiment's evaluation of the same unit leaves it, a thousand times slower than any of ours."""
+    row = {"step": unit.steps, "phase": "evaluate", "benchmark": "theirs", "responses": 1, "seconds": 1000.0}
+    with closing(RunWriter(runs, unit.id)) as run:
+        run.append_timing(row)
+
+
+@pytest.mark.parametrize("place", ["cores", "GPUs"])
+def test_benchmarks_of_other_experiments_say_nothing(tmp_path: Path, place: str) -> None:
+    loaded = quickstart("setups=[arithmetic]") if place == "cores" else paper()
+    vanilla = units_of(loaded[1], "vanilla")[0]
+    finish(tmp_path, loaded, vanilla)
+    shown = []
+    for _ in range(2):
+        made, status = planned(loaded, tmp_path), timings.measure(Study(*loaded, tmp_path))
+        seconds = cpu_time.estimate(made, cores=2) if place == "cores" else made.units[-1].resources.gpu_hours
+        shown.append((seconds, status.measured, status.planned))
+        clock_a_foreign_benchmark(tmp_path, vanilla)
+    assert shown[0] == shown[1]
