@@ -56,21 +56,22 @@ def _load(options: argparse.Namespace, notes: bool = False) -> Study:
     from orchestrator.selection.results_folder import settled_name
     from orchestrator.selection.study import Study
 
-    path = find_experiment(options.experiment)
-    experiment = load_experiment(path, options.overrides)
+    path, overrides = find_experiment(options.experiment), list(options.overrides)
+    experiment = load_experiment(path, overrides)
     if getattr(options, "methods", None) is not None:
-        options.overrides = [*options.overrides, *null_overrides(options.methods, experiment.methods)]
-        experiment = load_experiment(path, options.overrides)
+        overrides += null_overrides(options.methods, experiment.methods)
+        experiment = load_experiment(path, overrides)
     for note in experiment.notes if notes else ():
         print(f"trb: {note}", file=sys.stderr)
     typed = (str(options.experiment), *options.overrides)
+    typed += () if getattr(options, "methods", None) is None else ("--methods", options.methods)
     typed += ("--runs", str(options.runs)) if options.runs != Path("runs") else ()
     runs = options.runs.resolve()
     if runs.exists() and not runs.is_dir():
         raise UserError(f"--runs: {options.runs} is a file — a folder")
     experiment = replace(
         experiment,
-        name=settled_name(experiment, options.overrides, runs),
+        name=settled_name(experiment, overrides, runs),
         data_dir=str(Path(data_folder(experiment.data_dir)).resolve()),
         arguments=typed,
     )
@@ -178,7 +179,7 @@ def _table(options: argparse.Namespace) -> int:
         if _lack_runs(options):
             return 1
         print(write(compared), end="")
-        _say_beside(form, compare.verdicts(compared))
+        _say_beside(form, compare.verdict_of(compared).lines())
         return 0
     if options.results is not None:
         try:
@@ -191,12 +192,12 @@ def _table(options: argparse.Namespace) -> int:
             return 1
         made = build.results_table(study)
     if form == "text":
-        _console().print(terminal.to_rich(made))
+        _console().print(terminal.to_rich(made), crop=False)
     else:
         from analysis.table.formats import FORMATS
 
         print(FORMATS[form](made), end="")
-    _say_beside(form, made.verdict)
+    _say_beside(form, made.verdict.lines())
     return 0
 
 

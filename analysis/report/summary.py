@@ -7,13 +7,14 @@ from collections.abc import Sequence
 
 from analysis.labels import method_label, setup_title
 from analysis.report.html import Html, bullets, element, join, paragraph, table
+from analysis.scores.verdict import Advice, Verdict
 from orchestrator.config import BenchmarkRun, Experiment, Model, Setup
 from orchestrator.monitor.unit_status import UnitStatus
 
 SETUP_HEADINGS = ("Setup", "Student", "Teacher", "Training", "Evaluation")
 
 
-def summary(experiment: Experiment, statuses: Sequence[UnitStatus], verdict: Sequence[str]) -> Html:
+def summary(experiment: Experiment, statuses: Sequence[UnitStatus], verdict: Verdict) -> Html:
     """Name, what may be said of the methods, state and setups."""
     seeds = _seeds(experiment)
     methods = ", ".join(map(method_label, experiment.methods))
@@ -21,13 +22,19 @@ def summary(experiment: Experiment, statuses: Sequence[UnitStatus], verdict: Seq
     return element(
         "header",
         element("h1", experiment.name),
-        join([paragraph(element("strong", line), class_="verdict") for line in verdict]),
+        join([paragraph(element("strong", line), class_="verdict") for line in verdict.sentences]),
+        _advice(verdict.advice),
         paragraph(
             f"On-policy distillation: a student learns from a teacher on what it samples. Compared: {methods}; {seeds}."
         ),
         _progress(statuses),
         table("Setups", SETUP_HEADINGS, rows, texts=SETUP_HEADINGS),
     )
+
+
+def _advice(advice: Advice | None) -> Html:
+    """Why to run the command, and the command in a block that can be copied."""
+    return join([paragraph(advice.reason), element("pre", advice.command)] if advice else [])
 
 
 def _seeds(experiment: Experiment) -> str:

@@ -1,14 +1,14 @@
-"""What may be said of the methods: one sentence for each setup, which every form of the table ends in."""
+"""What may be said of the methods: one sentence for each, which every form of the table ends in."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
 from analysis.labels import AVERAGE, BASE, method_label, setup_title
-from analysis.numbers import p_text
+from analysis.numbers import p_text, signed
 from analysis.scores.evidence import Difference, Evidence, RowEvidence, with_interval
 from orchestrator.config import Experiment
 from orchestrator.experiment.methods import REFERENCE
@@ -17,59 +17,92 @@ SEEDS = 5  # as many as the advice asks for
 OWN_SEEDS = re.compile(r"(methods\.\w+\.)?seeds(=|\.)")  # overrides that the advice replaces
 
 
-def verdict(experiment: Experiment, evidence: Evidence) -> tuple[str, ...]:
-    """The sentences, the last of them the command that gives every method more seeds, where one lacks them.
+@dataclass(frozen=True)
+class Advice:
+    """The command that gives every method `SEEDS` seeds or more, and how many trials that adds."""
 
-    Empty while fewer than two methods have scores in any setup.
-    """
+    command: str
+    trials: int
+
+    @property
+    def reason(self) -> str:
+        """`5 seeds for every method, 24 more trials:`, which stands on the line above the command."""
+        if not self.trials:
+            return "The other seeds of this sweep:"
+        return f"{SEEDS} seeds for every method, {self.trials} more trial{'s' if self.trials != 1 else ''}:"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Sentences on the methods of each setup; `advice` where a method has a single seed."""
+
+    sentences: tuple[str, ...] = ()
+    advice: Advice | None = None
+
+    def lines(self) -> list[str]:
+        """Sentences, reason and command, a line each, for forms without styles."""
+        return [*self.sentences, *((self.advice.reason, self.advice.command) if self.advice else ())]
+
+
+def verdict(experiment: Experiment, evidence: Evidence) -> Verdict:
+    """What the differences to vanilla show. Empty while fewer than two methods have scores in any setup."""
     groups: dict[str, list[RowEvidence]] = {}
     for name in experiment.setups:
         trained = [row for row in evidence.rows if row.setup == name and row.method != BASE]
         if len(trained) > 1:
             groups[name] = trained
     if not groups:
-        return ()
+        return Verdict()
     one_seed = [row.seeds == 1 for rows in groups.values() for row in rows]
-    advice = [f"Run: {more_seeds(experiment)}"] if any(one_seed) else []
+    advice = more_seeds(experiment) if any(one_seed) else None
     if all(one_seed):
-        return (" ".join(["No method can be called better: one seed.", *advice]),)
-    sentences = {name: _judge(rows) for name, rows in groups.items()}
-    if len(experiment.setups) > 1:
-        sentences = {name: f"{setup_title(name, experiment.setups)}: {text}" for name, text in sentences.items()}
-    return (*sentences.values(), *advice)
+        return Verdict(("No method can be called better: one seed.",), advice)
+    sentences: list[str] = []
+    for name, rows in groups.items():
+        prefix = f"{setup_title(name, experiment.setups)}: " if len(experiment.setups) > 1 else ""
+        sentences += [prefix + sentence for sentence in _judge(rows)]
+    return Verdict(tuple(sentences), advice)
 
 
-def pair_verdict(experiment: Experiment, methods: tuple[str, str], average: Difference | None) -> str:
+def pair_verdict(experiment: Experiment, methods: tuple[str, str], average: Difference | None) -> Verdict:
     """What may be said of two methods in a setup, from the difference of their averages; empty without one."""
     if average is None:
-        return ""
-    one, other = map(method_label, methods)
+        return Verdict()
     if BASE in methods:
-        return f"{method_label(BASE)} has no seeds: the difference holds for these checkpoints only."
+        return Verdict((f"{method_label(BASE)} has no seeds: the difference holds for these checkpoints only.",))
     if min(average.runs) == 1:
-        return f"Neither method can be called better: one seed. Run: {more_seeds(experiment)}"
-    if average.p_value is None:
-        return "Neither method can be called better: no two seeds of any method differ."
-    counts = sorted(set(average.runs))
-    over = f"Over {' and '.join(map(str, counts))} seeds:"
-    if not average.shown:
-        return f"{over} no difference between {one} and {other} can be shown (p = {p_text(average.p_value)})."
-    return f"{over} {_better(one, other, average)}."
+        sentence = "Neither method can be called better: one seed."
+        return Verdict((sentence,), more_seeds(experiment, methods))
+    return Verdict((_judged(method_label(methods[0]), method_label(methods[1]), average),))
 
 
-def more_seeds(experiment: Experiment) -> str:
-    """The command that trains every method with five seeds or more, and how many trials that adds."""
+def more_seeds(experiment: Experiment, methods: Sequence[str] = ()) -> Advice:
+    """How every method, or each of `methods`, gets five seeds or more."""
+    if methods:
+        only = {method: experiment.methods[method] for method in experiment.methods if method in methods}
+        own = {method: seeds for method, seeds in experiment.method_seeds.items() if method in methods}
+        typed = experiment.arguments
+        if len(only) < len(experiment.methods):
+            typed = (*_without_option(typed, "--methods"), "--methods", ",".join(only))
+        experiment = replace(experiment, methods=only, method_seeds=own, arguments=typed)
     chosen = list(experiment.seeds)
-    for own in experiment.method_seeds.values():
-        chosen += [seed for seed in own if seed not in chosen]
+    for own_seeds in experiment.method_seeds.values():
+        chosen += [seed for seed in own_seeds if seed not in chosen]
     unused = (seed for seed in range(SEEDS + len(chosen)) if seed not in chosen)
     while len(chosen) < SEEDS:
         chosen.append(next(unused))
     wider = replace(experiment, seeds=chosen, method_seeds={})
-    added = _trials(wider) - _trials(experiment)
     kept = tuple(word for word in experiment.arguments if not OWN_SEEDS.match(word))
-    text = replace(experiment, arguments=kept).command("submit", f"seeds=[{','.join(map(str, chosen))}]")
-    return f"{text} ({added} more trial{'s' if added != 1 else ''})"
+    command = replace(experiment, arguments=kept).command("submit", f"seeds=[{','.join(map(str, chosen))}]")
+    return Advice(command, _trials(wider) - _trials(experiment))
+
+
+def _without_option(words: Sequence[str], option: str) -> tuple[str, ...]:
+    """The words of a command line without an option and its value."""
+    if option not in words:
+        return tuple(words)
+    place = words.index(option)
+    return (*words[:place], *words[place + 2 :])
 
 
 def _trials(experiment: Experiment) -> int:
@@ -77,35 +110,36 @@ def _trials(experiment: Experiment) -> int:
     return len(experiment.setups) * sum(n * len(experiment.seeds_of(method)) for method, n in settings.items())
 
 
-def _judge(rows: Sequence[RowEvidence]) -> str:
-    """What the differences to vanilla in one setup show."""
+def _judge(rows: Sequence[RowEvidence]) -> list[str]:
+    """A sentence for each method of a setup that was trained on several seeds, and one for the others together."""
     reference = method_label(REFERENCE)
     vanilla = next((row for row in rows if row.method == REFERENCE), None)
     if vanilla is None:
-        return f"There is no {reference} to compare with; trb table --compare compares any two methods."
+        return [f"{reference} has no scores to compare with; trb table --compare compares any two methods."]
     if vanilla.seeds == 1:
-        return f"No method can be called better than {reference}: it has one seed."
-    judged = [row for row in rows if row.method != REFERENCE and row.seeds > 1]
-    unjudged = [method_label(row.method) for row in rows if row.seeds == 1]
-    parts = []  # `SFT warmup is better than Vanilla by +4.1 [+1.2, +7.0] (p = 0.010)` and so on
-    for row in judged:
+        return [f"No method can be called better than {reference}: it has one seed."]
+    sentences, untested = [], []
+    for row in rows:
         gap = row.columns[AVERAGE].difference
-        if gap is not None and gap.shown:
-            parts.append(_better(method_label(row.method), reference, gap))
-    if not judged:
-        parts = [f"no method but {reference} has several seeds"]
-    elif not parts:
-        parts = [f"for no method can a difference to {reference} be shown"]
-    elif len(parts) < len(judged):
-        parts.append(f"for no other method can a difference to {reference} be shown")
-    if unjudged:
-        parts.append(f"one seed says nothing of {', '.join(unjudged)}")
-    counts = [row.seeds for row in (vanilla, *judged)]
-    seeds = str(min(counts)) if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
-    return f"Over {seeds} seeds: {'; '.join(parts)}."
+        if row.method == REFERENCE or gap is None:
+            continue
+        if row.seeds > 1:
+            sentences.append(_judged(method_label(row.method), reference, gap))
+        else:
+            untested.append(f"{method_label(row.method)} {signed(gap.estimate.value)}")
+    if untested:
+        sentences.append(f"Not tested, with one seed each: {', '.join(untested)} against {reference}.")
+    return sentences
 
 
-def _better(one: str, other: str, gap: Difference) -> str:
-    """The sentence of a difference that is shown."""
-    side, p = "better" if gap.estimate.value > 0 else "worse", p_text(gap.p_value)
-    return f"{one} is {side} than {other} by {with_interval(gap.estimate)} (p {'' if p[0] == '<' else '= '}{p})"
+def _judged(one: str, other: str, gap: Difference) -> str:
+    """`TRB − Vanilla: +0.1 [−1.7, +1.8], p = 0.98, 3 seeds: no difference shown.`"""
+    counts = " and ".join(map(str, sorted(set(gap.runs))))
+    numbers = f"{one} − {other}: {with_interval(gap.estimate)}"
+    if gap.p_value is None:
+        return f"{numbers}, {counts} seeds: not tested, since no two seeds of any method differ."
+    p = p_text(gap.p_value)
+    outcome = "no difference shown"
+    if gap.shown:
+        outcome = f"{one} is {'better' if gap.estimate.value > 0 else 'worse'}"
+    return f"{numbers}, p {'' if p[0] == '<' else '= '}{p}, {counts} seeds: {outcome}."

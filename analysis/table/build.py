@@ -35,10 +35,9 @@ def results_table(study: Study) -> Table:
             known = by_family.get((name, family), {})
             scores += [Score(family, name, key, known.get(key)) for key in setup.evaluation.benchmarks]
     evidence = assess(study, chosen)
-    sentences = verdict(study.experiment, evidence)
     remarks = notes(study, chosen)
     study.remember()
-    return make_table(scores, remarks, evidence, titles, labels, sentences)
+    return make_table(scores, remarks, evidence, titles, labels, verdict(study.experiment, evidence))
 
 
 def notes(study: Study, chosen: list[Selected]) -> list[str]:

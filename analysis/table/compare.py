@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from io import StringIO
 from typing import Any
 
@@ -15,9 +15,10 @@ from analysis.scores.assess import differences, exact_scores, replicate_scores, 
 from analysis.scores.candidates import Candidate, select
 from analysis.scores.evidence import Difference
 from analysis.scores.uncertainty import CONFIDENCE, REPLICATES
-from analysis.scores.verdict import pair_verdict
+from analysis.scores.verdict import Verdict, pair_verdict
 from analysis.table.captions import FEW, PER_CENT
 from analysis.table.evidence_formats import LIMITS, P, difference_object, gap_text, limits_text
+from analysis.table.formats import markdown_advice
 from orchestrator.errors import refuse
 from orchestrator.experiment.methods import known_method
 from orchestrator.selection.study import Study
@@ -42,7 +43,7 @@ class MethodComparison:
     first: Candidate | None
     second: Candidate | None
     columns: dict[str, Difference | None]
-    verdict: str
+    verdict: Verdict
 
 
 def compare(study: Study, pair: str) -> list[MethodComparison]:
@@ -66,12 +67,15 @@ def compare(study: Study, pair: str) -> list[MethodComparison]:
     return comparisons
 
 
-def verdicts(comparisons: Sequence[MethodComparison]) -> list[str]:
-    """What may be said of the two methods, in each setup where that differs."""
-    distinct = list(dict.fromkeys(comparison.verdict for comparison in comparisons if comparison.verdict))
-    if len(distinct) < 2:
-        return distinct
-    return [f"{comparison.title}: {comparison.verdict}" for comparison in comparisons if comparison.verdict]
+def verdict_of(comparisons: Sequence[MethodComparison]) -> Verdict:
+    """What may be said of the two methods in each setup; its title stands before each sentence where they differ."""
+    sentences, advice = [], None
+    for comparison in comparisons:
+        sentences += [(comparison.title, sentence) for sentence in comparison.verdict.sentences]
+        advice = advice or comparison.verdict.advice
+    if len({sentence for _, sentence in sentences}) < 2:
+        return Verdict(tuple(sentence for _, sentence in sentences[:1]), advice)
+    return Verdict(tuple(f"{title}: {sentence}" for title, sentence in sentences), advice)
 
 
 def to_markdown(comparisons: Sequence[MethodComparison]) -> str:
@@ -86,7 +90,9 @@ def to_markdown(comparisons: Sequence[MethodComparison]) -> str:
         if not any(row[-1] for row in rows):
             headings, rows = headings[:-1], [row[:-1] for row in rows]
         lines += [f"**{comparison.title}**: {' − '.join(names)}", "", *_aligned(headings, rows), ""]
-    paragraphs = [" ".join(explanation(comparisons)), *(f"**{line}**" for line in verdicts(comparisons))]
+    found = verdict_of(comparisons)
+    paragraphs = [" ".join(explanation(comparisons)), *(f"**{line}**" for line in found.sentences)]
+    paragraphs += markdown_advice(found)
     return "\n".join([*lines, "\n\n".join(paragraphs)]) + "\n"
 
 
@@ -129,7 +135,8 @@ def to_csv(comparisons: Sequence[MethodComparison]) -> str:
 
 def to_json(comparisons: Sequence[MethodComparison]) -> str:
     """Scores in percent, missing numbers null; `units` are the runs of the checkpoints."""
-    found = [
+    found = verdict_of(comparisons)
+    rows = [
         {
             "setup": comparison.setup,
             "first": _checkpoint_object(comparison.methods[0], comparison.first),
@@ -139,10 +146,11 @@ def to_json(comparisons: Sequence[MethodComparison]) -> str:
         for comparison in comparisons
     ]
     document = {
-        "comparisons": found,
+        "comparisons": rows,
         "bootstrap": {"confidence": CONFIDENCE, "replicates": REPLICATES},
         "caption": explanation(comparisons),
-        "verdict": verdicts(comparisons),
+        "verdict": list(found.sentences),
+        "advice": asdict(found.advice) if found.advice else None,
     }
     return json.dumps(document, ensure_ascii=False, indent=2, sort_keys=True) + "\n"
 

@@ -6,12 +6,13 @@ Each ends in the verdict, the CSV form excepted, which can hold cells only: who 
 import csv
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from io import StringIO
 from itertools import groupby
 
 from analysis.labels import AVERAGE, BASE, method_title
 from analysis.numbers import round_to_tenths, tenths_text
+from analysis.scores.verdict import Verdict
 from analysis.table import evidence_formats
 from analysis.table.evidence_columns import EVIDENCE_COLUMNS, csv_fields
 from analysis.table.model import CSV_COLUMNS, Cell, Column, Mark, Row, Table
@@ -54,8 +55,14 @@ def to_markdown(table: Table) -> str:
         *(_markdown_row(table, row) for row in table.rows),
     ]
     lines += evidence_formats.markdown_blocks(table.evidence, table.title) if table.evidence else []
-    last = [*map(_markdown, table.notes), *(f"**{_markdown(line)}**" for line in table.verdict)]
+    last = [*map(_markdown, table.notes), *(f"**{_markdown(line)}**" for line in table.verdict.sentences)]
+    last += markdown_advice(table.verdict)
     return "\n".join(lines) + "\n" + "".join(f"\n{line}\n" for line in last)
+
+
+def markdown_advice(verdict: Verdict) -> list[str]:
+    """Paragraphs: why to run the command of a verdict, and the command as a block that can be copied."""
+    return [verdict.advice.reason, f"```\n{verdict.advice.command}\n```"] if verdict.advice else []
 
 
 def to_latex(table: Table) -> str:
@@ -76,7 +83,7 @@ def to_latex(table: Table) -> str:
             rows = [_latex_row(part, row) for row in part.rows if _latex_group(row) == group]
             lines += [r"\midrule", *rows] if rows else []
         lines += [r"\bottomrule", r"\end{tabular}"]
-    return "\n".join([*lines, *(f"% {_one_line(line)}" for line in table.verdict)]) + "\n"
+    return "\n".join([*lines, *(f"% {_one_line(line)}" for line in table.verdict.lines())]) + "\n"
 
 
 def to_csv(table: Table) -> str:
@@ -109,8 +116,8 @@ def to_json(table: Table) -> str:
     A cell has `value` (percent before rounding, null if missing), `text` (one decimal, empty if missing) and
     `mark` ("best", "second" or null). `evidence` has an entry for each selected checkpoint, `benchmarks` one for each
     benchmark of a setup, `bootstrap` and `seed_spread` (percent, pooled over the methods of a setup) say how the
-    intervals were made, `caption` what they mean; empty and null for a table from a CSV file. `verdict` is what may be
-    said of the methods.
+    intervals were made, `caption` what they mean; empty and null for a table from a CSV file. `verdict` has a
+    sentence for each method, and `advice` the command that gives every method more seeds, with the trials it adds.
     """
     columns = [{"setup": c.setup, "benchmark": c.benchmark, "label": c.label} for c in table.columns]
     rows = []
@@ -121,7 +128,8 @@ def to_json(table: Table) -> str:
         "columns": columns,
         "rows": rows,
         "notes": list(table.notes),
-        "verdict": list(table.verdict),
+        "verdict": list(table.verdict.sentences),
+        "advice": asdict(table.verdict.advice) if table.verdict.advice else None,
         **evidence_formats.to_object(table.evidence),
     }
     return json.dumps(document, ensure_ascii=False, indent=2, sort_keys=True) + "\n"

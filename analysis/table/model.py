@@ -27,6 +27,7 @@ from analysis.labels import (
 )
 from analysis.numbers import round_to_tenths, tenths_text
 from analysis.scores.evidence import Evidence
+from analysis.scores.verdict import Verdict
 from analysis.table.evidence_columns import EVIDENCE_COLUMNS
 from orchestrator.selection.scores import exact_mean
 
@@ -95,7 +96,7 @@ class Table:
     notes: tuple[str, ...] = ()
     evidence: Evidence | None = None
     titles: Mapping[str, str] = field(default_factory=dict)
-    verdict: tuple[str, ...] = ()
+    verdict: Verdict = field(default_factory=Verdict)
 
     def title(self, setup: str) -> str:
         """The heading over the columns of a setup."""
@@ -111,7 +112,7 @@ def make_table(
     evidence: Evidence | None = None,
     titles: Mapping[str, str] | None = None,
     labels: Mapping[tuple[str, str], str] | None = None,
-    verdict: Iterable[str] = (),
+    verdict: Verdict = Verdict(),  # noqa: B008 (it is frozen)
 ) -> Table:
     """Averages, rounds and ranks scores. `titles` are those of setups, `labels` of a setup's benchmarks.
 
@@ -139,7 +140,7 @@ def make_table(
     rows = []
     for position, method in enumerate(methods):
         rows.append(Row(method, method_label(method), tuple(cells[position] for cells in by_column)))
-    return Table(tuple(columns), tuple(rows), tuple(notes), evidence, titles or {}, tuple(verdict))
+    return Table(tuple(columns), tuple(rows), tuple(notes), evidence, titles or {}, verdict)
 
 
 def _index_scores(scores: Iterable[Score]) -> _Values:

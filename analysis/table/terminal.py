@@ -48,7 +48,7 @@ class TerminalTable:
         return self.lines(max(LEAST, options.max_width))
 
     def lines(self, width: int) -> Iterator[Text]:
-        """Lines of at most `width` columns, unless a single word is longer."""
+        """Lines of at most `width` columns, unless a single word is longer; a command stands on one line."""
         from rich.text import Text
 
         table = self.table
@@ -66,14 +66,15 @@ class TerminalTable:
                 yield Text(table.title(setup), "bold")
             yield from _evidence(rows, width)
         captions = explanation(table.evidence) if table.evidence else []
-        for style, texts in (("dim", captions), ("", table.notes), ("bold", table.verdict)):
+        for style, texts in (("dim", captions), ("", table.notes), ("bold", table.verdict.sentences)):
             if texts:
                 yield Text()
             for text in texts:
-                # A command begins its own line where it would not fit, so that it can be copied.
-                broken = text if len(text) <= width else text.replace(" Run: ", "\nRun: ")
-                for part in broken.split("\n"):
-                    yield from (Text(line, style) for line in _wrapped(part, width))
+                yield from (Text(line, style) for line in _wrapped(text, width))
+        if table.verdict.advice is not None:
+            yield from (Text(line) for line in _wrapped(table.verdict.advice.reason, width))
+            # One line, however long, so that it can be pasted.
+            yield Text(table.verdict.advice.command, no_wrap=True, overflow="ignore")
 
 
 def _scores(table: Table, places: Sequence[int], width: int) -> Iterator[Text]:

@@ -23,6 +23,7 @@ from analysis.report.spending import costs_section
 from analysis.report.style import CSS
 from analysis.report.summary import summary
 from analysis.report.texts import decimal, duration_in_words
+from analysis.scores.verdict import Verdict
 from analysis.table import build, formats
 from orchestrator.cli import main
 from orchestrator.config import Experiment
@@ -321,7 +322,7 @@ def test_the_head_says_when_how_and_on_what(root: ElementTree.Element) -> None:
 
 def test_only_the_first_problems_are_named_in_the_head() -> None:
     experiment = quickstart("evaluation.benchmarks.arithmetic_long.limit=20")[0]
-    words = summary(experiment, [], [])
+    words = summary(experiment, [], Verdict())
     assert "arithmetic_short n = 4, arithmetic_long n = 4 of the first 20 problems only" in words
 
 

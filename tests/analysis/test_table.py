@@ -348,6 +348,7 @@ def test_json_holds_values_before_rounding_with_text_and_mark() -> None:
         "seed_spread": {},
         "caption": [],
         "verdict": [],
+        "advice": None,
     }
 
 
@@ -379,7 +380,7 @@ def test_a_table_without_scores_still_renders() -> None:
     assert "multicolumn" not in to_latex(table)
     assert "cmidrule" not in to_latex(table)
     nothing = {key: [] for key in ("columns", "rows", "notes", "evidence", "benchmarks", "caption", "verdict")}
-    nothing |= {"bootstrap": None, "seed_spread": {}}
+    nothing |= {"bootstrap": None, "seed_spread": {}, "advice": None}
     assert json.loads(to_json(table)) == nothing
 
 

@@ -17,7 +17,7 @@ import pytest
 from rich.console import Console
 
 from analysis.report.page import build_page
-from analysis.scores.verdict import more_seeds, verdict
+from analysis.scores.verdict import Advice, Verdict, more_seeds, verdict
 from analysis.table import build, compare, terminal
 from analysis.table.formats import FORMATS
 from analysis.table.model import Table
@@ -72,14 +72,14 @@ def several(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 def on_terminal(table: Table, width: int) -> str:
     console = Console(width=width, file=StringIO(), force_terminal=False)
-    console.print(terminal.to_rich(table))
+    console.print(terminal.to_rich(table), crop=False)
     assert isinstance(console.file, StringIO)
     return console.file.getvalue()
 
 
 def flat(text: str) -> str:
     """Text without line breaks, escapes and marks."""
-    return re.sub(r"\s+", " ", re.sub(r"\n% ?|[*\\]", " ", text)).replace("( ", "(")
+    return re.sub(r"\s+", " ", re.sub(r"\n% ?|[*\\`]", " ", text)).replace("( ", "(")
 
 
 # --- every form, with 1, 2, 3 and 5 seeds ---
@@ -97,28 +97,44 @@ def test_the_text_forms_name_what_the_intervals_are_over_and_end_in_the_verdict(
     text = flat(text)
     if count == 1:
         assert "bootstrap over the problems of one training run each; another seed or machine moves Avg" in text
-        assert "No method can be called better: one seed. Run: trb submit" in text
-        assert "'seeds=[0,1,2,3,4]' (32 more trials)" in text
+        assert "No method can be called better: one seed." in text
+        if form == "json":
+            assert json.loads(FORMATS["json"](found.table))["advice"]["trials"] == 32
+        else:
+            assert "5 seeds for every method, 32 more trials: trb submit" in text
+            assert "'seeds=[0,1,2,3,4]'" in text
         assert "t interval" not in text
         assert not re.search(r"\bp(:| [=<|]|_value\": [0-9])", text)
     else:
         assert f"95 % t interval over {count} seeds, variance pooled over the methods" in text
         assert ("few seeds" in text) == (count < 5)
-        assert f"Over {count} seeds: SFT warmup is better than Vanilla by +" in text
-        assert "for no other method can a difference to Vanilla be shown." in text
+        gap = r"\S+ \[\S+ \S+\], p"
+        assert re.search(rf"SFT warmup − Vanilla: {gap} \S* ?\S+, {count} seeds: SFT warmup is better\.", text)
+        assert re.search(rf"SKD − Vanilla: {gap} = \S+, {count} seeds: no difference shown\.", text)
         assert "(1 seed)" not in text
         assert "not corrected for the number of methods" in text
     if form not in ("json", "report"):
         assert ("(1 seed)" in text) == (count == 1)
         assert "problems only" in text  # with one seed every difference, else that of the untrained student
-    last = FORMATS["md"](found.table).splitlines()[-1]
-    assert last == f"**{found.table.verdict[-1].replace('<', chr(92) + '<')}**"
+    lines = FORMATS["md"](found.table).splitlines()
+    advice = found.table.verdict.advice
+    if advice is None:
+        assert lines[-1] == f"**{found.table.verdict.sentences[-1].replace('<', chr(92) + '<')}**"
+    else:
+        assert lines[-5:] == [advice.reason, "", "```", advice.command, "```"]
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_the_command_stands_alone_on_one_line_of_any_terminal(tmp_path: Path, width: int) -> None:
+    made = sweep(tmp_path, 1)
+    assert made.table.verdict.advice is not None
+    assert on_terminal(made.table, width).splitlines()[-1] == made.table.verdict.advice.command
 
 
 def test_the_report_opens_with_the_verdict(several: tuple[int, Sweep]) -> None:
     _, found = several
     head = found.page.partition("</h1>")[2].replace("&#x27;", "'").replace("&lt;", "<")
-    assert head.startswith(f'<p class="verdict"><strong>{found.table.verdict[0]}</strong></p>')
+    assert head.startswith(f'<p class="verdict"><strong>{found.table.verdict.sentences[0]}</strong></p>')
 
 
 def test_numbers_of_csv_and_json(several: tuple[int, Sweep]) -> None:
@@ -145,7 +161,8 @@ def test_a_comparison_says_the_same(several: tuple[int, Sweep], form: str) -> No
     count, found = several
     compared = compare.compare(Study(found.experiment, found.units, found.runs), "SFT warmup,vanilla")
     text = compare.FORMATS[form](compared)
-    (said,) = compare.verdicts(compared)
+    judged = compare.verdict_of(compared)
+    (said,), advice = judged.sentences, judged.advice
     if form == "csv":
         for row in csv.DictReader(StringIO(text)):
             assert (row["p_value"] == "") == (count == 1)
@@ -157,13 +174,18 @@ def test_a_comparison_says_the_same(several: tuple[int, Sweep], form: str) -> No
         for column in document["comparisons"][0]["columns"]:
             assert (column["difference"]["p_value"] is None) == (count == 1)
     else:
-        assert text.rstrip().endswith(f"**{said}**")
+        assert f"\n**{said}**\n" in text
         assert ("(1 seed)" in text) == ("problems only" in text) == (count == 1)
         assert bool(re.search(r"\| +p \|", text)) == (count > 1)
     if count == 1:
-        assert said.startswith("Neither method can be called better: one seed. Run: trb submit ")
+        assert said == "Neither method can be called better: one seed."
+        assert advice is not None
+        assert advice.trials == 2 * 4, "the other methods need no seeds for this pair"
+        assert advice.command.endswith(" --methods vanilla,sft_warmup 'seeds=[0,1,2,3,4]'")
     else:
-        assert said.startswith(f"Over {count} seeds: SFT warmup is better than Vanilla by +")
+        assert said.startswith("SFT warmup − Vanilla: +")
+        assert said.endswith(f", {count} seeds: SFT warmup is better.")
+        assert advice is None
 
 
 def test_the_csv_command_says_the_verdict_beside_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -173,7 +195,8 @@ def test_the_csv_command_says_the_verdict_beside_it(tmp_path: Path, capsys: pyte
             main(["table", str(QUICKSTART), *made.overrides, "--runs", str(tmp_path), "--format", "csv", *arguments])
         assert ended.value.code == 0
         printed = capsys.readouterr()
-        assert "can be called better: one seed. Run: trb submit" in printed.err
+        assert "can be called better: one seed.\n5 seeds for every method, " in printed.err
+        assert printed.err.splitlines()[-1].startswith("trb submit ")
         assert "better" not in printed.out
 
 
@@ -187,11 +210,12 @@ def test_methods_of_one_seed_stay_unjudged_beside_others(tmp_path: Path) -> None
         for place, unit in enumerate(units_of(units, method)[: len(experiment.seeds_of(method))]):
             write(tmp_path, experiment, unit, 20, draw(place, rate))
     table = build.results_table(Study(experiment, units, tmp_path))
-    first, advice = table.verdict
-    assert first.startswith("Over 3 seeds: SFT warmup is better than Vanilla by +")
-    assert first.endswith("; one seed says nothing of SKD.")
+    first, second = table.verdict.sentences
+    assert first.startswith("SFT warmup − Vanilla: +")
+    assert re.fullmatch(r"Not tested, with one seed each: SKD \S+ against Vanilla\.", second)
     trials = 8 * 5 - (8 + 2 * 2)
-    assert advice == f"Run: trb submit {QUICKSTART} evaluation.rescore=false 'seeds=[0,1,2,3,4]' ({trials} more trials)"
+    command = f"trb submit {QUICKSTART} evaluation.rescore=false 'seeds=[0,1,2,3,4]'"
+    assert table.verdict.advice == Advice(command, trials)
     text = flat(on_terminal(table, 100))
     assert "Where there is one seed: 95 % bootstrap" in text
     assert "t interval over 3 seeds" in text
@@ -220,10 +244,11 @@ def test_without_vanilla_or_rivals_nothing_is_judged(tmp_path: Path) -> None:
         for unit in units_of(units, method)[:2]:
             write(tmp_path, experiment, unit, 20, draw(unit.seed, 0.5))
     table = build.results_table(Study(experiment, units, tmp_path))
-    assert table.verdict == ("There is no Vanilla to compare with; trb table --compare compares any two methods.",)
+    said = "Vanilla has no scores to compare with; trb table --compare compares any two methods."
+    assert table.verdict == Verdict((said,))
     assert table.evidence is not None
     lone = replace(table.evidence, rows=table.evidence.rows[:1])
-    assert verdict(experiment, lone) == ()
+    assert verdict(experiment, lone) == Verdict()
 
 
 @pytest.mark.parametrize(
@@ -238,9 +263,7 @@ def test_without_vanilla_or_rivals_nothing_is_judged(tmp_path: Path) -> None:
 def test_the_advice_is_the_command_for_five_seeds(overrides: list[str], words: str, more: int) -> None:
     experiment, units = quickstart(*overrides)
     trials = len([unit for unit in units if unit.kind == "trial"])
-    assert more_seeds(experiment) == (
-        f"trb submit {QUICKSTART} evaluation.rescore=false {words} ({more} more trial{'s' if more != 1 else ''})"
-    )
+    assert more_seeds(experiment) == Advice(f"trb submit {QUICKSTART} evaluation.rescore=false {words}", more)
     chosen = re.findall(r"'(seeds=[^']+)'", words)
     wider = quickstart(*[word for word in overrides if "seeds" not in word], *chosen)[1]
     assert len([unit for unit in wider if unit.kind == "trial"]) - trials == more
@@ -263,7 +286,7 @@ def test_no_character_is_dropped_at_any_width(tmp_path: Path, width: int, seeds:
     assert {"epsilon=0.01", "tau0=0.8 E=15", "beta_start=0.4"} <= settings
     text = on_terminal(table, width)
     assert "…" not in text
-    assert max(map(len, text.splitlines())) <= width
+    assert max(len(line) for line in text.splitlines() if not line.startswith("trb submit ")) <= width
     for row in table.evidence.rows:
         for word in row.setting.split():
             assert re.search(rf"(^|\s){re.escape(word)}([;\s]|$)", text, re.M), f"{word} at {width} columns"
@@ -278,7 +301,7 @@ def test_a_pipe_has_whole_settings_too(tmp_path: Path, capsys: pytest.CaptureFix
         main(["table", str(QUICKSTART), *made.overrides, "--runs", str(tmp_path), "--format", "text"])
     text = capsys.readouterr().out
     assert re.search(r"^ +K=15 tau_T=0\.6;", text, re.M)
-    assert max(map(len, text.splitlines())) <= 80
+    assert max(len(line) for line in text.splitlines() if not line.startswith("trb submit ")) <= 80
 
 
 def test_markdown_is_the_default_where_output_is_no_terminal(
