@@ -169,6 +169,7 @@ def write_program(folder: Path) -> None:
     """A copy of the program with the page's method written into its files, as a reader of the page would."""
     for package in ("orchestrator", "analysis"):
         shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "experiments" / "models", folder / "experiments" / "models")
     parts = examples(METHOD, "example")
     uses = "from orchestrator.policy.spec import Mixture\n"
     law = f"\n\nimport math\nfrom orchestrator.policy import speculation\n{uses}\n\n{parts['laws.py']}"

@@ -43,7 +43,7 @@ def plan(study: Study, gpus: int, gpu: Gpu | None, show: Show, console: Console)
     Without a kind it is that of the card which was calibrated in the runs folder, else the default one.
     """
     made = planned(study, gpu)
-    cpu = cpu_time.estimate(made, cores_here(), made=(study.runs / ".models").is_dir())
+    cpu = cpu_time.estimate(made, cores_here(), made=not any(unit.provisional for unit in study.units))
     if show.as_json:
         print(_text(to_json(made) | {"clock": _clock(made, gpus, cpu)}))
         return 0

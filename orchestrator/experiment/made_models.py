@@ -1,8 +1,9 @@
 """Models made by a recipe: where they lie, and the record of what came out.
 
-`.models/<recipe>/` is a model's folder, `.models/<recipe>.made.json` the sha256 of its files. The same recipe gives
-other floats on another kind of CPU, so what is trained from a made model is identified by its weights. The record
-outlives the folder: ids stay known, and weights that come out otherwise are refused instead of mixed.
+`models/<recipe>/` in the runs folder is a model's folder, `models/<recipe>.made.json` the sha256 of its files. The same
+recipe gives other floats on another kind of CPU, so what is trained from a made model is identified by its weights. The
+record outlives the folder: ids stay known, and weights that come out otherwise are refused instead of mixed. The models
+of the embedded world are shipped, so that every machine has the same ones: they are copied instead of made.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 from orchestrator.config import Model, Setup
 from orchestrator.errors import UserError
 from orchestrator.experiment.identity import SHAPE, Models, digest, model_identity, part
+from orchestrator.experiment.shipped import shipped_model
 from orchestrator.records.files import damaged, file_sha256, read_sealed, write_sealed
 from orchestrator.records.rundir import noted_models
 
@@ -22,8 +24,15 @@ ROLES = ("student", "teacher")
 
 
 def folder_of(model: Model, setup: Setup, runs: Path) -> Path:
-    """Where a model made by a recipe lies."""
-    return (runs / ".models" / digest(model_identity(model, setup))).resolve()
+    """Where a model made by a recipe lies, or will; `.models`, where earlier versions put it, if it is there."""
+    recipe = recipe_of(model, setup)
+    hidden = runs / ".models" / recipe
+    return (hidden if hidden.is_dir() or _record_path(hidden).exists() else runs / "models" / recipe).resolve()
+
+
+def recipe_of(model: Model, setup: Setup) -> str:
+    """The name of a model's folder: 8 hex digits of its recipe, shape, tokenizer and world."""
+    return digest(model_identity(model, setup))
 
 
 def recorded(folder: Path) -> dict[str, str] | None:
@@ -61,7 +70,10 @@ def remedy(folder: Path) -> str:
 
 
 def models_of(setup: Setup, runs: Path | None) -> tuple[Models, bool]:
-    """Identities of student and teacher, and whether they are final: a recipe's weights are known once it was made."""
+    """Identities of student and teacher, and whether they are final.
+
+    A recipe's weights are known once it was made, and from the beginning where they are shipped.
+    """
     models: dict[str, dict[str, Any]] = {}
     final = True
     for role in ROLES:
@@ -70,6 +82,9 @@ def models_of(setup: Setup, runs: Path | None) -> tuple[Models, bool]:
         if model.recipe is None:
             continue
         files = recorded(folder_of(model, setup, runs)) if runs is not None else None
+        shipped = shipped_model(recipe_of(model, setup))
+        if files is None and shipped is not None:
+            files = shipped.files
         if files is None:
             final = False
         else:
@@ -98,10 +113,11 @@ def check_trained_from(setup: Setup, runs: Path) -> None:
         for unit_id, models in noted:
             then = models.get(role, {})
             if "recipe" in now and now["recipe"] == then.get("recipe") and now["weights"] != then.get("weights"):
+                folder = folder_of(getattr(setup, role), setup, runs)
                 raise UserError(
-                    f"{runs / '.models' / str(now['recipe'])}: weights {str(now['weights'])[:12]}, but {unit_id} was "
-                    f"trained from {str(then.get('weights'))[:12]} of the same recipe (another kind of CPU, or other "
-                    "versions) — bring the first ones back, or take another folder for --runs"
+                    f"{folder}: weights {str(now['weights'])[:12]}, but {unit_id} was trained from "
+                    f"{str(then.get('weights'))[:12]} of the same recipe (another kind of CPU, or other versions) — "
+                    "bring the first ones back, or take another folder for --runs"
                 )
 
 

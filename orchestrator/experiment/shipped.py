@@ -1,8 +1,11 @@
-"""Experiments and setups by name: those that come with the program, in a checkout and in a package, and one's own."""
+"""Experiments, setups and models that come with the program, in a checkout and in a package, and one's own by name."""
 
 from __future__ import annotations
 
+import json
 import sys
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from orchestrator.config import A_NAME
@@ -13,6 +16,26 @@ PACKAGE = Path(__file__).resolve().parents[1]
 PACKED = PACKAGE / "shipped"  # only a wheel has this folder: setup.py puts experiments/ there
 EXPERIMENTS = PACKED if PACKED.is_dir() else PACKAGE.parent / "experiments"
 SETUPS = EXPERIMENTS / "setups"
+MODELS = EXPERIMENTS / "models"
+
+
+@dataclass(frozen=True)
+class ShippedModel:
+    """A model that was made by a recipe and is shipped: its folder, and the sha256 of its files by name."""
+
+    folder: Path
+    files: dict[str, str]
+
+
+def shipped_model(recipe: str) -> ShippedModel | None:
+    """The model that is shipped for a recipe, by the name that `made_models.recipe_of` gives it."""
+    return _shipped_models().get(recipe)
+
+
+@cache
+def _shipped_models() -> dict[str, ShippedModel]:
+    made = json.loads((MODELS / "made.json").read_text(encoding="utf-8"))
+    return {recipe: ShippedModel(MODELS / model["folder"], model["files"]) for recipe, model in made.items()}
 
 
 def find_experiment(path: Path) -> Path:

@@ -8,6 +8,8 @@ This module imports neither torch nor ray nor math_verify.
 
 from __future__ import annotations
 
+import atexit
+import functools
 import math
 import queue
 import threading
@@ -21,7 +23,7 @@ from orchestrator.grading.boxes import extract, last_boxed
 from orchestrator.grading.gold import Gold, decide_plain
 from orchestrator.grading.process import Slot
 
-__all__ = ["GRADER_VERSION", "MAX_ANSWER_CHARS", "Gold", "Grade", "Grader", "last_boxed"]
+__all__ = ["GRADER_VERSION", "MAX_ANSWER_CHARS", "Gold", "Grade", "Grader", "last_boxed", "shared_grader"]
 
 # Part of every evaluation's identity: raise it with any change that can change a grade.
 GRADER_VERSION = "2"
@@ -42,6 +44,14 @@ class Grade:
     correct: bool
     extracted: str | None
     timed_out: bool = False
+
+
+@functools.cache
+def shared_grader(deadline_s: float) -> Grader:
+    """The grader of all work in this process, one unit after the other: its worker takes seconds to start."""
+    grader = Grader(deadline_s)
+    atexit.register(grader.close)
+    return grader
 
 
 class Grader:

@@ -1,8 +1,10 @@
-"""Make the embedded models that are missing, each in a process of its own (`models.embedded`)."""
+"""Bring the embedded models that are missing: copy those that are shipped, make the others (`models.embedded`)."""
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +15,7 @@ from orchestrator.config import Model, Setup
 from orchestrator.errors import UserError
 from orchestrator.experiment import made_models
 from orchestrator.experiment.identity import model_identity
+from orchestrator.experiment.shipped import ShippedModel, shipped_model
 from orchestrator.records.files import verify_files
 
 Report = Callable[[str, dict[str, Any]], None]
@@ -36,9 +39,9 @@ def verify_made(model: Model, setup: Setup, runs: Path) -> None:
 def make(setup: Setup, roles: list[str], runs: Path, report: Report) -> None:
     """Make the models of `roles` that are missing, side by side, each in a process of its own.
 
-    A folder that lies there without a record is taken as it is, and recorded. `report` is called with a role and the
-    progress of its model, `{"update": 20, "of": 600, "loss": 1.2}`. Raises UserError with the last line of a process
-    that failed; the others are then killed.
+    A shipped model is copied. A folder that lies there without a record is taken as it is, and recorded. `report` is
+    called with a role and the progress of its model, `{"update": 20, "of": 600, "loss": 1.2}`. Raises UserError with
+    the last line of a process that failed; the others are then killed.
     """
     processes = {}
     for role in roles:
@@ -48,6 +51,10 @@ def make(setup: Setup, roles: list[str], runs: Path, report: Report) -> None:
             made_models.record(folder)
             continue
         folder.parent.mkdir(parents=True, exist_ok=True)
+        shipped = shipped_model(folder.name)
+        if shipped is not None and made_models.recorded(folder) in (None, shipped.files):
+            _copy(shipped, folder)
+            continue
         spec = folder.with_suffix(".json")
         spec.write_text(json.dumps(model_identity(model, setup) | {"folder": str(folder)}, indent=2), encoding="utf-8")
         command = [sys.executable, "-m", "orchestrator.models.embedded", str(spec)]
@@ -60,6 +67,21 @@ def make(setup: Setup, roles: list[str], runs: Path, report: Report) -> None:
             process.kill()
             process.communicate()
             log.close()
+
+
+def _copy(shipped: ShippedModel, folder: Path) -> None:
+    """Put a shipped model into `folder`, whole or not at all."""
+    scratch = folder.with_name(f"{folder.name}.{os.getpid()}.tmp")
+    shutil.copytree(shipped.folder, scratch, dirs_exist_ok=True)
+    try:
+        verify_files(scratch, shipped.files, "install trb again")
+        made_models.record(folder, files_in=scratch)
+        os.replace(scratch, folder)
+    except OSError:
+        if not folder.is_dir():  # else another process was faster, with the same files
+            raise
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _follow(processes: dict[str, Any], report: Report) -> None:

@@ -22,7 +22,7 @@ from orchestrator.engines.torch.engine import TorchEngine
 from orchestrator.errors import refuse
 from orchestrator.experiment.methods import REFERENCE
 from orchestrator.experiment.probe import BEHAVIORS, CONTINUERS, DOCUMENTS, PROMPTS_AT_ONCE, truncation_lengths
-from orchestrator.grading.grader import Grade, Grader
+from orchestrator.grading.grader import Grade, Grader, shared_grader
 from orchestrator.models.tokenizer import open_tokenizer
 from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.policy.spec import Behavior, Student, TrustRegion
@@ -56,12 +56,11 @@ class Outcome:
 
 def run_probe(spec: WorkerSpec, run: RunWriter) -> Iterator[int]:
     """Do what is missing; yields the number of commits there are, after each."""
-    with Grader(deadline_s=spec.runtime.grader_deadline_s) as grader:
-        probe = ContinuationProbe(spec, run, grader)
-        for step in range(run.next_step, spec.unit.steps):
-            probe.take(step)
-            run.commit(step + 1)
-            yield step + 1
+    probe = ContinuationProbe(spec, run, shared_grader(spec.runtime.grader_deadline_s))
+    for step in range(run.next_step, spec.unit.steps):
+        probe.take(step)
+        run.commit(step + 1)
+        yield step + 1
     run.finish()
 
 

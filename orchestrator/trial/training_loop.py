@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 from orchestrator.data.training_set import load_training_set
 from orchestrator.engines.device import watch_gpu
 from orchestrator.experiment.units import checkpoint_steps
-from orchestrator.grading.grader import Grader
+from orchestrator.grading.grader import shared_grader
 from orchestrator.models.tokenizer import open_tokenizer
 from orchestrator.records.columns import START, TRAINING
 from orchestrator.records.processes import described
@@ -64,24 +64,24 @@ class Trial:
         if self.run.next_step:
             self.roles.learner.restore(self.run.checkpoint_path(self.run.next_step))
         checkpoints = checkpoint_steps(self.unit, self.setup)
-        with Grader(deadline_s=self.spec.runtime.grader_deadline_s) as grader:
-            place = self.roles.learner.place()
-            watch = watch_gpu()
-            training_step = TrainingStep(
-                self.spec, self.run, self.roles, data, self.tokenizer, grader, self.start, place, watch
-            )
-            try:
-                for k in range(self.run.next_step, self.unit.steps):
-                    self.run.log.enter(TRAINING)
-                    training_step.take(k)
-                    if k + 1 in checkpoints:
-                        self.run.new_checkpoint(k + 1, self.save)
-                        self.run.commit(k + 1)
-                        self.run.log.line(f"checkpoint of step {k + 1} of {self.unit.steps}")
-                        yield k + 1
-            finally:
-                if watch is not None:
-                    watch.close()
+        grader = shared_grader(self.spec.runtime.grader_deadline_s)
+        place = self.roles.learner.place()
+        watch = watch_gpu()
+        training_step = TrainingStep(
+            self.spec, self.run, self.roles, data, self.tokenizer, grader, self.start, place, watch
+        )
+        try:
+            for k in range(self.run.next_step, self.unit.steps):
+                self.run.log.enter(TRAINING)
+                training_step.take(k)
+                if k + 1 in checkpoints:
+                    self.run.new_checkpoint(k + 1, self.save)
+                    self.run.commit(k + 1)
+                    self.run.log.line(f"checkpoint of step {k + 1} of {self.unit.steps}")
+                    yield k + 1
+        finally:
+            if watch is not None:
+                watch.close()
 
     def start(self, step: int, **roles: Rollout | Teacher | Learner) -> None:
         """Bring up those of `roles` that are not up yet for step `step`, which is not charged for it."""

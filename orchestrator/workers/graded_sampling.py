@@ -18,7 +18,7 @@ from orchestrator.data.benchmarks import load_benchmark
 from orchestrator.data.problems import Problem
 from orchestrator.data.prompts import render, response_text
 from orchestrator.engines.interface import Limits, ModelFolder, Sampler, WeightsRef
-from orchestrator.grading.grader import Grade, Grader
+from orchestrator.grading.grader import Grade, shared_grader
 from orchestrator.models.tokenizer import open_tokenizer
 from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.policy.spec import Student, Tempered
@@ -58,7 +58,7 @@ class GradedSampler:
     ):
         self._setup, self._data_dir = setup, data_dir
         self._sampler, self._tokenizer_folder = sampler, tokenizer
-        self._grader = Grader(deadline_s=grader_deadline_s)
+        self._grader = shared_grader(grader_deadline_s)
         self._benchmarks: dict[str, list[tuple[Problem, tuple[int, ...]]]] = {}
 
     @functools.cached_property
@@ -124,8 +124,7 @@ class GradedSampler:
         return self._benchmarks[benchmark]
 
     def close(self) -> None:
-        """End the grader's process, and let go of the sampler's memory."""
-        self._grader.close()
+        """Let go of the sampler's memory."""
         self._sampler.release()
 
 

@@ -113,7 +113,7 @@ def quickstart_speedup() -> dict[str, float]:
         sweep_seconds(folder / "models", "training.steps=1")
         taken = []
         for length in ("1", "null"):
-            shutil.copytree(folder / "models" / ".models", folder / length / ".models")
+            shutil.copytree(folder / "models" / "models", folder / length / "models")
             taken.append(sweep_seconds(folder / length, f"runtime.draft_length={length}"))
     lockstep, drafts = taken
     return {"quickstart_lockstep_s": lockstep, "quickstart_s": drafts, "quickstart_speedup": lockstep / drafts}

@@ -78,7 +78,7 @@ def main() -> int:
         expected, kills = contents(folder / "undisturbed"), Counter[str]()
         while kills.total() < wanted:
             begun, before = time.monotonic(), kills.copy()
-            shutil.copytree(folder / "undisturbed" / ".models", folder / "runs" / ".models")
+            shutil.copytree(folder / "undisturbed" / "models", folder / "runs" / "models")
             submits = _disturbed(experiment, folder / "runs", rng, kills)
             found = contents(folder / "runs")
             differing = sorted(path for path in expected | found if expected.get(path) != found.get(path))

@@ -12,6 +12,7 @@ import json
 import shutil
 import tempfile
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.probe import probe_unit
 from orchestrator.experiment.units import Unit, expand
 from orchestrator.records.writer import RunWriter
-from tests.fake_runs import fake_models, quickstart
+from tests.fake_runs import QUICKSTART, fake_models, quickstart
 from tests.sweeps import ROOT
 
 GOLDEN = ROOT / "tests" / "golden_ids.json"
@@ -57,14 +58,20 @@ def test_ids_of_what_is_shipped_are_pinned(path: Path) -> None:
 
 
 def test_ids_are_provisional_until_the_models_are_made(tmp_path: Path) -> None:
-    experiment, units = quickstart()
+    experiment = quickstart()[0]
+    shipped = experiment.setups["arithmetic"]
+    recipe = replace(shipped.student.recipe or Recipe(), updates=7)
+    own = replace(shipped, student=replace(shipped.student, recipe=recipe))
+    experiment = replace(experiment, setups={"arithmetic": own})
+    units = expand(experiment)
     assert {unit.provisional for unit in [*units, *expand(experiment, tmp_path)]} == {True}
     assert ids_of(expand(experiment, tmp_path)) == ids_of(units)
     fake_models(experiment, tmp_path)
     made = expand(experiment, tmp_path)
     assert {unit.provisional for unit in made} == {False}
     assert not set(ids_of(made)) & set(ids_of(units))
-    assert {unit.provisional for unit in expand(load_experiment(PAPER))} == {False}
+    for path in (PAPER, QUICKSTART):  # the models of one are on a hub, those of the other are shipped
+        assert {unit.provisional for unit in expand(load_experiment(path))} == {False}
 
 
 @pytest.mark.parametrize(
@@ -113,7 +120,7 @@ def test_a_model_that_comes_out_otherwise_is_refused(tmp_path: Path) -> None:
 
 
 def test_units_trained_from_another_model_are_named(tmp_path: Path) -> None:
-    """All of `.models` was removed, and the model was made again elsewhere."""
+    """All of `models` was removed, and the model was made again elsewhere."""
     experiment, _ = quickstart()
     fake_models(experiment, tmp_path)
     setup = experiment.setups["arithmetic"]
@@ -122,7 +129,7 @@ def test_units_trained_from_another_model_are_named(tmp_path: Path) -> None:
         run.describe({}, dict, made_models.trained_from(setup, tmp_path))
         run.commit(1)
     made_models.check_trained_from(setup, tmp_path)
-    shutil.rmtree(tmp_path / ".models")
+    shutil.rmtree(tmp_path / "models")
     make_models_with(experiment, tmp_path, {"model.safetensors": "of another kind of CPU"})
     with pytest.raises(UserError, match=f"{unit.id} was trained from [0-9a-f]{{12}} of the same recipe"):
         made_models.check_trained_from(setup, tmp_path)

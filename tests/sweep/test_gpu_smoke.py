@@ -56,7 +56,7 @@ def test_it_prints_what_the_page_of_the_first_hour_shows(finished: Sweep) -> Non
 
 
 def test_models_of_random_weights_are_written_in_bfloat16(finished: Sweep) -> None:
-    models = sorted(finished.runs.glob(".models/*/model.safetensors"))
+    models = sorted(finished.runs.glob("models/*/model.safetensors"))
     assert len(models) == 2, "student and teacher"
     for file in models:
         tensors = load_file(file)

@@ -35,7 +35,7 @@ def test_kills_leave_no_trace(tmp_path: Path) -> None:
     experiment = write_experiment(tmp_path, METHODS, training=LONG, evaluation={"rescore": False})
     undisturbed, runs = tmp_path / "undisturbed", tmp_path / "runs"
     run_without_ray(experiment, undisturbed)
-    shutil.copytree(undisturbed / ".models", runs / ".models")
+    shutil.copytree(undisturbed / "models", runs / "models")
     (vanilla,) = (runs / unit.name for unit in undisturbed.glob("tiny-vanilla-*"))
     for_driver, for_gcs, for_raylet, for_freezing = (trial_of(budget, undisturbed, runs) for budget in BUDGETS)
 

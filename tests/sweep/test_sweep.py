@@ -127,7 +127,7 @@ def test_with_ray_and_without_it_come_the_same_bytes(finished: Sweep, tmp_path: 
 def test_a_limit_of_hours_stops_at_a_commit_and_says_how_to_go_on(finished: Sweep, tmp_path: Path) -> None:
     """What nobody has measured begins; the first commit shows that it took more than a thousandth of a second."""
     runs = tmp_path / "runs"
-    shutil.copytree(finished.runs / ".models", runs / ".models")
+    shutil.copytree(finished.runs / "models", runs / "models")
     overrides = [WITHOUT_TRB, "methods.sft_warmup=null", ONE_AT_A_TIME]
     command = ["submit", finished.experiment, *overrides, "--runs", runs]
     limit = ["--max-gpu-hours", "0.0000003"]
@@ -154,7 +154,7 @@ def test_more_benchmarks_and_samples_evaluate_and_do_not_retrain(finished: Sweep
     new = {path for path in after if path not in before}
     assert all("/evals/" in path for path in new)
     assert sum("/evals/arithmetic_long-" in path for path in new) >= 1 + 2 * 5  # untrained, and two trials' checkpoints
-    shutil.copytree(finished.runs / ".models", at_once / ".models")
+    shutil.copytree(finished.runs / "models", at_once / "models")
     run_without_ray(finished.experiment, at_once, WITHOUT_TRB, *MORE)
     assert evaluations(runs, "*-trust_region-*") == evaluations(at_once)
     asked_at_once = {path: sha for path, sha in contents(at_once).items() if "/evals/" not in path}
@@ -173,7 +173,7 @@ def evaluations(runs: Path, without: str = "") -> dict[tuple[str, str, str], lis
 
 
 def test_impossible_placement_is_refused_at_once(finished: Sweep, tmp_path: Path) -> None:
-    shutil.copytree(finished.runs / ".models", tmp_path / "runs" / ".models")
+    shutil.copytree(finished.runs / "models", tmp_path / "runs" / "models")
     done = trb("submit", finished.experiment, "runtime.placement.cpus=4096", "--runs", tmp_path / "runs")
     assert done.returncode == 2
     assert len(done.stderr.strip().splitlines()) == 1

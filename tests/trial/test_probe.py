@@ -262,7 +262,7 @@ def killed(path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the runs folder of each kill, by the number of appends before it."""
     folder = tmp_path_factory.mktemp("killed")
     for appends in KILLED_AFTER:
-        shutil.copytree(path.parent / "runs" / ".models", folder / str(appends) / ".models")
+        shutil.copytree(path.parent / "runs" / "models", folder / str(appends) / "models")
     numbers = ",".join(map(str, KILLED_AFTER))
     command = [sys.executable, "-c", KILLED, numbers, str(folder), "probe", "continuation", str(path)]
     done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)

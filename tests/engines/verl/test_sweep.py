@@ -44,7 +44,7 @@ def test_a_sweep_on_verl_from_submit_to_table_with_kills_midway(tmp_path: Path) 
     experiment = write_experiment(tmp_path, METHODS, training=LONG, evaluation={"rescore": False}, **ON_VERL)
     undisturbed, runs = tmp_path / "undisturbed", tmp_path / "runs"
     run_without_ray(experiment, undisturbed)
-    shutil.copytree(undisturbed / ".models", runs / ".models")
+    shutil.copytree(undisturbed / "models", runs / "models")
     (vanilla,) = (runs / unit.name for unit in undisturbed.glob("tiny-vanilla-*"))
     (blended,) = (runs / unit.name for unit in undisturbed.glob("tiny-trust_region-*"))
 
