@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import sys
 from collections.abc import Iterator
@@ -23,4 +24,5 @@ def quick_imports() -> Iterator[None]:
         if collecting:
             if len(sys.modules) > known:
                 gc.freeze()
+                atexit.register(gc.unfreeze)  # else Triton, at the end of the process, reports its objects as leaked
             gc.enable()

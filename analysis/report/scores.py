@@ -39,7 +39,7 @@ def _scores(results: Table, setup: str) -> Html:
             if column.setup == setup:
                 cells.append(_cell(cell, _known(results.evidence, setup, row.method, column.benchmark)))
         rows.append(cells)
-    return table("pass@1 (%), ± the reach of its 95 % interval", headings, rows)
+    return table("pass@1 (%), ± the reach of its 95 % interval, * over problems of one training run", headings, rows)
 
 
 def _known(evidence: Evidence | None, setup: str, method: str, benchmark: str) -> ColumnEvidence | None:
@@ -51,7 +51,7 @@ def _cell(cell: Cell, known: ColumnEvidence | None) -> str:
     if not cell.text:
         return ""
     shown = {"best": element("b", cell.text), "second": element("u", cell.text), None: cell.text}[cell.mark]
-    spread = element("small", f" ±{tenths_text(known.score.margin)}") if known else Html()
+    spread = element("small", f" ±{known.score.reach}") if known else Html()
     return join([shown, spread])
 
 

@@ -7,10 +7,11 @@ from fractions import Fraction
 from typing import Any, Literal
 
 from analysis.labels import BASE
-from analysis.numbers import signed
+from analysis.numbers import signed, tenths_text
 from analysis.scores.seeds import SeedSpread
 from analysis.scores.uncertainty import CONFIDENCE, Interval
 
+ONE_RUN = "*"  # behind the reach of an interval over problems, which is no measure of other training runs
 Over = Literal["problems", "seeds"]  # what an interval lets vary
 
 
@@ -30,6 +31,11 @@ class Estimate:
     def margin(self) -> float:
         """Distance from the value to the farther limit."""
         return max(self.interval.high - float(self.value), float(self.value) - self.interval.low)
+
+    @property
+    def reach(self) -> str:
+        """`1.2`, the margin of an interval over seeds; `1.2*` of one that leaves the training runs as they are."""
+        return f"{tenths_text(self.margin)}{ONE_RUN if self.over == 'problems' else ''}"
 
 
 @dataclass(frozen=True)

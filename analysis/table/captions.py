@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from analysis.labels import BASE, method_label
-from analysis.scores.evidence import Evidence, RowEvidence
+from analysis.scores.evidence import ONE_RUN, Evidence, RowEvidence
 from analysis.scores.uncertainty import CONFIDENCE
 
 FEW = 5  # below so many seeds an interval is wide, and its method's spread hardly known
@@ -32,13 +32,12 @@ def intervals_sentences(evidence: Evidence) -> list[str]:
     several = [row for row in trained if row.seeds > 1]
     sentences = [_over_seeds(several)] if several else []
     if len(several) < len(trained) or not trained:
-        which = "" if not several else "Where there is one seed: "
         sentences.append(
-            f"{which}{'± and [ ]: ' if not several else ''}{PER_CENT} bootstrap over the problems of one training run "
-            "each; another seed or machine moves Avg by several points."
+            f"± with {ONE_RUN}, and [ ] of one seed: {PER_CENT} bootstrap over the problems of one training run each; "
+            "another seed moves Avg by several points."
         )
     if several and len(trained) < len(evidence.rows):
-        sentences.append("The untrained student has no seeds; what is said of it is over problems only.")
+        sentences.append("The untrained student has no seeds: its ± and [ ] are over problems only.")
     columns = [column for row in several for column in row.columns.values()]
     if any(column.score.over == "problems" for column in columns):
         sentences.append(
@@ -55,8 +54,8 @@ def _over_seeds(rows: Sequence[RowEvidence]) -> str:
     count = str(min(counts)) if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
     few = "; few seeds" if min(counts) < FEW else ""
     return (
-        f"± and [ ]: {PER_CENT} t interval over {count} seeds, variance pooled over the methods{few}; other problems "
-        "are not in it."
+        f"± and [ ]: {PER_CENT} t interval over {count} seeds{few}. It assumes that seeds vary equally under every "
+        "method, and does not cover the choice of problems."
     )
 
 

@@ -104,8 +104,8 @@ def explanation(comparisons: Sequence[MethodComparison]) -> list[str]:
     if over_seeds:
         few = "; few seeds" if any(min(gap.runs) < FEW for gap in over_seeds) else ""
         sentences.append(
-            f"[ ]: {PER_CENT} t interval over seeds, variance pooled over the methods of the setup{few}; p: two-sided, "
-            "of the same t distribution, for this comparison alone."
+            f"[ ]: {PER_CENT} t interval over seeds, which are assumed to vary equally under every method of the "
+            f"setup{few}; p: two-sided, of the same t distribution, for this comparison alone."
         )
     if len(over_seeds) < len(gaps):
         sentences.append(

@@ -9,7 +9,7 @@ from typing import Any
 
 from analysis.labels import AVERAGE, method_label, order_methods
 from analysis.numbers import p_text, signed, tenths_text
-from analysis.scores.evidence import ColumnEvidence, Difference, Estimate, Evidence, RowEvidence
+from analysis.scores.evidence import ONE_RUN, ColumnEvidence, Difference, Estimate, Evidence, RowEvidence
 from analysis.scores.split_half import SPLITS
 from analysis.scores.uncertainty import CONFIDENCE, REPLICATES
 from analysis.table.captions import explanation
@@ -61,8 +61,8 @@ def markdown_blocks(evidence: Evidence, title: Callable[[str], str]) -> list[str
         rule = ["---" if heading in LEFT else "---:" for heading in headings]
         lines += ["", _line(headings), _line(rule)]
         for row in cells:
-            lines.append(_line([row[name] for name in headings]))
-    return [*lines, "", " ".join(explanation(evidence))] if lines else []
+            lines.append(_line([row[name].replace(ONE_RUN, f"\\{ONE_RUN}") for name in headings]))
+    return [*lines, "", " ".join(explanation(evidence)).replace(ONE_RUN, f"\\{ONE_RUN}")] if lines else []
 
 
 def comment_lines(evidence: Evidence) -> Iterator[str]:
@@ -121,7 +121,7 @@ def _cells(row: RowEvidence) -> dict[str, str]:
     column, gap = row.columns[AVERAGE], row.columns[AVERAGE].difference
     return {
         METHOD: method_label(row.method),
-        SCORE: f"{tenths_text(column.score.value)} ±{tenths_text(column.score.margin)}",
+        SCORE: f"{tenths_text(column.score.value)} ±{column.score.reach}",
         SPLIT_HALF: "" if column.split_half is None else tenths_text(column.split_half),
         FRESH: "" if column.fresh is None else tenths_text(column.fresh.value),
         GAP: "" if gap is None else gap_text(gap),

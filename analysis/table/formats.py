@@ -11,7 +11,7 @@ from io import StringIO
 from itertools import groupby
 
 from analysis.labels import AVERAGE, BASE, method_title
-from analysis.numbers import round_to_tenths, tenths_text
+from analysis.numbers import round_to_tenths
 from analysis.scores.verdict import Verdict
 from analysis.table import evidence_formats
 from analysis.table.evidence_columns import EVIDENCE_COLUMNS, csv_fields
@@ -163,9 +163,9 @@ def _is_best(table: Table, row: Row) -> bool:
 
 
 def _margin(table: Table, row: Row, column: Column) -> str:
-    """`2.9`, the reach of a score's interval; empty where it is unknown."""
+    """`2.9` or `2.9*`, the reach of a score's interval; empty where it is unknown."""
     known = table.evidence.find(column.setup, row.method) if table.evidence else None
-    return tenths_text(known.columns[column.benchmark].score.margin) if known else ""
+    return known.columns[column.benchmark].score.reach if known else ""
 
 
 def _markdown(text: str) -> str:
@@ -180,7 +180,7 @@ def _markdown_row(table: Table, row: Row) -> str:
     label = _markdown(row.label)
     cells = []
     for column, cell in _pair_cells(table, row):
-        margin = _margin(table, row, column)
+        margin = _markdown(_margin(table, row, column))
         cells.append(_mark_text(cell, _MARKDOWN_MARKS) + (f" ±{margin}" if margin else ""))
     return _markdown_line([f"**{label}**" if _is_best(table, row) else label, *cells])
 

@@ -175,7 +175,7 @@ def _cell(table: Table, row: Row, place: int, margins: bool) -> Text:
 
     cell, column = row.cells[place], table.columns[place]
     known = table.evidence.find(column.setup, row.method) if table.evidence and margins else None
-    reach = f" ±{tenths_text(known.columns[column.benchmark].score.margin)}" if known else ""
+    reach = f" ±{known.columns[column.benchmark].score.reach}" if known else ""
     return Text.assemble((cell.text, STYLES[cell.mark]), (reach, "dim"))
 
 

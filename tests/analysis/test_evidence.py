@@ -263,14 +263,14 @@ def test_markdown_shows_what_the_averages_rest_on(table: Table) -> None:
     ]
     assert [row[0] for row in rows] == ["TRB", "Vanilla", "Untrained student"]
     cells = dict(zip(heading, rows[0], strict=True))
-    assert re.fullmatch(r"\d+\.\d ±\d+\.\d", cells["Avg"])
+    assert re.fullmatch(r"\d+\.\d ±\d+\.\d\\\*", cells["Avg"]), "one seed: its interval is over problems"
     assert re.fullmatch(r"\+\d+\.\d \(1 seed\)", cells["− Vanilla"])
     assert re.fullmatch(r"\[[+−]?\d+\.\d, \+\d+\.\d\] problems only", cells["95 % interval"])
     assert (cells["Of"], cells["Seeds"], cells["Step"], cells["Setting"]) == ("3", "1", "60", "epsilon0=0.05 K=12")
     assert cells["Avg"].startswith(next(row for row in table.rows if row.method == "trust_region").cells[0].text)
     assert rows[1][3:5] == ["", ""]
     assert table.evidence is not None
-    assert " ".join(explanation(table.evidence)) in text
+    assert " ".join(explanation(table.evidence)) in text.replace("\\*", "*")
 
 
 def test_the_lines_of_the_second_block_are_no_longer_than_the_repositorys(table: Table) -> None:
@@ -286,7 +286,7 @@ def tabular(table: Table) -> str:
 
 
 def without_reach(latex: str) -> str:
-    found = re.sub(r"\{\\scriptsize\$\\pm\$[0-9.]+\}", "", latex)
+    found = re.sub(r"\{\\scriptsize\$\\pm\$[0-9.]+\*?\}", "", latex)
     assert found != latex
     return found
 

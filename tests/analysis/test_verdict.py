@@ -96,7 +96,7 @@ def test_the_text_forms_name_what_the_intervals_are_over_and_end_in_the_verdict(
         text = on_terminal(found.table, int(form)) if form.isdigit() else FORMATS[form](found.table)
     text = flat(text)
     if count == 1:
-        assert "bootstrap over the problems of one training run each; another seed or machine moves Avg" in text
+        assert "bootstrap over the problems of one training run each; another seed moves Avg" in text
         assert "No method can be called better: one seed." in text
         if form == "json":
             assert json.loads(FORMATS["json"](found.table))["advice"]["trials"] == 32
@@ -106,7 +106,10 @@ def test_the_text_forms_name_what_the_intervals_are_over_and_end_in_the_verdict(
         assert "t interval" not in text
         assert not re.search(r"\bp(:| [=<|]|_value\": [0-9])", text)
     else:
-        assert f"95 % t interval over {count} seeds, variance pooled over the methods" in text
+        assert f"95 % t interval over {count} seeds" in text
+        assert (
+            "It assumes that seeds vary equally under every method, and does not cover the choice of problems." in text
+        )
         assert ("few seeds" in text) == (count < 5)
         gap = r"\S+ \[\S+ \S+\], p"
         assert re.search(rf"SFT warmup − Vanilla: {gap} \S* ?\S+, {count} seeds: SFT warmup is better\.", text)
@@ -217,7 +220,7 @@ def test_methods_of_one_seed_stay_unjudged_beside_others(tmp_path: Path) -> None
     command = f"trb submit {QUICKSTART} evaluation.rescore=false 'seeds=[0,1,2,3,4]'"
     assert table.verdict.advice == Advice(command, trials)
     text = flat(on_terminal(table, 100))
-    assert "Where there is one seed: 95 % bootstrap" in text
+    assert "and [ ] of one seed: 95 % bootstrap" in text
     assert "t interval over 3 seeds" in text
     assert "few seeds" in text
 
