@@ -11,9 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from analysis.numbers import tenths_text
 from analysis.scores.evidence import RowEvidence
-from analysis.table.captions import explanation
+from analysis.table.captions import explanation, intervals_sentences
 from analysis.table.evidence_formats import GAP, LIMITS, METHOD, OF, SCORE, SEEDS, SETTING, STEP, P, by_setup, text_rows
 from analysis.table.model import Row, Table
 
@@ -29,9 +28,9 @@ ABOVE = (METHOD, SCORE, GAP, P, OF, SEEDS, STEP)  # columns of the narrow form; 
 NAMES = {LIMITS: "interval", GAP: GAP}  # what columns are called there, the others by their headings in small letters
 
 
-def to_rich(table: Table) -> TerminalTable:
-    """What rich prints of a table."""
-    return TerminalTable(table)
+def to_rich(table: Table, brief: bool = False) -> TerminalTable:
+    """What rich prints of a table; `brief`: the scores and the verdict, without what they rest on."""
+    return TerminalTable(table, brief)
 
 
 @dataclass(frozen=True)
@@ -43,6 +42,7 @@ class TerminalTable:
     """
 
     table: Table
+    brief: bool = False
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         return self.lines(max(LEAST, options.max_width))
@@ -60,12 +60,14 @@ class TerminalTable:
                 yield Text()
                 yield Text(table.title(setup), "bold")
             yield from _scores(table, places, width)
-        for setup, rows in by_setup(table.evidence) if table.evidence else ():
+        for setup, rows in by_setup(table.evidence) if table.evidence and not self.brief else ():
             yield Text()
             if len(setups) > 1:
                 yield Text(table.title(setup), "bold")
             yield from _evidence(rows, width)
         captions = explanation(table.evidence) if table.evidence else []
+        if table.evidence and self.brief:
+            captions = intervals_sentences(table.evidence)
         for style, texts in (("dim", captions), ("", table.notes), ("bold", table.verdict.sentences)):
             if texts:
                 yield Text()

@@ -204,11 +204,11 @@ def _conclude(job: Submission, stopped: Stopped) -> int:
     overview = status.overview(job.study)
     statuses = overview.units
     table = build.results_table(job.study)
-    job.console.print(terminal.to_rich(table), crop=False)
+    job.console.print(terminal.to_rich(table, brief=True), crop=False)
     folder = results.write_results(job.study, table)
     job.say(f"written to {folder}: the table in all forms, trials.csv, trajectories")
-    job.say(f"all of it on one page: {job.study.experiment.command('report')}")
-    job.say(f"every figure:          {job.study.experiment.command('figures')}")
+    job.say(f"what the scores rest on: {job.study.experiment.command('table')}")
+    job.say(f"all of it on one page:   {job.study.experiment.command('report')}")
     document, scores = (formats.FORMATS[form](table) for form in ("json", "csv"))
     job.mirror.catch_up(result_tables(json.loads(document), scores), [*table.notes, *table.verdict.lines()])
     for unit in statuses:

@@ -23,6 +23,7 @@ from orchestrator.records.columns import RESCORING
 REFRESH_S = 1.0
 MOST_OF_A_CORE = 0.1  # that looking may take
 LAST_LOOK_S = 10.0  # run directories that cannot be read any more hold nothing up
+PROGRESS_S = 10.0  # between two lines on units that go on; what ends or fails is said at once
 QUIET_S = 300.0  # without an event, after which a line says how the sweep stands
 LINES_BESIDE_TABLE = 6  # of a terminal: the headings, the lines of the sweep and room for the prompt
 REPORTED_PARTS = 4  # of the making of a model, where output is no terminal
@@ -70,8 +71,10 @@ def _follow_lines(look: Look, console: Console, ended: threading.Event) -> None:
         begun = time.thread_time()
         overview = look()
         spent = time.thread_time() - begun
-        lines = events.since_then(overview)
-        if last or (not lines and time.monotonic() - spoke > QUIET_S):
+        ended_units, going_on = events.since_then(overview)
+        silence = time.monotonic() - spoke
+        lines = ended_units + (going_on[-1:] if silence > PROGRESS_S else [])
+        if last or (not lines and silence > QUIET_S):
             lines += sweep_lines(overview)
         for line in lines:
             console.print(f"{time.strftime('%H:%M:%S')} {line}", highlight=False, markup=False, soft_wrap=True)
@@ -86,16 +89,22 @@ class Events:
     def __init__(self, first: Overview):
         self._seen = {s.id: _sign(s) for s in first.units if s.state != "running"}
 
-    def since_then(self, overview: Overview) -> list[str]:
-        """`[4/10] TRB epsilon0=0.05 K=12 seed 0: step 40/60, 45.5, about 1m00s left`, for each unit with news."""
-        called, lines = names(overview.units), []
+    def since_then(self, overview: Overview) -> tuple[list[str], list[str]]:
+        """Lines on the units that ended or failed, and lines on those that go on, for each unit with news.
+
+        `[4/10, 1m20s left] TRB epsilon0=0.05 K=12 seed 0: step 40/60, 45.5`: units that are done, and the time that the
+        sweep still takes.
+        """
+        called, ended, going_on = names(overview.units), [], []
         done = sum(s.state == "done" for s in overview.units)
+        left = f", {duration(overview.seconds_left)} left" if overview.seconds_left else ""
         for s in overview.units:
             sign = _sign(s)
             if self._seen.get(s.id) != sign and s.state != "queued" and s.doing != "waiting for sft":
-                lines.append(f"[{done}/{len(overview.units)}] {called[s.id]}: {event(s)}")
+                line = f"[{done}/{len(overview.units)}{left}] {called[s.id]}: {event(s)}"
+                (going_on if s.state in ("running", "waiting") else ended).append(line)
             self._seen[s.id] = sign
-        return lines
+        return ended, going_on
 
 
 def _sign(s: UnitStatus) -> tuple[object, ...]:
@@ -123,13 +132,12 @@ def event(s: UnitStatus) -> str:
 
 def _running(s: UnitStatus) -> str:
     attempt = f"attempt {s.attempt} of {s.attempts}, " if s.attempt and s.attempt > 1 else ""
-    left = f", about {duration(s.seconds_left)} left" if s.seconds_left is not None else ""
     if s.phase == RESCORING:
         step = f" step {s.best_step}" if s.is_trial else ""
-        return f"{attempt}rescoring{step} on fresh samples{left}"
+        return f"{attempt}rescoring{step} on fresh samples"
     if s.latest_step is None or not s.step:
-        return f"{attempt}{s.phase or 'starting'}{left}"
-    return f"{attempt}step {s.latest_step}/{s.steps}{_score(s)}{left}"
+        return f"{attempt}{s.phase or 'starting'}"
+    return f"{attempt}step {s.latest_step}/{s.steps}{_score(s)}"
 
 
 def _score(s: UnitStatus) -> str:

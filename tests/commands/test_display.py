@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 
 from orchestrator.commands.display import (
+    best_lines,
     clock,
     duration,
     hours_line,
@@ -185,11 +186,11 @@ def test_durations(seconds: float | None, text: str) -> None:
 # --- events, where output is no terminal ---
 
 
-def looks(*stages: UnitStatus) -> list[list[str]]:
+def looks(*stages: UnitStatus) -> list[tuple[list[str], list[str]]]:
     """Lines at each look at one unit beside another one that is done."""
     other = unit("Vanilla")
     events = Events(Overview([other, replace(stages[0], state="queued")], [], None))
-    return [events.since_then(Overview([other, stage], [], None)) for stage in stages]
+    return [events.since_then(Overview([other, stage], [], 61.0)) for stage in stages]
 
 
 def test_a_trial_from_start_to_end_has_a_line_for_each_event() -> None:
@@ -205,27 +206,43 @@ def test_a_trial_from_start_to_end_has_a_line_for_each_event() -> None:
         unit("TRB K=5"),
     ]  # fmt: skip
     assert looks(*stages) == [
-        ["[1/2] TRB K=5: training"],
-        [],
-        [],
-        ["[1/2] TRB K=5: step 20/60, 40.0, about 1m01s left"],
-        ["[1/2] TRB K=5: trained, best 45.5 at step 40; waiting for rescoring"],
-        ["[1/2] TRB K=5: rescoring step 40 on fresh samples, about 4s left"],
-        ["[2/2] TRB K=5: done, best 45.5 at step 40"],
+        ([], ["[1/2, 1m01s left] TRB K=5: training"]),
+        ([], []),
+        ([], []),
+        ([], ["[1/2, 1m01s left] TRB K=5: step 20/60, 40.0"]),
+        ([], ["[1/2, 1m01s left] TRB K=5: trained, best 45.5 at step 40; waiting for rescoring"]),
+        ([], ["[1/2, 1m01s left] TRB K=5: rescoring step 40 on fresh samples"]),
+        (["[2/2, 1m01s left] TRB K=5: done, best 45.5 at step 40"], []),
     ]
 
 
 def test_what_is_done_already_is_no_event() -> None:
     overview = Overview([unit("Vanilla"), unit("TRB K=5", "failed", error="before")], [], None)
-    assert Events(overview).since_then(overview) == []
+    assert Events(overview).since_then(overview) == ([], [])
 
 
 def test_failures_and_attempts_are_told() -> None:
     failed = unit("TRB K=5", "failed", step=3, error="RuntimeError: no")
     again = unit("TRB K=5", "running", step=2, attempt=2, attempts=3, phase=TRAINING, latest_step=None)
     assert looks(failed, again) == [
-        ["[1/2] TRB K=5: failed at step 3/60: RuntimeError: no"],
-        ["[1/2] TRB K=5: attempt 2 of 3, training"],
+        (["[1/2, 1m01s left] TRB K=5: failed at step 3/60: RuntimeError: no"], []),
+        ([], ["[1/2, 1m01s left] TRB K=5: attempt 2 of 3, training"]),
+    ]
+
+
+def test_the_best_so_far_stands_under_the_sweep_once_two_methods_have_scores() -> None:
+    def family(setup: str, label: str, score: float | None) -> FamilyStatus:
+        return FamilyStatus(setup, label, {"done": 1}, score, "", 60)
+
+    untrained, vanilla = family("a", "Untrained student", 0.2), family("a", "Vanilla", 0.45)
+    assert best_lines([untrained, vanilla]) == []
+    ahead, behind = family("a", "TRB", 0.512), family("a", "SKD", 0.4)
+    expected = "TRB 51.2 (+6.2) · Vanilla 45.0 · SKD 40.0 (−5.0)"
+    assert best_lines([untrained, behind, vanilla, ahead]) == [f"best so far: {expected}"]
+    others = [family("b", "TRB", 0.5), family("b", "Vanilla", None), family("b", "SKD", 0.6)]
+    assert best_lines([behind, vanilla, ahead, *others]) == [
+        f"best so far in a: {expected}",
+        "best so far in b: SKD 60.0 · TRB 50.0",
     ]
 
 

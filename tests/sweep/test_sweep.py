@@ -65,7 +65,7 @@ def test_results_are_on_disk(finished: Sweep) -> None:
 
 
 def test_the_end_names_the_commands_that_follow(finished: Sweep) -> None:
-    for command in ("report", "figures"):
+    for command in ("table", "report"):
         assert f"trb {command} {finished.experiment} --runs {finished.runs}" in finished.shown
     assert f"sync {finished.runs}/.wandb/wandb/offline-run-*" in finished.shown
     assert len(list(finished.runs.glob(".wandb/wandb/offline-run-*"))) == 6, "five units and the results"
