@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.commands.arguments import parse
-from orchestrator.commands.parser import trb_parser
+from orchestrator.commands.parser import default_runs, trb_parser
 from orchestrator.errors import UserError, one_line, refuse
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ def _load(options: argparse.Namespace, notes: bool = False) -> Study:
     """The experiment with its data folder settled, over its runs folder; its notes are shown if asked for."""
     from orchestrator.experiment.load import data_folder, load_experiment
     from orchestrator.experiment.methods import null_overrides
+    from orchestrator.experiment.reading import from_here
+    from orchestrator.experiment.resolved import runs_of
     from orchestrator.experiment.shipped import find_experiment
     from orchestrator.experiment.units import expand
     from orchestrator.selection.results_folder import settled_name
@@ -61,11 +63,15 @@ def _load(options: argparse.Namespace, notes: bool = False) -> Study:
     if getattr(options, "methods", None) is not None:
         overrides += null_overrides(options.methods, experiment.methods)
         experiment = load_experiment(path, overrides)
+    if notes and path != options.experiment:
+        print(f"experiment: {from_here(path)}", file=sys.stderr)
     for note in experiment.notes if notes else ():
         print(f"trb: {note}", file=sys.stderr)
     typed = (str(options.experiment), *options.overrides)
     typed += () if getattr(options, "methods", None) is None else ("--methods", options.methods)
     typed += ("--runs", str(options.runs)) if options.runs != Path("runs") else ()
+    if options.runs == default_runs():
+        options.runs = runs_of(path) or options.runs
     runs = options.runs.resolve()
     if runs.exists() and not runs.is_dir():
         raise UserError(f"--runs: {options.runs} is a file — a folder")

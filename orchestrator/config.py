@@ -424,9 +424,10 @@ class ExperimentFile:
     """An experiment file as written; `load.load_experiment` resolves its setups."""
 
     name: Annotated[str, "Name of the results folder; by default that of the file.", A_FOLDER_NAME] = ""
-    setups: Annotated[list[str], "Setup files by name: first those in setups/ beside the experiment, then shipped."] = (
-        field(default_factory=list)
-    )
+    setups: Annotated[
+        list[str],
+        "Names of setup files, first those in setups/ beside the experiment, then shipped; or whole setups by name.",
+    ] = field(default_factory=list)
     methods: Annotated[dict[str, Any], "Methods with their knobs; a list of values is an axis of the grid."] = field(
         default_factory=dict
     )

@@ -330,7 +330,7 @@ def test_no_such_file_and_nothing_shipped(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_a_folder_instead_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert_names(complaint(capsys, "plan", tmp_path), tmp_path, "not a readable YAML file")
+    assert_names(complaint(capsys, "plan", tmp_path), tmp_path, "a folder without experiment.yaml")
 
 
 def test_a_file_that_is_not_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

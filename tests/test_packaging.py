@@ -462,7 +462,7 @@ def run(command: list[str], cwd: Path) -> str:
 def test_an_installed_wheel_plans_a_shipped_experiment(installed: Path, tmp_path: Path) -> None:
     shown = run([str(installed.parent / "trb"), "plan", "quickstart.yaml"], tmp_path)
     packed = next(installed.parents[1].glob("lib/*/site-packages")) / "orchestrator" / "shipped"
-    assert f"the shipped {packed / 'quickstart.yaml'}" in shown
+    assert f"experiment: {packed / 'quickstart.yaml'}" in shown
     assert "trust_region" in shown or "TRB" in shown
 
 

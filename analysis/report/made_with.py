@@ -16,6 +16,7 @@ from analysis.report.timeline import period_text, timeline
 from orchestrator.config import Experiment
 from orchestrator.monitor.unit_status import UnitStatus
 from orchestrator.records.rundir import RunReader
+from orchestrator.selection.results_folder import folder_of, submits
 
 PARTS = ("training", "engine", "evaluation")  # of a setup; its models, data and benchmarks have tables of their own
 
@@ -28,7 +29,7 @@ def facts(experiment: Experiment, statuses: Sequence[UnitStatus], runs: Path, do
     for origin in origins:
         versions |= {(name, value) for name, value in origin.get("versions", {}).items() if value}
     known = {
-        "Command": element("code", experiment.command("submit")),
+        "Command": _commands(experiment, runs),
         "Date": period_text(when.start, when.end) if when else "",
         "At work": f"{duration_in_words(when.busy)}, without the pauses between runs of it" if when else "",
         "Hardware": "; ".join(machines(statuses, runs)),
@@ -38,6 +39,15 @@ def facts(experiment: Experiment, statuses: Sequence[UnitStatus], runs: Path, do
     }
     rows = [element("dt", name) + element("dd", value or "not recorded") for name, value in known.items()]
     return element("dl", *map(Html, rows), class_="facts")
+
+
+def _commands(experiment: Experiment, runs: Path) -> Html:
+    """Each command that ran a part of it, with its time; nothing where no submit was recorded."""
+    parts = [
+        join([element("code", line["command"]), f" ({line['at'][:16].replace('T', ' ')} UTC)"])
+        for line in submits(folder_of(experiment.name, runs))
+    ]
+    return join(parts, ", ")
 
 
 def hyper_parameters_section(experiment: Experiment) -> Html:

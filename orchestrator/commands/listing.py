@@ -14,7 +14,8 @@ from orchestrator.errors import UserError
 from orchestrator.experiment import shipped
 from orchestrator.experiment.load import load_setup
 from orchestrator.experiment.methods import METHODS
-from orchestrator.selection.results_folder import RECORD
+from orchestrator.experiment.resolved import RECORD, RESULTS
+from orchestrator.selection.results_folder import submits
 
 Rows = Iterator[Sequence[str]]
 
@@ -66,15 +67,19 @@ def _benchmarks(_: Path) -> Rows:
 
 
 def _results(runs: Path) -> Rows:
-    for record in sorted((runs / "results").glob(f"*/{RECORD}")):
+    """Each results folder with its experiment's digest, and the time and command of its last submit."""
+    for record in sorted((runs / RESULTS).glob(f"*/{RECORD}")):
+        folder = record.parent
         try:
             document = yaml.safe_load(record.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, yaml.YAMLError):
             document = None
-        if isinstance(document, dict):
-            yield record.parent.name, str(document.get("digest", "")), str(document.get("command", ""))
-        else:
-            yield record.parent.name, "", f"{record} cannot be read"
+        if not isinstance(document, dict):
+            yield folder.name, "", "", f"{record} cannot be read"
+            continue
+        last = next(iter(submits(folder)[::-1]), None)
+        when, command = (last["at"][:16].replace("T", " "), last["command"]) if last else ("", "not recorded")
+        yield folder.name, str(document.get("digest", "")), when, command
 
 
 KINDS: dict[str, tuple[Sequence[str], Callable[[Path], Rows]]] = {
@@ -82,7 +87,7 @@ KINDS: dict[str, tuple[Sequence[str], Callable[[Path], Rows]]] = {
     "methods": (("label", "key", "name in the paper", "knobs"), _methods),
     "setups": (("name", "title"), _setups),
     "benchmarks": (("key", "problems", "file below data_dir"), _benchmarks),
-    "results": (("folder", "digest", "made by"), _results),
+    "results": (("folder", "digest", "last submit (UTC)", "its command"), _results),
 }
 
 

@@ -10,7 +10,7 @@ from orchestrator.commands.arguments import Parser, positive_number, whole_numbe
 
 OVERRIDES = "OmegaConf dotlist, for example training.steps=20 methods.skd=null"
 
-EXPERIMENT = "an experiment file, or the name of a shipped one: quickstart"
+EXPERIMENT = "an experiment file, a results folder, or the name of a shipped experiment: quickstart"
 JSON = "print JSON instead of text"
 EXAMPLES = """\
 examples:
@@ -185,7 +185,11 @@ def _experiment(
     return parser
 
 
+def default_runs() -> Path:
+    """The folder of the run directories where the command line names none."""
+    return Path(os.environ.get("TRB_RUNS") or "runs")
+
+
 def _add_runs(parser: argparse.ArgumentParser) -> None:
-    default = Path(os.environ.get("TRB_RUNS") or "runs")
-    text = "folder of the run directories (default: $TRB_RUNS, else runs)"
-    parser.add_argument("--runs", type=Path, metavar="DIR", default=default, help=text)
+    text = "folder of the run directories (default: that of a results folder, $TRB_RUNS, else runs)"
+    parser.add_argument("--runs", type=Path, metavar="DIR", default=default_runs(), help=text)

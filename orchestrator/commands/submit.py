@@ -30,6 +30,7 @@ from orchestrator.records.drivers import Driving
 from orchestrator.records.lease import LEASE_PATIENCE_S
 from orchestrator.records.rundir import RunReader
 from orchestrator.selection.damage import refuse_damaged
+from orchestrator.selection.results_folder import note_submit
 from orchestrator.selection.retention import prune
 from orchestrator.selection.study import Study
 from orchestrator.start_up import quick_imports
@@ -172,6 +173,7 @@ def _run(job: Submission, missing: list[Unit]) -> Stopped:
 
 def _sweep(job: Submission, missing: list[Unit], started: float) -> Stopped:
     """Run it on a Ray cluster, and show how far it is."""
+    note_submit(job.study)
     job.say(_to_run(missing))
     for line in company(missing, job.study.runs):
         job.say(line)

@@ -15,6 +15,7 @@ from orchestrator.experiment import local_models, strict, validate
 from orchestrator.experiment.grids import parse_methods, without_own_seeds
 from orchestrator.experiment.origins import SHARED_PARTS, with_origin
 from orchestrator.experiment.reading import from_here, merge, read_overrides, read_yaml
+from orchestrator.experiment.resolved import without_digests
 from orchestrator.experiment.shipped import known_setups, setup_path
 
 
@@ -51,7 +52,7 @@ def data_folder(given: str | None) -> str:
 
 
 def _read_experiment(path: Path, overrides: Sequence[str]) -> config.Experiment:
-    written = _with_placement_as_mapping(read_yaml(path))
+    written = _with_placement_as_mapping(without_digests(read_yaml(path)))
     overridden = _with_placement_as_mapping(read_overrides(overrides))
     overridden_placement, written_placement = (_placement_of(values) for values in (overridden, written))
     if "role_gpus" in overridden_placement and "gpus" not in overridden_placement:
@@ -59,6 +60,9 @@ def _read_experiment(path: Path, overrides: Sequence[str]) -> config.Experiment:
     if "seeds" in overridden and isinstance(written.get("methods"), dict):
         written["methods"] = without_own_seeds(written["methods"])
     raw: dict[str, Any] = {"name": path.stem} | merge(written, overridden)
+    inline = _setups_in(raw) or _setups_in(written)
+    if isinstance(raw.get("setups"), dict):
+        raw["setups"] = list(inline)
     file: config.ExperimentFile = strict.build(config.ExperimentFile, raw)
     if not file.setups:
         raise refuse("setups", file.setups, f"at least one of {', '.join(known_setups(path))}")
@@ -68,7 +72,8 @@ def _read_experiment(path: Path, overrides: Sequence[str]) -> config.Experiment:
     notes: list[str] = []
     differences = {part: getattr(file, part) for part in SHARED_PARTS}
     for name in file.setups:
-        setup = _build_setup(merge(_checked_setup(setup_path(name, path)), differences))
+        own = inline[name] if name in inline else _checked_setup(setup_path(name, path))
+        setup = _build_setup(merge(own, differences))
         setups[name], noted = local_models.completed(name, setup)
         notes += noted
     runtime = file.runtime
@@ -104,8 +109,8 @@ def _checked_setup(path: Path) -> dict[str, Any]:
     return raw
 
 
-def _build_setup(raw: dict[str, Any]) -> config.Setup:
-    return strict.build(config.Setup, _without_null_benchmarks(raw))
+def _build_setup(raw: Any) -> config.Setup:
+    return strict.build(config.Setup, _without_null_benchmarks(raw) if isinstance(raw, dict) else raw)
 
 
 def _without_null_benchmarks(setup: dict[str, Any]) -> dict[str, Any]:
@@ -115,6 +120,19 @@ def _without_null_benchmarks(setup: dict[str, Any]) -> dict[str, Any]:
         return setup  # there are none, or `strict.build` refuses their type
     benchmarks = {key: run for key, run in evaluation["benchmarks"].items() if run is not None}
     return setup | {"evaluation": evaluation | {"benchmarks": benchmarks}}
+
+
+def _setups_in(values: dict[str, Any]) -> dict[str, Any]:
+    """Setups that stand in the experiment file itself, by name; UserError where one breaks a rule of setups."""
+    setups = values.get("setups")
+    if not isinstance(setups, dict):
+        return {}
+    for name, setup in setups.items():
+        try:
+            _build_setup(setup)
+        except UserError as error:
+            raise UserError(f"setups.{name}: {error}", error.key) from None
+    return setups
 
 
 def _placement_of(values: dict[str, Any]) -> dict[str, Any]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from orchestrator.config import A_NAME
 from orchestrator.errors import UserError, did_you_mean, refuse
+from orchestrator.experiment.resolved import RECORD
 from orchestrator.experiment.strict import obey
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -39,19 +39,20 @@ def _shipped_models() -> dict[str, ShippedModel]:
 
 
 def find_experiment(path: Path) -> Path:
-    """`path` if it is there; else the shipped experiment that it names, with or without `.yaml`, said on stderr.
+    """`path` if it is a file; of a results folder its `experiment.yaml`; else the shipped experiment that it names.
 
-    Raises UserError, with what is shipped, if it is neither.
+    Raises UserError, with what is shipped, if it is none of these.
     """
     if path.exists() and not path.is_dir():
         return path
+    if (path / RECORD).is_file():
+        return path / RECORD
     shipped = {file.stem: file for file in sorted(EXPERIMENTS.glob("*.yaml"))}
     name = path.name.removesuffix(".yaml")
     if path.parent == Path() and name in shipped:
-        print(f"trb: no file {path} here: the shipped {shipped[name]}", file=sys.stderr)
         return shipped[name]
     if path.is_dir():
-        return path  # reading it says that it is no file
+        raise UserError(f"{path}: a folder without {RECORD} — a file, a results folder, or one of {', '.join(shipped)}")
     raise UserError(f"{path}: no such file — a file, or one of {', '.join(shipped)}{did_you_mean(name, [*shipped])}")
 
 

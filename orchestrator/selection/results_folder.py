@@ -2,25 +2,31 @@
 
 `runs/results/<name>/experiment.yaml` holds the resolved experiment and the digest of all in it that rows and numbers
 rest on. Where `<name>` belongs to another digest, or overrides ask for other numbers, the folder is `<name>-<digest>`.
+`submits.jsonl` beside it has a line for each submit that had something to run: who, when, with which command and code.
 """
 
 from __future__ import annotations
 
+import getpass
+import json
 import os
+import platform
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from orchestrator.config import Experiment
 from orchestrator.experiment.identity import digest
-from orchestrator.records.files import write_atomically
+from orchestrator.experiment.resolved import RECORD, RESULTS, resolved_text
+from orchestrator.records.files import write_atomically, write_once
+from orchestrator.records.provenance import version_line
 from orchestrator.selection.study import Study
 
-RECORD = "experiment.yaml"
+SUBMITS = "submits.jsonl"
+SUBMIT_KEYS = ("at", "command", "user", "host", "version")
 # Overrides that change neither a row nor a number.
 NEUTRAL = ("runtime.", "data_dir=", "name=")
 DRAWN = (".png", ".pdf")
@@ -45,21 +51,22 @@ def settled_name(experiment: Experiment, overrides: Sequence[str], runs: Path) -
 
 def folder_of(name: str, runs: Path) -> Path:
     """Where the results of that name lie."""
-    return runs / "results" / name
+    return runs / RESULTS / name
 
 
 def claim(study: Study) -> Path:
     """The folder of the experiment's results, made and recorded as its own.
 
     It holds no figures or pages of other runs: where the ids of units or evaluations are not those that it was last
-    written for, as with models made anew on another machine, what was drawn of the others is removed.
+    written for, as with models made anew on another machine, what was drawn of the others is removed. Only then, and
+    at first, is the record written: later looks, with another runtime or from another folder, leave it alone.
     """
     own = content_digest(study.experiment)
     for name in (study.experiment.name, f"{study.experiment.name}-{own}"):
         folder = folder_of(name, study.runs)
         folder.mkdir(parents=True, exist_ok=True)
         if _is_free(folder):
-            _write_first(folder / RECORD, f"digest: {own}\n")
+            write_once(folder / RECORD, f"digest: {own}\n")
         if _recorded(folder, "digest") == own:
             break
     of = digest(
@@ -68,29 +75,47 @@ def claim(study: Study) -> Path:
     if _recorded(folder, "runs") != of:
         for path in _drawn(folder, study.experiment):
             path.unlink()
-    write_atomically(folder / RECORD, _record(study.experiment, own, of))
+        experiment = replace(study.experiment, name=folder.name)
+        write_atomically(folder / RECORD, resolved_text(experiment, {"digest": own, "runs": of}))
     return folder
 
 
-def _record(experiment: Experiment, own: str, of: str) -> str:
-    """The resolved experiment as plain YAML."""
-    resolved = asdict(experiment)
-    command = experiment.command("submit")
-    for key in ("arguments", "notes"):
-        del resolved[key]
-    head = (
-        "# The experiment that the files of this folder are of, with every value resolved.\n"
-        "# digest: of setups, methods and seeds; runs: of the ids of its units and evaluations.\n"
-    )
-    document = {"digest": own, "runs": of, "command": command, **resolved}
-    return head + yaml.safe_dump(_plain(document), sort_keys=False, allow_unicode=True, width=120)
+def note_submit(study: Study) -> None:
+    """Add a line on this submit to the experiment's results folder: command, time, user, machine and code."""
+    line = {
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": study.experiment.command("submit"),
+        "user": _user(),
+        "host": platform.node(),
+        "version": version_line(),
+    }
+    with (claim(study) / SUBMITS).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 
-def _plain(value: Any) -> Any:
-    """Tuples as lists, which is all that YAML knows."""
-    if isinstance(value, dict):
-        return {key: _plain(own) for key, own in value.items()}
-    return [_plain(own) for own in value] if isinstance(value, list | tuple) else value
+def _user() -> str:
+    """The name of the user, or the number where a container has no name for it."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        return str(os.getuid())
+
+
+def submits(folder: Path) -> list[dict[str, str]]:
+    """The lines that `note_submit` wrote to a results folder, in their order; torn or foreign lines are left out."""
+    try:
+        lines = (folder / SUBMITS).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in lines:
+        try:
+            values = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(values, dict) and all(isinstance(values.get(key), str) for key in SUBMIT_KEYS):
+            found.append(values)
+    return found
 
 
 def _differences(value: Any) -> Any:
@@ -121,18 +146,6 @@ def _recorded(folder: Path, key: str) -> str | None:
 def _is_free(folder: Path) -> bool:
     """Whether nothing lies there yet."""
     return not folder.exists() or (folder.is_dir() and not any(not p.name.startswith(".") for p in folder.iterdir()))
-
-
-def _write_first(path: Path, text: str) -> None:
-    """Write a file whole unless somebody else was first."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    scratch.write_text(text, encoding="utf-8")
-    try:
-        os.link(scratch, path)
-    except FileExistsError:
-        pass
-    finally:
-        scratch.unlink()
 
 
 def _drawn(folder: Path, experiment: Experiment) -> Iterator[Path]:

@@ -8,6 +8,7 @@ import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -32,6 +33,7 @@ from orchestrator.experiment.evaluation_protocol import evaluation_ids, fresh_ev
 from orchestrator.experiment.probe import DOCUMENTS, LOGS, probe_unit
 from orchestrator.experiment.units import Unit
 from orchestrator.records.writer import RunWriter
+from orchestrator.selection.results_folder import note_submit
 from orchestrator.selection.study import Study
 from tests.browser import Browser, browser
 from tests.fake_runs import QUICKSTART, SHIPPED, quickstart, record, units_of, write_evaluation
@@ -115,6 +117,8 @@ def write_probe(folder: Path, experiment: Experiment) -> None:
 @pytest.fixture(scope="module")
 def page(runs: Path, loaded: Loaded) -> Path:
     path = runs / "results" / "quickstart" / "report.html"
+    for words in (("first.yaml",), ("second.yaml", "seeds=[0, 1]")):
+        note_submit(Study(replace(loaded[0], arguments=words), loaded[1], runs))
     write_report(Study(*loaded, runs), path)
     return path
 
@@ -313,7 +317,8 @@ def facts(root: ElementTree.Element) -> dict[str, str]:
 
 def test_the_head_says_when_how_and_on_what(root: ElementTree.Element) -> None:
     shown = facts(root)
-    assert shown["Command"].startswith("trb submit")
+    command = r"trb submit first.yaml \([-0-9 :]+ UTC\), trb submit second.yaml 'seeds=\[0, 1\]' \([-0-9 :]+ UTC\)"
+    assert re.fullmatch(command, shown["Command"])
     assert re.fullmatch(r"\d+ \w+ \d{4}, \d\d:\d\d to .+ UTC", shown["Date"])
     assert shown["Hardware"] == "2 × H100, 8 cores of Z80, x86_64"
     assert shown["Versions"] == "python 3.11"
@@ -387,7 +392,8 @@ def test_benchmark_files_are_named_with_their_sha256(tmp_path: Path) -> None:
 
 def test_the_same_directories_give_the_same_bytes(page: Path, runs: Path, loaded: Loaded) -> None:
     assert build_page(Study(*loaded, runs), page) == page.read_text(encoding="utf-8")
-    assert {path.name for path in page.parent.iterdir()} == {"report.html"}  # no scratch file stays
+    names = {path.name for path in page.parent.iterdir()}
+    assert names == {"report.html", "experiment.yaml", "submits.jsonl"}  # no scratch file stays
 
 
 def test_texts_of_rollouts_are_inert(page: Path) -> None:

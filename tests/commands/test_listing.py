@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -44,14 +45,18 @@ def test_results_are_listed_with_the_command_that_made_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    for name, text in (("one", "digest: 0123abcd\ncommand: trb submit one.yaml\n"), ("torn", "a: [")):
+    for name, text in (("one", "digest: 0123abcd\n"), ("torn", "a: ["), ("drawn", "digest: 0123abcd\n")):
         folder = tmp_path / "results" / name
         folder.mkdir(parents=True)
         (folder / "experiment.yaml").write_text(text)
+    line = {"command": "trb submit one.yaml", "user": "u", "host": "h", "version": "trb 0.1.0"}
+    lines = [json.dumps(line | {"at": f"2026-11-2{day}T10:11:12+00:00"}) for day in (1, 2)]
+    (tmp_path / "results" / "one" / "submits.jsonl").write_text("\n".join(lines))
     code, out, _ = run(capsys, "list", "results", "--runs", tmp_path)
     assert code == 0
-    assert "one" in out
-    assert "trb submit one.yaml" in out
+    rows = {line.split()[0]: line for line in out.splitlines() if line.strip()}
+    assert re.search(r"2026-11-22 10:11 +trb submit one.yaml", rows["one"])
+    assert rows["drawn"].rstrip().endswith("not recorded")
     assert "cannot be read" in out
 
 

@@ -27,7 +27,7 @@ def unit_id(*overrides: str) -> str:
 @pytest.mark.parametrize(
     "override",
     [
-        "probe.prompts=64",
+        "probe.prompts=65",
         "probe.prefixes=2",
         "probe.continuations=2",
         "probe.lengths=[4,8]",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import platform
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,18 @@ from analysis.trials import read_trials, to_csv
 from orchestrator.cli import main
 from orchestrator.config import Experiment
 from orchestrator.experiment.load import load_experiment
+from orchestrator.experiment.resolved import RECORD
+from orchestrator.experiment.shipped import EXPERIMENTS
 from orchestrator.experiment.units import expand
-from orchestrator.selection.results_folder import RECORD, claim, content_digest, folder_of, settled_name
+from orchestrator.selection.results_folder import (
+    SUBMITS,
+    claim,
+    content_digest,
+    folder_of,
+    note_submit,
+    settled_name,
+    submits,
+)
 from orchestrator.selection.study import Study
 from tests.fake_runs import QUICKSTART, quickstart, units_of, write_run
 
@@ -102,11 +114,80 @@ def test_the_record_is_the_resolved_experiment_in_plain_yaml(tmp_path: Path) -> 
     folder = claim(Study(experiment, expand(experiment), tmp_path))
     record = yaml.safe_load((folder / RECORD).read_text(encoding="utf-8"))
     assert record["digest"] == content_digest(experiment)
-    assert record["command"] == "trb submit experiments/quickstart.yaml training.steps=4"
     assert record["setups"]["arithmetic"]["training"]["steps"] == 4
     assert record["setups"]["arithmetic"]["training"]["top_k"] == experiment.setups["arithmetic"].training.top_k
-    assert record["methods"] == experiment.methods
+    own = experiment.method_seeds
+    grids = {name: grid | ({"seeds": own[name]} if name in own else {}) for name, grid in experiment.methods.items()}
+    assert record["methods"] == grids
     assert record["seeds"] == experiment.seeds
+
+
+@pytest.mark.parametrize("path", sorted(EXPERIMENTS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_record_is_the_same_experiment_again(tmp_path: Path, path: Path) -> None:
+    """Also with placements and seeds of single methods; its units have the same ids, and it claims the same folder."""
+    overrides = ("methods.vanilla.placement=colocated", "methods.vanilla.seeds=[3,4]")
+    for words in ((), overrides):
+        experiment = settled(tmp_path, path, *words)
+        units = expand(experiment)
+        folder = claim(Study(experiment, units, tmp_path))
+        again = settled(tmp_path, folder / RECORD)
+        assert replace(again, arguments=()) == replace(experiment, arguments=(), notes=())
+        assert [unit.id for unit in expand(again)] == [unit.id for unit in units]
+        assert claim(Study(again, units, tmp_path)) == folder
+
+
+def test_looking_changes_nothing_of_the_record(tmp_path: Path) -> None:
+    """Neither do other words for the same numbers, nor another runtime."""
+    experiment = settled(tmp_path, QUICKSTART)
+    units = expand(experiment)
+    folder = claim(Study(experiment, units, tmp_path))
+    before = (folder / RECORD).read_bytes()
+    other = replace(settled(tmp_path, QUICKSTART, "runtime.keep=all", "data_dir=/x"), arguments=("other.yaml",))
+    assert claim(Study(other, units, tmp_path)) == folder
+    assert (folder / RECORD).read_bytes() == before
+    assert submits(folder) == []
+
+
+def test_each_submit_that_runs_something_is_a_line_with_who_when_and_which_code(tmp_path: Path) -> None:
+    experiment = replace(settled(tmp_path, QUICKSTART), arguments=("quickstart", "seeds=[0, 1]"))
+    study = Study(experiment, expand(experiment), tmp_path)
+    begun = datetime.now(UTC).replace(microsecond=0)
+    note_submit(study)
+    with (claim(study) / SUBMITS).open("a", encoding="utf-8") as file:
+        file.write('{"at": "torn')
+        file.write("\n[]\n{}\n")
+    note_submit(replace(study, experiment=replace(experiment, arguments=("quickstart",))))
+    first, second = submits(claim(study))
+    assert first["command"] == "trb submit quickstart 'seeds=[0, 1]'"
+    assert second["command"] == "trb submit quickstart"
+    assert begun <= datetime.fromisoformat(first["at"]) <= datetime.fromisoformat(second["at"]) <= datetime.now(UTC)
+    assert first["host"] == platform.node()
+    assert first["version"].startswith("trb ")
+    assert first["user"]
+
+
+def test_commands_take_a_results_folder_and_find_its_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TRB_RUNS", raising=False)
+    runs = tmp_path / "elsewhere"
+    experiment = settled(runs, QUICKSTART, "training.steps=40")
+    units = expand(experiment, runs)
+    write_run(runs, experiment, units_of(units, "vanilla")[0], {20: [1, 2]})
+    folder = claim(Study(experiment, units, runs))
+    shown = []
+    for words in ([str(QUICKSTART), "training.steps=40", "--runs", str(runs)], [str(folder)], [str(folder / RECORD)]):
+        with pytest.raises(SystemExit) as ended:
+            main(["table", *words, "--format", "csv"])
+        assert ended.value.code == 0
+        shown.append(capsys.readouterr().out)
+    assert "\nvanilla,arithmetic,avg,37.5," in shown[0]
+    assert shown[0] == shown[1] == shown[2]
+    with pytest.raises(SystemExit) as ended:
+        main(["report", "elsewhere/results"])
+    assert ended.value.code == 2
+    assert "a folder without experiment.yaml" in capsys.readouterr().err
 
 
 def test_what_the_digest_is_of() -> None:

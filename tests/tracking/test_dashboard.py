@@ -51,12 +51,6 @@ class EverySecond:
     def __init__(self, deadline_s: float):
         self._verdicts = itertools.cycle([True, False])
 
-    def __enter__(self) -> EverySecond:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
     def grade_many(self, pairs: Iterable[tuple[str, str]]) -> list[Grade]:
         return [Grade(next(self._verdicts), None) for _ in pairs]
 
@@ -65,7 +59,7 @@ class EverySecond:
 def logged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, set[str]]]:
     """Method → W&B names of a unit that really took two steps."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("orchestrator.trial.training_loop.Grader", EverySecond)
+        patch.setattr("orchestrator.trial.training_loop.shared_grader", EverySecond)
         yield names_of(tmp_path_factory.mktemp("logged"))
 
 
