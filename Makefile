@@ -20,8 +20,7 @@ setup-engines: .venv/.engines
 quickstart: setup
 	$(BIN)/trb submit experiments/quickstart.yaml
 	$(BIN)/trb probe continuation experiments/quickstart.yaml
-	$(BIN)/trb figures experiments/quickstart.yaml
-	$(BIN)/trb report experiments/quickstart.yaml
+	$(BIN)/trb report experiments/quickstart.yaml --figures
 
 test: .venv/.dev
 	$(BIN)/python -m pytest

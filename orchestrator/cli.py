@@ -243,7 +243,9 @@ def _figures(options: argparse.Namespace) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
+    """The page's path goes to stdout; for people the verdict stands before it, and the next command after it."""
     from analysis.report.page import write_report
+    from analysis.results import write_figures
     from orchestrator.selection.damage import refuse_damaged
 
     study = _load(options).snapshot()
@@ -252,7 +254,14 @@ def _report(options: argparse.Namespace) -> int:
     if _lack_runs(options):
         return 1
     refuse_damaged(study)
-    print(write_report(study, options.out.resolve() if options.out else None))
+    report = write_report(study, options.out.resolve() if options.out else None)
+    if options.figures:
+        write_figures(study, report.path.parent)
+    print(*report.verdict.sentences, "", "All of it on one page, open it in a browser:", sep="\n", file=sys.stderr)
+    print(report.path, flush=True)
+    advice = report.verdict.advice
+    if advice is not None:
+        print("", advice.reason, advice.command, sep="\n", file=sys.stderr)
     return 0
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.costs import family_costs
@@ -24,7 +25,9 @@ from analysis.report.spending import costs_section
 from analysis.report.style import CSS
 from analysis.report.summary import summary
 from analysis.report.trials import downloads, trials_section
+from analysis.scores.verdict import Verdict
 from analysis.table import build
+from analysis.table.model import Table
 from analysis.trials import read_trials
 from orchestrator.errors import UserError
 from orchestrator.monitor import status
@@ -44,26 +47,38 @@ CONTENTS: Mapping[str, str] = {
 }
 
 
-def write_report(study: Study, path: Path | None = None) -> Path:
-    """Write the page at once, beside the experiment's tables and figures unless a `path` is given, and say where.
+@dataclass(frozen=True)
+class Report:
+    """A page that was written, and what it says of the methods."""
 
-    UserError where no unit was started yet.
+    path: Path
+    verdict: Verdict
+
+
+def write_report(study: Study, path: Path | None = None) -> Report:
+    """Write the page at once, beside the experiment's tables and figures unless a `path` is given.
+
+    UserError where no unit was started yet, and where the results of others cannot be written to.
     """
     if not any((study.runs / unit.id / "config.json").exists() for unit in study.units):
         raise UserError(f"{study.runs}: nothing to report of {study.experiment.name} yet — trb submit starts it")
-    path = path or claim(study) / "report.html"
-    study = study.snapshot()
-    page = build_page(study, path)
-    study.remember()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, page)
-    return path
+    try:
+        path = path or claim(study) / "report.html"
+        study = study.snapshot()
+        results = build.results_table(study)
+        page = build_page(study, path, results)
+        study.remember()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, page)
+    except PermissionError as error:
+        raise UserError(f"{error.filename or path}: permission denied — --out report.html writes it here") from None
+    return Report(path, results.verdict)
 
 
-def build_page(study: Study, path: Path) -> str:
-    """The page as it will lie at `path`."""
+def build_page(study: Study, path: Path, results: Table | None = None) -> str:
+    """The page as it will lie at `path`; `results` is the study's table, where that is known already."""
     statuses = status.collect(study)
-    results = build.results_table(study)
+    results = results or build.results_table(study)
     chosen = build.select(study)
     costs = {name: family_costs(study, name) for name in study.experiment.setups}
     titles = {name: setup_title(name, study.experiment.setups) for name in study.experiment.setups}

@@ -108,6 +108,7 @@ def _add_result_commands(commands: argparse._SubParsersAction) -> None:
     figures.add_argument("--width", type=float, metavar="INCHES", help="default 7.2; 5.5 fits a page of text at 8 pt")
     report = _experiment(commands, "report", "one HTML page: table, figures, rollouts, cost, provenance")
     report.add_argument("--out", type=Path, metavar="FILE.html", help="default: report.html in the results folder")
+    report.add_argument("--figures", action="store_true", help="write the figures beside it, too, as PNG and PDF")
     regrade = _experiment(commands, "regrade", "recount all scores with the present grader; no generation")
     regrade.description = (
         "Count again what was right, from the extracted answers that evaluations keep, with the present grader. "

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import csv
+import errno
+import html
 import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
@@ -424,15 +426,33 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, st
     return int(ended.value.code or 0), captured.out, captured.err
 
 
-def test_the_command_prints_where_the_page_is(
-    tmp_path: Path, loaded: Loaded, capsys: pytest.CaptureFixture[str]
+def test_the_command_prints_where_the_page_is_between_the_verdict_and_the_next_command(
+    tmp_path: Path, runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with closing(RunWriter(tmp_path / "runs", units_of(loaded[1], "vanilla")[0].id)) as started:
-        started.describe({}, dict)
     out = tmp_path / "deep" / "page.html"
-    code, printed, complaints = run(capsys, "--runs", tmp_path / "runs", "--out", out)
-    assert (code, printed, complaints) == (0, f"{out}\n", "")
-    assert out.read_text(encoding="utf-8").startswith("<!doctype html>")
+    code, printed, beside = run(capsys, "--runs", runs, "--out", out, "--figures")
+    assert (code, printed) == (0, f"{out}\n"), "a script takes the path from stdout"
+    text = out.read_text(encoding="utf-8")
+    assert text.startswith("<!doctype html>")
+    verdict, *_, command = beside.splitlines()
+    assert html.escape(verdict) in text
+    assert command.startswith(f"trb submit {QUICKSTART} --runs {runs} 'seeds=[")
+    assert {path.suffix for path in out.parent.iterdir()} == {".html", ".png", ".pdf"}
+
+
+def test_a_folder_that_cannot_be_written_to_is_one_line_that_names_the_option(
+    tmp_path: Path, loaded: Loaded, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(RunWriter(tmp_path, units_of(loaded[1], "vanilla")[0].id)) as started:
+        started.describe({}, dict)
+
+    def refused(path: Path, content: str) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr("analysis.report.page.write_atomically", refused)  # root may write anywhere
+    code, printed, complaint = run(capsys, "--runs", tmp_path)
+    assert (code, printed, complaint.count("\n")) == (2, "", 1)
+    assert "report.html: permission denied — --out report.html" in complaint
 
 
 @pytest.mark.parametrize(("out", "word"), [("folder", "is a folder — a file"), ("page.html", "trb submit")])

@@ -206,7 +206,7 @@ def test_pages_and_figures_of_other_runs_do_not_stay_beside_new_tables(tmp_path:
     write_run(tmp_path, experiment, units_of(units, "vanilla")[0], {20: [1, 2]})
     study = Study(experiment, units, tmp_path)
     folder = results.write_results(study, build.results_table(study))
-    assert write_report(Study(experiment, units, tmp_path)).parent == folder
+    assert write_report(Study(experiment, units, tmp_path)).path.parent == folder
     (folder / "notes.txt").touch()
     names = {path.name for path in folder.iterdir()}
     assert {"report.html", "trajectories-arithmetic.png", "table.md", "trials.csv", RECORD} < names
