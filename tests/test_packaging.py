@@ -6,6 +6,8 @@ import ast
 import configparser
 import importlib.metadata
 import importlib.util
+import os
+import pty
 import re
 import shutil
 import site
@@ -244,6 +246,21 @@ def test_a_mirror_of_pip_is_also_uvs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert install.uv_environment()["UV_DEFAULT_INDEX"] == "https://mirror.invalid/simple"
     monkeypatch.setenv("UV_DEFAULT_INDEX", "https://other.invalid/simple")
     assert install.uv_environment()["UV_DEFAULT_INDEX"] == "https://other.invalid/simple"
+
+
+def test_a_terminal_sees_bars_and_no_list_of_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = (
+        "import sys; print(sys.stderr.isatty(), '[1/2] numpy\\nInstalled 2 packages in 9ms\\n + numpy==1\\n + x==2')"
+    )
+    ours, its = pty.openpty()
+    with os.fdopen(its, "w") as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        install.show_bars([sys.executable, "-c", program], dict(os.environ))
+        with pytest.raises(subprocess.CalledProcessError):
+            install.show_bars([sys.executable, "-c", "raise SystemExit(2)"], dict(os.environ))
+        shown = os.read(ours, 4096).decode().replace("\r", "")
+    os.close(ours)
+    assert shown == "True [1/2] numpy\nInstalled 2 packages in 9ms\n"
 
 
 def test_engines_are_pinned_beside_everything_else() -> None:

@@ -22,10 +22,12 @@ import ctypes
 import importlib
 import importlib.metadata
 import os
+import pty
 import re
 import subprocess
 import sys
 import tempfile
+import termios
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -283,9 +285,41 @@ def install_pins(pins: Iterable[str], *where: str) -> None:
 
 
 def uv(verb: str, *arguments: str) -> None:
-    """`uv pip VERB` on this Python, with the package index that pip is configured with."""
+    """`uv pip VERB` on this Python, with the package index that pip is configured with.
+
+    A terminal sees uv's bars, a pipe only errors; neither gets the list of packages.
+    """
     command = [sys.executable, "-m", "uv", "pip", verb, "--python", sys.executable, *arguments]
-    subprocess.run(command, check=True, env=uv_environment())
+    if sys.stderr.isatty():
+        show_bars(command, uv_environment())
+    else:
+        subprocess.run([*command, "--quiet"], check=True, env=uv_environment())
+
+
+def show_bars(command: list[str], environment: dict[str, str]) -> None:
+    """Run uv on a terminal of its own, where it draws bars, and pass on what it shows before its list of packages."""
+    ours, its = pty.openpty()
+    termios.tcsetwinsize(its, termios.tcgetwinsize(sys.stderr))
+    with subprocess.Popen(command, env=environment, stdout=its, stderr=its) as process:
+        os.close(its)
+        shown = b""
+        while chunk := read_or_end(ours):
+            before = len(shown)
+            shown += chunk
+            last = re.search(rb"Installed [^\n]*\n", shown)
+            sys.stderr.buffer.write(shown[before : last.end() if last else None])
+            sys.stderr.flush()
+    os.close(ours)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
+
+
+def read_or_end(descriptor: int) -> bytes:
+    """Bytes of a terminal; none when the program on its other end has ended, which Linux calls an error."""
+    try:
+        return os.read(descriptor, 4096)
+    except OSError:
+        return b""
 
 
 def uv_environment() -> dict[str, str]:
@@ -297,8 +331,9 @@ def uv_environment() -> dict[str, str]:
 
 
 def pip(*arguments: str) -> None:
-    """pip with its progress, but without its line for every registry that lacks a package."""
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments]
+    """pip with its progress on a terminal, but without its line for every registry that lacks a package."""
+    quiet = () if sys.stdout.isatty() else ("--quiet",)
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments, *quiet]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         for line in process.stderr or ():
             if "is ignored: it is neither a file nor a directory" not in line:
