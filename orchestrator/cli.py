@@ -177,25 +177,23 @@ def _table(options: argparse.Namespace) -> int:
     if (options.experiment is None) == (options.results is None):
         raise UserError("table: either EXP.yaml or --results FILE.csv")
     form = options.format or ("text" if sys.stdout.isatty() else "md")
-    if options.compare is not None:
-        if options.results is not None:
-            raise UserError(f"--compare: {options.compare!r} — EXP.yaml, since --results has no records per problem")
-        write = compare.format_of(form)
-        compared = compare.compare(_load(options).snapshot(), options.compare)
-        if _lack_runs(options):
-            return 1
-        print(write(compared), end="")
-        _say_beside(form, compare.verdict_of(compared).lines())
-        return 0
+    if options.compare is not None and options.results is not None:
+        raise UserError(f"--compare: {options.compare!r} — EXP.yaml, since --results has no records per problem")
     if options.results is not None:
         try:
             made = model.make_table(model.read_results(options.results))
         except ValueError as error:
             raise UserError(str(error)) from None
     else:
-        study = _load(options)
+        study = _sound(options)
         if _lack_runs(options):
             return 1
+        if options.compare is not None:
+            write = compare.format_of(form)
+            compared = compare.compare(study, options.compare)
+            print(write(compared), end="")
+            _say_beside(form, compare.verdict_of(compared).lines())
+            return 0
         made = build.results_table(study)
     if form == "text":
         _console().print(terminal.to_rich(made), crop=False)
@@ -205,6 +203,15 @@ def _table(options: argparse.Namespace) -> int:
         print(FORMATS[form](made), end="")
     _say_beside(form, made.verdict.lines())
     return 0
+
+
+def _sound(options: argparse.Namespace) -> Study:
+    """The experiment for one look at all of its files. Raises Damaged where one is not what was written."""
+    from orchestrator.selection.damage import refuse_damaged
+
+    study = _load(options).snapshot()
+    refuse_damaged(study)
+    return study
 
 
 def _say_beside(form: str, verdict: Sequence[str]) -> None:
@@ -224,7 +231,7 @@ def _lack_runs(options: argparse.Namespace) -> bool:
 def _figures(options: argparse.Namespace) -> int:
     from analysis.results import write_figures
 
-    study = _load(options)
+    study = _sound(options)
     if options.out is not None and options.out.exists() and not options.out.is_dir():
         raise UserError(f"--out: {options.out} is a file — a folder")
     if options.width is not None and not 3 <= options.width <= 12:
@@ -246,14 +253,12 @@ def _report(options: argparse.Namespace) -> int:
     """The page's path goes to stdout; for people the verdict stands before it, and the next command after it."""
     from analysis.report.page import write_report
     from analysis.results import write_figures
-    from orchestrator.selection.damage import refuse_damaged
 
-    study = _load(options).snapshot()
+    study = _sound(options)
     if options.out is not None and options.out.is_dir():
         raise UserError(f"--out: {options.out} is a folder — a file")
     if _lack_runs(options):
         return 1
-    refuse_damaged(study)
     report = write_report(study, options.out.resolve() if options.out else None)
     if options.figures:
         write_figures(study, report.path.parent)

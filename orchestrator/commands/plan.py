@@ -25,6 +25,7 @@ from orchestrator.planning.ranges import NOTHING, Range
 from orchestrator.planning.rates import Gpu
 from orchestrator.planning.totals import hours_on_gpus, total_gpu_hours, units_left
 from orchestrator.planning.view import Clock, render, render_layouts
+from orchestrator.selection.damage import refuse_damaged
 from orchestrator.selection.study import Study
 
 
@@ -40,8 +41,11 @@ class Show:
 def plan(study: Study, gpus: int, gpu: Gpu | None, show: Show, console: Console) -> int:
     """Print the plan of an experiment against a runs folder, for `gpus` of the kind `gpu`; nothing is written.
 
-    Without a kind it is that of the card which was calibrated in the runs folder, else the default one.
+    Without a kind it is that of the card which was calibrated in the runs folder, else the default one. Raises Damaged
+    where a unit is, since what is left to run cannot be known then.
     """
+    study = study.snapshot()
+    refuse_damaged(study)
     made = planned(study, gpu)
     cpu = cpu_time.estimate(made, cores_here(), made=not any(unit.provisional for unit in study.units))
     if show.as_json:

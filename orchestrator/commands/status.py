@@ -20,20 +20,22 @@ def show_status(
     every: bool,
     sort: str | None,
 ) -> int:
-    """Print the units; 1 if there is no runs folder, else 0."""
+    """Print the units; 1 if there is no runs folder, or if a unit is damaged, else 0."""
     study = study.snapshot()
     overview = status.overview(study)
     study.remember()
+    damaged = [s for s in overview.units if s.state == "damaged"]
+    code = 0 if study.runs.is_dir() and not damaged else 1
     if as_json:
         units_json = [s.to_json() for s in overview.units]
         print(json.dumps({"units": units_json, "sweep": overview.to_json(), "runs": str(study.runs)}, indent=2))
-        return 0 if study.runs.is_dir() else 1
+        return code
     console.print(display.runs_line(study.runs, overview.units), highlight=False, markup=False, soft_wrap=True)
     width = console.width if console.is_terminal else PIPE_WIDTH
     console.print(display.status_view(overview, width, every=every, sort=sort), width=width)
     for failed in (s for s in overview.units if s.state == "failed"):
         for line in (f"{failed.id}: {failed.error}", display.where_to_look(failed, study.runs)):
             console.print(line, highlight=False, markup=False, soft_wrap=True)
-    for damaged in (s for s in overview.units if s.state == "damaged"):
-        console.print(f"{damaged.id}: {damaged.error}", highlight=False, markup=False, soft_wrap=True)
-    return 0 if study.runs.is_dir() else 1
+    for unit in damaged:
+        console.print(f"{unit.id}: {unit.error}", highlight=False, markup=False, soft_wrap=True)
+    return code

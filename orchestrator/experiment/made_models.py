@@ -8,6 +8,7 @@ of the embedded world are shipped, so that every machine has the same ones: they
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ from orchestrator.config import Model, Setup
 from orchestrator.errors import UserError
 from orchestrator.experiment.identity import SHAPE, Models, digest, model_identity, part
 from orchestrator.experiment.shipped import shipped_model
-from orchestrator.records.files import damaged, file_sha256, read_sealed, write_sealed
-from orchestrator.records.rundir import noted_models
+from orchestrator.records.files import Damaged, damaged, file_sha256, read_sealed, write_sealed
+from orchestrator.records.rundir import RunReader, noted_models
 
 WEIGHTS, TOKENIZER = "model.safetensors", "tokenizer.json"
 NEEDED = (WEIGHTS, TOKENIZER, "config.json")
@@ -72,7 +73,8 @@ def remedy(folder: Path) -> str:
 def models_of(setup: Setup, runs: Path | None) -> tuple[Models, bool]:
     """Identities of student and teacher, and whether they are final.
 
-    A recipe's weights are known once it was made, and from the beginning where they are shipped.
+    A recipe's weights are known once it was made, and from the beginning where they are shipped. Run directories that
+    were copied without the models know them, too.
     """
     models: dict[str, dict[str, Any]] = {}
     final = True
@@ -85,12 +87,24 @@ def models_of(setup: Setup, runs: Path | None) -> tuple[Models, bool]:
         shipped = shipped_model(recipe_of(model, setup))
         if files is None and shipped is not None:
             files = shipped.files
+        if files is None and runs is not None:
+            files = _trained_from_here(role, recipe_of(model, setup), runs)
         if files is None:
             final = False
         else:
             shape = part(model.shape, SHAPE)
             models[role] = {"weights": files[WEIGHTS], "tokenizer": files[TOKENIZER], "shape": shape}
     return models, final
+
+
+def _trained_from_here(role: str, recipe: str, runs: Path) -> dict[str, str] | None:
+    """sha256 by file name of the model that units in `runs` were trained from, by the first one that says so."""
+    for unit_id, models in noted_models(runs):
+        if models.get(role, {}).get("recipe") == recipe:
+            with suppress(Damaged, KeyError):
+                identity = RunReader(runs, unit_id).config()["unit"]["identity"][role]
+                return {WEIGHTS: identity["weights"], TOKENIZER: identity["tokenizer"]}
+    return None
 
 
 def trained_from(setup: Setup, runs: Path) -> dict[str, dict[str, str | None]]:

@@ -25,9 +25,11 @@ def damaged_units(study: Study) -> dict[str, str]:
 
 
 def refuse_damaged(study: Study) -> None:
-    """Raise Damaged if a unit is."""
-    for line in damaged_units(study).values():
-        raise Damaged(line)
+    """Raise Damaged if a unit is, with its line; `trb status` shows them all."""
+    lines = list(damaged_units(study).values())
+    if lines:
+        others = f" ({len(lines) - 1} more units are damaged, see trb status)" if lines[1:] else ""
+        raise Damaged(f"{lines[0]}{others}")
 
 
 def _read_all(study: Study, unit: Unit) -> None:
