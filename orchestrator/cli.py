@@ -156,16 +156,20 @@ def _status(options: argparse.Namespace) -> int:
 
 def _logs(options: argparse.Namespace) -> int:
     from orchestrator.commands import logs
+    from orchestrator.experiment.shipped import names_experiment
 
-    runs = options.runs.resolve()
-    if options.unit.endswith((".yaml", ".yml")):
+    if names_experiment(options.unit):
         options.experiment = Path(options.unit)
         study = _load(options)
-        unit_ids = logs.started_units(study)
+        runs, unit_ids = study.runs, logs.started_units(study)
         if not unit_ids:
             raise UserError(f"{options.unit}: none of its {len(study.units)} units has a log in {runs}")
+    elif options.overrides or options.methods is not None:
+        given = options.overrides[0] if options.overrides else f"--methods {options.methods}"
+        raise UserError(f"{given}: beside an experiment, and {options.unit!r} is none — trb logs EXP.yaml {given}")
     else:
-        unit_ids = [logs.find_unit(options.unit, runs)]
+        runs = options.runs.resolve()
+        unit_ids = logs.find_units(options.unit, runs)
     show = logs.follow_logs if options.follow else logs.show_logs
     show(unit_ids, runs, functools.partial(print, flush=True))
     return 0
@@ -336,8 +340,17 @@ def _config(options: argparse.Namespace) -> int:
     from shutil import get_terminal_size
 
     from orchestrator.commands.config_reference import show
+    from orchestrator.experiment.load import load_experiment
+    from orchestrator.experiment.methods import null_overrides
+    from orchestrator.experiment.shipped import find_experiment
 
-    print(show(options.what, options.overrides, options.json, get_terminal_size().columns))
+    overrides = list(options.overrides)
+    if options.methods is not None:
+        if options.what is None:
+            raise UserError(f"--methods: {options.methods!r} — an EXP.yaml before it")
+        path = find_experiment(Path(options.what))
+        overrides += null_overrides(options.methods, load_experiment(path, overrides).methods)
+    print(show(options.what, overrides, options.json, get_terminal_size().columns))
     return 0
 
 

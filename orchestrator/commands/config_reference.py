@@ -22,7 +22,7 @@ from orchestrator.experiment.grids import PLACEMENT_KEY, SEEDS_KEY
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.methods import METHODS
 from orchestrator.experiment.origins import SHARED_PARTS, layers, origin
-from orchestrator.experiment.shipped import find_experiment
+from orchestrator.experiment.shipped import find_experiment, names_experiment
 from orchestrator.rules import entries
 
 KINDS = {int: "whole number", float: "number", str: "text", bool: "true or false"}
@@ -106,7 +106,7 @@ def resolved(path: Path, overrides: Sequence[str]) -> list[tuple[str, Any, str]]
 
 def show(what: str | None, overrides: Sequence[str], as_json: bool, width: int) -> str:
     """What `trb config [KEY | EXP.yaml]` prints."""
-    if what is not None and (what.endswith((".yaml", ".yml")) or Path(what).is_file()):
+    if what is not None and (names_experiment(what) or Path(what).is_file()):
         rows = resolved(find_experiment(Path(what)), overrides)
         if as_json:
             return json.dumps({key: {"value": value, "origin": place} for key, value, place in rows}, indent=2)

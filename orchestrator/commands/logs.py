@@ -49,29 +49,31 @@ def follow_logs(unit_ids: Sequence[str], runs: Path, say: Say, goes_on: Callable
         time.sleep(FOLLOW_S)
 
 
-def find_unit(name: str, runs: Path) -> str:
-    """The unit that `name` means: an id, the beginning of one, a part of one, or a label such as `TRB K=12`.
+def find_units(name: str, runs: Path) -> list[str]:
+    """The units that `name` means: one by its id, or by the beginning or another part of it; or those with a label.
 
-    UserError if it means none of the run directories in `runs`, or several.
+    A label such as `TRB K=12` means all of its seeds, `TRB K=12 seed 0`, as `trb status` writes it, one of them. Before
+    it may stand the setup. UserError if it means none of the run directories in `runs`, or several by their ids.
     """
     if not runs.is_dir():
         raise UserError(f"--runs: {runs} does not exist")
     ids = sorted(folder.name for folder in runs.iterdir() if is_unit(folder))
-    labels = {unit_id: _label(runs / unit_id) for unit_id in ids}
+    labels = {unit_id: _labels(runs / unit_id) for unit_id in ids}
+    labelled = [unit_id for unit_id in ids if name.casefold() in map(str.casefold, labels[unit_id])]
     wanted = name.rstrip("/").rsplit("/", 1)[-1].casefold()
     rules: tuple[Callable[[str], bool], ...] = (
         lambda unit_id: unit_id.casefold() == wanted,
         lambda unit_id: unit_id.casefold().startswith(wanted),
-        lambda unit_id: labels[unit_id].casefold() == name.casefold(),
+        lambda unit_id: unit_id in labelled,
         lambda unit_id: wanted in unit_id.casefold(),
     )
     for fits in rules:
         found = [unit_id for unit_id in ids if fits(unit_id)]
-        if len(found) == 1:
-            return found[0]
+        if len(found) == 1 or (found and found == labelled):
+            return found
         if found:
             raise UserError(f"{name!r} means {len(found)} units — {_named(found)}")
-    known = [*ids, *labels.values()]
+    known = [*ids, *(label for of_unit in labels.values() for label in of_unit)]
     raise UserError(f"{name!r}: no such unit in {runs} — one of {_named(ids)}{did_you_mean(name, known)}")
 
 
@@ -91,12 +93,14 @@ def _named(ids: Sequence[str]) -> str:
     return (", ".join(ids[:MOST_NAMED]) or "there is none") + more
 
 
-def _label(folder: Path) -> str:
-    """The label of the unit in `folder`, as `Unit.label` makes it; its name where the configuration cannot be read."""
+def _labels(folder: Path) -> list[str]:
+    """What the unit in `folder` may be called: see `find_units`. Nothing where its configuration cannot be read."""
     try:
         unit = RunReader(folder.parent, folder.name).config()["unit"]
         name = method_label(BASE if unit["kind"] == "base_eval" else unit["method"] or unit["kind"])
         knobs = sorted(unit["knobs"].items(), key=lambda item: [*METHODS[unit["method"]].knobs].index(item[0]))
-        return " ".join([name, *(f"{knob}={value:g}" for knob, value in knobs)])
+        label = " ".join([name, *(f"{knob}={value:g}" for knob, value in knobs)])
+        seeded = f"{label} seed {unit['seed']}"
+        return [label, seeded, f"{unit['setup']} {label}", f"{unit['setup']} {seeded}"]
     except (OSError, ValueError, TypeError, KeyError, AttributeError):  # damaged, or of another version
-        return folder.name
+        return []

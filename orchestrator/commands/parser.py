@@ -72,8 +72,9 @@ def _add_sweep_commands(commands: argparse._SubParsersAction) -> None:
     status.add_argument("--sort", choices=("score", "name", "state", "left"), help="order of the units (default: plan)")
     text = "the log of a unit, or of every unit of an experiment"
     logs = commands.add_parser("logs", help=text, description=text)
-    logs.add_argument("unit", metavar="UNIT | EXP.yaml", help="id of a unit, its beginning, or a label: 'TRB K=12'")
-    logs.add_argument("overrides", nargs="*", default=[], metavar="key=value", help=OVERRIDES)
+    text = f"id of a unit, its beginning, a label as of `trb status`: 'TRB K=12', or {EXPERIMENT}"
+    logs.add_argument("unit", metavar="UNIT | EXP.yaml", help=text)
+    _add_differences(logs)
     _add_runs(logs)
     logs.add_argument("-f", "--follow", action="store_true", help="go on printing what is added, until Ctrl-C")
     text = "measurements of the untrained student"
@@ -157,8 +158,9 @@ def _add_model_commands(commands: argparse._SubParsersAction) -> None:
 def _add_reference_commands(commands: argparse._SubParsersAction) -> None:
     text = "every key with its type, rule, default and meaning; of an experiment, its values and where they come from"
     reference = commands.add_parser("config", help=text, description=text)
-    reference.add_argument("what", nargs="?", metavar="KEY | EXP.yaml", help="a key, the beginning of one, or a file")
-    reference.add_argument("overrides", nargs="*", default=[], metavar="key=value", help=OVERRIDES)
+    text = f"a key, the beginning of one, or {EXPERIMENT}"
+    reference.add_argument("what", nargs="?", metavar="KEY | EXP.yaml", help=text)
+    _add_differences(reference)
     reference.add_argument("--json", action="store_true", help=JSON)
     text = "shipped experiments, methods with their knobs, setups, benchmarks, and the results in a runs folder"
     lists = commands.add_parser("list", help=text, description=text)
@@ -180,10 +182,15 @@ def _experiment(
     """A command over an experiment, which need not be given where it is `optional`."""
     parser = commands.add_parser(name, help=text, description=text)
     parser.add_argument("experiment", type=Path, metavar="EXP.yaml", nargs="?" if optional else None, help=EXPERIMENT)
-    parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help=OVERRIDES)
-    parser.add_argument("--methods", metavar="A,B", help="only these of its methods, by key or label: vanilla,TRB")
+    _add_differences(parser)
     _add_runs(parser)
     return parser
+
+
+def _add_differences(parser: argparse.ArgumentParser) -> None:
+    """What an experiment is to have other than its file says."""
+    parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help=OVERRIDES)
+    parser.add_argument("--methods", metavar="A,B", help="only these of its methods, by key or label: vanilla,TRB")
 
 
 def default_runs() -> Path:

@@ -30,8 +30,10 @@ def layers(path: Path, overrides: Sequence[str]) -> tuple[list[Layer], dict[str,
     own, dotlist = read_yaml(path), read_overrides(overrides)
     names = merge(own, dotlist).get("setups", [])
     setups = {}
-    for name in names if isinstance(names, list) else []:
-        if isinstance(name, str):
+    for name in names if isinstance(names, list | dict) else []:
+        if isinstance(names, dict):  # the setups stand in the experiment's file
+            setups[name] = Layer(str(path), names[name])
+        elif isinstance(name, str):
             file = setup_path(name, path)
             setups[name] = Layer(from_here(file), read_yaml(file))
     return [Layer(OVERRIDE, dotlist), Layer(str(path), own)], setups

@@ -56,6 +56,13 @@ def find_experiment(path: Path) -> Path:
     raise UserError(f"{path}: no such file — a file, or one of {', '.join(shipped)}{did_you_mean(name, [*shipped])}")
 
 
+def names_experiment(word: str) -> bool:
+    """Whether a word means an experiment: a YAML file, a results folder, or the name of a shipped one."""
+    path = Path(word)
+    is_shipped = path.parent == Path() and (EXPERIMENTS / f"{path.name.removesuffix('.yaml')}.yaml").is_file()
+    return word.endswith((".yaml", ".yml")) or (path / RECORD).is_file() or is_shipped
+
+
 def known_setups(beside: Path | None = None) -> list[str]:
     """Names of the setups that can be used: those beside the experiment file, and those that are shipped."""
     return sorted({p.stem for folder in _setup_folders(beside) for p in folder.glob("*.yaml")})

@@ -12,8 +12,12 @@ import yaml
 from orchestrator import config
 from orchestrator.cli import main
 from orchestrator.commands.config_reference import all_keys, find_keys, reference, resolved
+from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.methods import METHODS
+from orchestrator.experiment.units import expand
 from orchestrator.rules import choices, entries
+from orchestrator.selection.results_folder import claim
+from orchestrator.selection.study import Study
 from tests.sweeps import ROOT, write_experiment
 
 QUICKSTART = ROOT / "experiments" / "quickstart.yaml"
@@ -135,3 +139,20 @@ def test_an_invalid_experiment_is_refused(capsys: pytest.CaptureFixture[str]) ->
     code, _, err = printed(capsys, str(QUICKSTART), "training.steps=0")
     assert code == 2
     assert "training.steps: 0" in err
+
+
+def test_an_experiment_may_be_shipped_or_a_results_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, by_name, _ = printed(capsys, "quickstart", "--methods", "vanilla,TRB")
+    assert code == 0
+    assert "methods.trust_region.K" in by_name
+    assert "methods.skd" not in by_name
+    experiment = load_experiment(QUICKSTART)
+    folder = claim(Study(experiment, expand(experiment), tmp_path))
+    code, of_folder, _ = printed(capsys, str(folder), "training.steps=7", "--json")
+    assert code == 0
+    values = json.loads(of_folder)
+    assert values["arithmetic.training.steps"] == {"value": 7, "origin": "override"}
+    assert values["arithmetic.training.top_k"]["origin"] == str(folder / "experiment.yaml")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli import main
-from orchestrator.commands.logs import find_unit, follow_logs, show_logs
+from orchestrator.commands.logs import find_units, follow_logs, show_logs
 from orchestrator.errors import UserError
 from orchestrator.experiment.units import Unit
 from orchestrator.records.writer import RunWriter
@@ -22,7 +22,8 @@ def units(tmp_path: Path) -> list[Unit]:
     chosen = [*units_of(known, "trust_region"), *units_of(known, "vanilla")]
     for unit in chosen:
         with closing(RunWriter(tmp_path, unit.id)) as run:
-            run.describe({"unit": {"kind": unit.kind, "method": unit.method, "knobs": unit.knobs}}, dict)
+            keys = ("kind", "setup", "method", "knobs", "seed")
+            run.describe({"unit": {key: getattr(unit, key) for key in keys}}, dict)
             run.log.line(f"hello of {unit.label}")
     with closing(RunWriter(tmp_path, chosen[-1].id)) as run:
         run.fail("RuntimeError: no", "Traceback of it\nRuntimeError: no\n")
@@ -32,24 +33,39 @@ def units(tmp_path: Path) -> list[Unit]:
 
 def test_a_unit_is_found_by_id_beginning_label_and_part(tmp_path: Path, units: list[Unit]) -> None:
     first, second, vanilla = units
-    assert find_unit(first.id, tmp_path) == first.id
-    assert find_unit(f"runs/{first.id}/", tmp_path) == first.id
-    assert find_unit("arithmetic-van", tmp_path) == vanilla.id
-    assert find_unit("trb epsilon0=0.05 K=12", tmp_path) == second.id
-    assert find_unit("epsilon0=0.01", tmp_path) == first.id
+    for name, unit in {
+        first.id: first,
+        f"runs/{first.id}/": first,
+        "arithmetic-van": vanilla,
+        "trb epsilon0=0.05 K=12": second,
+        "TRB epsilon0=0.05 K=12 seed 0": second,
+        "arithmetic TRB epsilon0=0.05 K=12 seed 0": second,
+        "epsilon0=0.01": first,
+    }.items():
+        assert find_units(name, tmp_path) == [unit.id], name
+
+
+def test_a_label_means_all_of_its_seeds(tmp_path: Path, units: list[Unit]) -> None:
+    _, known = quickstart("seeds=[0,1]")
+    others = units_of(known, "vanilla")
+    with closing(RunWriter(tmp_path, others[1].id)) as run:
+        keys = ("kind", "setup", "method", "knobs", "seed")
+        run.describe({"unit": {key: getattr(others[1], key) for key in keys}}, dict)
+    assert find_units("Vanilla", tmp_path) == sorted(unit.id for unit in others)
+    assert find_units("vanilla seed 1", tmp_path) == [others[1].id]
 
 
 def test_what_means_several_or_none_is_refused_with_names(tmp_path: Path, units: list[Unit]) -> None:
     first, second, vanilla = units
     with pytest.raises(UserError, match="means 2 units") as several:
-        find_unit("trust_region", tmp_path)
+        find_units("trust_region", tmp_path)
     assert first.id in str(several.value)
     assert second.id in str(several.value)
     with pytest.raises(UserError, match="did you mean") as none:
-        find_unit("vanila", tmp_path)
+        find_units("vanila", tmp_path)
     assert vanilla.id in str(none.value)
     with pytest.raises(UserError, match="does not exist"):
-        find_unit("vanilla", tmp_path / "nowhere")
+        find_units("vanilla", tmp_path / "nowhere")
 
 
 def test_the_log_is_printed_and_the_traceback_of_a_failure(tmp_path: Path, units: list[Unit]) -> None:
@@ -85,12 +101,21 @@ def test_following_prints_what_is_added(tmp_path: Path, units: list[Unit]) -> No
 def test_the_command_takes_a_unit_or_an_experiment(
     tmp_path: Path, units: list[Unit], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for what, expected in (("vanilla", 1), (str(QUICKSTART), 3)):
+    own = str(QUICKSTART)
+    for words, expected in ((["vanilla"], 1), ([own], 3), ([own, "--methods", "TRB"], 2), ([own, "seeds=[0]"], 3)):
         with pytest.raises(SystemExit) as ended:
-            main(["logs", what, "--runs", str(tmp_path)])
+            main(["logs", *words, "--runs", str(tmp_path)])
         assert ended.value.code == 0
         assert capsys.readouterr().out.count("hello of") == expected
-    with pytest.raises(SystemExit) as ended:
-        main(["logs", "nothing", "--runs", str(tmp_path)])
-    assert ended.value.code == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1
+    mistakes = {
+        ("nothing",): "no such unit",
+        ("math-smoke",): "has a log",  # a shipped experiment, which nobody ran here
+        ("vanilla", "--methods", "TRB"): "trb logs EXP.yaml --methods TRB",
+        ("vanilla", "seeds=[0]"): "trb logs EXP.yaml seeds=[0]",
+    }
+    for words, complaint in mistakes.items():
+        with pytest.raises(SystemExit) as ended:
+            main(["logs", *words, "--runs", str(tmp_path)])
+        assert ended.value.code == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert complaint in line
