@@ -157,14 +157,21 @@ def check_source(key: str, run: BenchmarkRun) -> None:
     if declared.terms is not None:
         raise UserError(f"{where}.path: {run.path!r} — null: these problems are generated")
     if not _is_sha256(run.revision):
+        if Path(run.path).is_file():
+            raise refuse(f"{where}.revision", run.revision, f"the sha256 of {run.path}, or left out")
         if run.path.endswith((".jsonl", ".parquet", ".json", ".csv", ".tsv")):  # meant as a file, and none
-            raise refuse(f"{where}.path", run.path, "a file or folder that is there, .jsonl or .parquet")
+            raise _not_there(where, run.path)
         check_hub_id(where, run.path, run.revision)
     if key not in BENCHMARKS and not run.problems:
         expected = "the number of its rows, 1 or more" if Path(run.path).exists() else "the number of its rows"
         raise refuse(f"{where}.problems", run.problems, f"{expected} ({run.path})")
     if key in BENCHMARKS and run.problems not in (None, declared.problems):
         raise refuse(f"{where}.problems", run.problems, f"{declared.problems}, or a key of your own")
+
+
+def _not_there(where: str, path: str) -> UserError:
+    here = "" if Path(path).is_absolute() else f" (not in {Path.cwd()})"
+    return refuse(f"{where}.path", path, f"a file or folder that is there, .jsonl or .parquet{here}")
 
 
 def _is_sha256(revision: str | None) -> bool:
@@ -180,7 +187,7 @@ def _rows(key: str, data_dir: str | None, run: BenchmarkRun) -> tuple[str, list[
     elif Path(run.path).exists():
         path, sha256 = Path(run.path), run.revision
     elif _is_sha256(run.revision):
-        raise refuse(f"evaluation.benchmarks.{key}.path", run.path, "a file or folder that is there")
+        raise _not_there(f"evaluation.benchmarks.{key}", run.path)
     else:
         rows = iterate_hub(f"evaluation.benchmarks.{key}", run.path, run.revision, None, run.split, run.subset)
         return f"{run.path}@{run.revision}", list(rows)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.config import BenchmarkRun, Model, Setup, Shape, Vocabulary
-from orchestrator.data.benchmarks import BENCHMARKS
+from orchestrator.data.benchmarks import BENCHMARKS, check_source, load_benchmark
 from orchestrator.data.cache import cached
 from orchestrator.data.files import file_sha256, folder_sha256, iterate_rows
 from orchestrator.errors import UserError, refuse
@@ -94,12 +94,18 @@ def _benchmark(key: str, run: BenchmarkRun, notes: list[str]) -> BenchmarkRun:
         notes.append(f"{where}: the sha256 of {path} is taken as it is; to pin it: {where}.revision={run.revision}")
     if key not in BENCHMARKS and run.problems is None:
         run = replace(run, problems=sum(1 for _ in iterate_rows(path)))
+        check_source(key, run)
+        load_benchmark(key, None, run)  # which names a row without a gold now, and not when the sweep begins
     return run
 
 
 def _model(key: str, model: Model, notes: list[str]) -> Model:
     folder = local_folder(model)
+    is_whole = all(getattr(model.shape, name) for name in CONFIG_KEYS) and model.eos != -1
     if folder is None:
+        if model.path and model.path.startswith((".", "/", "~")) and not (is_whole and model.revision):
+            finished = "finished runs of it are looked at with trb table runs/results/NAME"
+            raise refuse(f"{key}.path", model.path, f"a model folder that is there; {finished}")
         return model
     if model.revision is None:
         model = replace(model, revision=_folder_sha256(folder))
@@ -108,7 +114,7 @@ def _model(key: str, model: Model, notes: list[str]) -> Model:
         raise refuse(f"{key}.revision", model.revision, f"left out at first, then what is printed for {folder}")
     given = {name: size for name in CONFIG_KEYS if (size := getattr(model.shape, name))}
     whole = len(given) == len(CONFIG_KEYS)
-    if not whole or model.eos == -1:
+    if not is_whole:
         shape, eos = describe(key, folder)
         # That embeddings are tied is the default: only of a shape that is given whole it is known to be meant.
         tied = model.shape.tied if whole or not model.shape.tied else shape.tied

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import asdict
-from pathlib import Path
 
 from orchestrator.config import A_NAME, Experiment, Model, Placement, Setup, TokenizerName
 from orchestrator.data.benchmarks import check_source
@@ -119,9 +118,7 @@ def _check_origin(key: str, model: Model) -> None:
         raise UserError(f"{key}: exactly one of path (with revision) and recipe")
     if model.path is None or re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", model.revision or ""):
         return
-    missing = model.path.startswith((".", "/", "~")) and not Path(model.path).expanduser().is_dir()
-    where = f"; there is no folder {model.path}" if missing else ""
-    raise refuse(f"{key}.revision", model.revision, f"a commit (40 hex digits) or a sha256 of the files (64){where}")
+    raise refuse(f"{key}.revision", model.revision, "a commit (40 hex digits) or a sha256 of the files (64)")
 
 
 def _check_vocabulary(name: str, setup: Setup) -> None:

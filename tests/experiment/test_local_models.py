@@ -22,9 +22,11 @@ from orchestrator.data.files import folder_sha256
 from orchestrator.errors import UserError
 from orchestrator.experiment.evaluation_protocol import evaluation_ids
 from orchestrator.experiment.load import load_experiment, load_setup
+from orchestrator.experiment.resolved import RECORD
 from orchestrator.experiment.units import expand
 from orchestrator.monitor import status
 from orchestrator.planning import as_json, plan
+from orchestrator.selection.results_folder import claim
 from orchestrator.selection.study import Study
 from orchestrator.sweep.prepare import check_models, prepare
 from tests.fake_runs import record, units_of, write_run
@@ -102,7 +104,9 @@ def test_scores_on_it_stand_in_status_and_table(tmp_path: Path) -> None:
     [
         ("mine", {"n": 4}, "evaluation.benchmarks.mine: unknown benchmark — one of arithmetic_short, .* path=FILE"),
         ("math50", {"n": 4}, r"evaluation.benchmarks.math50: unknown .*\(did you mean math500\?\)"),
-        ("mine", {"path": "gone.jsonl"}, "evaluation.benchmarks.mine.path: 'gone.jsonl' — a file or folder that is t"),
+        ("mine", {"path": "gone.jsonl"}, r"mine.path: 'gone.jsonl' — a file or .* that is there.* \(not in /.*\)"),
+        ("mine", {"path": "my.jsonl", "revision": "abc"}, "mine.revision: 'abc' — the sha256 of .*my.jsonl, or left o"),
+        ("mine", {"path": "half.jsonl"}, "half.jsonl line 1: no field answer"),
         ("mine", {"path": "a/b"}, "evaluation.benchmarks.mine.revision: None — the commit .* of the hub dataset a/b"),
         ("mine", {"path": "a/b", "revision": "0" * 40}, "evaluation.benchmarks.mine.problems: None — the number of i"),
         ("my set", {"path": "my.jsonl"}, "evaluation.benchmarks: 'my set' — letters, digits"),
@@ -119,6 +123,7 @@ def test_benchmarks_that_are_none(
     monkeypatch.chdir(tmp_path)
     write_rows(tmp_path / "my.jsonl")
     write_rows(tmp_path / "empty.jsonl", [])
+    write_rows(tmp_path / "half.jsonl", [{"problem": "1+1"}])
     (tmp_path / "broken.jsonl").write_text("{\n")
     with pytest.raises(UserError, match=words):
         with_benchmark(tmp_path, key, **run)
@@ -222,6 +227,19 @@ def test_a_pair_of_which_one_is_made_here_is_compared_once_it_is_made(tmp_path: 
         prepare({"tiny": setup}, runs, lambda *_: None)
 
 
+def test_finished_runs_of_models_that_are_gone_are_looked_at_by_their_results_folder(tmp_path: Path) -> None:
+    student, teacher = write_model(tmp_path / "student"), write_model(tmp_path / "teacher")
+    path = own_setup(tmp_path, {"path": str(student)}, {"path": str(teacher)})
+    experiment = load_experiment(path)
+    units = expand(experiment)
+    folder = claim(Study(experiment, units, tmp_path / "runs"))
+    shutil.rmtree(student)
+    shutil.rmtree(teacher)
+    with pytest.raises(UserError, match="a model folder that is there"):
+        load_experiment(path)
+    assert [unit.id for unit in expand(load_experiment(folder / RECORD))] == [unit.id for unit in units]
+
+
 def test_another_content_is_another_model(tmp_path: Path) -> None:
     student, teacher = write_model(tmp_path / "student"), write_model(tmp_path / "teacher")
     path = own_setup(tmp_path, {"path": str(student)}, {"path": str(teacher)})
@@ -250,7 +268,10 @@ def test_without_generation_settings_the_tokenizer_says_what_ends_a_response(tmp
     [
         ("{revision: " + "0" * 64 + "}", "tiny.yaml: student.revision: 0 — text, in quotes .*leave it out at first"),
         ("{revision: '" + "0" * 64 + "'}", "tiny.student.revision: '000.*' — left out at first, then what is printed"),
-        ("{path: ./gone}", "tiny.student.revision: None — a commit .*; there is no folder ./gone .*tiny.yaml"),
+        (
+            "{path: ./gone}",
+            r"tiny.student.path: './gone' — a model folder that is there; .* trb table .*tiny.yaml",
+        ),
         ("{path: Qwen/Qwen3, revision: " + "a" * 40 + "}", r"tiny.student.shape.layers: 0 — ≥ 1; only of a model in"),
         ("{pat: x}", "tiny.yaml: student.pat: unknown key"),
     ],
