@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from analysis.labels import BASE, benchmark_label, method_label, setup_title
 from analysis.scores.assess import assess, exact_scores
 from analysis.scores.candidates import Candidate, Selected, select
@@ -19,10 +21,13 @@ PERCENT = 100
 def results_table(study: Study) -> Table:
     """The paper's table of what has been evaluated so far, with what it rests on; notes say what is missing.
 
-    UserError where two selected checkpoints of a setup were evaluated on different problems.
+    A benchmark that was added to finished trials leaves the columns of the others as they are. Their rows are selected
+    without it, and averages, evidence and verdict wait until it is evaluated. UserError where two selected checkpoints
+    of a setup were evaluated on different problems.
     """
     study = study.snapshot()
-    chosen = select(study)
+    awaited = _awaited(study)
+    chosen = select(_without(study, awaited))
     by_family = {(s.setup, s.best.method): exact_scores(s.best) for s in chosen}
     families = [BASE, *study.experiment.methods]
     titles = {name: setup_title(name, study.experiment.setups) for name in study.experiment.setups}
@@ -34,10 +39,35 @@ def results_table(study: Study) -> Table:
         for family in families:
             known = by_family.get((name, family), {})
             scores += [Score(family, name, key, known.get(key)) for key in setup.evaluation.benchmarks]
-    evidence = assess(study, chosen)
-    remarks = notes(study, chosen)
+    evidence = assess(study, [] if awaited else chosen)
+    waiting = [f"waiting for {labels[key]}: rows are selected on the other columns until then" for key in awaited]
+    remarks = [*waiting, *notes(study, [] if awaited else chosen)]
     study.remember()
     return make_table(scores, remarks, evidence, titles, labels, verdict(study.experiment, evidence))
+
+
+def _awaited(study: Study) -> list[tuple[str, str]]:
+    """(setup, benchmark) of those that a trained family has no sample of, while it has some of another."""
+    awaited: dict[tuple[str, str], None] = {}
+    for family in study.families():
+        runs = [study.reader(unit) for setting in family for unit in setting]
+        if not family[0][0].is_trial or not all(run.trained for run in runs):
+            continue
+        setup = family[0][0].setup
+        ids = study.evaluation_ids(setup)
+        sampled = {key for key, evaluation_id in ids.items() if any(run.evaluated_steps(evaluation_id) for run in runs)}
+        awaited |= {(setup, key): None for key in ids if sampled and key not in sampled}
+    return list(awaited)
+
+
+def _without(study: Study, awaited: list[tuple[str, str]]) -> Study:
+    """The study whose setups lack the awaited benchmarks."""
+    setups = dict(study.experiment.setups)
+    for name, key in awaited:
+        evaluation = setups[name].evaluation
+        others = {other: run for other, run in evaluation.benchmarks.items() if other != key}
+        setups[name] = replace(setups[name], evaluation=replace(evaluation, benchmarks=others))
+    return replace(study, experiment=replace(study.experiment, setups=setups)) if awaited else study
 
 
 def notes(study: Study, chosen: list[Selected]) -> list[str]:

@@ -32,7 +32,7 @@ from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import Unit, expand
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection.study import Study
-from tests.fake_runs import QUICKSTART, SHIPPED, quickstart, record, units_of, write_evaluation
+from tests.fake_runs import QUICKSTART, SHIPPED, quickstart, record, units_of, write_evaluation, write_run
 from tests.sweeps import ROOT
 
 Loaded = tuple[Experiment, list[Unit]]
@@ -412,3 +412,33 @@ def test_the_command_reports_different_problems_in_one_line(
         main(["table", str(QUICKSTART), "--runs", str(tmp_path)])
     assert ended.value.code == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+# --- a benchmark that is added later ---
+
+
+def test_known_columns_stay_while_an_added_benchmark_is_evaluated(tmp_path: Path) -> None:
+    experiment, units = quickstart("evaluation.benchmarks.arithmetic_long=null")
+    base, vanilla, veto = (units_of(units, name)[0] for name in ("base_eval", "vanilla", "veto"))
+    for unit, correct in ((base, 1), (vanilla, 2), (veto, 3)):
+        steps = {0: [correct]} if unit is base else {20: [correct - 1], 60: [correct]}
+        write_run(tmp_path, experiment, unit, steps, steps=unit.steps)
+    before = build.results_table(Study(experiment, units, tmp_path))
+    wider, same = quickstart()
+    assert [unit.id for unit in same] == [unit.id for unit in units]
+    made = build.results_table(Study(wider, units, tmp_path))
+
+    def cells(table: Table, benchmark: str) -> dict[str, str]:
+        place = next(i for i, column in enumerate(table.columns) if column.benchmark == benchmark)
+        return {row.method: row.cells[place].text for row in table.rows}
+
+    assert cells(made, SHORT) == cells(before, SHORT)
+    assert cells(made, SHORT)["vanilla"] == "50.0"
+    assert set(cells(made, LONG).values()) == set(cells(made, "avg").values()) == {""}
+    assert made.notes[0] == "waiting for Long sums: rows are selected on the other columns until then"
+    assert made.verdict.sentences == ()
+    for unit, step in ((base, 0), (vanilla, 20), (vanilla, 60), (veto, 20), (veto, 60)):
+        write(tmp_path, wider, unit, step, {LONG: [1]})
+    full = build.results_table(Study(wider, units, tmp_path))
+    assert cells(full, "avg")["vanilla"] == "37.5"
+    assert full.verdict.sentences
