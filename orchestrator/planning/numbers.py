@@ -37,9 +37,9 @@ def counted(number: float, noun: str) -> str:
 
 
 def span_text(estimate: Range, form: Callable[[float], str]) -> str:
-    """`0.15 – 0.4`, or one number where low and high are the same."""
+    """`0.15 – 0.4`, or one number where low and high read the same."""
     low, high = form(estimate.low), form(estimate.high)
-    return low if estimate.low == estimate.high else f"{low} – {high}"
+    return low if low == high else f"{low} – {high}"
 
 
 def short(number: float) -> str:

@@ -48,6 +48,7 @@ from orchestrator.planning.totals import (
     units_left,
 )
 
+PARTS = {"training": "training", "evaluation": "evaluation, full"}  # that generate responses, and their rows
 MOST_DIFFERENCES = 6  # shown of a unit's nearest neighbour
 KINDS: tuple[Kind, ...] = ("trial", "base_eval", "sft")  # as they are counted in the first line
 
@@ -99,8 +100,10 @@ def render(plan: Plan, clock: Clock | None = None, reasons: Sequence[Reason] | N
     if not left:
         everything = f"{len(plan.units)} of {len(plan.units)} units done: nothing to run."
         return Group(_heading(plan, total), everything, *why)
-    parts: list[Any] = [_heading(plan, total), *_progress(plan, left), ""]
-    parts += [_methods_table(plan), "", *_order(plan, total)]
+    on_gpus = any(planned.resources.gpus for planned in plan.units)
+    # Without a GPU the minutes are the whole cost: they stand first.
+    parts: list[Any] = [_heading(plan, total), *_progress(plan, left), *([] if on_gpus else _cpu_time(clock.cpu)), ""]
+    parts += [_methods_table(plan), "", *_order(plan)]
     placement = plan.experiment.runtime.placement  # of every setup's untrained student, at least
     of_setups = [p for p in plan.units if p.unit.placement == placement] or plan.units
     memories = {p.unit.setup: p.resources.memory for p in of_setups if p.resources.memory is not None}
@@ -109,7 +112,7 @@ def render(plan: Plan, clock: Clock | None = None, reasons: Sequence[Reason] | N
         parts += ["", _memory_table(memories, gib, apart), *_memory_notes(memories, gib)]
     parts += ["", *_tokens(total), ""]
     parts += [_budget_table(plan), *_budget_notes(plan), _disk(plan), ""]
-    parts += [*_gpu_time(plan, clock.gpus), *_cpu_time(clock.cpu), *why]
+    parts += [*_gpu_time(plan, clock.gpus), *(_cpu_time(clock.cpu) if on_gpus else []), *why]
     if reasons is None:
         layouts = " --layouts: the same on other numbers of GPUs a trial." if memories else ""
         return Group(*parts, f"[dim]--why: why each unit would run, and what is assumed.{layouts}[/]")
@@ -173,22 +176,28 @@ def _seeds(experiment: Experiment) -> str:
         methods_of.setdefault(", ".join(map(str, experiment.seeds_of(method))), []).append(method)
     if len(methods_of) == 1:
         return f"each with seeds {next(iter(methods_of))}"
-    return "; ".join(f"{', '.join(methods)} with seeds {seeds}" for seeds, methods in methods_of.items())
+    parts = []
+    for seeds, methods in methods_of.items():
+        parts.append(f"{', '.join(map(method_label, methods))} with seed{'s' * (',' in seeds)} {seeds}")
+    return "; ".join(parts)
 
 
-def _order(plan: Plan, total: dict[str, Any]) -> list[str]:
-    """What can start at once and what waits for what."""
+def _order(plan: Plan) -> list[str]:
+    """What of the units that are left can start at once, and what waits for what."""
     placements: Counter[tuple[str, float, float]] = Counter()
     waiting: Counter[str] = Counter()  # unit id → how many units wait for it
-    for planned in plan.units:
+    left = units_left(plan)
+    unfinished = {planned.unit.id for planned in left}
+    for planned in left:
         needs = planned.resources
         placements[needs.placement, needs.gpus, needs.cpus] += 1
-        waiting.update(planned.unit.depends_on)
+        waiting.update(unfinished.intersection(planned.unit.depends_on))
+    ready = sum(unfinished.isdisjoint(planned.unit.depends_on) for planned in left)
     placed = []
     for (mode, gpus, cpus), number in placements.items():
         on = f"{counted(gpus, 'GPU') if gpus else 'no GPU'} and {counted(cpus, 'CPU core')}"
         placed.append(f"{counted(number, 'unit')} {mode} on {on}")
-    lines = [f"placement: {'; '.join(placed)}", f"order: {counted(total['ready_at_once'], 'unit')} can start at once"]
+    lines = [f"placement: {'; '.join(placed)}", f"order: {counted(ready, 'unit')} can start at once"]
     return lines + [f"  {needed} → {counted(number, 'trial')}" for needed, number in waiting.items()]
 
 
@@ -245,11 +254,13 @@ def _memory_notes(memories: dict[str, Memory], gpu_gib: float) -> list[str]:
 
 def _tokens(total: dict[str, Any]) -> list[Any]:
     """What is generated in training and in evaluation, and how the two compare."""
-    table = _table("generated", "generations", "tokens at most", "tokens expected", right_from=1)
-    for what, name in {"training": "training", "evaluation": "evaluation, full"}.items():
+    expected_column = ["tokens expected"] if any(total[what]["tokens"]["expected"] for what in PARTS) else []
+    table = _table("generated", "generations", "tokens at most", *expected_column, right_from=1)
+    for what, name in PARTS.items():
         most, expected = total[what]["tokens"]["most"], total[what]["tokens"]["expected"]
         span = span_text(Range(**expected), short) if expected else "—"
-        table.add_row(name, f"{total[what]['generations']:,}", short(most), span)
+        cells = [name, f"{total[what]['generations']:,}", short(most), span]
+        table.add_row(*cells[: len(table.columns)])
     training, evaluation = total["training"]["generations"], total["evaluation"]["generations"]
     if not training:
         return [table]
@@ -261,11 +272,13 @@ def _budget_table(plan: Plan) -> Table:
     names = {"full": "full", "adaptive": "adaptive, expected", "rescore": "rescore"}
     costs = evaluation_budgets(plan)
     whole = costs["full"].generations.low
-    table = _table("evaluation", "generations", "of full", "GPU-hours", right_from=1)
+    hours_column = ["GPU-hours"] if any(cost.gpu_hours for cost in costs.values()) else []
+    table = _table("evaluation", "generations", "of full", *hours_column, right_from=1)
     for key, name in names.items():
         generations, hours = costs[key].generations, costs[key].gpu_hours
         shares = span_text(generations / whole, lambda share: f"{100 * share:.2g} %" if share < 1 else "100 %")
-        table.add_row(name, span_text(generations, short), shares, hours_text(hours) if hours else "—")
+        cells = [name, span_text(generations, short), shares, hours_text(hours) if hours else "—"]
+        table.add_row(*cells[: len(table.columns)])
     return table
 
 
@@ -281,7 +294,7 @@ def _gpu_time(plan: Plan, gpus: int) -> list[Any]:
     """GPU-hours by phase as chosen, what they are on the clock, and what each engine would make of them."""
     whole = total_gpu_hours(plan)
     if whole is None:
-        return ["GPU-hours: — (no GPU is used)"]
+        return []
     # Of a sweep that has begun people ask how much is left; before, what each setup costs.
     some_done = len(units_left(plan)) < len(plan.units) or any(done.steps for done in plan.done.values())
     if some_done:
