@@ -190,14 +190,16 @@ def _table(options: argparse.Namespace) -> int:
             raise UserError(str(error)) from None
     else:
         study = _sound(options)
-        if _lack_runs(options):
-            return 1
         if options.compare is not None:
             write = compare.format_of(form)
             compared = compare.compare(study, options.compare)
+            if _lack_runs(options):
+                return 1
             print(write(compared), end="")
             _say_beside(form, compare.verdict_of(compared).lines())
             return 0
+        if _lack_runs(options):
+            return 1
         made = build.results_table(study)
     if form == "text":
         _console().print(terminal.to_rich(made), crop=False)
@@ -228,7 +230,8 @@ def _lack_runs(options: argparse.Namespace) -> bool:
     """Whether the runs folder is not there, which is said: results then come from nowhere."""
     if options.runs.exists():
         return False
-    print(f"runs: {options.runs} (does not exist)", file=sys.stderr)
+    hint = f"trb submit {options.experiment} makes it, --runs names another"
+    print(f"runs: {options.runs} (does not exist; {hint})", file=sys.stderr)
     return True
 
 

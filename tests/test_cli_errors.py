@@ -612,3 +612,30 @@ def test_a_process_refuses_to_evaluate_a_folder_without_a_model(tmp_path: Path) 
     options = ("--setup", "arithmetic", "--benchmarks", "arithmetic_short:1", "--limit", "1")
     line = refused_process("eval", tmp_path, *options, "--runs", tmp_path / "runs")
     assert_names(line, tmp_path)
+
+
+# --- what was meant is named ---
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["plan", QUICKSTART, "lr=1e-4"], "lr: unknown key — training.optimizer.lr, where it stands"),
+        (["plan", QUICKSTART, "steps=4"], "steps: unknown key — training.steps, where it stands"),
+        (["plan", QUICKSTART, "seeds=[0,", "1]"], "override: 'seeds=[0,' — with the words after it in quotes"),
+        (["plan", "quickstart training.steps=4"], "no such file — quickstart, with each override as a word of its own"),
+        (["plan", QUICKSTART, "--gpus", "8.5"], "--gpus: '8.5' — a whole number"),
+        (["table", QUICKSTART, "--compare", "vanilla", "vs", "veto"], "'vanilla vs veto' — A,B: vanilla,veto"),
+        (["plan", QUICKSTART, "methods.vanila={}"], "(did you mean vanilla?)"),
+    ],
+)
+def test_what_was_meant_is_named(words: list[str | Path], meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert meant in complaint(capsys, *words)
+
+
+def test_a_method_is_known_by_its_label_in_files_and_overrides(tmp_path: Path) -> None:
+    path = write_sweep(tmp_path)
+    raw = yaml.safe_load(path.read_text()) | {"methods": {"Vanilla": {}, "TRB": {"epsilon0": [0.05], "K": [5]}}}
+    path.write_text(yaml.safe_dump(raw))
+    experiment = load_experiment(path, ["methods.trb.K=3"])
+    assert experiment.methods == {"vanilla": {}, "trust_region": {"epsilon0": [0.05], "K": [3]}}

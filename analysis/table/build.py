@@ -16,6 +16,7 @@ from orchestrator.selection.study import Study
 __all__ = ["Candidate", "Selected", "base_scores", "results_table", "select"]
 
 PERCENT = 100
+FEW_PROBLEMS = 30  # the smallest of the paper's benchmarks has as many
 
 
 def results_table(study: Study) -> Table:
@@ -81,7 +82,20 @@ def notes(study: Study, chosen: list[Selected]) -> list[str]:
             unsampled.append(f"{name}: selected before any checkpoint has the samples asked for")
         if best.spread is not None:
             spreads.append(f"{name}: {best.seeds} seeds, standard deviation of Avg {best.spread * PERCENT:.1f}")
-    return [*partial, *unsampled, *spreads]
+    return [*partial, *unsampled, *spreads, *_small_benchmarks(study, chosen)]
+
+
+def _small_benchmarks(study: Study, chosen: list[Selected]) -> list[str]:
+    """A line for each benchmark with so few problems that its intervals say little."""
+    lines = {}
+    for selected in chosen:
+        runs = study.experiment.setups[selected.setup].evaluation.benchmarks
+        for key, counts in selected.best.counts.items():
+            if len(counts[0].n) < FEW_PROBLEMS:
+                lines[f"{benchmark_label(key, runs[key])}: {len(counts[0].n)} problems, so its intervals are wide"] = (
+                    None
+                )
+    return list(lines)
 
 
 def base_scores(study: Study) -> dict[str, float]:

@@ -78,6 +78,8 @@ def parse(parser: Parser, arguments: Sequence[str] | None) -> argparse.Namespace
     for word in late:
         if word.startswith("-"):
             raise _unknown_option(word, late[late.index(word) + 1 :], command)
+        if getattr(options, "compare", None) is not None and "=" not in word:
+            raise refuse("--compare", " ".join([options.compare, *late]), f"A,B: {options.compare},{late[-1]}")
         if "=" not in word or not hasattr(options, "overrides"):
             raise refuse("argument", word, f"not understood here: {command.one_line_usage()}")
     if late:

@@ -73,7 +73,22 @@ def examine(study: Study | None, as_json: bool) -> int:
             _show(findings[-1])
     if as_json:
         print(json.dumps({"checks": [asdict(finding) for finding in findings]}, indent=2))
-    return int(any(finding.verdict == "fail" for finding in findings))
+    failed = sum(finding.verdict == "fail" for finding in findings)
+    if not as_json:
+        _conclude(study, failed)
+    return int(failed > 0)
+
+
+def _conclude(study: Study | None, failed: int) -> None:
+    """How many checks failed, or the command that comes next."""
+    if failed:
+        line = f"{failed} check{'s' * (failed > 1)} failed"
+    else:
+        following = (
+            "trb doctor EXP.yaml checks an experiment, too" if study is None else study.experiment.command("plan")
+        )
+        line = f"nothing failed; next: {following}"
+    Console().print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _once(finding: Finding, earlier: list[Finding]) -> Finding:

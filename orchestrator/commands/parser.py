@@ -51,7 +51,7 @@ class _Version(argparse.Action):
 
 def _add_sweep_commands(commands: argparse._SubParsersAction) -> None:
     plan = _experiment(commands, "plan", "units, dependencies, memory, tokens, GPU-hours; runs nothing")
-    plan.add_argument("--gpus", type=int, metavar="N", help="how long it takes on N GPUs (default: 1)")
+    plan.add_argument("--gpus", type=whole_number, metavar="N", help="how long it takes on N GPUs (default: 1)")
     kinds = "H100-80GB (default), H200, B200, A100-80GB, A100-40GB, L40S, or name=GiB,TB/s,TFLOP/s as MI=190,5.3,1300"
     plan.add_argument("--gpu", metavar="KIND", help=f"kind of these GPUs: {kinds}")
     text = "what half a GPU, 2 and 4 GPUs a trial would take on a node, and why one is the default"

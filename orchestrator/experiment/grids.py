@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from orchestrator.config import SEEDS, Placement, PlacementMode
-from orchestrator.errors import UserError, refuse, unknown
+from orchestrator.errors import UserError, did_you_mean, refuse, unknown
 from orchestrator.experiment import strict
-from orchestrator.experiment.methods import METHODS, Knob
+from orchestrator.experiment.methods import METHODS, Knob, method_label
 from orchestrator.rules import MOST, choices, entries
 
 PLACEMENT_KEY = "placement"
@@ -34,7 +34,8 @@ def parse_methods(raw: dict[str, Any], default: Placement) -> Asked:
     asked = Asked({}, {}, {})
     for method, body in raw.items():
         if method not in METHODS:
-            raise unknown(f"methods.{method}", "method", method, METHODS)
+            near = did_you_mean(method, [*METHODS, *map(method_label, METHODS)])
+            raise UserError(f"methods.{method}: unknown method — one of {', '.join(METHODS)}{near}")
         if body is None:
             continue
         if not isinstance(body, dict):

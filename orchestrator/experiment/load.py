@@ -13,6 +13,7 @@ from orchestrator.engines.memory import needs_gpu
 from orchestrator.errors import UserError, refuse
 from orchestrator.experiment import local_models, strict, validate
 from orchestrator.experiment.grids import parse_methods, without_own_seeds
+from orchestrator.experiment.methods import method_key
 from orchestrator.experiment.origins import SHARED_PARTS, with_origin
 from orchestrator.experiment.reading import from_here, merge, read_overrides, read_yaml
 from orchestrator.experiment.resolved import without_digests
@@ -52,8 +53,8 @@ def data_folder(given: str | None) -> str:
 
 
 def _read_experiment(path: Path, overrides: Sequence[str]) -> config.Experiment:
-    written = _with_placement_as_mapping(without_digests(read_yaml(path)))
-    overridden = _with_placement_as_mapping(read_overrides(overrides))
+    written = _canonical(without_digests(read_yaml(path)))
+    overridden = _canonical(read_overrides(overrides))
     overridden_placement, written_placement = (_placement_of(values) for values in (overridden, written))
     if "role_gpus" in overridden_placement and "gpus" not in overridden_placement:
         written_placement.pop("gpus", None)  # the sum of the roles' takes its place
@@ -142,8 +143,10 @@ def _placement_of(values: dict[str, Any]) -> dict[str, Any]:
     return placement if isinstance(placement, dict) else {}
 
 
-def _with_placement_as_mapping(values: dict[str, Any]) -> dict[str, Any]:
-    """`values` with `runtime.placement: split` written out as `runtime.placement: {mode: split}`."""
+def _canonical(values: dict[str, Any]) -> dict[str, Any]:
+    """`values` with methods under their keys, and `runtime.placement: split` as `runtime.placement: {mode: split}`."""
+    if isinstance(values.get("methods"), dict):
+        values = values | {"methods": {method_key(str(name)): body for name, body in values["methods"].items()}}
     runtime = values.get("runtime")
     if isinstance(runtime, dict) and isinstance(runtime.get("placement"), str):
         return values | {"runtime": runtime | {"placement": {"mode": runtime["placement"]}}}

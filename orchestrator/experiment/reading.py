@@ -54,8 +54,12 @@ def read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
 def _check_overrides(overrides: Sequence[str]) -> None:
     """UserError on what is no override, on one that is too much to read, and on a key that is given twice."""
     given: set[str] = set()
+    before = ""
     for item in overrides:
         key, equals, value = item.partition("=")
+        if before.count("[") > before.count("]") or before.count("{") > before.count("}"):
+            raise refuse("override", before, f"with the words after it in quotes: '{before} {item}'")
+        before = item
         if not equals or not key:
             raise refuse("override", item, "key=value, for example training.steps=20")
         if key in given:

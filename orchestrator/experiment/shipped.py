@@ -53,6 +53,9 @@ def find_experiment(path: Path) -> Path:
         return shipped[name]
     if path.is_dir():
         raise UserError(f"{path}: a folder without {RECORD} — a file, a results folder, or one of {', '.join(shipped)}")
+    first, *rest = str(path).split(" ")
+    if rest and names_experiment(first):
+        raise UserError(f"{path}: no such file — {first}, with each override as a word of its own")
     raise UserError(f"{path}: no such file — a file, or one of {', '.join(shipped)}{did_you_mean(name, [*shipped])}")
 
 

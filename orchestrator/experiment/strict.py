@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from orchestrator.errors import LONGEST_VALUE, UserError, one_of, refuse, shortened, unknown
@@ -30,8 +30,20 @@ def build(schema: type, raw: Any, key: str = "") -> Any:
         if name not in known and f"{prefix}{name}" in RENAMED:
             raise UserError(f"{prefix}{name}: unknown key — {RENAMED[f'{prefix}{name}']}, as it is called now")
         if name not in known:
+            inside = next(_places(schema, str(name)), None)
+            if inside is not None:
+                raise UserError(f"{prefix}{name}: unknown key — {prefix}{inside}, where it stands", f"{prefix}{name}")
             raise unknown(f"{prefix}{name}", "key", str(name), known)
     return schema(**{name: _value(known[name].kind, value, f"{prefix}{name}") for name, value in raw.items()})
+
+
+def _places(schema: type, name: str) -> Iterator[str]:
+    """Dotted keys inside the parts of a schema whose last part is `name`: `training.optimizer.lr` for `lr`."""
+    for key, entry in entries(schema).items():
+        part = entry.part or (entry.kind if dataclasses.is_dataclass(entry.kind) else None)
+        if part is not None:
+            yield from (f"{key}.{name}" for _ in [0] if name in entries(part))
+            yield from (f"{key}.{place}" for place in _places(typing.cast(type, part), name))
 
 
 def check(instance: Any, key: str = "") -> None:

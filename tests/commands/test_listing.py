@@ -92,3 +92,11 @@ def test_a_method_that_is_not_in_the_file_is_one_line(tmp_path: Path, capsys: py
     assert code == 2
     assert len(err.splitlines()) == 1
     assert "'SKD'" in err
+
+
+def test_setups_beside_experiments_of_this_folder_are_listed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_experiment(tmp_path, {"vanilla": {}})
+    monkeypatch.chdir(tmp_path)
+    assert "tiny" in run(capsys, "list", "setups")[1]
