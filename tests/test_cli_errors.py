@@ -620,8 +620,8 @@ def test_a_process_refuses_to_evaluate_a_folder_without_a_model(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("words", "meant"),
     [
-        (["plan", QUICKSTART, "lr=1e-4"], "lr: unknown key — training.optimizer.lr, where it stands"),
-        (["plan", QUICKSTART, "steps=4"], "steps: unknown key — training.steps, where it stands"),
+        (["plan", QUICKSTART, "lr=1e-4"], "lr: unknown key — did you mean training.optimizer.lr?"),
+        (["plan", QUICKSTART, "steps=4"], "steps: unknown key — did you mean training.steps?"),
         (["plan", QUICKSTART, "seeds=[0,", "1]"], "override: 'seeds=[0,' — with the words after it in quotes"),
         (["plan", "quickstart training.steps=4"], "no such file — quickstart, with each override as a word of its own"),
         (["plan", QUICKSTART, "--gpus", "8.5"], "--gpus: '8.5' — a whole number"),

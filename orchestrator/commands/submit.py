@@ -173,7 +173,6 @@ def _run(job: Submission, missing: list[Unit]) -> Stopped:
 
 def _sweep(job: Submission, missing: list[Unit], started: float) -> Stopped:
     """Run it on a Ray cluster, and show how far it is."""
-    note_submit(job.study)
     job.say(_to_run(missing))
     for line in company(missing, job.study.runs):
         job.say(line)
@@ -187,6 +186,7 @@ def _sweep(job: Submission, missing: list[Unit], started: float) -> Stopped:
         cluster.check_placement(missing)
         with watching.building(job.console) as report:
             pairs = prepare.prepare(job.study.experiment.setups, job.study.runs, report)
+        note_submit(job.study)
         job.say("starting workers…")
         session = status.Session(started, job.trials_done(), cluster.capacity())
         look = functools.partial(status.overview, job.study, session)

@@ -11,7 +11,7 @@ from typing import Any
 from orchestrator import config
 from orchestrator.errors import UserError
 from orchestrator.experiment.reading import from_here, merge, read_overrides, read_yaml
-from orchestrator.experiment.shipped import setup_path
+from orchestrator.experiment.shipped import EXPERIMENTS, setup_path
 
 OVERRIDE, DEFAULT = "override", "default"
 SHARED_PARTS = ("engine", "training", "evaluation", "probe")  # an experiment's differences to each of its setups
@@ -32,11 +32,16 @@ def layers(path: Path, overrides: Sequence[str]) -> tuple[list[Layer], dict[str,
     setups = {}
     for name in names if isinstance(names, list | dict) else []:
         if isinstance(names, dict):  # the setups stand in the experiment's file
-            setups[name] = Layer(str(path), names[name])
+            setups[name] = Layer(_shown(path), names[name])
         elif isinstance(name, str):
             file = setup_path(name, path)
-            setups[name] = Layer(from_here(file), read_yaml(file))
-    return [Layer(OVERRIDE, dotlist), Layer(str(path), own)], setups
+            setups[name] = Layer(_shown(file), read_yaml(file))
+    return [Layer(OVERRIDE, dotlist), Layer(_shown(path), own)], setups
+
+
+def _shown(path: Path) -> str:
+    """A file as origins name it: a shipped one without the folder of what is shipped."""
+    return str(path.relative_to(EXPERIMENTS)) if path.is_relative_to(EXPERIMENTS) else from_here(path)
 
 
 def origin(key: Sequence[str], above: Sequence[Layer]) -> str:

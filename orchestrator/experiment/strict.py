@@ -32,7 +32,7 @@ def build(schema: type, raw: Any, key: str = "") -> Any:
         if name not in known:
             inside = next(_places(schema, str(name)), None)
             if inside is not None:
-                raise UserError(f"{prefix}{name}: unknown key — {prefix}{inside}, where it stands", f"{prefix}{name}")
+                raise UserError(f"{prefix}{name}: unknown key — did you mean {prefix}{inside}?", f"{prefix}{name}")
             raise unknown(f"{prefix}{name}", "key", str(name), known)
     return schema(**{name: _value(known[name].kind, value, f"{prefix}{name}") for name, value in raw.items()})
 

@@ -155,4 +155,4 @@ def test_an_experiment_may_be_shipped_or_a_results_folder(
     assert code == 0
     values = json.loads(of_folder)
     assert values["arithmetic.training.steps"] == {"value": 7, "origin": "override"}
-    assert values["arithmetic.training.top_k"]["origin"] == str(folder / "experiment.yaml")
+    assert values["arithmetic.training.top_k"]["origin"] == "results/quickstart/experiment.yaml"
