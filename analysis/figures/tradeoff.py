@@ -135,8 +135,9 @@ def _legend(markers: dict[Schedule, str], sizes: dict[float | None, float]) -> l
         Line2D([], [], label=_schedule_name(schedule), marker=marker, markersize=8, **outline)
         for schedule, marker in markers.items()
     ]
+    filled: dict[str, Any] = {"color": "none", "markerfacecolor": GRAY, "markeredgecolor": "none"}  # no method's shape
     return entries + [
-        Line2D([], [], label=f"{EPSILON}={budget:g}", marker="o", markersize=size, **outline)
+        Line2D([], [], label=f"size: {EPSILON}={budget:g}", marker="o", markersize=size, **filled)
         for budget, size in sizes.items()
         if budget is not None
     ]

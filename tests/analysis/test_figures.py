@@ -69,14 +69,24 @@ def only(figure: Figure) -> Axes:
 # --- trajectories ---
 
 
-def test_trajectories_are_lines_in_per_cent() -> None:
-    runs = [series({0: [0.1], 20: [0.25]}), series({20: [0.5]}, "sft_warmup", {"K": 15}, sft=True), series({}, "veto")]
-    figure = trajectories.draw(runs, TITLE)
-    axes = only(figure)
-    assert labels(figure) == ["Vanilla", "SFT warmup $K$=15 (after SFT: no step 0)"]
-    assert values(line(axes, "Vanilla")) == [10.0, 25.0]
-    assert list(np.asarray(line(axes, "Vanilla").get_xdata())) == [0, 20]
-    assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_title()) == ("optimizer step", "mean pass@1 (%)", TITLE)
+def test_trajectories_are_lines_in_per_cent_beside_their_difference_to_vanilla() -> None:
+    runs = [series({0: [0.1], 20: [0.25, 0.35]}), series({20: [0.5]}, "sft_warmup", {"K": 15}, sft=True)]
+    figure = trajectories.draw([*runs, series({}, "veto")], TITLE)
+    axes, difference = figure.axes
+    assert labels(figure) == ["Vanilla, 2 seeds", "SFT warmup $K$=15, 1 seed", style.SPREAD]
+    assert values(line(axes, "Vanilla, 2 seeds")) == [10.0, 30.0]
+    assert list(np.asarray(line(axes, "Vanilla, 2 seeds").get_xdata())) == [0, 20]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("optimizer step", "mean pass@1 (%)")
+    assert values(line(difference, "Vanilla, 2 seeds")) == pytest.approx([0.0, 0.0], abs=1e-9)
+    assert values(line(difference, "SFT warmup $K$=15, 1 seed")) == pytest.approx([20.0])
+    assert difference.get_ylabel() == "minus vanilla (points)"
+    assert figure.get_suptitle() == TITLE
+    assert "no step 0" in figure.legends[0].get_title().get_text()
+
+
+def test_a_single_line_has_no_difference() -> None:
+    axes = only(trajectories.draw([series({0: [0.1], 20: [0.25]})], TITLE))
+    assert (axes.get_ylabel(), axes.get_title()) == ("mean pass@1 (%)", TITLE)
 
 
 def test_steps_are_whole() -> None:
@@ -246,7 +256,7 @@ def test_a_point_for_each_run() -> None:
     assert drawn == {(round(p.log_prob, 6), round(p.auroc, 6)) for p in cloud()}
     assert labels(figure) == [
         *("TRB $K$=15", "TRB $K$=25", "TRB $K$=50", "Fixed ε", "Vanilla"),
-        *(rf"$\varepsilon$={budget:g}" for budget in BUDGETS),
+        *(rf"size: $\varepsilon$={budget:g}" for budget in BUDGETS),
     ]
     paths = [list(np.asarray(found.get_xdata(), float)) for found in figure.axes[0].get_lines()]
     assert [path for path in paths if path != sorted(path)] == []
