@@ -10,7 +10,7 @@ import json
 import os
 import socket
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -224,18 +224,31 @@ def verify_files(folder: Path, files: Mapping[str, str], remedy: str) -> None:
             raise damaged(path, f"sha256 is {actual[:12]}, but {expected[:12]} was written", remedy)
 
 
-def sealed_lines(lines: str) -> str:
-    """JSON Lines with a last line that holds the sha256 of the others."""
-    return f'{lines}{{"{SEAL}": "{hashlib.sha256(lines.encode()).hexdigest()}"}}\n'
+def sealed_lines(lines: str, of: Mapping[str, Any] | None = None) -> str:
+    """JSON Lines with a last line that holds `of`, what the others are, and their sha256."""
+    return lines + _last_line(lines.encode(), of or {})
 
 
-def unsealed_lines(data: bytes, path: Path, remedy: str) -> bytes:
-    """The lines of a file that `sealed_lines` made, without the last. Raises Damaged if they are others."""
+def unsealed_lines(data: bytes, path: Path, remedy: str, of: Mapping[str, Any] | None = None) -> bytes:
+    """The lines of a file that `sealed_lines` made, without the last. Raises Damaged if they are others.
+
+    A last line with the sha256 alone, as earlier versions wrote it, is right for lines of anything.
+    """
     body = data[: data.rfind(b"\n", 0, -1) + 1]
-    expected = f'{{"{SEAL}": "{hashlib.sha256(body).hexdigest()}"}}\n'
-    if data[len(body) :] != expected.encode():
-        raise damaged(path, "is not what was written", remedy)
-    return body
+    last = data[len(body) :]
+    if last == _last_line(body, of or {}).encode() or last == _last_line(body, {}).encode():
+        return body
+    other = None
+    with suppress(ValueError, RecursionError):
+        other = json.loads(last)
+    if isinstance(other, dict) and other.pop(SEAL, None) == hashlib.sha256(body).hexdigest():
+        written_as = ", ".join(f"{key} {value}" for key, value in other.items())
+        raise damaged(path, f"was written in another place ({written_as})", remedy)
+    raise damaged(path, "is not what was written", remedy)
+
+
+def _last_line(lines: bytes, of: Mapping[str, Any]) -> str:
+    return json.dumps({**of, SEAL: hashlib.sha256(lines).hexdigest()}, ensure_ascii=False) + "\n"
 
 
 def parse_rows(data: bytes, path: Path, remedy: str) -> Iterator[dict[str, Any]]:

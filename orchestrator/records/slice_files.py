@@ -1,7 +1,8 @@
 """Reading the file of one slice: its records whole, or only what they count.
 
-A file has a row for each problem of its slice (`problem_record`) and a last line with the sha256 of the others. The
-name says which problems and samples it holds (`slices`). `writer.write_slice` writes it.
+A file has a row for each problem of its slice (`problem_record`), and a last line that says what the rows are
+(`identity`) and has their sha256. The name says which problems and samples it holds (`slices`). `writer.write_slice`
+writes it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,13 +42,28 @@ class SliceCounts:
     tokens: int
 
 
+def identity(folder: Path, part: Slice) -> dict[str, Any]:
+    """What the last line of a slice's file says of it; `folder` is `<unit>/evals/<evaluation id>/step_000020`.
+
+    A slice that a wrong copy has put into the folder of another checkpoint, evaluation or unit is known by it.
+    """
+    return {
+        "unit": folder.parts[-4],
+        "evaluation": folder.parts[-2],
+        "step": int(folder.parts[-1].removeprefix("step_")),
+        "problems": f"{part.problem}-{part.problem_end} of {part.problems}",
+        "samples": f"{part.sample}-{part.sample_end}",
+    }
+
+
 def read_records(folder: Path, part: Slice) -> list[ProblemRecord]:
     """The records of a slice in the folder of its evaluation, a row per problem.
 
-    Raises Damaged where the file is gone, is not what was written, or holds another slice than its name says.
+    Raises Damaged where the file is gone, is not what was written, or holds another slice than its name and its folder
+    say.
     """
     path = folder / part.name
-    records = [ProblemRecord.from_row(row) for row in parse_rows(_lines(path), path, REMEDY)]
+    records = [ProblemRecord.from_row(row) for row in parse_rows(_lines(folder, part), path, REMEDY)]
     _check_extent(path, part, [record.n for record in records])
     return records
 
@@ -54,7 +71,7 @@ def read_records(folder: Path, part: Slice) -> list[ProblemRecord]:
 def read_counts(folder: Path, part: Slice) -> SliceCounts:
     """What the records of a slice count: `read_records` at a tenth of its time, for tables over many runs."""
     path = folder / part.name
-    lines = _lines(path)
+    lines = _lines(folder, part)
     matches = _COUNTS.findall(lines)
     if len(matches) != lines.count(b"\n") or not matches:
         records = read_records(folder, part)
@@ -76,12 +93,13 @@ def stamp_of_slice(folder: Path, part: Slice) -> tuple[int, ...]:
     return stat.st_ino, stat.st_mtime_ns
 
 
-def _lines(path: Path) -> bytes:
+def _lines(folder: Path, part: Slice) -> bytes:
     """The rows of a slice's file, once their seal is verified."""
+    path = folder / part.name
     data = read_bytes(path, REMEDY)
     if data is None:
         raise damaged(path, "is gone", "run the same command again")
-    return unsealed_lines(data, path, REMEDY)
+    return unsealed_lines(data, path, REMEDY, identity(folder, part))
 
 
 def _check_extent(path: Path, part: Slice, samples: list[int]) -> None:

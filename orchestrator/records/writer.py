@@ -49,6 +49,7 @@ from orchestrator.records.rundir import (
     committed_bytes,
     is_learner_state,
 )
+from orchestrator.records.slice_files import identity
 from orchestrator.records.slices import Slice
 
 LOGS = (METRICS, ROLLOUTS)
@@ -308,7 +309,8 @@ def _slice_file(
     assert [record.n for record in records] == [part.samples] * part.width
     folder = run.evaluation_path(evaluation_id, step)
     folder.mkdir(parents=True, exist_ok=True)
-    return folder / part.name, sealed_lines("".join(_line(record.to_row()) for record in records))
+    lines = "".join(_line(record.to_row()) for record in records)
+    return folder / part.name, sealed_lines(lines, identity(folder, part))
 
 
 def note_evaluation_error(run: RunReader, evaluation_id: str, step: int, reason: str, traceback: str = "") -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from contextlib import closing
 from pathlib import Path
@@ -107,5 +108,49 @@ def test_a_slice_under_another_name_is_damaged(tmp_path: Path) -> None:
     folder = run.evaluation_path("math500-0", 20)
     (folder / part.name).rename(folder / other.name)
     for read in (run.slice_counts, run.slice_records):
-        with pytest.raises(Damaged, match="does not hold what its name says"):
+        with pytest.raises(Damaged, match=r"was written in another place \(.*samples 0-4\)"):
             read("math500-0", 20, other)
+
+
+@pytest.mark.parametrize(
+    ("unit", "evaluation_id", "step"),
+    [("unit-1", "math500-0", 20), (UNIT, "math500-1", 20), (UNIT, "math500-0", 4)],
+)
+def test_a_slice_in_the_place_of_another_is_damaged(unit: str, evaluation_id: str, step: int, tmp_path: Path) -> None:
+    here, part = RunReader(tmp_path, UNIT), Slice(0, 4, 0, 1, 1)
+    write_slice(here, "math500-0", 20, part, [record(1)])
+    there = RunReader(tmp_path, unit)
+    folder = there.evaluation_path(evaluation_id, step)
+    folder.mkdir(parents=True)
+    shutil.copy(here.evaluation_path("math500-0", 20) / part.name, folder)
+    for read in (there.slice_counts, there.slice_records):
+        with pytest.raises(
+            Damaged, match=r"another place \(unit unit-0, evaluation math500-0, step 20, .* — remove it"
+        ):
+            read(evaluation_id, step, part)
+    assert here.slice_records("math500-0", 20, part) == [record(1)]
+
+
+def test_a_slice_of_an_earlier_version_is_read_and_not_written_again(tmp_path: Path) -> None:
+    run, part = RunReader(tmp_path, UNIT), Slice(0, 4, 0, 1, 1)
+    write_slice(run, "math500-0", 20, part, [record(1)])
+    path = run.evaluation_path("math500-0", 20) / part.name
+    rows = path.read_text().splitlines(keepends=True)[:-1]
+    path.write_text(sealed_lines("".join(rows)))
+    old = path.read_text()
+    assert old.splitlines()[-1].startswith('{"sha256": ')
+    assert run.slice_records("math500-0", 20, part) == [record(1)]
+    assert run.slice_counts("math500-0", 20, part).correct.tolist() == [1]
+    assert not write_slice(run, "math500-0", 20, part, [record(2)])
+    assert path.read_text() == old
+
+
+def test_an_edited_last_line_is_damaged(tmp_path: Path) -> None:
+    run, part = RunReader(tmp_path, UNIT), Slice(0, 4, 0, 1, 1)
+    write_slice(run, "math500-0", 20, part, [record(1)])
+    path = run.evaluation_path("math500-0", 20) / part.name
+    written = path.read_bytes()
+    for edited in (written[:-2], written[:-3] + b'0"}\n', written + b"\n", written[: written.index(b"\n") + 1]):
+        path.write_bytes(edited)
+        with pytest.raises(Damaged, match="is not what was written"):
+            run.slice_records("math500-0", 20, part)
