@@ -11,6 +11,8 @@ from pathlib import Path
 
 import yaml
 
+from orchestrator.sweep.guard import Process, members, processes
+
 ROOT = Path(__file__).resolve().parents[1]
 # Shells start what runs in their background with Ctrl-C ignored, and processes inherit that.
 COMMAND = """
@@ -103,3 +105,18 @@ def contents(runs: Path) -> dict[str, str]:
         for file in sorted(path for path in unit.rglob("*") if path.is_file() and path.name not in NOT_COMPARED):
             found[str(file.relative_to(runs))] = hashlib.sha256(file.read_bytes()).hexdigest()
     return found
+
+
+def cluster_of(driver: int) -> tuple[set[Process], Path]:
+    """The processes that a driver has started, without its guard, and the folder of its cluster."""
+    found = members(processes(), Path("/nowhere"), driver)
+    guards = {each for each in found if b"orchestrator.sweep.guard" in command_line(each.pid)}
+    (guard,) = guards
+    return found - guards, Path(os.fsdecode(command_line(guard.pid)[-1]))
+
+
+def command_line(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().removesuffix(b"\0").split(b"\0")
+    except OSError:
+        return [b""]

@@ -41,6 +41,7 @@ from orchestrator.tracking.follow import Mirror
 from orchestrator.tracking.projection import result_tables
 
 SILENCE_S = 3.0  # that nobody wonders about
+INTERRUPTED = 130  # the exit code after Ctrl-C
 Stopped = Literal["", "interrupted", "limit"]
 
 
@@ -95,14 +96,48 @@ def submit(study: Study, address: str | None, again: str, max_hours: float | Non
 
 
 @contextmanager
-def _driving(study: Study) -> Iterator[None]:
+def _driving(job: Submission) -> Iterator[None]:
     """Meanwhile this process is found as a driver; SIGTERM, and a request to stop, end the sweep as Ctrl-C does."""
     signal.signal(signal.SIGTERM, _interrupt)
-    driving = Driving(study.runs, study.experiment.name, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    driving = Driving(job.study.runs, job.study.experiment.name, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    try:
+        with _answering(job):
+            yield
+    finally:
+        driving.end()
+
+
+@contextmanager
+def _answering(job: Submission) -> Iterator[None]:
+    """Answer Ctrl-C at once, however long the sweep takes to stop; a second one ends this process where it stands.
+
+    Python raises KeyboardInterrupt only when a call of Ray's returns, and ending the cluster takes seconds. The signal
+    is therefore also written into a pipe, which a thread reads. A process that ends at once leaves as little behind as
+    a killed one: `sweep.guard` ends its cluster, and the next submit goes on from the last commits.
+    """
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+
+    def answer() -> None:
+        stopping = False
+        while number := os.read(reading, 1):
+            if number[0] != signal.SIGINT:
+                continue
+            if stopping:
+                job.console.show_cursor()
+                job.say(f"stopped at once; go on with: {job.again}")
+                os._exit(INTERRUPTED)
+            stopping = True
+            job.say("stopping at the last commit; Ctrl-C again stops at once")
+        os.close(reading)
+
+    before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    threading.Thread(target=answer, daemon=True, name="ctrl-c").start()
     try:
         yield
     finally:
-        driving.end()
+        signal.set_wakeup_fd(before)
+        os.close(writing)
 
 
 def _interrupt(*_: object) -> None:
@@ -113,7 +148,7 @@ def _with_models(job: Submission) -> Submission:
     """Make the embedded models: the ids of what is trained from them rest on their weights."""
     _check(job)
     _say_where(job)
-    with _driving(job.study), watching.building(job.console) as report:
+    with _driving(job), watching.building(job.console) as report:
         prepare.prepare(job.study.experiment.setups, job.study.runs, report)
     units = expand(job.study.experiment, job.study.runs)
     return replace(job, study=job.study.with_units(units))
@@ -161,7 +196,7 @@ def _run(job: Submission, missing: list[Unit]) -> Stopped:
     try:
         _check(job)
         _say_where(job)
-        with _driving(job.study):
+        with _driving(job):
             stopped = _sweep(job, missing, started)
     except KeyboardInterrupt:
         return "interrupted"
@@ -224,7 +259,7 @@ def _conclude(job: Submission, stopped: Stopped) -> int:
         return 1 if any(unit.state == "failed" for unit in statuses) else 3
     limit = "" if job.max_hours is None else f" --max-gpu-hours {job.max_hours:g}"
     job.say(f"{display.summary(statuses)}; go on with: {job.again}{limit}")
-    return 130 if stopped == "interrupted" else 1
+    return INTERRUPTED if stopped == "interrupted" else 1
 
 
 def _at_the_limit(job: Submission, overview: Overview) -> str:

@@ -86,8 +86,12 @@ def _ray(address: str | None, options: dict[str, Any]) -> Iterator[None]:
     ray_worker.print_to_stdstream = _note_of_servers
     try:
         ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **options)
-    except (ConnectionError, RuntimeError) as error:
-        reason = str(error).splitlines()[0]
+    except Exception as error:  # of a server that dies on the way Ray tells by errors of many classes
+        reason = (str(error).splitlines() or [type(error).__name__])[0].partition(". ")[0]
+        if address is None:
+            raise ClusterDied(f"Ray did not start ({reason}); what was committed is safe") from error
+        if not isinstance(error, ConnectionError | RuntimeError):
+            raise
         right = "a Ray cluster that answers; RAY_AUTH_TOKEN must be its token, where it has one"
         raise UserError(f"--address: {address!r} — {right} ({reason})") from None
     signal.signal(signal.SIGTERM, _interrupt)  # Ray has put a handler of its own there

@@ -16,6 +16,7 @@ from typing import Any
 
 import ray
 from ray import tune
+from ray.tune.execution import class_cache
 from ray.tune.search import Searcher
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -65,6 +66,11 @@ def run_sweep(
     _describe_untrained(study, pairs)
     # Failures are told from the run directories; Tune's own reports of them would bury that.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
+    # Tune would hand the keys of a cloud to its trials by way of command lines and a log, which other users can read.
+    # Nothing here needs them; a private cluster's processes inherit the environment anyhow.
+    class_cache.ENV_VARS_TO_PROPAGATE = {
+        name for name in class_cache.ENV_VARS_TO_PROPAGATE if not name.startswith("AWS_")
+    }
     sweep = Sweep(study, pairs, uuid.uuid4().hex, ATTEMPTS, nodes.requirements)
     works = SweepSearcher(sweep, nodes, max_hours)
     trainable = tune.with_resources(

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.sweep import nodes
+from orchestrator.errors import ClusterDied
+from orchestrator.sweep import cluster, nodes
 from tests.sweeps import ROOT
 
 # A driver that Ray's servers tell something, as their agent does once a raylet has died; it ends when that has arrived.
@@ -91,6 +92,16 @@ def test_what_servers_tell_a_driver_does_not_reach_the_terminal() -> None:
         [sys.executable, "-c", TOLD], cwd=ROOT, capture_output=True, text=True, timeout=300, check=True
     )
     assert done.stdout + done.stderr == "over\n"
+
+
+def test_servers_that_die_while_ray_starts_end_the_sweep_and_not_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(**_: object) -> None:  # as Ray does, half a minute after its raylet was killed
+        raise Exception("The current node timed out during startup. This could happen because some of the raylet …")
+
+    monkeypatch.setattr(cluster.ray, "init", init)
+    said = r"^Ray did not start \(The current node timed out during startup\); what was committed is safe$"
+    with pytest.raises(ClusterDied, match=said), cluster._ray(None, {}):
+        pytest.fail("there is no cluster")
 
 
 # A driver on a cluster that declares four GPUs, and a trial in its placement group that starts its roles there.

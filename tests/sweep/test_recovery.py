@@ -20,8 +20,8 @@ import pytest
 from orchestrator.records.claims import Claims
 from orchestrator.records.lease import holder_of
 from orchestrator.records.log import read_log
-from orchestrator.sweep.guard import Process, members, processes
-from tests.sweeps import contents, start, write_experiment
+from orchestrator.sweep.guard import Process, processes
+from tests.sweeps import cluster_of, command_line, contents, start, write_experiment
 from tests.without_ray import run_without_ray
 
 pytestmark = [pytest.mark.ray, pytest.mark.xdist_group("recovery"), pytest.mark.timeout(1800)]
@@ -115,24 +115,9 @@ def kill_evaluator_midway(process: subprocess.Popen[str], runs: Path) -> None:
     os.kill(sampling[0], signal.SIGKILL)
 
 
-def cluster_of(driver: int) -> tuple[set[Process], Path]:
-    """The processes that a driver has started, without its guard, and the folder of its cluster."""
-    found = members(processes(), Path("/nowhere"), driver)
-    guards = {each for each in found if b"orchestrator.sweep.guard" in command_line(each.pid)}
-    (guard,) = guards
-    return found - guards, Path(os.fsdecode(command_line(guard.pid)[-1]))
-
-
 def wait_until_gone(cluster: set[Process], folder: Path) -> None:
     while cluster & set(processes().values()) or folder.exists():
         time.sleep(0.1)
-
-
-def command_line(pid: int) -> list[bytes]:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().removesuffix(b"\0").split(b"\0")
-    except OSError:
-        return [b""]
 
 
 def worker_midway(unit: Path) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 import shutil
 import signal
 import socket
@@ -16,11 +17,12 @@ import pytest
 from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.records.rundir import RunReader
 from tests.sockets import listening_addresses
-from tests.sweeps import LONGEST_S, Sweep, contents, start, trb, write_experiment
+from tests.sweeps import LONGEST_S, Sweep, cluster_of, command_line, contents, start, trb, write_experiment
 from tests.without_ray import run_without_ray
 
 pytestmark = [pytest.mark.ray, pytest.mark.xdist_group("ray")]
 METHODS = {"vanilla": {}, "sft_warmup": {"K": [4]}, "trust_region": {"epsilon0": [0.1], "K": [5], "placement": "split"}}
+SECRET = secrets.token_hex(16)  # and not a word of this file, which a diff in provenance.json may quote
 ONE_AT_A_TIME = "runtime.placement.cpus=2"  # on the two cores that tests need
 WITHOUT_TRB = "methods.trust_region=null"
 MORE = [
@@ -185,14 +187,16 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(finished: Sweep, tmp_path: P
     shutil.copytree(finished.runs, runs)
     (there,) = runs.glob("tiny-vanilla-*")
     overrides = [WITHOUT_TRB, "methods.sft_warmup=null", "training.steps=2000", ONE_AT_A_TIME]
-    process = start("submit", finished.experiment, *overrides, "--runs", runs)
+    process = start("submit", finished.experiment, *overrides, "--runs", runs, AWS_SECRET_ACCESS_KEY=SECRET)
     while not [unit for unit in runs.glob("tiny-vanilla-*/state.json") if unit.parent != there]:
         assert process.poll() is None, process.communicate()
         time.sleep(0.1)
     assert_loopback_only(process.pid)
+    assert_kept_secret(process.pid, runs)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=LONGEST_S)
     assert process.returncode == 130
+    assert out.count("stopping at the last commit; Ctrl-C again stops at once\n") == 1
     assert "go on with: trb submit" in out
     assert "Traceback" not in out + err
     states = {unit["kind"]: unit["state"] for unit in units(finished.experiment, runs, *overrides)}
@@ -205,3 +209,14 @@ def assert_loopback_only(pid: int) -> None:
     assert addresses
     loopback = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
     assert addresses <= loopback
+
+
+def assert_kept_secret(pid: int, runs: Path) -> None:
+    """Of a driver's environment only its processes know: no command line shows it, and no file has it."""
+    cluster, folder = cluster_of(pid)
+    lines = [line for each in cluster for line in command_line(each.pid)]
+    assert any(b"ray::" in line or b"default_worker" in line for line in lines), "workers are looked at, too"
+    assert not [line for line in lines if SECRET.encode() in line]
+    files = [file for top in (folder, runs) for file in top.rglob("*") if file.is_file()]
+    assert any(file.name == "runtime_env_agent.log" for file in files)
+    assert not [file for file in files if SECRET.encode() in file.read_bytes()]
