@@ -69,7 +69,7 @@ ROWS = {
 }
 WORDS = {"EXP": "sweep.yaml", "LONG": "x" * 5000, "HUGE": HUGE, "BIG": str(10**19), "COMMAS": "," * 500,
          "DEEP": "a" + ".a" * 5000 + "=1", "BRACKETS": "a" + "[0]" * 500 + "=1", "NOTHING": "",
-         "PAIR": "--setup arithmetic --benchmarks"}  # fmt: skip
+         "NOT_UTF8": "\udcff", "PAIR": "--setup arithmetic --benchmarks"}  # fmt: skip
 COMMANDS = (
     """
 NOTHING / - / -- / submt / submit / submit --json / plan / plan NOTHING / plan nope.yaml / plan LONG / plan EXP --runs
@@ -83,7 +83,8 @@ eval m PAIR arithmetic_short:BIG / eval m PAIR arithmetic_short:HUGE
 eval m PAIR arithmetic_short --limit BIG / eval . PAIR COMMAS
 eval m PAIR arithmetic_short --seed HUGE / eval m --setup LONG --benchmarks arithmetic_short
 eval m --setup ../../etc/passwd --benchmarks arithmetic_short / eval LONG PAIR arithmetic_short
-dashboard / doctor nope.yaml / regrade
+dashboard / doctor nope.yaml / regrade / plan EXP name=NOT_UTF8 / plan NOT_UTF8.yaml / status EXP --runs NOT_UTF8
+NOT_UTF8 / plan EXP --NOT_UTF8 / table --results NOT_UTF8.csv / eval NOT_UTF8 PAIR arithmetic_short
 """.strip()
     .replace("\n", " / ")
     .split(" / ")

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import math
 import re
+import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -73,7 +74,11 @@ def positive_number(text: str) -> float:
 
 def parse(parser: Parser, arguments: Sequence[str] | None) -> argparse.Namespace:
     """Options, with overrides wherever they stand: argparse alone wants them before the first flag."""
-    options, late = parser.parse_known_args(arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    for word in words:
+        if any("\ud800" <= letter <= "\udfff" for letter in word):
+            raise refuse("argument", word, "text in UTF-8")  # else what names files, or is printed, fails on the way
+    options, late = parser.parse_known_args(words)
     command: Parser = options.parser
     for word in late:
         if word.startswith("-"):

@@ -29,7 +29,7 @@ from orchestrator.experiment import validate
 from orchestrator.experiment.evaluation_protocol import evaluation_ids, problems_wanted
 from orchestrator.experiment.identity import digest
 from orchestrator.experiment.load import data_folder, load_setup
-from orchestrator.experiment.local_models import completed
+from orchestrator.experiment.local_models import check_folder, completed
 from orchestrator.models import checkpoints
 from orchestrator.records.files import write_atomically
 from orchestrator.records.problem_record import ProblemRecord
@@ -57,6 +57,7 @@ def evaluate_model(options: argparse.Namespace) -> int:
     if options.out is not None and (options.out.is_dir() or not options.out.resolve().parent.is_dir()):
         raise refuse("--out", str(options.out), "a file in a folder that is there")
     model = ModelFolder(_folder(options.model, options.revision))
+    check_folder(options.model, Path(model.path))
     own = (Path(model.path) / "tokenizer.json").exists()
     tokenizer = model if own else checkpoints.checkpoint_of(setup.teacher, setup, options.runs.resolve())
     _warn_of_cpus(setup)
@@ -172,8 +173,6 @@ def _folder(model: str, revision: str | None) -> str:
         steps = sorted(folder.name for folder in (Path(model) / "checkpoints").iterdir())
         raise UserError(f"{model}: a run, not a model — one of its checkpoints/: {', '.join(steps) or 'none are left'}")
     if Path(model).is_dir():
-        if not (Path(model) / "config.json").is_file():
-            raise UserError(f"{model}: no config.json — a Hugging Face model folder")
         return str(Path(model).resolve())
     if revision is None:
         raise UserError(f"{model}: no such folder — a model folder, or a hub id with --revision COMMIT")

@@ -14,6 +14,7 @@ from orchestrator.cores import cores_here
 from orchestrator.data.declared import lacking
 from orchestrator.engines.catalog import require_all
 from orchestrator.errors import UserError
+from orchestrator.experiment.local_models import check_local
 from orchestrator.planning import cpu_time
 from orchestrator.planning.as_json import rounded, to_json
 from orchestrator.planning.calibrated import gpu_here
@@ -46,6 +47,8 @@ def plan(study: Study, gpus: int, gpu: Gpu | None, show: Show, console: Console)
     """
     study = study.snapshot()
     refuse_damaged(study)
+    for name, setup in study.experiment.setups.items():
+        check_local(name, setup)
     made = planned(study, gpu)
     cpu = cpu_time.estimate(made, cores_here(), made=not any(unit.provisional for unit in study.units))
     if show.as_json:

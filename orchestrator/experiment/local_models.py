@@ -7,6 +7,7 @@ holds; each of them is a note for the user, with the line that pins it.
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,9 @@ CONFIG_KEYS = {
     "ffn": "intermediate_size",
 }
 ROLES = ("student", "teacher")
+MODEL_TYPE = "qwen3"  # that engines train, count and share over GPUs
+TOKENIZERS = ("tokenizer.json", "vocab.json", "tokenizer.model")  # one of them is enough for transformers
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 def completed(name: str, setup: Setup) -> tuple[Setup, list[str]]:
@@ -46,6 +50,53 @@ def local_folder(model: Model) -> Path | None:
     """The folder of a model that lies on this machine; None for a hub id or a recipe."""
     folder = Path(model.path or "").expanduser()
     return folder if model.path and model.recipe is None and folder.is_dir() else None
+
+
+def check_local(name: str, setup: Setup) -> None:
+    """`check_folder` of the setup's models that lie on this machine; `name` is the setup's."""
+    for role in ROLES:
+        folder = local_folder(getattr(setup, role))
+        if folder is not None:
+            check_folder(f"{name}.{role}", folder, (MODEL_TYPE,), tokenizer=role == "teacher")
+
+
+def check_folder(key: str, folder: Path, types: Collection[str] = (), tokenizer: bool = False) -> None:
+    """UserError that begins with `key` unless a model folder can be loaded; reads a few KiB of each file.
+
+    Its type must be one of `types`, if any are named. The tokenizer of a setup is its teacher's; a student's folder
+    needs none.
+    """
+    found = _json(key, folder / "config.json").get("model_type")
+    if not isinstance(found, str) or (types and found not in types):
+        right = " or ".join(types) or "the type of a transformers model"
+        raise refuse(f"{key}: model_type", found, f"{right} in {folder / 'config.json'}")
+    names = {WEIGHTS}
+    if (folder / INDEX).is_file() and not (folder / WEIGHTS).is_file():
+        parts = _json(key, folder / INDEX).get("weight_map")
+        names = set(map(str, parts.values())) if isinstance(parts, dict) else set()
+        if not names:
+            raise UserError(f"{key}: {folder / INDEX} is broken — a Hugging Face model folder")
+    for name in sorted(names):
+        _check_safetensors(key, folder / name)
+    if tokenizer and not any((folder / name).is_file() for name in TOKENIZERS):
+        raise UserError(f"{key}: {folder} has no tokenizer.json — the tokenizer that both models are used with")
+
+
+def _check_safetensors(key: str, file: Path) -> None:
+    """UserError unless the file is as long as its header says: 8 bytes with the header's length, JSON, then tensors."""
+    try:
+        size = file.stat().st_size
+        with file.open("rb") as stream:
+            length = int.from_bytes(stream.read(8), "little")
+            header = json.loads(stream.read(length)) if 0 < length <= size - 8 else {}
+        ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+        whole = bool(header) and 8 + length + max(ends, default=0) == size
+    except OSError as error:
+        raise UserError(f"{key}: {file}: {error.strerror or error} — weights as safetensors") from None
+    except (ValueError, RecursionError, AttributeError, KeyError, TypeError, IndexError):
+        whole = False
+    if not whole:
+        raise UserError(f"{key}: {file} is cut off or no safetensors file — copy the weights again")
 
 
 def describe(key: str, folder: Path) -> tuple[Shape, int]:

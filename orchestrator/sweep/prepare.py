@@ -19,6 +19,7 @@ from orchestrator.data.sources import SOURCES
 from orchestrator.engines.interface import ModelFolder
 from orchestrator.errors import UserError
 from orchestrator.experiment import made_models
+from orchestrator.experiment.local_models import MODEL_TYPE, check_folder
 from orchestrator.experiment.methods import supervised_updates
 from orchestrator.experiment.units import Unit
 from orchestrator.models.checkpoints import check_config, check_same_tokens, checkpoint_of
@@ -56,6 +57,9 @@ def check_models(name: str, setup: Setup, runs: Path) -> None:
         if not must_make(model, setup, runs):
             verify_made(model, setup, runs)
             found.append(checkpoint_of(model, setup, runs))
+            if model.recipe is None:  # of a made one all bytes were compared
+                folder = Path(found[-1].path)
+                check_folder(f"{name}.{role}", folder, (MODEL_TYPE,), tokenizer=role == "teacher")
             check_config(f"{name}.{role}", model, found[-1], setup)
     if len(found) == 2:
         check_same_tokens(name, *found)

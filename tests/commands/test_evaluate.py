@@ -118,3 +118,28 @@ def test_evaluators_side_by_side_one_of_which_dies(swept: Path, tmp_path: Path) 
     evaluate_here(asked(swept, together))
     assert slices(together) == slices(alone)
     assert written(together)["benchmarks"] == written(alone)["benchmarks"]
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "words"),
+    [
+        ("config.json", b"{}", "model_type: None — the type of a transformers model in {}/config.json"),
+        ("config.json", b"{", "{}/config.json is missing or broken — a Hugging Face model folder"),
+        (
+            "model.safetensors",
+            b"cut",
+            "{}/model.safetensors is cut off or no safetensors file — copy the weights again",
+        ),
+    ],
+)
+def test_a_broken_model_folder_is_one_line(
+    file: str, content: bytes, words: str, swept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command, student, *options = asked(swept, tmp_path / "runs")
+    model = shutil.copytree(student, tmp_path / "model")
+    (model / file).write_bytes(content)
+    with pytest.raises(SystemExit) as ended:
+        main([command, str(model), *options])
+    shown = capsys.readouterr()
+    assert (ended.value.code, shown.out) == (2, "")
+    assert shown.err.splitlines()[-1] == f"trb: {model}: {words.format(model)}"

@@ -16,7 +16,7 @@ import yaml
 from analysis.table.build import results_table
 from analysis.table.formats import FORMATS
 from orchestrator.cli import main
-from orchestrator.commands import evaluate
+from orchestrator.commands import doctor, evaluate
 from orchestrator.config import Experiment, Shape
 from orchestrator.data.files import folder_sha256
 from orchestrator.errors import UserError
@@ -43,7 +43,10 @@ CONFIG = {
     "head_dim": 8,
     "intermediate_size": 96,
     "tie_word_embeddings": True,
+    "model_type": "qwen3",
 }
+HEADER = b'{"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}'
+WEIGHTS = len(HEADER).to_bytes(8, "little") + HEADER + b"1234"
 SHAPE = Shape(layers=3, hidden=32, heads=4, kv_heads=2, head_dim=8, ffn=96, tied=True)
 
 
@@ -159,7 +162,7 @@ def write_model(folder: Path, eos: Any = 60, **config: Any) -> Path:
     added = [{"id": 60, "content": "<end>"}, {"id": 61, "content": "<|im_end|>"}]
     (folder / "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocabulary}, "added_tokens": added}))
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|im_end|>"}))
-    (folder / "model.safetensors").write_bytes(b"weights")
+    (folder / "model.safetensors").write_bytes(WEIGHTS)
     return folder
 
 
@@ -327,3 +330,76 @@ def test_a_file_may_be_named_where_benchmarks_are() -> None:
     key, run = evaluate._benchmark("folder/my.jsonl:4", setup, 7)
     assert (key, run.path, run.n, run.limit) == ("my", "folder/my.jsonl", 4, 7)
     assert evaluate._benchmark("arithmetic_short", setup, None)[1].n == 4
+
+
+def broken(folder: Path, what: str) -> None:
+    """Break a model folder in one of the ways that copying breaks it."""
+    weights = folder / "model.safetensors"
+    match what:
+        case "no weights":
+            weights.unlink()
+        case "weights are cut":
+            weights.write_bytes(weights.read_bytes()[:-1])
+        case "the header is cut":
+            weights.write_bytes(weights.read_bytes()[:20])
+        case "the header is empty":
+            weights.write_bytes(b"")
+        case "the header's length is wrong":
+            weights.write_bytes((2**62).to_bytes(8, "little") + HEADER)
+        case "no header":
+            weights.write_bytes(WEIGHTS.replace(b"{", b"["))
+        case "a part is missing":
+            weights.unlink()
+            (folder / "model.safetensors.index.json").write_text('{"weight_map": {"w": "model-1-of-1.safetensors"}}')
+        case "the index is broken":
+            weights.unlink()
+            (folder / "model.safetensors.index.json").write_text("{}")
+        case "another type":
+            (folder / "config.json").write_text(json.dumps(CONFIG | {"model_type": "llama"}))
+        case "no type":
+            (folder / "config.json").write_text(json.dumps(CONFIG | {"model_type": None}))
+        case "no tokenizer":
+            (folder / "tokenizer.json").unlink()
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("no weights", "{}/model.safetensors: No such file or directory — weights as safetensors"),
+        ("weights are cut", "{}/model.safetensors is cut off or no safetensors file — copy the weights again"),
+        ("the header is cut", "{}/model.safetensors is cut off or no safetensors file — copy the weights again"),
+        ("the header is empty", "{}/model.safetensors is cut off or no safetensors file — copy the weights again"),
+        ("the header's length is wrong", "{}/model.safetensors is cut off or no safetensors file — copy the weights"),
+        ("no header", "{}/model.safetensors is cut off or no safetensors file — copy the weights again"),
+        ("a part is missing", "{}/model-1-of-1.safetensors: No such file or directory — weights as safetensors"),
+        ("the index is broken", "{}/model.safetensors.index.json is broken — a Hugging Face model folder"),
+        ("another type", "model_type: 'llama' — qwen3 in {}/config.json"),
+        ("no type", "model_type: None — qwen3 in {}/config.json"),
+        ("no tokenizer", "{} has no tokenizer.json — the tokenizer that both models are used with"),
+    ],
+)
+def test_a_model_folder_that_cannot_be_loaded_is_refused_before_ray_starts(
+    what: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    student, teacher = write_model(tmp_path / "student"), write_model(tmp_path / "teacher")
+    vocabulary = {"size": 64, "valid": 62}  # so that nobody reads the tokenizer to learn of it
+    path = own_setup(tmp_path, {"path": str(student)}, {"path": str(teacher)}, vocabulary=vocabulary)
+    broken(teacher, what)
+    for command in ("plan", "submit"):
+        with pytest.raises(SystemExit) as ended:
+            main([command, str(path), "--runs", str(tmp_path / "runs")])
+        shown = capsys.readouterr()
+        line = shown.err.splitlines()[-1]
+        assert (ended.value.code, shown.out) == (2, "")
+        assert line.startswith(f"trb: tiny.teacher: {words.format(teacher)}")
+    finding = doctor._run("tiny models", lambda: doctor._models("tiny", load_experiment(path).setups["tiny"], tmp_path))
+    assert (finding.verdict, f"trb: {finding.detail}") == ("fail", line)
+
+
+def test_a_model_in_parts_is_whole_and_a_student_needs_no_tokenizer(tmp_path: Path) -> None:
+    student, teacher = write_model(tmp_path / "student"), write_model(tmp_path / "teacher")
+    (student / "tokenizer.json").unlink()
+    (teacher / "model.safetensors").rename(teacher / "model-1-of-1.safetensors")
+    (teacher / "model.safetensors.index.json").write_text('{"weight_map": {"w": "model-1-of-1.safetensors"}}')
+    path = own_setup(tmp_path, {"path": str(student)}, {"path": str(teacher)})
+    check_models("tiny", load_experiment(path).setups["tiny"], tmp_path / "runs")
