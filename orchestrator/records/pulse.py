@@ -2,7 +2,8 @@
 
 Work calls `advance` after each small piece: a round of decoding, a micro-batch, an answer graded, some rows read. Every
 BEAT_S seconds a thread of the process writes how long ago the last piece was done. A reader can thus tell a process
-that is stopped (no beats) from one that hangs (beats, but no work) and from one that is merely slow.
+that is stopped (no beats) from one that hangs (beats, but no work) and from one that is merely slow. Models come up
+within `loading`: that takes minutes, and says nothing of how long a piece of work may take.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import os
 import socket
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -33,7 +35,7 @@ class Beat:
     born: int
     number: int
     idle_s: float  # since work last got on
-    longest_s: float  # between two pieces of work so far
+    longest_s: float  # between two pieces of work so far, without the loading of models
 
 
 class _Work:
@@ -43,6 +45,7 @@ class _Work:
         self.pieces = 0
         self.last = time.monotonic()
         self.longest = 0.0
+        self.loading = 0  # how many `loading` are open, one in the other
 
 
 _work = _Work()
@@ -52,8 +55,22 @@ def advance() -> None:
     """A piece of work is done."""
     now = time.monotonic()
     _work.pieces += 1
-    _work.longest = max(_work.longest, now - _work.last)
+    if not _work.loading:
+        _work.longest = max(_work.longest, now - _work.last)
     _work.last = now
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """Models come up meanwhile: pieces that are done, and whose length does not count as the longest."""
+    advance()
+    work = _work
+    work.loading += 1
+    try:
+        yield
+    finally:
+        advance()
+        work.loading -= 1
 
 
 def pieces() -> int:

@@ -57,10 +57,10 @@ def check_models(name: str, setup: Setup, runs: Path) -> None:
         if not must_make(model, setup, runs):
             verify_made(model, setup, runs)
             found.append(checkpoint_of(model, setup, runs))
+            check_config(f"{name}.{role}", model, found[-1], setup)
             if model.recipe is None:  # of a made one all bytes were compared
                 folder = Path(found[-1].path)
                 check_folder(f"{name}.{role}", folder, (MODEL_TYPE,), tokenizer=role == "teacher")
-            check_config(f"{name}.{role}", model, found[-1], setup)
     if len(found) == 2:
         check_same_tokens(name, *found)
 

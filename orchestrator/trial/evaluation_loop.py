@@ -15,6 +15,7 @@ from orchestrator.engines.interface import Job, WeightsRef
 from orchestrator.errors import NotFinite
 from orchestrator.experiment import evaluation_protocol
 from orchestrator.experiment.units import Unit
+from orchestrator.records import pulse
 from orchestrator.records.claims import Claims
 from orchestrator.records.columns import EVALUATE, EVALUATING, EVALUATOR, RESCORING, START
 from orchestrator.records.lease import Lease
@@ -155,8 +156,9 @@ class EvaluationLoop:
         at_first = (unit.setup, None)
         if self._worker is None or self._setup != unit.setup or (unit.is_untrained and self._loaded != at_first):
             self.close()
-            self._worker = self._open_worker(unit.setup)
-            self._worker.start()
+            with pulse.loading():
+                self._worker = self._open_worker(unit.setup)
+                self._worker.start()
             self._setup, self._loaded = unit.setup, at_first
         if not unit.is_untrained and self._loaded != (unit.id, step):
             if (unit.id, step) not in self._verified:

@@ -18,6 +18,7 @@ from orchestrator.engines.device import watch_gpu
 from orchestrator.experiment.units import checkpoint_steps
 from orchestrator.grading.grader import shared_grader
 from orchestrator.models.tokenizer import open_tokenizer
+from orchestrator.records import pulse
 from orchestrator.records.columns import START, TRAINING
 from orchestrator.records.processes import described
 from orchestrator.records.writer import RunWriter
@@ -62,7 +63,8 @@ class Trial:
         else:  # the teacher comes up with the first step that it scores: blended ones bring their scores
             self.start(self.run.next_step, rollout=self.roles.rollout)
         if self.run.next_step:
-            self.roles.learner.restore(self.run.checkpoint_path(self.run.next_step))
+            with pulse.loading():
+                self.roles.learner.restore(self.run.checkpoint_path(self.run.next_step))
         checkpoints = checkpoint_steps(self.unit, self.setup)
         grader = shared_grader(self.spec.runtime.grader_deadline_s)
         place = self.roles.learner.place()
@@ -88,7 +90,8 @@ class Trial:
         for name, role in roles.items():
             if name not in self.started:
                 begun = time.monotonic()
-                role.start(step)
+                with pulse.loading():
+                    role.start(step)
                 seconds = round(time.monotonic() - begun, 3)
                 row = {"step": step, "phase": START, "role": name, "seconds": seconds}
                 place = role.place()

@@ -151,3 +151,17 @@ def test_a_pulse_says_who_beats_and_that_work_gets_on(tmp_path: Path, monkeypatc
     assert now.idle_s < later.idle_s + now.longest_s
     beats.stop()
     assert not path.exists()
+
+
+def test_loading_is_not_the_longest_piece_of_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pulse, "BEAT_S", 0.01)
+    path = pulse_path(tmp_path, UNIT)
+    beats = Pulse(path)
+    with pulse.loading():
+        while (during := read_beat(path)) is None or during.idle_s < 0.3:
+            time.sleep(0.01)
+        pulse.advance()  # as what loads may do, too
+    while (after := read_beat(path)) is None or after.idle_s > during.idle_s:
+        time.sleep(0.01)
+    beats.stop()
+    assert after.longest_s < during.idle_s, "what came before the loading counts, which is next to nothing"

@@ -6,7 +6,9 @@ import hashlib
 import json
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,9 +20,11 @@ from orchestrator.experiment.identity import model_identity
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import expand
 from orchestrator.models.embedded import build
+from orchestrator.records import pulse
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import RunWriter
 from orchestrator.trial.training_loop import run_unit
+from orchestrator.workers.generation import RolloutWorker, TeacherWorker
 from orchestrator.workers.learner import LearnerWorker
 from orchestrator.workers.placement import RoleName
 from orchestrator.workers.roles import Here, Inline, Roles, inline_roles
@@ -135,3 +139,39 @@ def test_start_up_is_logged_once_for_each_role_and_ahead_of_its_first_work(tmp_p
     # The teacher's scores are first asked for when the first responses are there.
     assert timing == [*(("start", role) for role in ("learner", "rollout", "teacher")), *[("train", None)] * 2]
     assert all(row["seconds"] >= 0 for row in run.timing() if row["phase"] == "start")
+
+
+LOADS_S, LEARNS_S = 480.0, 3.0
+
+
+class SlowToLoad(Inline):
+    """Roles that take minutes to come up, by the clock of the signs of life, and seconds for a step."""
+
+    def __init__(self, spec: WorkerSpec, clock: SimpleNamespace):
+        super().__init__(spec)
+        self._clock = clock
+
+    def call(self, role: RoleName, method: Callable[..., Any], *arguments: Any) -> Here[Any]:
+        if method in (LearnerWorker.start, RolloutWorker.start, TeacherWorker.start, LearnerWorker.restore):
+            self._clock.now += LOADS_S
+        if method is LearnerWorker.step:
+            self._clock.now += LEARNS_S
+        return super().call(role, method, *arguments)
+
+
+def test_how_long_models_load_says_nothing_of_how_long_work_may_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else an engine that took eight minutes to load might hang for hours before the watchdog ends its process."""
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr(pulse, "time", clock)
+    spec = worker_spec(tmp_path, ROWS)
+    spec = replace(spec, setup=replace(spec.setup, training=replace(spec.setup.training, checkpoint_every=1)))
+    with closing(RunWriter(tmp_path / "runs", spec.unit.id)) as run:
+        for resumed_at in (0, 1):
+            monkeypatch.setattr(pulse, "_work", pulse._Work())
+            roles = Roles(SlowToLoad(spec, clock))
+            assert run.next_step == resumed_at
+            assert next(run_unit(spec, run, roles)) == resumed_at + 1
+            roles.close()
+            assert pulse._work.longest == LEARNS_S

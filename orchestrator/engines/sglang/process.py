@@ -98,10 +98,11 @@ class EngineProcess:
                 start_new_session=True,  # so that it is ended together with the processes that it starts
             )
         self._connection = Connection(here.detach())
-        self._send(self._settings)
-        self._receive_nothing_but_the_end(START_S)
-        if self._weights is not None:
-            self._put(self._weights)
+        with pulse.loading():
+            self._send(self._settings)
+            self._receive_nothing_but_the_end(START_S)
+            if self._weights is not None:
+                self._put(self._weights)
 
     def load(self, weights: WeightsRef) -> None:
         """Sample from these weights from now on. Raises EngineLost, and EngineRefused for weights that do not fit."""

@@ -19,6 +19,7 @@ from orchestrator.errors import UserError
 from orchestrator.policy.draft_length import BALANCED_ROWS, draft_length
 from orchestrator.policy.spec import Behavior
 from orchestrator.policy.vocabulary import TokenSpace
+from orchestrator.records import pulse
 from orchestrator.records.files import verify_files
 
 
@@ -53,8 +54,9 @@ class ModelStore:
 
     def open(self, folder: ModelFolder, owner: Owner, dtype: torch.dtype) -> CausalModel:
         """A fresh copy of a model on this store's device; see `checked_model`."""
-        opened = checked_model(self.job.setup, folder, owner, dtype, self.device)
-        _first_pass(opened)
+        with pulse.loading():
+            opened = checked_model(self.job.setup, folder, owner, dtype, self.device)
+            _first_pass(opened)
         return opened
 
     def load_student(self, weights: WeightsRef) -> None:
