@@ -24,6 +24,7 @@ from orchestrator.data import arithmetic
 from orchestrator.errors import UserError
 from orchestrator.experiment import made_models
 from orchestrator.models.random_weights import qwen3_config, write_random_model
+from orchestrator.records.files import give_usual_mode
 
 STUDENT_EOS, TEACHER_EOS = "<|endoftext|>", "<|im_end|>"
 REPORT_EVERY = 20
@@ -131,6 +132,7 @@ def main() -> None:
     target = Path(spec["folder"])
     scratch = target.with_name(f"{target.name}.{os.getpid()}.tmp")
     build(spec, scratch)
+    give_usual_mode(scratch)
     try:
         made_models.record(target, files_in=scratch)
     except UserError as error:

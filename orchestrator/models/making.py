@@ -16,7 +16,7 @@ from orchestrator.errors import UserError
 from orchestrator.experiment import made_models
 from orchestrator.experiment.identity import model_identity
 from orchestrator.experiment.shipped import ShippedModel, shipped_model
-from orchestrator.records.files import verify_files
+from orchestrator.records.files import give_usual_mode, verify_files
 
 Report = Callable[[str, dict[str, Any]], None]
 
@@ -73,6 +73,7 @@ def _copy(shipped: ShippedModel, folder: Path) -> None:
     """Put a shipped model into `folder`, whole or not at all."""
     scratch = folder.with_name(f"{folder.name}.{os.getpid()}.tmp")
     shutil.copytree(shipped.folder, scratch, dirs_exist_ok=True)
+    give_usual_mode(scratch)
     try:
         verify_files(scratch, shipped.files, "install trb again")
         made_models.record(folder, files_in=scratch)

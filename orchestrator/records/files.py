@@ -154,6 +154,17 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def give_usual_mode(folder: Path) -> None:
+    """Give all files in a folder the mode that a new file has there: safetensors lets the owner alone read weights."""
+    new = folder / ".mode"
+    new.touch()
+    mode = new.stat().st_mode & 0o777
+    new.unlink()
+    for path in folder.rglob("*"):
+        if path.is_file():
+            path.chmod(mode)
+
+
 def read_bytes(path: Path, remedy: str) -> bytes | None:
     """What a file holds; None if there is none. Raises Damaged where a folder or a loop of links is in its place."""
     try:

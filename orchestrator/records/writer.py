@@ -21,6 +21,7 @@ from typing import Any
 from orchestrator.errors import UserError
 from orchestrator.records.files import (
     file_sha256,
+    give_usual_mode,
     pretty,
     sealed_lines,
     sync,
@@ -183,6 +184,7 @@ class RunWriter(RecordWriter):
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir(parents=True)
         save(scratch)
+        give_usual_mode(scratch)
         for path in scratch.rglob("*"):
             sync(path)
         files = {path.relative_to(scratch).as_posix(): path for path in scratch.rglob("*") if path.is_file()}

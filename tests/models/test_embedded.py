@@ -86,7 +86,10 @@ def test_a_build_in_its_own_process_gives_the_same_bytes_and_reports(tmp_path: P
     target = tmp_path / "there"
     (tmp_path / "spec.json").write_text(json.dumps(made | {"folder": str(target)}), encoding="utf-8")
     command = [sys.executable, "-m", "orchestrator.models.embedded", str(tmp_path / "spec.json")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120, cwd=SETUPS.parents[1])
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=120, cwd=SETUPS.parents[1], umask=0o022
+    )
+    assert {path.stat().st_mode & 0o777 for path in target.iterdir()} == {0o644}
     assert contents(target) == contents(tmp_path / "here")
     assert recorded(target) == {name: hashlib.sha256(data).hexdigest() for name, data in contents(target).items()}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["here", "spec.json", "there", "there.made.json"]

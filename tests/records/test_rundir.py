@@ -330,3 +330,22 @@ def test_a_folder_copied_without_its_locks_is_readable(tmp_path: Path) -> None:
     work(str(tmp_path / "runs"))
     os.rename(tmp_path / "runs" / UNIT, tmp_path / UNIT)
     assert len(RunReader(tmp_path, UNIT).metrics()) == STEPS
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
+def test_files_of_a_checkpoint_have_the_mode_that_the_user_gives_files(mask: int, mode: int, tmp_path: Path) -> None:
+    def save(folder: Path) -> None:
+        (folder / "learner").mkdir()
+        for name in ("config.json", "model.safetensors", "learner/rank_0.safetensors"):
+            (folder / name).touch()
+            (folder / name).chmod(0o600 if "safetensors" in name else mode)
+
+    before = os.umask(mask)
+    try:
+        with closing(RunWriter(tmp_path, "unit")) as run:
+            run.new_checkpoint(2, save)
+            files = [path for path in run.checkpoint_path(2).rglob("*") if path.is_file()]
+    finally:
+        os.umask(before)
+    assert sorted(path.name for path in files) == ["config.json", "model.safetensors", "rank_0.safetensors"]
+    assert {path.stat().st_mode & 0o777 for path in files} == {mode}
