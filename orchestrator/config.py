@@ -398,7 +398,9 @@ class Runtime:
         int | None, "Sequences decoded at once; null: what fits on the GPU at full length, 512 on CPUs.", AtLeast(1)
     ] = None
     draft_length: Annotated[
-        int | None, "Draft length γ while blending; null: from ε and the sizes of the two models.", AtLeast(1)
+        int | None,
+        "Draft length γ while blending, at most 16 with SGLang; null: from ε and the sizes of the two models.",
+        AtLeast(1),
     ] = None
     attention_backend: Annotated[
         AttentionName | None, "Attention kernels of SGLang; null: what suits the GPU and `engine.dtype`."

@@ -13,7 +13,7 @@ import yaml
 from orchestrator.cli import main
 from orchestrator.data.files import folder_sha256
 from orchestrator.experiment.load import load_experiment
-from tests.sweeps import NO_MIRROR, ROOT, TINY_SETUP, TINY_SHAPE, environment, trb
+from tests.sweeps import NO_MIRROR, ROOT, TINY_SETUP, TINY_SHAPE, environment, trb, write_experiment
 
 QUICKSTART = ROOT / "experiments" / "quickstart.yaml"
 SHA = "0" * 64
@@ -585,6 +585,20 @@ def test_evaluating_with_an_unknown_setup_or_no_problems(tmp_path: Path, capsys:
     arguments = ("eval", tmp_path, "--benchmarks", "arithmetic_short", "--setup")
     assert_names(complaint(capsys, *arguments, "arithmetik"), "'arithmetik'", "did you mean arithmetic?")
     assert_names(complaint(capsys, *arguments, "arithmetic", "--limit", "0"), "limit: 0", "≥ 1")
+
+
+@pytest.mark.parametrize("drafted", ["0", "-1"])
+def test_a_draft_holds_a_token(drafted: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = complaint(capsys, "plan", write_experiment(tmp_path, {"vanilla": {}}), f"runtime.draft_length={drafted}")
+    assert_names(line, f"runtime.draft_length: {drafted} — must be ≥ 1")
+
+
+def test_a_draft_that_is_longer_than_the_engine_can_judge(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_experiment(tmp_path, {"vanilla": {}})
+    line = complaint(capsys, "plan", path, "engine.sampler=sglang", "runtime.draft_length=17")
+    assert_names(line, "runtime.draft_length: 17 — ≤ 16 where sglang samples, as in tiny")
+    load_experiment(path, ["engine.sampler=sglang", "runtime.draft_length=16"])
+    load_experiment(path, ["engine.sampler=torch", "runtime.draft_length=17"])
 
 
 # --- the command as a process ---

@@ -27,7 +27,7 @@ from typing import Literal
 
 from orchestrator.config import Model, Runtime, Setup
 from orchestrator.engines import memory
-from orchestrator.engines.catalog import ENGINES
+from orchestrator.engines.catalog import ENGINES, LONGEST_ROUND
 from orchestrator.engines.memory import BYTES, GIB, ONE_GPU, Decoder, Gpus, decoder
 from orchestrator.errors import UserError
 
@@ -47,8 +47,7 @@ GRAPH_BYTES = 2**21  # of a captured graph for each row of the largest batch, ou
 LOGIT_BYTES = 2 + 4  # of a row's logits: the head's bfloat16 and its copy in float32
 SAMPLED_AT_ONCE = 2**25  # logits that the sampler works on at once
 SAMPLER_BYTES = 22  # of each of them: counted
-# Of a blended round: γ of the longest, and requests × γ × vocabulary of the student's distributions (1 GiB in float32).
-LONGEST_ROUND = 16
+# Of a blended round: requests × γ × vocabulary of the student's distributions (1 GiB in float32).
 ROUND_VALUES = 2**28
 JUDGED_AT_ONCE = 2**25  # of these, judged at once
 JUDGED_BYTES = 64  # of each value that is judged: counted

@@ -20,6 +20,7 @@ from orchestrator.errors import refuse
 from orchestrator.start_up import quick_imports
 
 Role = Literal["sampler", "scorer", "trainer"]
+LONGEST_ROUND = 16  # γ of the longest round of an engine that keeps room for it beside each request
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class EngineInfo:
     parameters; the others use one device. A sampler that is `pooled` keeps one KV cache of a fixed number of tokens, in
     processes of its own; the others make caches for each batch. `tools` is a module for an engine that compiles kernels
     when it first needs them: its function `missing(environ)` says what that lacks on a machine with a GPU.
+    `longest_draft` is the largest γ that it can be set to; None where all are possible.
     """
 
     roles: frozenset[Role]
@@ -43,6 +45,7 @@ class EngineInfo:
     pooled: bool = False
     spread: frozenset[Role] = frozenset()
     tools: str = ""
+    longest_draft: int | None = None
 
 
 ENGINES: Mapping[str, EngineInfo] = MappingProxyType(
@@ -58,6 +61,7 @@ ENGINES: Mapping[str, EngineInfo] = MappingProxyType(
             blends=True,
             keyed=False,
             module="orchestrator.engines.sglang.blending",
+            longest_draft=LONGEST_ROUND,
             packages=("sglang",),
             pooled=True,
             spread=frozenset({"sampler"}),

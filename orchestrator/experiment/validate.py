@@ -35,6 +35,7 @@ def check_experiment(experiment: Experiment) -> None:
             raise refuse(f"methods.{method}.placement.gpus", placement.gpus, share)
     for name, setup in experiment.setups.items():
         check_setup(name, setup)
+        _check_draft_length(name, setup, experiment.runtime.draft_length)
         supervised = any(METHODS[method].updates_before is not None for method in experiment.methods)
         _check_spread("runtime.placement", experiment.runtime.placement, name, setup, supervised)
         for method, placement in experiment.placements.items():
@@ -70,6 +71,14 @@ def _check_engine(setup: Setup) -> None:
     """The teacher scores in the trainer's engine; see `workers.engines`."""
     one_of("engine.sampler", setup.engine.sampler, catalog.able("sampler"))
     one_of("engine.trainer", setup.engine.trainer, catalog.able("trainer", "scorer"))
+
+
+def _check_draft_length(name: str, setup: Setup, drafted: int | None) -> None:
+    """The engine that blends can draft as many tokens in a round as are asked for."""
+    sampler = catalog.sampler_of(setup.engine.sampler, teacher_decodes=True)
+    most = catalog.ENGINES[sampler].longest_draft
+    if drafted is not None and most is not None and drafted > most:
+        raise refuse("runtime.draft_length", drafted, f"≤ {most} where {sampler} samples, as in {name}")
 
 
 def _check_placement(key: str, placement: Placement) -> None:

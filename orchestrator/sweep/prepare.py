@@ -51,18 +51,18 @@ def check(experiment: Experiment, runs: Path) -> None:
 
 def check_models(name: str, setup: Setup, runs: Path) -> None:
     """UserError unless the models that are there already are the declared ones and agree with the setup."""
-    found = []
+    found = {}
     for role in ("student", "teacher"):
         model: Model = getattr(setup, role)
         if not must_make(model, setup, runs):
             verify_made(model, setup, runs)
-            found.append(checkpoint_of(model, setup, runs))
-            check_config(f"{name}.{role}", model, found[-1], setup)
-            if model.recipe is None:  # of a made one all bytes were compared
-                folder = Path(found[-1].path)
-                check_folder(f"{name}.{role}", folder, (MODEL_TYPE,), tokenizer=role == "teacher")
+            found[role] = checkpoint_of(model, setup, runs)
+            check_config(f"{name}.{role}", model, found[role], setup)
+    for role, checkpoint in found.items():
+        if getattr(setup, role).recipe is None:  # of a made one all bytes were compared
+            check_folder(f"{name}.{role}", Path(checkpoint.path), (MODEL_TYPE,), tokenizer=role == "teacher")
     if len(found) == 2:
-        check_same_tokens(name, *found)
+        check_same_tokens(name, found["student"], found["teacher"])
 
 
 def prepare(setups: Mapping[str, Setup], runs: Path, report: Report) -> Pairs:

@@ -19,7 +19,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from orchestrator.config import Model, Setup
-from orchestrator.engines.budget import LOGIT_BYTES, LONGEST_ROUND
+from orchestrator.engines.budget import LOGIT_BYTES
+from orchestrator.engines.catalog import LONGEST_ROUND
 from orchestrator.engines.interface import Owner
 from orchestrator.engines.sglang import private
 from orchestrator.engines.sglang.blending_rows import Order

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from orchestrator.engines import memory
-from orchestrator.engines.budget import LONGEST_ROUND, blending_requests
+from orchestrator.engines.budget import blending_requests
+from orchestrator.engines.catalog import LONGEST_ROUND
 from orchestrator.engines.device import granted
 from orchestrator.engines.interface import Job, Limits, Owner, WeightsRef
 from orchestrator.engines.sglang.attention import attention_backend
