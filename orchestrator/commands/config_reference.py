@@ -20,7 +20,7 @@ from orchestrator import config
 from orchestrator.errors import did_you_mean, refuse
 from orchestrator.experiment.grids import PLACEMENT_KEY, SEEDS_KEY
 from orchestrator.experiment.load import load_experiment
-from orchestrator.experiment.methods import METHODS
+from orchestrator.experiment.methods import METHODS, method_key
 from orchestrator.experiment.origins import SHARED_PARTS, layers, origin
 from orchestrator.experiment.shipped import find_experiment, names_experiment
 from orchestrator.rules import entries
@@ -59,8 +59,12 @@ def all_keys() -> list[Key]:
 
 
 def find_keys(word: str) -> list[Key]:
-    """Keys called `word`, below it, or ending in it; UserError with the nearest one if there are none."""
-    wanted, keys = word.split("."), all_keys()
+    """Keys called `word`, below it, or ending in it; UserError with the nearest one if there are none.
+
+    The name of a method stands for its knobs: `mixture` and `Mixture` for `methods.mixture`.
+    """
+    method = method_key(word)
+    wanted, keys = ["methods", method] if method in METHODS else word.split("."), all_keys()
     below = [key for key in keys if _begins(_parts(key), wanted)]
     found = below or [key for key in keys if _begins(_parts(key)[-len(wanted) :], wanted)]
     if not found:

@@ -88,9 +88,12 @@ def test_rules_stand_beside_the_type_in_the_text_alone(capsys: pytest.CaptureFix
         ("lr", ["training.optimizer.lr", "(setup) student.recipe.lr", "(setup) teacher.recipe.lr"]),
         ("evaluation.benchmarks.mine.n", ["evaluation.benchmarks.NAME.n"]),
         ("methods.skd", ["methods.skd.K", "methods.skd.tau_T", "methods.NAME.placement", "methods.NAME.seeds"]),
+        ("skd", ["methods.skd.K", "methods.skd.tau_T", "methods.NAME.placement", "methods.NAME.seeds"]),
+        ("Fixed ε", ["methods.fixed_epsilon.epsilon", "methods.NAME.placement", "methods.NAME.seeds"]),
+        ("vanilla", ["methods.NAME.placement", "methods.NAME.seeds"]),
     ],
 )
-def test_keys_are_found_by_name_beginning_or_end(word: str, names: list[str]) -> None:
+def test_keys_are_found_by_name_beginning_end_or_method(word: str, names: list[str]) -> None:
     assert [key.name for key in find_keys(word)] == names
 
 
