@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import re
 import shlex
 import shutil
@@ -12,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -27,7 +27,7 @@ from orchestrator.errors import UserError
 from orchestrator.experiment import methods
 from orchestrator.experiment.load import load_experiment
 from orchestrator.models.checkpoints import checkpoint_of
-from orchestrator.policy import laws, spec, speculation
+from orchestrator.policy import laws, spec
 from orchestrator.records.columns import columns_of_step
 from orchestrator.records.rundir import RunReader
 from tests.experiment.test_local_models import write_model
@@ -85,18 +85,26 @@ def trials(plan: str) -> dict[str, int]:
     return {method: found.count(method) for method in found}
 
 
+def edited(module: ModuleType) -> dict[str, Any]:
+    """The names of a module of the program after the edits of the method page, and no others."""
+    assert module.__file__ is not None
+    file = str(Path(module.__file__).relative_to(ROOT))
+    names = dict(vars(module))
+    for kind in ("import", "append"):
+        exec(examples(METHOD, kind).get(file, ""), names)
+    return names
+
+
 @pytest.fixture
 def mixture(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The program with the page's method, put in as the page says; the names of `policy.laws` then."""
-    parts = examples(METHOD, "example")
-    names = vars(spec) | vars(laws) | {"math": math, "speculation": speculation}
-    exec(parts["spec.py"], names)
-    exec(parts["laws.py"], names)
-    rows = vars(methods) | {"Mixture": names["Mixture"]}
-    exec(f"added = {{{parts['methods.py']}}}", rows)
-    [(key, row)] = rows["added"].items()
+    """The running program with the page's method; the names of `tests/policy/test_laws.py` then."""
+    monkeypatch.setattr(spec, "Mixture", edited(spec)["Mixture"], raising=False)
+    edited(laws)
+    names = edited(methods)
+    exec(f"added = {{{examples(METHOD, 'row')['METHODS']}}}", names)
+    [(key, row)] = names["added"].items()
     monkeypatch.setitem(methods.METHODS, key, row)
-    return names
+    return edited(test_laws)
 
 
 # --- the examples ---
@@ -113,11 +121,8 @@ def test_the_example_of_a_method_is_planned_by_any_of_its_names(
 
 
 def test_the_example_of_a_law_passes_the_test_beside_it(mixture: dict[str, Any]) -> None:
-    names = vars(test_laws) | vars(methods) | {"Mixture": mixture["Mixture"]}
-    before = set(names)
-    exec(examples(METHOD, "example")["a test"], names)
-    [name] = {name for name in set(names) - before if name.startswith("test_")}
-    test: Callable[[], None] = names[name]
+    [name] = {name for name in set(mixture) - set(vars(test_laws)) if name.startswith("test_")}
+    test: Callable[[], None] = mixture[name]
     test()
 
 
@@ -166,24 +171,25 @@ def test_the_example_of_a_row_adds_a_benchmark_with_its_label(
 
 
 def write_program(folder: Path) -> None:
-    """A copy of the program with the page's method written into its files, as a reader of the page would."""
+    """A copy of the program with the edits of the method page and no others."""
     for package in ("orchestrator", "analysis"):
         shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "experiments" / "models", folder / "experiments" / "models")
-    parts = examples(METHOD, "example")
-    uses = "from orchestrator.policy.spec import Mixture\n"
-    law = f"\n\nimport math\nfrom orchestrator.policy import speculation\n{uses}\n\n{parts['laws.py']}"
-    last = "}  # fmt: skip\nREFERENCE = "
-    for name, old, new in (
-        ("policy/spec.py", None, f"\n\n{parts['spec.py']}"),
-        ("policy/laws.py", None, law),
-        ("experiment/methods.py", last, parts["methods.py"] + last),
-        ("experiment/methods.py", "\nMETHODS: dict", f"\n{uses}METHODS: dict"),
-    ):
-        file = folder / "orchestrator" / name
-        text = file.read_text("utf-8")
-        assert old is None or text.count(old) == 1, name
-        file.write_text(text + new if old is None else text.replace(old, new), encoding="utf-8")
+    first, last = "from __future__ import annotations\n", "}  # fmt: skip\nREFERENCE = "
+    for file, lines in examples(METHOD, "import").items():
+        if not file.startswith("tests/"):
+            replace_once(folder / file, first, f"{first}\n{lines}")
+    replace_once(folder / "orchestrator/experiment/methods.py", last, examples(METHOD, "row")["METHODS"] + last)
+    for file, lines in examples(METHOD, "append").items():
+        if not file.startswith("tests/"):
+            (folder / file).write_text(f"{(folder / file).read_text('utf-8')}\n\n{lines}", encoding="utf-8")
+
+
+def replace_once(file: Path, old: str, new: str) -> None:
+    """Write `new` over the only place of `old` in a file."""
+    text = file.read_text("utf-8")
+    assert text.count(old) == 1, file
+    file.write_text(text.replace(old, new), encoding="utf-8")
 
 
 # Commands one after the other in one process, which imports everything once: argv[1] is a JSON list of them, and what
