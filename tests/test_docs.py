@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,25 +26,46 @@ from orchestrator.data.benchmarks import load_benchmark
 from orchestrator.data.files import folder_sha256
 from orchestrator.errors import UserError
 from orchestrator.experiment import methods
+from orchestrator.experiment.evaluation_protocol import fresh_evaluation_ids
 from orchestrator.experiment.load import load_experiment
+from orchestrator.experiment.shipped import EXPERIMENTS
+from orchestrator.experiment.units import expand
 from orchestrator.models.checkpoints import checkpoint_of
 from orchestrator.policy import laws, spec
 from orchestrator.records.columns import columns_of_step
 from orchestrator.records.rundir import RunReader
+from orchestrator.records.writer import RunWriter
+from orchestrator.selection.results_folder import claim
+from orchestrator.selection.study import Study
 from tests.experiment.test_local_models import write_model
+from tests.fake_runs import SAMPLES, record, write_evaluation, write_run
 from tests.policy import test_laws
 from tests.sweeps import ROOT, environment, write_experiment
 from tests.without_ray import made_here
 
 DOCS = ROOT / "docs"
-METHOD, SETUP, BENCHMARK = PAGES = [DOCS / f"add-a-{what}.md" for what in ("method", "setup", "benchmark")]
+METHOD, SETUP, BENCHMARK = EXTENDING = [DOCS / f"add-a-{what}.md" for what in ("method", "setup", "benchmark")]
 FIRST_HOUR = DOCS / "first-hour-on-gpus.md"  # test_first_hour looks at what it says is printed
-LINKED = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "experiments/README.md")]
-LINKED += sorted(DOCS.glob("*.md"))
-RUN_HERE = ("plan", "config", "list")  # the other commands work for minutes; they are parsed
-COMMANDS = []
-for page in (*PAGES, FIRST_HOUR):
-    COMMANDS += [(page, line) for line in page.read_text("utf-8").splitlines() if line.startswith("trb ")]
+README = ROOT / "README.md"
+PAGES = [README, ROOT / "experiments" / "README.md", ROOT / "docker" / "README.md", *sorted(DOCS.glob("*.md"))]
+LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "ARCHITECTURE.md"]
+RUN_HERE = ("plan", "config", "list", "status", "table")  # the other commands work for minutes; they are parsed
+
+
+def commands(page: Path) -> Iterator[str]:
+    """The commands in a page's fenced blocks, without the remarks behind them."""
+    text = page.read_text("utf-8")
+    for block in re.findall(r"^```\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL):
+        yield from (line.partition("  ")[0] for line in block.splitlines() if line.startswith("trb "))
+
+
+def mentioned(page: Path) -> Iterator[list[str]]:
+    """The words after `trb` of each command in sentences and tables, `trb plan EXP --why`."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    yield from (words.split() for words in re.findall(r"`trb\s+([a-z][^`]*)`", text))
+
+
+COMMANDS = [(page, line) for page in PAGES for line in commands(page)]
 
 
 @pytest.fixture
@@ -60,8 +82,30 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         for name, text in examples(page, "file").items():
             (tmp_path / name).parent.mkdir(exist_ok=True)
             (tmp_path / name).write_text(text, encoding="utf-8")
-    (tmp_path / "experiments").symlink_to(ROOT / "experiments")  # the reader of the first hour stands in a clone
+    (tmp_path / "experiments").symlink_to(ROOT / "experiments")  # the reader stands in a clone
     return tmp_path
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A runs folder with a made-up finished quickstart: scores that differ between seeds, and clocked work."""
+    runs = tmp_path_factory.mktemp("finished") / "runs"
+    experiment = load_experiment(EXPERIMENTS / "quickstart.yaml")
+    units = expand(experiment, runs)
+    for unit in units:
+        steps = {"base_eval": [0], "sft": []}.get(unit.kind, [20, 40, 60])
+        write_run(runs, experiment, unit, {step: [step // 20, (unit.seed or 0) % 3] for step in steps}, unit.steps)
+        with closing(RunWriter(runs, unit.id)) as run:
+            for step in range(unit.steps):
+                run.append_timing({"step": step, "phase": "train", "rollout": 0.1, "score": 0.1, "learn": 0.1})
+            for key, fresh_id in fresh_evaluation_ids(experiment.setups[unit.setup]).items():
+                for step in steps:
+                    work = {"phase": "evaluate", "benchmark": key, "responses": SAMPLES, "seconds": 0.1}
+                    run.append_timing({"step": step, **work})
+                for step in steps[-1:]:
+                    write_evaluation(run, fresh_id, step, [record(2)])
+    claim(Study(experiment, units, runs))
+    return runs
 
 
 def examples(page: Path, kind: str) -> dict[str, str]:
@@ -250,17 +294,58 @@ def test_the_example_of_a_method_needs_no_other_edit(tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize(("page", "line"), COMMANDS, ids=lambda value: getattr(value, "stem", value))
 def test_commands_of_the_pages(
-    page: Path, line: str, here: Path, mixture: dict[str, Any], capsys: pytest.CaptureFixture[str]
+    page: Path,
+    line: str,
+    here: Path,
+    mixture: dict[str, Any],
+    finished: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    _, *words = shlex.split(line)
+    """In a clone with a finished quickstart, whose rates and results every command meets."""
+    words = ["runs" if word == "/shared/runs" else word for word in shlex.split(line)[1:]]
     arguments.parse(trb_parser(), words)
     if words[0] in RUN_HERE:
+        shutil.copytree(finished, here / "runs")
         assert shown(capsys, *words)
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_in_sentences_are_commands(page: Path) -> None:
+    known = dict(parsers(trb_parser()))
+    for command, *words in mentioned(page):
+        options = known[f"trb {command}"]._option_string_actions
+        assert [word for word in words if word.startswith("-") and word not in options] == [], command
+
+
+def test_the_quickstart_beside_the_pages_is_finished(
+    here: Path, finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(finished, here / "runs")
+    assert "13 of 13 units done: nothing to run." in shown(capsys, "plan", "quickstart")
+    assert "13 of 13 done" in shown(capsys, "status", "runs/results/quickstart")
+
+
 def test_every_page_has_files_and_commands() -> None:
-    assert {page for page, line in COMMANDS if line.split()[1] in RUN_HERE} == {*PAGES, FIRST_HOUR}
-    assert all(examples(page, "file") for page in PAGES)
+    assert {page for page, line in COMMANDS if line.split()[1] in RUN_HERE} > {README, FIRST_HOUR, *EXTENDING}
+    assert all(examples(page, "file") for page in EXTENDING)
+
+
+# --- form ---
+
+
+def test_the_readme_stays_a_page() -> None:
+    assert len(README.read_text("utf-8").splitlines()) <= 130
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_lines_outside_of_tables_are_short(page: Path) -> None:
+    lines = page.read_text("utf-8").splitlines()
+    assert [line for line in lines if len(line) > 120 and not line.startswith("|")] == []
+
+
+def test_the_index_has_every_page() -> None:
+    linked = set(re.findall(r"\]\(([^)#]+)\)", (DOCS / "README.md").read_text("utf-8")))
+    assert {page.name for page in DOCS.glob("*.md")} - linked == {"README.md"}
 
 
 # --- links ---
@@ -270,8 +355,8 @@ def test_every_page_has_files_and_commands() -> None:
 def test_links_lead_to_files(page: Path) -> None:
     targets = re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8"))
     local = [target.partition("#")[0] for target in targets if not re.match(r"[a-z]+:|#", target)]
-    assert local
     assert [target for target in local if not (page.parent / target).exists()] == []
+    assert not re.search(r"\]\([^)]*#", page.read_text("utf-8")), "links to headings are not checked"
 
 
 # --- the command's own help ---

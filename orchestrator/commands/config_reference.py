@@ -70,7 +70,7 @@ def find_keys(word: str) -> list[Key]:
     if not found:
         names = {".".join(_parts(key)): key for key in keys}
         near = did_you_mean(word, names) or did_you_mean(wanted[-1], {_parts(key)[-1] for key in keys})
-        raise refuse("config", word, f"a key or the beginning of one, as `trb config` lists them{near}")
+        raise refuse("config", word, f"a key, the beginning of one, or a method, as `trb config` lists them{near}")
     return found
 
 

@@ -158,7 +158,7 @@ def _add_model_commands(commands: argparse._SubParsersAction) -> None:
 def _add_reference_commands(commands: argparse._SubParsersAction) -> None:
     text = "every key with its type, rule, default and meaning; of an experiment, its values and where they come from"
     reference = commands.add_parser("config", help=text, description=text)
-    text = f"a key, the beginning of one, or {EXPERIMENT}"
+    text = f"a key, the beginning of one, a method, or {EXPERIMENT}"
     reference.add_argument("what", nargs="?", metavar="KEY | EXP.yaml", help=text)
     _add_differences(reference)
     reference.add_argument("--json", action="store_true", help=JSON)
