@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.commands.arguments import parse
 from orchestrator.commands.parser import default_runs, trb_parser
+from orchestrator.commands.plain_text import suit
 from orchestrator.errors import UserError, one_line, refuse
 
 if TYPE_CHECKING:
@@ -26,8 +27,8 @@ JOB_SERVERS = ("http://", "https://")  # what the addresses of Ray's job servers
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command; exits 0 when it did all it was asked, 2 with one line on a user's mistake."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a terminal without ± or ← shows ? and gets its table all the same
-            stream.reconfigure(errors="replace")
+        if isinstance(stream, io.TextIOWrapper):
+            suit(stream)
     try:
         options = parse(trb_parser(), arguments)
         code = COMMANDS[options.command](options)
@@ -149,8 +150,10 @@ def _cancel(options: argparse.Namespace) -> int:
 
 
 def _status(options: argparse.Namespace) -> int:
-    from orchestrator.commands.status import show_status
+    from orchestrator.commands.status import show_status, watch_status
 
+    if options.watch:
+        return watch_status(_load(options), _console(), options.all, options.sort)
     return show_status(_load(options), _console(), options.json, options.all, options.sort)
 
 

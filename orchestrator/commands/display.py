@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
+import textwrap
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
@@ -12,105 +15,208 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from orchestrator.config import Experiment
 from orchestrator.experiment.methods import BASE, REFERENCE, method_label
 from orchestrator.monitor.status import FamilyStatus, Overview
-from orchestrator.monitor.unit_status import STATES, UnitStatus
+from orchestrator.monitor.unit_status import LONGEST, STATES, UnitStatus
 from orchestrator.planning.ranges import SCENARIOS
 
 MOST_ROWS = 40  # of units; larger sweeps show a line for each family
 GAP = 2  # blanks between columns
+BAR, LEAST_BAR, SWEEP_BAR = 12, 4, 24  # characters, the last of the whole sweep's
+SCORE, LEFT, LOSS, COUNT = 5, 6, 7, 7  # characters: `100.0`, `59m59s`, `12.3456`, and a number under its heading
+WORD = 11  # of what a unit does, where there is no room for `LONGEST` letters
+LEAST_NAME = 24  # of a unit's name beside the longest words on it
 STYLES = {"done": "green", "running": "cyan", "failed": "red", "interrupted": "yellow"}
 ALWAYS_SHOWN = ("running", "failed", "interrupted")
+NOT_STARTED = "not started"
+ONE_RUN = "*"  # behind an interval that lets problems vary, but not the training runs
+SEPARATOR = " · "
+COUNTED = {  # headings of a family's units, and the states that count there
+    "done": ("done",),
+    "running": ("running",),
+    "failed": ("failed", "damaged"),
+    "to do": ("interrupted", "queued", "waiting"),
+}
 
-Row = tuple[list[str], str]  # cells, style of the row's state
+Gaps = Mapping[tuple[str, str], str]  # setup, label → difference to vanilla with its interval, of what is finished
+
+
+def header(experiment: Experiment, runs: Path, width: int, keys: Sequence[str] = ()) -> list[Text]:
+    """The experiment and its differences from its file, then the runs folder and what `keys` do."""
+    words, differences = iter(experiment.arguments[1:]), []
+    for word in words:
+        value = [next(words)] if word.startswith("--") else []
+        if word != "--runs":
+            differences.append(shlex.join([word, *value]))
+    first, *rest = flowed([experiment.name, *differences], width)
+    lines = [Text(first), *map(Text, rest), *map(Text, flowed([f"runs: {runs}", *keys], width))]
+    lines[0].stylize("bold", 0, len(experiment.name))
+    return lines
 
 
 def status_view(
     overview: Overview, width: int, rows: int = MOST_ROWS, every: bool = False, sort: str | None = None
 ) -> Group:
-    """The units if there are at most `rows` of them or `every` is asked for, else a line for each family and the units
-    that need a look; the line of the sweep below. Nothing is cropped from `width` 60 on. `sort` is
-    `score`, `name`, `state` or `left`.
+    """The units, and the sweep below; see `units_view`."""
+    return Group(*units_view(overview, width, rows, every, sort), Text(), *summary_lines(overview, width))
+
+
+def units_view(
+    overview: Overview, width: int, rows: int, every: bool = False, sort: str | None = None
+) -> list[Table | Text]:
+    """The units if they take at most `rows` lines or `every` is asked for, else a line for each family and the units
+    that need a look. `sort` is `score`, `name`, `state` or `left`.
+
+    Columns and their widths follow from `width` and from which units there are, never from how they stand: nothing
+    moves while one looks. Nothing is cropped from `width` 60 on.
     """
-    if every or sort or len(overview.units) <= rows:
-        parts: list[Table | Text] = [unit_table(ordered(overview.units, sort) if sort else overview.units, width)]
+    table = unit_table(ordered(overview.units, sort) if sort else overview.units, overview, width)
+    if every or sort or table_lines(overview, width) <= rows:
+        parts: list[Table | Text] = [table]
     else:
-        parts = [family_table(overview.families, width)]
+        parts = [family_table(overview, width)]
         looks = [s for s in overview.units if s.state in ALWAYS_SHOWN]
         room = max(1, rows - len(overview.families))
         if looks:
-            parts += [Text(), unit_table(looks[:room], width, names(overview.units))]
+            parts += [Text(), unit_table(looks[:room], overview, width)]
         if len(looks) > room:
             parts.append(Text(f"and {len(looks) - room} more that are running, failed or interrupted"))
-    return Group(*parts, Text(), *(Text(line) for line in sweep_lines(overview)))
+    return parts
 
 
-def unit_table(statuses: Sequence[UnitStatus], width: int, called: dict[str, str] | None = None) -> Table:
-    """A row for each unit: what it does, its step, loss, best score and time left."""
-    called = called or names(statuses)
-    headings = ["unit", "state", "step", "loss", "score", "left"]
-    rows: list[Row] = []
+def summary_lines(overview: Overview, width: int, gaps: Gaps | None = None) -> list[Text]:
+    """The sweep as a whole: a bar of its steps and what `sweep_lines` says, in lines that break between facts."""
+    done, of = sum(s.step for s in overview.units), sum(s.steps for s in overview.units)
+    progress = bar(done, of, min(SWEEP_BAR, width // 3))
+    facts = [f"{progress.plain} {done} of {of} steps"] if of else []
+    for line in (sweep_line(overview), hours_line(overview)):
+        facts += line.split(SEPARATOR) if line else []
+    first, *rest = flowed(facts, width)
+    lines = [Text.assemble(progress, first[len(progress) :]) if of else Text(first), *map(Text, rest)]
+    for line in best_lines(overview.families, gaps or {}):
+        lines += map(Text, flowed(line.split(SEPARATOR), width))
+    return lines
+
+
+def flowed(parts: Sequence[str], width: int) -> list[str]:
+    """The parts, joined by dots, in as many lines of `width` as they need; a longer part is broken."""
+    lines: list[str] = []
+    for part in parts:
+        joined = f"{lines[-1]}{SEPARATOR}{part}" if lines else part
+        if lines and len(joined) <= width:
+            lines[-1] = joined
+        else:
+            lines += textwrap.wrap(part, width) or [""]
+    return lines
+
+
+def bar(done: float, of: float, width: int) -> Text:
+    """`━━━━────`, of which the heavy part is what is done; blank where there is nothing to do."""
+    full = int(width * min(1.0, done / of)) if of else 0
+    style = STYLES["done" if done >= of else "running"]
+    return Text.assemble(("━" * full, style), ("─" * (width - full), "dim")) if of else Text(" " * width)
+
+
+@dataclass(frozen=True)
+class _Widths:
+    """Characters of the columns of the units: their name, the words on them, the bar and the step, and the loss."""
+
+    name: int
+    words: int
+    bar: int
+    step: int
+    loss: int
+
+
+def _widths(overview: Overview, width: int) -> _Widths:
+    """The name gives way last: first the loss goes, the bar gets shorter, the words do, and then the bar goes, too."""
+    called = names(overview.units).values()
+    name = max(map(len, ["unit", *called]))
+    word = max(len(word) for label in ["unit", *called] for word in label.split())
+    step = max(len(f"{s.steps}/{s.steps}") for s in overview.units) if overview.units else 4
+    step, room = max(4, step), width - SCORE - LEFT - 4 * GAP
+    wide = room - LONGEST - 1 - step - name
+    if wide - LOSS - GAP >= BAR:
+        return _Widths(name, LONGEST, BAR, step, LOSS)
+    if wide >= LEAST_BAR:
+        return _Widths(name, LONGEST, min(BAR, wide), step, 0)
+    words = LONGEST if room - LONGEST - LEAST_BAR - 1 - step >= min(name, LEAST_NAME) else WORD
+    bar = LEAST_BAR if room - words - LEAST_BAR - 1 - step >= word else 0
+    return _Widths(min(name, max(word, room - words - bar - bool(bar) - step)), words, bar, step, 0)
+
+
+def table_lines(overview: Overview, width: int) -> int:
+    """How many lines the units take, without their heading."""
+    name = _widths(overview, width).name
+    return sum(len(textwrap.wrap(label, name)) for label in names(overview.units).values())
+
+
+def unit_table(statuses: Sequence[UnitStatus], overview: Overview, width: int) -> Table:
+    """A row for each unit: what it does, its step, loss, best score and time left; columns suit all of the sweep."""
+    called, widths = names(overview.units), _widths(overview, width)
+    columns = [("unit", widths.name), ("state", widths.words), ("step", widths.bar + bool(widths.bar) + widths.step)]
+    columns += [("loss", LOSS)] * bool(widths.loss) + [("score", SCORE), ("left", LEFT)]
+    table = _table(columns, left=2)
     for s in statuses:
-        loss = "" if s.loss is None else f"{s.loss:.4f}"
-        cells = [called[s.id], s.doing, f"{s.step}/{s.steps}", loss, percent(s.score), duration(s.seconds_left)]
-        rows.append((cells, STYLES.get(s.state, "dim")))
-    return _table(headings, rows, width, wrapped=2, least_needed="loss")
-
-
-def family_table(families: Sequence[FamilyStatus], width: int) -> Table:
-    """A row for each method of each setup: how many of its units stand where, and the best score so far."""
-    several = len({family.setup for family in families}) > 1
-    states = [state for state in STATES if any(family.states.get(state) for family in families)]
-    rows: list[Row] = []
-    for family in families:
-        name = f"{family.setup} {family.label}" if several else family.label
-        place = "" if family.step is None else f"{family.setting} step {family.step}".strip()
-        counts = [str(family.states.get(state) or "") for state in states]
-        rows.append(([name, place, *counts, percent(family.score)], ""))
-    return _table(["method", "best at", *states, "best"], rows, width, wrapped=2)
-
-
-def _table(headings: list[str], rows: list[Row], width: int, wrapped: int, least_needed: str | None = None) -> Table:
-    """A table of which the first `wrapped` columns break at blanks where `width` is short of them.
-
-    The column `least_needed` goes first. The second column has the row's style.
-    """
-    cells = [row for row, _ in rows]
-    if least_needed is not None and width < sum(_widths(headings, cells)) + GAP * (len(headings) - 1):
-        gone = headings.index(least_needed)
-        headings = headings[:gone] + headings[gone + 1 :]
-        cells = [row[:gone] + row[gone + 1 :] for row in cells]
-    widths = _widths(headings, cells)
-    least = [0, 0]  # the longest word of either column
-    for row in [headings, *cells]:
-        for index in (0, 1):
-            least[index] = max([least[index], *map(len, row[index].split())])
-    short = sum(widths) + GAP * (len(headings) - 1) - width
-    while short > 0 and (widths[0] > least[0] or widths[1] > least[1]):
-        wider = 0 if widths[0] - least[0] >= widths[1] - least[1] else 1
-        widths[wider] -= 1
-        short -= 1
-    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
-    for index, heading in enumerate(headings):
-        wraps = index < wrapped
-        table.add_column(
-            heading, width=widths[index], justify="left" if wraps else "right", no_wrap=not wraps, overflow="fold"
-        )
-    for row, (_, style) in zip(cells, rows, strict=True):
-        table.add_row(*(Text(cell, style if index == 1 else "") for index, cell in enumerate(row)))
+        words = s.doing or s.state
+        if words == "queued" and not overview.driven:
+            words = NOT_STARTED
+        elif widths.words < LONGEST:
+            words = words.split()[0].rstrip(",")
+        progress = bar(s.step, s.steps, widths.bar)
+        progress.append(f"{s.step}/{s.steps}".rjust(widths.step + bool(widths.bar)) if s.steps else "")
+        loss = [Text("" if s.loss is None else f"{s.loss:.4f}")] * bool(widths.loss)
+        cells = [Text(called[s.id]), Text(words, STYLES.get(s.state, "dim")), progress, *loss]
+        table.add_row(*cells, percent(s.score), duration(s.seconds_left))
     return table
 
 
-def _widths(headings: list[str], rows: Iterable[list[str]]) -> list[int]:
-    return [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+def family_table(overview: Overview, width: int) -> Table:
+    """A row for each method of each setup: how many of its units stand where, and the best score so far."""
+    several = len({family.setup for family in overview.families}) > 1
+    called = [f"{f.setup} {f.label}" if several else f.label for f in overview.families]
+    places = ["best at"]  # the longest that each unit can come to
+    for s in overview.units:
+        setting = s.label.removeprefix(method_label(s.method or BASE)).strip()
+        places += [f"{setting} step {s.steps}"] * s.has_scores
+    name, place = max(map(len, ["method", *called])), max(map(len, places))
+    least = [max(len(word) for text in texts for word in text.split()) for texts in (["method", *called], places)]
+    room = width - SCORE - 2 * GAP
+    counted = COUNTED
+    if room - len(counted) * (COUNT + GAP) < sum(least):
+        counted = {heading: COUNTED[heading] for heading in ("done", "failed")}
+    room -= len(counted) * (COUNT + GAP)
+    while name + place > room and (name > least[0] or place > least[1]):  # both break at blanks
+        name, place = (name - 1, place) if name - least[0] >= place - least[1] else (name, place - 1)
+    columns = [("method", name), ("best at", place), *((heading, COUNT) for heading in counted), ("best", SCORE)]
+    table = _table(columns, left=2)
+    for family, label in zip(overview.families, called, strict=True):
+        at = "" if family.step is None else f"{family.setting} step {family.step}".strip()
+        counts = [sum(family.states.get(state, 0) for state in states) for states in counted.values()]
+        done = f"{counts[0]}/{sum(family.states.values())}"
+        table.add_row(label, at, done, *(str(count or "") for count in counts[1:]), percent(family.score))
+    return table
+
+
+def _table(columns: Sequence[tuple[str, int]], left: int) -> Table:
+    """A table without rows of columns (heading, width), of which the first `left` break at blanks."""
+    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
+    for index, (heading, width) in enumerate(columns):
+        side = "left" if index < left or heading == "step" else "right"
+        table.add_column(heading, width=width, justify=side, no_wrap=index >= left, overflow="fold")
+    return table
 
 
 def names(statuses: Sequence[UnitStatus]) -> dict[str, str]:
-    """Unit id → label, with setup and seed where they differ among the units."""
-    setups, seeds = {s.setup for s in statuses}, {s.seed for s in statuses}
+    """Unit id → label, with the setup where there are several, and the seed where a label has several."""
+    setups = {s.setup for s in statuses}
+    seeds: dict[tuple[str, str], set[int]] = {}
+    for s in statuses:
+        seeds.setdefault((s.setup, s.label), set()).add(s.seed)
     found = {}
     for s in statuses:
-        seeded = len(seeds) > 1 and not s.is_untrained
+        seeded = len(seeds[s.setup, s.label]) > 1
         parts = [s.setup] * (len(setups) > 1) + [s.label] + [f"seed {s.seed}"] * seeded
         found[s.id] = " ".join(parts)
     return found
@@ -129,15 +235,16 @@ def ordered(statuses: Sequence[UnitStatus], by: str) -> list[UnitStatus]:
             return sorted(statuses, key=lambda s: float("inf") if s.seconds_left is None else s.seconds_left)
 
 
-def sweep_lines(overview: Overview) -> list[str]:
+def sweep_lines(overview: Overview, gaps: Gaps | None = None) -> list[str]:
     """The sweep as a whole, and what it costs as far as anything of that is known."""
-    return [line for line in (sweep_line(overview), hours_line(overview), *best_lines(overview.families)) if line]
+    best = best_lines(overview.families, gaps or {})
+    return [line for line in (sweep_line(overview), hours_line(overview), *best) if line]
 
 
-def best_lines(families: Sequence[FamilyStatus]) -> list[str]:
+def best_lines(families: Sequence[FamilyStatus], gaps: Gaps) -> list[str]:
     """`best so far: SFT warmup 92.0 (+5.6) · Vanilla 86.4` for each setup in which two methods have scores.
 
-    In brackets stands the difference to vanilla in points.
+    In brackets stands the difference to vanilla in points, with the interval of `gaps` where it is known.
     """
     setups: dict[str, list[FamilyStatus]] = {}
     for family in families:
@@ -151,7 +258,10 @@ def best_lines(families: Sequence[FamilyStatus]) -> list[str]:
         parts = []
         for family in sorted(scored, key=lambda family: family.score or 0.0, reverse=True):
             gap = "" if vanilla is None or family.label == method_label(REFERENCE) else _points(family, vanilla)
+            gap = f" ({gaps[setup, family.label]})" if (setup, family.label) in gaps else gap
             parts.append(f"{family.label} {percent(family.score)}{gap}")
+        if any(setup == where and gap.endswith(ONE_RUN) for (where, _), gap in gaps.items()):
+            parts.append(f"{ONE_RUN} one seed")
         where = f" in {setup}" if len({family.setup for family in families}) > 1 else ""
         lines.append(f"best so far{where}: {' · '.join(parts)}")
     return lines
@@ -194,7 +304,7 @@ def clock(now: datetime, seconds: float) -> str:
 
 def sweep_line(overview: Overview) -> str:
     """`4 of 11 done · 2 running · elapsed 1m20s · left about 2m40s (2m to 3m) · 2 of 2 CPUs used · 3.1 trials/min`."""
-    parts = [summary(overview.units)]
+    parts = [summary(overview.units, overview.driven)]
     if overview.elapsed is not None:
         parts.append(f"elapsed {duration(overview.elapsed)}")
     if overview.seconds_left is not None:
@@ -204,16 +314,19 @@ def sweep_line(overview: Overview) -> str:
     kind = "GPU" if overview.cluster.get("GPU") else "CPU"
     if overview.cluster.get(kind):
         parts.append(f"{overview.used[kind]:g} of {overview.cluster[kind]:g} {kind}s used")
+    if overview.tokens_a_second is not None:
+        parts.append(f"sampling {overview.tokens_a_second:,.0f} tokens/s")
     rate = overview.trials_an_hour
     if rate is not None:
         parts.append(f"{rate / 60:.1f} trials/min" if rate >= 60 else f"{rate:.1f} trials/h")
     return " · ".join(parts)
 
 
-def summary(statuses: Sequence[UnitStatus]) -> str:
-    """`12 of 86 done · 4 running · 70 queued`."""
+def summary(statuses: Sequence[UnitStatus], driven: bool = True) -> str:
+    """`12 of 86 done · 4 running · 70 queued`; what is queued is not started where nothing is `driven`."""
     counts = Counter(s.state for s in statuses)
-    rest = [f"{counts[state]} {state}" for state in STATES[1:] if counts[state]]
+    words = {} if driven else {"queued": NOT_STARTED}
+    rest = [f"{counts[state]} {words.get(state, state)}" for state in STATES[1:] if counts[state]]
     return " · ".join([f"{counts['done']} of {len(statuses)} done", *rest])
 
 

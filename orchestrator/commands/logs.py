@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from orchestrator.errors import UserError, did_you_mean
+from orchestrator.experiment.kinds import SUPERVISED_STAGE
 from orchestrator.experiment.methods import BASE, METHODS, method_label
 from orchestrator.records.rundir import RunReader
 from orchestrator.selection.study import Study
@@ -97,6 +98,8 @@ def _labels(folder: Path) -> list[str]:
     """What the unit in `folder` may be called: see `find_units`. Nothing where its configuration cannot be read."""
     try:
         unit = RunReader(folder.parent, folder.name).config()["unit"]
+        if unit["kind"] == "sft":
+            return SUPERVISED_STAGE
         name = method_label(BASE if unit["kind"] == "base_eval" else unit["method"] or unit["kind"])
         knobs = sorted(unit["knobs"].items(), key=lambda item: [*METHODS[unit["method"]].knobs].index(item[0]))
         label = " ".join([name, *(f"{knob}={value:g}" for knob, value in knobs)])

@@ -67,7 +67,10 @@ def _add_sweep_commands(commands: argparse._SubParsersAction) -> None:
     submit.add_argument("--detach", action="store_true", help=text)
     _experiment(commands, "cancel", "stop the submits of an experiment, wherever they run; what is committed stays")
     status = _experiment(commands, "status", "where every unit stands, also while it runs")
-    status.add_argument("--json", action="store_true", help=JSON)
+    text = "go on looking until every unit is done or Ctrl-C; in a pipe a line for each event"
+    shown = status.add_mutually_exclusive_group()
+    shown.add_argument("--watch", action="store_true", help=text)
+    shown.add_argument("--json", action="store_true", help=JSON)
     status.add_argument("--all", action="store_true", help="every unit, also of a large sweep")
     status.add_argument("--sort", choices=("score", "name", "state", "left"), help="order of the units (default: plan)")
     text = "the log of a unit, or of every unit of an experiment"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import threading
 
 from rich.console import Console
 
 from orchestrator.commands import display
+from orchestrator.commands.watching import Watch, follow
 from orchestrator.monitor import status
 from orchestrator.selection.study import Study
 
@@ -39,3 +41,13 @@ def show_status(
     for unit in damaged:
         console.print(f"{unit.id}: {unit.error}", highlight=False, markup=False, soft_wrap=True)
     return code
+
+
+def watch_status(study: Study, console: Console, every: bool, sort: str | None) -> int:
+    """The units while others work on them, until all are done; in a pipe a line for each event."""
+    watch = Watch(study, ("Ctrl-C ends the look, not the sweep",), every=every, sort=sort)
+    if not console.is_terminal:
+        for line in display.header(study.experiment, study.runs, PIPE_WIDTH):
+            console.print(line, highlight=False, soft_wrap=True)
+    follow(watch, console, threading.Event())
+    return 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import signal
@@ -10,7 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -212,23 +211,26 @@ def _sweep(job: Submission, missing: list[Unit], started: float) -> Stopped:
     for line in company(missing, job.study.runs):
         job.say(line)
     job.mirror.announce()
-    job.say(f"joining the Ray cluster at {job.address}…" if job.address else "starting Ray…")
-    prepare_environment(job.address)
-    with quick_imports():
-        from orchestrator.sweep import cluster, nodes, tuner  # Ray takes seconds to import
+    with ExitStack() as while_running:
+        with watching.taking(
+            job.console, f"joining the Ray cluster at {job.address}" if job.address else "starting Ray"
+        ):
+            prepare_environment(job.address)
+            with quick_imports():
+                from orchestrator.sweep import cluster, nodes, tuner  # Ray takes seconds to import
 
-    with cluster.cluster(job.address):
+            while_running.enter_context(cluster.cluster(job.address))
         cluster.check_placement(missing)
         with watching.building(job.console) as report:
             pairs = prepare.prepare(job.study.experiment.setups, job.study.runs, report)
         note_submit(job.study)
-        job.say("starting workers…")
         session = status.Session(started, job.trials_done(), cluster.capacity())
-        look = functools.partial(status.overview, job.study, session)
+        watch = watching.Watch(job.study, ("Ctrl-C stops", "the same command goes on"), session)
+        job.say("starting workers…")
         with (
             nodes.nodes_of(job.address, job.study, pairs, job.say) as usable,
             job.mirror.following(),
-            watching.watching(look, job.console),
+            watching.watching(watch, job.console),
         ):
             return "limit" if tuner.run_sweep(job.study, pairs, usable, max_hours=job.max_hours) else ""
 

@@ -6,37 +6,114 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
 
-from orchestrator.commands.display import duration, names, percent, status_view, sweep_lines
-from orchestrator.monitor.status import Overview
+from orchestrator.commands.display import (
+    ONE_RUN,
+    Gaps,
+    duration,
+    header,
+    names,
+    percent,
+    summary_lines,
+    sweep_lines,
+    units_view,
+)
+from orchestrator.experiment.methods import BASE, REFERENCE, method_label
+from orchestrator.monitor import status
+from orchestrator.monitor.status import Overview, Session
 from orchestrator.monitor.unit_status import UnitStatus
-from orchestrator.records.columns import RESCORING
+from orchestrator.records.columns import RESCORING, TRAINING
+from orchestrator.selection.study import Study
 
 REFRESH_S = 1.0
 MOST_OF_A_CORE = 0.1  # that looking may take
 LAST_LOOK_S = 10.0  # run directories that cannot be read any more hold nothing up
 PROGRESS_S = 10.0  # between two lines on units that go on; what ends or fails is said at once
 QUIET_S = 300.0  # without an event, after which a line says how the sweep stands
-LINES_BESIDE_TABLE = 6  # of a terminal: the headings, the lines of the sweep and room for the prompt
+MOST_SUMMARY = 7  # lines under the table of a terminal
+SILENCE_S = 3.0  # that nobody wonders about
 REPORTED_PARTS = 4  # of the making of a model, where output is no terminal
 
-Look = Callable[[], Overview]
+
+@dataclass
+class Watch:
+    """A sweep that is watched from its run directories, by the process that runs it, with its `session`, or any other.
+
+    `keys` say what Ctrl-C does; `every` and `sort` are those of `display.status_view`.
+    """
+
+    study: Study
+    keys: tuple[str, ...]
+    session: Session | None = None
+    every: bool = False
+    sort: str | None = None
+    gaps: Gaps = field(default_factory=dict, init=False)
+    begun: float = field(default_factory=time.monotonic, init=False)
+    at_work: bool = field(default=False, init=False)  # whether anything has run since `begun`
+    _finished: frozenset[tuple[str, str]] = field(default_factory=frozenset, init=False)
+
+    def look(self) -> Overview:
+        """Where the sweep stands. Intervals are computed anew only when the units of one more method are done."""
+        study = self.study.snapshot()
+        overview = status.overview(study, self.session)
+        # The driver holds the untrained students for a moment, to describe them: that is no phase of work.
+        self.at_work = self.at_work or any(s.state == "running" and s.phase for s in overview.units)
+        finished = frozenset((f.setup, f.label) for f in overview.families if set(f.states) == {"done"})
+        if finished != self._finished:
+            self._finished, self.gaps = finished, _gaps(study, finished)
+        return overview
+
+    @property
+    def starting(self) -> str:
+        """`starting workers… 5s` while this session has none at work; else empty."""
+        if self.session is None or self.at_work:
+            return ""
+        return f"starting workers… {duration(time.monotonic() - self.begun)}"
+
+    def view(self, overview: Overview, console: Console, keys: Sequence[str]) -> Group:
+        """What a terminal shows, in no more lines than it has unless `every` unit is asked for."""
+        width = console.width
+        above = header(self.study.experiment, self.study.runs, width, keys)
+        rows = max(1, console.height - len(above) - MOST_SUMMARY - 2)  # a heading, and a blank line
+        units = units_view(overview, width, rows, self.every, self.sort)
+        below = [Text(self.starting)] * bool(self.starting) + summary_lines(overview, width, self.gaps)
+        return Group(*above, *units, Text(), *below[:MOST_SUMMARY])
+
+
+def _gaps(study: Study, finished: Collection[tuple[str, str]]) -> Gaps:
+    """Differences to vanilla of the methods whose units are all done, where vanilla's are, too."""
+    from analysis.labels import AVERAGE
+    from analysis.scores.assess import assess
+    from analysis.scores.candidates import select
+    from analysis.scores.evidence import with_interval
+
+    gaps: dict[tuple[str, str], str] = {}
+    if len(finished) < 2:
+        return gaps
+    for row in assess(study, select(study)).rows:
+        family, reference = (row.setup, method_label(row.method)), (row.setup, method_label(REFERENCE))
+        difference = row.columns[AVERAGE].difference
+        if row.method != BASE and difference is not None and {family, reference} <= set(finished):
+            one_run = ONE_RUN if difference.estimate.over == "problems" else ""
+            gaps[family] = with_interval(difference.estimate) + one_run
+    return gaps
 
 
 @contextmanager
-def watching(look: Look, console: Console) -> Iterator[None]:
+def watching(watch: Watch, console: Console) -> Iterator[None]:
     """Show the units while the body runs."""
     ended = threading.Event()
-    follow = _follow_live if console.is_terminal else _follow_lines
-    thread = threading.Thread(target=follow, args=(look, console, ended), daemon=True, name="display")
+    thread = threading.Thread(target=follow, args=(watch, console, ended), daemon=True, name="display")
     thread.start()
     try:
         yield
@@ -45,17 +122,25 @@ def watching(look: Look, console: Console) -> Iterator[None]:
         thread.join(LAST_LOOK_S)
 
 
-def _follow_live(look: Look, console: Console, ended: threading.Event) -> None:
-    def view():
-        return status_view(look(), console.width, max(1, console.height - LINES_BESIDE_TABLE))
+def follow(watch: Watch, console: Console, ended: threading.Event) -> None:
+    """Show the units until `ended`, or until all of them are done where no session says that the sweep goes on."""
+    (_follow_live if console.is_terminal else _follow_lines)(watch, console, ended)
 
-    with Live(view(), console=console, auto_refresh=False) as live:
-        spent = 0.0
-        while not ended.wait(pause_after(spent)):
+
+def _is_over(watch: Watch, overview: Overview, ended: threading.Event) -> bool:
+    return ended.is_set() or (watch.session is None and all(s.state == "done" for s in overview.units))
+
+
+def _follow_live(watch: Watch, console: Console, ended: threading.Event) -> None:
+    overview, spent = watch.look(), 0.0
+    with Live(watch.view(overview, console, watch.keys), console=console, auto_refresh=False) as live:
+        while not _is_over(watch, overview, ended):
+            ended.wait(pause_after(spent))
             begun = time.thread_time()
-            live.update(view(), refresh=True)
+            overview = watch.look()
+            live.update(watch.view(overview, console, watch.keys), refresh=True)
             spent = time.thread_time() - begun
-        live.update(view(), refresh=True)
+        live.update(watch.view(overview, console, ()), refresh=True)  # the keys do nothing any more
 
 
 def pause_after(spent: float) -> float:
@@ -63,19 +148,25 @@ def pause_after(spent: float) -> float:
     return max(REFRESH_S, spent / MOST_OF_A_CORE)
 
 
-def _follow_lines(look: Look, console: Console, ended: threading.Event) -> None:
-    overview = look()
-    events, spoke, spent = Events(overview), time.monotonic(), 0.0
+def _follow_lines(watch: Watch, console: Console, ended: threading.Event) -> None:
+    overview = watch.look()
+    events, spoke, spent, signs = Events(overview), time.monotonic(), 0.0, False
     while True:
-        last = ended.wait(pause_after(spent))
+        last = _is_over(watch, overview, ended)
+        if not last:
+            ended.wait(pause_after(spent))
         begun = time.thread_time()
-        overview = look()
+        overview = watch.look()
         spent = time.thread_time() - begun
         ended_units, going_on = events.since_then(overview)
         silence = time.monotonic() - spoke
-        lines = ended_units + (going_on[-1:] if silence > PROGRESS_S else [])
+        # The first sign of life is said at once, what follows it every PROGRESS_S.
+        lines = ended_units + (going_on[-1:] if silence > PROGRESS_S or not signs else [])
+        signs = signs or bool(lines)
+        if not lines and watch.starting and silence > SILENCE_S:
+            lines = [watch.starting]
         if last or (not lines and silence > QUIET_S):
-            lines += sweep_lines(overview)
+            lines += sweep_lines(overview, watch.gaps)
         for line in lines:
             console.print(f"{time.strftime('%H:%M:%S')} {line}", highlight=False, markup=False, soft_wrap=True)
             spoke = time.monotonic()
@@ -100,7 +191,8 @@ class Events:
         left = f", {duration(overview.seconds_left)} left" if overview.seconds_left else ""
         for s in overview.units:
             sign = _sign(s)
-            if self._seen.get(s.id) != sign and s.state != "queued" and s.doing != "waiting for sft":
+            needs_another = s.state == "waiting" and s.phase == TRAINING
+            if self._seen.get(s.id) != sign and s.state != "queued" and not needs_another:
                 line = f"[{done}/{len(overview.units)}{left}] {called[s.id]}: {event(s)}"
                 (going_on if s.state in ("running", "waiting") else ended).append(line)
             self._seen[s.id] = sign
@@ -142,6 +234,33 @@ def _running(s: UnitStatus) -> str:
 
 def _score(s: UnitStatus) -> str:
     return "" if s.latest_score is None else f", {percent(s.latest_score)}"
+
+
+@contextmanager
+def taking(console: Console, what: str) -> Iterator[None]:
+    """Say what takes a while: on a terminal with the seconds so far, else again each time that these have doubled."""
+    if console.is_terminal:
+        columns = TextColumn("{task.description}…"), TimeElapsedColumn()
+        with Progress(*columns, console=console, transient=True) as progress:
+            progress.add_task(what, total=None)
+            yield
+        return
+    ended, begun = threading.Event(), time.monotonic()
+
+    def remind() -> None:
+        pause = SILENCE_S
+        while not ended.wait(pause):
+            pause = time.monotonic() - begun
+            console.print(f"{what}… {duration(pause)}", highlight=False, markup=False, soft_wrap=True)
+
+    console.print(f"{what}…", highlight=False, markup=False, soft_wrap=True)
+    thread = threading.Thread(target=remind, daemon=True, name="taking")
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 @contextmanager

@@ -8,6 +8,7 @@ Kind = Literal["base_eval", "sft", "trial", "probe"]
 
 # In the order in which they are counted; a probe is no unit of a sweep.
 KIND_NAMES: dict[Kind, str] = {"trial": "trial", "sft": "supervised stage", "base_eval": "untrained student"}
+SUPERVISED_STAGE = "Supervised stage"  # what its units are called, as trials are by their methods
 
 
 class OfKind:

@@ -15,7 +15,7 @@ from typing import Any
 
 from orchestrator.config import Experiment, Placement, Setup
 from orchestrator.experiment.identity import Models, base_identity, digest, sft_identity, trial_identity
-from orchestrator.experiment.kinds import Kind, OfKind
+from orchestrator.experiment.kinds import SUPERVISED_STAGE, Kind, OfKind
 from orchestrator.experiment.made_models import models_of
 from orchestrator.experiment.methods import BASE, METHODS, method_label, supervised_updates
 
@@ -40,6 +40,8 @@ class Unit(OfKind):
     @property
     def label(self) -> str:
         """Method and knobs for people: `TRB epsilon0=0.05 K=12`."""
+        if self.is_supervised:
+            return SUPERVISED_STAGE
         name = method_label(BASE if self.is_untrained else self.method or self.kind)
         return " ".join([name, *(f"{k}={v:g}" for k, v in self.knobs.items())])
 

@@ -18,11 +18,12 @@ from orchestrator.monitor.time_left import (
     sweep_seconds,
 )
 from orchestrator.monitor.timeline import Device, device_of, hours_spent
-from orchestrator.monitor.timings import Costs, measure
+from orchestrator.monitor.timings import Costs, measure, tokens_a_second
 from orchestrator.monitor.unit_status import UnitStatus, UnitView, unread_status
 from orchestrator.planning.ranges import Range
 from orchestrator.records.claims import Claims
 from orchestrator.records.columns import EVALUATING, RESCORING
+from orchestrator.records.drivers import drivers_of
 from orchestrator.selection import scores as selection
 from orchestrator.selection.damage import damaged_units
 from orchestrator.selection.samples_wanted import Wants, family_state, wants
@@ -61,7 +62,8 @@ class Overview:
     `seconds_left` and their `seconds_left_range` say how long the sweep still takes on what works on it now; None while
     unknown, or while nothing runs. Device-hours are hours of the `device`, which is `GPU`, or `core` where no unit
     uses a GPU: those that were spent so far, and an estimate of those that are left, None while unknown. Estimates are
-    `calibrated` while they rest on what `trb calibrate` measured on the card.
+    `calibrated` while they rest on what `trb calibrate` measured on the card. `tokens_a_second` are those that the
+    units in training sample together, None while none does. `driven`: whether a `trb submit` or a worker is at work.
     """
 
     units: list[UnitStatus]
@@ -76,6 +78,8 @@ class Overview:
     device_hours_spent: float = 0.0
     device_hours_left: Range | None = None
     calibrated: bool = False
+    tokens_a_second: float | None = None
+    driven: bool = True
 
     def to_json(self) -> dict[str, Any]:
         """The sweep without its units."""
@@ -150,6 +154,7 @@ def _overview(study: Study, session: Session | None) -> Overview:
     }
     jobs, device = _jobs(study, view.left, states, standings, costs), device_of(study)
     left = sweep_seconds(jobs, session.cluster if session else used) if running else None
+    rates = [rate for s in training if s.is_trial and (rate := tokens_a_second(study.reader(s.id))) is not None]
     made = Overview(
         statuses,
         families,
@@ -160,6 +165,8 @@ def _overview(study: Study, session: Session | None) -> Overview:
         device_hours_spent=hours_spent(study),
         device_hours_left=device_hours(jobs, device),
         calibrated=costs.calibrated,
+        tokens_a_second=sum(rates) if rates else None,
+        driven=bool(session or running or drivers_of(study.runs, study.experiment.name)),
     )
     if session is None:
         return made

@@ -22,7 +22,8 @@ from orchestrator.planning.costs import BLENDED, OTHER, PLAIN, SUPERVISED, Setup
 from orchestrator.planning.measured import Measured, clocked
 from orchestrator.planning.ranges import Range
 from orchestrator.planning.steps import teacher_online_steps
-from orchestrator.records.rundir import TIMING, RunReader
+from orchestrator.records.columns import ROLLOUT, TRAIN
+from orchestrator.records.rundir import METRICS, TIMING, RunReader
 from orchestrator.selection.study import Study
 
 RECENT = 20  # rows that say what something costs now
@@ -103,6 +104,22 @@ def measure(study: Study) -> Costs:
             costs.measured += sum(seconds)
             costs.planned += planned_cost(plan, unit.is_supervised, kind).mid * len(seconds)
     return costs
+
+
+def tokens_a_second(run: RunReader) -> float | None:
+    """Tokens of rollouts that a unit samples in a second of sampling, over its latest steps; None before the first."""
+
+    def rollouts() -> list[tuple[int, float]]:
+        return [(row["step"], row[ROLLOUT]) for row in run.timing() if row["phase"] == TRAIN][-RECENT:]
+
+    def lengths() -> list[tuple[int, int]]:
+        return [(row["step"], row["response_tokens"]) for row in run.metrics()[-RECENT:] if "response_tokens" in row]
+
+    seconds = dict(run.derived(TIMING, "seconds of the latest rollouts", rollouts))
+    tokens = dict(run.derived(METRICS, "tokens of the latest rollouts", lengths))
+    steps = seconds.keys() & tokens.keys()
+    sampling = sum(seconds[step] for step in steps)
+    return sum(tokens[step] for step in steps) / sampling if sampling else None
 
 
 def _sources(unit: Unit) -> tuple[str, str]:

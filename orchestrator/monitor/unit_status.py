@@ -20,6 +20,7 @@ from orchestrator.selection import scores as selection
 from orchestrator.selection.samples_wanted import Wants
 from orchestrator.selection.study import Study
 
+LONGEST = 22  # letters of what a unit does
 STATES = ("done", "running", "failed", "damaged", "interrupted", "queued", "waiting")
 
 
@@ -28,8 +29,8 @@ class UnitStatus(OfKind):
     """`state` is one of STATES; `score` is the best mean pass@1 so far, in [0, 1], at `best_step`.
 
     `phase` is `training`, `evaluating` or `rescoring`: what the unit does, or what it waits for. `doing` says the same
-    to people, for example `evaluating arithmetic_long 120/200`. `seconds_left` is that of a running unit,
-    `seconds_needed` that of every unit that is not done, both None while unknown.
+    to people in at most `LONGEST` letters, for example `evaluating 640 left`, which are responses. `seconds_left` is
+    that of a running unit, `seconds_needed` that of every unit that is not done, both None while unknown.
     """
 
     id: str
@@ -101,7 +102,8 @@ class UnitView:
         state = self._state(unit, run)
         running = state == "running"
         step = steps_logged if running else run.next_step
-        left = self.left[unit.id] = None if state == "done" else self._left(unit, run, step)
+        lacking = {} if state == "done" else self._missing(unit, run)
+        left = self.left[unit.id] = None if state == "done" else self._left(unit, run, step, lacking)
         needed = left and (left.training + left.sampling).mid
         note = run.phase() if running else None
         return UnitStatus(
@@ -121,7 +123,7 @@ class UnitView:
             seconds_left=needed if running else None,
             error=run.error or self._evaluation_error(unit, run),
             phase=self._phase(unit, run, state),
-            doing=self._doing(unit, run, state),
+            doing=self._doing(unit, run, state, sum(lacking.values())),
             attempt=note.attempt if note else None,
             attempts=note.attempts if note else None,
             seconds_needed=needed,
@@ -163,22 +165,23 @@ class UnitView:
             return RESCORING if all(sampling.draw == evaluation_protocol.FRESH for sampling in asked) else EVALUATING
         return self.later.get(unit.id)
 
-    def _doing(self, unit: Unit, run: RunReader, state: str) -> str:
+    def _doing(self, unit: Unit, run: RunReader, state: str, lacking: int) -> str:
+        """`lacking`: responses that are wanted of it now."""
         phase = self._phase(unit, run, state)
         if state == "running":
             if phase in (EVALUATING, RESCORING):
-                return f"{phase} {self._evaluated(unit, run)}"
+                return f"{phase} {lacking if lacking < 100_000 else f'{lacking // 1000}k'} left" if lacking else phase
             note = run.phase()
             words = phase or "starting"
-            return f"{words}, attempt {note.attempt} of {note.attempts}" if note and note.attempt > 1 else words
+            return f"{words}, try {note.attempt}" if note and note.attempt > 1 else words
         if state == "waiting" and not run.trained:
-            return "waiting for sft"
+            return "waiting for its stage"
         if state == "waiting":
             return "waiting for rescoring" if phase == RESCORING else "waiting for its race"
         return "queued for evaluation" if state == "queued" and run.trained else state
 
-    def _left(self, unit: Unit, run: RunReader, step: int) -> Left | None:
-        return left_of(unit, work_left(self.study.experiment, unit, run, step, self._missing(unit, run)), self.costs)
+    def _left(self, unit: Unit, run: RunReader, step: int, lacking: dict[Sampling, int]) -> Left | None:
+        return left_of(unit, work_left(self.study.experiment, unit, run, step, lacking), self.costs)
 
     def _missing(self, unit: Unit, run: RunReader) -> dict[Sampling, int]:
         """Responses that the checkpoints of a unit lack now."""
@@ -189,19 +192,6 @@ class UnitView:
             parts = missing(run.slices(evaluation_id, sampling.step), problems, samples, [], problems * samples)
             lacking[sampling] = sum(part.responses for part in parts)
         return lacking
-
-    def _evaluated(self, unit: Unit, run: RunReader) -> str:
-        """`arithmetic_long 120/200`: how far the evaluation is that evaluators work on."""
-        claim = self.claimed[unit.id][0]
-        benchmark = claim.evaluation_id.rpartition("-")[0]
-        problems = evaluation_protocol.problems_wanted(self.study.setup_of(unit).evaluation, benchmark)
-        wanted = {
-            samples * problems
-            for sampling, samples in self.wanted.get(unit.id, {}).items()
-            if (sampling.benchmark, sampling.step) == (benchmark, claim.step)
-        }
-        done = sum(part.responses for part in run.slices(claim.evaluation_id, claim.step))
-        return f"{benchmark} {done}/{max(wanted, default=done)}"
 
     def _evaluation_error(self, unit: Unit, run: RunReader) -> str | None:
         """Why samples that are wanted of a unit could not be taken."""

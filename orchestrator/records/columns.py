@@ -178,5 +178,6 @@ STEP_PARTS: Mapping[str, str] = {  # with the titles of their panels in W&B
 # On a GPU a TRAIN row has two more keys, each with GiB by part: the peak of the memory that all processes of the GPU
 # used together, and what `engines.budget` grants them.
 PEAK_GIB, BUDGET_GIB = "peak_gib", "budget_gib"
-# What a unit does now, in phase.json and `trb status`.
+# What a unit does now, in phase.json and `trb status`: three on the way to its first step, and three for good.
+LOADING, READING, OPENING = "loading PyTorch", "reading data", "starting models"
 TRAINING, EVALUATING, RESCORING = "training", "evaluating", "rescoring"

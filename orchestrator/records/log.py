@@ -21,7 +21,8 @@ LOG, PHASE = "log.txt", "phase.json"
 
 @dataclass(frozen=True)
 class Phase:
-    """What the process does that trains a unit: `name` is TRAINING of `records.columns`, or empty while it starts.
+    """What the process does that trains a unit: `name` is TRAINING of `records.columns` or what precedes it there, or
+    empty at the very start.
 
     `attempt` counts from 1 within one call of `trb submit`, which is named by `sweep` and makes at most `attempts`;
     `out_of_memory` of them ended for want of memory.

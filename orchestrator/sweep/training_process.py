@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from orchestrator.engines.budget import MOST_TOKENS
+from orchestrator.records.columns import LOADING
 from orchestrator.records.lease import LEASE_PATIENCE_S, LeaseHeld
 from orchestrator.records.log import LogHandler
 from orchestrator.records.processes import described, place
@@ -77,16 +78,17 @@ class TrainingProcess:
                 run.close()
 
     def _begin(self) -> Iterator[int]:
-        # Here and not above: the driver imports this file too, and needs neither torch nor transformers.
-        with quick_imports():
-            from orchestrator.trial.training_loop import run_unit
-            from orchestrator.workers.actors import start_roles
-
         study, unit = self._sweep.study, self._unit
         spec = worker_spec(unit, study.experiment, study.runs, self._sweep.pairs[unit.setup])
         self._run = _open(study.runs, unit.id)
         self._pulse = Pulse(pulse_path(study.runs, unit.id), ray.get_runtime_context().get_node_id())
         self._open_log(self._run, spec)
+        self._run.log.enter(LOADING)
+        # Here and not above: the driver imports this file too, and needs neither torch nor transformers.
+        with quick_imports():
+            from orchestrator.trial.training_loop import run_unit
+            from orchestrator.workers.actors import start_roles
+
         self._run.describe(resolved(spec), provenance, spec.trained_from)
         spec = leaner(spec, self._run.log.out_of_memory)
         self._roles = start_roles(spec)

@@ -19,7 +19,7 @@ from orchestrator.experiment.units import checkpoint_steps
 from orchestrator.grading.grader import shared_grader
 from orchestrator.models.tokenizer import open_tokenizer
 from orchestrator.records import pulse
-from orchestrator.records.columns import START, TRAINING
+from orchestrator.records.columns import OPENING, READING, START, TRAINING
 from orchestrator.records.processes import described
 from orchestrator.records.writer import RunWriter
 from orchestrator.trial.step import TrainingStep
@@ -55,8 +55,10 @@ class Trial:
         if self.run.next_step:
             self.run.verify_checkpoint(self.run.next_step, learner=True)
         self.run.log.line(f"training from step {self.run.next_step} of {self.unit.steps}")
+        self.run.log.enter(READING)
         data = load_training_set(self.setup, self.spec.data_dir, self.tokenizer)
         self.run.describe_data(data.counts())
+        self.run.log.enter(OPENING)
         self.start(self.run.next_step, learner=self.roles.learner)
         if self.unit.is_supervised:
             self.start(self.run.next_step, teacher=self.roles.teacher)

@@ -13,9 +13,11 @@ import pytest
 from rich.console import Console
 
 from orchestrator.commands.display import (
+    bar,
     best_lines,
     clock,
     duration,
+    header,
     hours_line,
     names,
     ordered,
@@ -23,14 +25,17 @@ from orchestrator.commands.display import (
     status_view,
     sweep_line,
     sweep_lines,
+    units_view,
 )
-from orchestrator.commands.watching import REFRESH_S, Events, LastingOutput, building, event, pause_after
+from orchestrator.commands.watching import REFRESH_S, Events, LastingOutput, Watch, building, event, pause_after
 from orchestrator.monitor.status import FamilyStatus, Overview
 from orchestrator.monitor.unit_status import UnitStatus
 from orchestrator.planning.ranges import Range
 from orchestrator.records.columns import EVALUATING, RESCORING, TRAINING
+from orchestrator.selection.study import Study
+from tests import fake_runs
 
-LONG = "evaluating arithmetic_short 1024/12800, attempt 2 of 3"
+LONG = "evaluating 12800 left"
 
 
 def unit(label: str, state: str = "done", **other: object) -> UnitStatus:
@@ -61,6 +66,8 @@ UNITS = [
     unit("SKD K=15 tau_T=0.6", "running", doing="training", seed=3, seconds_left=90.0),
     unit("Veto beta_start=0.4", "waiting", doing="waiting for rescoring", setup="qwen3-0.6b"),
 ]
+METHODS_OF = {"TRB": "trust_region", "Temperature": "temperature_warmup", "SKD": "skd", "Veto": "veto"}
+UNITS = [replace(s, method=METHODS_OF[s.label.split()[0]]) for s in UNITS]
 FAMILIES = [
     FamilyStatus("arithmetic", "TRB", {"done": 12, "running": 2, "failed": 1}, 0.455, "epsilon0=0.05 K=12", 40),
     FamilyStatus("qwen3-0.6b", "Temperature", {"queued": 6}, None, None, None),
@@ -81,8 +88,8 @@ def test_no_word_is_lost_at_any_width(width: int) -> None:
     text = shown(Overview(UNITS, FAMILIES, None), width)
     assert "…" not in text
     assert max(map(len, text.splitlines())) <= width
-    words = " ".join(f"{s.setup} {s.label} seed {s.seed} {s.doing} {s.step}/{s.steps}" for s in UNITS).split()
-    assert set(words) | {"45.5", "1h02m", "1m30s", "left", "score", "state"} <= set(text.split())
+    words = " ".join(f"{s.setup} {s.label} {s.doing if width > 60 else s.doing.split()[0]} 60/60" for s in UNITS)
+    assert set(words.split()) | {"45.5", "1h02m", "1m30s", "left", "score", "state"} <= set(text.split())
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 400])
@@ -90,13 +97,87 @@ def test_no_word_of_the_families_is_lost_at_any_width(width: int) -> None:
     text = shown(Overview(UNITS, FAMILIES, None), width, rows=3)
     assert "…" not in text
     assert max(map(len, text.splitlines())) <= width
-    assert {"TRB", "epsilon0=0.05", "K=12", "step", "40", "12", "45.5", "best", "queued", "6"} <= set(text.split())
+    words = {"TRB", "epsilon0=0.05", "K=12", "step", "40", "12/15", "0/6", "45.5", "best"}
+    assert words | ({"to", "6", "2"} if width > 60 else set()) <= set(text.split())
+
+
+SETTINGS = {"TRB": "epsilon0=0.05 K=12", "Temperature": "tau0=0.85 E=15"}
+MOMENTS = [  # of the same units, with all that can change
+    {"state": "queued", "doing": "queued", "step": 0, "loss": None, "score": None, "latest_score": None},
+    {
+        "state": "running",
+        "doing": "starting models, try 2",
+        "step": 0,
+        "loss": None,
+        "score": None,
+        "seconds_left": 359_999.0,
+    },
+    {"state": "running", "doing": LONG, "step": 60, "loss": 12.3456, "score": 1.0, "seconds_left": 3_599.0},
+    {"state": "interrupted", "doing": "interrupted", "step": 7, "loss": -0.5, "score": 0.0, "seconds_left": None},
+    {"state": "waiting", "doing": "waiting for its stage", "step": 0, "loss": None, "score": None},
+    {"state": "done", "doing": "done", "step": 60, "loss": 0.1, "score": 0.455},
+]
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120, 400])
+@pytest.mark.parametrize("rows", [3, 40])
+def test_nothing_moves_while_one_looks(width: int, rows: int) -> None:
+    """Headings stand where they stood, and each unit and method on its line, whatever the units do."""
+    seen = []
+    for moment in MOMENTS:
+        units = [replace(s, **moment) for s in UNITS]
+        families = [replace(f, states={moment["state"]: 15}, score=moment["score"], step=60) for f in FAMILIES]
+        families = [
+            replace(f, setting="epsilon0=0.05 K=12" if f.label == "TRB" else "tau0=0.85 E=15") for f in families
+        ]
+        overview = Overview(units, families, None)
+        table, *_ = units_view(overview, width, rows)
+        console = Console(file=io.StringIO(), width=width)
+        console.print(table)
+        lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+        name = lines[0].index("state" if rows == 40 else "best at")
+        seen.append((lines[0], [line[:name] for line in lines]))
+    assert all(each == seen[0] for each in seen)
+
+
+@pytest.mark.parametrize(("width", "height", "lines"), [(80, 24, 24), (60, 24, 24), (120, 40, 40), (80, 10, 10)])
+def test_the_live_view_keeps_to_its_screen(width: int, height: int, lines: int, tmp_path: Path) -> None:
+    study = Study(*fake_runs.quickstart(), tmp_path)
+    console = Console(file=io.StringIO(), width=width, height=height)
+    watch = Watch(study, ("Ctrl-C stops", "the same command goes on"))
+    console.print(watch.view(watch.look(), console, watch.keys))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert len(text.splitlines()) <= max(lines, 16), "the families and the sweep need 16 lines"
+    assert text.startswith("quickstart")
+    assert "Ctrl-C stops" in text
+    assert max(map(len, text.splitlines())) <= width
+    assert ("SFT warmup K=15" in text) == (height >= 24 and width >= 80)
+
+
+def test_the_header_says_what_differs_from_the_file(tmp_path: Path) -> None:
+    arguments = ("quickstart", "training.steps=4", "methods.trust_region={K: [5]}", "--methods", "TRB", "--runs", "r")
+    experiment = replace(fake_runs.quickstart()[0], arguments=arguments)
+    lines = [line.plain for line in header(experiment, tmp_path, 400, ["Ctrl-C stops"])]
+    first = "quickstart · training.steps=4 · 'methods.trust_region={K: [5]}' · --methods TRB"
+    assert lines == [first, f"runs: {tmp_path} · Ctrl-C stops"]
+    assert all(len(line.plain) <= 40 for line in header(experiment, tmp_path, 40))
+
+
+def test_bars_fill_up() -> None:
+    assert [bar(done, 8, 4).plain for done in (0, 1, 4, 8)] == ["────", "────", "━━──", "━━━━"]
+    assert bar(0, 0, 4).plain == "    ", "the untrained student has no steps"
+
+
+def test_what_is_queued_is_not_started_where_nothing_drives() -> None:
+    waiting = [replace(s, state="queued", doing="queued") for s in UNITS]
+    assert "0 of 4 done · 4 not started" in shown(Overview(waiting, [], None, driven=False), 80)
+    assert shown(Overview(waiting, [], None), 80).count("queued") == 5
 
 
 def test_a_wide_terminal_has_a_line_for_each_unit() -> None:
     text = shown(Overview(UNITS, FAMILIES, None), 400)
     line = next(line for line in text.splitlines() if "Temperature" in line)
-    assert line.split("  ")[0] == "arithmetic Temperature tau0=0.85 E=15 seed 0"
+    assert line.split("  ")[0] == "arithmetic Temperature tau0=0.85 E=15"
     assert LONG in line
     assert "12.3456" in line
 
@@ -174,6 +255,11 @@ def test_names_tell_setups_and_seeds_apart() -> None:
     }
     base = unit("Untrained student", kind="base_eval")
     assert names([base, replace(UNITS[0], seed=1)])[base.id] == "Untrained student"
+    assert set(names([UNITS[0], unit("Vanilla"), unit("Vanilla", id="v1", seed=1)]).values()) == {
+        "TRB epsilon0=0.05 K=12",  # of which there is one seed only
+        "Vanilla seed 0",
+        "Vanilla seed 1",
+    }
 
 
 @pytest.mark.parametrize(
@@ -235,12 +321,16 @@ def test_the_best_so_far_stands_under_the_sweep_once_two_methods_have_scores() -
         return FamilyStatus(setup, label, {"done": 1}, score, "", 60)
 
     untrained, vanilla = family("a", "Untrained student", 0.2), family("a", "Vanilla", 0.45)
-    assert best_lines([untrained, vanilla]) == []
+    assert best_lines([untrained, vanilla], {}) == []
     ahead, behind = family("a", "TRB", 0.512), family("a", "SKD", 0.4)
     expected = "TRB 51.2 (+6.2) · Vanilla 45.0 · SKD 40.0 (−5.0)"
-    assert best_lines([untrained, behind, vanilla, ahead]) == [f"best so far: {expected}"]
+    assert best_lines([untrained, behind, vanilla, ahead], {}) == [f"best so far: {expected}"]
+    finished = {("a", "TRB"): "+6.2 [+1.0, +9.5]*"}
+    assert best_lines([behind, vanilla, ahead], finished) == [
+        "best so far: TRB 51.2 (+6.2 [+1.0, +9.5]*) · Vanilla 45.0 · SKD 40.0 (−5.0) · * one seed"
+    ]
     others = [family("b", "TRB", 0.5), family("b", "Vanilla", None), family("b", "SKD", 0.6)]
-    assert best_lines([behind, vanilla, ahead, *others]) == [
+    assert best_lines([behind, vanilla, ahead, *others], {}) == [
         f"best so far in a: {expected}",
         "best so far in b: SKD 60.0 · TRB 50.0",
     ]

@@ -105,7 +105,7 @@ def test_a_unit_whose_checkpoints_are_evaluated_says_how_far_that_is(tmp_path: P
     assert (found.state, found.phase, found.doing) == ("queued", EVALUATING, "queued for evaluation")
     with claimed(tmp_path, vanilla, ids[SHORT], 60):
         found = of(status.collect(Study(*plain, tmp_path)), vanilla)
-        assert (found.state, found.phase, found.doing) == ("running", EVALUATING, f"evaluating {SHORT} 200/800")
+        assert (found.state, found.phase, found.doing) == ("running", EVALUATING, "evaluating 1400 left")
 
 
 def test_an_evaluation_that_failed_is_told(tmp_path: Path, plain: Loaded) -> None:
@@ -125,7 +125,7 @@ def test_another_attempt_is_counted(tmp_path: Path, plain: Loaded) -> None:
         run.log.begin("sweep", 3)
         run.log.begin("sweep", 3)
         run.log.enter(TRAINING)
-        assert of(status.collect(Study(*plain, tmp_path)), vanilla).doing == "training, attempt 2 of 3"
+        assert of(status.collect(Study(*plain, tmp_path)), vanilla).doing == "training, try 2"
 
 
 def test_the_best_trial_of_an_open_family_waits_for_rescoring(tmp_path: Path, rescored: Loaded) -> None:
@@ -141,7 +141,7 @@ def test_the_best_trial_of_an_open_family_waits_for_rescoring(tmp_path: Path, re
     run, ids = RunReader(tmp_path, better.id), fresh_evaluation_ids(experiment.setups["arithmetic"])
     with claimed(tmp_path, better, ids[SHORT], 60):
         found = of(status.collect(Study(*rescored, tmp_path)), better)
-        assert (found.state, found.phase, found.doing) == ("running", RESCORING, f"rescoring {SHORT} 0/800")
+        assert (found.state, found.phase, found.doing) == ("running", RESCORING, "rescoring 1600 left")
     for evaluation_id in ids.values():
         write_evaluation(run, evaluation_id, 60, [record(2)])
     assert of(status.collect(Study(*rescored, tmp_path)), better).state == "done"
@@ -174,7 +174,8 @@ def test_trained_units_of_a_race_that_has_not_begun_wait_for_it(tmp_path: Path) 
 
 def test_what_waits_for_the_supervised_stage_says_so(tmp_path: Path, plain: Loaded) -> None:
     [trial] = units_of(plain[1], "sft_warmup")
-    assert of(status.collect(Study(*plain, tmp_path)), trial).doing == "waiting for sft"
+    assert of(status.collect(Study(*plain, tmp_path)), trial).doing == "waiting for its stage"
+    assert {s.label for s in status.collect(Study(*plain, tmp_path)) if s.is_supervised} == {"Supervised stage"}
 
 
 def test_the_latest_score_stands_beside_the_best(tmp_path: Path, plain: Loaded) -> None:
