@@ -1,4 +1,4 @@
-"""Output on streams that lack some of our characters: `-` for −, `+/-` for ±, `epsilon` for ε, at last `?`."""
+"""Output on streams that lack some of our characters: `-` for −, `+/-` for ±, `e` for ε, at last `?`."""
 
 from __future__ import annotations
 
@@ -37,10 +37,13 @@ def _substitute(error: UnicodeError) -> tuple[str | bytes, int]:
 
 
 def plain(character: str) -> str:
-    """A character in ASCII: `epsilon` for ε, `beta` for β, `e` for é, `?` where nothing is near it."""
+    """A character in ASCII: `e` for ε, `b` for β, `e` for é, `?` where nothing is near it.
+
+    It is one character again wherever columns of a table may hold it, but for ±.
+    """
     if character in SUBSTITUTES:
         return SUBSTITUTES[character]
     name = unicodedata.name(character, "")
     if name.startswith("GREEK SMALL LETTER"):
-        return name.split()[3].lower()
+        return name.split()[3][0].lower()
     return "".join(filter(str.isascii, unicodedata.normalize("NFKD", character))) or "?"

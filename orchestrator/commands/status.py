@@ -33,8 +33,9 @@ def show_status(
         print(json.dumps({"units": units_json, "sweep": overview.to_json(), "runs": str(study.runs)}, indent=2))
         return code
     console.print(display.runs_line(study.runs, overview.units), highlight=False, markup=False, soft_wrap=True)
-    width = console.width if console.is_terminal else PIPE_WIDTH
-    console.print(display.status_view(overview, width, every=every, sort=sort), width=width)
+    if not console.is_terminal:
+        console.width = PIPE_WIDTH
+    console.print(display.status_view(overview, console.width, every=every, sort=sort))
     for failed in (s for s in overview.units if s.state == "failed"):
         for line in (f"{failed.id}: {failed.error}", display.where_to_look(failed, study.runs)):
             console.print(line, highlight=False, markup=False, soft_wrap=True)

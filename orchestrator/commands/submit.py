@@ -39,7 +39,6 @@ from orchestrator.sweep.preflight import check_address, check_runs_folder
 from orchestrator.tracking.follow import Mirror
 from orchestrator.tracking.projection import result_tables
 
-SILENCE_S = 3.0  # that nobody wonders about
 INTERRUPTED = 130  # the exit code after Ctrl-C
 Stopped = Literal["", "interrupted", "limit"]
 
@@ -147,7 +146,7 @@ def _with_models(job: Submission) -> Submission:
     """Make the embedded models: the ids of what is trained from them rest on their weights."""
     _check(job)
     _say_where(job)
-    with _driving(job), watching.building(job.console) as report:
+    with _driving(job), watching.building(job.console, "loading PyTorch") as report:
         prepare.prepare(job.study.experiment.setups, job.study.runs, report)
     units = expand(job.study.experiment, job.study.runs)
     return replace(job, study=job.study.with_units(units))
@@ -161,7 +160,7 @@ def _check(job: Submission) -> None:
     check_runs_folder(job.study.runs)
     if job.address is not None:
         check_address(job.address)
-    timer = threading.Timer(SILENCE_S, job.say, ["checking models and data…"])
+    timer = threading.Timer(watching.SILENCE_S, job.say, ["checking models and data…"])
     timer.daemon = True
     timer.start()
     try:
@@ -212,9 +211,7 @@ def _sweep(job: Submission, missing: list[Unit], started: float) -> Stopped:
         job.say(line)
     job.mirror.announce()
     with ExitStack() as while_running:
-        with watching.taking(
-            job.console, f"joining the Ray cluster at {job.address}" if job.address else "starting Ray"
-        ):
+        with watching.taking(job.console, f"joining the cluster at {job.address}" if job.address else "starting Ray"):
             prepare_environment(job.address)
             with quick_imports():
                 from orchestrator.sweep import cluster, nodes, tuner  # Ray takes seconds to import
@@ -226,7 +223,7 @@ def _sweep(job: Submission, missing: list[Unit], started: float) -> Stopped:
         note_submit(job.study)
         session = status.Session(started, job.trials_done(), cluster.capacity())
         watch = watching.Watch(job.study, ("Ctrl-C stops", "the same command goes on"), session)
-        job.say("starting workers…")
+        job.say(f"{watching.STARTING}…")
         with (
             nodes.nodes_of(job.address, job.study, pairs, job.say) as usable,
             job.mirror.following(),

@@ -7,14 +7,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
 from orchestrator.commands.display import (
@@ -42,6 +42,7 @@ PROGRESS_S = 10.0  # between two lines on units that go on; what ends or fails i
 QUIET_S = 300.0  # without an event, after which a line says how the sweep stands
 MOST_SUMMARY = 7  # lines under the table of a terminal
 SILENCE_S = 3.0  # that nobody wonders about
+STARTING = "starting workers, which load PyTorch"
 REPORTED_PARTS = 4  # of the making of a model, where output is no terminal
 
 
@@ -75,10 +76,10 @@ class Watch:
 
     @property
     def starting(self) -> str:
-        """`starting workers… 5s` while this session has none at work; else empty."""
+        """`starting workers, which load PyTorch… 5s` while this session has none at work; else empty."""
         if self.session is None or self.at_work:
             return ""
-        return f"starting workers… {duration(time.monotonic() - self.begun)}"
+        return f"{STARTING}… {duration(time.monotonic() - self.begun)}"
 
     def view(self, overview: Overview, console: Console, keys: Sequence[str]) -> Group:
         """What a terminal shows, in no more lines than it has unless `every` unit is asked for."""
@@ -163,7 +164,8 @@ def _follow_lines(watch: Watch, console: Console, ended: threading.Event) -> Non
         # The first sign of life is said at once, what follows it every PROGRESS_S.
         lines = ended_units + (going_on[-1:] if silence > PROGRESS_S or not signs else [])
         signs = signs or bool(lines)
-        if not lines and watch.starting and silence > SILENCE_S:
+        # The start is spoken of ever more rarely: after 3, 6, 12 seconds.
+        if not lines and watch.starting and silence > max(SILENCE_S, (time.monotonic() - watch.begun) / 2):
             lines = [watch.starting]
         if last or (not lines and silence > QUIET_S):
             lines += sweep_lines(overview, watch.gaps)
@@ -264,18 +266,22 @@ def taking(console: Console, what: str) -> Iterator[None]:
 
 
 @contextmanager
-def building(console: Console) -> Iterator[Callable[[str, dict[str, float]], None]]:
-    """Progress of the embedded models while they are made."""
-    columns = (TextColumn("making the {task.description} model"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
-               TextColumn("loss {task.fields[loss]:.3f}"), TimeRemainingColumn())  # fmt: skip
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        tasks: dict[str, object] = {}
+def building(console: Console, first: str = "") -> Iterator[Callable[[str, dict[str, float]], None]]:
+    """Progress of the embedded models while they are made, and before that of what comes `first`."""
+    columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[loss]}"), TimeRemainingColumn()
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress, ExitStack() as opening:
+        tasks: dict[str, TaskID] = {}
         parts: dict[str, int] = {}
+        if first and console.is_terminal:
+            opening.callback(progress.remove_task, progress.add_task(f"{first}…", total=None, loss=""))
+        elif first:
+            opening.enter_context(taking(console, first))
 
         def report(role: str, point: dict[str, float]) -> None:
+            opening.close()
             if role not in tasks:
-                tasks[role] = progress.add_task(role, total=point["of"], loss=point["loss"])
-            progress.update(tasks[role], completed=point["update"], loss=point["loss"])  # type: ignore[arg-type]
+                tasks[role] = progress.add_task(f"making the {role} model", total=point["of"], loss="")
+            progress.update(tasks[role], completed=point["update"], loss=f"loss {point['loss']:.3f}")
             part = int(REPORTED_PARTS * point["update"] / max(1, point["of"]))
             if not console.is_terminal and parts.get(role) != part:
                 parts[role] = part

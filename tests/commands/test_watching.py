@@ -1,0 +1,157 @@
+"""A sweep that is watched: from its run directories alone, in a pipe, and while it starts."""
+
+from __future__ import annotations
+
+import io
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from analysis.table.build import results_table
+from orchestrator.cli import main
+from orchestrator.commands import watching
+from orchestrator.commands.watching import STARTING, Watch, follow, taking
+from orchestrator.experiment.units import Unit
+from orchestrator.monitor.status import Session
+from orchestrator.monitor.timings import tokens_a_second
+from orchestrator.records.rundir import RunReader
+from orchestrator.records.writer import RunWriter
+from orchestrator.selection.study import Study
+from tests.fake_runs import QUICKSTART, metrics, quickstart, units_of, write_run
+
+ONLY = [f"methods.{name}=null" for name in ("fixed_epsilon", "veto", "skd", "temperature_warmup", "sft_warmup")]
+
+
+def lines_of(console: Console) -> list[str]:
+    return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def finish(study: Study, unit: Unit) -> None:
+    """Write a whole unit, with scores that differ between methods."""
+    correct = {0: [1, 1]} if unit.is_untrained else {60: [4, 3] if unit.method == "vanilla" else [3, 2]}
+    write_run(study.runs, study.experiment, unit, correct, steps=unit.steps)
+
+
+def finished(tmp_path: Path) -> Study:
+    study = Study(*quickstart(*ONLY), tmp_path)
+    for unit in study.units:
+        finish(study, unit)
+    return study
+
+
+def test_watching_a_finished_sweep_ends_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    study, overrides = finished(tmp_path), [*ONLY, "evaluation.rescore=false"]
+    with pytest.raises(SystemExit) as ended:
+        main(["status", "--watch", str(QUICKSTART), *overrides, "--runs", str(tmp_path)])
+    assert ended.value.code == 0
+    first, second, *rest = capsys.readouterr().out.splitlines()
+    assert first.startswith("quickstart")
+    assert ONLY[0] in first
+    assert second == f"runs: {tmp_path}"
+    assert f"{len(study.units)} of {len(study.units)} done" in rest[0]
+
+
+def test_watching_goes_on_until_the_last_unit_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "REFRESH_S", 0.02)
+    study = Study(*quickstart(*ONLY), tmp_path)
+    console = Console(file=io.StringIO(), width=400)
+    thread = threading.Thread(target=follow, args=(Watch(study, ()), console, threading.Event()), daemon=True)
+    [vanilla] = units_of(list(study.units), "vanilla")
+    run = RunWriter(tmp_path, vanilla.id)
+    thread.start()
+    until(lambda: any("Vanilla: starting" in line for line in lines_of(console)))
+    run.close()
+    for unit in study.units:
+        assert thread.is_alive()
+        finish(study, unit)
+    thread.join(60)
+    assert not thread.is_alive()
+    assert any(line.endswith("Untrained student: done, 25.0") for line in lines_of(console))
+    done = f"{len(study.units)} of {len(study.units)} done"
+    assert sum(done in line for line in lines_of(console)) == 1
+
+
+def test_the_start_is_spoken_of_until_a_worker_is_at_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while the driver itself holds the untrained student, to describe it."""
+    for name in ("REFRESH_S", "SILENCE_S"):
+        monkeypatch.setattr(watching, name, 0.02)
+    study = Study(*quickstart(*ONLY), tmp_path)
+    session = Session(time.monotonic(), 0, {"CPU": 2.0, "GPU": 0.0})
+    watch, console, ended = (
+        Watch(study, ("Ctrl-C stops",), session),
+        Console(file=io.StringIO(), width=400),
+        threading.Event(),
+    )
+    [vanilla] = units_of(list(study.units), "vanilla")
+    thread = threading.Thread(target=follow, args=(watch, console, ended), daemon=True)
+    thread.start()
+    until(lambda: sum(STARTING in line for line in lines_of(console)) >= 2)
+    run = RunWriter(tmp_path, vanilla.id)
+    watch.look()
+    assert watch.starting
+    run.log.begin("sweep", 3)
+    run.log.enter("loading PyTorch")
+    until(lambda: not watch.starting)
+    run.close()
+    ended.set()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_intervals_are_those_of_the_table_once_a_method_is_finished(tmp_path: Path) -> None:
+    study = Study(*quickstart(*ONLY), tmp_path)
+    watch = Watch(study, ())
+    *most, last = [unit for unit in study.units if unit.is_trial]
+    for unit in most:
+        finish(study, unit)
+    watch.look()
+    assert watch.gaps == {}, "one unit of TRB is not done"
+    finish(study, last)
+    watch.look()
+    evidence = results_table(study).evidence
+    row = evidence.find("arithmetic", "trust_region") if evidence else None
+    gap = row.columns["avg"].difference if row else None
+    assert gap is not None
+    assert list(watch.gaps) == [("arithmetic", "TRB")]
+    assert watch.gaps["arithmetic", "TRB"].startswith(f"−{abs(float(gap.estimate.value)):.1f} [")
+    assert watch.gaps["arithmetic", "TRB"].endswith("]*")
+    before = watch.gaps
+    watch.look()
+    assert watch.gaps is before, "nothing more is done"
+
+
+def test_tokens_of_rollouts_are_those_of_the_clocked_steps(tmp_path: Path) -> None:
+    study = Study(*quickstart(), tmp_path)
+    [vanilla] = units_of(list(study.units), "vanilla")
+    assert tokens_a_second(RunReader(tmp_path, vanilla.id)) is None
+    run = RunWriter(tmp_path, vanilla.id)
+    for step, (seconds, tokens) in enumerate([(0.5, 100), (1.5, 500)]):
+        run.append("metrics.jsonl", [metrics(step) | {"response_tokens": tokens}])
+        run.append_timing({"step": step, "phase": "train", "rollout": seconds})
+    run.append_timing({"step": 2, "phase": "train", "rollout": 9.0})  # its row of metrics is not there yet
+    assert tokens_a_second(RunReader(tmp_path, vanilla.id)) == 300.0
+    run.close()
+
+
+def test_in_a_pipe_what_takes_long_is_said_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "SILENCE_S", 0.02)
+    console = Console(file=io.StringIO(), width=80)
+    with taking(console, "starting Ray"):
+        until(lambda: len(lines_of(console)) >= 3)
+    told = lines_of(console)
+    assert told[0] == "starting Ray…"
+    assert told[1].startswith("starting Ray… ")
+    with taking(console, "short"):
+        pass
+    assert lines_of(console)[len(told) :] == ["short…"]
