@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 
-from rich.console import Group
+from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
@@ -24,7 +24,7 @@ from orchestrator.planning.ranges import SCENARIOS
 MOST_ROWS = 40  # of units; larger sweeps show a line for each family
 GAP = 2  # blanks between columns
 BAR, LEAST_BAR, SWEEP_BAR = 12, 4, 24  # characters, the last of the whole sweep's
-SCORE, LEFT, LOSS, COUNT = 5, 6, 7, 7  # characters: `100.0`, `59m59s`, `12.3456`, and a number under its heading
+SCORE, LEFT, LOSS = 5, 6, 7  # characters: `100.0`, `59m59s`, `12.3456`
 WORD = 11  # of what a unit does, where there is no room for `LONGEST` letters
 LEAST_NAME = 24  # of a unit's name beside the longest words on it
 STYLES = {"done": "green", "running": "cyan", "failed": "red", "interrupted": "yellow"}
@@ -38,6 +38,12 @@ COUNTED = {  # headings of a family's units, and the states that count there
     "failed": ("failed", "damaged"),
     "to do": ("interrupted", "queued", "waiting"),
 }
+SHAPES = [  # of the table of families, from wide to narrow: headings of numbers, and whether the best has its step
+    (("done", "running", "failed", "to do"), True),
+    (("done", "running", "failed"), True),
+    (("done", "running", "failed"), False),
+    (("done", "failed"), False),
+]
 
 Gaps = Mapping[tuple[str, str], str]  # setup, label → difference to vanilla with its interval, of what is finished
 
@@ -75,13 +81,19 @@ def units_view(
     if every or sort or table_lines(overview, width) <= rows:
         parts: list[Table | Text] = [table]
     else:
-        parts = [family_table(overview, width)]
+        families = family_table(overview, width)
         looks = [s for s in overview.units if s.state in ALWAYS_SHOWN]
-        room = max(1, rows - len(overview.families))
-        if looks:
-            parts += [Text(), unit_table(looks[:room], overview, width)]
-        if len(looks) > room:
-            parts.append(Text(f"and {len(looks) - room} more that are running, failed or interrupted"))
+        # Beside the families: a blank line, another heading, and the line that counts what has no room.
+        room = rows + 1 - len(Console(width=width).render_lines(families, pad=False)) - 3
+        fitting = list(looks)
+        while fitting and table_lines(overview, width, fitting) > room:
+            fitting.pop()
+        parts = [families]
+        if fitting:
+            parts += [Text(), unit_table(fitting, overview, width)]
+        if len(looks) > len(fitting):
+            more = " more" if fitting else ""
+            parts.append(Text(f"{len(looks) - len(fitting)}{more} running, failed or interrupted"))
     return parts
 
 
@@ -146,10 +158,10 @@ def _widths(overview: Overview, width: int) -> _Widths:
     return _Widths(min(name, max(word, room - words - bar - bool(bar) - step)), words, bar, step, 0)
 
 
-def table_lines(overview: Overview, width: int) -> int:
-    """How many lines the units take, without their heading."""
-    name = _widths(overview, width).name
-    return sum(len(textwrap.wrap(label, name)) for label in names(overview.units).values())
+def table_lines(overview: Overview, width: int, statuses: Sequence[UnitStatus] | None = None) -> int:
+    """How many lines all units take, or some of them, without their heading."""
+    name, called = _widths(overview, width).name, names(overview.units)
+    return sum(len(textwrap.wrap(called[s.id], name)) for s in (overview.units if statuses is None else statuses))
 
 
 def unit_table(statuses: Sequence[UnitStatus], overview: Overview, width: int) -> Table:
@@ -173,29 +185,38 @@ def unit_table(statuses: Sequence[UnitStatus], overview: Overview, width: int) -
 
 
 def family_table(overview: Overview, width: int) -> Table:
-    """A row for each method of each setup: how many of its units stand where, and the best score so far."""
+    """A row for each method of each setup: how many of its units stand where, and the best score so far.
+
+    Where `width` is short of it, first the units to do have no column, then the step of the best, then what runs.
+    """
     several = len({family.setup for family in overview.families}) > 1
     called = [f"{f.setup} {f.label}" if several else f.label for f in overview.families]
-    places = ["best at"]  # the longest that each unit can come to
+    sizes = [sum(family.states.values()) for family in overview.families]
+    settings, total = ["best at"], max([len("done"), *(len(f"{size}/{size}") for size in sizes)])
     for s in overview.units:
-        setting = s.label.removeprefix(method_label(s.method or BASE)).strip()
-        places += [f"{setting} step {s.steps}"] * s.has_scores
-    name, place = max(map(len, ["method", *called])), max(map(len, places))
-    least = [max(len(word) for text in texts for word in text.split()) for texts in (["method", *called], places)]
-    room = width - SCORE - 2 * GAP
-    counted = COUNTED
-    if room - len(counted) * (COUNT + GAP) < sum(least):
-        counted = {heading: COUNTED[heading] for heading in ("done", "failed")}
-    room -= len(counted) * (COUNT + GAP)
+        settings.append(s.label.removeprefix(method_label(s.method or BASE)).strip())
+    step = len(f" step {max((s.steps for s in overview.units), default=0)}")
+    name, setting = max(map(len, ["method", *called])), max(map(len, settings))
+
+    def room_beside(headings: Sequence[str]) -> int:
+        return width - SCORE - total - len("".join(headings[1:])) - GAP * (len(headings) + 2)
+
+    fitting = [shape for shape in SHAPES if name + setting + step * shape[1] <= room_beside(shape[0])]
+    headings, stepped = fitting[0] if fitting else SHAPES[-1]
+    counts, room, place = [total, *map(len, headings[1:])], room_beside(headings), setting + step * stepped
+    least = [max(len(word) for text in texts for word in text.split()) for texts in (["method", *called], settings)]
     while name + place > room and (name > least[0] or place > least[1]):  # both break at blanks
         name, place = (name - 1, place) if name - least[0] >= place - least[1] else (name, place - 1)
-    columns = [("method", name), ("best at", place), *((heading, COUNT) for heading in counted), ("best", SCORE)]
+    columns = [("method", name), ("best at", place), *zip(headings, counts, strict=True), ("best", SCORE)]
     table = _table(columns, left=2)
-    for family, label in zip(overview.families, called, strict=True):
-        at = "" if family.step is None else f"{family.setting} step {family.step}".strip()
-        counts = [sum(family.states.get(state, 0) for state in states) for states in counted.values()]
-        done = f"{counts[0]}/{sum(family.states.values())}"
-        table.add_row(label, at, done, *(str(count or "") for count in counts[1:]), percent(family.score))
+    for family, label, size in zip(overview.families, called, sizes, strict=True):
+        at = family.setting or ""
+        if stepped and family.step is not None:
+            at = f"{at} step {family.step}".strip()
+        numbers = [sum(family.states.get(state, 0) for state in COUNTED[heading]) for heading in headings]
+        table.add_row(
+            label, at, f"{numbers[0]}/{size}", *(str(number or "") for number in numbers[1:]), percent(family.score)
+        )
     return table
 
 
