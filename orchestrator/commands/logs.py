@@ -98,9 +98,8 @@ def _labels(folder: Path) -> list[str]:
     """What the unit in `folder` may be called: see `find_units`. Nothing where its configuration cannot be read."""
     try:
         unit = RunReader(folder.parent, folder.name).config()["unit"]
-        if unit["kind"] == "sft":
-            return SUPERVISED_STAGE
         name = method_label(BASE if unit["kind"] == "base_eval" else unit["method"] or unit["kind"])
+        name = SUPERVISED_STAGE if unit["kind"] == "sft" else name
         knobs = sorted(unit["knobs"].items(), key=lambda item: [*METHODS[unit["method"]].knobs].index(item[0]))
         label = " ".join([name, *(f"{knob}={value:g}" for knob, value in knobs)])
         seeded = f"{label} seed {unit['seed']}"

@@ -53,6 +53,11 @@ def test_a_label_means_all_of_its_seeds(tmp_path: Path, units: list[Unit]) -> No
         run.describe({"unit": {key: getattr(others[1], key) for key in keys}}, dict)
     assert find_units("Vanilla", tmp_path) == sorted(unit.id for unit in others)
     assert find_units("vanilla seed 1", tmp_path) == [others[1].id]
+    [stage, _] = units_of(known, "sft")
+    with closing(RunWriter(tmp_path, stage.id)) as run:
+        run.describe({"unit": {key: getattr(stage, key) for key in keys}}, dict)
+    assert find_units("supervised stage", tmp_path) == [stage.id]
+    assert stage.label == "Supervised stage"
 
 
 def test_what_means_several_or_none_is_refused_with_names(tmp_path: Path, units: list[Unit]) -> None:
