@@ -18,7 +18,7 @@ from orchestrator.records.lease import LEASE_PATIENCE_S, LeaseHeld
 from orchestrator.records.log import LogHandler
 from orchestrator.records.processes import described, place
 from orchestrator.records.provenance import provenance
-from orchestrator.records.pulse import Pulse, pulse_path
+from orchestrator.records.pulse import Pulse, loading, pulse_path
 from orchestrator.records.writer import RunWriter
 from orchestrator.start_up import quick_imports
 from orchestrator.sweep.failures import OUT_OF_MEMORY, Failure, failure_of
@@ -85,7 +85,7 @@ class TrainingProcess:
         self._open_log(self._run, spec)
         self._run.log.enter(LOADING)
         # Here and not above: the driver imports this file too, and needs neither torch nor transformers.
-        with quick_imports():
+        with loading(), quick_imports():
             from orchestrator.trial.training_loop import run_unit
             from orchestrator.workers.actors import start_roles
 
