@@ -10,7 +10,6 @@ from analysis.scores.candidates import Candidate, Selected, select
 from analysis.scores.verdict import verdict
 from analysis.table.model import Score, Table, make_table
 from orchestrator.monitor import status
-from orchestrator.planning.numbers import counted
 from orchestrator.selection import scores as selection
 from orchestrator.selection.study import Study
 
@@ -93,7 +92,7 @@ def _small_benchmarks(study: Study, chosen: list[Selected]) -> list[str]:
         runs = study.experiment.setups[selected.setup].evaluation.benchmarks
         for key, counts in selected.best.counts.items():
             if len(counts[0].n) < FEW_PROBLEMS:
-                problems = counted(len(counts[0].n), "problem")
+                problems = f"{len(counts[0].n)} problem{'s' * (len(counts[0].n) != 1)}"
                 lines[f"{benchmark_label(key, runs[key])}: {problems}, so its intervals are wide"] = None
     return list(lines)
 

@@ -133,13 +133,20 @@ def test_evaluators_side_by_side_one_of_which_dies(swept: Path, tmp_path: Path) 
     ],
 )
 def test_a_broken_model_folder_is_one_line(
-    file: str, content: bytes, words: str, swept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    file: str,
+    content: bytes,
+    words: str,
+    swept: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     command, student, *options = asked(swept, tmp_path / "runs")
-    model = shutil.copytree(student, tmp_path / "model")
+    monkeypatch.chdir(tmp_path)  # a long path would be shortened in the line
+    model = Path(shutil.copytree(student, "model"))
     (model / file).write_bytes(content)
     with pytest.raises(SystemExit) as ended:
         main([command, str(model), *options])
     shown = capsys.readouterr()
     assert (ended.value.code, shown.out) == (2, "")
-    assert shown.err.splitlines()[-1] == f"trb: {model}: {words.format(model)}"
+    assert shown.err.splitlines()[-1] == f"trb: {model}: {words.format(model.resolve())}"
