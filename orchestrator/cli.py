@@ -70,9 +70,9 @@ def _load(options: argparse.Namespace, notes: bool = False) -> Study:
         print(f"trb: {note}", file=sys.stderr)
     typed = (str(options.experiment), *options.overrides)
     typed += () if getattr(options, "methods", None) is None else ("--methods", options.methods)
-    typed += ("--runs", str(options.runs)) if options.runs != Path("runs") else ()
-    if options.runs == default_runs():
-        options.runs = runs_of(path) or options.runs
+    own_runs = runs_of(path) if options.runs == default_runs() else None  # those that a results folder lies in
+    typed += ("--runs", str(options.runs)) if own_runs is None and options.runs != Path("runs") else ()
+    options.runs = own_runs or options.runs
     runs = options.runs.resolve()
     if runs.exists() and not runs.is_dir():
         raise UserError(f"--runs: {options.runs} is a file — a folder")

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from orchestrator.cli import main
+from orchestrator.commands.config_reference import resolved
 from orchestrator.data.files import folder_sha256
 from orchestrator.experiment.load import load_experiment
 from tests.sweeps import NO_MIRROR, ROOT, TINY_SETUP, TINY_SHAPE, environment, trb, write_experiment
@@ -653,3 +654,12 @@ def test_a_method_is_known_by_its_label_in_files_and_overrides(tmp_path: Path) -
     path.write_text(yaml.safe_dump(raw))
     experiment = load_experiment(path, ["methods.trb.K=3"])
     assert experiment.methods == {"vanilla": {}, "trust_region": {"epsilon0": [0.05], "K": [3]}}
+    origins = {key: place for key, _, place in resolved(path, ["methods.trb.K=3"])}
+    assert (origins["methods.trust_region.K"], origins["methods.trust_region.epsilon0"]) == ("override", str(path))
+
+
+def test_a_method_under_two_names_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_sweep(tmp_path)
+    raw = yaml.safe_load(path.read_text()) | {"methods": {"trust_region": {"epsilon0": 0.1, "K": 5}, "TRB": None}}
+    path.write_text(yaml.safe_dump(raw, sort_keys=False))
+    assert_names(complaint(capsys, "plan", path), "methods.TRB: another name of trust_region — every method once")

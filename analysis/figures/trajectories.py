@@ -30,7 +30,7 @@ CAPTION = Caption(
     "line charts over optimizer steps, a line for the best setting of each method: mean pass@1, and its difference "
     "to vanilla's",
     "Mean pass@1 over the setup's benchmarks at each evaluated checkpoint, for the best setting of each method, and "
-    "its difference to vanilla's. The band around 0 is vanilla's standard deviation over seeds.",
+    "its difference to vanilla's. The band around 0 is the standard deviation of vanilla's seeds.",
     "The settings were chosen by these scores, so the highest points are biased upward.",
 )
 
@@ -55,8 +55,9 @@ def draw(series: Sequence[Series], title: str, note: str | None = None, width: f
     for axes in panels:
         whole_steps(axes)
         axes.set(xlabel=step_label(shown))
-    panels[0].set(ylabel="mean pass@1 (%)")
-    panels[-1].set(**{} if vanilla is None else {"ylabel": "minus vanilla (points)"})
+    panels[0].set_ylabel("mean pass@1 (%)")
+    if vanilla is not None:
+        panels[1].set_ylabel("minus vanilla (points)")
     if any(line.from_supervised for line in shown):
         note = " ".join(filter(None, [note, "Lines that start from the supervised stage have no step 0."]))
     set_title(figure if vanilla else panels[0], title)

@@ -1,4 +1,4 @@
-"""What may be said of the methods: one sentence for each, which every form of the table ends in."""
+"""The verdict on the methods: one sentence for each, at the end of every form of the table."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Verdict:
 
 
 def verdict(experiment: Experiment, evidence: Evidence) -> Verdict:
-    """What the differences to vanilla show. Empty while fewer than two methods have scores in any setup."""
+    """Sentences on the differences to vanilla. Empty while fewer than two methods have scores in any setup."""
     groups: dict[str, list[RowEvidence]] = {}
     for name in experiment.setups:
         trained = [row for row in evidence.rows if row.setup == name and row.method != BASE]

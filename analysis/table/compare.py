@@ -68,7 +68,7 @@ def compare(study: Study, pair: str) -> list[MethodComparison]:
 
 
 def verdict_of(comparisons: Sequence[MethodComparison]) -> Verdict:
-    """What may be said of the two methods in each setup; its title stands before each sentence where they differ."""
+    """The verdict on two methods over all setups; a setup's title precedes each sentence where setups differ."""
     sentences, advice = [], None
     for comparison in comparisons:
         sentences += [(comparison.title, sentence) for sentence in comparison.verdict.sentences]

@@ -29,7 +29,7 @@ NAMES = {LIMITS: "interval", GAP: GAP}  # what columns are called there, the oth
 
 
 def to_rich(table: Table, brief: bool = False) -> TerminalTable:
-    """What rich prints of a table; `brief`: the scores and the verdict, without what they rest on."""
+    """A table for rich to print; a `brief` one has scores and verdict, and leaves the evidence out."""
     return TerminalTable(table, brief)
 
 

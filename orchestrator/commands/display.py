@@ -30,7 +30,6 @@ LEAST_NAME = 24  # of a unit's name beside the longest words on it
 STYLES = {"done": "green", "running": "cyan", "failed": "red", "interrupted": "yellow"}
 ALWAYS_SHOWN = ("running", "failed", "interrupted")
 NOT_STARTED = "not started"
-ONE_RUN = "*"  # behind an interval that lets problems vary, but not the training runs
 SEPARATOR = " · "
 COUNTED = {  # headings of a family's units, and the states that count there
     "done": ("done",),
@@ -45,7 +44,8 @@ SHAPES = [  # of the table of families, from wide to narrow: headings of numbers
     (("done", "failed"), False),
 ]
 
-Gaps = Mapping[tuple[str, str], str]  # setup, label → difference to vanilla with its interval, of what is finished
+# Setup, label → difference to vanilla with its interval, of finished methods; `*` behind those of one training run.
+Gaps = Mapping[tuple[str, str], str]
 
 
 def header(experiment: Experiment, runs: Path, width: int, keys: Sequence[str] = ()) -> list[Text]:
@@ -281,8 +281,8 @@ def best_lines(families: Sequence[FamilyStatus], gaps: Gaps) -> list[str]:
             gap = "" if vanilla is None or family.label == method_label(REFERENCE) else _points(family, vanilla)
             gap = f" ({gaps[setup, family.label]})" if (setup, family.label) in gaps else gap
             parts.append(f"{family.label} {percent(family.score)}{gap}")
-        if any(setup == where and gap.endswith(ONE_RUN) for (where, _), gap in gaps.items()):
-            parts.append(f"{ONE_RUN} one seed")
+        if any(setup == where and gap.endswith("*") for (where, _), gap in gaps.items()):
+            parts.append("* one seed")
         where = f" in {setup}" if len({family.setup for family in families}) > 1 else ""
         lines.append(f"best so far{where}: {' · '.join(parts)}")
     return lines

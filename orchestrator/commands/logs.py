@@ -95,7 +95,7 @@ def _named(ids: Sequence[str]) -> str:
 
 
 def _labels(folder: Path) -> list[str]:
-    """What the unit in `folder` may be called: see `find_units`. Nothing where its configuration cannot be read."""
+    """Labels of the unit in `folder`, see `find_units`; none where its configuration cannot be read."""
     try:
         unit = RunReader(folder.parent, folder.name).config()["unit"]
         name = method_label(BASE if unit["kind"] == "base_eval" else unit["method"] or unit["kind"])

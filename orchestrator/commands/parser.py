@@ -191,7 +191,7 @@ def _experiment(
 
 
 def _add_differences(parser: argparse.ArgumentParser) -> None:
-    """What an experiment is to have other than its file says."""
+    """Options that change an experiment: overrides of its keys, and a choice of its methods."""
     parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help=OVERRIDES)
     parser.add_argument("--methods", metavar="A,B", help="only these of its methods, by key or label: vanilla,TRB")
 

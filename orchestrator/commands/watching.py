@@ -18,7 +18,6 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.text import Text
 
 from orchestrator.commands.display import (
-    ONE_RUN,
     Gaps,
     duration,
     header,
@@ -82,7 +81,7 @@ class Watch:
         return f"{STARTING}… {duration(time.monotonic() - self.begun)}"
 
     def view(self, overview: Overview, console: Console, keys: Sequence[str]) -> Group:
-        """What a terminal shows, in no more lines than it has unless `every` unit is asked for."""
+        """The picture for a terminal, in no more lines than it has unless `every` unit is asked for."""
         width = console.width
         above = header(self.study.experiment, self.study.runs, width, keys)
         rows = max(1, console.height - len(above) - MOST_SUMMARY - 2)  # a heading, and a blank line
@@ -96,7 +95,7 @@ def _gaps(study: Study, finished: Collection[tuple[str, str]]) -> Gaps:
     from analysis.labels import AVERAGE
     from analysis.scores.assess import assess
     from analysis.scores.candidates import select
-    from analysis.scores.evidence import with_interval
+    from analysis.scores.evidence import ONE_RUN, with_interval
 
     gaps: dict[tuple[str, str], str] = {}
     if len(finished) < 2:

@@ -8,7 +8,7 @@ from typing import Any
 from orchestrator.config import SEEDS, Placement, PlacementMode
 from orchestrator.errors import UserError, did_you_mean, refuse, unknown
 from orchestrator.experiment import strict
-from orchestrator.experiment.methods import METHODS, Knob, method_label
+from orchestrator.experiment.methods import METHODS, Knob, method_key, method_label
 from orchestrator.rules import MOST, choices, entries
 
 PLACEMENT_KEY = "placement"
@@ -51,6 +51,23 @@ def parse_methods(raw: dict[str, Any], default: Placement) -> Asked:
             strict.obey(f"{key}.{SEEDS_KEY}", body[SEEDS_KEY], SEEDS)
             asked.seeds[method] = body[SEEDS_KEY]
     return asked
+
+
+def with_method_keys(values: dict[str, Any]) -> dict[str, Any]:
+    """Values of an experiment file with its methods under their keys, which may be written as labels: `TRB`.
+
+    Raises UserError where two names mean one method.
+    """
+    methods = values.get("methods")
+    if not isinstance(methods, dict):
+        return values
+    by_key: dict[str, Any] = {}
+    for name, body in methods.items():
+        key = method_key(str(name))
+        if key in by_key:
+            raise UserError(f"methods.{name}: another name of {key} — every method once")
+        by_key[key] = body
+    return values | {"methods": by_key}
 
 
 def without_own_seeds(raw: dict[str, Any]) -> dict[str, Any]:

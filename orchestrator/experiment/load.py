@@ -12,8 +12,7 @@ from orchestrator import config
 from orchestrator.engines.memory import needs_gpu
 from orchestrator.errors import UserError, refuse
 from orchestrator.experiment import local_models, strict, validate
-from orchestrator.experiment.grids import parse_methods, without_own_seeds
-from orchestrator.experiment.methods import method_key
+from orchestrator.experiment.grids import parse_methods, with_method_keys, without_own_seeds
 from orchestrator.experiment.origins import SHARED_PARTS, with_origin
 from orchestrator.experiment.reading import from_here, merge, read_overrides, read_yaml
 from orchestrator.experiment.resolved import without_digests
@@ -145,8 +144,7 @@ def _placement_of(values: dict[str, Any]) -> dict[str, Any]:
 
 def _canonical(values: dict[str, Any]) -> dict[str, Any]:
     """`values` with methods under their keys, and `runtime.placement: split` as `runtime.placement: {mode: split}`."""
-    if isinstance(values.get("methods"), dict):
-        values = values | {"methods": {method_key(str(name)): body for name, body in values["methods"].items()}}
+    values = with_method_keys(values)
     runtime = values.get("runtime")
     if isinstance(runtime, dict) and isinstance(runtime.get("placement"), str):
         return values | {"runtime": runtime | {"placement": {"mode": runtime["placement"]}}}

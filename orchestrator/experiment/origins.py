@@ -10,6 +10,7 @@ from typing import Any
 
 from orchestrator import config
 from orchestrator.errors import UserError
+from orchestrator.experiment.grids import with_method_keys
 from orchestrator.experiment.reading import from_here, merge, read_overrides, read_yaml
 from orchestrator.experiment.shipped import EXPERIMENTS, setup_path
 
@@ -27,7 +28,7 @@ class Layer:
 
 def layers(path: Path, overrides: Sequence[str]) -> tuple[list[Layer], dict[str, Layer]]:
     """Where the values of an experiment come from, the last word first: overrides, its file; and its setups' files."""
-    own, dotlist = read_yaml(path), read_overrides(overrides)
+    own, dotlist = with_method_keys(read_yaml(path)), with_method_keys(read_overrides(overrides))
     names = merge(own, dotlist).get("setups", [])
     setups = {}
     for name in names if isinstance(names, list | dict) else []:

@@ -26,7 +26,7 @@ HEAD = (
 
 
 def resolved_text(experiment: Experiment, digests: Mapping[str, str]) -> str:
-    """What `experiment.yaml` holds; `digests` has the values of DIGESTS."""
+    """The text of `experiment.yaml`; `digests` has the values of DIGESTS."""
     methods: dict[str, dict[str, Any]] = {}
     for name, grid in experiment.methods.items():
         methods[name] = dict(grid)

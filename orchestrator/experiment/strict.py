@@ -42,7 +42,8 @@ def _places(schema: type, name: str) -> Iterator[str]:
     for key, entry in entries(schema).items():
         part = entry.part or (entry.kind if dataclasses.is_dataclass(entry.kind) else None)
         if part is not None:
-            yield from (f"{key}.{name}" for _ in [0] if name in entries(part))
+            if name in entries(part):
+                yield f"{key}.{name}"
             yield from (f"{key}.{place}" for place in _places(typing.cast(type, part), name))
 
 

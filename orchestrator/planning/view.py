@@ -183,7 +183,7 @@ def _seeds(experiment: Experiment) -> str:
 
 
 def _order(plan: Plan) -> list[str]:
-    """What of the units that are left can start at once, and what waits for what."""
+    """Placements of the units that are left, how many can start at once, and which units others wait for."""
     placements: Counter[tuple[str, float, float]] = Counter()
     waiting: Counter[str] = Counter()  # unit id → how many units wait for it
     left = units_left(plan)

@@ -43,7 +43,9 @@ class SliceCounts:
 
 
 def identity(folder: Path, part: Slice) -> dict[str, Any]:
-    """What the last line of a slice's file says of it; `folder` is `<unit>/evals/<evaluation id>/step_000020`.
+    """The values in the last line of a slice's file that tell which slice it is.
+
+    `folder` is `<unit>/evals/<evaluation id>/step_000020`.
 
     A slice that a wrong copy has put into the folder of another checkpoint, evaluation or unit is known by it.
     """

@@ -28,7 +28,7 @@ def refuse_damaged(study: Study) -> None:
     """Raise Damaged if a unit is, with its line; `trb status` shows them all."""
     lines = list(damaged_units(study).values())
     if lines:
-        others = f" ({len(lines) - 1} more units are damaged, see trb status)" if lines[1:] else ""
+        others = f" (and {len(lines) - 1} more: trb status)" if lines[1:] else ""
         raise Damaged(f"{lines[0]}{others}")
 
 

@@ -174,7 +174,8 @@ def test_commands_take_a_results_folder_and_find_its_runs(
     runs = tmp_path / "elsewhere"
     experiment = settled(runs, QUICKSTART, "training.steps=40")
     units = expand(experiment, runs)
-    write_run(runs, experiment, units_of(units, "vanilla")[0], {20: [1, 2]})
+    for method in ("vanilla", "veto"):
+        write_run(runs, experiment, units_of(units, method)[0], {20: [1, 2]})
     folder = claim(Study(experiment, units, runs))
     shown = []
     for words in ([str(QUICKSTART), "training.steps=40", "--runs", str(runs)], [str(folder)], [str(folder / RECORD)]):
@@ -184,6 +185,11 @@ def test_commands_take_a_results_folder_and_find_its_runs(
         shown.append(capsys.readouterr().out)
     assert "\nvanilla,arithmetic,avg,37.5," in shown[0]
     assert shown[0] == shown[1] == shown[2]
+    monkeypatch.setenv("TRB_RUNS", "others")
+    with pytest.raises(SystemExit):
+        main(["report", str(folder), "--out", str(tmp_path / "page.html")])
+    following = capsys.readouterr().err.splitlines()[-1]
+    assert following == f"trb submit {folder} 'seeds=[0,1,2,3,4]'", "right in any shell, whatever TRB_RUNS is there"
     with pytest.raises(SystemExit) as ended:
         main(["report", "elsewhere/results"])
     assert ended.value.code == 2
