@@ -137,6 +137,11 @@ class SweepSearcher(Searcher, tune.Stopper):
 
     def suggest(self, trial_id: str) -> dict[str, Any] | None:  # pyright: ignore[reportIncompatibleMethodOverride]
         decision = self._schedule.decide(self._capacity())
+        if not isinstance(decision, str):
+            # A node may have been lost since the last question. Work that begins for it would wait for ever where the
+            # others are new: what is placed keeps off nodes that have not answered yet, also once they have.
+            self._capacity.forget()
+            decision = self._schedule.decide(self._capacity())
         if decision == "finished":
             return Searcher.FINISHED  # pyright: ignore[reportReturnType]
         if decision == "wait":
