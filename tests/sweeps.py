@@ -6,6 +6,7 @@ import hashlib
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,19 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 main()
 """
 TRB = [sys.executable, "-c", COMMAND]
+# The same, but its trials are those of `tests.fake_training`.
+TRAINS_NOTHING = """
+import functools, signal
+from orchestrator.cli import main
+from orchestrator.sweep.environment import prepare_environment
+prepare_environment(None)
+from orchestrator.sweep import tuner
+from tests.fake_training import FakeProcess
+tuner.run_sweep = functools.partial(tuner.run_sweep, process=FakeProcess)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+main()
+"""
+FAKE_TRB = [sys.executable, "-c", TRAINS_NOTHING]
 LONGEST_S = 1800  # of one command: far beyond what the slowest machine needs
 NO_MIRROR = "http://127.0.0.1:1"  # no test fetches data files from where they really are
 NOT_COMPARED = {"timing.jsonl", "attempts.jsonl", "log.txt", "phase.json"}  # clocks, and notes for people
@@ -84,16 +98,20 @@ def environment() -> dict[str, str]:
     return kept | token | {"OMP_NUM_THREADS": "1", "WANDB_MODE": "disabled", "TRB_DATA_MIRROR": NO_MIRROR}
 
 
-def start(*arguments: str | Path, cwd: Path = ROOT, **variables: str) -> subprocess.Popen[str]:
+def start(
+    *arguments: str | Path, cwd: Path = ROOT, command: Sequence[str] = TRB, **variables: str
+) -> subprocess.Popen[str]:
     """`trb …` running, with more variables in its environment."""
-    command = [*TRB, *map(str, arguments)]
+    command = [*command, *map(str, arguments)]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, cwd=cwd, env=environment() | variables, stdout=pipe, stderr=pipe, text=True)
 
 
-def trb(*arguments: str | Path, cwd: Path = ROOT, **variables: str) -> subprocess.CompletedProcess[str]:
+def trb(
+    *arguments: str | Path, cwd: Path = ROOT, command: Sequence[str] = TRB, **variables: str
+) -> subprocess.CompletedProcess[str]:
     """`trb …` to its end."""
-    process = start(*arguments, cwd=cwd, **variables)
+    process = start(*arguments, cwd=cwd, command=command, **variables)
     out, err = process.communicate(timeout=LONGEST_S)
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 

@@ -12,13 +12,18 @@ import pytest
 import yaml
 
 from orchestrator.cli import main
+from orchestrator.commands import doctor as doctor_command
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import expand
 from tests.sweeps import ROOT, TINY_SETUP, write_experiment
 
+GRADER = doctor_command._grader  # starts a process that imports an algebra system: one test does
+
 
 @pytest.fixture(autouse=True)
 def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = doctor_command.Finding("grader", "ok", "not asked here")
+    monkeypatch.setattr(doctor_command, "_grader", lambda: found)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.delenv("TRB_DATA_DIR", raising=False)
@@ -92,11 +97,15 @@ def test_data_that_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert f"{data['path']}: sha256" in failed[2]
 
 
-def test_findings_as_json_prompts_before_the_training_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_findings_as_json_prompts_before_the_training_data(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor_command, "_grader", GRADER)
     code, out, _ = doctor(capsys, experiment(tmp_path), "--json")
     checks = {check["name"]: check for check in json.loads(out)["checks"]}
     assert code == 0
-    assert {"devices", "memory", "grader", "gradient", "tiny benchmarks"} <= set(checks)
+    assert {"devices", "memory", "gradient", "tiny benchmarks"} <= set(checks)
+    assert checks["grader"]["detail"] == "0.5 is one half and 0.25 is not"
     assert checks["tiny prompt"]["detail"].splitlines()[-1] == "8 10 2 11 12 18"
     assert list(checks)[-2:] == ["tiny prompt", "tiny training data"]
     devices = checks["devices"]["detail"]

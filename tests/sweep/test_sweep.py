@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import secrets
@@ -9,15 +10,17 @@ import shutil
 import signal
 import socket
 import time
+from contextlib import redirect_stdout
 from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 
+from orchestrator.cli import main
 from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.records.rundir import RunReader
 from tests.sockets import listening_addresses
-from tests.sweeps import LONGEST_S, Sweep, cluster_of, command_line, contents, start, trb, write_experiment
+from tests.sweeps import FAKE_TRB, LONGEST_S, Sweep, cluster_of, command_line, contents, start, trb, write_experiment
 from tests.without_ray import run_without_ray
 
 pytestmark = [pytest.mark.ray, pytest.mark.xdist_group("ray")]
@@ -46,10 +49,17 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
     return Sweep(experiment, runs, done.stdout)
 
 
+def here(*arguments: str | Path) -> tuple[object, str]:
+    """Exit code and output of a command that starts no sweep, in this process."""
+    with redirect_stdout(io.StringIO()) as out, pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    return ended.value.code, out.getvalue()
+
+
 def units(experiment: Path, runs: Path, *overrides: str) -> list[dict]:
-    done = trb("status", experiment, *overrides, "--runs", runs, "--json")
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)["units"]
+    code, shown = here("status", experiment, *overrides, "--runs", runs, "--json")
+    assert code == 0, shown
+    return json.loads(shown)["units"]
 
 
 def test_every_unit_is_done_and_the_table_is_printed(finished: Sweep) -> None:
@@ -119,12 +129,13 @@ def test_the_log_says_where_roles_and_slices_run(finished: Sweep) -> None:
     assert re.search(rf" in \d+\.\d s, process \d+ on {host}\n", log)
 
 
-def test_submitting_again_does_nothing(finished: Sweep) -> None:
+def test_submitting_again_does_nothing(finished: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "disabled")
     experiment, runs = finished.experiment, finished.runs
     before = contents(runs)
-    done = trb("submit", experiment, "--runs", runs)
-    assert done.returncode == 0
-    assert "everything is done" in done.stdout
+    code, shown = here("submit", experiment, "--runs", runs)
+    assert code == 0
+    assert "everything is done" in shown
     assert contents(runs) == before
 
 
@@ -134,22 +145,26 @@ def test_with_ray_and_without_it_come_the_same_bytes(finished: Sweep, tmp_path: 
     assert contents(finished.runs) == contents(tmp_path / "runs")
 
 
-def test_a_limit_of_hours_stops_at_a_commit_and_says_how_to_go_on(finished: Sweep, tmp_path: Path) -> None:
+def test_a_limit_of_hours_stops_at_a_commit_and_says_how_to_go_on(
+    finished: Sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What nobody has measured begins; the first commit shows that it took more than a thousandth of a second."""
+    monkeypatch.setenv("WANDB_MODE", "disabled")
     runs = tmp_path / "runs"
     shutil.copytree(finished.runs / "models", runs / "models")
     overrides = [WITHOUT_TRB, "methods.sft_warmup=null", ONE_AT_A_TIME]
-    command = ["submit", finished.experiment, *overrides, "--runs", runs]
-    limit = ["--max-gpu-hours", "0.0000003"]
-    for attempt in ("first", "again"):
-        done = trb(*command, *limit)
-        assert done.returncode == 3, done.stdout + done.stderr
-        (line,) = (line for line in done.stdout.splitlines() if "stopped at --max-gpu-hours 3e-07" in line)
+    command = ["submit", finished.experiment, *overrides, "--runs", runs, "--max-gpu-hours", "0.0000003"]
+    first = trb(*command, command=FAKE_TRB)
+    assert "starting Ray" in first.stdout
+    code, again = here(*command)
+    assert "starting Ray" not in again
+    for returned, shown in ((first.returncode, first.stdout), (code, again)):
+        assert returned == 3, shown + first.stderr
+        (line,) = (line for line in shown.splitlines() if "stopped at --max-gpu-hours 3e-07" in line)
         assert "core-hours spent" in line
         assert line.endswith(f"trb submit {finished.experiment} {' '.join(overrides)} --runs {runs}")
-        assert ("starting Ray" in done.stdout) == (attempt == "first")
-        (vanilla,) = (unit for unit in units(finished.experiment, runs, WITHOUT_TRB) if unit["label"] == "Vanilla")
-        assert (vanilla["state"], vanilla["step"]) in (("interrupted", 2), ("queued", 0))
+    (vanilla,) = (unit for unit in units(finished.experiment, runs, WITHOUT_TRB) if unit["label"] == "Vanilla")
+    assert (vanilla["state"], vanilla["step"]) in (("interrupted", 2), ("queued", 0))
 
 
 def test_more_benchmarks_and_samples_evaluate_and_do_not_retrain(finished: Sweep, tmp_path: Path) -> None:
@@ -195,7 +210,8 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(finished: Sweep, tmp_path: P
     shutil.copytree(finished.runs, runs)
     (there,) = runs.glob("tiny-vanilla-*")
     overrides = [WITHOUT_TRB, "methods.sft_warmup=null", "training.steps=2000", ONE_AT_A_TIME]
-    process = start("submit", finished.experiment, *overrides, "--runs", runs, AWS_SECRET_ACCESS_KEY=SECRET)
+    variables = {"AWS_SECRET_ACCESS_KEY": SECRET}
+    process = start("submit", finished.experiment, *overrides, "--runs", runs, command=FAKE_TRB, **variables)
     while not [unit for unit in runs.glob("tiny-vanilla-*/state.json") if unit.parent != there]:
         assert process.poll() is None, process.communicate()
         time.sleep(0.1)
