@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export OMP_NUM_THREADS = 1
 export TOKENIZERS_PARALLELISM = false
 
-.PHONY: setup setup-engines quickstart test test-engines test-compiler lint types check lock check-lock bench bench-quickstart bench-scale rehearse-gpu gpu-proof clean FORCE
+.PHONY: setup setup-engines quickstart test test-models test-engines test-compiler lint types check lock check-lock bench bench-quickstart bench-scale rehearse-gpu gpu-proof clean FORCE
 
 setup: .venv/.runtime
 
@@ -24,6 +24,10 @@ quickstart: setup
 
 test: .venv/.dev
 	$(BIN)/python -m pytest
+
+# The shipped models made again by their recipes: more than a minute of two cores.
+test-models: .venv/.dev
+	$(BIN)/python -m pytest -n 0 -m models tests/models
 
 # One process: an engine is started once for many tests.
 test-engines: .venv/.engines
@@ -41,7 +45,7 @@ lint: .venv/.dev
 types: .venv/.dev
 	$(BIN)/pyright
 
-check: lint types check-lock test
+check: lint types check-lock test test-models
 
 # The lock anew: what setup.cfg asks for, other versions kept; `make lock UPGRADE=--upgrade` takes the newest.
 lock: .venv/.dev

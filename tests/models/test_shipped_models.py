@@ -76,6 +76,7 @@ def test_a_folder_of_an_earlier_version_keeps_its_models(tmp_path: Path) -> None
     assert made_models.models_of(setup, tmp_path)[0]["student"] != made_models.models_of(setup, None)[0]["student"]
 
 
+@pytest.mark.models
 def test_made_again_they_follow_the_same_law(tmp_path: Path) -> None:
     for role, again in make_again(tmp_path).items():
         assert mean_kl(MODELS / f"arithmetic-{role}", again) < SAME_LAW[role], role
