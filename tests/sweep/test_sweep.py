@@ -211,8 +211,8 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(finished: Sweep, tmp_path: P
     shutil.copytree(finished.runs, runs)
     (there,) = runs.glob("tiny-vanilla-*")
     overrides = [WITHOUT_TRB, "methods.sft_warmup=null", "training.steps=2000", ONE_AT_A_TIME]
-    variables = {"AWS_SECRET_ACCESS_KEY": SECRET}
-    process = start("submit", finished.experiment, *overrides, "--runs", runs, command=FAKE_TRB, **variables)
+    asked = ["submit", finished.experiment, *overrides, "--runs", runs]
+    process = start(*asked, command=FAKE_TRB, AWS_SECRET_ACCESS_KEY=SECRET)
     while not [unit for unit in runs.glob("tiny-vanilla-*/state.json") if unit.parent != there]:
         assert process.poll() is None, process.communicate()
         time.sleep(0.1)
