@@ -18,9 +18,8 @@ setup: .venv/.runtime
 setup-engines: .venv/.engines
 
 quickstart: setup
-	$(BIN)/trb submit experiments/quickstart.yaml
-	$(BIN)/trb probe continuation experiments/quickstart.yaml
-	$(BIN)/trb report experiments/quickstart.yaml --figures
+	@$(BIN)/trb probe continuation experiments/quickstart.yaml --quiet
+	@$(BIN)/trb submit experiments/quickstart.yaml --report
 
 test: .venv/.dev
 	$(BIN)/python -m pytest

@@ -123,11 +123,12 @@ def _submit(options: argparse.Namespace) -> int:
         require_all(setup.engine)
     confirm(study, options.yes, options.max_gpu_hours)
     own = ["--yes"] if options.yes else []
+    own += ["--report"] if options.report else []
     own += [] if options.address is None else ["--address", options.address]
     again = study.experiment.command("submit", *own)
     if options.detach or (options.address or "").startswith(JOB_SERVERS):
         return _detach(study, options)
-    return submit(study, options.address, again, options.max_gpu_hours)
+    return submit(study, options.address, again, options.max_gpu_hours, options.report)
 
 
 def _detach(study: Study, options: argparse.Namespace) -> int:
@@ -136,6 +137,8 @@ def _detach(study: Study, options: argparse.Namespace) -> int:
     address, more = options.address, ["--yes"]  # whoever had to be asked was asked
     if options.max_gpu_hours is not None:
         more += ["--max-gpu-hours", repr(options.max_gpu_hours)]
+    if options.report:
+        more.append("--report")
     if (address or "").startswith(JOB_SERVERS):
         if not options.detach:
             raise refuse("--address", address, "--detach beside the address of a job server, else auto or HOST:PORT")
@@ -288,7 +291,7 @@ def _probe_continuation(options: argparse.Namespace) -> int:
     run_probes(study, _console(stderr=options.json))
     if options.json:
         print(json.dumps(view.to_json(study), indent=2))
-    else:
+    elif not options.quiet:
         for setup in study.experiment.setups:
             _console().print(view.to_rich(study, setup))
     return 0

@@ -75,14 +75,17 @@ def notes(study: Study, chosen: list[Selected]) -> list[str]:
     """What a reader of the table must know of the sweep."""
     missing = len(status.missing_units(study))
     partial = [f"partial: {len(study.units) - missing} of {len(study.units)} units done"] if missing else []
-    unsampled, spreads = [], []
+    unsampled = []
+    spreads: dict[str, list[str]] = {}  # of each setup
     for selected in chosen:
-        best, name = selected.best, f"{selected.setup} {method_label(selected.best.method)}"
+        best, method = selected.best, method_label(selected.best.method)
         if not best.complete:
-            unsampled.append(f"{name}: selected before any checkpoint has the samples asked for")
+            unsampled.append(f"{selected.setup} {method}: selected before any checkpoint has the samples asked for")
         if best.spread is not None:
-            spreads.append(f"{name}: {best.seeds} seeds, standard deviation of Avg {best.spread * PERCENT:.1f}")
-    return [*partial, *unsampled, *spreads, *_small_benchmarks(study, chosen)]
+            spread = f"{method} {best.spread * PERCENT:.1f} ({best.seeds} seeds)"
+            spreads.setdefault(selected.setup, []).append(spread)
+    deviations = [f"{setup}: standard deviation of Avg: {', '.join(of)}" for setup, of in spreads.items()]
+    return [*partial, *unsampled, *deviations, *_small_benchmarks(study, chosen)]
 
 
 def _small_benchmarks(study: Study, chosen: list[Selected]) -> list[str]:

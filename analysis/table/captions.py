@@ -11,6 +11,7 @@ from analysis.scores.uncertainty import CONFIDENCE
 
 FEW = 5  # below so many seeds an interval is wide, and its method's spread hardly known
 PER_CENT = f"{100 * CONFIDENCE:g} %"
+ANOTHER_SEED = "another seed moves Avg by several points"
 COLUMNS = (
     "Split-half: selected on half of the problems, scored on the other half.",
     "Fresh: the selected checkpoint on new samples, which took no part in selecting it.",
@@ -34,7 +35,7 @@ def intervals_sentences(evidence: Evidence) -> list[str]:
     if len(several) < len(trained) or not trained:
         sentences.append(
             f"± with {ONE_RUN}, and [ ] of one seed: {PER_CENT} bootstrap over the problems of one training run each; "
-            "another seed moves Avg by several points."
+            f"{ANOTHER_SEED}."
         )
     if several and len(trained) < len(evidence.rows):
         sentences.append("The untrained student has no seeds: its ± and [ ] are over problems only.")
@@ -49,12 +50,29 @@ def intervals_sentences(evidence: Evidence) -> list[str]:
     return sentences
 
 
-def _over_seeds(rows: Sequence[RowEvidence]) -> str:
+def brief_intervals(evidence: Evidence) -> list[str]:
+    """The same in a sentence or two, for who has just run a sweep."""
+    trained = [row for row in evidence.rows if row.method != BASE]
+    several = [row for row in trained if row.seeds > 1]
+    over_problems = f"bootstrap over the problems of one training run each; {ANOTHER_SEED}."
+    if not several:
+        return [f"± and [ ]: {PER_CENT} {over_problems}"]
+    sentences = [f"± and [ ]: {PER_CENT} t interval over {_seeds(several)}."]
+    if len(several) < len(evidence.rows):
+        sentences = [f"{sentences[0]} With {ONE_RUN}: {over_problems}"]
+    return sentences
+
+
+def _seeds(rows: Sequence[RowEvidence]) -> str:
+    """`3 seeds; few seeds`."""
     counts = [row.seeds for row in rows]
     count = str(min(counts)) if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
-    few = "; few seeds" if min(counts) < FEW else ""
+    return f"{count} seeds{'; few seeds' if min(counts) < FEW else ''}"
+
+
+def _over_seeds(rows: Sequence[RowEvidence]) -> str:
     return (
-        f"± and [ ]: {PER_CENT} t interval over {count} seeds{few}. It assumes that seeds vary equally under every "
+        f"± and [ ]: {PER_CENT} t interval over {_seeds(rows)}. It assumes that seeds vary equally under every "
         "method, and does not cover the choice of problems."
     )
 

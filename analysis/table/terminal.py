@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from analysis.scores.evidence import RowEvidence
-from analysis.table.captions import explanation, intervals_sentences
+from analysis.table.captions import brief_intervals, explanation
 from analysis.table.evidence_formats import GAP, LIMITS, METHOD, OF, SCORE, SEEDS, SETTING, STEP, P, by_setup, text_rows
 from analysis.table.model import Row, Table
 
@@ -29,7 +29,7 @@ NAMES = {LIMITS: "interval", GAP: GAP}  # what columns are called there, the oth
 
 
 def to_rich(table: Table, brief: bool = False) -> TerminalTable:
-    """A table for rich to print; a `brief` one has scores and verdict, and leaves the evidence out."""
+    """A table for rich to print; a `brief` one has scores and verdict, without the evidence and the advice."""
     return TerminalTable(table, brief)
 
 
@@ -67,13 +67,13 @@ class TerminalTable:
             yield from _evidence(rows, width)
         captions = explanation(table.evidence) if table.evidence else []
         if table.evidence and self.brief:
-            captions = intervals_sentences(table.evidence)
+            captions = brief_intervals(table.evidence)
         for style, texts in (("dim", captions), ("", table.notes), ("bold", table.verdict.sentences)):
-            if texts:
+            if texts and not (self.brief and captions and texts is table.notes):
                 yield Text()
             for text in texts:
                 yield from (Text(line, style) for line in _wrapped(text, width))
-        if table.verdict.advice is not None:
+        if table.verdict.advice is not None and not self.brief:
             yield from (Text(line) for line in _wrapped(table.verdict.advice.reason, width))
             # One line, however long, so that it can be pasted.
             yield Text(table.verdict.advice.command, no_wrap=True, overflow="ignore")

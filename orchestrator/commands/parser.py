@@ -63,6 +63,8 @@ def _add_sweep_commands(commands: argparse._SubParsersAction) -> None:
     text = "begin nothing that would take the experiment past H GPU-hours (core-hours where no unit uses a GPU)"
     submit.add_argument("--max-gpu-hours", type=positive_number, metavar="H", help=text)
     submit.add_argument("--yes", action="store_true", help="spend more than 1,000 planned GPU-hours without a question")
+    text = "write the report and all figures, too, when every unit is done"
+    submit.add_argument("--report", action="store_true", help=text)
     text = "go on in the background; with --address http://HEAD:8265 as a job of Ray's job server"
     submit.add_argument("--detach", action="store_true", help=text)
     _experiment(commands, "cancel", "stop the submits of an experiment, wherever they run; what is committed stays")
@@ -85,7 +87,10 @@ def _add_sweep_commands(commands: argparse._SubParsersAction) -> None:
     probes = probe.add_subparsers(dest="probe", metavar="PROBE", required=True)
     text = "success of vanilla and trust-region prefixes when student and teacher continue them"
     continuation = _experiment(probes, "continuation", text)
-    continuation.add_argument("--json", action="store_true", help=JSON)
+    shown = continuation.add_mutually_exclusive_group()
+    shown.add_argument("--json", action="store_true", help=JSON)
+    text = "measure only; the report has the numbers and a picture of them"
+    shown.add_argument("--quiet", action="store_true", help=text)
     doctor = _experiment(commands, "doctor", "preflight of this machine and an experiment", optional=True)
     doctor.add_argument("--json", action="store_true", help=JSON)
     text = "minutes of real work on this machine's GPU instead, piece by piece: engines, memory, an update, a switch"

@@ -47,7 +47,8 @@ Stopped = Literal["", "interrupted", "limit"]
 class Submission:
     """One call of `trb submit`; `again` is the command that goes on where this one stops.
 
-    `max_hours` limits the device-hours of the experiment, those of earlier calls included.
+    `max_hours` limits the device-hours of the experiment, those of earlier calls included. With `report` the page and
+    all figures are written when every unit is done.
     """
 
     study: Study
@@ -55,6 +56,7 @@ class Submission:
     again: str
     console: Console
     max_hours: float | None = None
+    report: bool = False
 
     @cached_property
     def mirror(self) -> Mirror:
@@ -70,9 +72,9 @@ class Submission:
         self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def submit(study: Study, address: str | None, again: str, max_hours: float | None = None) -> int:
+def submit(study: Study, address: str | None, again: str, max_hours: float | None = None, report: bool = False) -> int:
     """0 when every unit is done, 1 when some are not, 3 when that is for `max_hours`, 130 after Ctrl-C."""
-    job = Submission(study, address, again, watching.lasting_console(study.runs), max_hours)
+    job = Submission(study, address, again, watching.lasting_console(study.runs), max_hours, report)
     if any(unit.provisional for unit in study.units):
         try:
             job = _with_models(job)
@@ -190,17 +192,16 @@ def company(missing: list[Unit], runs: Path) -> list[str]:
 
 def _run(job: Submission, missing: list[Unit]) -> Stopped:
     """Run the sweep; what stopped it before its end, if anything did."""
-    started, stopped = time.monotonic(), ""
+    stopped = ""
     try:
         _check(job)
         _say_where(job)
         with _driving(job):
-            stopped = _sweep(job, missing, started)
+            stopped = _sweep(job, missing, time.monotonic())
     except KeyboardInterrupt:
         return "interrupted"
     except ClusterDied as error:
         job.say(str(error))
-    job.console.print(f"ran for {display.duration(time.monotonic() - started)}", highlight=False)
     return stopped
 
 
@@ -235,6 +236,7 @@ def _sweep(job: Submission, missing: list[Unit], started: float) -> Stopped:
 def _conclude(job: Submission, stopped: Stopped) -> int:
     """Print and write the results so far, and what is left."""
     from analysis import results
+    from analysis.report.page import write_report
     from analysis.table import build, formats, terminal
 
     overview = status.overview(job.study)
@@ -242,11 +244,17 @@ def _conclude(job: Submission, stopped: Stopped) -> int:
     table = build.results_table(job.study)
     job.console.print(terminal.to_rich(table, brief=True), crop=False)
     folder = results.write_results(job.study, table)
-    job.say(f"written to {folder}: the table in all forms, trials.csv, trajectories")
-    job.say(f"what the scores rest on: {job.study.experiment.command('table')}")
-    job.say(f"all of it on one page:   {job.study.experiment.command('report')}")
     document, scores = (formats.FORMATS[form](table) for form in ("json", "csv"))
     job.mirror.catch_up(result_tables(json.loads(document), scores), [*table.notes, *table.verdict.lines()])
+    if job.report and all(unit.state == "done" for unit in statuses):
+        results.write_figures(job.study, None)
+        job.say(f"\nAll of it on one page, open it in a browser:\n{write_report(job.study).path}")
+    else:
+        job.say(f"\ntable, trials and trajectories: {folder}")
+        job.say(f"what the scores rest on: {job.study.experiment.command('table')}")
+        job.say(f"all of it on one page:   {job.study.experiment.command('report')}")
+    if table.verdict.advice is not None:
+        job.say(f"\n{table.verdict.advice.reason}\n{table.verdict.advice.command}")
     for unit in statuses:
         if unit.state == "failed":
             job.say(f"failed: {unit.id}: {unit.error}")

@@ -80,7 +80,7 @@ class Mirror:
             page = noted_project(self.study.experiment.runtime.wandb_project, self.study.runs)
             self.say(f"W&B: {page or f'online at {server_url()}'}")
         else:
-            self.say(f"W&B, offline: {leet_command(self.study.runs)}; to a server: {sync_command(self.study.runs)}")
+            self.say(f"W&B is offline; to a server: {sync_command(self.study.runs)}")
 
     def _mode(self) -> str:
         return chosen_mode(self.study.experiment.runtime.wandb)

@@ -189,7 +189,7 @@ def test_the_note_on_the_spread_over_seeds(tmp_path: Path, two_seeds: Loaded) ->
         write_run(tmp_path, two_seeds[0], unit, {20: scores})
     assert build.results_table(Study(*two_seeds, tmp_path)).notes == (
         f"partial: 2 of {len(two_seeds[1])} units done",
-        "arithmetic Vanilla: 2 seeds, standard deviation of Avg 17.7",
+        "arithmetic: standard deviation of Avg: Vanilla 17.7 (2 seeds)",
         *FEW_PROBLEMS,
     )
 
