@@ -93,14 +93,14 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    from orchestrator.commands.plan import Show, plan
+    from orchestrator.commands.plan import plan
     from orchestrator.planning.rates import gpu_of
 
     if options.gpus is not None and options.gpus < 1:
         raise UserError(f"--gpus: {options.gpus} — 1 or more")
     gpu = None if options.gpu is None else gpu_of(options.gpu)
-    show = Show(options.why, options.layouts, options.json)
-    return plan(_load(options, notes=True), options.gpus or 1, gpu, show, _console())
+    study = _load(options, notes=True)
+    return plan(study, options.gpus or 1, gpu, _console(), options.why, options.json)
 
 
 def _calibrate(options: argparse.Namespace) -> int:

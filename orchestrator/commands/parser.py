@@ -54,8 +54,6 @@ def _add_sweep_commands(commands: argparse._SubParsersAction) -> None:
     plan.add_argument("--gpus", type=whole_number, metavar="N", help="how long it takes on N GPUs (default: 1)")
     kinds = "H100-80GB (default), H200, B200, A100-80GB, A100-40GB, L40S, or name=GiB,TB/s,TFLOP/s as MI=190,5.3,1300"
     plan.add_argument("--gpu", metavar="KIND", help=f"kind of these GPUs: {kinds}")
-    text = "what half a GPU, 2 and 4 GPUs a trial would take on a node, and why one is the default"
-    plan.add_argument("--layouts", action="store_true", help=text)
     plan.add_argument("--why", action="store_true", help="why each unit would run, and what the costs assume")
     plan.add_argument("--json", action="store_true", help=JSON)
     submit = _experiment(commands, "submit", "run what is missing, then print the results table")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,49 +14,39 @@ from orchestrator.data.declared import lacking
 from orchestrator.engines.catalog import require_all
 from orchestrator.errors import UserError
 from orchestrator.experiment.local_models import check_local
-from orchestrator.planning import cpu_time
+from orchestrator.monitor.status import seconds_left_on
 from orchestrator.planning.as_json import rounded, to_json
 from orchestrator.planning.calibrated import gpu_here
-from orchestrator.planning.layouts import layouts_of
 from orchestrator.planning.measured import measure
 from orchestrator.planning.plan import Plan, make_plan
 from orchestrator.planning.progress import done_of, reasons
 from orchestrator.planning.ranges import NOTHING, Range
 from orchestrator.planning.rates import Gpu
 from orchestrator.planning.totals import hours_on_gpus, total_gpu_hours, units_left
-from orchestrator.planning.view import Clock, render, render_layouts
+from orchestrator.planning.view import Clock, render
 from orchestrator.selection.damage import refuse_damaged
 from orchestrator.selection.study import Study
 
 
-@dataclass(frozen=True)
-class Show:
-    """What is shown of a plan beside its tables: why each unit would run, other layouts; or all of it as JSON."""
+def plan(study: Study, gpus: int, gpu: Gpu | None, console: Console, why: bool = False, as_json: bool = False) -> int:
+    """Print the plan of an experiment against a runs folder, for `gpus` of the kind `gpu`; write nothing.
 
-    why: bool = False
-    layouts: bool = False
-    as_json: bool = False
-
-
-def plan(study: Study, gpus: int, gpu: Gpu | None, show: Show, console: Console) -> int:
-    """Print the plan of an experiment against a runs folder, for `gpus` of the kind `gpu`; nothing is written.
-
-    Without a kind it is that of the card which was calibrated in the runs folder, else the default one. Raises Damaged
-    where a unit is, since what is left to run cannot be known then.
+    With `why` also say why each unit would run; `as_json` prints a document. The default kind is that of the card that
+    was calibrated in the runs folder, if any. Damaged units raise `Damaged`: they leave open what is left to run.
     """
     study = study.snapshot()
     refuse_damaged(study)
     for name, setup in study.experiment.setups.items():
         check_local(name, setup)
     made = planned(study, gpu)
-    cpu = cpu_time.estimate(made, cores_here(), made=not any(unit.provisional for unit in study.units))
-    if show.as_json:
-        print(_text(to_json(made) | {"clock": _clock(made, gpus, cpu)}))
+    on_gpus = any(planned.resources.gpus for planned in made.units)
+    seconds = None if on_gpus else seconds_left_on(study, {"CPU": cores_here()})
+    clock = Clock(gpus, cores_here(), seconds)
+    if as_json:
+        print(_text(to_json(made) | {"clock": _clock(made, clock, on_gpus)}))
         return 0
-    shown = render(made, Clock(cpu, gpus), reasons(study) if show.why else None)
+    shown = render(made, clock, reasons(study) if why else None)
     console.print(shown, highlight=False)
-    if show.layouts:
-        console.print("", render_layouts(layouts_of(made)), highlight=False)
     for note in _notes(study.experiment):
         console.print(note, highlight=False, markup=False)
     return 0
@@ -102,13 +91,12 @@ def _text(document: dict[str, Any]) -> str:
     return f'{{\n  "units": [\n{units}\n  ],{rest[1:]}'
 
 
-def _clock(made: Plan, gpus: int, cpu: cpu_time.CpuTime | None) -> dict[str, object]:
-    hours = hours_on_gpus(made, gpus, left=True)
+def _clock(made: Plan, clock: Clock, on_gpus: bool) -> dict[str, object]:
+    hours = hours_on_gpus(made, clock.gpus, left=True)
     return {
-        "gpus": gpus,
+        "gpus": clock.gpus,
         "gpu": made.gpu.name,
         "gpu_clock_hours": None if hours is None else rounded(hours, 3),
-        "cpu_cores": None if cpu is None else cpu.cores,
-        "cpu_seconds": None if cpu is None else rounded(cpu.seconds, 0),
-        "cpu_rough": None if cpu is None else cpu.rough,
+        "cpu_cores": None if on_gpus else clock.cores,
+        "cpu_seconds": None if clock.cpu_seconds is None else rounded(clock.cpu_seconds, 0),
     }

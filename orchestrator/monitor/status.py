@@ -39,6 +39,11 @@ class Session:
     cluster: Mapping[str, float]  # CPU, GPU → how many there are
 
 
+def seconds_left_on(study: Study, cluster: Mapping[str, float]) -> Range | None:
+    """Seconds that the rest of a sweep takes on CPUs and GPUs that do nothing else; None before units were timed."""
+    return overview(study, Session(time.monotonic(), 0, cluster)).seconds_left_range
+
+
 @dataclass(frozen=True)
 class FamilyStatus:
     """The trials of one method in one setup, or the untrained student: how many stand where, and what is best so far.
@@ -153,7 +158,7 @@ def _overview(study: Study, session: Session | None) -> Overview:
         "GPU": float(sum(s.gpus for s in training) + evaluators * placement.gpus),
     }
     jobs, device = _jobs(study, view.left, states, standings, costs), device_of(study)
-    left = sweep_seconds(jobs, session.cluster if session else used) if running else None
+    left = sweep_seconds(jobs, session.cluster if session else used) if running or session else None
     rates = [rate for s in training if s.is_trial and (rate := tokens_a_second(study.reader(s.id))) is not None]
     made = Overview(
         statuses,

@@ -9,7 +9,6 @@ from typing import Any
 
 from orchestrator.config import Setup
 from orchestrator.planning.evaluation_cost import EvaluationCost
-from orchestrator.planning.layouts import Layouts, layouts_of
 from orchestrator.planning.memory import Memory
 from orchestrator.planning.plan import Done, Plan, PlannedUnit, Resources
 from orchestrator.planning.ranges import Range
@@ -34,26 +33,12 @@ GPUS_OF_A_NODE = 8
 
 
 def to_json(plan: Plan) -> dict[str, Any]:
-    """The plan as JSON values: `units`, `totals`, `assumptions`, `layouts`."""
+    """The plan as JSON values: `units`, `totals`, `assumptions`."""
     return {
         "units": _units_json(plan),
         "totals": totals(plan),
         "assumptions": [asdict(assumption) for assumption in plan.assumptions],
-        "layouts": _layouts_json(layouts_of(plan)),
     }
-
-
-def _layouts_json(layouts: Layouts | None) -> dict[str, Any] | None:
-    """Rows of `layouts.LaidOut`, with null for the hours of what does not fit; None where no GPU is used."""
-    if layouts is None:
-        return None
-    rows = []
-    for row in layouts.rows:
-        values = {}
-        for name, value in vars(row).items():
-            values[name] = rounded(value, 3) if isinstance(value, Range) else value
-        rows.append(values | {"peak_gib": round(row.peak_gib, 3), "fits": row.fits})
-    return {"engines": layouts.engines, "rows": rows, "verdict": list(layouts.verdict)}
 
 
 def totals(plan: Plan) -> dict[str, Any]:

@@ -18,8 +18,6 @@ from orchestrator.planning.as_json import GPUS_OF_A_NODE, totals
 from orchestrator.planning.assumptions import Assumption
 from orchestrator.planning.calibrated import MEASURED_WORDS
 from orchestrator.planning.costs import PHASES
-from orchestrator.planning.cpu_time import CpuTime
-from orchestrator.planning.layouts import LaidOut, Layouts
 from orchestrator.planning.memory import Memory
 from orchestrator.planning.numbers import (
     clock_time,
@@ -31,7 +29,6 @@ from orchestrator.planning.numbers import (
     short,
     short_hours,
     span_text,
-    two_digits,
 )
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.progress import Reason
@@ -55,41 +52,14 @@ KINDS: tuple[Kind, ...] = ("trial", "base_eval", "sft")  # as they are counted i
 
 @dataclass(frozen=True)
 class Clock:
-    """What the clock would say: of the CPU units, where there are any, and on how many GPUs the others are planned."""
+    """The machines that hours on the clock are told for: some `gpus`, or `cores` where no unit uses a GPU.
 
-    cpu: CpuTime | None = None
+    `cpu_seconds` is the time left on these cores, None before any unit was timed.
+    """
+
     gpus: int = 1
-
-
-def render_layouts(layouts: Layouts | None) -> Group:
-    """The layouts of a typical trial for a terminal of 80 columns or more, a table for each kind of node."""
-    if layouts is None:
-        return Group("No trial uses a GPU: there is nothing to lay out.")
-    parts: list[Any] = [f"A typical trial of each setup with {layouts.engines}; nothing of it was measured."]
-    for gpu in dict.fromkeys(row.gpu for row in layouts.rows):
-        rows = [row for row in layouts.rows if row.gpu == gpu]
-        table = _table(f"{rows[0].node_gpus} × {gpu}", "GiB", "at once", "GPU-hours", "trials", "days", right_from=1)
-        for setup in dict.fromkeys(row.setup for row in rows):
-            table.add_row(f"[bold]{escape(setup)}[/]")
-            for row in rows:
-                if row.setup == setup:
-                    table.add_row(f"  {row.layout}", *_layout_cells(row))
-        parts += ["", table]
-    notes = (
-        "GiB: the most that a GPU holds, of what a trial has of it. At once: sequences of full length, student alone "
-        "and blending. GPU-hours: of training the trial. Trials: at once on the node. Days: of the setup's sweep "
-        "there. Split: GPUs that sample, that score, that learn."
-    )
-    return Group(*parts, "", f"[dim]{notes}[/]", *map(escape, layouts.verdict))
-
-
-def _layout_cells(row: LaidOut) -> list[str]:
-    held = f"{row.peak_gib:.0f} of {row.gib:.3g}"
-    if row.trial_hours is None or row.sweep_days is None:
-        return [held, "—", "does not fit", "—", "—"]
-    at_once = f"{row.sequences_vanilla} / {row.sequences_blending}"
-    hours, days = hours_text(row.trial_hours), span_text(row.sweep_days, two_digits)
-    return [held, at_once, hours, str(row.trials_at_once), days]
+    cores: int = 1
+    cpu_seconds: Range | None = None
 
 
 def render(plan: Plan, clock: Clock | None = None, reasons: Sequence[Reason] | None = None) -> Group:
@@ -102,7 +72,7 @@ def render(plan: Plan, clock: Clock | None = None, reasons: Sequence[Reason] | N
         return Group(_heading(plan, total), everything, *why)
     on_gpus = any(planned.resources.gpus for planned in plan.units)
     # Without a GPU the minutes are the whole cost: they stand first.
-    parts: list[Any] = [_heading(plan, total), *_progress(plan, left), *([] if on_gpus else _cpu_time(clock.cpu)), ""]
+    parts: list[Any] = [_heading(plan, total), *_progress(plan, left), *([] if on_gpus else _cpu_time(clock)), ""]
     parts += [_methods_table(plan), "", *_order(plan)]
     placement = plan.experiment.runtime.placement  # of every setup's untrained student, at least
     of_setups = [p for p in plan.units if p.unit.placement == placement] or plan.units
@@ -112,10 +82,9 @@ def render(plan: Plan, clock: Clock | None = None, reasons: Sequence[Reason] | N
         parts += ["", _memory_table(memories, gib, apart), *_memory_notes(memories, gib)]
     parts += ["", *_tokens(total), ""]
     parts += [_budget_table(plan), *_budget_notes(plan), _disk(plan), ""]
-    parts += [*_gpu_time(plan, clock.gpus), *(_cpu_time(clock.cpu) if on_gpus else []), *why]
+    parts += [*_gpu_time(plan, clock.gpus), *why]
     if reasons is None:
-        layouts = " --layouts: the same on other numbers of GPUs a trial." if memories else ""
-        return Group(*parts, f"[dim]--why: why each unit would run, and what is assumed.{layouts}[/]")
+        return Group(*parts, "[dim]--why: why each unit would run, and what is assumed.[/]")
     return Group(*parts, *([""] if plan.assumptions else []), *_assumptions(plan.assumptions))
 
 
@@ -380,17 +349,14 @@ def _which_engine(samplers: Sequence[str], middles: Mapping[str, float]) -> list
     return [f"{RATES[least].title} would take {share}: engine.sampler={least}."]
 
 
-def _cpu_time(time: CpuTime | None) -> list[str]:
-    if time is None:
-        return []
-    basis = (
-        "rough: from the sizes of the models, nothing was measured here yet"
-        if time.rough
-        else "from what was measured in the runs folder"
-    )
-    minutes = Range.of(lambda scenario: max(1.0, time.seconds.at(scenario) / 60))
+def _cpu_time(clock: Clock) -> list[str]:
+    on_cores = f"[bold]On {counted(clock.cores, 'CPU core')}:[/]"
+    seconds = clock.cpu_seconds
+    if seconds is None:
+        return [f"{on_cores} minutes to hours; an estimate needs a unit that has run here."]
+    minutes = Range.of(lambda scenario: max(1.0, seconds.at(scenario) / 60))
     span = span_text(minutes, lambda minutes: f"{minutes:.0f}")
-    return [f"[bold]On {counted(time.cores, 'CPU core')}: about {span} minutes[/] ({basis})."]
+    return [f"{on_cores} about {span} minutes (from what was measured in the runs folder)."]
 
 
 def _assumptions(assumed: Sequence[Assumption]) -> list[str]:

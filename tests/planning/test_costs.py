@@ -339,7 +339,7 @@ def test_the_plan_of_an_engine_that_is_not_installed_is_json(
         main(["plan", str(PAPER), "--json", "--runs", str(tmp_path)])
     assert ended.value.code == 0
     document = json.loads(capsys.readouterr().out)
-    assert set(document) == {"units", "totals", "assumptions", "layouts", "clock"}
+    assert set(document) == {"units", "totals", "assumptions", "clock"}
     assert document["totals"]["chosen_gpu_hours"]["high"] < 40_000
     assert document["clock"]["gpu"] == "H100-80GB"
     names = [each["name"] for each in document["assumptions"]]

@@ -13,7 +13,8 @@ from orchestrator.config import Experiment
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import Unit, expand
 from orchestrator.monitor import timings
-from orchestrator.planning import as_json, cpu_time, view
+from orchestrator.monitor.status import seconds_left_on
+from orchestrator.planning import as_json, view
 from orchestrator.planning.costs import BLENDED, PLAIN, TRAINING_LENGTHS
 from orchestrator.planning.measured import Measured, UnitSeconds, measure, measured_factor
 from orchestrator.planning.plan import Plan, make_plan
@@ -206,19 +207,16 @@ def test_what_is_not_finished_or_damaged_says_nothing(tmp_path: Path) -> None:
 
 
 def test_minutes_on_cpus_rest_on_what_was_clocked(tmp_path: Path) -> None:
-    """Every unit at the same pace: the estimate is the time that this pace takes, and it is not rough any more."""
+    """Vanilla is done, and was clocked; more cores take less."""
     loaded = quickstart("setups=[arithmetic]")
-    for unit in loaded[1]:
-        if unit.is_trial and not unit.depends_on:
-            finish(tmp_path, loaded, unit, factor=0.1)
-    found = cpu_time.estimate(planned(loaded, tmp_path), cores=2, made=True)
-    rough = cpu_time.estimate(make_plan(*loaded), cores=2, made=True)
-    assert found is not None
-    assert rough is not None
-    assert (found.rough, rough.rough) == (False, True)
-    costs = cpu_time.cpu_costs("arithmetic", loaded[0].setups["arithmetic"], measure(Study(*loaded, tmp_path)))
-    assert costs.steps[PLAIN].low < costs.steps[PLAIN].mid < costs.steps[PLAIN].high
-    assert (costs.evaluation.low, costs.evaluation.high) == pytest.approx((2 * 200 * 4 * 0.002,) * 2)
+    for unit in units_of(loaded[1], "vanilla"):
+        finish(tmp_path, loaded, unit, factor=0.1)
+    study = Study(*loaded, tmp_path)
+    two, four = (seconds_left_on(study, {"CPU": cores}) for cores in (2, 4))
+    assert two is not None
+    assert four is not None
+    assert four.mid < two.mid
+    assert seconds_left_on(Study(*loaded, tmp_path / "empty"), {"CPU": 2}) is None
 
 
 def clock_a_foreign_benchmark(runs: Path, unit: Unit) -> None:
@@ -236,7 +234,11 @@ def test_benchmarks_of_other_experiments_say_nothing(tmp_path: Path, place: str)
     shown = []
     for _ in range(2):
         made, status = planned(loaded, tmp_path), timings.measure(Study(*loaded, tmp_path))
-        seconds = cpu_time.estimate(made, cores=2) if place == "cores" else made.units[-1].resources.gpu_hours
+        seconds = (
+            seconds_left_on(Study(*loaded, tmp_path), {"CPU": 2})
+            if place == "cores"
+            else made.units[-1].resources.gpu_hours
+        )
         shown.append((seconds, status.measured, status.planned))
         clock_a_foreign_benchmark(tmp_path, vanilla)
     assert shown[0] == shown[1]

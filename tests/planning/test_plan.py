@@ -19,7 +19,7 @@ from orchestrator.engines.memory import Decoder
 from orchestrator.errors import UserError
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.methods import behavior_at, needs_teacher
-from orchestrator.planning import as_json, costs, cpu_time, plan, steps, totals, view
+from orchestrator.planning import as_json, costs, plan, steps, totals, view
 from orchestrator.planning.evaluation_cost import expected_share
 from orchestrator.planning.lengths import LAWS
 from orchestrator.planning.numbers import hours_text, long_time
@@ -63,10 +63,10 @@ def vanilla(made: plan.Plan, setup: str = "qwen3-1.7b") -> plan.Resources:
     return units(made, setup, "vanilla")[0].resources
 
 
-def shown(made: plan.Plan, width: int = 100) -> str:
+def shown(made: plan.Plan, width: int = 100, clock: view.Clock | None = None) -> str:
     console = Console(width=width, color_system=None)
     with console.capture() as capture:
-        console.print(view.render(made))
+        console.print(view.render(made, clock))
     return capture.get()
 
 
@@ -349,7 +349,7 @@ def test_json_is_stable_and_complete() -> None:
     made = as_json.to_json(planned())
     assert json.dumps(made) == json.dumps(as_json.to_json(planned()))
     assert json.loads(json.dumps(made, allow_nan=False)) == made
-    assert set(made) == {"units", "totals", "assumptions", "layouts"}
+    assert set(made) == {"units", "totals", "assumptions"}
     assert [unit["id"] for unit in made["units"]] == [u.unit.id for u in planned().units]
     assert set(made["units"][0]) == {
         "id", "kind", "setup", "method", "knobs", "seed", "depends_on", "steps", "done", "resources",
@@ -522,21 +522,9 @@ def test_everything_done_is_nothing_to_run() -> None:
     assert f"{len(units_of_plan)} of {len(units_of_plan)} units done: nothing to run." in shown(made, 80)
 
 
-def test_minutes_on_cpus_are_rough_and_fall_with_what_is_done() -> None:
+def test_minutes_on_cpus_stand_first_and_are_unknown_before_a_unit_has_run() -> None:
     made = planned("quickstart")
-    whole = cpu_time.estimate(made, cores=2)
-    assert whole is not None
-    assert whole.rough
-    assert 60 < whole.seconds.low < whole.seconds.high < 3600
-    more_cores = cpu_time.estimate(made, cores=8)
-    assert more_cores is not None
-    assert more_cores.seconds.high < whole.seconds.high
-    done = {u.unit.id: plan.Done(u.unit.steps, 10**9, True, True, True) for u in made.units[1:]}
-    left = cpu_time.estimate(plan.make_plan(made.experiment, done=done), cores=2, made=True)
-    assert left is not None
-    assert left.seconds.high < whole.seconds.high / 3
-    assert cpu_time.estimate(planned("paper"), cores=2) is None
-    console = Console(width=80, color_system=None)
-    with console.capture() as capture:
-        console.print(view.render(made, view.Clock(cpu=whole)))
-    assert "On 2 CPU cores: about" in capture.get()
+    assert "On 2 CPU cores: minutes to hours" in shown(made, 80, view.Clock(cores=2))
+    measured = shown(made, 80, view.Clock(cores=2, cpu_seconds=Range(61.0, 90.0, 200.0)))
+    assert "On 2 CPU cores: about 1 – 3 minutes" in measured
+    assert measured.index("CPU cores") < measured.index("Vanilla")

@@ -1,0 +1,101 @@
+"""Trials on several GPUs: their time worked out here by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.config import Placement, RoleGpus
+from orchestrator.experiment.load import load_experiment
+from orchestrator.planning import as_json, plan
+from orchestrator.planning.costs import BLENDED, OTHER, PLAIN, SUPERVISED, SetupCosts
+from orchestrator.planning.ranges import SCENARIOS, Scenario
+from orchestrator.planning.totals import hours_on_gpus, longest_unit_hours, total_gpu_hours
+from orchestrator.records.columns import EVALUATE, LEARN, ROLLOUT, SCORE
+from tests.sweeps import ROOT
+
+PAPER = ROOT / "experiments" / "paper.yaml"
+ENGINES = ("engine.sampler=sglang", "engine.trainer=verl")
+SPLIT = Placement("split", 4, RoleGpus(2, 1, 1))
+SPLIT_GIVEN = ("runtime.placement.mode=split", "runtime.placement.role_gpus.rollout=2")
+
+
+def costs(placement: Placement, setup: str = "qwen3-1.7b") -> SetupCosts:
+    experiment = load_experiment(PAPER, ENGINES)
+    return SetupCosts(experiment.setups[setup], experiment.runtime, "sglang").on(placement)
+
+
+def planned(*overrides: str) -> plan.Plan:
+    return plan.make_plan(load_experiment(PAPER, overrides))
+
+
+# --- time ---
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_decoding_on_two_gpus_is_half_the_reading_and_all_the_waiting(scenario: Scenario) -> None:
+    """A step of 256 responses: weights and caches over twice the bandwidth, then 2 × 28 all-reduces a decode step."""
+    made = costs(Placement(gpus=2))
+    lengths = made.training_lengths(scenario)
+    steps = lengths.tokens  # two such GPUs hold all 256 rows at once
+    reads = steps * 2 * 1_720_574_976 + 112 * 1024 * 256 * lengths.reads
+    eta = {"low": 0.6, "mid": 0.55, "high": 0.5}[scenario]
+    all_reduce = {"low": 10e-6, "mid": 20e-6, "high": 40e-6}[scenario]
+    expected = reads / (2 * eta * 3.35e12) + steps * 2 * 28 * all_reduce
+    assert made.step(PLAIN)[ROLLOUT].at(scenario) == pytest.approx(expected, rel=1e-9)
+
+
+def test_scoring_and_learning_keep_a_part_of_their_speed() -> None:
+    one, four = costs(Placement(gpus=1)).step(PLAIN), costs(Placement(gpus=4)).step(PLAIN)
+    for phase in (SCORE, LEARN):
+        for scenario, kept in zip(SCENARIOS, (0.95, 0.90, 0.80), strict=True):
+            assert four[phase].at(scenario) == pytest.approx(one[phase].at(scenario) / (4 * kept))
+    assert four[OTHER] == one[OTHER], "nothing of it is shared out"
+
+
+def test_roles_apart_take_the_time_of_their_own_gpus() -> None:
+    one, two = (costs(Placement(gpus=count)).step(PLAIN) for count in (1, 2))
+    apart = costs(SPLIT)
+    assert apart.step(PLAIN)[SCORE] == one[SCORE]
+    assert apart.step(PLAIN)[LEARN] == one[LEARN]
+    assert apart.step(PLAIN)[ROLLOUT].mid <= two[ROLLOUT].mid, "no teacher lies beside the caches"
+    assert apart.step(BLENDED)[ROLLOUT] == costs(Placement(gpus=2)).step(BLENDED)[ROLLOUT]
+    answering = costs(Placement("split", 4, RoleGpus(1, 2, 1))).step(SUPERVISED)[ROLLOUT]
+    assert answering.mid < apart.step(SUPERVISED)[ROLLOUT].mid, "the teacher answers on its own GPUs"
+
+
+def test_gpu_hours_are_all_gpus_times_the_clock_and_evaluators_have_one() -> None:
+    made, one = planned(*ENGINES, *SPLIT_GIVEN), planned(*ENGINES)
+    unit, alone = made.units[2], one.units[2]
+    assert unit.resources.gpus == 4
+    assert unit.resources.gpu_hours is not None
+    assert alone.resources.gpu_hours is not None
+    clock = plan.training_seconds(unit.unit, made.costs[unit.unit.setup])
+    for phase, seconds in clock.items():
+        if phase != EVALUATE:
+            assert unit.resources.gpu_hours[phase].mid == pytest.approx(4 * seconds.mid / 3600)
+    assert unit.resources.gpu_hours[EVALUATE] == alone.resources.gpu_hours[EVALUATE]
+    longest, total = longest_unit_hours(made), total_gpu_hours(made)
+    assert longest is not None
+    assert total is not None
+    assert longest.mid < total["total"].mid
+    assert hours_on_gpus(made, 8) == total["total"] / 8
+
+
+def test_methods_may_have_other_gpus_than_the_rest() -> None:
+    own = ("methods.vanilla.placement.mode=split", "methods.vanilla.placement.role_gpus.rollout=2")
+    mixed, one, split = planned(*ENGINES, *own), planned(*ENGINES), planned(*ENGINES, *SPLIT_GIVEN)
+    for found, plain, four in zip(mixed.units, one.units, split.units, strict=True):
+        as_planned = four if found.unit.method == "vanilla" else plain
+        assert found.resources == as_planned.resources
+    assert mixed.units != one.units
+
+
+def test_engines_of_one_device_are_not_compared_where_trials_have_several() -> None:
+    assert set(as_json.totals(planned(*ENGINES, "runtime.placement.gpus=2"))["engines"]) == {"sglang"}
+    assert set(as_json.totals(planned(*ENGINES))["engines"]) == {"torch", "sglang"}
+
+
+def test_assumptions_name_what_several_gpus_rest_on() -> None:
+    names = ("wait for an all-reduce", "speed that sharding keeps")
+    assert {a.name for a in planned(*ENGINES, "runtime.placement.gpus=2").assumptions} >= set(names)
+    assert not {a.name for a in planned(*ENGINES).assumptions} & set(names)
