@@ -51,10 +51,7 @@ def refuse(key: str, value: object, expected: str) -> UserError:
 
 def shown(value: object) -> str:
     """A value as Python writes it, at most LONGEST_VALUE characters of it."""
-    try:
-        return shortened(repr(value), LONGEST_VALUE)
-    except ValueError:  # Python writes no whole number of more than 4,300 digits
-        return "a number of thousands of digits"
+    return shortened(repr(value), LONGEST_VALUE)
 
 
 def shortened(text: str, longest: int) -> str:
