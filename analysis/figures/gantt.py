@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -27,10 +27,8 @@ from analysis.figures.style import (
     legend_columns,
     new_figure,
     set_title,
-    setting_text,
     styled,
 )
-from orchestrator.experiment.units import Unit
 from orchestrator.monitor.timeline import RESCORE, Piece, attempts, pieces
 from orchestrator.records.columns import EVALUATE, START, TRAIN
 from orchestrator.selection.study import Study
@@ -56,9 +54,7 @@ ENDED = "attempt that died or was stopped"
 
 ROW, LEAST_ROW, HIGHEST = 0.26, 0.11, 7.0  # inches: of a row, of a row with a name of its own, of all rows at most
 BESIDE = 1.5  # inches: title, axis and legend
-LETTER = 0.055  # inches of a letter in a bar
 THINNEST = 1500  # bars and pauses that are shorter than such a part of the whole run into their neighbours
-BROKEN = 0.1, 0.03  # of the time at work: pauses of everybody longer than this part are cut to that one
 HOURS = ((48.0, 24.0, "days"), (2.0, 1.0, "hours"), (0.0, 1 / 60, "minutes"))  # from how many on, size, name
 
 Place = tuple[str, str]  # machine and GPU or process, as they are shown
@@ -66,13 +62,12 @@ Place = tuple[str, str]  # machine and GPU or process, as they are shown
 
 @dataclass(frozen=True)
 class Bar:
-    """Work from `start` to `end`, in seconds since the first; `kind` is a key of COLORS, `label` the unit's."""
+    """Work from `start` to `end`, in seconds since the first; `kind` is a key of COLORS."""
 
     row: int
     kind: str
     start: float
     end: float
-    label: str
 
 
 @dataclass(frozen=True)
@@ -93,8 +88,6 @@ def picture(study: Study) -> Picture:
     lines = []
     if _row_height(len(chart.rows)) < LEAST_ROW:
         lines.append(f"The {len(chart.rows)} rows are too thin for names and are grouped by machine.")
-    if len(_breaks(chart.bars)) > 1:
-        lines.append("Dashed: pauses in which nothing ran, cut short.")
     if chart.ended:
         lines.append(f"Attempts that died or were stopped: {len(chart.ended)}.")
     return Picture(name, CAPTION, partial(draw, chart, study.experiment.name), basis=" ".join(lines))
@@ -105,33 +98,25 @@ def picture(study: Study) -> Picture:
 
 def read_chart(study: Study) -> Chart:
     """What the clocks of a study say."""
-    seeded = len({unit.seed for unit in study.units if unit.is_trial}) > 1
-    work: list[tuple[Unit, Piece]] = []
+    work: list[Piece] = []
     ends: list[tuple[Piece, float]] = []
     for unit in study.units:
         run = study.reader(unit)
         done = pieces(run)
-        work += [(unit, piece) for piece in done]
+        work += done
         for attempt in attempts(run, done):
             if not attempt.complete and attempt.where is not None:
                 ends.append((attempt.where, attempt.end))
     if not work:
         return Chart((), (), ())
-    first = min(piece.start for _, piece in work)
-    row_of, rows = _rows([piece for _, piece in work])
-    bars = [
-        Bar(row_of(piece), LOST if piece.lost else piece.kind, piece.start - first, piece.end - first, text)
-        for unit, piece in work
-        for text in [_label(unit, seeded)]
-    ]
+    first = min(piece.start for piece in work)
+    row_of, rows = _rows(work)
+    bars = []
+    for piece in work:
+        kind = LOST if piece.lost else piece.kind
+        bars.append(Bar(row_of(piece), kind, piece.start - first, piece.end - first))
     ended = sorted((row_of(piece), end - first) for piece, end in ends)
     return Chart(rows, tuple(_thinned(bars)), tuple(ended))
-
-
-def _label(unit: Unit, seeded: bool) -> str:
-    if unit.method is None:
-        return unit.label
-    return setting_text(unit.method, unit.knobs) + (f" s{unit.seed}" if seeded else "")
 
 
 def _rows(work: Sequence[Piece]) -> tuple[Callable[[Piece], int], tuple[Place, ...]]:
@@ -165,12 +150,11 @@ def _thinned(bars: Sequence[Bar]) -> list[Bar]:
     """Bars in the order of rows and time; those too thin to be seen run into a neighbour of their kind."""
     thin = max(bar.end for bar in bars) / THINNEST
     found: list[Bar] = []
-    for bar in sorted(bars, key=lambda bar: (bar.row, bar.kind, bar.start, bar.end, bar.label)):
+    for bar in sorted(bars, key=lambda bar: (bar.row, bar.kind, bar.start, bar.end)):
         last = found[-1] if found else None
         same = last is not None and (last.row, last.kind) == (bar.row, bar.kind)
         if last is not None and same and bar.start - last.end < thin and min(_length(bar), _length(last)) < thin:
-            label = bar.label if _length(bar) > _length(last) else last.label
-            found[-1] = Bar(bar.row, bar.kind, last.start, max(last.end, bar.end), label)
+            found[-1] = Bar(bar.row, bar.kind, last.start, max(last.end, bar.end))
         else:
             found.append(bar)
     return found
@@ -178,23 +162,6 @@ def _thinned(bars: Sequence[Bar]) -> list[Bar]:
 
 def _length(bar: Bar) -> float:
     return bar.end - bar.start
-
-
-def _breaks(bars: Sequence[Bar]) -> list[tuple[float, float]]:
-    """(seconds, shift to the left from there on): pauses of everybody that are long beside the work are cut short."""
-    covered, pauses, reached = 0.0, [], 0.0
-    for bar in sorted(bars, key=lambda bar: bar.start):
-        if bar.start > reached:
-            pauses.append((bar.start, bar.start - reached))
-        covered += max(0.0, bar.end - max(bar.start, reached))
-        reached = max(reached, bar.end)
-    longest, kept = (share * covered for share in BROKEN)
-    shifts, total = [(0.0, 0.0)], 0.0
-    for at, pause in pauses:
-        if pause > longest:
-            total += pause - kept
-            shifts.append((at, total))
-    return shifts
 
 
 # --- drawing ---
@@ -206,29 +173,21 @@ def draw(chart: Chart, title: str, width: float = WIDTH) -> Figure:
     height = _row_height(len(chart.rows))
     figure = new_figure(width, BESIDE + max(0.6, height * len(chart.rows)))
     axes = figure.subplots()
-    breaks = _breaks(chart.bars)
-    whole = _moved(max(bar.end for bar in chart.bars), breaks)
+    whole = max(bar.end for bar in chart.bars)
     size, unit = next((hour * 3600, name) for most, hour, name in HOURS if whole / 3600 >= most)
-
-    def place(seconds: float) -> float:
-        return _moved(seconds, breaks) / size
-
     edge = 0.4 if len(chart.bars) <= THINNEST // 2 else 0.0
     shown = [kind for kind in COLORS if any(bar.kind == kind for bar in chart.bars)]
     for kind in shown:
-        corners = [_corners(bar, place) for bar in chart.bars if bar.kind == kind]
+        corners = [_corners(bar, size) for bar in chart.bars if bar.kind == kind]
         look: dict[str, Any] = {"facecolor": COLORS[kind], "edgecolor": "white", "linewidth": edge, "zorder": 2}
         axes.add_collection(PolyCollection(corners, **look))
-    axes.set_xlim(0, max(place(max(bar.end for bar in chart.bars)), 1e-9))
+    axes.set_xlim(0, max(whole / size, 1e-9))
     axes.set_ylim(len(chart.rows) - 0.4, -0.6)
-    for at, _ in breaks[1:]:
-        axes.axvline(place(at) - BROKEN[1] / 2 * _work(chart.bars) / size, color=GRAY, linewidth=0.8, linestyle="--")
     if chart.ended:
         rows, moments = zip(*chart.ended, strict=True)
         marks: dict[str, Any] = {"color": BLACK, "markeredgecolor": BLACK, "markeredgewidth": 1.2, "clip_on": False}
-        axes.plot([place(at) for at in moments], rows, "x", markersize=min(6.0, 50 * height), zorder=3, **marks)
+        axes.plot([at / size for at in moments], rows, "x", markersize=min(6.0, 50 * height), zorder=3, **marks)
     _name_rows(axes, chart.rows, height, width)
-    _name_bars(axes, chart.bars, place, height, (width - 1.3) / axes.get_xlim()[1])
     axes.grid(visible=False, axis="y")
     axes.set_xlabel(f"{unit} since the first work")
     set_title(axes, title)
@@ -245,22 +204,8 @@ def _row_height(rows: int) -> float:
     return min(ROW, HIGHEST / rows)
 
 
-def _moved(seconds: float, breaks: Sequence[tuple[float, float]]) -> float:
-    """Where a moment stands once pauses are cut."""
-    return seconds - max(shift for at, shift in breaks if at <= seconds)
-
-
-def _work(bars: Iterable[Bar]) -> float:
-    """Seconds in which anything ran."""
-    covered, reached = 0.0, 0.0
-    for bar in sorted(bars, key=lambda bar: bar.start):
-        covered += max(0.0, bar.end - max(bar.start, reached))
-        reached = max(reached, bar.end)
-    return covered
-
-
-def _corners(bar: Bar, place: Callable[[float], float]) -> list[tuple[float, float]]:
-    left, right, top, bottom = place(bar.start), place(bar.end), bar.row - 0.42, bar.row + 0.42
+def _corners(bar: Bar, size: float) -> list[tuple[float, float]]:
+    left, right, top, bottom = bar.start / size, bar.end / size, bar.row - 0.42, bar.row + 0.42
     return [(left, top), (right, top), (right, bottom), (left, bottom)]
 
 
@@ -281,14 +226,3 @@ def _name_rows(axes: Axes, rows: Sequence[Place], height: float, width: float) -
         label.set_parse_math(False)
         if width < NARROW:
             label.set_fontsize(6)
-
-
-def _name_bars(axes: Axes, bars: Sequence[Bar], place: Callable[[float], float], height: float, inches: float) -> None:
-    """The units in the bars of training that are long enough for their names; `inches` of one unit of time."""
-    if height < ROW:
-        return
-    for bar in bars:
-        letters = len(bar.label.replace("$", "").replace("\\varepsilon", "e").replace("\\tau", "t").replace("_", ""))
-        if bar.kind == TRAIN and inches * (place(bar.end) - place(bar.start)) > LETTER * (letters + 1):
-            middle = (place(bar.start) + place(bar.end)) / 2
-            axes.text(middle, bar.row, bar.label, color="white", fontsize=6.5, ha="center", va="center", zorder=4)

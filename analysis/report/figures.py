@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 from dataclasses import replace
 
-from analysis.figures import drawn
 from analysis.figures.catalog import pictures
+from analysis.figures.output import to_bytes
 from analysis.figures.picture import Picture
 from analysis.labels import setup_title
 from analysis.report.html import Html, bullets, element, join, paragraph, section, void
@@ -25,12 +25,12 @@ def figures_section(study: Study) -> Html:
         if picture.drawing is None:
             missing.append(f"{picture.caption.title}, {setup}: {picture.missing}")
         else:
-            shown.append(figure(study, picture, setup))
+            shown.append(figure(picture, setup))
     reasons = join([paragraph("Not drawn:"), bullets(missing)]) if missing else Html()
     return section("Figures", "figures", *shown, reasons)
 
 
-def figure(study: Study, picture: Picture, subject: str) -> Html:
+def figure(picture: Picture, subject: str) -> Html:
     """A picture that has a figure, and its caption; `subject` is the setup or the experiment that it shows.
 
     As images, not inline: there their names and styles cannot meet those of the page or of other figures.
@@ -40,8 +40,8 @@ def figure(study: Study, picture: Picture, subject: str) -> Html:
     caption = picture.caption
     image = element(
         "picture",
-        void("source", srcset=_source(study, picture), media=WIDE),
-        void("img", src=_source(study, replace(picture, width=PHONE)), alt=f"{subject}: {caption.alt}"),
+        void("source", srcset=_source(picture), media=WIDE),
+        void("img", src=_source(replace(picture, width=PHONE)), alt=f"{subject}: {caption.alt}"),
     )
     text = [element("strong", f"{caption.title}, {subject}. "), caption.shows, " ", picture.basis, " "]
     return element(
@@ -52,8 +52,9 @@ def figure(study: Study, picture: Picture, subject: str) -> Html:
     )
 
 
-def _source(study: Study, picture: Picture) -> str:
-    return f"data:image/svg+xml;base64,{base64.b64encode(drawn.svg(study, picture)).decode()}"
+def _source(picture: Picture) -> str:
+    assert picture.figure is not None
+    return f"data:image/svg+xml;base64,{base64.b64encode(to_bytes(picture.figure, 'svg')).decode()}"
 
 
 def _setup(picture: Picture, experiment: Experiment) -> str:

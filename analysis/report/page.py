@@ -103,7 +103,7 @@ def build_page(study: Study, path: Path, results: Table | None = None) -> str:
 def _gantt(study: Study) -> Html:
     """Who worked when; nothing before anything was clocked."""
     picture = gantt.picture(study)
-    return Html() if picture.drawing is None else figure(study, picture, study.experiment.name)
+    return Html() if picture.drawing is None else figure(picture, study.experiment.name)
 
 
 def _document(title: str, sections: Sequence[Html]) -> str:

@@ -83,21 +83,10 @@ def test_nothing_clocked_is_not_drawn(tmp_path: Path) -> None:
     assert gantt.picture(study(tmp_path)[0]).missing == "nothing was clocked yet"
 
 
-def test_a_long_pause_of_everybody_is_cut_and_a_gap_of_one_is_not(tmp_path: Path) -> None:
-    made, first, second = study(tmp_path)
-    clock(tmp_path, first, [0], [train(step, 10 + 10 * step, host="a", process=1) for step in range(10)])
-    later = 3000
-    clock(tmp_path, second, [50], [train(step, later + 10 * step, host="a", process=2) for step in range(10)])
-    picture = gantt.picture(made)
-    assert picture.basis == "Dashed: pauses in which nothing ran, cut short. Attempts that died or were stopped: 2."
-    assert picture.figure is not None
-    assert picture.figure.axes[0].get_xlim()[1] == pytest.approx((200 + 0.03 * 200) / 60)
-
-
 def chart_of(rows: int, bars: int) -> Chart:
     """So many GPUs of machines of eight, each with as many bars of a minute."""
     places = tuple((f"node-{row // 8:02d}", f"GPU {row % 8}") for row in range(rows))
-    of_rows = (Bar(row, TRAIN, 60.0 * bar, 60.0 * bar + 50, "TRB") for row in range(rows) for bar in range(bars))
+    of_rows = (Bar(row, TRAIN, 60.0 * bar, 60.0 * bar + 50) for row in range(rows) for bar in range(bars))
     return Chart(places, tuple(of_rows), ())
 
 
