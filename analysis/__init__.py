@@ -5,7 +5,7 @@ Rooms by floors, the lowest first; `tests/test_layout.py` reads this table.
     numbers, labels
     costs, scores
     probe, table
-    trials, figures
+    frames, figures
     report, results
 
 Of `orchestrator` they import `config`, `errors`, `data`, `experiment`, `records`, `selection` and `monitor`; only

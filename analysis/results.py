@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from analysis import trials
 from analysis.table import formats
 from analysis.table.model import Table
 from orchestrator.records.files import write_atomically
@@ -30,15 +29,26 @@ class Written:
 
 def write_results(study: Study, table: Table) -> Path:
     """Write table, trials and trajectories to the experiment's results folder and return that folder."""
+    from analysis import frames  # pandas takes half a second to import
     from analysis.figures.catalog import trajectory_pictures  # matplotlib takes a second to import
 
     study = study.snapshot()
     folder = claim(study)
     for suffix, text in formats.FORMATS.items():
         write_atomically(folder / f"table.{suffix}", text(table))
-    write_atomically(folder / "trials.csv", trials.to_csv(trials.read_trials(study)))
+    write_atomically(folder / "trials.csv", frames.trials_csv(frames.trials(study)))
     _save(trajectory_pictures(study), lambda: folder)
     return folder
+
+
+def tracked_tables(table: Table) -> dict[str, tuple[list[Any], list[Any]]]:
+    """Headings and rows for a tracker: `results` as printed, `scores` a row for each cell. Empty without any score."""
+    from analysis import frames
+
+    if all(cell.value is None for row in table.rows for cell in row.cells):
+        return {}
+    shown = {"results": frames.as_printed(table), "scores": frames.evidence(table)}
+    return {name: frames.plain_rows(frame) for name, frame in shown.items()}
 
 
 def write_figures(study: Study, folder: Path | None, width: float | None = None) -> Written:

@@ -9,14 +9,14 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.commands.arguments import parse
-from orchestrator.commands.parser import default_runs, trb_parser
+from orchestrator.commands.parser import trb_parser
 from orchestrator.commands.plain_text import suit
 from orchestrator.errors import UserError, one_line, refuse
+from orchestrator.start_up import default_runs
 
 if TYPE_CHECKING:
     from orchestrator.selection.study import Study
@@ -49,47 +49,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _load(options: argparse.Namespace, notes: bool = False) -> Study:
-    """The experiment with its data folder settled, over its runs folder; its notes are shown if asked for."""
-    from orchestrator.experiment.load import data_folder, load_experiment
-    from orchestrator.experiment.methods import null_overrides
+    """The experiment over its runs folder, which `options.runs` then names; its notes are shown if asked for."""
     from orchestrator.experiment.reading import from_here
-    from orchestrator.experiment.resolved import runs_of
     from orchestrator.experiment.shipped import find_experiment
-    from orchestrator.experiment.units import expand
-    from orchestrator.selection.results_folder import settled_name
-    from orchestrator.selection.study import Study
+    from orchestrator.selection.loading import load_study
 
-    path, overrides = find_experiment(options.experiment), list(options.overrides)
-    experiment = load_experiment(path, overrides)
-    if getattr(options, "methods", None) is not None:
-        overrides += null_overrides(options.methods, experiment.methods)
-        experiment = load_experiment(path, overrides)
+    methods = getattr(options, "methods", None)
+    study = load_study(options.experiment, options.overrides, runs=options.runs, methods=methods)
+    path = find_experiment(options.experiment)
     if notes and path != options.experiment:
         print(f"experiment: {from_here(path)}", file=sys.stderr)
-    for note in experiment.notes if notes else ():
+    for note in study.experiment.notes if notes else ():
         print(f"trb: {note}", file=sys.stderr)
-    typed = (str(options.experiment), *options.overrides)
-    typed += () if getattr(options, "methods", None) is None else ("--methods", options.methods)
-    own_runs = runs_of(path) if options.runs == default_runs() else None  # those that a results folder lies in
-    typed += ("--runs", str(options.runs)) if own_runs is None and options.runs != Path("runs") else ()
-    options.runs = own_runs or options.runs
-    runs = options.runs.resolve()
-    if runs.exists() and not runs.is_dir():
-        raise UserError(f"--runs: {options.runs} is a file — a folder")
-    experiment = replace(
-        experiment,
-        name=settled_name(experiment, overrides, runs),
-        data_dir=str(Path(data_folder(experiment.data_dir)).resolve()),
-        arguments=typed,
-    )
-    return Study(experiment, expand(experiment, runs), runs)
+    options.runs = options.runs or Path(from_here(study.runs))
+    return study
 
 
 def _list(options: argparse.Namespace) -> int:
     from orchestrator.commands.listing import check_kind, show_list
 
     check_kind(options.kind)
-    return show_list(options.kind, options.runs.resolve(), _console())
+    return show_list(options.kind, (options.runs or default_runs()).resolve(), _console())
 
 
 def _plan(options: argparse.Namespace) -> int:
@@ -174,7 +154,7 @@ def _logs(options: argparse.Namespace) -> int:
         given = options.overrides[0] if options.overrides else f"--methods {options.methods}"
         raise UserError(f"{given}: beside an experiment, and {options.unit!r} is none — trb logs EXP.yaml {given}")
     else:
-        runs = options.runs.resolve()
+        runs = (options.runs or default_runs()).resolve()
         unit_ids = logs.find_units(options.unit, runs)
     show = logs.follow_logs if options.follow else logs.show_logs
     show(unit_ids, runs, functools.partial(print, flush=True))
@@ -187,6 +167,8 @@ def _table(options: argparse.Namespace) -> int:
     if (options.experiment is None) == (options.results is None):
         raise UserError("table: either EXP.yaml or --results FILE.csv")
     form = options.format or ("text" if sys.stdout.isatty() else "md")
+    if form == "parquet" and sys.stdout.isatty():
+        raise refuse("--format", form, "output into a file: trb table EXP --format parquet > table.parquet")
     if options.compare is not None and options.results is not None:
         raise UserError(f"--compare: {options.compare!r} — EXP.yaml, since --results has no records per problem")
     if options.results is not None:
@@ -209,6 +191,10 @@ def _table(options: argparse.Namespace) -> int:
         made = build.results_table(study)
     if form == "text":
         _console().print(terminal.to_rich(made), crop=False)
+    elif form == "parquet":
+        from analysis.frames import evidence
+
+        evidence(made).to_parquet(sys.stdout.buffer)
     else:
         from analysis.table.formats import FORMATS
 

@@ -1,12 +1,19 @@
-"""Importing the large libraries of a worker process in less time."""
+"""What a process begins with: its runs folder, and the import of large libraries in less time."""
 
 from __future__ import annotations
 
 import atexit
 import gc
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+
+
+def default_runs() -> Path:
+    """The folder of the run directories where no option names one."""
+    return Path(os.environ.get("TRB_RUNS") or "runs")
 
 
 @contextmanager

@@ -28,7 +28,6 @@ from analysis.report.trials import downloads, trials_section
 from analysis.scores.verdict import Verdict
 from analysis.table import build
 from analysis.table.model import Table
-from analysis.trials import read_trials
 from orchestrator.errors import UserError
 from orchestrator.monitor import status
 from orchestrator.records.files import write_atomically
@@ -84,7 +83,7 @@ def build_page(study: Study, path: Path, results: Table | None = None) -> str:
     titles = {name: setup_title(name, study.experiment.setups) for name in study.experiment.setups}
     sections = [
         summary(study.experiment, statuses, results.verdict),
-        facts(study.experiment, statuses, study.runs, downloads(results, read_trials(study), path)),
+        facts(study.experiment, statuses, study.runs, downloads(results, study, path)),
         element(
             "nav", bullets(element("a", text, href=f"#{key}") for key, text in CONTENTS.items()), aria_label="Parts"
         ),

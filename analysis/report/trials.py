@@ -8,14 +8,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
+from analysis.frames import trials, trials_csv
 from analysis.report.html import Html, element, join, paragraph, section, table
 from analysis.report.texts import decimal
 from analysis.table import formats
 from analysis.table.model import Table
-from analysis.trials import Trial, to_csv
 from orchestrator.monitor.timeline import seconds_spent
 from orchestrator.monitor.unit_status import UnitStatus
 from orchestrator.records.rundir import RunReader
+from orchestrator.selection.study import Study
 
 PERCENT = 100
 EXPLANATION = (
@@ -64,10 +65,10 @@ def score_text(status: UnitStatus) -> str:
     return decimal(None if status.score is None else PERCENT * status.score)
 
 
-def downloads(results: Table, every: Sequence[Trial], page: Path) -> Html:
+def downloads(results: Table, study: Study, page: Path) -> Html:
     """Links to the tables, which lie in the page itself, and to the figures beside it."""
     files = {f"table.{form}": formats.FORMATS[form](results) for form in ("csv", "tex", "json")}
-    files["trials.csv"] = to_csv(every)
+    files["trials.csv"] = trials_csv(trials(study))
     links = [element("a", name, download=name, href=_data_uri(text)) for name, text in files.items()]
     links += [element("a", path.name, href=quote(path.name)) for path in sorted(page.parent.glob("*.pdf"))]
     return join(links, ", ")

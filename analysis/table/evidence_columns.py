@@ -1,13 +1,14 @@
-"""What a CSV results table adds where it knows what stands behind its scores: each column's name with its value."""
+"""The evidence of a results table's cell as named values: the columns that its CSV form adds, and their types."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 from analysis.scores.evidence import ColumnEvidence, RowEvidence
 
-# Name → number in percent, None where it is missing; it is written in the unit of the table's scores.
+# Name → number in percent, None where it is missing; a CSV file has it in the unit of the table's scores.
 SCORES: dict[str, Callable[[ColumnEvidence], float | Fraction | None]] = {
     "ci_low": lambda column: column.score.interval.low,
     "ci_high": lambda column: column.score.interval.high,
@@ -20,36 +21,44 @@ SCORES: dict[str, Callable[[ColumnEvidence], float | Fraction | None]] = {
     "minus_vanilla_high": lambda column: column.difference and column.difference.estimate.interval.high,
 }
 
-# Name → text as it is written, empty where it is missing.
-FACTS: dict[str, Callable[[RowEvidence, ColumnEvidence], str]] = {
-    "p_value": lambda _, column: _p_value(column),
-    "candidates": lambda row, _: str(row.candidates),
-    "step": lambda row, _: str(row.step),
-    "setting": lambda row, _: row.setting,
-    "seeds": lambda row, _: str(len(row.units)),
-    "problems": lambda _, column: str(column.problems),
-    "samples": lambda _, column: str(column.samples),
-    "n": lambda _, column: "" if column.n is None else str(column.n),
-    "interval_over": lambda _, column: column.score.over,
-    "minus_vanilla_over": lambda _, column: column.difference.estimate.over if column.difference else "",
+# Name → type of a DataFrame's column, and value; None where it is missing.
+FACTS: dict[str, tuple[str, Callable[[RowEvidence, ColumnEvidence], Any]]] = {
+    "p_value": ("Float64", lambda _, column: column.difference and column.difference.p_value),
+    "candidates": ("Int64", lambda row, _: row.candidates),
+    "step": ("Int64", lambda row, _: row.step),
+    "setting": ("string", lambda row, _: row.setting),
+    "seeds": ("Int64", lambda row, _: len(row.units)),
+    "problems": ("Int64", lambda _, column: column.problems),
+    "samples": ("Int64", lambda _, column: column.samples),
+    "n": ("Int64", lambda _, column: column.n),
+    "interval_over": ("string", lambda _, column: column.score.over),
+    "minus_vanilla_over": ("string", lambda _, column: column.difference and column.difference.estimate.over),
 }
 
 EVIDENCE_COLUMNS = (*SCORES, *FACTS)
+TYPES = dict.fromkeys(SCORES, "Float64") | {name: kind for name, (kind, _) in FACTS.items()}
+
+
+def evidence_values(row: RowEvidence, benchmark: str) -> dict[str, Any]:
+    """The values of `EVIDENCE_COLUMNS` by name, scores in percent."""
+    column, values = row.columns[benchmark], dict[str, Any]()
+    for name, score_of in SCORES.items():
+        score = score_of(column)
+        values[name] = None if score is None else float(score)
+    return values | {name: value_of(row, column) for name, (_, value_of) in FACTS.items()}
 
 
 def csv_fields(row: RowEvidence | None, benchmark: str, scale: float) -> list[str]:
-    """Values for `EVIDENCE_COLUMNS`; scores in percent times `scale`, which is 1 or 1/100. All empty without a row."""
+    """Texts for `EVIDENCE_COLUMNS`; scores in percent times `scale`, which is 1 or 1/100. All empty without a row."""
     if row is None:
         return [""] * len(EVIDENCE_COLUMNS)
-    column = row.columns[benchmark]
     decimals = 2 if scale == 1 else 4
     fields = []
-    for score_of in SCORES.values():
-        score = score_of(column)
-        fields.append("" if score is None else f"{float(score) * scale:.{decimals}f}")
-    return fields + [text_of(row, column) for text_of in FACTS.values()]
-
-
-def _p_value(column: ColumnEvidence) -> str:
-    gap = column.difference
-    return "" if gap is None or gap.p_value is None else f"{gap.p_value:.4f}"
+    for name, value in evidence_values(row, benchmark).items():
+        if value is None:
+            fields.append("")
+        elif name in SCORES:
+            fields.append(f"{value * scale:.{decimals}f}")
+        else:
+            fields.append(f"{value:.4f}" if name == "p_value" else str(value))
+    return fields

@@ -34,7 +34,7 @@ from orchestrator.models import checkpoints
 from orchestrator.records.files import write_atomically
 from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.selection.scores import pass_at_1
-from orchestrator.start_up import quick_imports
+from orchestrator.start_up import default_runs, quick_imports
 from orchestrator.sweep import prepare
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ def evaluate_model(options: argparse.Namespace) -> int:
     model = ModelFolder(_folder(options.model, options.revision))
     check_folder(options.model, Path(model.path))
     own = (Path(model.path) / "tokenizer.json").exists()
-    tokenizer = model if own else checkpoints.checkpoint_of(setup.teacher, setup, options.runs.resolve())
+    runs = (options.runs or default_runs()).resolve()
+    tokenizer = model if own else checkpoints.checkpoint_of(setup.teacher, setup, runs)
     _warn_of_cpus(setup)
     with quick_imports():
         from orchestrator.trial.model_evaluation import ModelEvaluation
@@ -129,7 +130,7 @@ def _folder_of(options: argparse.Namespace, setup: Setup, model: ModelFolder) ->
     asked["model"] = folder_sha256(Path(model.path)) if local else [options.model, Path(model.path).name]
     asked["setup"], asked["ids"] = asdict(setup), evaluation_ids(setup)
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(options.model).resolve().name or options.model)
-    return options.runs.resolve() / "results" / "eval" / f"{name}-{digest(asked)}"
+    return (options.runs or default_runs()).resolve() / "results" / "eval" / f"{name}-{digest(asked)}"
 
 
 def _warn_of_cpus(setup: Setup) -> None:

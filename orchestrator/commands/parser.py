@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 
 from orchestrator.commands.arguments import Parser, positive_number, whole_number
@@ -105,7 +104,7 @@ def _add_result_commands(commands: argparse._SubParsersAction) -> None:
     model = _experiment(commands, "table", "the results table", optional=True)
     model.add_argument(
         "--format",
-        choices=("text", "md", "tex", "csv", "json"),
+        choices=("text", "md", "tex", "csv", "json", "parquet"),
         help="default: text on a terminal, md in a pipe or file",
     )
     model.add_argument("--results", type=Path, help="CSV method,setup,benchmark,pass_at_1 instead of an experiment")
@@ -199,11 +198,6 @@ def _add_differences(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--methods", metavar="A,B", help="only these of its methods, by key or label: vanilla,TRB")
 
 
-def default_runs() -> Path:
-    """The folder of the run directories where the command line names none."""
-    return Path(os.environ.get("TRB_RUNS") or "runs")
-
-
 def _add_runs(parser: argparse.ArgumentParser) -> None:
     text = "folder of the run directories (default: that of a results folder, $TRB_RUNS, else runs)"
-    parser.add_argument("--runs", type=Path, metavar="DIR", default=default_runs(), help=text)
+    parser.add_argument("--runs", type=Path, metavar="DIR", help=text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import threading
@@ -37,7 +36,6 @@ from orchestrator.sweep import prepare
 from orchestrator.sweep.environment import prepare_environment
 from orchestrator.sweep.preflight import check_address, check_runs_folder
 from orchestrator.tracking.follow import Mirror
-from orchestrator.tracking.projection import result_tables
 
 INTERRUPTED = 130  # the exit code after Ctrl-C
 Stopped = Literal["", "interrupted", "limit"]
@@ -237,15 +235,14 @@ def _conclude(job: Submission, stopped: Stopped) -> int:
     """Print and write the results so far, and what is left."""
     from analysis import results
     from analysis.report.page import write_report
-    from analysis.table import build, formats, terminal
+    from analysis.table import build, terminal
 
     overview = status.overview(job.study)
     statuses = overview.units
     table = build.results_table(job.study)
     job.console.print(terminal.to_rich(table, brief=True), crop=False)
     folder = results.write_results(job.study, table)
-    document, scores = (formats.FORMATS[form](table) for form in ("json", "csv"))
-    job.mirror.catch_up(result_tables(json.loads(document), scores), [*table.notes, *table.verdict.lines()])
+    job.mirror.catch_up(results.tracked_tables(table), [*table.notes, *table.verdict.lines()])
     if job.report and all(unit.state == "done" for unit in statuses):
         results.write_figures(job.study, None)
         job.say(f"\nAll of it on one page, open it in a browser:\n{write_report(job.study).path}")

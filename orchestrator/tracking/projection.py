@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -99,27 +98,6 @@ def results_id(experiment: Experiment) -> str:
     return f"results-{experiment.name}"
 
 
-def result_tables(document: dict[str, Any], scores: str) -> dict[str, Table]:
-    """The results table twice, from its JSON and CSV forms: `results` as printed, `scores` a row for each cell.
-
-    Empty where nothing has a score yet.
-    """
-    rows = []
-    for row in document["rows"]:
-        rows.append([row["label"], *(cell["value"] for cell in row["cells"])])
-    if all(value is None for _, *values in rows for value in values):
-        return {}
-    several_setups = len({column["setup"] for column in document["columns"]}) > 1
-    headings = ["Method"]
-    for column in document["columns"]:
-        headings.append(f"{column['setup']} {column['label']}" if several_setups else column["label"])
-    names, *text_rows = csv.reader(scores.splitlines())
-    # W&B wants one type for each column, so whether a cell is a number is decided for its whole column.
-    columns = [_numbers(list(texts)) for texts in zip(*text_rows, strict=True)]
-    score_rows = [list(row) for row in zip(*columns, strict=True)]
-    return {"results": (headings, rows), "scores": (names, score_rows)}
-
-
 # --- private ---
 
 
@@ -179,11 +157,3 @@ def _seconds(run: RunReader) -> dict[int, dict[str, float]]:
         if row["phase"] == TRAIN:
             seconds[row["step"]] = {f"time/{part}": row[part] for part in STEP_PARTS if part in row}
     return seconds
-
-
-def _numbers(texts: list[str]) -> list[Any]:
-    """A column of numbers where all its cells are some or empty, else of texts; empty cells are missing."""
-    try:
-        return [float(text) if text else None for text in texts]
-    except ValueError:
-        return [text or None for text in texts]

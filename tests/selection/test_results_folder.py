@@ -13,9 +13,9 @@ import pytest
 import yaml
 
 from analysis import results
+from analysis.frames import trials, trials_csv
 from analysis.report.page import write_report
 from analysis.table import build
-from analysis.trials import read_trials, to_csv
 from orchestrator.cli import main
 from orchestrator.config import Experiment
 from orchestrator.experiment.load import load_experiment
@@ -249,9 +249,9 @@ def test_every_unit_is_a_row_with_its_scores(tmp_path: Path) -> None:
     first, second = units_of(units, "vanilla")
     write_run(tmp_path, experiment, first, {20: [1, 2], 40: [4, 3]}, steps=60)
     write_run(tmp_path, experiment, second, {20: [1, None]}, done=False)
-    trials = read_trials(Study(experiment, units, tmp_path))
-    assert [trial.unit for trial in trials] == [unit.id for unit in units]
-    rows = {row["unit"]: row for row in csv.DictReader(to_csv(trials).splitlines())}
+    frame = trials(Study(experiment, units, tmp_path))
+    assert list(frame["unit"]) == [unit.id for unit in units]
+    rows = {row["unit"]: row for row in csv.DictReader(trials_csv(frame).splitlines())}
     best = rows[first.id]
     assert (best["method"], best["seed"], best["state"], best["best_step"]) == ("vanilla", "0", "done", "40")
     assert (best["avg"], best["arithmetic_short"], best["arithmetic_long"]) == ("87.50", "100.00", "75.00")

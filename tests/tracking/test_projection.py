@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ import pytest
 import yaml
 from wandb.util import get_core_path
 
-from analysis.table import build, formats
+from analysis.results import tracked_tables
+from analysis.table import build
+from analysis.table.model import Score, make_table
 from orchestrator.config import Experiment
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import Unit, expand
@@ -24,7 +27,7 @@ from orchestrator.selection.study import Study
 from orchestrator.tracking import upload
 from orchestrator.tracking.follow import stale_projections
 from orchestrator.tracking.login import chosen_mode, logged_in, mirror_folder, server_url
-from orchestrator.tracking.projection import project, result_tables, results_id
+from orchestrator.tracking.projection import project, results_id
 from orchestrator.tracking.upload import mirror_results
 from tests.fake_runs import metrics, quickstart, units_of, write_run
 from tests.sweeps import ROOT, TINY_SETUP, environment
@@ -260,7 +263,7 @@ def test_the_results_table_is_a_run_of_its_own(runs: Path, loaded: Loaded) -> No
     for name, correct in (("vanilla", [1, 2]), ("veto", [4, 3])):
         write_run(runs, experiment, units_of(units, name)[0], {20: correct}, steps=60)
     made = build.results_table(Study(experiment, units, runs))
-    tables = result_tables(json.loads(formats.to_json(made)), formats.to_csv(made))
+    tables = tracked_tables(made)
     for _ in range(2):
         mirror_results(experiment, tables, list(made.notes), runs, "offline")
         assert len(list(mirror_folder(runs).rglob("*.wandb"))) == 1
@@ -277,20 +280,21 @@ def test_the_results_table_is_a_run_of_its_own(runs: Path, loaded: Loaded) -> No
 
 def test_no_results_no_tables(runs: Path, loaded: Loaded) -> None:
     made = build.results_table(Study(*loaded, runs))
-    assert result_tables(json.loads(formats.to_json(made)), formats.to_csv(made)) == {}
+    assert tracked_tables(made) == {}
 
 
 def test_columns_of_several_setups_name_theirs() -> None:
-    columns = [{"setup": name, "benchmark": "avg", "label": "Avg"} for name in ("a", "b")]
-    row = {"method": "veto", "label": "Veto", "cells": [{"value": 1.5}, {"value": None}]}
-    text = "method,setup,pass_at_1,setting,n\nveto,a,1.5,K=2,4\nveto,b,,,\n"
-    assert result_tables({"columns": columns, "rows": [row]}, text) == {
-        "results": (["Method", "a Avg", "b Avg"], [["Veto", 1.5, None]]),
-        "scores": (
-            ["method", "setup", "pass_at_1", "setting", "n"],
-            [["veto", "a", 1.5, "K=2", 4.0], ["veto", "b", None, None, None]],
-        ),
-    }
+    scores = [Score("veto", "a", "one", Fraction(3, 2)), Score("veto", "b", "one", None)]
+    tables = tracked_tables(make_table(scores))
+    headings, rows = tables["results"]
+    assert headings == ["Method", "a Avg", "a one", "b Avg", "b one"]
+    assert rows == [["Veto", 1.5, 1.5, None, None]]
+    headings, rows = tables["scores"]
+    cells = [dict(zip(headings, row, strict=True)) for row in rows]
+    assert [(cell["setup"], cell["pass_at_1"], cell["n"]) for cell in cells][::2] == [
+        ("a", 1.5, None),
+        ("b", None, None),
+    ]
 
 
 # --- again ---

@@ -1,0 +1,163 @@
+"""A study as pandas DataFrames: units, counts by problem, logs, and the evidence of its table.
+
+The frames are read from run directories whenever a function is called. Columns have pandas' nullable types, and a
+missing number is `<NA>`. Scores are in percent, times in seconds, `at` is UTC. `trials.csv`, `trb table --format
+parquet` and the tables of W&B are views of them. `docs/notebooks.md` shows their use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import pandas as pd
+
+from analysis.costs import unit_cost
+from analysis.labels import BASE
+from analysis.table.evidence_columns import EVIDENCE_COLUMNS, TYPES, evidence_values
+from analysis.table.model import Table
+from orchestrator.experiment.units import Unit
+from orchestrator.monitor import status
+from orchestrator.records.problem_record import COUNTS
+from orchestrator.records.rundir import RunReader
+from orchestrator.selection import scores as selection
+from orchestrator.selection.study import Study
+
+PERCENT = 100
+TEXT, NUMBER, WHOLE = "string", "Float64", "Int64"
+UNIT_COLUMNS = {"unit": TEXT, "setup": TEXT, "method": TEXT, "setting": TEXT, "seed": WHOLE}
+TRIAL_COLUMNS = {
+    "unit": TEXT, "setup": TEXT, "kind": TEXT, "method": TEXT, "setting": TEXT, "seed": WHOLE, "state": TEXT,
+    "step": WHOLE, "steps": WHOLE, "best_step": WHOLE, "avg": NUMBER,
+}  # fmt: skip
+SAMPLES = {0: "selection", 1: "fresh"}  # by what the samples of an evaluation are for
+
+
+def trials(study: Study) -> pd.DataFrame:
+    """A row for each unit in the order of the grid.
+
+    `avg` and a column for each benchmark are the scores of the unit's own best checkpoint, after `best_step` updates.
+    The results table may show another one: the best mean over the seeds of a setting. `seconds` is the wall-clock of
+    training and evaluation as logged. `method` is `base` for the untrained student and empty for a supervised stage.
+    """
+    study = study.snapshot()
+    rows, benchmarks = [], dict[str, None]()
+    for unit, known in zip(study.units, status.collect(study), strict=True):
+        run = study.reader(unit)
+        row = _unit_values(unit) | {"kind": unit.kind, "state": known.state, "step": known.step, "steps": known.steps}
+        row |= {"best_step": known.best_step, "seconds": unit_cost(study, unit).total_seconds if run.started else None}
+        if known.best_step is not None:
+            ids = study.evaluation_ids(unit.setup)
+            values = selection.benchmark_scores(run, list(ids.values()), known.best_step)
+            scores = {key: PERCENT * value for key, value in zip(ids, values, strict=True) if value is not None}
+            average = selection.exact_mean(list(scores.values()))
+            row |= {"avg": average and float(average)} | {key: float(score) for key, score in scores.items()}
+            benchmarks |= dict.fromkeys(scores)
+        rows.append(row)
+    return _frame(rows, TRIAL_COLUMNS | dict.fromkeys(benchmarks, NUMBER) | {"seconds": NUMBER})
+
+
+def trials_csv(frame: pd.DataFrame) -> str:
+    """`trials` as CSV: scores with two decimals, seconds with one, missing values empty."""
+    texts = frame.astype(object)
+    for column in frame.columns[list(frame.columns).index("avg") :]:
+        form = "{:.1f}" if column == "seconds" else "{:.2f}"
+        texts[column] = [None if pd.isna(value) else form.format(value) for value in frame[column]]
+    return texts.to_csv(index=False, lineterminator="\n")
+
+
+def problem_counts(study: Study) -> pd.DataFrame:
+    """A row for each problem of each evaluated checkpoint: `correct` of `n` samples, and what happened to the others.
+
+    `samples` is `selection` for those that choose a checkpoint and `fresh` for those that took no part in that.
+    `truncated`, `no_answer` and `timed_out` count samples; `tokens` is the sum over all of them.
+    """
+    study = study.snapshot()
+    rows = []
+    for unit in study.units:
+        run = study.reader(unit)
+        for draw, samples in SAMPLES.items():
+            for benchmark, evaluation_id in study.evaluation_ids(unit.setup, draw).items():
+                for step in run.evaluated_steps(evaluation_id):
+                    where = _unit_values(unit) | {"step": step, "benchmark": benchmark, "samples": samples}
+                    for record in run.evaluation(evaluation_id, step) or ():
+                        counts = {name: getattr(record, name) for name in COUNTS}
+                        rows.append(where | {"problem": record.problem} | counts)
+    columns = {"step": WHOLE, "benchmark": TEXT, "samples": TEXT, "problem": TEXT}
+    return _frame(rows, UNIT_COLUMNS | columns | dict.fromkeys(COUNTS, WHOLE))
+
+
+def metrics(study: Study) -> pd.DataFrame:
+    """A row for each training step: the columns of `metrics.jsonl`, in the units of `orchestrator.records.columns`."""
+    return _logs(study, RunReader.metrics)
+
+
+def rollouts(study: Study) -> pd.DataFrame:
+    """A row for each training rollout, with its texts; of a large sweep that is gigabytes."""
+    return _logs(study, RunReader.rollouts)
+
+
+def timings(study: Study) -> pd.DataFrame:
+    """A row for each thing that was clocked: seconds by phase, and `at`, the UTC time at which it ended.
+
+    Steps that were taken again after a kill appear again.
+    """
+    frame = _logs(study, RunReader.timing)
+    if "at" in frame:
+        frame["at"] = pd.to_datetime(frame["at"].astype("float64"), unit="s", utc=True)
+    return frame
+
+
+def evidence(table: Table) -> pd.DataFrame:
+    """A row for each cell of a results table: its score before rounding, and the columns that `--format csv` adds.
+
+    All scores, limits and differences are in percent. The evidence is missing for a cell without a score.
+    """
+    rows = []
+    for row in table.rows:
+        for column, cell in zip(table.columns, row.cells, strict=True):
+            known = table.evidence.find(column.setup, row.method) if table.evidence else None
+            values = evidence_values(known, column.benchmark) if known else {}
+            score = None if cell.value is None else float(cell.value)
+            where = {"method": row.method, "setup": column.setup, "benchmark": column.benchmark}
+            rows.append(where | {"pass_at_1": score} | values)
+    columns = {"method": TEXT, "setup": TEXT, "benchmark": TEXT, "pass_at_1": NUMBER}
+    return _frame(rows, columns | {name: TYPES[name] for name in EVIDENCE_COLUMNS})
+
+
+def as_printed(table: Table) -> pd.DataFrame:
+    """The results table itself: a row for each method, a column for each benchmark of each setup, in percent."""
+    several = len({column.setup for column in table.columns}) > 1
+    rows = []
+    for row in table.rows:
+        values: dict[str, Any] = {"Method": row.label}
+        for column, cell in zip(table.columns, row.cells, strict=True):
+            heading = f"{column.setup} {column.label}" if several else column.label
+            values[heading] = None if cell.value is None else float(cell.value)
+        rows.append(values)
+    headings = list(rows[0]) if rows else ["Method"]
+    return _frame(rows, {"Method": TEXT} | dict.fromkeys(headings[1:], NUMBER))
+
+
+def plain_rows(frame: pd.DataFrame) -> tuple[list[Any], list[Any]]:
+    """Headings, and rows as lists of plain Python values with None where one is missing."""
+    rows = frame.astype(object).where(frame.notna(), None)
+    return list(frame.columns), rows.to_numpy().tolist()
+
+
+def _unit_values(unit: Unit) -> dict[str, Any]:
+    setting = " ".join(f"{name}={value:g}" for name, value in unit.knobs.items())
+    method = BASE if unit.is_untrained else unit.method or ""
+    return {"unit": unit.id, "setup": unit.setup, "method": method, "setting": setting, "seed": unit.seed}
+
+
+def _logs(study: Study, read: Callable[[RunReader], Iterable[dict[str, Any]]]) -> pd.DataFrame:
+    """The rows of a log of all units under each other, with the types that pandas finds in them."""
+    rows: list[dict[str, Any]] = []
+    for unit in study.units:
+        rows += [_unit_values(unit) | row for row in read(study.reader(unit))]
+    return pd.DataFrame(rows, columns=None if rows else list(UNIT_COLUMNS)).convert_dtypes().astype(UNIT_COLUMNS)
+
+
+def _frame(rows: Sequence[dict[str, Any]], columns: dict[str, str]) -> pd.DataFrame:
+    return pd.DataFrame(rows, columns=list(columns)).astype(columns)

@@ -1,0 +1,52 @@
+"""An experiment file → a `Study`: what every command begins with, and a notebook, too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from orchestrator.errors import refuse
+from orchestrator.experiment.load import data_folder, load_experiment
+from orchestrator.experiment.methods import null_overrides
+from orchestrator.experiment.resolved import runs_of
+from orchestrator.experiment.shipped import find_experiment
+from orchestrator.experiment.units import expand
+from orchestrator.selection.results_folder import settled_name
+from orchestrator.selection.study import Study
+from orchestrator.start_up import default_runs
+
+
+def load_study(
+    experiment: str | Path,
+    overrides: Sequence[str] = (),
+    *,
+    runs: Path | None = None,
+    methods: str | None = None,
+) -> Study:
+    """The study of an experiment over its runs folder, with its data folder settled.
+
+    `experiment` is a file, a results folder or the name of a shipped one; `overrides` are words such as
+    `training.steps=20`; `methods` keeps only these, by key or label and separated by commas. Without `runs` the folder
+    is that of the results folder, else `$TRB_RUNS`, else `runs`. UserError names what is wrong.
+    """
+    path, words = find_experiment(Path(experiment)), list(overrides)
+    loaded = load_experiment(path, words)
+    if methods is not None:
+        words += null_overrides(methods, loaded.methods)
+        loaded = load_experiment(path, words)
+    typed = (str(experiment), *overrides)
+    typed += () if methods is None else ("--methods", methods)
+    of_results = runs_of(path) if runs is None else None  # the runs folder that a results folder lies in
+    runs = of_results or runs or default_runs()
+    typed += ("--runs", str(runs)) if of_results is None and runs != Path("runs") else ()
+    folder = runs.resolve()
+    if folder.exists() and not folder.is_dir():
+        raise refuse("--runs", str(runs), "a folder; this is a file")
+    loaded = replace(
+        loaded,
+        name=settled_name(loaded, words, folder),
+        data_dir=str(Path(data_folder(loaded.data_dir)).resolve()),
+        arguments=typed,
+    )
+    return Study(loaded, expand(loaded, folder), folder)
