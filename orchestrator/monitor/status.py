@@ -158,7 +158,7 @@ def _overview(study: Study, session: Session | None) -> Overview:
         "GPU": float(sum(s.gpus for s in training) + evaluators * placement.gpus),
     }
     jobs, device = _jobs(study, view.left, states, standings, costs), device_of(study)
-    left = sweep_seconds(jobs, session.cluster if session else used) if running or session else None
+    left = sweep_seconds(jobs, session.cluster if session else used) if running or (session and jobs) else None
     rates = [rate for s in training if s.is_trial and (rate := tokens_a_second(study.reader(s.id))) is not None]
     made = Overview(
         statuses,
