@@ -54,13 +54,13 @@ check-lock: .venv/.dev
 	$(BIN)/python $(LOCK)/resolve.py check
 
 bench: .venv/.dev
-	$(BIN)/python -m tests.benchmarks.bench
+	$(BIN)/python -m benchmarks.bench
 
 bench-quickstart: .venv/.dev
-	$(BIN)/python -m tests.benchmarks.bench --quickstart
+	$(BIN)/python -m benchmarks.bench --quickstart
 
 bench-scale: .venv/.dev
-	$(BIN)/python -m tests.benchmarks.scale
+	$(BIN)/python -m benchmarks.scale
 
 # Every role at full size on pretended GPUs, beside its budget; a minute or two, and g++ once.
 rehearse-gpu: .venv/.dev
@@ -68,7 +68,7 @@ rehearse-gpu: .venv/.dev
 
 # No network: of the engines it takes those that `make setup-engines` has installed.
 gpu-proof: .venv/.dev
-	$(BIN)/python -m tests.benchmarks.gpu
+	$(BIN)/python -m benchmarks.gpu
 
 clean:
 	rm -rf .venv build *.egg-info

@@ -25,10 +25,9 @@ from orchestrator.engines.sglang import private, toolchain
 from tests.engines.installed import skip_without
 from tests.sweeps import ROOT, environment
 
-OURS = {"orchestrator", "analysis", "tests"}
+OURS = {"orchestrator", "analysis", "tests", "benchmarks"}
 # Declared and not imported by our own code, with the reason.
 NOT_IMPORTED = {
-    "pandas": "ray.tune does not import without it",
     "uv": "docker/lock runs it",
     "ruff": "a command",
     "pyright": "a command",
@@ -83,16 +82,11 @@ def test_what_the_product_imports_is_declared() -> None:
 
 def test_what_tests_import_is_declared() -> None:
     engines = set(map(canonicalize_name, install.read_pins("engines")))
-    assert imported("tests") <= names("runtime", "hub", "test", "dev") | engines
+    assert imported("tests", "benchmarks") <= names("runtime", "hub", "test", "dev") | engines
 
 
 def test_what_is_declared_is_imported() -> None:
     assert names(*declared()) - imported(*OURS) == NOT_IMPORTED.keys()
-
-
-def test_pandas_is_declared_for_ray_tune() -> None:
-    requires = map(Requirement, importlib.metadata.requires("ray") or [])
-    assert any(r.name == "pandas" and r.marker and r.marker.evaluate({"extra": "tune"}) for r in requires)
 
 
 # --- the lock ---

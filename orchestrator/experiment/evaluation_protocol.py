@@ -14,7 +14,7 @@ from orchestrator.experiment.kinds import OfKind
 from orchestrator.grading.grader import GRADER_VERSION
 
 FRESH = 1  # draw of the samples that take no part in selection
-# Doublings, and one more where a few candidates close to each other cost most (tests/benchmarks/race.py compares).
+# Doublings, and one more where a few candidates close to each other cost most (benchmarks/race.py compares).
 SHARES = (*(Fraction(1, size) for size in (32, 16, 8, 4, 2)), Fraction(3, 4), Fraction(1))
 
 

@@ -255,7 +255,7 @@ def _budget_notes(plan: Plan) -> list[str]:
     """What is chosen, and what the expectation rests on."""
     evaluations = [setup.evaluation for setup in plan.experiment.setups.values()]
     chosen = " and ".join(dict.fromkeys(f"{e.budget} with rescore {str(e.rescore).lower()}" for e in evaluations))
-    basis = "Expected: shares that simulated races took (tests/benchmarks/race.py); no bound."
+    basis = "Expected: shares that simulated races took (benchmarks/race.py); no bound."
     return [f"Chosen: {chosen}.", f"[dim]{basis}[/]"]
 
 

@@ -1,9 +1,9 @@
 """A process beside a sweep's private Ray cluster that ends the cluster when the sweep's own process is gone.
 
-Ray's servers notice the death of their driver late or never; the kernel tells this process at once, since its parent
-changes. It kills what belongs to the cluster, and nothing else: Ray processes that name the cluster's scratch folder on
-their command line and what descends from them; and what the driver itself had started. Then it removes the scratch
-folders.
+Ray 2.60 ends its processes too when their driver was killed, but takes a minute for that, in which trials go on and
+keep their leases (61 s until the last one, against less than a second with this process). The kernel tells this process
+at once, since its parent changes. It kills Ray processes that name the cluster's scratch folder on their command line,
+their descendants, and processes that the driver itself had started; nothing else. Then it removes the scratch folders.
 """
 
 from __future__ import annotations

@@ -170,7 +170,7 @@ def in_order(units: Iterable[Unit]) -> list[Unit]:
 
     Small families are decided soon, and with them the baseline that all others are compared with. The largest comes
     last because it has work for many GPUs up to its end: the other way round, most GPUs of a large cluster would wait
-    for a last family of one trial (`tests/benchmarks/cluster.py` compares).
+    for a last family of one trial (`benchmarks/cluster.py` compares).
     """
     units = list(units)
     ordered = [unit for unit in units if unit.is_supervised]

@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.gpu import LIMITS_S, all_parts
+from benchmarks.gpu_jobs import job
+from benchmarks.gpu_phases import gpu_named
+from benchmarks.gpu_scale import Scale, scale
+from benchmarks.gpu_turns import phase_seconds, write_trial
 from orchestrator.config import Runtime
 from orchestrator.experiment.load import load_experiment
 from orchestrator.planning.rates import GPUS
-from tests.benchmarks.gpu import LIMITS_S, all_parts
-from tests.benchmarks.gpu_jobs import job
-from tests.benchmarks.gpu_phases import gpu_named
-from tests.benchmarks.gpu_scale import Scale, scale
-from tests.benchmarks.gpu_turns import phase_seconds, write_trial
 from tests.sweeps import ROOT, environment
 
 FEW = ("models", "torch_learning")
-COMMAND = [sys.executable, "-m", "tests.benchmarks.gpu"]
+COMMAND = [sys.executable, "-m", "benchmarks.gpu"]
 
 
 @pytest.fixture(scope="module")

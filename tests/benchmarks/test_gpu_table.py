@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.benchmarks.gpu_table import table
-from tests.benchmarks.part_runner import Result
+from benchmarks.gpu_table import table
+from benchmarks.part_runner import Result
 
 PLACE = {"card": "a card", "torch": "2.13.0"}
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.gpu_memory import DeviceUse, ask_driver
+from benchmarks.part_runner import Part, Result, Runner
 from orchestrator.sweep.guard import processes
-from tests.benchmarks.gpu_memory import DeviceUse, ask_driver
-from tests.benchmarks.part_runner import Part, Result, Runner
 from tests.sweeps import ROOT
 
 PLACE = {"card": "a card", "torch": "2.13.0"}
@@ -37,7 +37,7 @@ FAILS = 'echo "tensors: 7"; echo "torch.OutOfMemoryError: no memory"; echo "an e
 WAITS = """
 import os, sys, time
 from pathlib import Path
-from tests.benchmarks.part_runner import prepare_part, write_so_far
+from benchmarks.part_runner import prepare_part, write_so_far
 prepare_part()
 write_so_far(Path(sys.argv[1]), {"pid": os.getpid()})
 time.sleep(600)
@@ -45,7 +45,7 @@ time.sleep(600)
 RUNNER = """
 import json, sys
 from pathlib import Path
-from tests.benchmarks.part_runner import Part, Runner
+from benchmarks.part_runner import Part, Runner
 folder, place, parts = json.loads(sys.argv[1])
 Runner(Path(folder), place, "one", print, 600.0).run(Part(*part) for part in parts)
 """

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.gpu_engines import models
+from benchmarks.gpu_jobs import job, made_up
+from benchmarks.gpu_scale import scale
 from orchestrator.engines.catalog import open_engine
 from orchestrator.policy.spec import Objective
-from tests.benchmarks.gpu_engines import models
-from tests.benchmarks.gpu_jobs import job, made_up
-from tests.benchmarks.gpu_scale import scale
 
 VOCABULARY, PROMPT, NEW_TOKENS, FEW, MANY = 150_000, 8, 248, 4, 16
 MORE_LOGITS_BYTES = (MANY - FEW) * NEW_TOKENS * VOCABULARY * 4  # of the positions that are added, in float32

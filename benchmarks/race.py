@@ -1,6 +1,6 @@
-"""What a race saves and what it risks, by simulation: `python -m tests.benchmarks.race [REPETITIONS] [SHARE …]`.
+"""What a race saves and what it risks, by simulation: `python -m benchmarks.race [REPETITIONS] [SHARE …]`.
 
-`python -m tests.benchmarks.race hard [REPETITIONS]` tries the bound where it is hardest to keep: few problems or few
+`python -m benchmarks.race hard [REPETITIONS]` tries the bound where it is hardest to keep: few problems or few
 samples, and families whose checkpoints or runs do not differ at all.
 
 Families of 20 checkpoints a run on the paper's setup A, in worlds whose checkpoints lie near each other or far apart.

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.decoding import TOP_K
+from benchmarks.gpu_scale import Scale
 from orchestrator.config import Engine, EngineName, Model, Setup, TrainerName, Vocabulary
 from orchestrator.engines.interface import Job, ModelFolder, Owner
 from orchestrator.experiment.load import load_experiment
@@ -19,8 +21,6 @@ from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.rollouts import Request, Rollouts, TeacherScores
 from orchestrator.workers.engines import job_of
 from orchestrator.workers.spec import WorkerSpec
-from tests.benchmarks.decoding import TOP_K
-from tests.benchmarks.gpu_scale import Scale
 
 OWNERS: tuple[Owner, ...] = ("student", "teacher")
 

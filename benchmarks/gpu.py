@@ -23,15 +23,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from benchmarks.gpu_memory import ask_driver
+from benchmarks.gpu_table import table
+from benchmarks.part_runner import Part, Result, Runner, prepare_part, write_so_far
 from orchestrator.records.files import write_atomically
 from orchestrator.records.provenance import version_line
-from tests.benchmarks.gpu_memory import ask_driver
-from tests.benchmarks.gpu_table import table
-from tests.benchmarks.part_runner import Part, Result, Runner, prepare_part, write_so_far
 
 if TYPE_CHECKING:
-    from tests.benchmarks.gpu_engines import Numbers
-    from tests.benchmarks.gpu_scale import Scale
+    from benchmarks.gpu_engines import Numbers
+    from benchmarks.gpu_scale import Scale
 
 FOLDER = Path("gpu-proof")
 TOTAL_S = 3600.0
@@ -96,7 +96,7 @@ def main() -> int:
         return 2
     signal.signal(signal.SIGTERM, _interrupt)  # a batch system's way of saying Ctrl-C
     wanted = options.part or list(LIMITS_S)
-    command = [sys.executable, "-m", "tests.benchmarks.gpu", *(["--small"] if options.small else [])]
+    command = [sys.executable, "-m", "benchmarks.gpu", *(["--small"] if options.small else [])]
     command += ["--models", str(models), "--here"]
     patience = CPU_PATIENCE if options.small else 1.0
     parts = [Part(name, patience * LIMITS_S[name], [*command, name], name == "models") for name in LIMITS_S]
@@ -117,9 +117,9 @@ def main() -> int:
 
 def all_parts() -> dict[str, Callable[[Scale], Numbers]]:
     """Name → part. Imported here and not above: the process that starts the parts needs none of what they import."""
-    from tests.benchmarks.gpu_engines import engine_parts
-    from tests.benchmarks.gpu_torch import torch_parts
-    from tests.benchmarks.gpu_turns import turn_parts
+    from benchmarks.gpu_engines import engine_parts
+    from benchmarks.gpu_torch import torch_parts
+    from benchmarks.gpu_turns import turn_parts
 
     return engine_parts() | turn_parts() | torch_parts()
 
@@ -127,7 +127,7 @@ def all_parts() -> dict[str, Callable[[Scale], Numbers]]:
 def measure_here(name: str, small: bool, models: Path, file: Path) -> None:
     """Measure one part in this process; each number is in `file` as soon as it is known."""
     prepare_part()
-    from tests.benchmarks.gpu_scale import scale
+    from benchmarks.gpu_scale import scale
 
     warnings = _Warnings()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", stream=sys.stdout)

@@ -1,4 +1,4 @@
-"""One objective, forward and backward, at Qwen3-0.6B's head: `python -m tests.benchmarks.objective_variants NAME`.
+"""One objective, forward and backward, at Qwen3-0.6B's head: `python -m benchmarks.objective_variants NAME`.
 
 Prints its time and its peak memory beyond inputs and weight gradients, as JSON.
 """

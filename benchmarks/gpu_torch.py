@@ -12,6 +12,12 @@ from tempfile import TemporaryDirectory
 
 import torch
 
+from benchmarks.bench import bisection
+from benchmarks.decoding import CPU, EPSILON, Workload, once, random_model, ratios
+from benchmarks.gpu_engines import Numbers
+from benchmarks.gpu_jobs import made_up
+from benchmarks.gpu_phases import Phases
+from benchmarks.gpu_scale import SMALL, SMALL_VOCABULARY, Scale
 from orchestrator.config import Optimizer
 from orchestrator.engines.torch.attention import attention_for
 from orchestrator.engines.torch.causal import CausalModel, best_device
@@ -19,12 +25,6 @@ from orchestrator.engines.torch.trainer import TorchTrainer
 from orchestrator.policy import trust_region
 from orchestrator.policy.spec import Objective
 from orchestrator.rollouts import Rollouts, TeacherScores
-from tests.benchmarks.bench import bisection
-from tests.benchmarks.decoding import CPU, EPSILON, Workload, once, random_model, ratios
-from tests.benchmarks.gpu_engines import Numbers
-from tests.benchmarks.gpu_jobs import made_up
-from tests.benchmarks.gpu_phases import Phases
-from tests.benchmarks.gpu_scale import SMALL, SMALL_VOCABULARY, Scale
 
 
 def prices(size: Scale) -> Numbers:

@@ -1,6 +1,6 @@
-"""The paper's sweep on a simulated cluster: `python -m tests.benchmarks.cluster [GPUS …]`; part of `make bench-scale`.
+"""The paper's sweep on a simulated cluster: `python -m benchmarks.cluster [GPUS …]`; part of `make bench-scale`.
 
-`python -m tests.benchmarks.cluster packed` has the trials and evaluators of the smaller pair alone, one or two on a
+`python -m benchmarks.cluster packed` has the trials and evaluators of the smaller pair alone, one or two on a
 GPU: the pace of each is then what a plan makes of its share of memory, bandwidth and arithmetic.
 
 The decisions are the program's own (`sweep.schedule`, and the evaluators' choice of a slice); only time is made up.
@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from benchmarks.paper_sweep import PAPER, SUCCESS
 from orchestrator.experiment import evaluation_protocol
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import Family, Unit, checkpoint_steps, expand, families
@@ -27,7 +28,6 @@ from orchestrator.planning import as_json
 from orchestrator.planning.plan import make_plan
 from orchestrator.selection.pending_slices import preference
 from orchestrator.sweep.schedule import Evaluating, Schedule, SlicesLeft, Training, in_order
-from tests.benchmarks.paper_sweep import PAPER, SUCCESS
 from tests.race_world import WORLDS, Suite, race_of
 
 # Hours on one GPU. Training: 989 in all, the middle estimate's rollouts, scoring, learning and the rest, for 86 trials

@@ -19,7 +19,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from tests.benchmarks import cluster, overhead, paper_sweep
+from benchmarks import cluster, overhead, paper_sweep
 
 RESULTS = Path("bench-scale.json")
 SEEDS = 116  # of each of the 86 trials, with their supervised stages: 10,210 units
@@ -47,7 +47,7 @@ def look_seconds(runs: Path) -> dict[str, float]:
     """CPU seconds of each look at a finished sweep in `runs`, which is made if nothing is there."""
     if not any(runs.glob("*/config.json")):
         made_before = _children_seconds()
-        make = [sys.executable, "-c", f"from tests.benchmarks import paper_sweep as p; p.make(p.Path({str(runs)!r}))"]
+        make = [sys.executable, "-c", f"from benchmarks import paper_sweep as p; p.make(p.Path({str(runs)!r}))"]
         subprocess.run(make, check=True)
         print(f"the sweep was made in {_children_seconds() - made_before:.0f} s of CPU", flush=True)
     results = {"files": float(sum(path.is_file() for path in runs.rglob("*")))}

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.decoding import Workload, random_model
 from orchestrator.config import Shape
 from orchestrator.engines.interface import Owner
 from orchestrator.engines.torch.causal import CausalModel, best_device
 from orchestrator.experiment.load import load_experiment
-from tests.benchmarks.decoding import Workload, random_model
 
 SMALL = Shape(layers=2, hidden=64, heads=4, kv_heads=2, head_dim=16, ffn=128)
 SMALL_VOCABULARY = 512

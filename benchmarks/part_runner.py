@@ -21,9 +21,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from benchmarks.gpu_memory import DeviceUse
 from orchestrator.records.files import write_atomically
 from orchestrator.sweep.guard import Process, processes
-from tests.benchmarks.gpu_memory import DeviceUse
 
 LOOK_S = 0.5
 TRACE_S = 1.0  # for the threads' stacks to reach the log

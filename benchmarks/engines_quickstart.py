@@ -1,6 +1,6 @@
 """A reduced quickstart on SGLang and verl, from `trb submit` to its table, over a cluster of two nodes on this machine.
 
-    python -m tests.benchmarks.engines_quickstart [KEY=VALUE …]
+    python -m benchmarks.engines_quickstart [KEY=VALUE …]
 
 Overrides come after those that reduce it. The results are in a folder that is printed at the end, with the seconds.
 Wants `make setup-engines`, and five minutes of two idle cores: without a GPU SGLang starts in half a minute, and

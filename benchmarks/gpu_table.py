@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 
-from tests.benchmarks.part_runner import Result
+from benchmarks.part_runner import Result
 
 TARGETS = {"blend_vs_vanilla": 1.3, "blend_vs_lockstep": 0.6}
 TENSORS, DEVICE, GRANTED = "_torch_gib", "_device_gib", "_granted_gib"

@@ -1,6 +1,6 @@
 """What a unit costs beside its own work: 200 units that do nothing, through Ray, Tune and the run directories.
 
-`python -m tests.benchmarks.overhead [UNITS]`; part of `make bench-scale`.
+`python -m benchmarks.overhead [UNITS]`; part of `make bench-scale`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """GPU-hours of a typical trial on other numbers of GPUs, by plan: the table of `docs/costs.md`.
 
-    python -m tests.benchmarks.layouts [EXP.yaml]
+    python -m benchmarks.layouts [EXP.yaml]
 
 A typical trial is the middle one of its setup by GPU-hours. Nothing runs, and nothing of it was measured.
 """

@@ -12,6 +12,10 @@ from dataclasses import replace
 
 from safetensors.torch import load_file
 
+from benchmarks.decoding import EPSILON, TOP_K, once
+from benchmarks.gpu_jobs import OWNERS, job, made_up, requests, tokens_of
+from benchmarks.gpu_phases import Phases, share_of_arithmetic, share_of_bound
+from benchmarks.gpu_scale import Scale
 from orchestrator.config import EngineName, TrainerName
 from orchestrator.engines import memory
 from orchestrator.engines.catalog import open_engine
@@ -19,10 +23,6 @@ from orchestrator.engines.interface import Limits, WeightsRef
 from orchestrator.models.embedded import make_tokenizer
 from orchestrator.policy.spec import Objective, Student, TrustRegion
 from orchestrator.rollouts import concatenate
-from tests.benchmarks.decoding import EPSILON, TOP_K, once
-from tests.benchmarks.gpu_jobs import OWNERS, job, made_up, requests, tokens_of
-from tests.benchmarks.gpu_phases import Phases, share_of_arithmetic, share_of_bound
-from tests.benchmarks.gpu_scale import Scale
 
 Numbers = Iterator[dict[str, float]]
 SWAPS = 3

@@ -45,7 +45,7 @@ from orchestrator.selection.pending_slices import PendingSlice, pending_slices
 from orchestrator.selection.study import Study
 from tests.race_world import WORLDS, Floats, Suite, rates
 
-PAPER = Path(__file__).resolve().parents[2] / "experiments" / "paper.yaml"
+PAPER = Path(__file__).resolve().parents[1] / "experiments" / "paper.yaml"
 # Races are where an evaluation has many parts; 200 steps give each trial ten checkpoints.
 OVERRIDES = ("evaluation.budget=adaptive", "training.steps=200")
 ROLLOUT_STEPS = 30  # steps whose rollouts are written: the report reads the first 25 of them

@@ -1,4 +1,4 @@
-"""Random SIGKILLs until a sweep is done, again and again: `python -m tests.benchmarks.kills [KILLS] [SEED]`.
+"""Random SIGKILLs until a sweep is done, again and again: `python -m benchmarks.kills [KILLS] [SEED]`.
 
 Each kill strikes the driver, the process of a trial, an evaluator or the raylet, at a random moment. A sweep that ended
 by it is submitted again. When it is done, every file must equal that of a sweep that nothing disturbed, and no sample

@@ -19,10 +19,10 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.decoding import EPSILON, Workload, random_model, ratios, seconds
+from benchmarks.objective_variants import VARIANTS
 from orchestrator.config import Shape
 from orchestrator.policy import trust_region
-from tests.benchmarks.decoding import EPSILON, Workload, random_model, ratios, seconds
-from tests.benchmarks.objective_variants import VARIANTS
 
 BATCH, REPEATS = 16, 3
 ROLLOUTS = 7  # repetitions of a rollout: they are short
@@ -102,7 +102,7 @@ def objective_ratios() -> dict[str, float]:
 
 
 def in_a_process(variant: str) -> dict[str, float]:
-    command = [sys.executable, "-m", "tests.benchmarks.objective_variants", variant]
+    command = [sys.executable, "-m", "benchmarks.objective_variants", variant]
     return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 

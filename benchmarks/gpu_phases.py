@@ -7,13 +7,13 @@ import time
 
 import torch
 
+from benchmarks.decoding import synchronize
+from benchmarks.gpu_memory import DeviceUse
 from orchestrator.engines import memory
 from orchestrator.engines.budget import Situation
 from orchestrator.engines.device import card_gib, granted
 from orchestrator.engines.interface import Job
 from orchestrator.planning.rates import GPUS, Gpu
-from tests.benchmarks.decoding import synchronize
-from tests.benchmarks.gpu_memory import DeviceUse
 
 
 class Phases:

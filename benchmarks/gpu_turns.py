@@ -17,6 +17,11 @@ from pathlib import Path
 import torch
 import yaml
 
+from benchmarks.decoding import EPSILON, TOP_K
+from benchmarks.gpu_engines import Numbers
+from benchmarks.gpu_jobs import made_up, requests, spec
+from benchmarks.gpu_phases import Phases, share_of_bound
+from benchmarks.gpu_scale import Scale
 from orchestrator.config import Setup, TrainerName
 from orchestrator.engines.budget import Situation
 from orchestrator.engines.catalog import open_engine
@@ -27,11 +32,6 @@ from orchestrator.records.columns import LEARN, ROLLOUT, SCORE
 from orchestrator.rollouts import concatenate
 from orchestrator.workers.canary import canary_ids
 from orchestrator.workers.engines import Engines, job_of
-from tests.benchmarks.decoding import EPSILON, TOP_K
-from tests.benchmarks.gpu_engines import Numbers
-from tests.benchmarks.gpu_jobs import made_up, requests, spec
-from tests.benchmarks.gpu_phases import Phases, share_of_bound
-from tests.benchmarks.gpu_scale import Scale
 from tests.sweeps import ROOT, TRB, environment
 
 OBJECTIVE = Objective("renormalized")
