@@ -1,7 +1,7 @@
-"""The nouns of an experiment file: every key once, with its type, default and meaning, and the rule for its values.
+"""The keys of an experiment file, each with its type, default, meaning and rule.
 
-Defaults are the paper's (Appendix A and its tables); setups and experiments hold only differences. `trb config` prints
-this page. What several keys have to agree on is in `experiment.validate`.
+Defaults are the paper's (Appendix A and its tables); setups and experiments hold only differences.
+`trb config` prints this page. `experiment.validate` checks keys against each other.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ A_FOLDER_NAME = Must(
     "at most 80 lower-case letters, digits, '.', '_' and '-'",
     lambda name: re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,79}", name) is not None,
 )
-A_NAME = Must(  # a part of a path, and of nothing but one
+A_NAME = Must(  # a single component of a path
     "a name of at most 80 letters, digits, '.', '_' and '-', not starting with '.'",
     lambda name: re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,79}", name) is not None,
 )
@@ -131,7 +131,10 @@ SEEDS = (
 
 @dataclass(frozen=True)
 class Shape:
-    """A Qwen3 decoder: what the memory accounting and the embedded models need. Not given: as a local folder says."""
+    """The sizes of a Qwen3 decoder, for memory accounting and embedded models.
+
+    Omitted sizes are read from the model's local folder.
+    """
 
     layers: Annotated[int, "Decoder layers.", A_SIZE] = 0
     hidden: Annotated[int, "Width of the residual stream.", A_SIZE] = 0
@@ -142,13 +145,13 @@ class Shape:
     tied: Annotated[bool, "Whether input and output embeddings are one matrix."] = True
 
     def divides_by(self, count: int) -> bool:
-        """Whether so many GPUs can share out each layer: each has equally many heads and columns of it."""
+        """Whether `count` GPUs can split each layer evenly, by heads and columns."""
         return all(size % count == 0 for size in (self.heads, self.kv_heads, self.ffn))
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a model is made instead of loaded: supervised steps from random weights, or none at all."""
+    """Makes a model instead of loading it: supervised steps from random weights, or none at all."""
 
     updates: Annotated[int, "Supervised updates; 0 leaves the weights random.", AtLeast(0, MOST_STEPS)] = 0
     batch: Annotated[int, "Examples of an update.", AtLeast(1)] = 64
@@ -179,7 +182,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Token ids that student and teacher share. Not given: as a local folder says."""
+    """The token ids that student and teacher share. Omitted values are read from a local folder."""
 
     size: Annotated[int, "Rows of the embedding.", TWO_IDS] = 0
     valid: Annotated[int, "Ids below this one are tokens; the others are untrained padding rows."] = 0
@@ -187,7 +190,7 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class PromptTemplate:
-    """How a problem becomes token ids, the same for student and teacher."""
+    """Turns a problem into token ids, the same for student and teacher."""
 
     kind: Annotated[PromptKind, "How the problem is put."] = "chat"
     system: Annotated[str | None, "System message of the chat template."] = None
@@ -258,9 +261,9 @@ class Training:
 
 @dataclass(frozen=True)
 class BenchmarkRun:
-    """How one benchmark is evaluated. Problems come from the declared file below `data_dir`, or from `path`.
+    """The evaluation of one benchmark, on the declared file below `data_dir` or on `path`.
 
-    With a `path`, a key that is none of the declared ones is a benchmark of one's own.
+    With a `path`, an undeclared key adds a benchmark.
     """
 
     n: Annotated[int, "Samples for each problem.", AtLeast(1, MOST_SAMPLES)] = 1
@@ -277,7 +280,7 @@ class BenchmarkRun:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """pass@1 of checkpoints by sampling. How many samples which checkpoint gets is in no id: records are extended."""
+    """pass@1 of checkpoints by sampling. No id has sample counts in it: records are extended."""
 
     max_response_tokens: Annotated[int, "Evaluation responses are cut here.", AtLeast(1)] = 8192
     temperature: Annotated[float, "Sampling temperature.", POSITIVE] = 1.0
@@ -311,7 +314,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class Engine:
-    """What generates and what learns."""
+    """The engines that sample and train, and the dtype of their forward passes."""
 
     sampler: Annotated[EngineName, "Engine that samples."] = "torch"
     trainer: Annotated[TrainerName, "Engine that trains; the teacher scores on it too."] = "torch"
@@ -351,7 +354,7 @@ class RoleGpus:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where the roles of one trial live."""
+    """The processes, GPUs and CPU cores of one trial's roles."""
 
     mode: Annotated[PlacementMode, "How roles are spread over processes."] = "inline"
     gpus: Annotated[
@@ -368,7 +371,7 @@ class Placement:
 
     @property
     def gpu_share(self) -> float:
-        """The part of a GPU, its memory above all, that a trial may use where it has one."""
+        """The fraction of a GPU, mainly of its memory, that a trial may use; 1 without sharing."""
         return self.gpus if 0 < self.gpus < 1 else 1.0
 
     @property
@@ -382,9 +385,9 @@ class Placement:
 
     @property
     def of_evaluator(self) -> Placement:
-        """What an evaluator of such trials has: one process, and one GPU at most.
+        """The placement of an evaluator of such trials: one process, and at most one GPU.
 
-        The student alone fits on a GPU, and an evaluation is divided into slices anyway.
+        The student alone fits on a GPU, and slices already divide an evaluation.
         """
         return Placement("inline", min(self.gpus, 1), None, self.cpus)
 
@@ -458,13 +461,13 @@ class Experiment:
     data_dir: str | None
     runtime: Runtime
     method_seeds: dict[str, list[int]] = field(default_factory=dict)  # methods that do not use `seeds`
-    notes: tuple[str, ...] = ()  # what was read off local files and could be pinned
-    arguments: tuple[str, ...] = ()  # what was typed to get it: file, overrides, options that all commands share
+    notes: tuple[str, ...] = ()  # values read from local files, which the user could pin
+    arguments: tuple[str, ...] = ()  # as typed: file, overrides, options that all commands share
 
     def seeds_of(self, method: str | None) -> list[int]:
         """The seeds of a method's trials; None, for units without a method, gives the experiment's own."""
         return self.seeds if method is None else self.method_seeds.get(method, self.seeds)
 
     def command(self, name: str, *more: str) -> str:
-        """`trb NAME` for this experiment as one types it, with further overrides or options; quoted for a shell."""
+        """`trb NAME` for this experiment, with further overrides or options, quoted for a shell."""
         return shlex.join(["trb", name, *self.arguments, *more])

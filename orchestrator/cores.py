@@ -1,4 +1,4 @@
-"""How many CPU cores this process may keep busy."""
+"""Counts the CPU cores that this process may keep busy."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ OWN_CGROUPS = Path("/proc/self/cgroup")
 
 
 def cores_here() -> int:
-    """Cores that the process is bound to, or the CPU time that its container has where that is less; at least 1.
+    """Cores that the process is bound to, or its container's CPU limit if lower; at least 1.
 
-    Slurm, `taskset` and cpusets bind processes to cores, `docker --cpus` and Kubernetes limit their time. Where the
-    system does neither, as macOS, all cores of the machine count.
+    Slurm, `taskset` and cpusets bind processes to cores; `docker --cpus` and Kubernetes limit CPU
+    time. A system with neither, such as macOS, gives all cores of the machine.
     """
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, int(min([bound, *_limits()])))
 
 
 def _limits() -> list[float]:
-    """CPU time in cores that the process's cgroup and those above it allow; none where nothing is limited."""
+    """CPU limits, in cores, of the process's cgroup and its ancestors; empty if unlimited."""
     quotas: list[tuple[str, str]] = []
     with suppress(OSError, ValueError, StopIteration):
         lines = OWN_CGROUPS.read_text(encoding="utf-8").splitlines()
@@ -30,7 +30,7 @@ def _limits() -> list[float]:
             if group.is_relative_to(CGROUPS) and (group / "cpu.max").is_file():
                 quota, period = (group / "cpu.max").read_text(encoding="utf-8").split()
                 quotas.append((quota, period))
-    with suppress(OSError):  # version 1, where a container sees its own group at the root
+    with suppress(OSError):  # cgroups v1: a container sees its own group at the root
         quota, period = ((CGROUPS / "cpu" / f"cpu.cfs_{name}_us").read_text("utf-8") for name in ("quota", "period"))
         quotas.append((quota, period))
     return [int(quota) / int(period) for quota, period in quotas if quota.strip().isdigit()]

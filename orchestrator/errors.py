@@ -1,4 +1,4 @@
-"""The exception that reaches a user as a single line, the wording of its usual causes, and that of diverged runs."""
+"""The program's exceptions, and the one-line wording of user errors."""
 
 import difflib
 from collections.abc import Collection, Iterable
@@ -6,9 +6,9 @@ from typing import Any
 
 
 class UserError(ValueError):
-    """Something the user can mend; the message names the key or file, the value and what would be right.
+    """A mistake that the user can mend; the message names key or file, value, and a right value.
 
-    `key` is the configuration key that it is about, where it is about one.
+    `key` is the configuration key concerned, if any.
     """
 
     def __init__(self, message: str, key: str | None = None):
@@ -17,27 +17,27 @@ class UserError(ValueError):
 
 
 class NotFinite(ArithmeticError):
-    """A run's numbers have become NaN or infinite; the message says which. Trying again would give the same."""
+    """A run's numbers became NaN or infinite; the message names them. A retry gives the same."""
 
 
 class WrongWeights(RuntimeError):
-    """An engine does not have the weights that were put into it. A new process may."""
+    """An engine does not hold the weights that were loaded into it. A new process may hold them."""
 
 
 class EngineLost(RuntimeError):
-    """The process of an engine died or fell silent, also when it was started again; a call may be made again."""
+    """An engine's process died or fell silent, even after a restart. The call may be repeated."""
 
 
 class GpuFull(EngineLost):
-    """An engine cannot start, because others hold the memory that was granted to it."""
+    """An engine cannot start because other processes hold the memory granted to it."""
 
 
 class RankLost(RuntimeError):
-    """A process of an engine that works over several is gone, and with it what it held. New processes may do better."""
+    """One process of a multi-process engine is gone with its state. New processes may succeed."""
 
 
 class ClusterDied(RuntimeError):
-    """Processes that a sweep's cluster cannot do without are gone."""
+    """Essential processes of a sweep's cluster are gone."""
 
 
 LONGEST_VALUE = 80  # characters of a value in a message
@@ -50,12 +50,12 @@ def refuse(key: str, value: object, expected: str) -> UserError:
 
 
 def shown(value: object) -> str:
-    """A value as Python writes it, at most LONGEST_VALUE characters of it."""
+    """The repr of a value, shortened to LONGEST_VALUE characters."""
     return shortened(repr(value), LONGEST_VALUE)
 
 
 def shortened(text: str, longest: int) -> str:
-    """`text`, without its middle where it is longer than `longest` characters."""
+    """Cut the middle out of a `text` longer than `longest` characters."""
     if len(text) <= longest:
         return text
     tail = (longest - 1) // 3
@@ -63,25 +63,25 @@ def shortened(text: str, longest: int) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """What an error says, as a line of at most LONGEST_LINE characters that a terminal can show."""
+    """The message of an error as one printable line of at most LONGEST_LINE characters."""
     text = " ".join(str(error).split())
     return shortened("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text), LONGEST_LINE)
 
 
 def one_of(key: str, value: Any, allowed: Collection[str]) -> None:
-    """UserError unless `value` is one of the `allowed` words."""
+    """Raise UserError unless `value` is one of the `allowed` words."""
     if value not in allowed:
         raise refuse(key, value, f"one of {', '.join(allowed)}{did_you_mean(str(value), allowed)}")
 
 
 def unknown(where: str, noun: str, word: str, known: Iterable[str]) -> UserError:
-    """A `UserError` for a word that is none of `known`, with the nearest one as a suggestion."""
+    """A `UserError` for a word outside `known`, with the nearest known word as a suggestion."""
     names = list(known)
     hint = did_you_mean(word, names)
     return UserError(f"{shortened(where, LONGEST_VALUE)}: unknown {noun} — one of {', '.join(names)}{hint}")
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """` (did you mean x?)` where a known word is close, else nothing."""
+    """` (did you mean x?)` if a known word is close, else an empty string."""
     close = difflib.get_close_matches(shortened(str(word), LONGEST_VALUE), list(known), n=1)
     return f" (did you mean {close[0]}?)" if close else ""

@@ -24,7 +24,7 @@ class Request:
 
 @dataclass(frozen=True)
 class TeacherScores:
-    """What the objective and the diagnostics need of the teacher at the visited prefixes, in nats."""
+    """The teacher's statistics at the visited prefixes, in nats, for objective and diagnostics."""
 
     support_BTK: Tensor  # log q of the support ids
     token_BT: Tensor  # log q of the sampled tokens
@@ -37,14 +37,14 @@ class Rollouts:
     """Sampled responses with everything later stages need, so that no prefix is scored twice."""
 
     requests: list[Request]
-    tokens_BT: Tensor  # int64; what lies beyond a row's length is padding
+    tokens_BT: Tensor  # int64, padded beyond a row's length
     lengths_B: Tensor  # int64, ≥ 1
     truncated_B: Tensor  # bool: the length limit was hit
     student_BT: Tensor  # log p of the tokens at T = 1
     behavior_BT: Tensor  # log μ of the tokens
     support_ids_BTK: Tensor  # the student's top-k ids, canonicalised and untempered
     teacher: TeacherScores | None = None
-    measured: dict[str, Tensor] = field(default_factory=dict)  # each (B, T): what the behavior measured
+    measured: dict[str, Tensor] = field(default_factory=dict)  # each (B, T), by the behavior's law
     speculation: dict[str, Tensor] = field(default_factory=dict)  # each (B,): rounds, drafted, accepted; if blended
 
     @property
@@ -71,7 +71,7 @@ def pad_rows(chunks: list[Tensor]) -> Tensor:
 
 
 def in_order(rollouts: Rollouts, requests: list[Request]) -> Rollouts:
-    """The same rollouts in the order of `requests`, which are all of theirs."""
+    """Reorder rollouts to match `requests`, a permutation of their own."""
     if rollouts.requests == requests:
         return rollouts
     row_of = {request.key: row for row, request in enumerate(rollouts.requests)}
@@ -91,7 +91,7 @@ def in_order(rollouts: Rollouts, requests: list[Request]) -> Rollouts:
 
 
 def concatenate(parts: list[Rollouts]) -> Rollouts:
-    """Rollouts of several decoding batches as one; all with teacher scores or all without."""
+    """Join the rollouts of several decoding batches; all have teacher scores, or none has."""
     if len(parts) == 1:
         return parts[0]
     scores = [part.teacher for part in parts if part.teacher is not None]
@@ -104,7 +104,7 @@ def concatenate(parts: list[Rollouts]) -> Rollouts:
             entropy_BT=pad_rows([part.entropy_BT for part in scores]),
             overlap_BT=pad_rows([part.overlap_BT for part in scores]),
         )
-    # Batches of one behavior measure the same things, so the first has the names of all.
+    # All parts come from one behavior, so the first has the names of all.
     measured, speculation = {}, {}
     for name in parts[0].measured:
         measured[name] = pad_rows([part.measured[name] for part in parts])

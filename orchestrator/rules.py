@@ -1,7 +1,7 @@
-"""What the values of a key have to be beside their type: the markers of `config`, and the one reader of them.
+"""Rules for values of keys, beyond their types: the markers in `config`, and their one reader.
 
-A key stands in a dataclass as `name: Annotated[type, "Meaning.", rule, …] = default`. A closed choice is a union of
-`Annotated[Literal["word"], "what it stands for"]`.
+A dataclass declares a key as `name: Annotated[type, "Meaning.", rule, …] = default`. A closed
+choice is a union of `Annotated[Literal["word"], "explanation"]`.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ INFINITE = float("inf")
 
 
 class Rule:
-    """What a value has to be. `str()` says it in words, as `trb config` prints it."""
+    """A condition on values. `str()` gives its words, as `trb config` prints them."""
 
     def refusal(self, value: Any) -> str | None:
-        """What would be right instead of `value`, as a message says it; None if the value is right."""
+        """Describe a right value, for a message; None if `value` is right."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class AtLeast(Rule):
-    """A number ≥ `low`. Beyond `most` nothing could be meant, and counting up to it would take hours."""
+    """A number from `low` to `most`. Larger ones are mistakes; counting up to them takes hours."""
 
     low: float
     most: float = MOST
@@ -38,14 +38,14 @@ class AtLeast(Rule):
         return f"≥ {self.low:g}" if self.most == MOST else f"≥ {self.low:g} and ≤ {self.most:,.0f}"
 
     def refusal(self, value: float) -> str | None:
-        if not value >= self.low:  # NaN is not
+        if not value >= self.low:  # refuses NaN, too
             return f"must be ≥ {self.low:g}"
         return f"must be ≤ {self.most:,.0f}" if value > self.most else None
 
 
 @dataclass(frozen=True)
 class Interval(Rule):
-    """A number between `low` and `high`, which belong to it unless they are open. `words` say it better, if given."""
+    """A number from `low` to `high`, both included unless open. `words` replace the default text."""
 
     low: float
     high: float = INFINITE
@@ -70,7 +70,7 @@ class Interval(Rule):
 
 @dataclass(frozen=True)
 class Must(Rule):
-    """What `words` say and `holds` tests."""
+    """A condition that `holds` tests and `words` describe."""
 
     words: str
     holds: Callable[[Any], bool]
@@ -84,11 +84,11 @@ class Must(Rule):
 
 @dataclass(frozen=True)
 class Entry:
-    """What a dataclass says of one of its keys.
+    """The declaration of one key of a dataclass.
 
-    `kind` is its type without markers; `choices` are the allowed words with their explanations, empty if it is no
-    closed choice. `part` is the dataclass that a mapping holds differences to. A key that is a dataclass of its own
-    has only a kind.
+    `kind` is its type without markers. `choices` maps the allowed words to their explanations; it
+    is empty unless the key is a closed choice. `part` is the dataclass whose differences a mapping
+    holds. A key that is itself a dataclass has only a kind.
     """
 
     kind: Any
@@ -121,7 +121,10 @@ def entries(schema: type) -> dict[str, Entry]:
 
 
 def choices(hint: Any) -> dict[str, str]:
-    """Word → what it stands for, of a closed choice with or without null; empty for any other type."""
+    """Map the words of a closed choice, with or without null, to their explanations.
+
+    Empty for any other type.
+    """
     found: dict[str, str] = {}
     members = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else [hint]
     for member in members:

@@ -1,4 +1,4 @@
-"""What a process begins with: its runs folder, and the import of large libraries in less time."""
+"""Starts a process: chooses its runs folder, and speeds up imports of large libraries."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def default_runs() -> Path:
 
 @contextmanager
 def quick_imports() -> Iterator[None]:
-    """Collect no garbage while modules are imported: it finds next to none among them, in a quarter of the time.
+    """Disable garbage collection during imports: it takes a quarter of their time and frees little.
 
-    What has been imported stays for good, so that later collections need not look at it either. Where nothing new was
-    imported, all is left as it is: what else is alive by then may be garbage one day.
+    Afterwards freeze the imported objects, which live on anyway, so that later collections skip
+    them. Freeze only if modules were imported; other live objects may still become garbage.
     """
     collecting, known = gc.isenabled(), len(sys.modules)
     gc.disable()
@@ -31,5 +31,5 @@ def quick_imports() -> Iterator[None]:
         if collecting:
             if len(sys.modules) > known:
                 gc.freeze()
-                atexit.register(gc.unfreeze)  # else Triton, at the end of the process, reports its objects as leaked
+                atexit.register(gc.unfreeze)  # else Triton reports its objects as leaked at exit
             gc.enable()
