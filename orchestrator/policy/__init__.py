@@ -1,5 +1,5 @@
 """The paper's mathematics: pure functions on tensors, and behaviors as plain data.
 
-Imports nothing of ours. `spec` says what samples and what is minimised, without torch; `laws` how log p and log q make
-log μ; `draft_length` how many tokens the student drafts.
+Imports no other room. `spec` describes behaviors and objectives, without torch. `laws` computes
+log μ from log p and log q. `draft_length` chooses the number of drafted tokens.
 """

@@ -1,8 +1,8 @@
 """The reverse-KL family on the student's top-k support, and Veto's target (Li et al. 2604.13016; 2601.07155).
 
-The student's support S is the k ids that are compared. A loss on them has two things to say: how p should be shaped on
-S, and how much mass M = Σ_S p should lie on S at all. With Q = Σ_S q and p̄, q̄ renormalised on S, every member's
-gradient is ∇KL(p̄‖q̄) + c·∇log M, so the members differ in what they do to M:
+The student's support S holds the k ids that are compared. A loss on S shapes p on S, and moves the
+mass M = Σ_S p. With Q = Σ_S q and p̄, q̄ renormalised on S, every member's gradient is
+∇KL(p̄‖q̄) + c·∇log M; members differ in their effect on M:
 
 | name | c |
 |---|---|
@@ -61,8 +61,8 @@ def _normalised(log_prob: Tensor) -> Tensor:
 def _kl(log_a: Tensor, log_b: Tensor) -> Tensor:
     """Σ a(log a − log b); entries with a = 0 contribute nothing and get no gradient.
 
-    The inner `where` keeps −inf out of the product: 0·inf would be NaN, and so would its gradient, which an outer
-    `where` alone multiplies by zero and does not remove.
+    The inner `where` keeps −inf out of the product, since 0·inf is NaN. An outer `where` alone
+    would multiply the gradient's NaN by zero, which leaves NaN.
     """
     inside = log_a > NEG_INF
     safe_a = torch.where(inside, log_a, 0.0)
@@ -72,8 +72,8 @@ def _kl(log_a: Tensor, log_b: Tensor) -> Tensor:
 def _surrogate(log_p: Tensor, log_q: Tensor) -> Tensor:
     """−Σ_S sg(A)·p/sg(p) with A = −p̄(log p − log q): the released code's estimator; sg stops the gradient.
 
-    p/sg(p) is 1 with the gradient of log p. The value is therefore Σ_S p̄·(log p − log q), and the gradient
-    Σ_S p̄·(log p − log q)·∇log p: that of a policy gradient which weights every id of the support.
+    p/sg(p) is 1 with the gradient of log p. The value is therefore Σ_S p̄·(log p − log q). The
+    gradient Σ_S p̄·(log p − log q)·∇log p is a policy gradient over all ids of the support.
     """
     inside = log_p > NEG_INF
     safe = torch.where(inside, log_p, 0.0)
@@ -82,7 +82,7 @@ def _surrogate(log_p: Tensor, log_q: Tensor) -> Tensor:
 
 
 def _tail(log_p: Tensor, log_q: Tensor) -> Tensor:
-    """The outcome "not in S": (1−M) log((1−M)/(1−Q)), 0 where the support holds all of the student."""
+    """The outcome "not in S": (1−M) log((1−M)/(1−Q)), 0 where S holds all of the student's mass."""
     rest_p = 1 - support_mass(log_p)
     rest_q = 1 - support_mass(log_q)
     tiny = torch.finfo(log_p.dtype).eps

@@ -1,7 +1,7 @@
-"""Uniforms keyed by what they are for, so that a token depends on nothing but its own key.
+"""Keyed uniforms: a token depends on its own key alone.
 
-Every uniform is fixed by (purpose, seed, step, prompt, sample, position, role): not by batching, the number of
-workers, draft lengths or restarts.
+(purpose, seed, step, prompt, sample, draw, position, role) determines each uniform. Batching, the
+number of workers, draft lengths and restarts have no influence.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from torch import Tensor
 
 
 class Purpose(enum.IntEnum):
-    """What a sequence is sampled for: the streams never meet."""
+    """The purpose of a sequence. Streams of different purposes never meet."""
 
     TRAINING = 0
     SFT = 1
     EVALUATION = 2
-    CONTINUATION = 3  # of a rollout cut off at a length, which is the key's `step`
+    CONTINUATION = 3  # of a truncated rollout; the key's `step` is the length of its prefix
 
 
 class Role(enum.IntEnum):
-    """What a uniform decides at one position."""
+    """The decision that a uniform makes at one position."""
 
     DRAFT = 0
     ACCEPT = 1
@@ -34,9 +34,9 @@ class Role(enum.IntEnum):
 
 @dataclass(frozen=True)
 class SequenceKey:
-    """One sequence: `prompt` is the index of its prompt, `sample` which of the prompt's samples it is.
+    """The key of one sequence: `prompt` is its prompt's index, `sample` its number for that prompt.
 
-    `draw` tells apart independent repetitions of the same sequence (a second evaluation on fresh samples).
+    `draw` distinguishes independent repetitions, such as a second evaluation on fresh samples.
     """
 
     purpose: int
@@ -59,8 +59,8 @@ def uniforms(keys: Sequence[SequenceKey], role: Role, length: int) -> Tensor:
     generator = np.random.Generator(philox)
     for row, key in zip(rows, keys, strict=True):
         entropy = (key.purpose, key.seed, key.step, key.prompt, key.sample, key.draw, int(role))
-        # The stream of `Philox(SeedSequence(entropy))` in half its time: an array of words needs no conversion, and one
-        # bit generator takes the state that a new one would have.
+        # The stream of `Philox(SeedSequence(entropy))` in half the time: an array of words needs no
+        # conversion, and one bit generator takes over the state of a new one.
         words = np.array(entropy, dtype=np.uint32) if max(entropy) < 2**32 else entropy
         philox_key = np.random.SeedSequence(words).generate_state(2, np.uint64)
         philox.state = start | {"state": {"counter": np.zeros(4, np.uint64), "key": philox_key}}  # pyright: ignore[reportAttributeAccessIssue]

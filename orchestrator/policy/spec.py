@@ -1,7 +1,7 @@
-"""Behaviors and objectives as plain data: what samples a rollout and what a step minimises.
+"""Behaviors and objectives as plain data: the policy that samples rollouts, and the loss of a step.
 
-There is no torch here, so that plans read them and any engine in any process can be told them. The law of a behavior
-is in `policy.laws`, the loss of an objective in the engines.
+Imports no torch, so that plans can read them and any process can receive them. `policy.laws` has
+the law of each behavior, `policy.objective` the losses.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from orchestrator.policy.draft_length import least_acceptance
 
 
 class Behavior(Protocol):
-    """What samples a rollout; `policy.laws.law` says with which law."""
+    """A policy that samples rollouts; `policy.laws.law` computes its law."""
 
     @property
     def needs_teacher(self) -> bool:
-        """Whether the teacher is asked while decoding. It decides whether the teacher is resident then."""
+        """Whether decoding asks the teacher, and so needs it resident."""
         ...
 
     @property
     def acceptance_guess(self) -> float:
-        """How often a student draft is expected to survive: decides the draft length, never the result."""
+        """Expected acceptance of a student draft: decides the draft length, never the result."""
         ...
 
     @property
     def measures(self) -> tuple[str, ...]:
-        """What its law measures at every prefix while the teacher is asked: columns of `records.columns`."""
+        """Measurements that its law makes at every prefix: columns of `records.columns`."""
         ...
 
 
@@ -76,7 +76,7 @@ class TeacherInjection:
 
 @dataclass(frozen=True)
 class Objective:
-    """What is minimised: a member of the reverse-KL family, or `nll` on the tokens (SFT)."""
+    """The loss of a step: a member of the reverse-KL family, or `nll` on the tokens (SFT)."""
 
     name: str
     veto_beta: float = 0.0

@@ -1,8 +1,8 @@
 """Exact sampling of any μ from a draft of p: accept with min(1, μ/p), else draw from (μ − p)₊ normalised.
 
 The result has law μ exactly. Token x comes out as an accepted draft with probability p(x)·min(1, μ(x)/p(x)) =
-min(p(x), μ(x)). Drafts are rejected with probability 1 − Σ min(p, μ) = Σ (μ − p)₊, which is what normalises the
-residual, so a replacement adds (μ(x) − p(x))₊; and min(p, μ) + (μ − p)₊ = μ.
+min(p(x), μ(x)). Drafts are rejected with probability 1 − Σ min(p, μ) = Σ (μ − p)₊, the normaliser
+of the residual. A replacement thus adds (μ(x) − p(x))₊, and min(p, μ) + (μ − p)₊ = μ.
 
 The draft survives with probability Σ min(μ, p) = 1 − TV(μ, p), at least 1 − √(ε/2) inside a KL ball of radius ε
 (Pinsker). Decoding in lockstep is this step at one position.
@@ -20,7 +20,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Verified:
-    """The tokens that leave a verification."""
+    """The outcome of a verification."""
 
     tokens: Tensor  # (B,) int64
     accepted: Tensor  # (B,) bool: the draft survived
@@ -29,15 +29,15 @@ class Verified:
 def sample(log_prob: Tensor, uniform: Tensor) -> Tensor:
     """Inverse-CDF sample per row: (B, V) log-probabilities (unnormalised allowed), (B,) uniforms → (B,) ids.
 
-    The id is the first whose cumulative mass lies above the point u·total. Sums are in float64, so that a token without
-    mass is never drawn and a rare one as often as it should be. A row of NaNs gives the last id instead of one that
-    does not exist; decoding looks for such rows once a round.
+    The id is the first with cumulative mass above u·total. Sums are in float64: tokens without mass
+    are never drawn, and rare ones at their right frequency. A row of NaNs gives the last id rather
+    than an invalid one; decoding checks for such rows once a round.
     """
     mass = (log_prob - log_prob.amax(-1, keepdim=True)).exp_()
     cumulative = mass.cumsum(-1, dtype=torch.float64)
     total = cumulative[:, -1:]
-    # Kept strictly below the total: the first sum above the point is then that of a token with mass, even where u·total
-    # rounds up to the total.
+    # Strictly below the total: the first sum above the point then belongs to a token with mass,
+    # even where u·total rounds up to the total.
     point = torch.minimum(uniform[:, None] * total, total.nextafter(torch.zeros_like(total)))
     return torch.searchsorted(cumulative, point, right=True)[:, 0].clamp_max_(log_prob.shape[-1] - 1)
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from orchestrator.policy.vocabulary import NEG_INF
 
 _ITERATIONS = 60
-# How far below ε the search may stop, relative to ε: what the precision of KL allows.
+# The search may stop this far below ε, relative to ε; the precision of KL allows no less.
 _SLACK = {torch.float32: 1e-4, torch.float64: 1e-9}
 
 
@@ -45,7 +45,7 @@ def solve(log_p: Tensor, log_q: Tensor, epsilon: float) -> Solution:
     best = _search(path, epsilon)
     _try_teacher(path, best, epsilon)
     log_mu = torch.addcmul(path.log_p, path.ratio, best.beta[:, None]).sub_(best.log_mass[:, None])
-    # At the ends μ is exactly p and q, not p and q up to rounding: a draft of p is then never rejected.
+    # At the ends μ is p or q exactly, not up to rounding: a draft of p is then never rejected.
     stays = best.beta == 0
     if bool(stays.any()):
         log_mu[stays] = log_p[stays]
@@ -68,11 +68,11 @@ class _Moments:
 class _Path:
     """The family μ_β, β > 0, of each row, where both policies have mass.
 
-    r is centred by its mean under p. That changes neither μ nor KL, but KL = βA'(β) − A(β) is a difference of two terms
-    which centring makes small, so that less is lost to cancellation.
+    r is centred by its mean under p. Centring changes neither μ nor KL, but makes both terms of
+    KL = βA'(β) − A(β) small, so that less is lost to cancellation.
 
-    Where the teacher has no mass, neither has any μ_β with β > 0, however small β is: KL then starts from `jump`
-    instead of 0, and if that exceeds ε, only β = 0 is feasible.
+    Where the teacher has no mass, μ_β has none for any β > 0. KL then starts from `jump` instead of
+    0; if `jump` exceeds ε, only β = 0 is feasible.
     """
 
     log_p: Tensor  # (B, V), −inf where either policy has no mass
@@ -108,7 +108,7 @@ class _Path:
         weight = torch.addcmul(log_p, ratio, beta[:, None])
         top = weight.amax(-1, keepdim=True)
         weight.sub_(top).exp_()
-        # In float64: over 150,000 ids a float32 sum is off by what a KL budget of 1e-3 would notice.
+        # In float64: the error of a float32 sum over 150,000 ids is visible at a KL budget of 1e-3.
         total = weight.sum(-1, dtype=torch.float64)
         log_mass = (top[:, 0].double() + total.log()).to(beta.dtype)
         total = total.to(beta.dtype)
@@ -120,10 +120,10 @@ class _Path:
 
 @dataclass(frozen=True)
 class _Bracket:
-    """What is known of each row's root, (B,); its tensors change in place as the search goes on.
+    """Bounds on each row's root, (B,); the search changes these tensors in place.
 
-    `beta` is the largest β known to be feasible, with KL and A there, at first the student's 0. `high` is the smallest
-    known to be infeasible, +inf while there is none.
+    `beta` is the largest β known to be feasible, with its KL and A; it starts at the student's 0.
+    `high` is the smallest β known to be infeasible, at first +inf.
     """
 
     beta: Tensor
@@ -137,7 +137,7 @@ class _Bracket:
         return _Bracket(zeros, zeros.clone(), zeros.clone(), torch.full_like(zeros, float("inf")))
 
     def learn(self, rows: Tensor, beta: Tensor, point: _Moments, fits: Tensor) -> None:
-        """Take in the moments at one β of some rows, each of which `fits` into the ball or does not."""
+        """Update `rows` with the moments at a β each; `fits` tells if it lies in the ball."""
         self.beta[rows] = torch.where(fits, beta, self.beta[rows])
         self.kl[rows] = torch.where(fits, point.kl, self.kl[rows])
         self.log_mass[rows] = torch.where(fits, point.log_mass, self.log_mass[rows])
@@ -145,10 +145,11 @@ class _Bracket:
 
 
 def _search(path: _Path, epsilon: float) -> _Bracket:
-    """Close in on the root of KL = ε in every row; only rows that are not done are looked at again.
+    """Close in on the root of KL = ε in every row; each iteration visits only unfinished rows.
 
-    A row is done at a feasible point with KL within `slack` of ε, or at β = 1, or when its bracket has no room left.
-    The steps aim at the middle of that window: aimed at ε itself, every second one would land just outside the ball.
+    A row is done at a feasible point with KL within `slack` of ε, at β = 1, or when its bracket has
+    no room left. Steps aim at the middle of the slack window: aimed at ε itself, every second one
+    would land just outside the ball.
     """
     slack, tiny = _SLACK[path.ratio.dtype], 4 * torch.finfo(path.ratio.dtype).eps
     bracket = _Bracket.at_student(path)
@@ -184,10 +185,11 @@ def _first_guess(path: _Path, target: Tensor) -> Tensor:
 def _try_teacher(path: _Path, bracket: _Bracket, epsilon: float) -> None:
     """Take β = 1 where it is feasible and the search stopped short of it.
 
-    It may: once μ has settled on a token, KL is flat, so a point within the slack of ε may lie far below β = 1. Trying
-    costs a pass over the vocabulary, and most rows are spared by a bound. A is convex, so its slope at 1 is at least
-    that of the chord from β to 1, and KL(μ_1‖p) = A'(1) − A(1) ≥ (β·A(1) − A(β))/(1 − β), where A(1) = −E_p[r] if the
-    student has mass wherever the teacher has.
+    Once μ has settled on a token, KL is flat, and a point within the slack of ε may lie far below
+    β = 1. A trial costs a pass over the vocabulary; a bound spares most rows. A is convex, so its
+    slope at 1 is at least the slope of the chord from β to 1, and
+    KL(μ_1‖p) = A'(1) − A(1) ≥ (β·A(1) − A(β))/(1 − β), where A(1) = −E_p[r] if the student has mass
+    wherever the teacher has.
     """
     beta = bracket.beta
     bound = (-beta * path.mean - bracket.log_mass) / (1 - beta)
@@ -202,7 +204,7 @@ def _try_teacher(path: _Path, bracket: _Bracket, epsilon: float) -> None:
 def _inside(bracket: _Bracket, rows: Tensor, guess: Tensor) -> Tensor:
     """`guess` where it falls strictly inside the bracket, but at most 1; elsewhere the bracket's middle.
 
-    A NaN, which a step at zero variance gives, is never inside.
+    The NaN of a step at zero variance is never inside.
     """
     low, high = bracket.beta[rows], bracket.high[rows]
     middle = (low + high.clamp_max(1.0)) / 2

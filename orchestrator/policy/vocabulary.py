@@ -15,7 +15,7 @@ NEG_INF = float("-inf")  # the log-probability of an id without mass
 
 @dataclass(frozen=True)
 class TokenSpace:
-    """Ids both models share: those from `valid` on are padding; the two EOS ids are one stop event.
+    """The ids of both models: ids from `valid` on are padding; the two EOS ids are one stop event.
 
     The event is emitted as `student_eos`; `teacher_eos` is masked in both models.
     """
@@ -27,8 +27,8 @@ class TokenSpace:
     def student_log_prob(self, logits: Tensor) -> Tensor:
         """log p of the student after masking, float32 or better: (…, V) → (…, V).
 
-        The mass of the duplicate coordinate is removed and p renormalised: a base student that emits the
-        teacher's stop id means nothing by it.
+        The teacher's EOS loses its mass, and p is renormalised: a base student that emits this id
+        means nothing by it.
         """
         masked = self._mask_padding(logits)
         if self.teacher_eos != self.student_eos:
@@ -50,7 +50,7 @@ class TokenSpace:
         return (ids >= self.valid) | duplicate
 
     def _mask_padding(self, logits: Tensor) -> Tensor:
-        """A copy in float32 or better."""
+        """Copy the logits in float32 or better, −inf at padding ids."""
         wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
         masked = logits.to(wide, copy=True)
         masked[..., self.valid :] = NEG_INF
@@ -60,8 +60,8 @@ class TokenSpace:
 def _normalise(logits: Tensor) -> Tensor:
     """Log-softmax in place.
 
-    The normaliser is summed in float64: float32 sums over 150,000 ids are off by 5e-6, which a KL budget of 1e-3 would
-    notice.
+    The normaliser is summed in float64: float32 sums over 150,000 ids are off by 5e-6, visible at a
+    KL budget of 1e-3.
     """
     logits.sub_(logits.detach().amax(-1, keepdim=True))
     total = logits.exp().sum(-1, keepdim=True, dtype=torch.float64)
