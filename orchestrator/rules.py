@@ -45,7 +45,7 @@ class AtLeast(Rule):
 
 @dataclass(frozen=True)
 class Interval(Rule):
-    """A number from `low` to `high`, both included unless open. `words` replace the default text."""
+    """A number from `low` to `high`, both included unless open. `words` replace the default."""
 
     low: float
     high: float = INFINITE

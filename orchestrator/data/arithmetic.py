@@ -1,8 +1,8 @@
 """The embedded world: sums of one-digit terms, solved step by step.
 
-`6+9+1=?` is answered `6+9=15;15+1=16 \\boxed{16}`. The teacher learns from clean solutions; the base
-student from a corrupted mixture, so that it is weak in the ways base models are: it slips and carries the
-slip on, drifts off task, or answers without reasoning.
+The answer to `6+9+1=?` is `6+9=15;15+1=16 \\boxed{16}`. The teacher learns from clean solutions,
+the base student from a corrupted mixture. The student is then weak in the ways of base models: it
+slips and carries the slip on, drifts off task, or answers without reasoning.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def corrupted_solution(terms: list[int], recipe: Recipe, rng: random.Random) -> 
 
 
 def _reasoning(terms: list[int], slips: list[int]) -> str:
-    """A sum step by step; each slip is added to one step, and the steps after it go on from there."""
+    """A sum step by step; each slip changes one step, and later steps carry it on."""
     total, steps = terms[0], []
     for term, slip in zip(terms[1:], slips, strict=True):
         result = max(0, total + term + slip)
@@ -57,7 +57,7 @@ def question(terms: list[int]) -> str:
 
 
 def draw_terms(rng: random.Random) -> list[int]:
-    """Terms of one training problem: 2 to 5 of them, none held out for the benchmarks."""
+    """Draw the 2 to 5 terms of a training problem that no benchmark holds out."""
     while True:
         terms = [rng.randint(1, 9) for _ in range(rng.randint(SHORT_TERMS[0], LONG_TERMS[1]))]
         if question(terms) not in _held_out():
@@ -73,7 +73,7 @@ def training_problems(order_seed: int) -> Iterator[Problem]:
 
 
 def benchmark_problems(lengths: tuple[int, int]) -> list[Problem]:
-    """The held-out problems whose sums have that many terms, always the same."""
+    """The held-out problems of sums with `lengths` terms, always the same."""
     name = "short" if lengths == SHORT_TERMS else "long"
     rng = random.Random(f"arithmetic-benchmark-{name}")
     totals: dict[str, int] = {}
@@ -85,10 +85,10 @@ def benchmark_problems(lengths: tuple[int, int]) -> list[Problem]:
 
 
 def _held_out_counts(lengths: tuple[int, int]) -> tuple[int, int]:
-    """How many problems there are of the shorter length, and how many of both.
+    """Number of problems of the shorter length, and of both lengths.
 
-    Each length has half of the benchmark. The shorter has fewer if that were over a quarter of all its sums, so that
-    training still covers it: of the 81 sums of two terms 20 are held out.
+    Each length has half of the benchmark. The shorter length gives at most a quarter of its sums,
+    so that training still covers it: 20 of the 81 sums of two terms are held out.
     """
     shortest = min(BENCHMARK_PROBLEMS // 2, 9 ** lengths[0] // 4)
     return shortest, BENCHMARK_PROBLEMS

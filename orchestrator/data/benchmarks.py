@@ -1,7 +1,8 @@
-"""The benchmarks by key: what heads their columns, how many problems they have, and which content.
+"""The benchmarks by key, with the label, problem count and content hash of each.
 
-Every score names the content it was measured on (`Benchmark.identity` is part of an evaluation's id), and a file with
-other content than declared is refused. docs/add-a-benchmark.md says how to add one.
+Every score names the content it was measured on: `Benchmark.identity` is part of an evaluation's
+id. A file with other content than declared is refused. docs/add-a-benchmark.md explains how to add
+one.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from orchestrator.errors import UserError, did_you_mean, refuse
 class Benchmark:
     """A benchmark that comes with the program, or one that an experiment adds.
 
-    Its problems are read from `file`, a path below the data folder, whose content has the hash `sha256`; the
-    arithmetic sets are generated instead, from the numbers of `terms` of their sums. One that an experiment adds has
-    neither: its `BenchmarkRun` says where it lies. `label` heads the benchmark's column in tables; it is no part of
-    what identifies the content.
+    Its problems are read from `file`, a path below the data folder, with the content hash `sha256`.
+    The arithmetic sets are generated instead, as sums with `terms` terms. An added benchmark has
+    neither: its `BenchmarkRun` names the source. `label` heads the benchmark's column in tables,
+    and is not part of its identity.
     """
 
     problems: int
@@ -36,10 +37,10 @@ class Benchmark:
     label: str = ""
 
     def identity(self, run: BenchmarkRun | None = None) -> dict[str, Any]:
-        """What fixes the content, never where it lies; a part of an evaluation's id.
+        """The identity of the content, whatever its location; a part of an evaluation's id.
 
-        For example `{"file": "eval/amc23.jsonl", "sha256": "8d5f…"}`. A file that `run` names counts by its content
-        alone, and is the declared one wherever it lies if it has the declared hash.
+        For example `{"file": "eval/amc23.jsonl", "sha256": "8d5f…"}`. A file that `run` names
+        counts by its content alone; with the declared hash, it is the declared file.
         """
         if self.terms is not None:
             return {"world": arithmetic.WORLD_VERSION, "terms": list(self.terms)}
@@ -50,7 +51,7 @@ class Benchmark:
         return {"hub": run.path, "revision": run.revision, "subset": run.subset, "split": run.split}
 
 
-# One row per benchmark. Where two keys have one label, that label, read back, means the first of them.
+# One row per benchmark. A label that two keys share means the first of them when read back.
 BENCHMARKS: dict[str, Benchmark] = {
     "arithmetic_short": Benchmark(
         label="Short sums",
@@ -114,7 +115,7 @@ BENCHMARKS: dict[str, Benchmark] = {
 
 
 def benchmark_of(key: str, run: BenchmarkRun | None = None) -> Benchmark:
-    """The declared benchmark of this key, else the one that `run.path` makes of it; UserError if it is neither."""
+    """The declared benchmark of this key, else one from `run.path`; UserError if it is neither."""
     if key in BENCHMARKS:
         return BENCHMARKS[key]
     if run is None or run.path is None:
@@ -124,9 +125,9 @@ def benchmark_of(key: str, run: BenchmarkRun | None = None) -> Benchmark:
 
 
 def load_benchmark(key: str, data_dir: str | None, run: BenchmarkRun | None = None) -> list[Problem]:
-    """All problems of a benchmark, in order: from `run.path` if it is set, else from its file below `data_dir`.
+    """All problems of a benchmark, in order: from `run.path` if set, else its declared file.
 
-    UserError if they cannot be had, are not as many or not the ones declared, or are broken.
+    UserError if they are unavailable or broken, or differ in number or content from the declared.
     """
     benchmark = benchmark_of(key, run)
     if benchmark.terms is not None:
@@ -145,7 +146,7 @@ def load_benchmark(key: str, data_dir: str | None, run: BenchmarkRun | None = No
 
 
 def check_source(key: str, run: BenchmarkRun) -> None:
-    """UserError unless `evaluation.benchmarks.<key>` says where problems come from in a way that pins them."""
+    """Raise UserError unless `evaluation.benchmarks.<key>` pins the source of its problems."""
     where = f"evaluation.benchmarks.{key}"
     declared = benchmark_of(key, run)
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", key) or key == "avg":
@@ -159,7 +160,7 @@ def check_source(key: str, run: BenchmarkRun) -> None:
     if not _is_sha256(run.revision):
         if Path(run.path).is_file():
             raise refuse(f"{where}.revision", run.revision, f"the sha256 of {run.path}, or left out")
-        if run.path.endswith((".jsonl", ".parquet", ".json", ".csv", ".tsv")):  # meant as a file, and none
+        if run.path.endswith((".jsonl", ".parquet", ".json", ".csv", ".tsv")):  # a missing file
             raise _not_there(where, run.path)
         check_hub_id(where, run.path, run.revision)
     if key not in BENCHMARKS and not run.problems:
@@ -179,7 +180,7 @@ def _is_sha256(revision: str | None) -> bool:
 
 
 def _rows(key: str, data_dir: str | None, run: BenchmarkRun) -> tuple[str, list[dict[str, Any]]]:
-    """Where the problems come from, as messages say it, and their rows."""
+    """The source of the problems, as messages name it, and their rows."""
     if run.path is None:
         declared = benchmark_of(key)
         assert declared.file is not None

@@ -1,7 +1,7 @@
-"""Expensive results, kept in the user's cache folder under names that say what they were computed from.
+"""Keeps expensive results in the user's cache folder, under names that identify their inputs.
 
-A name such as `majorities-3f9a0c….json` holds a hash or a version of all that the result depends on, so other inputs
-have another name and no file ever goes stale. The folder can be removed at any time; its files are then made again.
+A name such as `majorities-3f9a0c….json` holds a hash or version of every input. Other inputs have
+another name, and no file goes stale. Files of a removed folder are made again.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def is_cached(name: str) -> bool:
 
 
 def cached(name: str, make: Callable[[], str]) -> str:
-    """The text kept as `name`. If it is not there, one process makes it while the others wait.
+    """The text kept as `name`. If it is missing, one process makes it while the others wait.
 
-    It appears whole or not at all. UserError if the cache folder cannot be written.
+    The file is written atomically. UserError if the cache folder cannot be written.
     """
     path = cache_folder() / name
     if not path.is_file():

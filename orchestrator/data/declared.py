@@ -1,4 +1,4 @@
-"""The data files that setups declare, training prompts and benchmarks, and those of them that a data folder lacks."""
+"""Lists the data files that setups declare (prompts, benchmarks), and those missing in a folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from orchestrator.data.benchmarks import benchmark_of
 
 
 def declared_files(setup: Setup) -> dict[str, str | None]:
-    """The files below the data folder that a setup reads: path there → sha256."""
+    """The files that a setup reads below the data folder: relative path → sha256."""
     files: dict[str, str | None] = {}
     if setup.data.source == "jsonl":
         files |= {entry.file: entry.sha256 for entry in setup.data.files}
@@ -22,7 +22,7 @@ def declared_files(setup: Setup) -> dict[str, str | None]:
 
 
 def lacking(setups: Iterable[Setup], folder: Path) -> dict[str, str | None]:
-    """The declared files of `setups` that do not lie below `folder`."""
+    """The declared files of `setups` that are missing below `folder`."""
     files: dict[str, str | None] = {}
     for setup in setups:
         files |= declared_files(setup)

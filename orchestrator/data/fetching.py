@@ -1,4 +1,4 @@
-"""Gets data files from where `data.sources` says they come from, by their declared content or not at all."""
+"""Gets data files from their `data.sources`, with the declared content or not at all."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ TIMEOUT_S = 60.0
 
 
 def fetch(folder: Path, keys: Iterable[str], mirror: str | None = None) -> Iterator[str]:
-    """Put the data files of these `keys` of SOURCES below `folder`; a line for each once it is there.
+    """Put the data files of these `keys` of SOURCES below `folder`, and yield a line for each.
 
-    `mirror` holds raw files as `owner/name/commit/path`: a URL, or a local folder; by default it is TRB_DATA_MIRROR,
-    else RAW_FILES. A file that is there already is never replaced. UserError at the first that has other content than
-    declared or cannot be had; nothing of it is written.
+    `mirror` (a URL or a local folder) holds raw files as `owner/name/commit/path`; the default is
+    TRB_DATA_MIRROR, else RAW_FILES. Existing files are never replaced. UserError at the first file
+    that is unavailable or has other content than declared; nothing of it is written.
     """
     mirror = mirror or os.environ.get("TRB_DATA_MIRROR") or RAW_FILES
     read: dict[Upstream, bytes] = {}
@@ -68,10 +68,10 @@ def _read(mirror: str, upstream: Upstream) -> bytes:
 
 
 def _converted(key: str, source: Source, files: Sequence[bytes]) -> bytes:
-    """The file as it must be; UserError that says what came instead."""
+    """Convert upstream files to the declared file; UserError that describes any other result."""
     try:
         rows = source.convert(files)
-    except Exception as error:  # whatever another content makes of the conversion
+    except Exception as error:  # unexpected content can break a conversion anywhere
         came = f"{len(files[0]):,} bytes that are no rows as expected ({type(error).__name__})"
         raise UserError(f"{key}: {came} — {source.upstream[0].place}") from None
     content = to_bytes(rows)

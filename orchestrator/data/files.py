@@ -1,4 +1,4 @@
-"""Rows of data files: JSON Lines and parquet, by declared content, a row at a time."""
+"""Reads data files (JSON Lines, parquet) row by row, and verifies their declared content."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def data_file(file: str, data_dir: str | None) -> Path:
 
 
 def verify_sha256(path: Path, expected: str | None) -> None:
-    """UserError unless the content of a file, or of a folder's files, is the declared one."""
+    """Raise UserError unless a file, or a folder's files, have the declared content."""
     actual = folder_sha256(path) if path.is_dir() else file_sha256(path)
     if actual != expected:
         what = "the file was" if path.is_file() else "its files were"
@@ -48,9 +48,10 @@ def folder_sha256(folder: Path) -> str:
 
 
 def iterate_rows(path: Path, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
-    """Rows of a .jsonl or .parquet file, or of all such files of a folder by name; few of them in memory at once.
+    """Yield rows of a .jsonl or .parquet file, or of all such files of a folder, sorted by name.
 
-    Parquet rows hold only `columns`, unless None. UserError where a file is of another kind or broken.
+    Few rows are in memory at once. Parquet rows hold only `columns`, unless None. UserError for a
+    broken file or one of another kind.
     """
     for file in _shards(path) if path.is_dir() else [path]:
         match file.suffix:

@@ -1,4 +1,4 @@
-"""Rows of a dataset on the Hugging Face hub, through the `datasets` library, at a pinned commit."""
+"""Reads rows of a Hugging Face hub dataset at a pinned commit, through the `datasets` library."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from orchestrator.errors import UserError, refuse
 
 
 def check_hub_id(key: str, path: str, revision: str | None) -> None:
-    """UserError unless this names a dataset of the hub at a commit."""
+    """Raise UserError unless `path` and `revision` name a hub dataset at a commit."""
     if path.startswith((".", "/", "~")):
         raise refuse(f"{key}.path", path, "a file or folder that is there, or a hub id")
     if not re.fullmatch("[0-9a-f]{40}", revision or ""):
@@ -20,9 +20,10 @@ def check_hub_id(key: str, path: str, revision: str | None) -> None:
 def iterate_hub(
     key: str, path: str, revision: str | None, columns: Sequence[str] | None, split: str, subset: str | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Rows in the dataset's order, streamed: nothing is kept on disk, and a few rows at once in memory.
+    """Stream rows in the dataset's order: none are kept on disk, few in memory.
 
-    `key` names the dataset in messages; `columns` None takes all. UserError if the dataset cannot be had.
+    `key` names the dataset in messages; `columns` None takes all. UserError if the dataset is
+    unavailable.
     """
     check_hub_id(key, path, revision)
     try:
@@ -32,6 +33,6 @@ def iterate_hub(
     try:
         rows = datasets.load_dataset(path, name=subset, revision=revision, split=split, streaming=True)
         yield from rows if columns is None else rows.select_columns(list(columns))
-    except Exception as error:  # of the library, of its HTTP client (which changes with its version), of the formats
+    except Exception as error:  # of the library, its HTTP client (it varies by version), or formats
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise UserError(f"{key}.path: {path}@{revision} cannot be had from the hub ({reason})") from None

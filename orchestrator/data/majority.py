@@ -1,4 +1,4 @@
-"""Golds where a data set publishes none: the answer that most of a problem's solutions agree on."""
+"""Golds for data sets without any: the majority answer of a problem's solutions."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from orchestrator.grading.grader import GRADER_VERSION, Grader
 # Part of the cache's key: raise it with any change that can change a majority.
 VERSION = 1
 OUTCOMES = ("majority", "tied", "no_box")
-# Spellings of one problem that are compared, the most frequent first; the comparisons grow with their square.
+# Spellings of one problem that are compared, most frequent first; comparisons grow quadratically.
 MAX_COMPARED = 64
-# The most a comparison may cost, in seconds. It is short, for an answer that cannot be computed is compared with every
-# class of its problem and costs the deadline each time.
+# The limit of one comparison, in seconds. It is short because an answer that cannot be computed is
+# compared with every class of its problem and costs the deadline each time.
 DEADLINE_S = 2.0
 MAX_GRADERS = 16
-# Fewer are not worth the seconds that a grading process takes to start.
+# With fewer problems, a grading process does not repay the seconds of its start.
 PROBLEMS_PER_GRADER = 256
 
 
 @dataclass(frozen=True)
 class Majority:
-    """`answer` is the winner's most frequent spelling; None where there is no winner."""
+    """The result of a vote: `answer` is the winner's most frequent spelling, None if none won."""
 
     answer: str | None
-    outcome: str  # one of OUTCOMES: `tied` if two classes share the highest count, `no_box` if nothing was answered
+    outcome: str  # one of OUTCOMES: `tied` if two classes lead, `no_box` without answers
 
 
 def majority(answers: Mapping[str, int], equal: Callable[[str, str], bool]) -> Majority:
-    """The class of equal answers with the highest count; none if two classes share it.
+    """Find the class of equal answers with the highest count; no answer if two classes share it.
 
-    `answers` counts the spellings: `{"0.5": 7, "\\frac12": 4, "2": 1}`. `equal(gold, answer)` is the grader's verdict,
-    which is not symmetric. An answer therefore joins the class whose most frequent spelling, as a gold, accepts it: the
-    gold that comes out would grade every answer that voted for it as correct. Of spellings that are equally frequent
-    the first in the alphabet counts.
+    `answers` counts the spellings: `{"0.5": 7, "\\frac12": 4, "2": 1}`. `equal(gold, answer)` is
+    the grader's verdict, which is not symmetric. An answer therefore joins the class whose most
+    frequent spelling, as a gold, accepts it: the winning gold grades all of its votes as correct.
+    Ties of spellings go to the alphabetically first.
     """
     if not answers:
         return Majority(None, "no_box")
@@ -47,20 +47,20 @@ def majority(answers: Mapping[str, int], equal: Callable[[str, str], bool]) -> M
     votes: dict[str, int] = {}  # most frequent spelling of each class → its answers so far
     uncounted = sum(answers.values())
     for position, answer in enumerate(spellings):
-        # A spelling that is too rare to be compared counts as a class of its own.
+        # A spelling too rare to be compared is a class of its own.
         golds = votes if position < MAX_COMPARED else ()
         gold = next((gold for gold in golds if equal(gold, answer)), answer)
         votes[gold] = votes.get(gold, 0) + answers[answer]
         uncounted -= answers[answer]
         second, first = sorted([0, *votes.values()])[-2:]
-        if first > second + uncounted:  # whatever the rest turns out to be equal to, so the grader need not be asked
+        if first > second + uncounted:  # the rest cannot change the winner, and needs no grading
             break
     winners = [gold for gold, count in votes.items() if count == max(votes.values())]
     return Majority(winners[0], "majority") if len(winners) == 1 else Majority(None, "tied")
 
 
 def majorities(counted: Sequence[Mapping[str, int]]) -> list[Majority]:
-    """The majority of each problem's answers by the project's grader, remembered in the user's cache folder."""
+    """The majority of each problem's answers by the project's grader, kept in the user's cache."""
     key = json.dumps([VERSION, GRADER_VERSION, [sorted(answers.items()) for answers in counted]])
     name = f"majorities-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
     rows = json.loads(cached(name, lambda: _to_text(_compute(counted))))
@@ -68,7 +68,7 @@ def majorities(counted: Sequence[Mapping[str, int]]) -> list[Majority]:
 
 
 def _compute(counted: Sequence[Mapping[str, int]]) -> list[Majority]:
-    """By several grading processes side by side, each with every so many-th problem."""
+    """Compute majorities with several grading processes in parallel, problems dealt out in turn."""
     graders = min(MAX_GRADERS, cores_here(), 1 + len(counted) // PROBLEMS_PER_GRADER)
     results: list[Majority] = [Majority(None, "no_box")] * len(counted)
     with ThreadPoolExecutor(graders) as pool:

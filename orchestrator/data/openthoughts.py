@@ -1,9 +1,9 @@
 """OpenThoughts3-1.2M: training prompts of the paper, from the hub or from local parquet or JSON Lines files.
 
-A row holds `domain`, `source` and `conversations`, the turns `{"from": "human", "value": …}` and `{"from": "gpt",
-"value": …}`. The human turn of a math row is the bare problem, and most problems stand in many rows, each with an
-answer of its own. There is no gold column, so the gold is what the rows of a problem agree on (`data.majority`). All
-rows are read once; what is needed of them is kept in the user's cache folder.
+A row holds `domain`, `source` and `conversations`, the turns `{"from": "human", "value": …}` and
+`{"from": "gpt", "value": …}`. The human turn of a math row is the bare problem. Most problems have
+many rows, each with its own answer. Without a gold column, the gold is the majority answer of a
+problem's rows (`data.majority`). All rows are read once; the extract is kept in the user's cache.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from orchestrator.grading.grader import GRADER_VERSION, MAX_ANSWER_CHARS, last_b
 
 MATH_SOURCE = "ai2-adapt-dev/openmath-2-math"
 COLUMNS = ("domain", "source", "conversations")
-# Part of the cache's key: raise it with any change that can change what is kept of the rows.
+# Part of the cache's key: raise it with any change to the extract of the rows.
 VERSION = 1
-# How much text before the last box is read with it.
+# Characters before the last box that are read with it.
 CONTEXT_CHARS = 4096
 
 
 @dataclass(frozen=True)
 class Thought:
-    """One distinct problem: its first row, and the boxed answers of all its rows with their counts."""
+    """A distinct problem: its first row, and counts of the boxed answers of all its rows."""
 
     row: int
     text: str
@@ -40,14 +40,14 @@ class Thought:
 
 @dataclass(frozen=True)
 class Thoughts:
-    """The distinct math problems in row order, and how many rows there were and fell away."""
+    """The distinct math problems in row order, and counts of all rows and of dropped rows."""
 
     problems: list[Thought]
     counts: dict[str, int]  # rows, not_math, malformed, repeats
 
 
 def load_thoughts(data: Data) -> Thoughts:
-    """Everything training needs of the rows. UserError if the data cannot be had or are not the declared ones."""
+    """Load problems and answers for training. UserError if the data are unavailable or changed."""
     if not data.path:
         raise UserError("data.path: not set — a hub id such as open-thoughts/OpenThoughts3-1.2M, or a local file")
     if Path(data.path).exists():
@@ -61,14 +61,14 @@ def load_thoughts(data: Data) -> Thoughts:
 
 
 def needs_scan(data: Data) -> bool:
-    """Whether `load_thoughts` would have to read all rows, which takes minutes and for hub data a download."""
+    """Whether `load_thoughts` must read all rows: minutes, and for hub data a download."""
     return not is_cached(_cache_name(data))
 
 
 def scan(rows: Iterable[dict[str, Any]], where: str) -> Thoughts:
-    """Distinct math problems of `rows`, each with the answers of all its rows.
+    """Collect the distinct math problems of `rows`, each with the answers of all its rows.
 
-    Raises UserError, which names the data as `where`, if no math row opens with a human turn.
+    Raises UserError if no math row opens with a human turn; `where` names the data.
     """
     problems: dict[str, Thought] = {}
     counts = {"rows": 0, "not_math": 0, "malformed": 0, "repeats": 0}
@@ -92,11 +92,11 @@ def scan(rows: Iterable[dict[str, Any]], where: str) -> Thoughts:
 
 
 def last_answer(text: str) -> str | None:
-    """What the grader extracts from a response; None if that could never be graded right (empty or over-long).
+    """Extract a response's answer as the grader does; None if empty or too long to be graded right.
 
-    A response may have 100,000 characters, and `last_boxed` reads all of a text. It is first given the end of the
-    response, from a little before the last box: boxes that make one answer stand side by side, so nothing is lost. Only
-    where that end has no complete box is the whole response read.
+    A response may have 100,000 characters, and `last_boxed` reads all of a text. It first gets the
+    end of the response, from CONTEXT_CHARS before the last box: boxes of one answer stand side by
+    side. Only if that end has no complete box, it reads the whole response.
     """
     if "box" not in text:
         return None
@@ -115,7 +115,7 @@ def _rows(data: Data) -> Iterator[dict[str, Any]]:
 
 
 def _turn(row: dict[str, Any], position: int, speaker: str) -> str | None:
-    """The text of one turn of the row's conversation if `speaker` has it, else None, also where a row is malformed."""
+    """The text of one turn if it is `speaker`'s; None otherwise, and for malformed rows."""
     turns = row.get("conversations")
     if not isinstance(turns, list) or len(turns) <= position:
         return None
@@ -127,7 +127,7 @@ def _turn(row: dict[str, Any], position: int, speaker: str) -> str | None:
 
 
 def _nothing_usable(where: str, counts: dict[str, int]) -> UserError:
-    """Why no row could be used: none is math, or those that are have another layout."""
+    """An error for data without usable rows: none is math, or all math rows are malformed."""
     if not counts["malformed"]:
         return UserError(f"{where}: none of {counts['rows']} rows is math — domain 'math' or source {MATH_SOURCE!r}")
     return UserError(
@@ -137,7 +137,7 @@ def _nothing_usable(where: str, counts: dict[str, int]) -> UserError:
 
 
 def _cache_name(data: Data) -> str:
-    # The grader's version is in it, for the grader extracts the answers.
+    # The name has the grader's version because the grader extracts the answers.
     return f"openthoughts-{data.revision}-{VERSION}-{GRADER_VERSION}.jsonl"
 
 

@@ -1,9 +1,9 @@
-r"""Problems, and the rows of training and benchmark files from which they are read.
+r"""Reads problems from rows of training and benchmark files.
 
-A row of a training file is {id, problem, answer}. Rows of benchmark files come in the field names and answer forms of
-the files in use: the text is `problem` or `question`; the id is `id` or `unique_id`, else the number of the row; the
-gold is `answer`, OlympiadBench's `final_answer`, or the last box of a `solution`. GSM8K's answers are whole solutions
-that end in `#### gold`. Capitals in field names do not matter.
+A row of a training file is {id, problem, answer}. Benchmark files keep their own field names and
+answer forms: the text is `problem` or `question`; the id is `id` or `unique_id`, else the row's
+number; the gold is `answer`, OlympiadBench's `final_answer`, or the last box of a `solution`.
+GSM8K's answers are whole solutions that end in `#### gold`. Field names are case-insensitive.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ GSM8K_MARK = "####"
 
 @dataclass(frozen=True)
 class Problem:
-    """A problem with its gold, the noun that training data and benchmarks share.
+    """A problem with its gold, for training and benchmarks alike.
 
-    `gold` is None where no answer is known: such a problem has no reward (never a reward of 0).
+    `gold` is None if no answer is known; such a problem has no reward (never a reward of 0).
     """
 
     id: str
@@ -34,9 +34,9 @@ class Problem:
 
 
 def read_training_problems(data: Data, data_dir: str | None) -> list[Problem]:
-    """The rows of all training files, in order. A row without an answer is a problem without a gold.
+    """Read the rows of all training files, in order. A row without an answer has no gold.
 
-    Raises UserError where a file is missing, is not the declared one, or has a row without an id or a text.
+    Raises UserError if a file is missing or changed, or a row has no id or text.
     """
     problems = []
     for entry in data.files:
@@ -51,9 +51,9 @@ def read_training_problems(data: Data, data_dir: str | None) -> list[Problem]:
 
 
 def benchmark_problem(where: str, line: int, row: dict[str, Any]) -> Problem:
-    """One row of a benchmark, such as `{"question": "1+1=?", "answer": 2}`.
+    """Read one row of a benchmark, such as `{"question": "1+1=?", "answer": 2}`.
 
-    Raises UserError naming `where`, the line and the field.
+    Raises UserError that names `where`, the line and the field.
     """
     fields = {name.lower(): value for name, value in row.items()}
     text = next((name for name in TEXT_FIELDS if name in fields), None)
@@ -71,7 +71,7 @@ def _id(where: str, line: int, fields: dict[str, Any]) -> str:
 
 
 def _gold(where: str, line: int, fields: dict[str, Any]) -> Gold:
-    """The published answer, with OlympiadBench's extra fields where a row has them."""
+    """The published answer, with OlympiadBench's extra fields if a row has them."""
     tolerance = str(fields.get("error") or "").strip()
     try:
         absolute = float(tolerance) if tolerance else None
@@ -86,7 +86,7 @@ def _gold(where: str, line: int, fields: dict[str, Any]) -> Gold:
 
 
 def _answer(where: str, line: int, fields: dict[str, Any]) -> str:
-    """The text of the gold; `answer` goes before `final_answer`, and that before `solution`."""
+    """The text of the gold: `answer`, else `final_answer`, else the box of `solution`."""
     if "answer" in fields:
         answer = fields["answer"]
     elif isinstance(fields.get("final_answer"), list):

@@ -1,4 +1,4 @@
-"""Problems → token ids, the same for student and teacher, in training and in evaluation."""
+"""Renders problems as token ids, the same for student and teacher, training and evaluation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orchestrator.errors import UserError
 
 
 def render(problem: str, template: PromptTemplate, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
-    """Token ids of one prompt. UserError if the tokenizer has no chat template but the setup asks for it."""
+    """Render one prompt as token ids. UserError if the setup needs a missing chat template."""
     if template.kind == "plain":
         text = f"{template.system}\n{problem}\n" if template.system else f"{problem}\n"
         return tuple(tokenizer.encode(text, add_special_tokens=False))

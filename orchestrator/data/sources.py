@@ -1,7 +1,7 @@
-"""Where the data files come from: repositories at fixed commits, and how their files become rows of ours.
+"""Sources of the data files: repositories at fixed commits, and conversions of their files.
 
-Conversions change field names only: problems and answers stay as published, but for numbers, which become text. A file
-is right if and only if its sha256 is the declared one, so a conversion reproduces it byte for byte or is refused. Every
+Conversions rename fields and turn numbers into text; problems and answers stay as published. The
+declared sha256 decides: a conversion reproduces a file byte for byte or is refused. Every
 conversion was checked against the files at these commits.
 """
 
@@ -29,16 +29,16 @@ class Upstream:
 
     @property
     def place(self) -> str:
-        """Its path below a mirror of raw files."""
+        """The file's path below a mirror of raw files."""
         return f"{self.repository}/{self.commit}/{self.path}"
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a data file comes from.
+    """The source of a data file.
 
-    `file` is its place below the data folder. `convert` makes its rows from the contents of the files `upstream`, given
-    in that order. `licence` is what the repository states itself.
+    `file` is its path below the data folder. `convert` makes its rows from the contents of the
+    `upstream` files, in their order. `licence` is the repository's own statement.
     """
 
     file: str
@@ -61,8 +61,8 @@ OLYMPIAD_FILE = Upstream(*QWEN_MATH, "evaluation/data/olympiadbench/test.jsonl")
 OLYMPIAD_FIELDS = ("is_multiple_answer", "answer_type", "unit", "error", "subfield")
 PROSE_ANSWER = "olympiadbench/1965"  # the 674 edition leaves it out
 
-# MATH training problems that are left out, by subject: they share at least half of the 10-word shingles of a problem
-# that is evaluated, repeat another one, or have an empty answer.
+# MATH training problems that are left out, by subject: they share at least half of the 10-word
+# shingles of an evaluated problem, repeat another one, or have an empty answer.
 MATH_LEFT_OUT = {
     "algebra": {27, 309, 374, 456, 658, 2835, 24377},
     "counting_and_probability": {70, 98, 296, 316, 457, 493, 700, 989, 1042, 1049},
@@ -74,7 +74,7 @@ MATH_LEFT_OUT = {
         124, 172, 208, 431, 474, 560, 568, 618, 671, 685, 698, 729, 776, 787, 918, 978, 1050, 1080, 1173, 1225,
     },
 }  # fmt: skip
-# Which 1,500 of the 7,473 GSM8K training problems are taken: a bit for each line, the lowest of the first byte first.
+# The 1,500 selected GSM8K training problems of 7,473: a bit for each line, little-endian.
 GSM8K_SAMPLE = (
     "B5IIzAAAEIQhyQYAoBAoYZAIAAGgARYEAIIiBBQQQQgEQgkAVQQgU4Q4ggdAOEWEEgiAAQBgAAJAAAQaEDBQ4AgKBIoDICAgEyCBUAAChkCoACsc"
     "BCgxJDABAIBAakCwAAEAAApXEIVIAQDGAEAQJgAgQAECYtGAgVEQKCwARkwCAAoCxCQAvhAgQQEwQZBBBawiAABCCJEIA+ABABmCqEIIAYAggITR"
@@ -165,7 +165,7 @@ def _olympiadbench(files: Sequence[bytes]) -> list[Row]:
 
 
 def _olympiadbench_674(files: Sequence[bytes]) -> list[Row]:
-    """The later edition: the 675 problems in their order without one, with fields that only the first edition has."""
+    """The later edition: the 675 problems in order without one; some fields are the first's."""
     import pyarrow.parquet
 
     later_edition = pyarrow.parquet.read_table(io.BytesIO(files[0])).to_pylist()
@@ -197,7 +197,7 @@ def _math_train(files: Sequence[bytes]) -> list[Row]:
 
 
 def _benchmark(key: str, convert: Callable[[Sequence[bytes]], list[Row]], licence: str, *upstream: Upstream) -> Source:
-    """The source of the file that a benchmark declares."""
+    """The source of a benchmark's declared file."""
     declared = BENCHMARKS[key]
     assert declared.file is not None
     assert declared.sha256 is not None

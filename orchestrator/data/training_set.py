@@ -1,7 +1,7 @@
-"""Training prompts: one deterministic order for all methods.
+"""Training prompts in one deterministic order for all methods.
 
-Repeats are removed before the order is drawn and over-long prompts are passed over, so a step's prompts are
-the same whatever the method and however many steps are run.
+Repeats are removed before shuffling, and over-long prompts are skipped. A step's prompts are the
+same for every method and number of steps.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ class TrainingPrompt:
 
 @dataclass(frozen=True)
 class TrainingSet:
-    """Prompts in training order, and what was left out on the way.
+    """Prompts in training order, and counts of skipped rows.
 
-    `rows` counts what the source holds and what fell away before the order was drawn, such as `{"rows": 7437,
-    "repeats": 3}`. `golds` counts the prompts by where their gold comes from: `{"given": 96, "none": 0}` for published
-    answers, the outcomes of `data.majority` where the answers of many solutions are counted.
+    `rows` counts the source's rows and the rows dropped before shuffling, such as
+    `{"rows": 7437, "repeats": 3}`. `golds` counts the prompts by the origin of their gold:
+    `{"given": 96, "none": 0}` for published answers, else the outcomes of `data.majority`.
     """
 
     prompts: list[TrainingPrompt]
-    too_long: int  # prompts passed over on the way
+    too_long: int  # skipped prompts
     rows: dict[str, int]
     golds: dict[str, int]
 
@@ -51,7 +51,7 @@ class TrainingSet:
         return list(enumerate(self.prompts[index * size : (index + 1) * size], index * size))
 
     def counts(self) -> dict[str, Any]:
-        """What `data.json` and the checks before a sweep say about the data."""
+        """The counts that `data.json` and the checks before a sweep report."""
         return {**self.rows, "too_long": self.too_long, "prompts": len(self.prompts), "golds": self.golds}
 
 
@@ -59,8 +59,8 @@ class TrainingSet:
 class _Source:
     """Distinct problems in training order.
 
-    `rows` counts what was read and what fell away: `{"rows": 7437, "repeats": 3}`. `answers` holds, by problem id, how
-    often each answer was given, where a problem's gold is what most answers agree on.
+    `rows` counts the rows read and dropped: `{"rows": 7437, "repeats": 3}`. `answers` counts the
+    answers to each problem, by its id, for sources whose golds are majorities.
     """
 
     problems: list[Problem]
@@ -71,8 +71,8 @@ class _Source:
 def load_training_set(setup: Setup, data_dir: str | None, tokenizer: PreTrainedTokenizerBase) -> TrainingSet:
     """The prompts of all steps, steps × prompts_per_step of them, in training order.
 
-    Raises UserError where the data hold fewer. Of the generated sums exactly that many are made, so that there are
-    fewer prompts if some are too long.
+    Raises UserError if the data hold fewer. Exactly that many generated sums are made; the set is
+    then smaller if some are too long.
     """
     training = setup.training
     # The supervised stage reads the same stream, so the two never disagree on a step's prompts.
@@ -102,7 +102,7 @@ def load_training_set(setup: Setup, data_dir: str | None, tokenizer: PreTrainedT
 
 
 def _read_source(data: Data, data_dir: str | None, wanted: int) -> _Source:
-    """The problems of the declared source: `wanted` generated sums, or all problems of a data set in a random order."""
+    """The problems of the source: `wanted` generated sums, or a whole data set, shuffled."""
     match data.source:
         case "arithmetic":
             return _Source(list(islice(arithmetic.training_problems(data.order_seed), wanted)), rows={})
@@ -117,7 +117,8 @@ def _read_source(data: Data, data_dir: str | None, wanted: int) -> _Source:
             source = _Source(problems, thoughts.counts, answers)
         case _:
             problems = read_training_problems(data, data_dir)
-            # Of problems with one text the first is kept, at the place of the last: every seed's order rests on it.
+            # Repeated texts keep the first problem at the last one's place: seeds' orders rest on
+            # that.
             by_text: dict[str, Problem] = {}
             for problem in problems:
                 by_text[problem.text] = by_text.pop(problem.text, problem)
@@ -130,9 +131,9 @@ def _read_source(data: Data, data_dir: str | None, wanted: int) -> _Source:
 def _with_majorities(
     prompts: Sequence[TrainingPrompt], answers: Mapping[str, Mapping[str, int]]
 ) -> tuple[list[TrainingPrompt], dict[str, int]]:
-    """The prompts with the majority of their problem's answers as gold, and how many prompts met which outcome.
+    """Give each prompt its problem's majority answer as gold; returns prompts and outcome counts.
 
-    A majority costs comparisons by the grader, so it is taken of the selected prompts only.
+    Only selected prompts get a majority, since it costs comparisons by the grader.
     """
     with_golds = []
     outcomes: dict[str, int] = dict.fromkeys(OUTCOMES, 0)
