@@ -1,4 +1,5 @@
-"""Where models and tokenizers come from: a hub, a folder, or made here by a recipe.
+"""Provides models and tokenizers: from a hub, from a folder, or made by a recipe.
 
-Imports `experiment`, `data` and the engines that it makes models with. No checkpoint of a run is opened here.
+Imports `experiment`, `data`, and from `engines` what making a model needs. Opens no checkpoints of
+runs.
 """

@@ -1,4 +1,4 @@
-"""Where a model lies (in a folder, on a hub, or made here), and whether it is what the setup declares."""
+"""Locates a model (in a folder, on a hub, or made here) and checks it against the setup."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from orchestrator.experiment.local_models import CONFIG_KEYS, token_ids
 
 
 def checkpoint_of(model: Model, setup: Setup, runs: Path) -> ModelFolder:
-    """The folder of a model, downloaded if need be. UserError if it cannot be had or is not the declared one.
+    """The folder of a model, downloaded if need be. UserError if it is unavailable or changed.
 
-    A model that the user has in a folder is told by the hash of its files, one of a hub by its commit, and one made
-    here by the record of its files.
+    The hash of its files identifies a local model, the commit a hub model, and the record of its
+    files a model made here.
     """
     if model.recipe is not None:
         folder = made_models.folder_of(model, setup, runs)
@@ -36,7 +36,10 @@ def checkpoint_of(model: Model, setup: Setup, runs: Path) -> ModelFolder:
 
 
 def lies_here(model: Model, setup: Setup, runs: Path) -> Path | None:
-    """The folder of a model that can be opened at once: nothing is downloaded, made or verified. None if it cannot."""
+    """The folder of a model that can be opened at once, else None.
+
+    Downloads, makes and verifies nothing.
+    """
     if model.recipe is not None:
         folder = made_models.folder_of(model, setup, runs)
     elif model.path is None:
@@ -55,7 +58,7 @@ def lies_here(model: Model, setup: Setup, runs: Path) -> Path | None:
 
 
 def _has_weights(folder: Path) -> bool:
-    """Whether a folder has a configuration and every file of the weights: a download may have been broken off."""
+    """Whether a folder has a configuration and all weights; an interrupted download lacks some."""
     index = folder / "model.safetensors.index.json"
     needed = {"config.json", "model.safetensors"}
     if index.is_file():
@@ -64,7 +67,10 @@ def _has_weights(folder: Path) -> bool:
 
 
 def on_this_machine(model: ModelFolder) -> ModelFolder:
-    """A model that another machine has found: one of a hub where it lies here, downloaded if need be."""
+    """Localise a model that another machine found: a hub model gets this machine's folder.
+
+    Downloads the hub model if need be.
+    """
     if not model.hub:
         return model
     path, _, revision = model.hub.rpartition("@")
@@ -72,9 +78,10 @@ def on_this_machine(model: ModelFolder) -> ModelFolder:
 
 
 def download(path: str, revision: str) -> str:
-    """Folder of a hub model at `revision`, fetched if need be. UserError if it cannot be had.
+    """Folder of a hub model at `revision`, fetched if need be. UserError if it is unavailable.
 
-    Without a network, what lies in the cache is taken, also where no listing of the hub says that it is all.
+    Without a network the cached files are used, even if no listing of the hub confirms that they
+    are complete.
     """
     import httpx
     from huggingface_hub import snapshot_download
@@ -95,9 +102,9 @@ def download(path: str, revision: str) -> str:
 
 
 def check_config(key: str, model: Model, checkpoint: ModelFolder, setup: Setup) -> None:
-    """UserError unless the model's own config agrees with the vocabulary and shape that the setup declares.
+    """Raise UserError unless the model's config has the setup's vocabulary and shape.
 
-    `key` is the model's place in the setup, for messages: `qwen3-1.7b.student`.
+    `key` names the model in messages: `qwen3-1.7b.student`.
     """
     file = Path(checkpoint.path) / "config.json"
     try:
@@ -117,10 +124,11 @@ def check_config(key: str, model: Model, checkpoint: ModelFolder, setup: Setup) 
 
 
 def check_same_tokens(name: str, student: ModelFolder, teacher: ModelFolder) -> None:
-    """UserError unless student and teacher mean the same token by each id that both have.
+    """Raise UserError unless student and teacher have the same token at each shared id.
 
-    The student reads and writes ids of the teacher's tokenizer, so that with another order of tokens every loss would
-    compare probabilities of different words. `name` is the setup's. A folder without a tokenizer.json says nothing.
+    The student reads and writes ids of the teacher's tokenizer. With another order of tokens, every
+    loss would compare probabilities of different words. `name` is the setup's. Folders without a
+    tokenizer.json are not checked.
     """
     folders = {f"{name}.student": Path(student.path), f"{name}.teacher": Path(teacher.path)}
     if not all((folder / "tokenizer.json").is_file() for folder in folders.values()):

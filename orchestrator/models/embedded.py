@@ -1,7 +1,7 @@
-"""Embedded models: made here, deterministically, instead of loaded from a hub.
+"""Makes embedded models deterministically, instead of loading them from a hub.
 
-Run as a process of its own, `python -m orchestrator.models.embedded SPEC.json`, one for each model, so that a student
-and a teacher are made side by side. Progress is one JSON line per report on stdout.
+Each model is made by a process of its own, `python -m orchestrator.models.embedded SPEC.json`, so
+that student and teacher are made in parallel. It reports progress as JSON lines on stdout.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from orchestrator.records.files import give_usual_mode
 STUDENT_EOS, TEACHER_EOS = "<|endoftext|>", "<|im_end|>"
 REPORT_EVERY = 20
 WARMUP_UPDATES = 20
-IGNORED = -100  # cross_entropy's label of what is not learned
+IGNORED = -100  # cross_entropy's label of positions without loss
 CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
@@ -57,7 +57,7 @@ def build(spec: dict[str, Any], folder: Path) -> None:
 def make_tokenizer(kind: str) -> PreTrainedTokenizerFast:
     """`characters`: one token per character of the arithmetic world; `bytes`: one per UTF-8 byte.
 
-    The student's EOS and the teacher's are the two ids after the alphabet (then, for bytes, ChatML's opening).
+    After the alphabet follow the student's EOS, the teacher's, and for bytes ChatML's opening.
     """
     alphabet = list(arithmetic.CHARACTERS) if kind == "characters" else sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.WordLevel({c: i for i, c in enumerate(alphabet)}, unk_token=alphabet[0]))
@@ -80,7 +80,7 @@ def make_tokenizer(kind: str) -> PreTrainedTokenizerFast:
 
 
 def _train(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, recipe: Recipe, eos: int) -> None:
-    """Supervised steps on arithmetic solutions, loss on the response alone, cosine decay to zero after a warmup."""
+    """Train on arithmetic solutions: loss on responses only, warmup, then cosine decay to zero."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.lr, betas=(0.9, 0.95), weight_decay=0.01)
     rng = random.Random(f"arithmetic-recipe-{recipe.seed}")
     model.train()
@@ -92,7 +92,7 @@ def _train(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, recipe: 
         total = sum(len(response) for _, response in examples)
         optimizer.zero_grad()
         half = len(examples) // 2
-        # Two passes, the shorter examples first, so that little padding is computed.
+        # Two passes, shorter examples first, to compute little padding.
         loss = sum(_backward(model, part, total, eos) for part in (examples[:half], examples[half:]) if part)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -103,7 +103,7 @@ def _train(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, recipe: 
 def _examples(
     tokenizer: PreTrainedTokenizerFast, recipe: Recipe, rng: random.Random, eos: int
 ) -> list[tuple[list[int], list[int]]]:
-    """(prompt ids, response ids) of one update, by length."""
+    """The examples of one update, (prompt ids, response ids), sorted by length."""
     examples = []
     for _ in range(recipe.batch):
         terms = arithmetic.draw_terms(rng)
@@ -113,7 +113,7 @@ def _examples(
 
 
 def _backward(model: Qwen3ForCausalLM, examples: list[tuple[list[int], list[int]]], total: int, eos: int) -> float:
-    """Add the gradient of these examples to a mean over `total` response tokens; returns their share of the loss."""
+    """Add these examples' gradient of a mean over `total` response tokens; returns their loss."""
     pad = torch.nn.utils.rnn.pad_sequence
     ids = pad([torch.tensor(p + r) for p, r in examples], batch_first=True, padding_value=eos)
     masked = [torch.tensor([IGNORED] * len(p) + r) for p, r in examples]
@@ -127,7 +127,7 @@ def _backward(model: Qwen3ForCausalLM, examples: list[tuple[list[int], list[int]
 
 
 def main() -> None:
-    """Build into a scratch folder, note what its files are, and rename: a kill leaves no half-made model."""
+    """Build in a scratch folder, record its files, and rename: a kill leaves no half-made model."""
     spec = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     target = Path(spec["folder"])
     scratch = target.with_name(f"{target.name}.{os.getpid()}.tmp")

@@ -1,4 +1,4 @@
-"""Bring the embedded models that are missing: copy those that are shipped, make the others (`models.embedded`)."""
+"""Provides missing embedded models: copies shipped ones, makes the others (`models.embedded`)."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def must_make(model: Model, setup: Setup, runs: Path) -> bool:
 
 
 def verify_made(model: Model, setup: Setup, runs: Path) -> None:
-    """Raise Damaged unless the files of a model made by a recipe are those that were made."""
+    """Raise Damaged unless a recipe's model still has the files that were recorded."""
     if model.recipe is not None:
         folder = made_models.folder_of(model, setup, runs)
         verify_files(folder, made_models.recorded(folder) or {}, made_models.remedy(folder))
 
 
 def make(setup: Setup, roles: list[str], runs: Path, report: Report) -> None:
-    """Make the models of `roles` that are missing, side by side, each in a process of its own.
+    """Make the missing models of `roles` in parallel, each in a process of its own.
 
-    A shipped model is copied. A folder that lies there without a record is taken as it is, and recorded. `report` is
-    called with a role and the progress of its model, `{"update": 20, "of": 600, "loss": 1.2}`. Raises UserError with
-    the last line of a process that failed; the others are then killed.
+    A shipped model is copied; an existing folder without a record is recorded unchanged. `report`
+    gets a role and the progress of its model, `{"update": 20, "of": 600, "loss": 1.2}`. Raises
+    UserError with the last line of a failed process, and kills the others.
     """
     processes = {}
     for role in roles:
@@ -79,14 +79,14 @@ def _copy(shipped: ShippedModel, folder: Path) -> None:
         made_models.record(folder, files_in=scratch)
         os.replace(scratch, folder)
     except OSError:
-        if not folder.is_dir():  # else another process was faster, with the same files
+        if not folder.is_dir():  # else another process was faster and wrote the same files
             raise
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _follow(processes: dict[str, Any], report: Report) -> None:
-    """Pass progress on until all are done. The lines of a slower process wait in its pipe meanwhile."""
+    """Report progress until all processes end. Lines of a slower process wait in its pipe."""
     running = dict(processes)
     while running:
         for role, (process, log) in list(running.items()):
@@ -102,5 +102,5 @@ def _follow(processes: dict[str, Any], report: Report) -> None:
 
 
 def are_there(setup: Setup, runs: Path) -> bool:
-    """Whether neither model of the setup has to be made first."""
+    """Whether no model of the setup still has to be made."""
     return not any(must_make(model, setup, runs) for model in (setup.student, setup.teacher))

@@ -1,7 +1,8 @@
-"""Qwen3 models of random weights in any shape: what fits, runs and how fast can be seen without a hub.
+"""Writes Qwen3 models with random weights in any shape, to measure memory and speed without a hub.
 
-Eight billion parameters are written in the time that the disk takes. Normal numbers are drawn once, POOL of them, and
-each matrix is cut from them at an offset of its own: POOL is a prime, so that no two rows of a matrix are the same.
+The disk alone limits the speed, also for eight billion parameters. POOL normal numbers are drawn
+once, and each matrix is cut from them at its own offset. POOL is a prime, so that no two rows of a
+matrix are equal.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from orchestrator.config import Dtype, Shape
 from orchestrator.engines.memory import BYTES
 
 POOL = 16_777_213  # the largest prime below 2²⁴
-SHARD_BYTES = 2**31  # of one file, all of which is in memory while it is written
+SHARD_BYTES = 2**31  # of one file, which is in memory while it is written
 SPREAD = 0.02  # standard deviation of the weights, as Qwen3 is initialised
 
 
@@ -34,8 +35,9 @@ def write_random_model(
 ) -> None:
     """Write a model in Hugging Face layout, without a tokenizer, into a new folder.
 
-    The same arguments give the same bytes. Norms are one, all else is normal with standard deviation `spread`. With
-    `one_file` all weights lie in `model.safetensors`, and are in memory while it is written.
+    The same arguments give the same bytes. Norms are one; other weights are normal with standard
+    deviation `spread`. With `one_file` all weights go into `model.safetensors` and are in memory
+    together.
     """
     folder.mkdir(parents=True)
     config = qwen3_config(shape, vocabulary, eos)
@@ -81,7 +83,7 @@ def qwen3_config(shape: Shape, vocabulary: int, eos: int) -> Qwen3Config:
 
 
 def _shards(parameters: dict[str, torch.nn.Parameter], value_bytes: int) -> list[list[str]]:
-    """Names of the tensors of each file, in the model's order; a tensor larger than a file has one for itself."""
+    """Tensor names by file, in the model's order; a tensor over SHARD_BYTES has its own file."""
     shards: list[list[str]] = [[]]
     filled = 0
     for name, parameter in parameters.items():
@@ -95,7 +97,7 @@ def _shards(parameters: dict[str, torch.nn.Parameter], value_bytes: int) -> list
 
 
 def _cut(pool: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """`count` numbers of the pool from a random place on, and from its beginning again wherever it ends."""
+    """Cut `count` numbers from the pool at a random offset, starting over where it ends."""
     start = int(torch.randint(len(pool), (), generator=generator))
     cut = torch.empty(count, dtype=pool.dtype)
     filled = 0

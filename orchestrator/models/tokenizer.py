@@ -1,4 +1,4 @@
-"""The one tokenizer of a setup: the teacher's."""
+"""Opens a setup's only tokenizer, the teacher's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orchestrator.records.files import verify_files
 
 
 def open_tokenizer(teacher: ModelFolder) -> PreTrainedTokenizerBase:
-    """The tokenizer in the teacher's folder, checked against its known files. It runs no code of the folder."""
+    """Open the tokenizer in the teacher's folder, verify its files, and run no code from there."""
     known = {name: sha256 for name, sha256 in teacher.files.items() if name.startswith("tokenizer")}
     verify_files(Path(teacher.path), known, teacher.remedy)
     return AutoTokenizer.from_pretrained(teacher.path, trust_remote_code=False)
