@@ -1,4 +1,5 @@
-"""The roles of a trial (rollout, teacher, learner), in one process or as Ray actors; and what an evaluator holds.
+"""The roles of a trial (rollout, teacher, learner), in one process or as Ray actors.
 
-Imports `engines`, `data`, `records`. Only `actors` imports ray. A role knows its models and nothing of the loop.
+Also holds an evaluator's `graded_sampling`. Only `actors` imports ray. A role knows its models, and
+nothing of the training loop.
 """

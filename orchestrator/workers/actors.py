@@ -1,4 +1,4 @@
-"""Roles as Ray actors inside the trial's placement group. The only file that makes actors."""
+"""Runs roles as Ray actors in the trial's placement group. The only file that makes actors."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from orchestrator.workers.roles import Host, Roles, inline_roles
 from orchestrator.workers.spec import WorkerSpec
 
 ASK_EVERY_S = 5.0
-ANSWERS_WITHIN_S = 60.0  # a busy process may give its other thread no turn for long
+ANSWERS_WITHIN_S = 60.0  # a busy process may starve its other thread for long
 First = TypeVar("First")
 Second = TypeVar("Second")
 
 
 class WatchedHost(Host):
-    """Workers in an actor that says how far it is while it works."""
+    """Workers in an actor that reports progress while it works."""
 
     @ray.method(concurrency_group="pulse")
     def pieces(self) -> int:
@@ -32,7 +32,7 @@ class WatchedHost(Host):
 
 
 def start_roles(spec: WorkerSpec) -> Roles:
-    """The roles of a trial where its placement says."""
+    """Start the roles of a trial according to its placement."""
     placement = spec.unit.placement
     if placement.mode == "inline":
         return inline_roles(spec)
@@ -60,7 +60,7 @@ def _actor(spec: WorkerSpec, bundle: int, sharing: int) -> Any:
 
 
 class Remote:
-    """Workers in actors: a call returns at once, and what a handle stands for goes from actor to actor."""
+    """Workers in actors: calls return at once, and values move directly between actors."""
 
     def __init__(self, actors: dict[RoleName, Any], timeout_s: float):
         self._actors, self._timeout_s = actors, timeout_s
@@ -77,7 +77,8 @@ class Remote:
 
     def _call(self, role: RoleName, method: Callable[..., Any], arguments: Any, results: int) -> list[There[Any]]:
         actor = self._actors[role]
-        # Ray hands an actor the value of a reference that is an argument of its own, and fetches it from its maker.
+        # Ray resolves references among the top-level arguments, and fetches values from their
+        # makers.
         values = [argument.reference if isinstance(argument, There) else argument for argument in arguments]
         answer = actor.call.options(num_returns=results).remote(role, method, *values)
         references = answer if results > 1 else [answer]
@@ -90,7 +91,7 @@ class Remote:
 
 
 class There(Generic[First]):
-    """A handle to what an actor's call `name` makes. It is waited for until `timeout_s` after the call."""
+    """A handle to the result of an actor's call `name`, due `timeout_s` seconds after the call."""
 
     def __init__(self, reference: Any, actor: Any, name: str, timeout_s: float):
         self.reference = reference
@@ -98,15 +99,15 @@ class There(Generic[First]):
         self._deadline = time.monotonic() + timeout_s
 
     def get(self) -> First:
-        """Raises what the worker raised, and GetTimeoutError; ends when the actor dies or does not answer."""
+        """Wait for the result. Raises the worker's error, GetTimeoutError, or Ray's for a dead actor."""
         done = -1
         while not ray.wait([self.reference], timeout=min(ASK_EVERY_S, max(self._deadline - time.monotonic(), 0.0)))[0]:
             if time.monotonic() >= self._deadline:
                 raise GetTimeoutError(f"{self._name} has taken {self._timeout_s:g} s (runtime.worker_timeout_s)")
             before, done = done, ray.get(self._actor.pieces.remote(), timeout=ANSWERS_WITHIN_S)
-            if done != before:  # the trial's own signs of life are those of its actors
+            if done != before:  # an actor's progress is the trial's sign of life
                 pulse.advance()
         try:
             return ray.get(self.reference)
-        except RayTaskError as error:  # what the worker raised, as if it had been called here
+        except RayTaskError as error:  # raise the worker's own error, as a local call would
             raise (error.cause if isinstance(error.cause, Exception) else error) from error

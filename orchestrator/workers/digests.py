@@ -1,7 +1,7 @@
-"""What a trial reads of its rollouts: responses to grade and numbers to log, and no tensor of support size.
+"""Digests of rollouts for the trial: responses to grade and numbers to log, no large tensors.
 
-Computed beside the tensors, which stay where they are: at paper size one step's support ids and log q are 352 MB. Means
-over tokens are over all response tokens of the batch.
+Digests are computed beside the tensors, which do not move: at paper size one step's support ids and
+log q are 352 MB. Means over tokens are over all response tokens of the batch.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from orchestrator.rollouts import Rollouts, TeacherScores
 
 @dataclass(frozen=True)
 class ScoresDigest:
-    """What the teacher said, in nats: `metrics` are means over tokens, the lists have an entry for each rollout.
+    """The teacher's scores in nats: `metrics` are means over tokens, lists have one entry a rollout.
 
-    `log_ratios` are mean_t(log q(y_t) − log p(y_t)): how much more the teacher supports a rollout than the student.
+    `log_ratios` are mean_t(log q(y_t) − log p(y_t)): the teacher's support of a rollout beyond the
+    student's.
     """
 
     metrics: dict[str, float]
@@ -29,10 +30,10 @@ class ScoresDigest:
 
 @dataclass(frozen=True)
 class RolloutDigest:
-    """The token ids of each response, its EOS included, and what is logged of them.
+    """The token ids of each response, its EOS included, and the numbers to log.
 
-    `sampled` and `behavior` are parts of a row of `metrics.jsonl`. `scores` is there where the behavior asked the
-    teacher while decoding: its statistics came out of the same passes.
+    `sampled` and `behavior` are parts of a row of `metrics.jsonl`. `scores` is set if the behavior
+    asked the teacher while decoding, since the same passes gave the teacher's statistics.
     """
 
     responses: list[list[int]]
@@ -65,7 +66,7 @@ def digest_rollouts(rollouts: Rollouts) -> RolloutDigest:
 
 
 def digest_scores(rollouts: Rollouts, scores: TeacherScores) -> ScoresDigest:
-    """The digest of what the teacher said of rollouts."""
+    """The digest of the teacher's scores."""
     mask = rollouts.mask_BT
     metrics = {
         "teacher_log_prob": _token_mean(scores.token_BT, mask),
@@ -77,12 +78,13 @@ def digest_scores(rollouts: Rollouts, scores: TeacherScores) -> ScoresDigest:
 
 
 def speculation_metrics(rollouts: Rollouts) -> dict[str, Any]:
-    """What the drafts of a blended rollout came to; empty where the teacher was not asked while decoding.
+    """Measurements of the drafts of blended rollouts; empty if decoding did not ask the teacher.
 
-    `rounds_per_token` is the mean over sequences of teacher passes ÷ tokens; `teacher_positions` are the drafts that
-    teacher passes judged, `accepted_drafts` those that survived, up to the first rejection of each round and with those
-    beyond a row's end. Their ratio `draft_acceptance` is lower than `acceptance`, because what follows a rejected draft
-    is lost with it; `draft_length` is γ as it came out, shorter at the end of a batch.
+    `rounds_per_token` is the mean over sequences of teacher passes ÷ tokens. `teacher_positions`
+    counts the drafts that teacher passes judged. `accepted_drafts` counts the survivors, up to the
+    first rejection of each round, and including drafts beyond a row's end. Their ratio
+    `draft_acceptance` is lower than `acceptance`, because a rejected draft loses its successors.
+    `draft_length` is the mean γ, which is shorter at the end of a batch.
     """
     if not rollouts.speculation:
         return {}

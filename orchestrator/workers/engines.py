@@ -1,4 +1,4 @@
-"""The engines of one process, each opened when a role that needs it first comes up."""
+"""The engines of one process, each opened when a role first needs it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orchestrator.workers.spec import WorkerSpec
 
 
 class Engines:
-    """What plays the roles of a trial in this process. Roles of one engine share what it holds."""
+    """The engines behind a trial's roles in this process. Roles on one engine share its models."""
 
     def __init__(self, spec: WorkerSpec):
         if not spec.unit.placement.gpus:
@@ -22,7 +22,7 @@ class Engines:
         self._opened: dict[str, Engine] = {}
 
     def sampler_name(self, behavior: Behavior) -> str:
-        """The engine that samples from a behavior: the setup's, unless that one cannot blend and it has to."""
+        """The engine that samples from a behavior: the setup's, unless it cannot blend but must."""
         return sampler_of(self._spec.setup.engine.sampler, behavior.needs_teacher)
 
     def sampler(self, name: str) -> Sampler:
@@ -34,7 +34,7 @@ class Engines:
         return self._engine(self._spec.setup.engine.sampler, "teacher").sampler("teacher")
 
     def scorer(self) -> Scorer:
-        """The teacher, scoring; it reads prefixes as training does, so the trainer's engine has it."""
+        """The teacher, scoring: on the trainer's engine, for it reads prefixes as training does."""
         return self._engine(self._spec.setup.engine.trainer, "teacher").scorer()
 
     def trainer(self) -> Trainer:
@@ -42,19 +42,19 @@ class Engines:
         return self._engine(self._spec.setup.engine.trainer, "learner").trainer()
 
     def close(self) -> None:
-        """Let go of all engines."""
+        """Close all engines."""
         for engine in self._opened.values():
             engine.close()
         self._opened.clear()
 
     def _engine(self, name: str, role: RoleName) -> Engine:
-        if name not in self._opened:  # roles of one process have the same GPUs, so the first one's job is that of all
+        if name not in self._opened:  # roles of one process have the same GPUs, and share one job
             self._opened[name] = open_engine(name, job_of(self._spec, role))
         return self._opened[name]
 
 
 def job_of(spec: WorkerSpec, role: RoleName = "rollout") -> Job:
-    """What a unit's engines are opened for in the process of a role."""
+    """The job for which a unit's engines are opened in the process of `role`."""
     unit = spec.unit
     return Job(
         spec.setup,

@@ -1,5 +1,6 @@
-"""The roles that generate and score: rollout and teacher. Their calls are pure in (weights, requests, behavior), so a
-lost call may simply be made again.
+"""The roles that generate and score: rollout and teacher.
+
+Their calls are pure in (weights, requests, behavior): a lost call may be repeated.
 """
 
 from __future__ import annotations
@@ -19,25 +20,26 @@ from orchestrator.workers.spec import WorkerSpec
 class RolloutWorker:
     """Samples training rollouts from a behavior policy of student and teacher.
 
-    Where the setup's sampler cannot blend, another engine samples while the teacher decodes. One of the two is up at a
-    time: they would share a GPU with teacher and learner, and a method goes from blended to plain steps once.
+    If the setup's sampler cannot blend, another engine samples the blended steps. Only one of the
+    two is up at a time: both would share a GPU with teacher and learner, and a method goes from
+    blended to plain steps only once.
     """
 
     def __init__(self, spec: WorkerSpec, engines: Engines):
         self._spec, self._engines = spec, engines
         self._name: str | None = None  # of the engine that is up
-        self._sampler: Sampler | None = None  # on it
-        self._weights: WeightsRef | None = None  # what to sample from
-        self._loaded: WeightsRef | None = None  # what the sampler has
+        self._sampler: Sampler | None = None  # on that engine
+        self._weights: WeightsRef | None = None  # to sample from
+        self._loaded: WeightsRef | None = None  # in the sampler now
 
     def start(self, step: int) -> None:
-        """Load the models that step `step` samples with."""
+        """Load the models from which step `step` samples."""
         unit = self._spec.unit
         behavior = behavior_at(unit.method, unit.knobs, step)
         self._sampler_for(behavior).start(teacher=behavior.needs_teacher)
 
     def load(self, weights: WeightsRef) -> None:
-        """Sample from these weights of the student from now on; the engine that samples next gets them then."""
+        """Sample from these student weights from now on; the next call of `sample` loads them."""
         self._weights = weights
 
     def sample(self, requests: list[Request], behavior: Behavior) -> tuple[Rollouts, RolloutDigest]:
@@ -51,7 +53,7 @@ class RolloutWorker:
         return rollouts, digest_rollouts(rollouts)
 
     def _sampler_for(self, behavior: Behavior) -> Sampler:
-        """The sampler on the engine that a behavior asks for, in place of the one before."""
+        """The sampler on the engine for a behavior; releases the one on another engine."""
         name = self._engines.sampler_name(behavior)
         if self._sampler is not None and self._name != name:
             self._sampler.release()
@@ -76,7 +78,7 @@ class TeacherWorker:
         return self._engines.answering_teacher()
 
     def start(self) -> None:
-        """Load the teacher: of the supervised stage the one that answers, else the one that scores."""
+        """Load the teacher: the answering one for the supervised stage, else the scoring one."""
         if self._spec.unit.is_supervised:
             self._answering.start(teacher=False)
         else:
@@ -95,5 +97,5 @@ class TeacherWorker:
 
 
 def support_size(setup: Setup) -> int:
-    """k of the top-k support; the objective `full` is on the whole vocabulary."""
+    """k of the top-k support; the whole vocabulary for the objective `full`."""
     return setup.vocabulary.valid if setup.training.objective == "full" else setup.training.top_k

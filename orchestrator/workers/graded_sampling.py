@@ -1,6 +1,6 @@
-"""Samples and their grades, in one process: a sampler with one student's weights at a time, prompts, and a grader.
+"""Samples and grades responses in one process, with one student's weights at a time.
 
-An evaluator holds one (`trial.evaluation_loop`), and so does `trb eval`.
+Evaluators (`trial.evaluation_loop`) and `trb eval` use it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from orchestrator.workers.canary import check_canary
 
 
 class Samples(NamedTuple):
-    """Which samples to take: of the problems and the sample numbers in two ranges, in one draw.
+    """The samples to take: a range of problems by a range of sample numbers, in one draw.
 
-    `seed` and `step` are those of the training run and its checkpoint: other runs get other samples.
+    `seed` is the training run's, `step` the checkpoint's: other runs get other samples.
     """
 
     benchmark: str
@@ -43,7 +43,7 @@ class Samples(NamedTuple):
 
 @dataclass
 class _Counts:
-    """What the responses to one problem came to so far."""
+    """The grades and lengths of the responses to one problem so far."""
 
     truncated: int = 0
     lengths: list[int] = field(default_factory=list)
@@ -51,7 +51,7 @@ class _Counts:
 
 
 class GradedSampler:
-    """Samples and grades responses of a student in the weights it was told last, or in those its sampler began with."""
+    """Samples and grades responses of a student, in its initial or last loaded weights."""
 
     def __init__(
         self, setup: Setup, tokenizer: ModelFolder, sampler: Sampler, data_dir: str | None, grader_deadline_s: float
@@ -71,13 +71,13 @@ class GradedSampler:
         _ = self._tokenizer
 
     def load(self, weights: WeightsRef, canary: dict[str, Any] | None) -> None:
-        """Sample from these weights from now on. Raises WrongWeights where the sampler says otherwise than `canary`."""
+        """Sample from these weights from now on. Raises WrongWeights if `canary` does not match."""
         self._sampler.load(weights)
         if canary is not None:
             check_canary(canary, self._sampler.log_probs(canary["ids"]), self._setup.engine.dtype)
 
     def evaluate(self, wanted: Samples) -> list[ProblemRecord]:
-        """A record of each of the wanted problems. What is sampled is graded while the rest is being sampled."""
+        """A record of each wanted problem. Grading runs while other responses are being sampled."""
         evaluation = self._setup.evaluation
         posed = self._posed(wanted.benchmark)
         problems = {index: posed[index][0] for index in wanted.problems}
@@ -116,7 +116,7 @@ class GradedSampler:
             counts[index].truncated += truncated[row]
 
     def _posed(self, benchmark: str) -> list[tuple[Problem, tuple[int, ...]]]:
-        """The problems of a benchmark with their prompts."""
+        """The problems of a benchmark with their rendered prompts."""
         if benchmark not in self._benchmarks:
             run, template = self._setup.evaluation.benchmarks[benchmark], self._setup.prompt
             problems = load_benchmark(benchmark, self._data_dir, run)[: run.limit]
@@ -124,7 +124,7 @@ class GradedSampler:
         return self._benchmarks[benchmark]
 
     def close(self) -> None:
-        """Let go of the sampler's memory."""
+        """Release the sampler's memory."""
         self._sampler.release()
 
 

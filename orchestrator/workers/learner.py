@@ -15,30 +15,30 @@ from orchestrator.workers.spec import WorkerSpec
 
 
 class LearnerWorker:
-    """A student in training. Its calls change state: a lost learner is rebuilt from the last checkpoint."""
+    """A student in training. Calls change it; a lost learner is rebuilt from the last checkpoint."""
 
     def __init__(self, spec: WorkerSpec, engines: Engines):
         self._trainer = engines.trainer()
         self._canary_ids = canary_ids(spec.setup)
 
     def start(self) -> None:
-        """Nothing more: the student is there once the worker is."""
+        """Do nothing: the constructor has loaded the student."""
 
     def step(self, rollouts: Rollouts, scores: TeacherScores | None, goal: Objective, step: int) -> dict[str, float]:
-        """One update, towards `scores` or those that came with the rollouts; see `Trainer.step`."""
+        """Make one update, towards `scores` or the rollouts' own scores; see `Trainer.step`."""
         return self._trainer.step(rollouts, scores or rollouts.teacher, goal, step)
 
     def publish(self, step: int) -> WeightsRef:
-        """What the rollout role loads."""
+        """The weights after `step` steps, for the rollout role."""
         return self._trainer.publish(step)
 
     def save(self, folder: str) -> None:
-        """Model in Hugging Face layout, and beside it the learner's state and what tells these weights from others."""
+        """Write the model in Hugging Face layout, its canary, and the learner's state."""
         self._trainer.export(Path(folder))
         log_probs = self._trainer.log_probs(self._canary_ids)
         (Path(folder) / CANARY).write_text(pretty(canary(self._canary_ids, log_probs)), encoding="utf-8")
         self._trainer.save(Path(folder))
 
     def restore(self, folder: str) -> None:
-        """Go on from what `save` wrote."""
+        """Continue from the files that `save` wrote."""
         self._trainer.restore(Path(folder))

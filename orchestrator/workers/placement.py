@@ -1,8 +1,9 @@
-"""Resources of a trial: one placement group, whose bundle 0 is the trial itself.
+"""Resources of a trial: one placement group, with the trial itself in bundle 0.
 
-`inline` has no other bundle, and so all GPUs of the trial. `colocated` puts rollout and teacher in one actor and the
-learner in another on the same bundle, with at most one GPU: Ray gives actors that ask for a GPU or more GPUs of their
-own. `split` gives each role a bundle of its own, with its own GPUs where it has any. An evaluator has one bundle.
+`inline` has no other bundle: bundle 0 has all GPUs. `colocated` puts rollout and teacher in one
+actor and the learner in another, on one bundle with at most one GPU: Ray never shares a GPU between
+actors that ask for whole ones. `split` gives each role its own bundle, with its own GPUs if any. An
+evaluator has one bundle.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ SPLIT: Groups = (("rollout",), ("teacher",), ("learner",))
 
 
 def bundles(placement: Placement) -> list[dict[str, float]]:
-    """CPUs and GPUs of each bundle; the trial's cores are shared out evenly."""
+    """CPUs and GPUs of each bundle; bundles share the trial's cores evenly."""
     count = {"inline": 1, "colocated": 2, "split": 1 + len(SPLIT)}[placement.mode]
     shares = [{"CPU": placement.cpus / count} for _ in range(count)]
     if placement.mode == "split":
@@ -35,9 +36,9 @@ def evaluator_bundles(placement: Placement) -> list[dict[str, float]]:
 
 
 def ranks(placement: Placement, role: RoleName) -> int:
-    """Over how many processes a role can shard a model: one for each GPU that it has, else for each core.
+    """Number of processes over which a role can shard a model: one per GPU, else one per core.
 
-    Of a core that it shares with others it has a part.
+    Colocated actors divide the cores of their bundle.
     """
     if placement.gpus:
         return Gpus.of(placement, role).count

@@ -1,6 +1,7 @@
-"""The roles of a trial as the trial sees them, wherever they live, and handles to what they make.
+"""A trial's view of its roles: proxies for workers in any process, and handles to their results.
 
-Rollouts, scores and weights go from role to role as handles; the trial fetches digests and metrics only.
+Rollouts, scores and weights pass between roles as handles; the trial fetches digests and metrics
+only.
 """
 
 from __future__ import annotations
@@ -27,29 +28,29 @@ Held = TypeVar("Held", covariant=True)
 
 
 class Handle(Protocol[Held]):
-    """Something a role has made or is making; it stays where it is until somebody gets it."""
+    """A result that a role has made or is making; it stays in its process until `get`."""
 
     def get(self) -> Held:
-        """Wait for it and bring it here. Raises what the role raised."""
+        """Wait for the result and fetch it. Raises the role's error."""
         ...
 
 
 class Transport(Protocol):
-    """Calls methods of workers where these live. Handles among the arguments arrive as what they stand for."""
+    """Calls methods of workers in their processes. Handles among the arguments arrive as values."""
 
     def call(self, role: RoleName, method: Callable[..., First], *arguments: Any) -> Handle[First]: ...
 
     def call_for_two(
         self, role: RoleName, method: Callable[..., tuple[First, Second]], *arguments: Any
     ) -> tuple[Handle[First], Handle[Second]]:
-        """As `call`; both parts of the result have a handle of their own."""
+        """As `call`, with one handle for each part of the result."""
         ...
 
     def close(self) -> None: ...
 
 
 def _place_of(worker: Any) -> dict[str, Any]:
-    """Where a worker is: called there."""
+    """The host and process of a worker; called in that process."""
     return place()
 
 
@@ -138,7 +139,7 @@ class Roles:
 
 
 class Host:
-    """Some of the workers in one process, around the same engines; each comes up when first called."""
+    """Some of the workers in one process, around shared engines; each opens at its first call."""
 
     def __init__(self, spec: WorkerSpec):
         self._spec = spec
@@ -146,13 +147,13 @@ class Host:
         self._workers: dict[RoleName, Any] = {}
 
     def call(self, role: RoleName, method: Callable[..., First], *arguments: Any) -> First:
-        """`method`, a function of the role's class, on this process's worker."""
+        """Call `method`, a function of the role's class, on this process's worker."""
         if role not in self._workers:
             self._workers[role] = self._open(role)
         return method(self._workers[role], *arguments)
 
     def close(self) -> None:
-        """Let go of the engines and of the workers around them."""
+        """Drop the workers and close their engines."""
         self._workers.clear()
         self._engines.close()
 
@@ -168,7 +169,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Here(Generic[Held]):
-    """A handle to something in this process."""
+    """A handle to a value in this process."""
 
     value: Held
 
@@ -177,7 +178,7 @@ class Here(Generic[Held]):
 
 
 class Inline:
-    """All workers in this process: a call is made at once."""
+    """All workers in this process; calls run at once."""
 
     def __init__(self, spec: WorkerSpec):
         self._host = Host(spec)
@@ -193,7 +194,7 @@ class Inline:
         return Here(first), Here(second)
 
     def close(self) -> None:
-        """The process may go on with another unit: engines end what they hold."""
+        """Close the engines: the process may go on with another unit."""
         self._host.close()
 
 

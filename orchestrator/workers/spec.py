@@ -1,4 +1,4 @@
-"""What a role must know to come up anywhere: plain data, nothing that cannot cross a process."""
+"""The description from which a role starts in any process: plain, picklable data."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Pairs = Mapping[str, tuple[ModelFolder, ModelFolder]]  # setup → student, teac
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """One trial's roles: its unit and setup, and where the models lie.
+    """One trial's roles: its unit and setup, and the folders of its models.
 
-    `initial` is what training starts from: the untrained student, or a checkpoint of a supervised stage.
+    Training starts from `initial`: the untrained student, or a checkpoint of a supervised stage.
     """
 
     unit: Unit
@@ -27,9 +27,9 @@ class WorkerSpec:
     teacher: ModelFolder
     initial: ModelFolder
     data_dir: str | None
-    trained_from: Mapping[str, Any] = field(default_factory=dict)  # what the unit notes of its models
+    trained_from: Mapping[str, Any] = field(default_factory=dict)  # the unit's record of its models
 
 
 def resolved(spec: WorkerSpec) -> dict[str, Any]:
-    """What `config.json` holds: the unit with everything it was started with."""
+    """The content of `config.json`: the unit with its setup and runtime."""
     return {"unit": asdict(spec.unit), "setup": asdict(spec.setup), "runtime": asdict(spec.runtime)}
