@@ -1,5 +1,5 @@
-"""What samples, scores and trains.
+"""The engines that sample, score and train.
 
-Imports `rollouts`, `policy`, `config`, `records`. `memory` counts what fits on a device, without torch; each engine
-has a folder of its own.
+Imports `rollouts`, `policy`, `config`, `records`. `memory` computes the sizes of models and
+`budget` their GPU memory, without torch. Each engine has its own folder.
 """

@@ -1,21 +1,22 @@
-"""How much of a GPU each role may take, in absolute numbers: engines obey it, plans and `trb doctor` print it.
+"""Computes each role's budget of GPU memory. Engines obey it; plans and `trb doctor` print it.
 
-Pure arithmetic on a setup; no torch. A budget is of one GPU in one situation:
+Pure arithmetic on a setup; no torch. A budget is for one GPU in one situation:
 
     decoding     the student alone samples, in a trial
     blending     the student samples beside the teacher
-    evaluating   the student alone samples, and nothing else is on the GPU
+    evaluating   the student alone samples, with the GPU for itself
     answering    the teacher answers prompts itself, for the supervised stage
     scoring      the teacher reads finished rollouts
     learning     the student is updated
 
-Roles that share a GPU take turns. KV caches are given back before the teacher scores and the learner comes; the
-learner's state lies in the host's memory while others work. Weights of sampler and scorer stay, and so do captured CUDA
-graphs. Roles with GPUs of their own (`apart`) hold only what they need themselves. G GPUs of a role share out weights,
-learner state and caches; each has contexts, workspace and margin of its own.
+Roles that share a GPU take turns. The sampler releases its KV cache before scoring and learning;
+the learner's state lies in host memory while others work. Weights of sampler and scorer stay, and
+so do captured CUDA graphs. Roles with their own GPUs (`apart`) hold only their own memory. The G
+GPUs of a role divide weights, learner state and caches; each has its own contexts, workspace and
+margin.
 
-Every number below is either counted on a pretended GPU (`tests/rehearsal`), read in the source of the library that
-takes it, or named an assumption. `make rehearse-gpu` compares the first kind with what is counted today.
+Every number below is counted on a pretended GPU (`tests/rehearsal`), read in a library's source, or
+marked as an assumption. `make rehearse-gpu` compares the counted numbers with today's count.
 """
 
 from __future__ import annotations
@@ -32,46 +33,47 @@ from orchestrator.engines.memory import BYTES, GIB, ONE_GPU, Decoder, Gpus, deco
 from orchestrator.errors import UserError
 
 Situation = Literal["decoding", "blending", "evaluating", "answering", "scoring", "learning"]
-OTHERS = ("contexts", "margin", "teacher", "student")  # parts that are no engine's own
+OTHERS = ("contexts", "margin", "teacher", "student")  # parts outside the engine's own memory
 
 # --- any process ---
 CONTEXT_GIB = 0.5  # a CUDA context with cuBLAS workspaces, each process (assumption: 0.4 to 0.6 on H100)
-MARGIN_SHARE = 0.03  # of the card: pieces that allocators cannot use (assumption)
+MARGIN_SHARE = 0.03  # of the card: fragments that allocators cannot use (assumption)
 
 # --- SGLang ---
 ATTENTION_GIB = 0.5  # workspace of flashinfer's and TensorRT-LLM's kernels; FlashAttention 3 takes next to none
-REQUESTS = 256  # that run at once: what CUDA graphs are captured for; more rows hide no more launches
+REQUESTS = 256  # at once, as CUDA graphs are captured for them; more rows hide no more launches
 PREFILLED = 8192  # tokens of prompts in one pass of one model
-PREFILLED_BY_TWO = 4096  # the same where student and teacher read them: the teacher's pass is the larger one
-GRAPH_BYTES = 2**21  # of a captured graph for each row of the largest batch, outside of torch (SGLang's own heuristic)
-LOGIT_BYTES = 2 + 4  # of a row's logits: the head's bfloat16 and its copy in float32
-SAMPLED_AT_ONCE = 2**25  # logits that the sampler works on at once
-SAMPLER_BYTES = 22  # of each of them: counted
+PREFILLED_BY_TWO = 4096  # the same if student and teacher read them: the teacher's pass is larger
+# Bytes of a captured graph per row of the largest batch, outside of torch (SGLang's own heuristic).
+GRAPH_BYTES = 2**21
+LOGIT_BYTES = 2 + 4  # per logit: the head's bfloat16 and its copy in float32
+SAMPLED_AT_ONCE = 2**25  # logits that the sampler processes at once
+SAMPLER_BYTES = 22  # per such logit: counted
 # Of a blended round: requests × γ × vocabulary of the student's distributions (1 GiB in float32).
 ROUND_VALUES = 2**28
-JUDGED_AT_ONCE = 2**25  # of these, judged at once
-JUDGED_BYTES = 64  # of each value that is judged: counted
-RESERVED_SLOTS = 2 * LONGEST_ROUND  # of the cache behind each request, which SGLang keeps free for drafts
+JUDGED_AT_ONCE = 2**25  # of these values, judged at once
+JUDGED_BYTES = 64  # per judged value: counted
+RESERVED_SLOTS = 2 * LONGEST_ROUND  # cache slots behind each request that SGLang keeps for drafts
 
 # --- the torch engine ---
 DRAFT_VALUES = 2**25  # rows × γ × vocabulary of a blended round
-DRAFT_BYTES = 96  # of each of them: counted
-PLAIN_BYTES = 32  # of each logit of a plain step: counted
+DRAFT_BYTES = 96  # per such value: counted
+PLAIN_BYTES = 32  # per logit of a plain step: counted
 SPARE_SLOTS = 0.1  # of a row's length: slots of rejected drafts, until the cache is compacted
 
 # --- passes of scoring and learning ---
 MOST_TOKENS = 16384  # of a micro-batch: more gain nothing
-LOSS_CHUNKS_GIB = 1.9  # gathered rows of the head, and logits of the tokens whose mass is measured: counted
-SCORED_AT_ONCE = 2**27  # logits of the teacher that are read at once
-SCORED_BYTES = 20  # of each of them: counted
+LOSS_CHUNKS_GIB = 1.9  # gathered rows of the head, and logits for measuring masses: counted
+SCORED_AT_ONCE = 2**27  # teacher logits that are read at once
+SCORED_BYTES = 20  # per such logit: counted
 
 
 @dataclass(frozen=True)
 class Budget:
-    """GiB of one GPU by what takes them, and what its engine may run: `total_gib` never exceeds `card_gib`.
+    """GiB of one GPU by `parts`, and limits of its engine; `total_gib` never exceeds `card_gib`.
 
-    `kv_tokens` fit into the KV caches (of both models while blending) over all GPUs of the role. `requests` run at
-    once. `tokens` are those of one pass of scoring or learning.
+    `kv_tokens` fit into the KV caches (of both models while blending) over all GPUs of the role.
+    `requests` run at once. One pass of scoring or learning takes `tokens`.
     """
 
     situation: Situation
@@ -83,12 +85,12 @@ class Budget:
 
     @property
     def total_gib(self) -> float:
-        """All of it, with what other roles keep."""
+        """The sum of all parts, other roles' memory included."""
         return sum(self.parts.values())
 
     @property
     def own_gib(self) -> float:
-        """The part of a serving engine's own processes: it has to be free when the engine starts."""
+        """The memory of a serving engine's own processes, which must be free when it starts."""
         others = sum(gib for name, gib in self.parts.items() if name in OTHERS)
         return self.total_gib - others + CONTEXT_GIB
 
@@ -110,9 +112,9 @@ def budget(
     on: Gpus = ONE_GPU,
     max_tokens: int | None = None,
 ) -> Budget:
-    """What the engine of a situation may take of each of its GPUs, of which it has `card_gib`.
+    """Compute the budget of a situation's engine on each of its GPUs of `card_gib`.
 
-    `max_tokens` limits responses where it is not the training's or the evaluation's limit. Raises UserError where one
+    `max_tokens` replaces the response limit of training or evaluation. Raises UserError if one
     sequence of full length does not fit.
     """
     if situation in ("scoring", "learning"):
@@ -125,7 +127,7 @@ def budget(
 
 
 def is_pooled(setup: Setup) -> bool:
-    """Whether the setup's sampler keeps its KV cache as a pool of tokens, in processes of its own."""
+    """Whether the setup's sampler keeps its KV cache as a token pool, in its own processes."""
     return ENGINES[setup.engine.sampler].pooled
 
 
@@ -141,7 +143,7 @@ def _pool(
     samples: list[Decoder],
     context: int,
 ) -> Budget:
-    """The pool of a serving engine: all that weights, workspace and others leave, as far as its requests can use it."""
+    """A serving engine's pool: all memory left by other parts, as far as requests can use it."""
     blending, vocabulary = situation == "blending", setup.vocabulary.size
     most = blending_requests(setup) if blending else REQUESTS
     requests = min(most, runtime.rollout_batch or most)
@@ -175,7 +177,7 @@ def _batch(
     samples: list[Decoder],
     context: int,
 ) -> Budget:
-    """The largest batch of full-length rows that the torch engine decodes at once, or the configured one."""
+    """The torch engine's largest decoding batch of full-length rows, or the configured batch."""
     blending, vocabulary = situation == "blending", setup.vocabulary.size
     parts = _others(setup, card_gib, situation, on)
     parts["weights"] = sum(model.weight_bytes for model in samples) / GIB / on.count
@@ -183,7 +185,7 @@ def _batch(
         parts["round"] = DRAFT_VALUES * DRAFT_BYTES / GIB
     slots = slots_of(context, LONGEST_ROUND if blending else 1)
     of_token = sum(model.kv_bytes for model in samples)
-    # Under a mask attention works on keys and values that are repeated for each query head, of one layer at a time.
+    # Under a mask, attention repeats keys and values for each query head, one layer at a time.
     repeated = max(model.kv_bytes / model.layers * model.head_groups for model in samples)
     of_row = slots * (of_token + repeated) + (0 if blending else vocabulary * PLAIN_BYTES)
     left = (card_gib - sum(parts.values())) * GIB * on.count
@@ -196,43 +198,43 @@ def _batch(
 
 
 def slots_of(length: int, drafted: int) -> int:
-    """Slots that a row of `length` tokens takes at most in the torch engine, in rounds of γ = `drafted`."""
+    """Most cache slots of a row of `length` tokens in the torch engine, for γ = `drafted`."""
     return length if drafted == 1 else math.ceil(length * (1 + SPARE_SLOTS)) + drafted
 
 
 def blending_requests(setup: Setup) -> int:
-    """Requests that a blending engine runs at once: as many as the distributions of a longest round leave room for."""
+    """Requests that a blending engine runs at once; a longest round's distributions limit them."""
     return max(1, min(REQUESTS, ROUND_VALUES // (LONGEST_ROUND * setup.vocabulary.size)))
 
 
 def longest_round(setup: Setup, rows: int) -> int:
-    """γ up to which the torch engine judges a round of so many rows at once."""
+    """The largest γ at which the torch engine judges a round of `rows` rows at once."""
     return max(1, DRAFT_VALUES // (rows * setup.vocabulary.size))
 
 
 def graphs_gib(setup: Setup, requests: int) -> float:
-    """CUDA graphs of decode steps up to a batch of `requests`, with the logits that they write."""
+    """CUDA graphs of decode steps up to a batch of `requests`, with their logits."""
     return requests * (GRAPH_BYTES + LOGIT_BYTES * setup.vocabulary.size) / GIB
 
 
 def prefill_gib(model: Decoder, tokens: int) -> float:
-    """Activations of one layer's MLP, the most that a forward pass holds at once (`sglang/srt/models/qwen2.py`)."""
+    """Activations of one layer's MLP, a forward pass's maximum (`sglang/srt/models/qwen2.py`)."""
     return tokens * (3 * model.hidden + 3 * model.ffn) * model.value_bytes / GIB
 
 
 def sampler_gib(vocabulary: int, requests: int) -> float:
-    """Temporaries of our sampler in a serving engine, which takes a batch in parts."""
+    """Temporaries of our sampler in a serving engine; it processes a batch in parts."""
     return min(SAMPLED_AT_ONCE, requests * vocabulary) * SAMPLER_BYTES / GIB
 
 
 def blended_round_gib(setup: Setup, requests: int) -> float:
-    """A longest round of the blending engine: the student's distributions, uniforms, and the verdict on a part."""
+    """A blending engine's longest round: student distributions, uniforms, verdict on a part."""
     vocabulary, length = setup.vocabulary.size, setup.training.max_response_tokens
     values = requests * LONGEST_ROUND * vocabulary
-    # A part has one request at least, however large its distributions are.
+    # A part has at least one request, however large its distributions.
     judged = min(values, max(JUDGED_AT_ONCE, LONGEST_ROUND * vocabulary))
     step = requests * vocabulary * (LOGIT_BYTES + 12)
-    uniforms = 2 * 3 * 8 * requests * length  # of each request, and in the table of the batch
+    uniforms = 2 * 3 * 8 * requests * length  # on each request, and in the table of the batch
     return (4 * values + judged * JUDGED_BYTES + step + uniforms) / GIB
 
 
@@ -240,7 +242,7 @@ def blended_round_gib(setup: Setup, requests: int) -> float:
 
 
 def _passes(setup: Setup, runtime: Runtime, card_gib: float, situation: Situation, on: Gpus) -> Budget:
-    """Passes over as many tokens as there is room for, or as are configured, and over one row at least."""
+    """Passes over the tokens that fit, or the configured number, and at least one full row."""
     learning = situation == "learning"
     parts = _others(setup, card_gib, situation, on)
     if learning:
@@ -265,10 +267,10 @@ def _passes(setup: Setup, runtime: Runtime, card_gib: float, situation: Situatio
 
 
 def learned_token_bytes(setup: Setup) -> int:
-    """Bytes that a token of a micro-batch takes while the student learns with checkpointed layers.
+    """Bytes per token of a micro-batch while the student learns with checkpointed layers.
 
-    Each layer's input is kept: the residual stream, in float32. One layer at a time is computed again, with its
-    gradients; the factors of its widths were counted, and are rounded up.
+    Each layer's input is kept: the residual stream, in float32. One layer at a time is recomputed
+    with its gradients; the factors of its widths were counted and rounded up.
     """
     shape = setup.student.shape
     projected = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
@@ -277,13 +279,13 @@ def learned_token_bytes(setup: Setup) -> int:
 
 
 def scored_token_bytes(setup: Setup) -> int:
-    """Bytes that a token takes while the teacher scores: one layer's MLP, the residual and the last hidden states."""
+    """Bytes per token while the teacher scores: a layer's MLP, residual and last hidden states."""
     shape, value = setup.teacher.shape, BYTES[setup.engine.dtype]
     return value * (3 * shape.ffn + 6 * shape.hidden)
 
 
 def loss_gib(setup: Setup) -> float:
-    """The loss on hidden states: three more matrices of the head's size in float32, one as it computes, and chunks."""
+    """The loss on hidden states: chunks, three float32 copies of the head and one for computing."""
     head = setup.vocabulary.size * setup.student.shape.hidden
     return (3 * 4 + 2) * head / GIB + LOSS_CHUNKS_GIB
 
@@ -292,10 +294,10 @@ def loss_gib(setup: Setup) -> float:
 
 
 def _others(setup: Setup, card_gib: float, situation: Situation, on: Gpus) -> dict[str, float]:
-    """Contexts, margin, and what other roles keep on the GPU."""
+    """Contexts, margin, and memory that other roles keep on the GPU."""
     pooled = is_pooled(setup)
     alone = situation == "evaluating" or on.apart
-    processes = (1 if alone else 2) + pooled  # roles have up to two, and a pool has one of its own
+    processes = (1 if alone else 2) + pooled  # roles have up to two, a pool one more
     parts = {"contexts": CONTEXT_GIB * processes, "margin": MARGIN_SHARE * card_gib}
     if alone:
         return parts
@@ -316,7 +318,7 @@ def _models_sampling(setup: Setup, situation: Situation) -> list[Decoder]:
 
 
 def _response_limit(setup: Setup, situation: Situation) -> int:
-    """Tokens of the longest response; engines of the student alone are started for training and evaluation alike."""
+    """Tokens of the longest response: the evaluation's limit if evaluating, else the training's."""
     training, evaluation = setup.training.max_response_tokens, setup.evaluation.max_response_tokens
     if situation == "evaluating":
         return evaluation
@@ -324,7 +326,7 @@ def _response_limit(setup: Setup, situation: Situation) -> int:
 
 
 class TooSmall(UserError):
-    """A GPU that holds no sequence of full length, or not the student that learns; it would take `needed_gib`."""
+    """A GPU is too small for one full-length sequence or the learner, which take `needed_gib`."""
 
     def __init__(self, message: str, needed_gib: float):
         super().__init__(message)

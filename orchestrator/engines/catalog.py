@@ -1,7 +1,7 @@
-"""Which engines exist and what each can do. Nothing here loads one. No torch.
+"""The catalog of engines and their abilities. Imports neither an engine nor torch.
 
-Their names stand here, in `config.EngineName` and `TrainerName`, and with what they cost in `planning.rates`; nowhere
-else.
+Engine names appear here, in `config.EngineName` and `TrainerName`, and in the rates of
+`planning.rates`; nowhere else.
 """
 
 from __future__ import annotations
@@ -20,21 +20,22 @@ from orchestrator.errors import refuse
 from orchestrator.start_up import quick_imports
 
 Role = Literal["sampler", "scorer", "trainer"]
-LONGEST_ROUND = 16  # γ of the longest round of an engine that keeps room for it beside each request
+LONGEST_ROUND = 16  # the largest γ of an engine that reserves room for drafts beside each request
 
 
 @dataclass(frozen=True)
 class EngineInfo:
-    """What an engine can do.
+    """The abilities of an engine.
 
-    `blends`: it can sample from behaviors that need the teacher. `keyed`: a call that is made again, in any process and
-    any batch, gives the same bytes; otherwise samples of the same law. `module` has a function `open_engine(job)`.
-    `packages` are those that it imports and that the default install lacks; without them it is planned with alone. The
-    roles that `spread` can use several GPUs at once: a sampler shares out each layer by heads, scorer and trainer shard
-    parameters; the others use one device. A sampler that is `pooled` keeps one KV cache of a fixed number of tokens, in
-    processes of its own; the others make caches for each batch. `tools` is a module for an engine that compiles kernels
-    when it first needs them: its function `missing(environ)` says what that lacks on a machine with a GPU.
-    `longest_draft` is the largest γ that it can be set to; None where all are possible.
+    `blends`: it can sample from behaviors that need the teacher. `keyed`: a repeated call gives the
+    same bytes in any process and batch, else samples of the same law. `module` has a function
+    `open_engine(job)`. `packages` are its imports that the default install lacks; without them it
+    can only be planned with. `spread` are the roles that can use several GPUs: a sampler splits
+    each layer by heads, scorer and trainer shard parameters; other roles use one device. A `pooled`
+    sampler keeps one KV cache of a fixed number of tokens, in its own processes; others make a
+    cache per batch. `tools` is a module of an engine that compiles kernels on demand: its function
+    `missing(environ)` lists the tools that a machine with a GPU lacks. `longest_draft` is the
+    largest γ that can be set; None for no limit.
     """
 
     roles: frozenset[Role]
@@ -80,24 +81,24 @@ ENGINES: Mapping[str, EngineInfo] = MappingProxyType(
 
 
 def able(*roles: Role) -> list[str]:
-    """The engines that can play all of these roles."""
+    """Names of the engines that can play all of these roles."""
     return [name for name, info in ENGINES.items() if info.roles >= set(roles)]
 
 
 def spreading(*roles: Role) -> list[str]:
-    """The engines that can use several GPUs for all of these roles."""
+    """Names of the engines that can use several GPUs for all of these roles."""
     return [name for name, info in ENGINES.items() if info.spread >= set(roles)]
 
 
 def sampler_of(chosen: str, teacher_decodes: bool) -> str:
-    """The engine that samples where `chosen` is configured: one that blends where that one cannot and has to."""
+    """The sampling engine: `chosen`, or the first that blends if `chosen` must blend but cannot."""
     if ENGINES[chosen].blends or not teacher_decodes:
         return chosen
     return next(name for name in able("sampler") if ENGINES[name].blends)
 
 
 def open_engine(name: str, job: Job) -> Engine:
-    """The engine of that name, opened in this process; its libraries are imported here and not before."""
+    """Open the engine `name` in this process, which imports its libraries."""
     require("engine", name)
     with quick_imports():
         opener: OpenEngine = importlib.import_module(ENGINES[name].module).open_engine
@@ -105,13 +106,13 @@ def open_engine(name: str, job: Job) -> Engine:
 
 
 def require_all(engine: config.Engine) -> None:
-    """Raise UserError on the first engine of a setup that nothing can be run with here."""
+    """Raise UserError for the first engine of a setup that is not installed here."""
     require("engine.sampler", engine.sampler)
     require("engine.trainer", engine.trainer)
 
 
 def require(key: str, name: str) -> None:
-    """Raise UserError that names `key` where its engine can be planned with, and nothing can be run with it here."""
+    """Raise UserError that names `key` if packages of engine `name` are not installed here."""
     info = ENGINES[name]
     missing = [package for package in info.packages if importlib.util.find_spec(package) is None]
     if missing:
@@ -120,7 +121,7 @@ def require(key: str, name: str) -> None:
 
 
 def missing_tools(name: str) -> list[str]:
-    """Name each thing that an engine lacks here to compile kernels for a GPU, in a line with its remedy."""
+    """List tools that an engine lacks here to compile kernels for a GPU, each with its remedy."""
     if not ENGINES[name].tools:
         return []
     return importlib.import_module(ENGINES[name].tools).missing(os.environ)

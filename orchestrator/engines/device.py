@@ -1,4 +1,4 @@
-"""The GPU of this process: what it has, what of it is free, and who holds the rest. Never run on a GPU."""
+"""The GPU of this process: its memory, free and held, and the holders. Never run on a GPU."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ from orchestrator.engines.interface import Job
 from orchestrator.engines.memory import GIB
 from orchestrator.errors import GpuFull
 
-DRIVER = Path("/proc/driver/nvidia/version")  # there while NVIDIA's kernel module is loaded
+DRIVER = Path("/proc/driver/nvidia/version")  # exists while NVIDIA's kernel module is loaded
 WSL = Path("/dev/dxg")  # NVIDIA's driver under Windows
-FREED_S = 60.0  # a driver takes back tens of GiB of an ended process within seconds
+FREED_S = 60.0  # a driver reclaims tens of GiB of an ended process within seconds
 LOOK_S = 0.2
 WATCH_S = 0.25
 ANSWERS_S = 20.0  # nvidia-smi on a node whose driver is busy
 
 
 def has_driver() -> bool:
-    """Whether this machine has a driver for NVIDIA GPUs; torch's build for CPUs sees none."""
+    """Whether this machine has an NVIDIA driver, which torch's build for CPUs does not see."""
     return DRIVER.exists() or WSL.exists()
 
 
 def hide_gpus() -> None:
-    """Let this process and its children see no GPU: for work that asked for none. Call it before torch looks for one.
+    """Hide all GPUs from this process and its children, before torch looks for one.
 
-    Ray hides the GPUs of a cluster that it started for a sweep; one that others started may leave all of them visible.
+    For work that asked for none: Ray hides them in a cluster that it started for a sweep, but a
+    cluster started by others may leave them visible.
     """
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
@@ -49,7 +50,7 @@ def card_gib() -> float | None:
 
 
 def free_gib() -> float:
-    """Memory of the GPU that nobody holds."""
+    """Free memory of the GPU, in GiB."""
     import torch
 
     return torch.cuda.mem_get_info()[0] / GIB
@@ -57,7 +58,7 @@ def free_gib() -> float:
 
 @dataclass(frozen=True)
 class Holder:
-    """A process that holds memory of a GPU; `gib` is None where the driver does not say how much."""
+    """A process that holds GPU memory; `gib` is None if the driver does not report the amount."""
 
     pid: int
     name: str
@@ -69,7 +70,7 @@ class Holder:
 
 
 def holders() -> list[Holder]:
-    """Processes that hold memory of this process's GPU; none where nvidia-smi is missing, or in most containers."""
+    """Processes that hold memory of this GPU; empty without nvidia-smi, and in most containers."""
     import torch
 
     uuid = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
@@ -77,7 +78,7 @@ def holders() -> list[Holder]:
 
 
 def holders_in(listed: str, uuid: str) -> list[Holder]:
-    """The processes of one GPU in what nvidia-smi lists of all: lines of UUID, id, name and MiB."""
+    """The processes of one GPU from nvidia-smi's list of all: lines of UUID, id, name and MiB."""
     found = []
     for row in csv.reader(io.StringIO(listed), skipinitialspace=True):
         if len(row) == 4 and row[0].removeprefix("GPU-") == uuid.removeprefix("GPU-") and row[1].isdigit():
@@ -87,7 +88,7 @@ def holders_in(listed: str, uuid: str) -> list[Holder]:
 
 
 def nvidia_smi(query: str) -> str:
-    """The answer of nvidia-smi to `--query-…`, as CSV without units; empty where it is missing or fails."""
+    """The answer of nvidia-smi to `--query-…`, as CSV without units; empty if missing or failed."""
     command = ["nvidia-smi", f"--query-{query}", "--format=csv,noheader,nounits"]
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=ANSWERS_S, check=True).stdout
@@ -96,7 +97,7 @@ def nvidia_smi(query: str) -> str:
 
 
 def granted(job: Job, situation: Situation, max_tokens: int | None = None) -> Budget | None:
-    """The budget of a job on the GPU that is here; None without one. Raises UserError for a GPU that is too small."""
+    """The budget of a job on this process's GPU; None without one. UserError if it is too small."""
     card = card_gib()
     if card is None:
         return None
@@ -104,7 +105,7 @@ def granted(job: Job, situation: Situation, max_tokens: int | None = None) -> Bu
 
 
 def pass_tokens(job: Job, situation: Literal["scoring", "learning"]) -> int:
-    """Tokens in one pass: the configured number, else those that surely fit."""
+    """Tokens in one pass: the configured number, else the number that surely fits."""
     if job.runtime.micro_batch_tokens is not None:
         return job.runtime.micro_batch_tokens
     there = granted(job, situation)
@@ -118,9 +119,9 @@ def wait_for_memory(
     free: Callable[[], float] = free_gib,
     held_by: Callable[[], list[Holder]] = holders,
 ) -> None:
-    """Return once so much of the GPU is free. Raises GpuFull, which says what holds it, after `limit_s` seconds.
+    """Wait until `needed_gib` of the GPU are free. Raises GpuFull with the holders after `limit_s`.
 
-    The kernel ends a process before the driver has taken back all of its memory.
+    The kernel ends a process before the driver has reclaimed all of its memory.
     """
     end = time.monotonic() + limit_s
     while (there := free()) < needed_gib:
@@ -134,10 +135,10 @@ def wait_for_memory(
 
 
 class PeakWatch:
-    """The most memory of this process's GPU that was in use, by all processes together.
+    """Tracks the peak memory in use on this process's GPU, by all processes together.
 
-    A thread looks at it every `every_s` seconds: shorter peaks may be missed, which the allocator's own count in
-    `take` does not.
+    A thread polls it every `every_s` seconds and may miss shorter peaks. For this process's own,
+    `watch_gpu` adds the allocator's count.
     """
 
     def __init__(self, used: Callable[[], float], every_s: float = WATCH_S):
@@ -148,7 +149,7 @@ class PeakWatch:
         self._thread.start()
 
     def take(self) -> float:
-        """GiB at the peak since this was asked last."""
+        """The peak in GiB since the last call."""
         now = self._used()
         with self._lock:
             peak, self._peak = max(self._peak, now), now
@@ -166,7 +167,7 @@ class PeakWatch:
 
 
 def watch_gpu() -> PeakWatch | None:
-    """A watch over the GPU of this process; None without one. Never run on a GPU."""
+    """Start a watch over the GPU of this process; None without one. Never run on a GPU."""
     import torch
 
     if not torch.cuda.is_available():
@@ -174,7 +175,7 @@ def watch_gpu() -> PeakWatch | None:
 
     def used_gib() -> float:
         free, total = torch.cuda.mem_get_info()
-        # The allocator knows of peaks between two looks, but only of this process.
+        # The allocator knows the peaks between two polls, but only of this process.
         own, top = torch.cuda.memory_reserved(), torch.cuda.max_memory_reserved()
         torch.cuda.reset_peak_memory_stats()
         return (total - free + max(0, top - own)) / GIB

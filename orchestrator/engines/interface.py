@@ -1,8 +1,8 @@
-"""What engines and their users agree on: a sampler, a scorer and a trainer, and what passes between them. No torch.
+"""The interface of engines: sampler, scorer and trainer, and the data they exchange. No torch.
 
-An engine is opened for a job and gives out its roles; those of one process share what they hold. Which engines exist
-and what each can do stands in `engines.catalog`; their names are `config.EngineName`, and each has a folder beside this
-file.
+An engine is opened for a job and gives out its roles; roles in one process share models. See
+`engines.catalog` for the engines and their abilities; `config.EngineName` has their names. Each
+engine has a folder beside this file.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
     from orchestrator.rollouts import Request, Rollouts, TeacherScores
 
-Owner = Literal["student", "teacher"]  # of a model: whose stop id it uses
+Owner = Literal["student", "teacher"]  # of a model: selects the stop id
 
 
 @dataclass(frozen=True)
 class ModelFolder:
     """A model in a folder in Hugging Face layout.
 
-    `files` is the sha256 of those of the folder's files that are known. They are verified when the model is opened;
-    `remedy` is what to do about a wrong one. Of a model of a hub, `hub` is its id and commit, `owner/name@0f3a…`: each
-    machine has a folder of its own.
+    `files` maps known files to their sha256, verified when the model is opened; `remedy` is the
+    advice for a wrong one. `hub` is a hub model's id and commit, `owner/name@0f3a…`; each machine
+    has its own folder of such a model.
     """
 
     path: str
@@ -41,13 +41,13 @@ class ModelFolder:
 
 @dataclass(frozen=True)
 class Job:
-    """What an engine is opened for.
+    """The work for which an engine is opened.
 
-    `initial` is the student that sampling and training start from, which stops as `stops_as` does. `steps` are those
-    of the whole training; a job that does not train has none, needs no teacher, and keeps no memory free for them.
-    `ranks` is over how many processes an engine that can shards the models that score and learn, and `on` are the GPUs
-    over which one that can spreads the model that samples. Roles that share GPUs take turns on them (`takes_turns`):
-    each gives back the memory that it needs only for its own work.
+    Sampling and training start from the student `initial`, which stops like `stops_as`. `steps`
+    counts the whole training; a job that does not train has none, needs no teacher, and reserves no
+    memory for either. An engine that can, shards the scoring and learning models over `ranks`
+    processes, and the sampling model over the GPUs `on`. Roles that share GPUs take turns
+    (`takes_turns`): each releases the memory that only its own work needs.
     """
 
     setup: Setup
@@ -64,10 +64,10 @@ class Job:
 
 @dataclass(frozen=True)
 class WeightsRef:
-    """The student's weights after `step` steps, wherever they lie: a model folder, or tensors by Hugging Face name.
+    """The student's weights after `step` steps: a model folder, or tensors by Hugging Face name.
 
-    Tensors stay in the process, or in the memory that processes share: whoever passes a reference on passes a handle
-    to it (`workers.roles.Handle`).
+    Tensors stay in the process or in shared memory; roles pass handles to references
+    (`workers.roles.Handle`).
     """
 
     step: int
@@ -76,10 +76,10 @@ class WeightsRef:
 
 @dataclass(frozen=True)
 class Limits:
-    """What sampling is allowed to do and asked to keep.
+    """Limits of a sampling call, and the size of the recorded support.
 
-    `support` is the k of the student's top-k ids that are kept of each prefix; 0 keeps none. No more than `at_once`
-    sequences are decoded together, if that is given: it decides the time, never the result.
+    `support` is the k of the student's top-k ids recorded at each prefix; 0 records none. At most
+    `at_once` sequences are decoded together, if given: it decides the time, never the result.
     """
 
     max_tokens: int
@@ -88,14 +88,14 @@ class Limits:
 
 
 class Sampler(Protocol):
-    """Samples responses; a call changes nothing, so that a lost one may be made again.
+    """Samples responses. Calls of `sample` change no state: a lost one may be repeated.
 
-    The same weights, requests, behavior and limits give the same tokens where the engine is `keyed`
+    The same weights, requests, behavior and limits give the same tokens if the engine is `keyed`
     (`engines.catalog`), else tokens of the same law.
     """
 
     def start(self, teacher: bool) -> None:
-        """Load the student, and the teacher where behaviors will need it."""
+        """Load the student, and the teacher if behaviors will need it."""
         ...
 
     def load(self, weights: WeightsRef) -> None:
@@ -103,20 +103,20 @@ class Sampler(Protocol):
         ...
 
     def release(self) -> None:
-        """Give back the memory that only sampling needs; what is loaded or sampled next takes it again.
+        """Release the memory that only sampling needs, until the next load or sample.
 
-        The weights that were loaded are forgotten.
+        Loaded weights are forgotten.
         """
         ...
 
     def log_probs(self, ids: Sequence[int]) -> list[float]:
-        """log p at T = 1 of each of the ids but the first, after those before it, under the loaded weights."""
+        """log p at T = 1 of each id but the first given its predecessors, in the loaded weights."""
         ...
 
     def sample(self, requests: Sequence[Request], behavior: Behavior, limits: Limits) -> Iterator[Rollouts]:
-        """One response to each request, some at a time, in whatever order they are finished.
+        """Yield one response to each request, some at a time, in the order in which they finish.
 
-        Teacher scores are included where the behavior needed the teacher and a support is kept.
+        They include teacher scores if the behavior needs the teacher and a support is recorded.
         """
         ...
 
@@ -129,15 +129,15 @@ class Scorer(Protocol):
         ...
 
     def score(self, rollouts: Rollouts) -> TeacherScores:
-        """log q of the rollouts' own support ids and tokens, entropy and overlap at every visited prefix."""
+        """log q of support ids and tokens, entropy and overlap at every visited prefix."""
         ...
 
 
 class Trainer(Protocol):
-    """A student in training, on one device or many. Its calls change it: a lost one is restored from a folder."""
+    """A student in training, on one or many devices. Calls change it; `restore` rebuilds it."""
 
     def step(self, rollouts: Rollouts, scores: TeacherScores | None, goal: Objective, step: int) -> dict[str, float]:
-        """Update number `step`, counted from 0; what it logs, by the columns of `metrics.jsonl`."""
+        """Make update number `step`, counted from 0; returns columns of `metrics.jsonl`."""
         ...
 
     def log_probs(self, ids: Sequence[int]) -> list[float]:
@@ -153,11 +153,11 @@ class Trainer(Protocol):
         ...
 
     def save(self, folder: Path) -> None:
-        """Write what `restore` needs to go on exactly."""
+        """Write the state from which `restore` continues exactly."""
         ...
 
     def restore(self, folder: Path) -> None:
-        """Go on from what `save` wrote."""
+        """Continue from the state that `save` wrote."""
         ...
 
 
@@ -165,7 +165,7 @@ class Engine(Protocol):
     """An engine opened in one process. Roles it cannot play raise ValueError; see `engines.catalog`."""
 
     def sampler(self, owner: Owner = "student") -> Sampler:
-        """A sampler from the student, or from the teacher that answers prompts itself."""
+        """A sampler from the student, or from the teacher, which then answers prompts itself."""
         ...
 
     def scorer(self) -> Scorer: ...
@@ -173,11 +173,11 @@ class Engine(Protocol):
     def trainer(self) -> Trainer: ...
 
     def close(self) -> None:
-        """Let go of the models, and end the processes that it started. Its roles are of no use afterwards."""
+        """Drop the models and end the engine's processes. Its roles are unusable afterwards."""
         ...
 
 
 class OpenEngine(Protocol):
-    """What the module of an engine has under the name `open_engine`."""
+    """The function `open_engine` in the module of an engine."""
 
     def __call__(self, job: Job) -> Engine: ...

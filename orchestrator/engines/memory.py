@@ -1,6 +1,6 @@
-"""How large a setup's models are: parameters, weights, KV cache, learner state. Pure arithmetic on a setup.
+"""Sizes of a setup's models: parameters, weights, KV cache, learner state. Pure arithmetic.
 
-GiB are 2³⁰ bytes. What of it a role may hold of a GPU, and when, stands in `engines.budget`.
+GiB are 2³⁰ bytes. `engines.budget` computes the memory that a role may hold on a GPU, and when.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Literal
 from orchestrator.config import Model, Placement, RoleName, Setup, Shape, Training
 
 GIB = 2**30
-BYTES = {"bfloat16": 2, "float32": 4}  # of a value in `engine.dtype`
-STATE_BYTES = 4 + 8  # of a parameter in training, float32: weight, two AdamW moments
+BYTES = {"bfloat16": 2, "float32": 4}  # per value in `engine.dtype`
+STATE_BYTES = 4 + 8  # per parameter in training, float32: weight, two AdamW moments
 GRADIENT_BYTES = 4
 CPU_PARAMETERS = 500e6  # of student and teacher together; the embedded pairs have less than one million
 CPU_CACHE_GIB = 1.0
@@ -21,7 +21,7 @@ CPU_BATCH = 512  # sequences at once without a GPU, where the embedded models' c
 
 @dataclass(frozen=True)
 class Decoder:
-    """A Qwen3 model as memory and arithmetic."""
+    """Sizes of a Qwen3 model that determine its memory and arithmetic."""
 
     layers: int
     hidden: int
@@ -38,14 +38,14 @@ class Decoder:
 
 @dataclass(frozen=True)
 class Gpus:
-    """The GPUs of one role: how many, and whether it has them for itself (`apart`), else all roles take turns there."""
+    """The GPUs of one role: their count, and whether it owns them (`apart`) or takes turns."""
 
     count: int = 1
     apart: bool = False
 
     @staticmethod
     def of(placement: Placement, role: RoleName) -> Gpus:
-        """Those that a placement gives to a role; a share of a GPU is a smaller one."""
+        """The GPUs that a placement gives to a role; a share of a GPU counts as a smaller one."""
         return Gpus(max(1, int(placement.gpus_of(role))), placement.role_gpus is not None)
 
 
@@ -62,7 +62,7 @@ def parameters(shape: Shape, vocabulary_size: int) -> int:
 
 
 def needs_gpu(setup: Setup) -> bool:
-    """Whether the pair is too large to be trained on CPUs in a time that anybody would wait."""
+    """Whether the pair is too large for training on CPUs in reasonable time."""
     size = setup.vocabulary.size
     return sum(parameters(model.shape, size) for model in (setup.student, setup.teacher)) > CPU_PARAMETERS
 
@@ -87,13 +87,13 @@ def sequences_per_step(training: Training) -> int:
 
 
 def cpu_cache_tokens(setup: Setup, context: int, owner: Literal["student", "teacher"] = "student") -> int:
-    """Tokens in the KV cache of a serving engine without a GPU: of CPU_BATCH sequences, within CPU_CACHE_GIB."""
+    """Tokens in a serving engine's KV cache on CPUs: CPU_BATCH sequences, within CPU_CACHE_GIB."""
     of_token = decoder(setup.student if owner == "student" else setup.teacher, setup).kv_bytes
     return max(2 * context, min(CPU_BATCH * context, int(CPU_CACHE_GIB * GIB / of_token)))
 
 
 def learner_parts(setup: Setup) -> dict[str, float]:
-    """GiB of the student in training: its state, which rests in the host's memory, and its gradient, all in float32."""
+    """GiB of the student in training, in float32: its gradient, and its state, kept on the host."""
     parameters_of_student = decoder(setup.student, setup).parameters
     return {
         "learner": parameters_of_student * STATE_BYTES / GIB,
@@ -107,7 +107,7 @@ def learner_gib(setup: Setup) -> float:
 
 
 def kv_gib(setup: Setup, blending: bool, max_tokens: int | None = None) -> float:
-    """GiB of the KV cache of one sequence of full length: the student's, and the teacher's if `blending`."""
+    """GiB of a full-length sequence's KV cache: the student's, and the teacher's if `blending`."""
     training = setup.training
     length = training.max_prompt_tokens + (training.max_response_tokens if max_tokens is None else max_tokens)
     models = (setup.student, setup.teacher) if blending else (setup.student,)

@@ -99,7 +99,10 @@ class There(Generic[First]):
         self._deadline = time.monotonic() + timeout_s
 
     def get(self) -> First:
-        """Wait for the result. Raises the worker's error, GetTimeoutError, or Ray's for a dead actor."""
+        """Wait for the result. Raises the worker's error, GetTimeoutError, and Ray's actor errors.
+
+        Fails early if the actor is dead or does not answer.
+        """
         done = -1
         while not ray.wait([self.reference], timeout=min(ASK_EVERY_S, max(self._deadline - time.monotonic(), 0.0)))[0]:
             if time.monotonic() >= self._deadline:

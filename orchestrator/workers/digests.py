@@ -17,7 +17,7 @@ from orchestrator.rollouts import Rollouts, TeacherScores
 
 @dataclass(frozen=True)
 class ScoresDigest:
-    """The teacher's scores in nats: `metrics` are means over tokens, lists have one entry a rollout.
+    """The teacher's scores in nats: `metrics` are token means, lists have one entry per rollout.
 
     `log_ratios` are mean_t(log q(y_t) − log p(y_t)): the teacher's support of a rollout beyond the
     student's.

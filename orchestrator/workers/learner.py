@@ -15,7 +15,7 @@ from orchestrator.workers.spec import WorkerSpec
 
 
 class LearnerWorker:
-    """A student in training. Calls change it; a lost learner is rebuilt from the last checkpoint."""
+    """A student in training. Calls change it; a lost one is rebuilt from the last checkpoint."""
 
     def __init__(self, spec: WorkerSpec, engines: Engines):
         self._trainer = engines.trainer()

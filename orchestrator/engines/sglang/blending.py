@@ -1,6 +1,6 @@
-"""Blended rollouts from SGLang: student and teacher in one engine, and the student alone once the teacher is done.
+"""Blended rollouts from SGLang: student and teacher in one engine, later the student alone.
 
-How a token is drawn stands in `blending_worker`, which lives in the engine's own processes.
+`blending_worker` draws the tokens, in the engine's own processes.
 """
 
 from __future__ import annotations
@@ -33,29 +33,30 @@ from orchestrator.rollouts import Request, Rollouts
 
 
 class SglangBlendingEngine(SglangEngine):
-    """Its student can be sampled beside the teacher, too."""
+    """An SGLang engine whose student can also be sampled beside the teacher."""
 
     def _new_sampler(self, owner: Owner) -> SglangSampler:
         return SglangStudent(self._job) if owner == "student" else super()._new_sampler(owner)
 
 
 def open_engine(job: Job) -> SglangBlendingEngine:
-    """The engine for a job; its processes are started when they are first needed."""
+    """Open the engine for a job; its processes start when first needed."""
     return SglangBlendingEngine(job)
 
 
 class SglangStudent(SglangSampler):
-    """The student, sampling: beside the teacher while behaviors ask for it, then alone. One engine is up at a time.
+    """Samples from the student, beside the teacher if the behavior needs it, else alone.
 
-    Beside the teacher the uniforms are the torch engine's. The tokens differ only where logits differ in their last
-    digits, which depend on what a batch holds beside a request.
+    Only one of the two engines is up at a time. Beside the teacher the uniforms are the torch
+    engine's. Tokens differ only through the last digits of logits, which depend on the rest of the
+    batch.
     """
 
     def __init__(self, job: Job):
         super().__init__(job, "student")
         setup = job.setup
         self._space = TokenSpace(setup.vocabulary.valid, setup.student.eos, setup.teacher.eos)
-        self._beside_teacher = False  # which engine is up, or will be
+        self._beside_teacher = False  # the engine that is up, or will be
         self._weights: WeightsRef | None = None
 
     def start(self, teacher: bool) -> None:
@@ -69,7 +70,7 @@ class SglangStudent(SglangSampler):
         super().load(weights)
 
     def log_probs(self, ids: Sequence[int]) -> list[float]:
-        """By decoding: the ids are forced, and read as sampled ones are."""
+        """As `Sampler.log_probs`, by decoding with the ids forced."""
         if not self._beside_teacher:
             return super().log_probs(ids)
         behavior, key = TrustRegion(0.0), SequenceKey(Purpose.EVALUATION, 0, 0, 0, 0)
@@ -78,7 +79,7 @@ class SglangStudent(SglangSampler):
         return unpack(answer.kept[ROWS], row_type(behavior, 0))["student"].tolist()
 
     def sample(self, requests: Sequence[Request], behavior: Behavior, limits: Limits) -> Iterator[Rollouts]:
-        """One response to each request, as they finish; with the teacher's scores where it was asked."""
+        """Yield a response to each request as they finish, with the teacher's scores if asked."""
         self._switch(behavior.needs_teacher)
         if not behavior.needs_teacher:
             yield from super().sample(requests, behavior, limits)
@@ -96,7 +97,7 @@ class SglangStudent(SglangSampler):
             yield self._blended(requests, part, behavior, limits)
 
     def _switch(self, beside_teacher: bool) -> None:
-        """Let the engine with or without the teacher take the place of the other, in the weights loaded last."""
+        """Replace the engine by the one with or without the teacher, in the last loaded weights."""
         if self._beside_teacher == beside_teacher:
             return
         self.release()
@@ -113,7 +114,7 @@ class SglangStudent(SglangSampler):
         return super()._opened()
 
     def _draft_length(self, behavior: Behavior, rows: int) -> int:
-        """γ: the configured one, or what suits the behavior, the models and the device; it changes no token."""
+        """γ: the configured one, else by behavior, models and device; it changes no token."""
         setup = self._setup
         cost_ratio = memory.decoder(setup.teacher, setup).parameters / memory.decoder(setup.student, setup).parameters
         arithmetic = rows / BALANCED_ROWS if torch.cuda.is_available() else 0.0
@@ -123,7 +124,7 @@ class SglangStudent(SglangSampler):
     def _blended(
         self, requests: Sequence[Request], answers: list[Answer], behavior: Behavior, limits: Limits
     ) -> Rollouts:
-        """Answers as rollouts, in the order that they came in."""
+        """Make rollouts of answers, in their order."""
         record = Record(len(answers), limits.max_tokens, torch.device("cpu"))
         for row, answer in enumerate(answers):
             records = unpack(answer.kept[ROWS], row_type(behavior, limits.support))
@@ -142,7 +143,7 @@ class SglangStudent(SglangSampler):
 
 
 def blending_settings(job: Job) -> Settings:
-    """How the engine of both models is started. Raises UserError for models that do not fit the setup or the GPU."""
+    """Settings of the engine of both models. UserError if they do not fit the setup or the GPU."""
     setup, teacher = job.setup, job.teacher
     assert teacher is not None, "this job was opened without a teacher"
     settings(job, teacher, "teacher")  # refuses a teacher with another vocabulary

@@ -1,7 +1,8 @@
-"""What a request tells the blending engine, and what comes back with each of its tokens. Nothing of SGLang is here.
+"""A request's order to the blending engine, and the record returned with each token. No SGLang.
 
-An order travels as plain data in the request's sampling parameters; a row, the record of one token, comes back as
-bytes, so that a hundred support ids with their log q cost one small object for each token and not two hundred.
+An order travels as plain data in the request's sampling parameters. A row, the record of one token,
+comes back as bytes: a hundred support ids with their log q then cost one small object per token
+instead of two hundred.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from orchestrator.rollouts import TeacherScores
 
 @dataclass(frozen=True)
 class Order:
-    """How one response is sampled: its law, its randomness, its token space and what is kept of each token."""
+    """The sampling of one response: law, randomness, token space and recorded support."""
 
     behavior: Behavior
     key: SequenceKey
     space: TokenSpace
     max_tokens: int
-    support: int = 0  # k of the student's top-k ids that are kept of each prefix
+    support: int = 0  # k of the student's top-k ids recorded at each prefix
     drafted: int = 1  # γ of the longest rounds
-    forced: tuple[int, ...] = ()  # where there are any, these are the response, whatever their probability
+    forced: tuple[int, ...] = ()  # if any, these are the response, whatever their probability
 
     def as_parameters(self) -> dict[str, Any]:
         """Plain data, for the request's `custom_params`."""
@@ -43,7 +44,7 @@ class Order:
 
     @staticmethod
     def of_parameters(parameters: dict[str, Any]) -> Order:
-        """What `as_parameters` wrote; SGLang adds parameters of its own."""
+        """Read the output of `as_parameters`, to which SGLang adds parameters."""
         plain = {field.name: parameters[field.name] for field in fields(Order)}
         law = dict(plain.pop("behavior"))
         return Order(
@@ -56,7 +57,7 @@ class Order:
 
 
 def row_type(behavior: Behavior, support: int) -> np.dtype[np.void]:
-    """The record of one token. `drafted` and `accepted` count the round that emitted it, at the round's first token."""
+    """The dtype of a token's record. A round's first token has its counts `drafted`, `accepted`."""
     scalars = ["student", "behavior", *measured_names(behavior)]
     fields: list[tuple[Any, ...]] = [("token", "<i4"), ("drafted", "<i4"), ("accepted", "<i4")]
     fields += [(name, "<f4") for name in scalars]
@@ -67,15 +68,15 @@ def row_type(behavior: Behavior, support: int) -> np.dtype[np.void]:
 
 
 def measured_names(behavior: Behavior) -> list[str]:
-    """What is measured at every prefix: what the law measures, the acceptance and KL(μ‖p)."""
+    """Names of the measurements at every prefix: the law's own, the acceptance and KL(μ‖p)."""
     names = [*behavior.measures, "acceptance"]
     return names if "behavior_kl" in names else [*names, "behavior_kl"]
 
 
 def pack(kept: Kept, drafted: Tensor, accepted: Tensor, row: np.dtype[np.void]) -> Tensor:
-    """N records as (N, W) int32 words on the device where the values are; `drafted` and `accepted` are (N,).
+    """Pack N records as (N, W) int32 words on the values' device; `drafted`, `accepted` are (N,).
 
-    Every field is of four bytes, so that the bytes of a row of words are those of a record.
+    Every field has four bytes: a row of words has the bytes of a record.
     """
     values: dict[str, Tensor] = {
         "token": kept.tokens,
@@ -98,12 +99,12 @@ def pack(kept: Kept, drafted: Tensor, accepted: Tensor, row: np.dtype[np.void]) 
 
 
 def unpack(rows: Sequence[bytes], row: np.dtype[np.void]) -> NDArray[np.void]:
-    """Records (N,) from the bytes of the rows that `pack` made."""
+    """Records (N,) from the bytes of `pack`'s rows."""
     return np.frombuffer(b"".join(rows), row)
 
 
 def kept_of_records(records: NDArray[np.void], behavior: Behavior, support: int) -> Kept:
-    """N records as what decoding keeps of N positions."""
+    """Turn N records into the recorded values of N positions."""
 
     def column(name: str) -> Tensor:
         return torch.from_numpy(records[name].copy())

@@ -1,30 +1,35 @@
-"""Blended decoding inside SGLang's scheduler process: a speculative algorithm of our own. The one file that touches
-private parts of SGLang for it. They change from version to version, so `private` pins the version and checks it in each
-process, and the parity test (`tests/engines/sglang/test_blending.py`) must pass before the pin moves.
+"""Blended decoding inside SGLang's scheduler process, as a speculative algorithm of our own.
 
-SGLang's main model is the student, which is sampled from; its second model, the "draft model" in SGLang's words, is
-the teacher. With the roles this way round, everything that SGLang does to its main model is done to the student:
-weights that are swapped, cache that is flushed, ordinary decoding. A round is that of `engines.torch.decoding`:
+The only file that touches private parts of SGLang for it. They change from version to version:
+`private` pins the version and checks it in each process, and the parity test
+(`tests/engines/sglang/test_blending.py`) must pass before the pin moves.
+
+SGLang's main model is the student, from which responses are sampled. Its second model, the "draft
+model" in SGLang's words, is the teacher. SGLang's operations on its main model then apply to the
+student: swapped weights, flushed cache, ordinary decoding. A round is the one of
+`engines.torch.decoding`:
 
 1. The student decodes γ tokens, the first one after the pending token. Each step is an ordinary decoding step.
 2. The teacher reads the pending token and all drafts but the last in one pass, an ordinary prefill of γ tokens behind
    a cached prefix.
-3. `verdict` decides. Both models have written the KV of the same tokens into the same slots, of which the first `count`
-   stay.
+3. `verdict` decides. Both models have written the KV of the same tokens into the same slots; the
+   first `count` slots stay.
 
-The first token of a response is a round of γ = 1 on the distributions that both prefills end with. No distribution is
-ever read at another prefix than its own, so there is no bonus token and no shifted draft context. SGLang's own
-verification (EAGLE's) is not used: it hides the first prompt token from the draft model, samples the first token of a
-response from one model alone, and draws a bonus token that would need one more student distribution.
+The first token of a response is a round of γ = 1 on the last distributions of both prefills. Every
+distribution is read at its own prefix only: without a bonus token, and without a shifted draft
+context. SGLang's own verification (EAGLE's) is not used. It hides the first prompt token from the
+draft model, samples the first token of a response from one model alone, and draws a bonus token
+that would need one more student distribution.
 
-What SGLang does with requests, and why it stays exact:
+Sampling stays exact under SGLang's handling of requests:
 
-- Prefix-cache hits, chunked prefill, retraction: slots hold the KV of both models for the same tokens, whoever wrote
-  them, and every uniform belongs to its sequence and position. A retracted request goes on where it was.
-- Overlapped scheduling is off: the pending token and the rows of a request are read from and put on the request, which
-  must be up to date. There is nothing to overlap with, either, since a round waits for its own verdict.
-- CUDA graphs are off: SGLang captures a speculative algorithm's main model for tree verification, which is not what
-  runs here, and no graph of this version has been shown to be exact on a GPU.
+- Prefix-cache hits, chunked prefill, retraction: slots hold the KV of both models for the same
+  tokens, from whichever request, and every uniform belongs to its sequence and position. A
+  retracted request continues where it stopped.
+- Overlapped scheduling is off: the worker reads the pending token from the request and puts rows on
+  it, which requires an up-to-date request. A round waits for its own verdict anyway.
+- CUDA graphs are off: SGLang captures a speculative algorithm's main model for tree verification,
+  which does not run here, and no graph of this version has been shown to be exact on a GPU.
 - Mixed prefill and decoding in one batch is off: its rows would be of two kinds.
 
 Shapes: B requests of a batch, γ drafts, V vocabulary rows.
@@ -63,13 +68,13 @@ ALGORITHM = "TRUST_REGION_BLENDING"
 
 
 def run_scheduler(*args: Any, **options: Any) -> None:
-    """The scheduler process; a function of a module, so that a new process finds it."""
+    """Run the scheduler process; a module-level function, so that a new process can import it."""
     register()
     run_scheduler_process(*args, **options)
 
 
 def register() -> None:
-    """Make the algorithm known in this process, which `private.prepare` has made sure has the right version."""
+    """Register the algorithm in this process; `private.prepare` has checked SGLang's version."""
     if spec_registry.get_spec(ALGORITHM) is not None:
         return
     SpeculativeAlgorithm.register(ALGORITHM, spec_class=_Algorithm)(lambda _: BlendingWorker)
@@ -80,7 +85,7 @@ def register() -> None:
 def _assign_slots(
     rows: Tensor, req_to_token: Tensor, starts: Tensor, ends: Tensor, slots: Tensor, batch_size: int
 ) -> None:
-    """Write the slots of new tokens into the table of requests: in plain torch, where SGLang has only a GPU kernel."""
+    """Write the slots of new tokens into the table of requests, in place of SGLang's GPU kernel."""
     taken = 0
     for row, start, end in zip(rows.tolist(), starts.tolist(), ends.tolist(), strict=True):
         req_to_token[row, start:end] = slots[taken : taken + end - start]
@@ -88,13 +93,13 @@ def _assign_slots(
 
 
 class BlendingEngine(Engine):
-    """SGLang's engine, whose scheduler process knows the algorithm."""
+    """SGLang's engine with the algorithm in its scheduler process."""
 
     run_scheduler_process_func = staticmethod(run_scheduler)
 
 
 def open_engine(settings: Settings, arguments: dict[str, Any]) -> Engine:
-    """The engine of both models; `arguments` are those that the engine of the student alone would get."""
+    """Open the engine of both models; `arguments` are for the engine of the student alone."""
     register()
     second = settings.second
     assert second is not None
@@ -115,7 +120,7 @@ def open_engine(settings: Settings, arguments: dict[str, Any]) -> Engine:
 
 
 class _Algorithm(CustomSpecAlgo):
-    """What SGLang's scheduler asks an algorithm; it is of none of the built-in kinds."""
+    """The algorithm for SGLang's scheduler, unlike any built-in kind."""
 
     create_future_map = SpeculativeAlgorithm.create_future_map
 
@@ -159,32 +164,33 @@ class BlendingWorker(BaseSpecWorker):
         self._draft_worker.init_cuda_graphs(capture_decode_cuda_graph=False)
 
     def update_weights_from_tensor(self, request: Any) -> tuple[bool, str]:
-        """New weights are the student's."""
+        """Give new weights to the student."""
         return self._target_worker.update_weights_from_tensor(request)
 
     def update_weights_from_disk(self, recv_req: Any) -> tuple[bool, str]:
-        """SGLang has given the main model its new weights and now asks the second one, which keeps its own."""
+        """Keep the teacher's weights: SGLang has already updated the main model, the student."""
         return True, "the teacher keeps its weights"
 
     def forward_batch_generation(self, batch: Any, **_: Any) -> GenerationBatchResult:
-        """A prefill, with the first token of what it completes, or a round of decoding."""
+        """Run a prefill, with the first token of completed prompts, or a round of decoding."""
         if batch.forward_mode.is_extend():
             return self._prefill(batch)
         return self._round(batch)
 
     def _prefill(self, batch: Any) -> GenerationBatchResult:
-        """Both models read the new part of each prompt; complete prompts get their first token."""
+        """Feed the new part of each prompt to both models; complete prompts get a first token."""
         student_logits, teacher_logits = (self._logits(batch, runner) for runner in (self._student, self._teacher))
         tokens = torch.zeros(len(batch.reqs), dtype=torch.int64, device=batch.device)
-        # A part of a prompt that is read in chunks is followed by the rest of the prompt, not by a token of ours.
+        # A prompt's chunk before the last is followed by the rest of the prompt, not by a new
+        # token.
         complete = [row for row, req in enumerate(batch.reqs) if req.inflight_middle_chunks <= 0]
         if complete:
             rows = torch.tensor(complete, device=batch.device)
             reqs = [batch.reqs[row] for row in complete]
             space = _order(reqs[0]).space
             for req in reqs:
-                # SGLang would also stop at what the student's configuration names. The stop event is the student's
-                # EOS alone; no other stop id has mass.
+                # SGLang would also stop at ids of the student's configuration. The only stop event
+                # is the student's EOS; no other stop id has mass.
                 req.eos_token_ids = {space.student_eos}
             draws, forced = self._given(reqs, 1)
             log_p = space.student_log_prob(student_logits[rows])
@@ -202,7 +208,7 @@ class BlendingWorker(BaseSpecWorker):
         )
 
     def _round(self, batch: Any) -> GenerationBatchResult:
-        """γ drafts of the student for each request, one pass of the teacher, and the verdict."""
+        """Decode γ student drafts for each request, run one teacher pass, and judge."""
         reqs, start, start_cpu = batch.reqs, batch.seq_lens, batch.seq_lens_cpu
         for req, cached in zip(reqs, start_cpu.tolist(), strict=True):
             if cached != len(req.origin_input_ids) + len(req.output_ids) - 1:
@@ -247,13 +253,13 @@ class BlendingWorker(BaseSpecWorker):
         )
 
     def _given(self, reqs: list[Any], length: int) -> tuple[Tensor, Tensor | None]:
-        """The uniforms of the next γ = `length` positions of each request, and the ids that are forced there."""
+        """The uniforms of each request's next γ = `length` positions, and the ids forced there."""
         orders, start = [_order(req) for req in reqs], [len(req.output_ids) for req in reqs]
         draws = self._randomness.draws([self._uniforms(req) for req in reqs], start, length)
         return draws, forced_ids(orders, start, length, self._device)
 
     def _uniforms(self, req: Any) -> Tensor:
-        """The uniforms of a request, which lie on it as long as it is there."""
+        """The uniforms of a request, made once and kept on it."""
         if not hasattr(req, "blending_draws"):
             req.blending_draws = uniforms_of(_order(req), self._device)
         return req.blending_draws
@@ -266,13 +272,14 @@ class BlendingWorker(BaseSpecWorker):
         return agreed(emitted.tokens, self._shards), agreed(emitted.count, self._shards)
 
     def _logits(self, batch: Any, runner: Any) -> Tensor:
-        """Logits (B, V) after the last token that a pass feeds to each request."""
+        """Logits (B, V) after the last token fed to each request."""
         return runner.forward(_forward_batch(batch, runner, CaptureHiddenMode.NULL)).logits_output.next_token_logits
 
     def _teacher_head(self, batch: Any) -> Callable[[Tensor, int], Tensor]:
-        """Logits (b, γ, V) of some requests by their indices (b,), after one pass over γ tokens of each.
+        """Run one pass over γ tokens of each request; returns a function that computes logits.
 
-        The pass ends in hidden states; logits of all requests together would take as much memory as the caches of many.
+        It maps indices (b,) of requests to logits (b, γ, V), from the pass's hidden states. Logits
+        of all requests at once would take as much memory as the caches of many.
         """
         runner = self._teacher
         forward = _forward_batch(batch, runner, CaptureHiddenMode.FULL)
@@ -294,19 +301,19 @@ def _forward_batch(batch: Any, runner: Any, hidden: CaptureHiddenMode) -> Forwar
 
 
 def _set_lengths(batch: Any, lengths: Tensor, lengths_cpu: Tensor) -> None:
-    """Tokens of each request after a pass; SGLang restores the batch's own fields when a round is over."""
+    """Set the tokens of each request after a pass; SGLang restores the fields after the round."""
     batch.seq_lens, batch.seq_lens_cpu, batch.seq_lens_sum = lengths, lengths_cpu, int(lengths_cpu.sum())
 
 
 def _order(req: Any) -> Order:
-    """The order of a request, read once."""
+    """The order of a request, parsed once and kept on it."""
     if not hasattr(req, "blending_order"):
         req.blending_order = Order.of_parameters(req.sampling_params.custom_params)
     return req.blending_order
 
 
 def _returned(req: Any) -> list[Any]:
-    """What comes back with a request's tokens, one for each; SGLang cuts the list where it cuts the response."""
+    """The records returned with a request's tokens; SGLang truncates the list with the response."""
     if req.customized_info is None:
         req.customized_info = {}
     return req.customized_info.setdefault(ROWS, [])

@@ -1,4 +1,4 @@
-"""What goes between a worker and the process of its SGLang engine: plain data, known to both."""
+"""Messages between a worker and the process of its SGLang engine: plain data, known to both."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any, Protocol
 
 from orchestrator.engines.interface import Owner
 
-LOG_PROBS, SUPPORT = "log_probs", "support"  # what is kept of each token: (log p, log μ), and K ids
+LOG_PROBS, SUPPORT = "log_probs", "support"  # recorded of each token: (log p, log μ), and K ids
 ROWS = "rows"  # or, while the teacher decodes, a record; see `blending_rows`
-RETRACTIONS, CACHED = "num_retractions", "cached_tokens"  # of a request: how often it had to make room; prefix hits
+RETRACTIONS, CACHED = "num_retractions", "cached_tokens"  # of a request: retractions, prefix hits
 KEPT = (LOG_PROBS, SUPPORT, ROWS, RETRACTIONS, CACHED)
 
 
@@ -27,12 +27,13 @@ class Second:
 
 @dataclass(frozen=True)
 class Settings:
-    """What an engine is started with.
+    """The settings with which an engine starts.
 
-    The cache holds `cache_tokens`, of both models where two share it, and `requests` run at once. `needed_gib` of a
-    GPU's memory are free before the engine starts; None without a GPU. One that `takes_turns`
-    on its GPU gives the cache's memory back outside of calls. Over `shards` processes, one for each GPU, every layer is
-    shared out (tensor parallelism). `attention` names SGLang's attention kernels; None leaves them to SGLang.
+    The cache holds `cache_tokens`, of both models if two share it, and `requests` run at once.
+    `needed_gib` of the GPU must be free before the start; None without a GPU. An engine that
+    `takes_turns` on its GPU releases the cache's memory outside of calls. `shards` processes, one
+    per GPU, split every layer (tensor parallelism). `attention` names SGLang's attention kernels;
+    None leaves them to SGLang.
     """
 
     model: str
@@ -54,10 +55,11 @@ class Settings:
 
 @dataclass(frozen=True)
 class Draw:
-    """What the sampler is told of a request, beside its prompt.
+    """The sampler's parameters of a request, beside its prompt.
 
-    `seed`, below 2⁶³, keys its uniforms, `prompt` is the length of its prompt, `tau` the temperature. `support` is how
-    many ids are kept. Where `forced` has ids, these are the response, whatever their probability.
+    `seed`, below 2⁶³, keys the uniforms, `prompt` is the length of the prompt, `tau` the
+    temperature, and `support` the number of recorded ids. Any `forced` ids are the response,
+    whatever their probability.
     """
 
     seed: int
@@ -72,14 +74,14 @@ class Draw:
 
 
 class Drawing(Protocol):
-    """How a response is drawn, as an engine of that kind understands it."""
+    """Sampling parameters of a response: a `Draw`, or an order of the blending engine."""
 
     def as_parameters(self) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True)
 class Ask:
-    """One response that is wanted: the ids of its prompt and how it is drawn. `index` is its number in the call."""
+    """A requested response: prompt ids and sampling parameters. `index` numbers it in a call."""
 
     index: int
     prompt: tuple[int, ...]
@@ -88,7 +90,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Load:
-    """Call: sample from the weights in this folder; they are named by `version`. Answer: None."""
+    """Call: sample from the weights in this folder, named `version`. Answer: None."""
 
     folder: str
     version: str
@@ -96,7 +98,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Generate:
-    """Call: responses of at most `max_tokens` that end with `stop`. Answers: an `Answer` each, then None."""
+    """Call: responses of up to `max_tokens`, or ended by `stop`. Answers: `Answer`s, then None."""
 
     asks: list[Ask]
     max_tokens: int
@@ -106,7 +108,7 @@ class Generate:
 
 @dataclass(frozen=True)
 class Answer:
-    """A finished response; `stopped` tells whether one of the stop ids ended it. `kept` is by the names in KEPT."""
+    """A finished response; `stopped` tells if a stop id ended it. `kept` has keys from KEPT."""
 
     index: int
     tokens: list[int]
@@ -117,7 +119,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Sign:
-    """The engine is at work."""
+    """A sign of life: the engine is working."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """SGLang's platform for machines without a GPU: torch's own kernels. For tests, never for speed.
 
-Imported in an engine's own processes alone, once `private.prepare` has made them fit for it.
+Imported only in an engine's own processes, after `private.prepare` has set them up.
 """
 
 # pyright: reportMissingImports=false
@@ -14,7 +14,7 @@ from sglang.srt.platforms.device_mixin import PlatformEnum
 
 
 class PlainCpu(CpuSRTPlatform):
-    """A platform of its own kind, so that SGLang asks it and does not look for the kernels of its CPU engine."""
+    """An out-of-tree platform: SGLang asks it instead of looking for its CPU engine's kernels."""
 
     _enum = PlatformEnum.OOT
 

@@ -1,4 +1,4 @@
-"""The SGLang engine behind `engines.interface`: the student, or the teacher that answers prompts itself, sampling."""
+"""The SGLang engine behind `engines.interface`: samples from the student or from the teacher."""
 
 from __future__ import annotations
 
@@ -27,23 +27,24 @@ from orchestrator.rollouts import Request, Rollouts
 
 logger = logging.getLogger(__name__)
 
-ATTEMPTS = 3  # of a call at an engine that is lost before it has given one response more
+ATTEMPTS = 3  # of a call on an engine that is lost without one more response
 PART = 64  # responses that are handed on together
-# Tokens a second of all requests together that even a slow machine decodes, and how often an engine tells of them.
+# Tokens per second over all requests that even a slow machine decodes, and the tokens between
+# signs.
 SLOWEST = {"cuda": 200.0, "cpu": 5.0}
 TELLS_EVERY = 64
 PATIENCE_S = 120.0
 
 
 class SglangEngine:
-    """Samplers in processes of their own: one of the student, one of the teacher, each once it is asked for."""
+    """Samplers in their own processes: a student's and a teacher's, each made on demand."""
 
     def __init__(self, job: Job):
         self._job = job
         self._samplers: dict[Owner, SglangSampler] = {}
 
     def sampler(self, owner: Owner = "student") -> SglangSampler:
-        """See `Engine.sampler`; all samplers of a model are one."""
+        """See `Engine.sampler`; each model has only one."""
         if owner not in self._samplers:
             self._samplers[owner] = self._new_sampler(owner)
         return self._samplers[owner]
@@ -64,15 +65,15 @@ class SglangEngine:
 
 
 def open_engine(job: Job) -> SglangEngine:
-    """The engine for a job; its processes are started when they are first needed."""
+    """Open the engine for a job; its processes start when first needed."""
     return SglangEngine(job)
 
 
 class SglangSampler:
-    """Samples with continuous batching, in the law of the torch engine.
+    """Samples with continuous batching, from the same law as the torch engine.
 
-    A seed is made of a request's key, so that it depends on nothing else; but what a batch holds beside a request
-    changes its logits in their last digits, and so now and then a token.
+    A request's seed depends on its key alone. But other requests in the batch change its logits in
+    their last digits, and occasionally a token.
     """
 
     def __init__(self, job: Job, owner: Owner):
@@ -84,7 +85,7 @@ class SglangSampler:
         self._process: EngineProcess | None = None
 
     def start(self, teacher: bool) -> None:
-        """Load the model. There is no teacher beside it: `blending` has the sampler for that."""
+        """Load the model. For a teacher beside it, use the sampler in `blending`."""
         assert not teacher, "this engine holds one model"
         self._opened().start()
 
@@ -104,14 +105,14 @@ class SglangSampler:
         self._process = None
 
     def log_probs(self, ids: Sequence[int]) -> list[float]:
-        """By decoding: the ids are forced, and read as sampled ones are."""
+        """As `Sampler.log_probs`, by decoding with the ids forced."""
         draw = Draw(seed=0, prompt=1, forced=tuple(ids[1:]))
         call = Generate([Ask(0, (ids[0],), draw)], len(ids) - 1, (), None)
         (answer,) = self._answers(call)
         return [float(pair[0]) for pair in answer.kept[LOG_PROBS]]
 
     def sample(self, requests: Sequence[Request], behavior: Behavior, limits: Limits) -> Iterator[Rollouts]:
-        """One response to each request, as they finish."""
+        """Yield one response to each request, as they finish."""
         assert isinstance(behavior, Student | Tempered), "this engine holds one model"
         tau = behavior.tau if isinstance(behavior, Tempered) else 1.0
         asks = []
@@ -132,7 +133,7 @@ class SglangSampler:
         return self._process
 
     def _parts(self, call: Generate) -> Iterator[list[Answer]]:
-        """The answers as they finish, up to PART at a time."""
+        """Yield answers as they finish, up to PART at a time."""
         part: list[Answer] = []
         for answer in self._answers(call):
             part.append(answer)
@@ -143,7 +144,7 @@ class SglangSampler:
             yield part
 
     def _answers(self, call: Generate) -> Iterator[Answer]:
-        """The answer to each ask; where the engine is lost, what is missing is asked of a new one."""
+        """Yield the answer to each ask; if the engine is lost, ask a new one for the missing."""
         process, missing, attempts = self._opened(), {ask.index: ask for ask in call.asks}, 0
         while missing:
             left = Generate(list(missing.values()), call.max_tokens, call.stop, call.at_once)
@@ -163,7 +164,7 @@ class SglangSampler:
     # --- answers ---
 
     def _rollouts(self, requests: Sequence[Request], answers: list[Answer], limits: Limits) -> Rollouts:
-        """Answers as rollouts, in the order that they came in."""
+        """Make rollouts of answers, in their order."""
         longest = max(len(answer.tokens) for answer in answers)
         shape = (len(answers), longest)
         tokens, support = torch.zeros(shape, dtype=torch.long), torch.zeros(*shape, limits.support, dtype=torch.long)
@@ -187,13 +188,13 @@ class SglangSampler:
         )
 
     def _check(self, answer: Answer, limits: Limits) -> None:
-        """NotFinite where logits were not; else as `_check_end`."""
+        """Raise NotFinite for non-finite logits, and check the end by `_check_end`."""
         if np.isnan(answer.kept[LOG_PROBS]).any():
             raise NotFinite(f"the {self._owner}'s logits are not finite")
         self._check_end(answer, limits)
 
     def _check_end(self, answer: Answer, limits: Limits) -> None:
-        """RuntimeError where a response ends neither with EOS nor at its limit."""
+        """Raise RuntimeError if a response ends neither with EOS nor at its limit."""
         count, last = len(answer.tokens), answer.tokens[-1]
         if answer.stopped != (last == self._setup.student.eos) or not (answer.stopped or count == limits.max_tokens):
             raise RuntimeError(f"SGLang ended a response after {count} of {limits.max_tokens} tokens, with id {last}")
@@ -205,14 +206,14 @@ def seed_of(key: SequenceKey) -> int:
 
 
 def silence_s(call: Generate) -> float:
-    """Seconds without any sign after which the engine hangs: what prompts and some tokens of all requests take."""
+    """Seconds of silence after which the engine counts as hung: for prompts and some tokens."""
     rate = SLOWEST["cuda" if torch.cuda.is_available() else "cpu"]
     prompts = sum(len(ask.prompt) for ask in call.asks)
     return PATIENCE_S + (prompts / 10 + TELLS_EVERY * min(len(call.asks), memory.CPU_BATCH)) / rate
 
 
 def settings(job: Job, folder: ModelFolder, owner: Owner) -> Settings:
-    """How the engine of a model is started. Raises UserError for a model with another vocabulary than the setup's."""
+    """The settings of a model's engine. UserError if its vocabulary is not the setup's."""
     setup = job.setup
     found = json.loads((Path(folder.path) / "config.json").read_text(encoding="utf-8"))["vocab_size"]
     if found != setup.vocabulary.size:
@@ -242,5 +243,5 @@ def settings(job: Job, folder: ModelFolder, owner: Owner) -> Settings:
 
 
 def capability() -> Capability | None:
-    """Of this process's GPU; None without one."""
+    """The compute capability of this process's GPU; None without one."""
     return torch.cuda.get_device_capability() if torch.cuda.is_available() else None

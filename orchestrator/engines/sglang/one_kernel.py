@@ -1,7 +1,8 @@
-"""One of the kernels that SGLang compiles when it first decodes, built and tried before any engine is started.
+"""Builds and tries one of SGLang's compiled kernels before any engine starts.
 
-`clamp_position` is called at each decoding step of SGLang 0.5.20 and has no other implementation on GPUs. Like
-`private`, this file leans on SGLang's inside, and is called after `private.prepare`, which checks the version.
+SGLang 0.5.20 compiles `clamp_position` at its first decoding step, calls it at each step, and has
+no other implementation on GPUs. Like `private`, this file uses SGLang's private parts; callers
+first run `private.prepare`, which checks the version.
 """
 
 # pyright: reportMissingImports=false
@@ -12,10 +13,10 @@ import torch
 
 
 def build_one_kernel(architecture: tuple[int, int] | None = None) -> None:
-    """Build the kernel for the GPU that is here and compare what it computes; or only build it, for an `architecture`.
+    """Build the kernel for this GPU and check its result; with an `architecture`, only build it.
 
-    nvcc needs no GPU for that. Raises what SGLang's build raises, with the compiler's words, and RuntimeError
-    where the kernel computes something else. It has run for an architecture, never on a GPU.
+    Building alone needs no GPU. Raises the errors of SGLang's build with the compiler's output, and
+    RuntimeError for a wrong result. It has run for an architecture, never on a GPU.
     """
     from sglang.kernels.jit.utils.arch import override_jit_cuda_arch
     from sglang.kernels.ops.attention import clamp_position

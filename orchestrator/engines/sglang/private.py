@@ -1,9 +1,9 @@
-"""Everything that leans on SGLang's inside, read in one version of it. Imported in an engine's own processes alone.
+"""Code on SGLang's private parts, read in one version. Imported only in an engine's own processes.
 
-SGLang starts a server's processes anew, each of which imports `engines.sglang.server`, and that calls `prepare`: so all
-of them have the platform and the sampler below. The sampler takes the place of SGLang's own through its registry of
-sampling backends. It reads logits in the setup's token space, as the torch engine does, and sends back with each token
-what a rollout keeps of it.
+SGLang spawns a server's processes. Each imports `engines.sglang.server`, which calls `prepare`: all
+of them have the platform and the sampler below. The sampler replaces SGLang's own through its
+registry of sampling backends. It reads logits in the setup's token space, as the torch engine does,
+and returns with each token its values for the rollout.
 
 Shapes: B requests of a batch, V vocabulary rows, K support ids.
 """
@@ -38,42 +38,43 @@ VERSION = "0.5.20"
 BACKEND = "trb"  # name of the sampler among SGLang's sampling backends
 KV_CACHE = "kv_cache"  # SGLang's tag of that memory
 IDLE_WITHIN_S = 60.0
-LARGEST_PAGE = 128  # tokens of SGLang's KV cache that are handed out together
+LARGEST_PAGE = 128  # most tokens in a page of SGLang's KV cache
 BLOCK_TOKENS = 64  # room beyond the longest sequence: SGLang wants more than a page of it
 
-_libraries: list[torch.library.Library] = []  # a library's operators are there for as long as it is
-_space: list[tuple[TokenSpace, Owner]] = []  # how this process reads logits; told through SPACE
-SPACE = "TRB_SGLANG_SPACE"  # valid ids, EOS of student and teacher, whose model; for processes that SGLang starts
+_libraries: list[torch.library.Library] = []  # operators exist as long as their library
+_space: list[tuple[TokenSpace, Owner]] = []  # this process's token space, parsed from SPACE
+# Variable for SGLang's processes: valid ids, EOS of student and teacher, owner of the model.
+SPACE = "TRB_SGLANG_SPACE"
 
 
 # --- processes ---
 
 
 def check_version() -> None:
-    """RuntimeError where another version of SGLang is installed than this file was read in."""
+    """Raise RuntimeError unless the installed SGLang has the version of this file."""
     found = importlib.metadata.version("sglang")
     if found != VERSION:
         raise RuntimeError(f"sglang {found} is installed — {VERSION}, whose inside this program was written for")
 
 
 def prepare() -> None:
-    """Make a process fit for SGLang, before anything of it is imported. Each process of an engine calls it."""
+    """Set up a process for SGLang before its import. Each process of an engine calls it."""
     check_version()
     _listen_on_loopback()
     if not torch.cuda.is_available():
         _use_plain_cpu()
     from sglang.srt.layers.sampler import register_sampler_backend
 
-    for name in (BACKEND, "pytorch"):  # the latter is what SGLang takes on CPUs, whatever it is asked for
+    for name in (BACKEND, "pytorch"):  # on CPUs SGLang always takes the latter
         register_sampler_backend(name, _sampler_class())
     _let_padding_read_zeros()
 
 
 def _let_padding_read_zeros() -> None:
-    """Clear what the padding of a batch reads whenever the cache's memory comes back, which may hold anything then.
+    """Clear the memory that a batch's padding reads, whenever the cache's memory returns undefined.
 
-    Batches are padded to sizes that CUDA graphs were captured for. Padding reads the first entry of the table of
-    requests, which lies in that memory, as the number of a slot: any number would be an address.
+    Batches are padded to the sizes of captured CUDA graphs. Padding reads the first entry of the
+    table of requests, which lies in that memory, as a slot number: any garbage would be an address.
     """
     updater = importlib.import_module("sglang.srt.managers.scheduler_components.weight_updater")
     manager = updater.SchedulerWeightUpdaterManager
@@ -88,7 +89,7 @@ def _let_padding_read_zeros() -> None:
 
 
 def _listen_on_loopback() -> None:
-    """Let torch's store, over which an engine's ranks meet, listen where it is told to: it would on all interfaces."""
+    """Let the torch store of an engine's ranks listen on its given host, not on all interfaces."""
     rendezvous = importlib.import_module("torch.distributed.rendezvous")
 
     def create(host: str, port: int, rank: int, ranks: int, timeout: timedelta, use_libuv: bool = True) -> Store:
@@ -100,13 +101,14 @@ def _listen_on_loopback() -> None:
 
 
 def open_engine(settings: Settings) -> Any:
-    """SGLang's engine, up and in the weights of `settings.model`."""
+    """Start SGLang's engine in the weights of `settings.model`."""
     space = (settings.valid, settings.student_eos, settings.teacher_eos, settings.owner)
     os.environ[SPACE] = ",".join(map(str, space))
-    # A model's configuration may give less than the setup asks for, as it does to the other engines, too.
+    # The setup may ask for more than a model's configuration allows; other engines permit it, too.
     os.environ["SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"] = "1"
     if settings.shards > 1 and not settings.gpu:
-        # SGLang wants cores for each shard. On the plain platform nothing is bound to them, but it counts the entries.
+        # SGLang wants cores for each shard. The plain platform binds none, but SGLang counts
+        # entries.
         os.environ["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join("0" * settings.shards)
     if settings.second is not None:
         from orchestrator.engines.sglang import blending_worker
@@ -118,9 +120,9 @@ def open_engine(settings: Settings) -> Any:
 
 
 def check_cache(engine: Any, settings: Settings) -> Any:
-    """The engine. Raises RuntimeError where its KV cache is not of the size that was granted: SGLang only warns."""
+    """Return the engine, or raise RuntimeError if its KV cache differs; SGLang only warns."""
     there = engine._scheduler_init_result.scheduler_infos[0]["max_total_num_tokens"]
-    # Only whole pages are made: their tokens are one on an H100, 64 on a B200.
+    # SGLang makes whole pages only, of 1 token on an H100, and of 64 on a B200.
     if not settings.cache_tokens - LARGEST_PAGE < there <= settings.cache_tokens:
         engine.shutdown()
         raise RuntimeError(f"SGLang made a KV cache of {there} tokens where {settings.cache_tokens} were granted")
@@ -136,7 +138,7 @@ def _arguments(settings: Settings) -> dict[str, Any]:
         "attention_backend": settings.attention,  # see `attention`; None leaves it to SGLang
         "context_length": settings.context + BLOCK_TOKENS,
         "sampling_backend": BACKEND,
-        "enable_custom_logit_processor": True,  # else a request's parameters do not reach the sampler
+        "enable_custom_logit_processor": True,  # passes a request's parameters on to the sampler
         "grammar_backend": "none",
         "skip_server_warmup": True,
         "sleep_on_idle": True,  # else an engine that waits for a call keeps a core busy
@@ -148,15 +150,16 @@ def _arguments(settings: Settings) -> dict[str, Any]:
     }
     if settings.gpu:
         return arguments | {
-            # The pool has the smaller of two sizes: `max_total_tokens`, and what this share of the free memory leaves.
-            # All of it leaves more than the budget gives, so the first one decides, and `check_cache` looks.
+            # The pool's size is the smaller of `max_total_tokens` and this share of free memory. A
+            # full share exceeds the budget: the former decides, and `check_cache` verifies it.
             "mem_fraction_static": 1.0,
             "chunked_prefill_size": PREFILLED,
             "cuda_graph_max_bs_decode": settings.requests,
-            # The graphs of prefills keep inputs as weak references in this version, whose memory later captures use
-            # again: what is replayed may read another prompt's values. Prompts are an eighth of the tokens.
+            # In this version graphs of prefills hold inputs by weak references, and later captures
+            # reuse their memory: a replay may read another prompt's values. Prompts are an eighth
+            # of tokens.
             "disable_prefill_cuda_graph": True,
-            "enable_memory_saver": settings.takes_turns,  # else `give_back_cache` gives nothing back
+            "enable_memory_saver": settings.takes_turns,  # `give_back_cache` needs it
         }
     return arguments | {
         "device": "cpu",
@@ -167,7 +170,7 @@ def _arguments(settings: Settings) -> dict[str, Any]:
 
 
 def _use_plain_cpu() -> None:
-    """Let SGLang run on torch's own CPU kernels: its CPU engine wants others."""
+    """Let SGLang run on torch's own CPU kernels; its CPU engine needs others."""
     os.environ["SGLANG_USE_CPU_ENGINE"] = "0"
     torch.set_num_threads(1)
     _find_torchvision()
@@ -179,13 +182,14 @@ def _use_plain_cpu() -> None:
 
 
 def _find_torchvision() -> None:
-    """Make torchvision importable, whose wheels are built for GPUs: SGLang looks functions up that it never calls here.
+    """Make torchvision importable for SGLang, which looks up functions that it never calls here.
 
-    It lies aside (`docker/lock/install.py`), since transformers would import it in every process and fail. The
-    operators that it takes for granted are declared before that. Beside torch's build for GPUs it is there.
+    Its wheels are built for GPUs. With torch's build for CPUs it lies aside
+    (`docker/lock/install.py`), since transformers would import it in every process and fail. The
+    operators that it expects are declared first. Torch's build for GPUs has it installed.
     """
     aside = str(Path(sys.prefix) / "sglang-only")
-    # A spawned process has its parent's path, this folder in it, but none of the operators that its parent declared.
+    # A spawned process inherits the path with this folder, but not its parent's declared operators.
     if aside not in sys.path:
         if importlib.util.find_spec("torchvision") is not None:
             return
@@ -200,9 +204,9 @@ def _find_torchvision() -> None:
 
 
 def custom_parameters(draw: Drawing) -> tuple[str, dict[str, Any]]:
-    """How a request names its parameters: the processor that lets them through to the sampler, and they themselves.
+    """A request's logit processor, which lets parameters through to the sampler, and parameters.
 
-    Which processor it is does not matter: the sampler calls none.
+    Any processor will do: the sampler calls none.
     """
     from sglang.srt.sampling.custom_logit_processor import DisallowedTokensLogitsProcessor
 
@@ -210,7 +214,7 @@ def custom_parameters(draw: Drawing) -> tuple[str, dict[str, Any]]:
 
 
 async def update_weights(engine: Any, folder: str, version: str) -> None:
-    """Put the weights of a model folder into a running engine, and empty its prefix cache. Raises RuntimeError."""
+    """Load a folder's weights into a running engine, and empty its prefix cache. RuntimeError."""
     from sglang.srt.managers.io_struct import UpdateWeightFromDiskReqInput
 
     asked = UpdateWeightFromDiskReqInput(
@@ -222,11 +226,11 @@ async def update_weights(engine: Any, folder: str, version: str) -> None:
 
 
 async def give_back_cache(engine: Any) -> None:
-    """Give back the memory of an engine's KV cache, once nothing runs in it; on CPUs it only counts as given back."""
+    """Release the memory of an idle engine's KV cache; on CPUs the release is only nominal."""
     from sglang.srt.managers.io_struct import ReleaseMemoryOccupationReqInput
 
     manager = engine.tokenizer_manager
-    # The scheduler may still be at the end of its last batch, and it dies when it is asked before that.
+    # The scheduler may still be ending its last batch, and would die if asked before that.
     emptied = await manager.flush_cache(timeout_s=IDLE_WITHIN_S)
     if not emptied.success:
         raise RuntimeError(f"SGLang is not idle {IDLE_WITHIN_S:.0f} s after its last response: {emptied.message}")
@@ -234,14 +238,14 @@ async def give_back_cache(engine: Any) -> None:
 
 
 async def take_cache(engine: Any) -> None:
-    """Take the memory for the KV cache again; it comes back empty."""
+    """Allocate the memory of the KV cache again, as an empty cache."""
     from sglang.srt.managers.io_struct import ResumeMemoryOccupationReqInput
 
     await engine.tokenizer_manager.resume_memory_occupation(ResumeMemoryOccupationReqInput(tags=[KV_CACHE]))
 
 
 def last_sign(engine: Any) -> float:
-    """When the engine's scheduler was last heard of: it tells of running requests every few dozen tokens."""
+    """Time of the scheduler's last report; it reports running requests every few dozen tokens."""
     return engine.tokenizer_manager.last_receive_tstamp
 
 
@@ -249,7 +253,7 @@ def last_sign(engine: Any) -> float:
 
 
 class Fetched:
-    """A tensor on its way to the host; rows of it are waited for when they are asked for."""
+    """A tensor on its way to the host; reading a row waits for the copy."""
 
     def __init__(self, rows: Tensor):
         self._event = None
@@ -270,9 +274,10 @@ class Fetched:
 
 
 def keyed_uniforms(seeds: Tensor, positions: Tensor) -> Tensor:
-    """float64 uniforms (B,) in [0, 1) of pairs of seed and position, both int64: SplitMix64 (Steele et al. 2014).
+    """float64 uniforms (B,) in [0, 1) from int64 seeds and positions.
 
-    Products and sums wrap around, as those of unsigned words do; shifts are made logical by a mask.
+    SplitMix64 (Steele et al. 2014). Products and sums wrap around like unsigned words; a mask makes
+    shifts logical.
     """
 
     def shifted(words: Tensor, by: int) -> Tensor:
@@ -286,7 +291,7 @@ def keyed_uniforms(seeds: Tensor, positions: Tensor) -> Tensor:
 
 
 def token_space() -> tuple[TokenSpace, Owner]:
-    """How this engine reads logits, and whose they are."""
+    """This engine's token space, and the owner of its model."""
     if not _space:
         valid, student_eos, teacher_eos, owner = os.environ[SPACE].split(",")
         assert owner in ("student", "teacher")
@@ -297,10 +302,10 @@ def token_space() -> tuple[TokenSpace, Owner]:
 def draw_tokens(
     logits: Tensor, draws: list[dict[str, Any]], positions: Tensor, shards: Any = None
 ) -> tuple[Tensor, dict[str, Fetched]]:
-    """The next token (B,) of each request, and what is kept of it, from logits (B, V).
+    """The next token (B,) of each request, and its recorded values, from logits (B, V).
 
-    `draws` are the fields of `Draw`; `positions` (B,) are those of the last token that was fed; `shards` is the process
-    group of an engine of several. Nothing here waits for the device, except where tokens are forced.
+    `draws` are the fields of `Draw`, `positions` (B,) the positions of the last fed tokens, and
+    `shards` the process group of a sharded engine. Only forced tokens wait for the device.
     """
     rows = max(1, SAMPLED_AT_ONCE // logits.shape[1])
     tokens, log_probs, support = [], [], []
@@ -322,7 +327,7 @@ def _draw_part(
     """Tokens (b,), log p and log μ of each (b, 2), and support ids (b, K) of a part of a batch."""
     space, owner = token_space()
     log_p = space.student_log_prob(logits) if owner == "student" else space.teacher_log_prob(logits)
-    tau = draws[0]["tau"]  # requests that are decoded together are of one call, and so of one behavior
+    tau = draws[0]["tau"]  # requests decoded together come from one call and one behavior
     log_mu = laws.law(Student() if tau == 1 else Tempered(tau), log_p, None).log_mu
     known = torch.tensor([(draw["seed"], draw["prompt"]) for draw in draws]).to(logits.device, non_blocking=True)
     responses = positions - known[:, 1] + 1
@@ -339,7 +344,7 @@ def _draw_part(
 
 
 def _sampler_class() -> Any:
-    """SGLang's sampler with our own drawing."""
+    """A subclass of SGLang's sampler with our own drawing."""
     from sglang.srt.layers.sampler import Sampler
 
     class TokenSpaceSampler(Sampler):
@@ -355,7 +360,7 @@ def _sampler_class() -> Any:
             positions: Tensor,
         ) -> Tensor:
             logits = logits_output.next_token_logits
-            if sampling_info.custom_params is None:  # nobody's request: what an engine does to warm up
+            if sampling_info.custom_params is None:  # no request: the engine is warming up
                 return logits.argmax(-1)
             draws, shards = sampling_info.custom_params, self.tp_sync_group
             tokens, logits_output.customized_info = draw_tokens(logits, draws, positions, shards)

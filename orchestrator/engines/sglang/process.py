@@ -1,7 +1,7 @@
-"""An SGLang engine in a process of its own, as the worker sees it: started, called, ended, and started again.
+"""Runs an SGLang engine in its own process, for a worker: starts, calls, ends and restarts it.
 
-A process that dies or falls silent is replaced by a new one in the same weights. Nothing is lost by that but time: a
-response needs nothing but its own request.
+A dead or silent process is replaced by a new one in the same weights. That costs only time, since
+responses depend on their own requests alone.
 """
 
 from __future__ import annotations
@@ -32,32 +32,32 @@ from orchestrator.errors import EngineLost
 from orchestrator.records import pulse
 from orchestrator.records.processes import group_members
 
-START_S = 600.0  # loading a model of some GB from a network's disk, and what is compiled then
+START_S = 600.0  # to load some GB from a network file system, and to compile kernels
 ENDS_S = 10.0
 LOOK_S = 1.0
 GONE_LOOK_S = 0.02
 SHARED_MEMORY = Path("/dev/shm")
-LAST_CHARACTERS = 20_000  # printed by the process; the traceback of a scheduler stands before two of its parents'
+LAST_CHARACTERS = 20_000  # of output; a scheduler's traceback comes before two of its parents'
 
 
 class EngineRefused(RuntimeError):
-    """The engine answers that it cannot do what it was asked for."""
+    """The engine answers that it cannot serve a call."""
 
 
 class EngineProcess:
-    """One engine. Each call is given how long it may go without any sign of life, in seconds."""
+    """One engine. Each call sets a limit on silence, in seconds."""
 
     def __init__(self, settings: Settings):
         self._settings = settings
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._printed: Any = None  # the file that the process prints into
-        self._weights: WeightsRef | None = None  # what it should have; None for those it starts with
+        self._weights: WeightsRef | None = None  # to be in use; None for the initial ones
         self._loads = 0
 
     @property
     def pid(self) -> int | None:
-        """Of the process, while there is one."""
+        """The id of the running process, else None."""
         return None if self._process is None else self._process.pid
 
     @property
@@ -67,13 +67,13 @@ class EngineProcess:
 
     @property
     def version(self) -> str:
-        """The name of the weights that responses have to come from."""
+        """The name of the weights that responses must come from."""
         return "default" if self._weights is None else f"{self._loads}-step{self._weights.step}"
 
     def start(self) -> None:
-        """Bring the engine up in the weights that were loaded last, unless it is up. Raises EngineLost.
+        """Start the engine in the last loaded weights, unless it is running. Raises EngineLost.
 
-        On a GPU it waits until the memory that the engine takes is free: the one before may just have ended.
+        On a GPU, first wait until its memory is free: a previous engine may just have ended.
         """
         if self._process is not None:
             return
@@ -95,7 +95,7 @@ class EngineProcess:
                 stdout=self._printed,
                 stderr=subprocess.STDOUT,
                 env=environment,
-                start_new_session=True,  # so that it is ended together with the processes that it starts
+                start_new_session=True,  # to end it together with the processes that it starts
             )
         self._connection = Connection(here.detach())
         with pulse.loading():
@@ -105,7 +105,7 @@ class EngineProcess:
                 self._put(self._weights)
 
     def load(self, weights: WeightsRef) -> None:
-        """Sample from these weights from now on. Raises EngineLost, and EngineRefused for weights that do not fit."""
+        """Sample from these weights from now on. Raises EngineLost, or EngineRefused if unfit."""
         self._weights, self._loads = weights, self._loads + 1
         if self._process is None:
             self.start()
@@ -113,7 +113,7 @@ class EngineProcess:
             self._put(weights)
 
     def generate(self, call: Generate, silence_s: float) -> Iterator[Answer]:
-        """Finished responses in whatever order they finish. The process is ended if not all of them are taken."""
+        """Yield responses as they finish. Ends the process if the caller does not take them all."""
         self.start()
         done = False
         try:
@@ -127,13 +127,13 @@ class EngineProcess:
                 self.end()
 
     def end(self) -> None:
-        """End the process and all that it has started."""
+        """End the process and all its children."""
         process, self._process = self._process, None
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
         if process is not None:
-            with suppress(ProcessLookupError):  # all of its group are gone
+            with suppress(ProcessLookupError):  # the whole group is gone
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait(ENDS_S)
             _wait_for_group(process.pid)
@@ -144,7 +144,7 @@ class EngineProcess:
     # --- weights ---
 
     def _put(self, weights: WeightsRef) -> None:
-        """Have the engine read weights from a folder: their own, or one in the memory that processes share."""
+        """Have the engine read weights from a folder: their own, or a copy in shared memory."""
         if isinstance(weights.place, Path):
             self._load_folder(weights.place)
             return
@@ -197,7 +197,7 @@ class EngineProcess:
             return message
 
     def _lost(self, how: str) -> EngineLost:
-        """End what is left of the process; the error with what it printed, and how it was lost in the last line."""
+        """End the rest of the process; returns an error of its output, with `how` as last line."""
         printed = ""
         if self._printed is not None:
             self._printed.seek(0)
@@ -207,9 +207,9 @@ class EngineProcess:
 
 
 def _wait_for_group(group: int) -> None:
-    """Return once all processes of an ended group are gone: the scheduler, which has the GPU, outlives its parent.
+    """Wait until all processes of a killed group are gone: SGLang's scheduler outlives its parent.
 
-    One that the kernel cannot end is left to `wait_for_memory`.
+    The scheduler holds the GPU. `wait_for_memory` deals with one that the kernel cannot end.
     """
     end = time.monotonic() + ENDS_S
     while group_members(group) and time.monotonic() < end:
@@ -217,7 +217,7 @@ def _wait_for_group(group: int) -> None:
 
 
 def _roomy(tensors: Mapping[str, Tensor]) -> Path | None:
-    """The shared memory's folder if the tensors find room there, else None for the folder of temporary files."""
+    """The folder of shared memory if the tensors fit there, else None for the temporary folder."""
     needed = sum(tensor.nbytes for tensor in tensors.values())
     if SHARED_MEMORY.is_dir() and shutil.disk_usage(SHARED_MEMORY).free > 1.1 * needed:
         return SHARED_MEMORY

@@ -1,8 +1,9 @@
-"""The process that an SGLang engine lives in: `python -m orchestrator.engines.sglang.server FD PARENT`.
+"""The process of an SGLang engine: `python -m orchestrator.engines.sglang.server FD PARENT`.
 
-SGLang installs signal handlers, ends its whole process tree when one of its processes dies, and starts others that
-import this module again. So it has a process of its own, which can be ended and started anew (`process`). It answers
-one call after the other over a socket whose number it is given, and ends when the process PARENT does.
+SGLang installs signal handlers, ends its whole process tree when one of its processes dies, and
+starts others that import this module again. It therefore runs in its own process, which `process`
+can end and restart. The server answers calls one by one over the socket FD, and ends when the
+process PARENT does.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from orchestrator.engines.sglang.calls import KEPT, Answer, Ask, Failed, Generat
 if __name__ in ("__main__", "__mp_main__"):  # the latter in processes that SGLang starts
     private.prepare()
 
-SIGN_S = 0.5  # between looks for signs of life
+SIGN_S = 0.5  # between checks for signs of life
 
 
 class Server:
@@ -34,7 +35,7 @@ class Server:
         self._version = ""
 
     def run(self) -> None:
-        """Until the other side hangs up."""
+        """Answer calls until the worker closes the connection."""
         if self._takes_turns:
             self._engine.loop.run_until_complete(private.give_back_cache(self._engine))
         self._connection.send(None)
@@ -45,7 +46,7 @@ class Server:
                 return
             try:
                 self._engine.loop.run_until_complete(self._answer(call))
-            except Exception as error:  # whatever SGLang raises; the other side decides what becomes of the engine
+            except Exception as error:  # any error of SGLang; the worker decides about the engine
                 self._connection.send(Failed(f"{type(error).__name__}: {error}"))
 
     def close(self) -> None:
@@ -68,7 +69,7 @@ class Server:
         self._connection.send(None)
 
     async def _generate(self, call: Generate) -> None:
-        """All asks together; how many are decoded at once is the engine's business unless the call limits it."""
+        """Submit all asks at once; the engine, and the call if it likes, limit concurrency."""
         room = asyncio.Semaphore(call.at_once or len(call.asks) or 1)
 
         async def one(ask: Ask) -> None:
@@ -85,7 +86,7 @@ class Server:
                 "max_new_tokens": call.max_tokens,
                 "stop_token_ids": list(call.stop),
                 "ignore_eos": not call.stop,
-                "temperature": 1.0,  # the sampler's own affair
+                "temperature": 1.0,  # our sampler applies its own
                 "custom_params": parameters,
             },
             custom_logit_processor=processor,
@@ -98,7 +99,7 @@ class Server:
         return Answer(ask.index, found["output_ids"], reason["type"] == "stop", about["weight_version"], kept)
 
     async def _signs(self) -> None:
-        """Tell the other side whenever the scheduler was heard of."""
+        """Send a sign of life whenever the scheduler has reported."""
         heard = private.last_sign(self._engine)
         while True:
             await asyncio.sleep(SIGN_S)
@@ -109,7 +110,7 @@ class Server:
 
 
 def _end_with(parent: int) -> None:
-    """End this process and all that it started once the worker that started it is gone, whatever hangs here."""
+    """End this process and its children once the worker is gone, even if this process hangs."""
     while os.getppid() == parent:
         time.sleep(SIGN_S)
     os.killpg(os.getpgid(0), signal.SIGKILL)

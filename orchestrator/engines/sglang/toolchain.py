@@ -1,10 +1,11 @@
-"""The compilers that SGLang calls on NVIDIA GPUs: where they are, and which of them are missing. No torch, no SGLang.
+"""Finds SGLang's compilers for NVIDIA GPUs, and lists missing ones. No torch, no SGLang.
 
-SGLang compiles kernels when it first needs them, with nvcc and a C++ compiler, which ninja runs. Triton, which SGLang
-calls too, compiles C against Python's headers. All of them keep what they have built. How they look for these things
-was read in SGLang 0.5.20 (`sglang/kernels/jit/utils/compile/toolchain.py`, `sglang/srt/environ.py`), flashinfer 0.6.18
-(`flashinfer/jit/cpp_ext.py`) and triton 3.7.1 (`triton/runtime/build.py`): the first two take CUDA_HOME, and without it
-the folder above that of the first `nvcc` on PATH, even where that file only calls an nvcc elsewhere.
+SGLang compiles kernels on demand, with nvcc and a C++ compiler run by ninja. Triton, which SGLang
+also calls, compiles C against Python's headers. All of them cache their builds. Their searches were
+read in SGLang 0.5.20 (`sglang/kernels/jit/utils/compile/toolchain.py`, `sglang/srt/environ.py`),
+flashinfer 0.6.18 (`flashinfer/jit/cpp_ext.py`) and triton 3.7.1 (`triton/runtime/build.py`). The
+first two take CUDA_HOME, else the parent of the folder of the first `nvcc` on PATH, even if that
+file only calls an nvcc elsewhere.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from pathlib import Path
 
 CUDA = 13  # the release of the torch that `docker/lock/runtime.txt` pins for GPUs
 SYSTEM = Path("/usr/local")  # where NVIDIA's installers put `cuda` and `cuda-13.0`
-WHEEL, FOLDER = "nvidia-cuda-nvcc", "nvidia/cu13"  # the distribution with nvcc, and where its files lie
-COMPILE_S = 60.0  # for an empty file, on a machine that is busy with other things
-# The parts of a toolkit without which no kernel of SGLang is built.
+WHEEL, FOLDER = "nvidia-cuda-nvcc", "nvidia/cu13"  # the distribution with nvcc, and its folder
+COMPILE_S = 60.0  # for an almost empty file, on a busy machine
+# The parts of a toolkit that every kernel of SGLang needs.
 PARTS = (
     "bin/nvcc",
     "nvvm/bin/cicc",
@@ -36,11 +37,11 @@ PARTS = (
 
 
 def environment(environ: Mapping[str, str], system: Path = SYSTEM) -> dict[str, str]:
-    """The variables that an engine's process gets beside those of `environ`, so that it finds compilers and kernels.
+    """Variables to add to `environ` for an engine's process, to find compilers and kernels.
 
-    Engines share one folder of kernels: SGLANG_CACHE_DIR, or the folder that SGLang takes without it. SGLang leads the
-    caches of Triton, Inductor and flashinfer there by itself, but not the cache of its own kernels. Without a usable
-    toolkit CUDA_HOME stays as it was.
+    Engines share one folder of kernels: SGLANG_CACHE_DIR, or SGLang's default. SGLang itself puts
+    the caches of Triton, Inductor and flashinfer there, but not the cache of its own kernels.
+    Without a usable toolkit CUDA_HOME is unchanged.
     """
     cache = kernel_cache(environ)
     found = {
@@ -62,7 +63,7 @@ def kernel_cache(environ: Mapping[str, str]) -> Path:
 
 
 def toolkit(environ: Mapping[str, str], system: Path = SYSTEM) -> Path | None:
-    """The first whole toolkit of this CUDA: one that the environment names, the system's, or that of the wheels."""
+    """The first complete toolkit of this CUDA: from the environment, the system, or the wheels."""
     for folder in _candidates(environ, system):
         if defect(folder) is None:
             return folder
@@ -85,7 +86,7 @@ def _candidates(environ: Mapping[str, str], system: Path) -> Iterator[Path]:
 
 
 def defect(folder: Path) -> str | None:
-    """Why kernels cannot be built with the toolkit in `folder`; None for one that is whole. Nothing is run."""
+    """Describe why the toolkit in `folder` cannot build kernels; None if complete. Runs nothing."""
     for part in PARTS:
         if not (folder / part).is_file():
             return f"{folder} has no {part}"
@@ -99,7 +100,7 @@ def defect(folder: Path) -> str | None:
 
 
 def missing(environ: Mapping[str, str], system: Path = SYSTEM) -> list[str]:
-    """Name each thing that an engine on a GPU would miss here, in a line with its remedy. The C++ compiler is run."""
+    """List the tools that a GPU engine lacks here, each with its remedy. Runs the C++ compiler."""
     lines = []
     if toolkit(environ, system) is None:
         defects = dict.fromkeys(filter(None, map(defect, _candidates(environ, system))))
@@ -122,7 +123,7 @@ def missing(environ: Mapping[str, str], system: Path = SYSTEM) -> list[str]:
 
 
 def knows_cpp20(compiler: str, environ: Mapping[str, str]) -> bool:
-    """Whether a compiler is there and compiles a line that needs C++20 and the headers of its standard library."""
+    """Whether a compiler exists and compiles a line that needs C++20 and its standard library."""
     program = shutil.which(compiler, path=environ.get("PATH", os.defpath))
     if program is None:
         return False
@@ -136,7 +137,7 @@ def knows_cpp20(compiler: str, environ: Mapping[str, str]) -> bool:
 
 
 def _can_write(folder: Path) -> bool:
-    """Whether files can be made in a folder, or in the nearest one above it that is there."""
+    """Whether a folder, or its nearest existing ancestor, is writable."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)

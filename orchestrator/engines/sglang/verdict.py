@@ -1,8 +1,8 @@
-"""The verdict on a round of drafts, in parts that fit beside the caches. Nothing of SGLang is here.
+"""Judges a round of drafts, in parts that fit beside the caches. No SGLang.
 
-The student's distributions of a whole round exist at once, because its drafts were drawn from them. The teacher's are
-made for a part of the requests at a time, from hidden states, and so is all that the solver needs. Each part ends in
-one copy to the host.
+The student's distributions of a whole round exist at once, because its drafts were drawn from them.
+The teacher's distributions, and the solver's temporaries, are made for a part of the requests at a
+time, from hidden states. Each part ends in one copy to the host.
 
 Shapes: B requests, γ drafts, V vocabulary rows, N emitted positions of a part.
 """
@@ -27,8 +27,8 @@ from orchestrator.policy.randomness import Role, uniforms
 class Drafts:
     """A round before its verdict: `tokens` (B, γ), drawn from `log_p` (B, γ, V) with `draws` (B, roles, γ).
 
-    `log_q` gives the teacher's log-probabilities (b, γ, V) of some of the requests, by their indices (b,). `forced`
-    (B, γ) has the ids that are given, −1 where none is; None where no request has any.
+    `log_q` computes the teacher's log-probabilities (b, γ, V) of requests with indices (b,).
+    `forced` (B, γ) has forced ids, −1 for none; it is None if no request has any.
     """
 
     tokens: Tensor
@@ -40,9 +40,9 @@ class Drafts:
 
 @dataclass(frozen=True)
 class Emitted:
-    """The tokens (B, γ) that a round proposes, of which each request's first `count` (B,) are emitted.
+    """A round's proposed tokens (B, γ); each request emits its first `count` (B,).
 
-    `records` has the records of the emitted tokens of each request.
+    `records` has each request's records of its emitted tokens.
     """
 
     tokens: Tensor
@@ -65,7 +65,7 @@ def verdict(orders: Sequence[Order], drafts: Drafts) -> Emitted:
 
 
 def _judge(order: Order, drafts: Drafts, at: Tensor) -> Round:
-    """The verdict on some of the requests, all of one behavior."""
+    """Judge some of the requests, all of one behavior."""
     proposed, draws = drafts.tokens[at], drafts.draws[at]
     accept, residual = draws[:, Role.ACCEPT], draws[:, Role.RESIDUAL]
     judged = judge(order.behavior, proposed, drafts.log_p[at], drafts.log_q(at), accept, residual)
@@ -78,7 +78,7 @@ def _judge(order: Order, drafts: Drafts, at: Tensor) -> Round:
 
 
 def _records(judged: Round, order: Order) -> Iterator[tuple[int, bytes]]:
-    """The row of each emitted token within its part, and its record; one copy to the host."""
+    """Yield each emitted token's row in its part and its record, with one copy to the host."""
     length = judged.tokens.shape[1]
     emitted = torch.arange(length, device=judged.tokens.device) < judged.count[:, None]
     row, offset = emitted.nonzero(as_tuple=True)
@@ -93,7 +93,7 @@ def _records(judged: Round, order: Order) -> Iterator[tuple[int, bytes]]:
 
 
 def _parts(orders: Sequence[Order], size: int) -> Iterator[list[int]]:
-    """Indices of requests of one behavior and support, no more of `size` values each than JUDGED_AT_ONCE."""
+    """Groups of requests of one behavior and support; `size` values each, up to JUDGED_AT_ONCE."""
     groups: dict[Any, list[int]] = {}
     for index, order in enumerate(orders):
         groups.setdefault((order.behavior, order.support), []).append(index)
@@ -104,19 +104,19 @@ def _parts(orders: Sequence[Order], size: int) -> Iterator[list[int]]:
 
 
 def sampled(log_p: Tensor, uniform: Tensor, forced: Tensor | None) -> Tensor:
-    """A sample (B,) of each distribution (B, V), or the id that is forced there."""
+    """A sample (B,) of each distribution (B, V), or the forced id."""
     tokens = speculation.sample(log_p, uniform)
     return tokens if forced is None else torch.where(forced >= 0, forced, tokens)
 
 
 def uniforms_of(order: Order, device: torch.device) -> Tensor:
-    """All uniforms (roles, T) of a request, on the device: they are made once for each request."""
+    """All uniforms (roles, T) of a request, on the device; made once per request."""
     of_roles = [uniforms([order.key], role, order.max_tokens) for role in Role]
     return torch.cat(of_roles).to(device, non_blocking=True)
 
 
 class Randomness:
-    """The uniforms of a batch of requests in one table, which is made again only when the batch is another one."""
+    """The uniforms of a batch of requests in one table, rebuilt only when the batch changes."""
 
     def __init__(self) -> None:
         self._of_requests: list[Tensor] = []
@@ -124,9 +124,10 @@ class Randomness:
         self._last = torch.empty(0)  # (B,) the last position that each request can reach
 
     def draws(self, of_requests: list[Tensor], start: Sequence[int], length: int) -> Tensor:
-        """Uniforms (B, roles, γ) of γ positions from `start` (B) on; beyond a limit they repeat and are never used.
+        """Uniforms (B, roles, γ) of γ positions from `start` (B) on.
 
-        `of_requests` are the tensors that `uniforms_of` made, B of them, the same objects each time.
+        Beyond a limit they repeat and are never used. `of_requests` are B tensors of `uniforms_of`,
+        the same objects at each call.
         """
         device = of_requests[0].device
         if list(map(id, of_requests)) != list(map(id, self._of_requests)):
@@ -141,7 +142,7 @@ class Randomness:
 
 
 def forced_ids(orders: Sequence[Order], start: Sequence[int], length: int, device: torch.device) -> Tensor | None:
-    """The ids (B, γ) that are given at γ positions from `start` (B) on, −1 for none; None where no request has any."""
+    """The forced ids (B, γ) from `start` (B) on, −1 for none; None if no request has any."""
     if not any(order.forced for order in orders):
         return None
     ids = torch.full((len(orders), length), -1)

@@ -1,4 +1,5 @@
-"""The engine on plain torch: keyed sampling (the same bytes after any restart), exact blending, one device.
+"""The engine on plain torch: keyed sampling, exact blending, one device.
 
-Imported by `workers`, `trial` and `models` only.
+Keyed sampling gives the same bytes after any restart. The engines `verl` and `sglang` use its
+losses, scores and verdicts.
 """

@@ -1,10 +1,11 @@
-"""Attention behind transformers' interface, under names of our own: grouped on CPUs, and of packed sequences.
+"""Registers two attentions with transformers: grouped heads on CPUs, and packed sequences.
 
-transformers copies keys and values once for each query head whenever there is a mask. In decoding that is always, and
-one token's attention then takes twice as long on a CPU. On GPUs its choice is kept wherever there is a mask.
+With a mask, as always in decoding, transformers copies keys and values for each query head. One
+token's attention then takes twice as long on a CPU. On GPUs transformers' own choice handles masks.
 
-Packed sequences stand one after the other in one row and need none: GPUs have a kernel that takes their bounds. It is
-PyTorch's `varlen_attn`, and has never been run on a GPU here. CPUs take one sequence after the other.
+Packed sequences lie one after the other in one row and need no mask. GPUs run PyTorch's
+`varlen_attn`, a kernel that takes their bounds; it has never been run on a GPU here. CPUs take one
+sequence after the other.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from transformers.masking_utils import sdpa_mask
 GROUPED = "grouped_sdpa"  # on CPUs
 PACKABLE = "packable_sdpa"  # on GPUs
 READS_PACKED = (GROUPED, PACKABLE)
-KERNEL_CAPABILITY = (8, 0)  # of the oldest GPUs with flash attention
+KERNEL_CAPABILITY = (8, 0)  # the oldest GPUs with flash attention
 
 
 def attention_for(device: torch.device) -> str:
-    """The name transformers knows the attention of a device by."""
+    """The name of a device's attention in transformers' registry."""
     return GROUPED if device.type == "cpu" else PACKABLE
 
 
 def has_packed_kernel(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether a device computes attention of packed sequences in one kernel: NVIDIA's from Ampere on, in 16 bits."""
+    """Whether a device has a kernel for packed attention: NVIDIA's from Ampere on, in 16 bits."""
     if device.type != "cuda" or dtype not in (torch.bfloat16, torch.float16):
         return False
     built = torch.backends.cuda.is_flash_attention_available()
@@ -44,9 +45,10 @@ def packed_attention(
 ) -> Tensor:
     """Causal attention of each sequence to itself alone, (1, L, heads, D).
 
-    Queries are (1, heads, L, D), keys and values (1, groups, L, D). Sequence i has the positions from `bounds[i]` up to
-    `bounds[i + 1]`, of int32; `longest` is the length of the longest. Computed in the dtype of `value`: autocast knows
-    neither of the two ways, and leaves queries and keys in float32 behind their norms.
+    Queries are (1, heads, L, D), keys and values (1, groups, L, D). Sequence i has the positions
+    from `bounds[i]` up to `bounds[i + 1]` (int32); the longest has `longest`. Computed in the dtype
+    of `value`: autocast covers neither way, and leaves queries and keys in float32 after their
+    norms.
     """
     query, key = query.to(value.dtype), key.to(value.dtype)
     if query.device.type == "cpu":
@@ -78,8 +80,9 @@ def _grouped(
         return packed_attention(query, key, value, bounds, longest, scaling), None
     rows, heads, fed, width = query.shape
     if fed == 1:
-        # All heads of a group see the same slots, so one token's heads can stand as so many queries of their group: one
-        # product for each group instead of one for each head. The mask (B, 1, 1, L) holds for each of these queries.
+        # All heads of a group see the same slots. One token's heads can therefore act as queries of
+        # their group: one product per group instead of one per head. The mask (B, 1, 1, L)
+        # broadcasts.
         query = query.view(rows, key.shape[1], heads // key.shape[1], width)
     output = scaled_dot_product_attention(
         query,

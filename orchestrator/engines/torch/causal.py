@@ -1,6 +1,6 @@
 """A transformers causal language model behind the few operations the engines need.
 
-Shapes: B sequences, L positions, V vocabulary rows, N response tokens of them, flattened, H hidden.
+Shapes: B sequences, L positions, N response tokens (flattened), V vocabulary rows, H hidden.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from orchestrator.policy.vocabulary import TokenSpace
 
 @dataclass
 class CausalModel:
-    """A model, and the token space in which its probabilities are read."""
+    """A model with the token space that canonicalises its probabilities."""
 
     model: Any  # PreTrainedModel; its forward signature is dynamic
     space: TokenSpace
@@ -44,7 +44,7 @@ class CausalModel:
 
     def predicting(self, inputs: Inputs) -> Tensor:
         """Last hidden states (N, H) that predict the response tokens."""
-        # Another attention would not see the bounds, and let sequences read one another.
+        # Any other attention would ignore the bounds and let sequences read one another.
         assert not inputs.packing or self.model.config._attn_implementation in READS_PACKED
         return self.hidden(inputs.ids, inputs.attention, **inputs.packing)[inputs.rows, inputs.columns]
 
@@ -55,14 +55,14 @@ class CausalModel:
 
 @torch.no_grad()
 def log_probs_of(causal: CausalModel, ids: Sequence[int]) -> list[float]:
-    """log p of each of the ids but the first, after those before it."""
+    """log p of each id but the first given its predecessors."""
     row = torch.tensor([list(ids)], device=causal.device)
     log_p = causal.log_prob(causal.head(causal.hidden(row, torch.ones_like(row))[0, :-1]))
     return log_p.gather(-1, row[0, 1:, None])[:, 0].tolist()
 
 
 def load_model(path: str, dtype: torch.dtype, device: torch.device, attention: str | None = None) -> PreTrainedModel:
-    """A model from a folder, in eval mode; safetensors only, no remote code. `attention` is that of the device."""
+    """Load a model in eval mode: safetensors only, no remote code. The device sets `attention`."""
     transformers.logging.disable_progress_bar()
     attention = attention or attention_for(device)
     model = AutoModelForCausalLM.from_pretrained(

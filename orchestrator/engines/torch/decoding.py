@@ -1,10 +1,11 @@
-"""Batched decoding on transformers models: the student alone, or drafts of the student judged by the teacher.
+"""Batched decoding on transformers models: the student alone, or with drafts judged by the teacher.
 
-A blended round: the student drafts γ tokens, one teacher pass over the γ prefixes gives all of its distributions, and
-each draft is accepted or redrawn so that what is emitted has the behavior's law exactly (`policy.speculation`); what
-follows a rejected draft is forgotten. γ = 1 is lockstep decoding: the reference. The token after γ accepted drafts is
-left to the next round, which needs no further student distribution. Rows advance at their own pace and leave the
-batch as they finish; the teacher's targets for the loss come out of the same passes.
+In a blended round the student drafts γ tokens, and one teacher pass over the γ prefixes gives all
+of its distributions. Each draft is accepted or redrawn, so that emitted tokens have the behavior's
+law exactly (`policy.speculation`); tokens after a rejected draft are dropped. γ = 1 is lockstep
+decoding, the reference. The next round samples the token after γ accepted drafts, which saves a
+student distribution. Rows advance at their own pace and leave the batch as they finish. The same
+passes give the teacher's targets for the loss.
 
 Shapes: B active rows, γ drafts, V vocabulary rows.
 """
@@ -31,7 +32,7 @@ from orchestrator.rollouts import Request, Rollouts
 
 @dataclass(frozen=True)
 class Decoding:
-    """What a decoding pass is allowed to do."""
+    """Limits of one decoding call."""
 
     max_tokens: int
     top_k: int = 0  # support size; 0 records no support (evaluation)
@@ -62,7 +63,7 @@ class _Batch:
         self._draws = {role: uniforms(keys, role, decoding.max_tokens).to(device) for role in roles}
         self._sampler = student.owner  # the teacher, where it answers prompts itself
         slots = None
-        if device.type == "cuda":  # where memory is granted for sequences of full length, buffers need not grow
+        if device.type == "cuda":  # the budget grants full-length sequences: buffers need not grow
             drafted = decoding.draft_length if teacher is not None else 1
             slots = slots_of(max(map(len, prompts)) + decoding.max_tokens, drafted)
         self._student = Stream(student, prompts, slots)
@@ -72,7 +73,7 @@ class _Batch:
         self.record = Record(len(requests), decoding.max_tokens, device)
 
     def student_round(self, behavior: Behavior) -> Round:
-        """One token of each row, straight from the behavior's law."""
+        """Sample one token of each row from the behavior's law."""
         log_p = self._student.feed(self._pending[:, None])
         self._check(log_p, self._sampler)
         law = laws.law(behavior, log_p[:, 0], None)
@@ -87,7 +88,8 @@ class _Batch:
         length = min(self._decoding.draft_length, left)
         drafts, log_p = self._draft(length)
         self._check(log_p, self._sampler)
-        # The teacher is fed what the drafts were drawn after: the pending token, then all drafts but the last.
+        # The teacher reads the prefixes of all drafts: the pending token, then all drafts but the
+        # last.
         log_q = self._teacher.feed(torch.cat([self._pending[:, None], drafts[:, :-1]], 1))
         self._check(log_q, "teacher")
         accept, residual = (self._uniforms(role, length) for role in (Role.ACCEPT, Role.RESIDUAL))
@@ -96,10 +98,10 @@ class _Batch:
         return judged
 
     def advance(self, done: Round) -> None:
-        """Record what a round emits, take back what it does not, and drop the rows that are finished."""
+        """Record the emitted tokens of a round, take back the others, and drop finished rows."""
         fed = done.tokens.shape[1]
         offsets = torch.arange(fed, device=self.rows.device)
-        # A row emits what the round proposes for it, but nothing beyond the length limit and nothing after an EOS.
+        # A row emits its proposed tokens up to the length limit, and none after an EOS.
         count = torch.minimum(done.count, self._decoding.max_tokens - self._positions())
         stops = (done.tokens == self._eos) & (offsets < count[:, None])
         ended = stops.any(-1)
@@ -115,10 +117,10 @@ class _Batch:
         self.rows, self._pending = self.rows[alive], last[alive]
         for stream in (self._student, self._teacher):
             if stream is not None and len(alive):
-                if some_finished:  # copies the whole cache, so only where rows leave
+                if some_finished:  # it copies the whole cache
                     stream.keep(alive)
-                # The round fed the pending token and γ − 1 drafts. The last token that a row emitted was not fed, or is
-                # taken back with the drafts after it: it is the pending token of the next round.
+                # The round fed the pending token and γ − 1 drafts. A row's last emitted token was
+                # not fed, or is taken back with later drafts: it is the next round's pending token.
                 stream.take_back(fed, count[alive])
 
     def _draft(self, length: int) -> tuple[Tensor, Tensor]:
@@ -132,7 +134,7 @@ class _Batch:
         return torch.stack(drafts, 1), torch.stack(log_p, 1)
 
     def _check(self, log_prob: Tensor, owner: str) -> None:
-        """NotFinite if a distribution (B, γ, V) is NaN: where one entry is, the entry of EOS is too."""
+        """Raise NotFinite if a distribution (B, γ, V) has a NaN: the entry of EOS is then NaN."""
         if bool(log_prob[..., self._eos].isnan().any()):
             raise NotFinite(f"the {owner}'s logits are not finite")
 

@@ -36,14 +36,14 @@ class TorchEngine:
         return TorchScorer(self.store)
 
     def trainer(self) -> TorchTrainer:
-        """A student of its own, in float32: the sampler's copy may be in another dtype."""
+        """A trainer with its own student in float32; the sampler's may have another dtype."""
         job, store = self.store.job, self.store
         master = store.open(job.initial, "student", torch.float32)
         optimizer, tokens = job.setup.training.optimizer, pass_tokens(job, "learning")
         return TorchTrainer(master, optimizer, tokens, store.dtype, job.steps, job.takes_turns)
 
     def close(self) -> None:
-        """Let go of the models; whoever still holds a role keeps them alive."""
+        """Drop the store's models; a role that is still referenced keeps them alive."""
         self.store.drop_all()
 
 
@@ -53,9 +53,9 @@ def open_engine(job: Job) -> TorchEngine:
 
 
 class TorchSampler:
-    """Decodes as many sequences at once as fit on the device; half as many from where that was too many.
+    """Decodes as many sequences at once as fit on the device, and halves them when out of memory.
 
-    How many there are changes no token.
+    The batch size changes no token.
     """
 
     def __init__(self, store: ModelStore, owner: Owner):
@@ -63,7 +63,7 @@ class TorchSampler:
         self._most = sys.maxsize  # sequences at once for which memory has sufficed
 
     def start(self, teacher: bool) -> None:
-        """Load the student, and the teacher where behaviors will need it."""
+        """Load the student, and the teacher if behaviors will need it."""
         _ = self._store.student if self._owner == "student" else self._store.teacher
         if teacher:
             _ = self._store.teacher
@@ -73,12 +73,12 @@ class TorchSampler:
         self._store.load_student(weights)
 
     def release(self) -> None:
-        """Let go of the generating student; the teacher stays where it scores what others sample."""
+        """Drop the generating student, and the teacher unless it also scores."""
         self._store.drop_student()
         self._store.drop_idle_teacher()
 
     def log_probs(self, ids: Sequence[int]) -> list[float]:
-        """Of the generating student."""
+        """log p of the ids under the generating student."""
         return log_probs_of(self._store.student, ids)
 
     def _situation(self, behavior: Behavior) -> Situation:
@@ -109,10 +109,10 @@ class TorchSampler:
             except torch.OutOfMemoryError:
                 if size == 1:
                     raise
-            if rollouts is None:  # outside of the handler, whose traceback would keep the tensors alive
+            if rollouts is None:  # outside the handler: its traceback would keep the tensors alive
                 full = len(left) >= size
                 size = max(1, min(size, len(left)) // 2)
-                self._most = size if full else self._most  # a short rest says little of whole batches
+                self._most = size if full else self._most  # a short rest is no evidence
                 torch.cuda.empty_cache()
                 logger.warning("not enough memory: going on with %d sequences at once", size)
                 continue

@@ -1,8 +1,8 @@
-"""Losses on logits that never exist all at once: a function of hidden states and the LM head, chunk by chunk.
+"""Losses from hidden states and the LM head, chunk by chunk: all logits never exist at once.
 
-Gradients with respect to hidden states and head are computed in the forward pass, while a chunk's logits are there, so
-memory is a chunk's and not tokens × vocabulary. Where a loss depends on a few logits of each token alone, only those
-rows of the head are gathered.
+The forward pass computes the gradients of hidden states and head while a chunk's logits exist.
+Memory is thus one chunk's instead of tokens × vocabulary. A loss on a few logits of each token
+gathers only their rows of the head.
 
 Shapes: N tokens, H hidden, V vocabulary rows, K gathered ids of each token.
 """
@@ -15,11 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Logits, or gathered head values, of one chunk. On GPUs reading and writing the head's whole gradient for each chunk is
-# what counts, so chunks are long: 883 tokens of Qwen3's vocabulary, at about 20 bytes for each logit.
+# Logits, or gathered head values, of one chunk. On GPUs the cost is reading and writing the head's
+# whole gradient for each chunk. Chunks are therefore long: 883 tokens of Qwen3's vocabulary, at
+# about 20 bytes per logit.
 CHUNK_ELEMENTS = {"cpu": 2**24, "cuda": 2**27}
 
-# Losses (n,) from a chunk's logits, (n, V) or (n, K), and the slice of tokens it holds.
+# Losses (n,) from a chunk's logits, (n, V) or (n, K), and its slice of tokens.
 LossOfLogits = Callable[[Tensor, slice], Tensor]
 
 
@@ -32,11 +33,11 @@ def summed_loss(hidden: Tensor, head: Tensor, support: Tensor | None, loss: Loss
 
 
 class _SummedLoss(torch.autograd.Function):
-    """The backward pass only scales what the forward pass has computed."""
+    """The sum with its gradients from the forward pass; the backward pass only scales them."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, head: Tensor, support: Tensor | None, loss: LossOfLogits) -> Tensor:
-        # In float32 also where the head is bfloat16: an id's row sums over many tokens and chunks.
+        # In float32 even for a bfloat16 head: an id's row sums over many tokens and chunks.
         head_gradient = torch.zeros_like(head, dtype=_precise(head.dtype))
         hidden_gradient = torch.empty_like(hidden)
         total = torch.zeros((), dtype=_precise(hidden.dtype), device=hidden.device)
@@ -52,7 +53,8 @@ class _SummedLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *upstream: Any) -> Any:
-        # Scaled in place and handed over: the head's gradient is as large as the head. So once only.
+        # Scaled in place and handed over, since the head's gradient is as large as the head. The
+        # backward pass therefore runs only once.
         hidden_gradient, head_gradient = ctx.gradients
         ctx.gradients = None
         for gradient in (hidden_gradient, head_gradient):
@@ -71,7 +73,7 @@ def _chunk(
 ) -> Tensor:
     """Loss of one chunk; its gradients are written to `to_hidden` and added to `to_head`.
 
-    It is a function of its own so that a chunk's logits are let go of before the next chunk's are made.
+    A separate function, so that a chunk's logits are freed before the next chunk's are made.
     """
     rows = head if ids is None else head[ids]
     logits = _product(hidden, rows.T) if ids is None else _product(rows, hidden[:, :, None])[:, :, 0]
@@ -83,7 +85,7 @@ def _chunk(
         to_hidden.copy_(gradient @ head)
         _add_product(to_head, gradient.T, hidden)
     else:
-        # An id may stand in the support of many tokens, so its row of the head sums over them.
+        # An id may be in the support of many tokens; its row of the head sums over them.
         to_hidden.copy_((gradient[:, None, :] @ rows)[:, 0])
         outer = gradient[:, :, None] * hidden[:, None, :]
         to_head.index_add_(0, ids.flatten(), outer.flatten(0, 1).to(to_head.dtype))
@@ -107,7 +109,7 @@ def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
 
 
 def _accumulates_precisely(tensor: Tensor) -> bool:
-    """Whether PyTorch has products with a result in float32: on CUDA, of 16-bit matrices, on their fast units."""
+    """Whether PyTorch multiplies with a float32 result on tensor cores: 16-bit matrices on CUDA."""
     return tensor.device.type == "cuda" and tensor.dtype in (torch.bfloat16, torch.float16)
 
 

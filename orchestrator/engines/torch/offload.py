@@ -1,4 +1,4 @@
-"""A learner's weights and AdamW moments, moved out of the GPU's memory into the host's while others use the GPU."""
+"""Moves a learner's weights and AdamW moments to host memory while other roles use the GPU."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from torch import Tensor
 from torch.optim import AdamW
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
-# PyTorch rounds each page-locked buffer up to a power of two (`CachingHostAllocator.h` of 2.13), so that one for each
-# tensor takes a third more than the tensors. Tensors share buffers of this size, of which the last alone is not full.
+# PyTorch rounds each page-locked buffer up to a power of two (`CachingHostAllocator.h` of 2.13):
+# one buffer per tensor would take a third more than the tensors. Tensors share buffers of this size
+# instead, and only the last buffer is not full.
 BUFFER_BYTES = 2**31
 ALIGNMENT = 256  # of a tensor in its buffer, bytes
 
 
 class Offload:
-    """Where the tensors of a learner are: on its device, where they are at first, or in buffers of the host.
+    """Moves the tensors of a learner between its device, where they start, and buffers of the host.
 
-    Parameters and the optimizer stay the same objects. Of a learner on the GPU the buffers are page-locked: a student
-    of 1.7 billion parameters (20 GB) then takes about half a second each way over PCIe 5. They are kept, once made.
+    Parameters and the optimizer stay the same objects. For a learner on the GPU the buffers are
+    page-locked: moving a student of 1.7 billion parameters (20 GB) takes about half a second each
+    way over PCIe 5. Buffers are kept once made.
     """
 
     def __init__(self, parameters: Mapping[str, Tensor], adamw: AdamW):
@@ -28,7 +30,7 @@ class Offload:
         self._places: dict[str, Tensor] = {}  # by name: part of a buffer
 
     def to_host(self) -> None:
-        """Let go of gradients, and move all else to the host."""
+        """Drop the gradients, and move weights and moments to the host."""
         self._adamw.zero_grad(set_to_none=True)
         self._make_places()
         for name, parameter in self._parameters.items():
@@ -37,11 +39,11 @@ class Offload:
             for key in self._moments(state):
                 state[key] = self._moved(f"{key}/{name}", state[key])
         if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)  # the copies are made, and what they were made from is free
+            torch.cuda.synchronize(self._device)  # the copies are done, and their sources free
             torch.cuda.empty_cache()
 
     def to_device(self) -> None:
-        """Move all of it to the device."""
+        """Move weights and moments to the device."""
         for parameter in self._parameters.values():
             parameter.data = parameter.data.to(self._device, non_blocking=True, copy=True)
             state = self._adamw.state[parameter]
@@ -49,11 +51,11 @@ class Offload:
                 state[key] = state[key].to(self._device, non_blocking=True, copy=True)
 
     def _moments(self, state: Mapping[str, Tensor]) -> Iterator[str]:
-        """Those that are there: none before the first update."""
+        """The names of existing moments: none before the first update."""
         return (key for key in MOMENTS if key in state)
 
     def _make_places(self) -> None:
-        """Give a place on the host to each tensor that has none: to weights at first, to moments once there are any."""
+        """Give tensors their places on the host: weights at first, moments once they exist."""
         new: dict[str, Tensor] = {}
         for name, parameter in self._parameters.items():
             state = self._adamw.state[parameter]
@@ -69,12 +71,12 @@ class Offload:
                 start += size
 
     def _moved(self, key: str, tensor: Tensor) -> Tensor:
-        """The tensor's values in its place; they are there once the device has been waited for."""
+        """Copy a tensor to its place and return that; synchronise the device before reading it."""
         return self._places[key].copy_(tensor, non_blocking=True)
 
 
 def buffers(sizes: Mapping[str, int]) -> list[list[tuple[str, int]]]:
-    """Which tensors share a buffer, each with its aligned bytes: largest first, into the first buffer with room.
+    """Assign tensors and their aligned bytes to buffers: largest first, into the first with room.
 
     A buffer holds at most BUFFER_BYTES, or a single larger tensor.
     """

@@ -1,6 +1,6 @@
-"""Prompts and responses as a model takes them, for scoring and learning alike: padded rows, or packed into one row.
+"""Lays out prompts and responses for scoring and learning: as padded rows, or packed into one row.
 
-Shapes: B sequences, L positions, N response tokens of them, flattened sequence by sequence.
+Shapes: B sequences, L positions, N response tokens, flattened sequence by sequence.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Inputs:
-    """Token ids of one forward pass, and where the N response tokens are predicted.
+    """Token ids of one forward pass, and the positions that predict the N response tokens.
 
-    Padded on the right, `ids` are (B, L) with 1 at their tokens in `attention` (B, L). Packed, they are (1, L), and
-    `packing` says where each sequence begins; see `packed`. Hidden states at [`rows`, `columns`] predict the tokens.
+    Padded on the right, `ids` are (B, L), and `attention` (B, L) is 1 at tokens. Packed, `ids` are
+    (1, L), and `packing` holds the sequence bounds; see `packed`. Hidden states at
+    [`rows`, `columns`] predict the tokens.
     """
 
     ids: Tensor
@@ -37,7 +38,7 @@ def inputs(
 
 
 def padded(prompts: Sequence[tuple[int, ...]], responses: Sequence[Sequence[int]], device: torch.device) -> Inputs:
-    """A row for each sequence, padded on the right: what any attention can read, with a mask."""
+    """A row for each sequence, padded on the right, with a mask for any attention."""
     sequences = [[*prompt, *response] for prompt, response in zip(prompts, responses, strict=True)]
     ids = torch.zeros(len(prompts), max(map(len, sequences)), dtype=torch.long)
     attention = torch.zeros_like(ids)
@@ -46,17 +47,18 @@ def padded(prompts: Sequence[tuple[int, ...]], responses: Sequence[Sequence[int]
         ids[row, : len(sequence)] = torch.tensor(sequence)
         attention[row, : len(sequence)] = 1
         rows += [row] * len(responses[row])
-        # The logits at a position predict the token after it: those at the prompt's last position predict the first
-        # token of the response, and those at the response's last are not read.
+        # The logits at a position predict the token after it: the prompt's last position predicts
+        # the first token of the response, and the response's last position is not read.
         columns += range(len(prompts[row]) - 1, len(sequence) - 1)
     return Inputs(ids.to(device), attention.to(device), _tensor(rows, device), _tensor(columns, device))
 
 
 def packed(prompts: Sequence[tuple[int, ...]], responses: Sequence[Sequence[int]], device: torch.device) -> Inputs:
-    """One row of all sequences, one after the other, for attention that takes their bounds (`engines.torch.attention`).
+    """One row of all sequences, for attention that takes their bounds (`engines.torch.attention`).
 
-    Positions start again with each sequence. The bounds have the names that transformers hands on to attention; the
-    mask of each kind of layer is given as None, since transformers would make one of L × L from the positions.
+    Positions restart with each sequence. The bounds have the names that transformers passes on to
+    attention. The mask of each kind of layer is None; transformers would otherwise make a mask of
+    L × L from the positions.
     """
     ids: list[int] = []
     positions: list[int] = []
@@ -82,7 +84,7 @@ def packed(prompts: Sequence[tuple[int, ...]], responses: Sequence[Sequence[int]
 
 
 def response_tokens(lengths_B: Tensor, group: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Of the response tokens of the rows in `group`: row in the batch and position in the response, (N,) each."""
+    """Row in the batch and position in the response, (N,) each, of the rows' response tokens."""
     rows: list[int] = []
     positions: list[int] = []
     for row in group:
@@ -95,8 +97,8 @@ def response_tokens(lengths_B: Tensor, group: Sequence[int]) -> tuple[Tensor, Te
 def micro_batches(lengths: Iterable[int], max_tokens: int, in_one_row: bool = False) -> Iterator[list[int]]:
     """Row indices, shortest rows first, in groups of at most `max_tokens` tokens (a single row may have more).
 
-    Padded, a group has rows × longest row: rows of like length share one, so that little of it is padding. Rows that
-    stand in one row have the sum of their lengths.
+    A padded group has rows × longest row tokens; rows of similar length share one, which keeps
+    padding small. Rows packed into one have the sum of their lengths.
     """
     group: list[int] = []
     held = 0

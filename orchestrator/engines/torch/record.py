@@ -1,4 +1,4 @@
-"""What decoding keeps of each position, scattered into (B, T, …) as rows advance at their own pace."""
+"""Records values of decoded positions in (B, T, …), while rows advance at their own pace."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from orchestrator.rollouts import Request, Rollouts, TeacherScores
 
 @dataclass(frozen=True)
 class Kept:
-    """What is kept of positions; the leading dimensions of all tensors are (N,), or (B, T) once they are scattered.
+    """Values recorded at positions; all tensors lead with (N,), or with (B, T) once scattered.
 
-    The fields are those of `Rollouts`; `support_ids` has K ids more for each position, and `teacher` is there where the
-    teacher was asked and a support is kept.
+    The fields match `Rollouts`. `support_ids` has a further dimension of K ids; `teacher` is set if
+    decoding asked the teacher and a support is recorded.
     """
 
     tokens: Tensor
@@ -27,7 +27,7 @@ class Kept:
     teacher: TeacherScores | None = None
 
     def tensors(self) -> Iterator[Tensor]:
-        """All of them, always in the same order."""
+        """All tensors, always in the same order."""
         yield from (self.tokens, self.student, self.behavior)
         yield from self.measured.values()
         if self.support_ids is not None:
@@ -36,7 +36,7 @@ class Kept:
             yield from vars(self.teacher).values()
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Kept:
-        """The same with every tensor changed."""
+        """Apply `change` to every tensor."""
         teacher = self.teacher
         return Kept(
             tokens=change(self.tokens),
@@ -49,7 +49,7 @@ class Kept:
 
 
 class Record:
-    """What is kept of B rows at up to T positions."""
+    """The recorded values of B rows at up to T positions."""
 
     def __init__(self, rows: int, max_tokens: int, device: torch.device):
         self._shape = (rows, max_tokens)
@@ -58,7 +58,7 @@ class Record:
         self._counts = {name: torch.zeros_like(self.lengths) for name in ("rounds", "drafted", "accepted")}
 
     def add(self, rows: Tensor, positions: Tensor, values: Kept) -> None:
-        """Values of N pairs of row and position."""
+        """Record the values of N pairs of row and position."""
         if self._kept is None:
             self._kept = values.each(lambda value: value.new_zeros((*self._shape, *value.shape[1:])))
         for buffer, value in zip(self._kept.tensors(), values.tensors(), strict=True):

@@ -1,7 +1,7 @@
-"""The objective on the response tokens of rollouts, from hidden states and an LM head: what every trainer minimises.
+"""The loss of every trainer: the objective on response tokens, from hidden states and an LM head.
 
-Shapes: N response tokens of a micro-batch, flattened; H hidden; V vocabulary rows; K support ids. The head is passed as
-it is: where it comes from, and on how many devices the rest of the model lies, is the trainer's affair.
+Shapes: N response tokens of a micro-batch, flattened; H hidden; V vocabulary rows; K support ids.
+The trainer passes the head, and alone knows how the model is spread over devices.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MASS_SAMPLE = 512  # tokens of a micro-batch on which M is measured
 
 @dataclass(frozen=True)
 class Targets:
-    """What the N tokens of a micro-batch are trained towards; no teacher for `nll`."""
+    """Training targets of the N tokens of a micro-batch; without a teacher for `nll`."""
 
     tokens: Tensor  # (N,)
     support: Tensor  # (N, K)
@@ -30,7 +30,7 @@ class Targets:
 
     @staticmethod
     def gather(rollouts: Rollouts, scores: TeacherScores | None, rows: Tensor, positions: Tensor) -> Targets:
-        """Of the tokens at `positions` (N,) of the responses `rows` (N,)."""
+        """Gather the targets at `positions` (N,) of the responses `rows` (N,)."""
         return Targets(
             rollouts.tokens_BT[rows, positions],
             rollouts.support_ids_BTK[rows, positions],
@@ -50,10 +50,10 @@ class Targets:
 def summed_objective(hidden: Tensor, head: Tensor, targets: Targets, goal: Objective, space: TokenSpace) -> Tensor:
     """Σ of the objective over the N tokens, differentiable in hidden (N, H) and head (V, H).
 
-    Nothing of it is as large as tokens × vocabulary; see `head_loss`.
+    No temporary is as large as tokens × vocabulary; see `head_loss`.
     """
     if goal.name == "renormalized":
-        # p̄ is the softmax of the support's logits: the rest of the vocabulary need not be computed.
+        # p̄ is the softmax of the support's logits; other logits are not needed.
         masked = space.is_masked(targets.support)
 
         def on_support(logits: Tensor, part: slice) -> Tensor:
@@ -70,7 +70,7 @@ def summed_objective(hidden: Tensor, head: Tensor, targets: Targets, goal: Objec
 
 @torch.no_grad()
 def summed_masses(hidden: Tensor, head: Tensor, targets: Targets, space: TokenSpace) -> dict[str, float]:
-    """Σ over tokens of M and Q; M from an even subsample, since it alone needs the full vocabulary.
+    """Σ over tokens of M and Q; M from an even subsample, since only M needs the full vocabulary.
 
     Empty without a teacher. `head` has the dtype of `hidden`.
     """
@@ -95,7 +95,7 @@ def full_losses(log_p: Tensor, targets: Targets, goal: Objective) -> Tensor:
 
 
 def support_losses(log_p: Tensor, log_q: Tensor | None, goal: Objective) -> Tensor:
-    """Losses (N,) from log p on the support (N, K), which `renormalized` takes up to a constant of each token."""
+    """Losses (N,) from log p on the support (N, K); `renormalized` allows a constant per token."""
     assert log_q is not None
     target = objective.veto_target(log_p, log_q, goal.veto_beta) if goal.veto_beta else log_q
     return objective.token_loss(goal.name, log_p, target)

@@ -1,6 +1,6 @@
-"""What a round of decoding comes to: the verdict on the drafts, and what is kept of the tokens that are emitted.
+"""Judges the drafts of a decoding round, and computes the recorded values of its emitted tokens.
 
-Whoever ran the models, drafts are judged and recorded here.
+The torch and SGLang engines share it: each runs the models itself.
 
 Shapes: B active rows, γ drafts, V vocabulary rows, N emitted positions of a round.
 """
@@ -20,7 +20,7 @@ from orchestrator.rollouts import TeacherScores
 
 @dataclass(frozen=True)
 class Round:
-    """What one round proposes for each active row: `tokens` (B, γ), of which the first `count` (B,) are emitted."""
+    """A round's proposal for each active row: `tokens` (B, γ), the first `count` (B,) emitted."""
 
     tokens: Tensor
     count: Tensor
@@ -34,16 +34,16 @@ class Round:
 def judge(
     behavior: Behavior, drafts: Tensor, log_p: Tensor, log_q: Tensor, u_accept: Tensor, u_residual: Tensor
 ) -> Round:
-    """What leaves a round of γ drafts of the student, (B, γ), so that it has the law of the behavior exactly.
+    """Judge the student's drafts (B, γ), so that emitted tokens have the behavior's law exactly.
 
-    log p and log q (B, γ, V) are the distributions at the prefixes that the drafts were drawn after; the uniforms of
-    acceptance and of replacements are (B, γ).
+    log p and log q (B, γ, V) are the distributions at the prefixes of the drafts; the uniforms of
+    acceptance and replacement are (B, γ).
     """
     flat_p, flat_q = log_p.flatten(0, 1), log_q.flatten(0, 1)
     law = laws.law(behavior, flat_p, flat_q)
     verified = speculation.verify(flat_p, law.log_mu, drafts.flatten(), u_accept.flatten(), u_residual.flatten())
-    # Drafts before the first that was rejected. With them goes the token that takes the rejected one's place; where
-    # none was rejected, the token after the last draft is left to the next round.
+    # Drafts before the first rejected one. The round also emits that one's replacement. Without a
+    # rejection, the token after the last draft is left to the next round.
     survivors = verified.accepted.view_as(drafts).long().cumprod(-1).sum(-1)
     return Round(
         tokens=verified.tokens.view_as(drafts),
@@ -57,7 +57,7 @@ def judge(
 
 
 def kept_of(done: Round, row: Tensor, offset: Tensor, top_k: int) -> Kept:
-    """What is kept of N emitted positions of a round, pairs of row and offset, with a support of `top_k` ids."""
+    """The values to record of N emitted positions (row, offset), with `top_k` support ids."""
     tokens, log_p, log_mu = (each[row, offset] for each in (done.tokens, done.log_p, done.log_mu))
     measured = {name: value[row, offset] for name, value in done.measured.items()}
     if done.log_q is not None:
@@ -73,7 +73,7 @@ def kept_of(done: Round, row: Tensor, offset: Tensor, top_k: int) -> Kept:
 
 
 def teacher_statistics(log_q: Tensor, tokens: Tensor, support: Tensor) -> TeacherScores:
-    """What is read of the teacher at N prefixes: log q (N, V), tokens (N,), support ids (N, K) → (N,) and (N, K)."""
+    """The teacher's statistics, (N,) and (N, K): from log q (N, V), tokens (N,), support (N, K)."""
     own = log_q.topk(support.shape[-1], dim=-1).indices
     q = log_q.exp()
     return TeacherScores(

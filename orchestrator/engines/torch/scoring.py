@@ -1,4 +1,4 @@
-"""The teacher's statistics on finished rollouts, in batched passes; no token is scored outside its response."""
+"""Computes the teacher's statistics on finished rollouts, in batched passes over their tokens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from orchestrator.engines.torch.rounds import teacher_statistics
 from orchestrator.records import pulse
 from orchestrator.rollouts import Rollouts, TeacherScores
 
-# Tokens × vocabulary of the rows held at once: on CPUs what the caches keep, on GPUs what fills one.
+# Tokens × vocabulary of the logits held at once: on CPUs as caches allow, on GPUs enough to fill
+# one.
 HEAD_CHUNK = {"cpu": 2**21, "cuda": SCORED_AT_ONCE}
 
 
@@ -26,7 +27,7 @@ def score(
 ) -> TeacherScores:
     """log q of support and tokens, entropy and overlap at every visited prefix (see `TeacherScores`).
 
-    `passes` are those that suit the teacher's device, unless they are given.
+    `passes` default to `Passes.on` the teacher's device.
     """
     packed = (passes or Passes.on(teacher.device, teacher.model.dtype)).packed
     rows, width, top_k = rollouts.support_ids_BTK.shape
@@ -42,7 +43,7 @@ def score(
 def _score_group(
     teacher: CausalModel, rollouts: Rollouts, group: list[int], packed: bool, out: dict[str, Tensor]
 ) -> None:
-    """Write the statistics of one micro-batch, whose hidden states are let go of before the next one's are made."""
+    """Write the statistics of one micro-batch, and free its hidden states before the next one's."""
     prompts = [rollouts.requests[row].prompt_ids for row in group]
     hidden = teacher.predicting(inputs(prompts, [rollouts.response(row) for row in group], teacher.device, packed))
     rows, positions = response_tokens(rollouts.lengths_B, group)
@@ -57,8 +58,7 @@ def read_teacher(
 ) -> TeacherScores:
     """Statistics at N prefixes in float32 on the CPU: from hidden states (N, H), tokens (N,) and support ids (N, K).
 
-    `log_prob` makes log q (n, V) of some hidden states (n, H); it is asked for no more of them at a time than are held
-    well together.
+    `log_prob` computes log q (n, V) from hidden states (n, H), at most HEAD_CHUNK values at a time.
     """
     width = log_prob(hidden[:0]).shape[-1]
     chunk = max(1, HEAD_CHUNK[hidden.device.type] // width)
@@ -67,5 +67,5 @@ def read_teacher(
         part = slice(start, start + chunk)
         at_part = tokens[part].to(hidden.device), support[part].to(hidden.device)
         parts.append(vars(teacher_statistics(log_prob(hidden[part]), *at_part)))
-    # A copy to the host waits for the device, so all chunks come at once.
+    # Each copy to the host waits for the device: copy all chunks at once.
     return TeacherScores(**{name: torch.cat([part[name] for part in parts]).float().cpu() for name in parts[0]})

@@ -21,12 +21,12 @@ class SlotLayer(DynamicLayer):
         super().__init__()
         self._buffers: list[Tensor] = []
         self._width = 0
-        self._reserved = 0  # slots that are made room for at once
+        self._reserved = 0  # slots to allocate at once
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
-        """Append keys and values (B, G, n, D); all of them so far."""
+        """Append keys and values (B, G, n, D); returns all of them so far."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         width = self._width + key_states.shape[2]
@@ -53,25 +53,23 @@ class SlotLayer(DynamicLayer):
         """Keep the slots `order` (B, n) of each row, in that order."""
         index = order[:, None, :, None]
         for buffer in self._buffers:
-            # `gather` makes a copy, which is whole before the slots it was read from are written over.
+            # `gather` copies before the slots are overwritten.
             moved = buffer.gather(2, index.expand(-1, buffer.shape[1], -1, buffer.shape[3]))
             buffer[:, :, : order.shape[1]] = moved
         self._use(order.shape[1])
 
     def reserve(self, slots: int) -> None:
-        """Make room for so many slots now, so that the buffers never grow while they hold no more."""
+        """Allocate `slots` now: the buffers do not grow up to that number."""
         self._reserved = slots
         if self._buffers and self._buffers[0].shape[2] < slots:
             self._grow((self._buffers[0], self._buffers[1]), self._width)
-            self._use(self._width)  # lets go of the old buffers
+            self._use(self._width)  # frees the old buffers
 
     def _grow(self, fresh: tuple[Tensor, Tensor], width: int) -> None:
-        """Make room for `width` slots, and for what is reserved, or for some more: few of the tokens that follow then
-        copy the buffers again.
-        """
+        """Make room for `width` slots, and the reservation or some more, to grow rarely."""
         capacity = self._reserved if width <= self._reserved else width + max(BLOCK, width // 4)
         grown = [states.new_empty(*states.shape[:2], capacity, states.shape[3]) for states in fresh]
-        for new, old in zip(grown, self._buffers, strict=False):  # the first time there are no old ones
+        for new, old in zip(grown, self._buffers, strict=False):  # no old ones at first
             new[:, :, : self._width] = old[:, :, : self._width]
         self._buffers = grown
 
@@ -81,7 +79,7 @@ class SlotLayer(DynamicLayer):
 
 
 class SlotCache(Cache):
-    """A transformers cache of such layers. All layers attend to everything: sliding windows are refused."""
+    """A transformers cache of `SlotLayer`s with full attention; sliding windows are refused."""
 
     def __init__(self, config: PretrainedConfig):
         kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
@@ -96,7 +94,7 @@ class SlotCache(Cache):
             layer.keep(rows)
 
     def reserve(self, slots: int) -> None:
-        """Make room for so many slots now, so that the buffers never grow while they hold no more."""
+        """Allocate `slots` in every layer now; see `SlotLayer.reserve`."""
         for layer in self._slots:
             layer.reserve(slots)
 

@@ -1,4 +1,4 @@
-"""The models one process holds, loaded when first needed and shared by the roles that live in it."""
+"""The models of one process, loaded when first needed and shared by its roles."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ModelStore:
         self.job = job
         self.device = best_device()
         self._share = job.runtime.placement.gpu_share
-        if self.device.type == "cuda" and self._share < 1:  # more would be taken from whoever has the rest
+        if self.device.type == "cuda" and self._share < 1:  # the rest belongs to another trial
             torch.cuda.set_per_process_memory_fraction(self._share, self.device)
         self.dtype = torch.float32 if job.setup.engine.dtype == "float32" else torch.bfloat16
         self._student: CausalModel | None = None
@@ -67,35 +67,35 @@ class ModelStore:
                 parameter.copy_(tensors[name])
 
     def drop_student(self) -> None:
-        """Give back the generating student's memory; where it is needed again it is opened in its first weights."""
+        """Release the generating student's memory; its next use opens it in its initial weights."""
         self._student = None
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
     def drop_idle_teacher(self) -> None:
-        """Give back the teacher's memory where another engine's teacher scores; where it decodes it is opened again."""
+        """Release the teacher's memory if another engine scores; decoding opens it again."""
         if not self._scores and self._teacher is not None:
             self._teacher = None
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()
 
     def drop_all(self) -> None:
-        """Give back the memory of both models."""
+        """Release the memory of both models."""
         self._teacher = None
         self.drop_student()
 
     def decode_batch(self, situation: Situation, max_tokens: int) -> int:
-        """Sequences decoded at once on this process's device: the configured number, else those that surely fit."""
+        """Sequences decoded at once on this device: the configured number, else one that fits."""
         if self.job.runtime.rollout_batch is not None:
             return self.job.runtime.rollout_batch
         there = granted(self.job, situation, max_tokens)
         return memory.CPU_BATCH if there is None else there.requests
 
     def draft_length(self, behavior: Behavior, rows: int) -> int:
-        """γ for `rows` decoded at once: the configured one, or what suits the behavior, the models and the device.
+        """γ for `rows` decoded at once: the configured one, else by behavior, models and device.
 
-        Decoding reads all parameters, so their ratio is what a teacher pass costs in student passes. On CPUs it is
-        calls and not arithmetic that small models spend their time on.
+        Decoding reads all parameters: their ratio is the cost of a teacher pass in student passes.
+        On CPUs, small models spend their time on calls and not on arithmetic.
         """
         cost_ratio = _parameters(self.teacher) / _parameters(self.student)
         on_gpu = self.device.type == "cuda"
@@ -129,7 +129,7 @@ def _parameters(causal: CausalModel) -> int:
 
 
 def _tensors(weights: WeightsRef) -> Mapping[str, Tensor]:
-    """Tensors by name: of all parts of a model folder, or those that the reference holds."""
+    """Tensors by name: from all parts of a model folder, or from the reference itself."""
     if not isinstance(weights.place, Path):
         return weights.place
     tensors: dict[str, Tensor] = {}
@@ -139,7 +139,7 @@ def _tensors(weights: WeightsRef) -> Mapping[str, Tensor]:
 
 
 def _first_pass(causal: CausalModel) -> None:
-    """One token through the model: what libraries set up at their first call belongs to loading, not to a step."""
+    """Run one token through the model, so that libraries' first-call set-up counts as loading."""
     token = torch.zeros(1, 1, dtype=torch.long, device=causal.device)
     with torch.no_grad():
         causal.head(causal.hidden(token, torch.ones_like(token)))

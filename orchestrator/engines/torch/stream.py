@@ -1,8 +1,8 @@
-"""A batch of sequences being decoded by one model: its KV cache, with slots that may be taken back.
+"""One model's KV cache for a batch of sequences in decoding, with slots that can be taken back.
 
-A stream holds all tokens of a row but its last, the pending one. Feeding the pending token and drafts after it gives
-the distributions at those prefixes; the slots of drafts that are then rejected are masked, and the cache is compacted
-when too much of it is dead.
+A stream holds all tokens of a row but its last, the pending one. Feeding the pending token and
+drafts after it gives the distributions at those prefixes. Slots of rejected drafts are masked, and
+the cache is compacted when too many slots are dead.
 
 Shapes: B rows, n fed tokens, L cache slots, V vocabulary rows.
 """
@@ -19,9 +19,10 @@ DEAD_SHARE = 0.25  # of the slots; beyond it a compaction costs less than attend
 
 
 class Stream:
-    """One model's view of the batch. Positions are explicit, so masked slots do not shift what follows.
+    """One model's view of the batch. Positions are explicit: masked slots shift no later tokens.
 
-    With `slots` the cache has room for so many in each row from the beginning, and is compacted before it would grow.
+    With `slots`, the cache has this size in each row from the beginning, and is compacted before it
+    would grow.
     """
 
     def __init__(self, causal: CausalModel, prompts: list[tuple[int, ...]], slots: int | None = None):
@@ -36,7 +37,7 @@ class Stream:
             ids[row, width - len(tokens) :] = torch.tensor(tokens, dtype=torch.long)
             live[row, width - len(tokens) :] = 1
         self._live = live.to(causal.device)
-        # The logits of this pass are not read: the last prompt token is still to be fed.
+        # The logits of this pass are not read: the last prompt token is fed later.
         if width:
             self._forward(ids.to(causal.device), (self._live.cumsum(-1) - 1).clamp_min(0), logits=1)
         # Samples of one prompt share its pass.
@@ -46,7 +47,7 @@ class Stream:
             self._cache.reserve(slots)
 
     def feed(self, tokens: Tensor) -> Tensor:
-        """Append n tokens (B, n) to every row; log-probabilities (B, n, V) of what follows each of them."""
+        """Append n tokens (B, n) to every row; returns log-probabilities (B, n, V) after each."""
         rows, count = tokens.shape
         if self._slots is not None and self._live.shape[1] + count > self._slots:
             self._compact()
@@ -61,8 +62,8 @@ class Stream:
         if unused:
             self._cache.crop(-unused)
             self._live = self._live[:, :-unused]
-        # No row uses the last `unused` slots, so they are cut off. Rows that keep fewer than the longest have slots
-        # left between their tokens: these are masked, until so many are dead that moving the others together pays.
+        # The last `unused` slots are unused in every row, and cut off. Rows that keep fewer than
+        # the longest have dead slots between their tokens: these are masked until compaction pays.
         columns = torch.arange(fed - unused, device=kept.device)
         self._live[:, self._live.shape[1] - (fed - unused) :] = (columns < kept[:, None]).long()
         if float((self._live == 0).float().mean()) > DEAD_SHARE:
@@ -97,7 +98,7 @@ class Stream:
     def _visible(self, fed: int) -> Tensor:
         """Slots that the last `fed` tokens attend to, (B, 1, fed, L) bool: live ones up to their own.
 
-        A token always sees itself: padding that saw nothing would turn its keys and values into NaN.
+        A token always sees itself: padding without any visible slot would get NaN keys and values.
         """
         live = self._live.bool()[:, None, None, :]
         if fed == 1:

@@ -1,6 +1,6 @@
-"""One optimizer update on a batch of rollouts: AdamW, a rate schedule, one global mean over response tokens.
+"""Trains the student on rollouts: AdamW, a rate schedule, one global mean over response tokens.
 
-Shapes as in `rollouts.py`; N are the response tokens of a micro-batch, flattened.
+Shapes as in `rollouts.py`; N response tokens of a micro-batch, flattened.
 """
 
 from __future__ import annotations
@@ -41,11 +41,10 @@ def learning_rate(optimizer: Optimizer, step: int, steps: int) -> float:
 
 
 class TorchTrainer:
-    """A student in training for `steps` updates. Its weights are master weights in float32; `dtype` is that of the
-    forward pass.
+    """A student in training for `steps` updates, with float32 master weights.
 
-    Where it `takes_turns` on its device, its state lies in the host's memory except while it computes. `passes` are
-    those that suit the device, unless they are given.
+    `dtype` is the forward pass's. If it `takes_turns` on its device, its state lies in host memory
+    except while it computes. `passes` default to `Passes.on` its device.
     """
 
     def __init__(
@@ -60,7 +59,7 @@ class TorchTrainer:
     ):
         self._student, self._config, self._steps = student, optimizer, steps
         self._micro_batch_tokens, self._dtype = micro_batch_tokens, dtype
-        self._device = student.device  # the student's is the host's between turns
+        self._device = student.device  # between turns the student itself is on the host
         self._passes = passes or Passes.on(self._device, dtype)
         if self._passes.checkpointing:
             checkpoint_activations(student.model)
@@ -73,15 +72,15 @@ class TorchTrainer:
             betas=(optimizer.beta1, optimizer.beta2),
             eps=optimizer.eps,
             weight_decay=optimizer.weight_decay,
-            # In place: what PyTorch takes on GPUs otherwise makes a copy of one moment of all parameters.
+            # In place: PyTorch's default on GPUs copies one moment of all parameters.
             fused=True if self._device.type == "cuda" else None,
         )
         self._offload = Offload(self._parameters, self._adamw) if takes_turns else None
-        self._forward_weights: dict[str, Tensor] | None = None  # as `_weights` has them, of a student on the host
+        self._forward_weights: dict[str, Tensor] | None = None  # while the student is on the host
         self._rest()
 
     def step(self, rollouts: Rollouts, scores: TeacherScores | None, goal: Objective, step: int) -> dict[str, float]:
-        """Update number `step` (from 0); returns loss, gradient norm before clipping, lr, and masses M and Q."""
+        """Make update number `step` (from 0); returns loss, unclipped norm, lr, masses M and Q."""
         with self._on_device():
             return self._step(rollouts, scores, goal, step)
 
@@ -91,8 +90,8 @@ class TorchTrainer:
         for group in self._adamw.param_groups:
             group["lr"] = rate
         self._adamw.zero_grad(set_to_none=True)
-        # The loss is one mean over all response tokens of the batch, so every micro-batch is divided by the tokens of
-        # all: how rows are grouped does not change what a token weighs.
+        # The loss is one mean over all response tokens of the batch. Every micro-batch is divided
+        # by the total, so that the grouping of rows does not change a token's weight.
         total = int(rollouts.lengths_B.sum())
         sums: dict[str, float] = {}
         lengths = [len(r.prompt_ids) + int(n) for r, n in zip(rollouts.requests, rollouts.lengths_B, strict=True)]
@@ -109,7 +108,7 @@ class TorchTrainer:
     ) -> dict[str, float]:
         """Add the gradient of one micro-batch to the global mean; returns sums over its tokens.
 
-        What it holds on the device is let go of before the next micro-batch begins.
+        Its tensors on the device are freed before the next micro-batch begins.
         """
         prompts = [rollouts.requests[row].prompt_ids for row in group]
         responses = [rollouts.response(row) for row in group]
@@ -124,7 +123,7 @@ class TorchTrainer:
         return {"loss": float(loss.detach()), **masses}
 
     def log_probs(self, ids: Sequence[int]) -> list[float]:
-        """Of the student in training, in the forward pass's dtype."""
+        """log p of the ids under the student in training, in the forward pass's dtype."""
         self._student.model.eval()
         with self._on_device(), torch.autocast(self._device.type, self._dtype, enabled=self._mixed):
             return log_probs_of(self._student, ids)
@@ -134,11 +133,11 @@ class TorchTrainer:
         return WeightsRef(step, self._weights())
 
     def export(self, folder: Path) -> None:
-        """The model in Hugging Face layout, in the forward pass's dtype."""
+        """Write the model in Hugging Face layout, in the forward pass's dtype."""
         self._student.model.save_pretrained(folder, state_dict=self._weights(), max_shard_size="1TB")
 
     def save(self, folder: Path) -> None:
-        """Master weights and AdamW moments: what `restore` needs to go on exactly."""
+        """Write master weights and AdamW moments, from which `restore` continues exactly."""
         tensors = {f"weight/{name}": p.detach().cpu().contiguous() for name, p in self._parameters.items()}
         for name, parameter in self._parameters.items():
             for key, value in self._adamw.state[parameter].items():
@@ -146,7 +145,7 @@ class TorchTrainer:
         save_file(tensors, folder / LEARNER_STATE)
 
     def restore(self, folder: Path) -> None:
-        """Go on from what `save` wrote."""
+        """Continue from the state that `save` wrote."""
         tensors = load_file(folder / LEARNER_STATE)
         with torch.no_grad():
             for name, parameter in self._parameters.items():
@@ -154,8 +153,8 @@ class TorchTrainer:
                 state = {}
                 for key in ("step", "exp_avg", "exp_avg_sq"):
                     if f"{key}/{name}" in tensors:  # a learner that was saved before its first update has none
-                        # AdamW keeps the moments where the parameters are. Its count of steps stays on the device,
-                        # where a fused one needs it, and on CPUs that is the CPU.
+                        # AdamW keeps its moments beside the parameters. Its step count stays on the
+                        # training device, where a fused AdamW needs it.
                         place = self._device if key == "step" else parameter.device
                         state[key] = tensors[f"{key}/{name}"].to(place)
                 self._adamw.state[parameter] = state
@@ -163,26 +162,26 @@ class TorchTrainer:
 
     @property
     def _mixed(self) -> bool:
-        """Whether the forward pass is in another dtype than the weights."""
+        """Whether the forward pass has another dtype than the weights."""
         return self._dtype != torch.float32
 
     @contextmanager
     def _on_device(self) -> Iterator[None]:
-        """The learner's turn."""
+        """Bring the learner's state to the device for its turn."""
         if self._offload is not None:
             self._offload.to_device()
         yield
         self._rest()
 
     def _rest(self) -> None:
-        """End the learner's turn. The copy that others ask for is made before that, since the device is quick at it."""
+        """End the learner's turn; copy weights for other roles before, at the device's speed."""
         if self._offload is not None:
             self._forward_weights = None
             self._forward_weights = self._weights()
             self._offload.to_host()
 
     def _weights(self) -> dict[str, Tensor]:
-        """Copies in the forward pass's dtype, on the CPU; nobody writes to them."""
+        """Copies of the weights in the forward pass's dtype, on the CPU; callers only read them."""
         if self._forward_weights is not None:
             return self._forward_weights
         return {name: p.detach().to("cpu", self._dtype, copy=True) for name, p in self._parameters.items()}

@@ -1,6 +1,6 @@
 """Scoring and training on verl's FSDP2 engine, over one or several ranks of one machine.
 
-`engine` is what a worker opens; `library` is the one file that knows verl, and is tied to one version of it. Nothing
-here samples, and nothing outside imports it before an experiment asks for this engine: verl is not part of the default
-installation. Losses, scores and files are those of `engines.torch`.
+A worker opens `engine`. `library` is the one file that knows verl, and is tied to one version of
+it. verl does not sample, and is imported only for experiments that ask for it: the default install
+lacks it. Losses and scores come from `engines.torch`.
 """

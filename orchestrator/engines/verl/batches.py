@@ -1,4 +1,4 @@
-"""What one forward pass of a rank works on, and how rows are shared out among ranks. No verl.
+"""Micro-batches of a rank's forward passes, and the division of rows among ranks. No verl.
 
 Shapes: N response tokens of a micro-batch, flattened row by row.
 """
@@ -16,7 +16,7 @@ from orchestrator.rollouts import Rollouts, TeacherScores
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """Rows of a batch with what their response tokens are trained towards. It may have no rows."""
+    """Rows of a batch with the targets of their response tokens. It may have no rows."""
 
     rows: list[int]  # in the whole batch
     prompts: list[tuple[int, ...]]
@@ -34,8 +34,8 @@ def share_out(
 ) -> list[list[MicroBatch]]:
     """The micro-batches of each rank, equally many: FSDP's collectives need all ranks in every pass.
 
-    No pass has more than `max_tokens`, padding included, unless a single row has. Where the whole batch is less than
-    what the ranks could take at once, it's cut finer, so that none is idle.
+    No pass exceeds `max_tokens`, padding included, except for a single longer row. A batch smaller
+    than the ranks' joint capacity is cut finer, so that no rank is idle.
     """
     lengths = [len(r.prompt_ids) + int(n) for r, n in zip(rollouts.requests, rollouts.lengths_B, strict=True)]
     fair = -(-sum(lengths) // ranks)
@@ -59,6 +59,6 @@ def _micro_batch(rollouts: Rollouts, scores: TeacherScores | None, group: list[i
 
 
 def rank_inputs(batch: MicroBatch, packed: bool, device: torch.device) -> Inputs:
-    """The rows as a model takes them; one token where there are no rows, since all ranks make each pass."""
+    """The model inputs of the rows; one token if there are none, since all ranks make each pass."""
     prompts, responses = (batch.prompts, batch.responses) if batch.rows else ([(0,)], [[]])
     return inputs(prompts, responses, device, packed)

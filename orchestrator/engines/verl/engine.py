@@ -1,4 +1,4 @@
-"""The verl engine behind `engines.interface`: it scores with the teacher and trains the student."""
+"""The verl engine behind `engines.interface`: scores with the teacher and trains the student."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ VERSION = "0.9.1"  # `library` overrides private methods of it
 
 
 class VerlEngine:
-    """Trainer and scorer over the same ranks, which come up when the first of them is asked for.
+    """Trainer and scorer over the same ranks, which start with the first of the two roles.
 
-    `passes` are those that suit each rank's device, unless they are given.
+    `passes` default to `Passes.on` each rank's device.
     """
 
     def __init__(self, job: Job, passes: Passes | None = None, ranks: Ranks | None = None):
@@ -55,7 +55,7 @@ class VerlEngine:
 
 
 def open_engine(job: Job) -> VerlEngine:
-    """The engine for a job. Raises UserError where another version of verl is installed."""
+    """Open the engine for a job. Raises UserError if another version of verl is installed."""
     installed = metadata.version("verl")
     if installed != VERSION:
         raise UserError(f"engine.trainer: verl {installed} — verl {VERSION}, which make setup-engines installs")
@@ -67,7 +67,7 @@ class VerlScorer:
 
     def __init__(self, job: Job, passes: Passes | None, ranks: Ranks):
         self._job, self._passes, self._ranks = job, passes, ranks
-        self._packed: bool | None = None  # once the teacher is there
+        self._packed: bool | None = None  # known once the teacher is loaded
 
     def start(self) -> None:
         """Load the teacher."""
@@ -87,7 +87,7 @@ class VerlScorer:
                 inside = rollouts.mask_BT[batch.rows]
                 for name, value in vars(scores).items():
                     block = out[name][batch.rows]
-                    block[inside] = value  # both in the order of rows, and of positions in a row
+                    block[inside] = value  # both ordered by row, then by position
                     out[name][batch.rows] = block
         return TeacherScores(**out)
 
@@ -100,7 +100,7 @@ class VerlTrainer:
         self._packed = all(ranks.call(Rank.open_student, job, passes))
 
     def step(self, rollouts: Rollouts, scores: TeacherScores | None, goal: Objective, step: int) -> dict[str, float]:
-        """Update number `step` (from 0); see `TorchTrainer.step`."""
+        """Make update number `step` (from 0); see `TorchTrainer.step`."""
         total = int(rollouts.lengths_B.sum())
         rate = learning_rate(self._job.setup.training.optimizer, step, self._job.steps)
         tokens = pass_tokens(self._job, "learning")
@@ -111,21 +111,24 @@ class VerlTrainer:
         return {**means, "grad_norm": norm, "lr": rate}
 
     def log_probs(self, ids: Sequence[int]) -> list[float]:
-        """Of the student in training, in the forward pass's dtype."""
+        """log p of the ids under the student in training, in the forward pass's dtype."""
         return self._ranks.call(Rank.log_probs, list(ids))[0]
 
     def publish(self, step: int) -> WeightsRef:
-        """The weights after `step` steps, in the forward pass's dtype, on the CPU; no rank has had them all."""
+        """The weights after `step` steps, in the forward pass's dtype, on the CPU.
+
+        No rank ever holds all of them.
+        """
         return WeightsRef(step, self._ranks.weights())
 
     def export(self, folder: Path) -> None:
-        """The model in Hugging Face layout, in the forward pass's dtype; each rank writes a part of it."""
+        """Write the model in Hugging Face layout, in the forward dtype; each rank writes a part."""
         self._ranks.call(Rank.export, str(folder))
 
     def save(self, folder: Path) -> None:
-        """Master weights and AdamW moments, of each rank its own rows."""
+        """Write master weights and AdamW moments; each rank writes its own rows."""
         self._ranks.call(Rank.save, str(folder))
 
     def restore(self, folder: Path) -> None:
-        """Go on from what `save` wrote, exactly on as many ranks, up to rounding on another number of them."""
+        """Continue from the saved state: exactly on as many ranks, on others up to rounding."""
         self._ranks.call(Rank.restore, str(folder))

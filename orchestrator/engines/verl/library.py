@@ -1,13 +1,15 @@
-"""verl's FSDP2 engine with the objective inside of the forward pass: the one file that knows verl.
+"""verl's FSDP2 engine with the objective inside the forward pass: the one file that knows verl.
 
-verl's own loss hook is handed logits, tokens × vocabulary. Here the forward pass of a sharded model is one of hidden
-states, which ends in a function `read` of them and of the LM head, called where FSDP has the head's rows together:
-`engines.torch.head_loss` then computes losses in chunks, and no tensor of logits exists as a whole.
+verl's own loss hook receives logits, tokens × vocabulary. Here the sharded model's forward pass
+gives hidden states, and ends in a function `read` of them and the LM head, at a point where FSDP
+has gathered the head's rows. `engines.torch.head_loss` then computes losses in chunks, and the
+logits never exist as a whole.
 
-What is taken from verl: loading into FSDP2 (`FSDPEngine._build_model_optimizer`), the order of an update (`train_batch`
-with `optimizer_zero_grad` and `optimizer_step`, which clips), and train and eval mode. What is replaced: the model's
-forward pass, the division into micro-batches, schedules (the rate is set before each update) and checkpoints. verl's
-private methods are overridden, so the version is pinned and the contract tests gate another one.
+Taken from verl: loading into FSDP2 (`FSDPEngine._build_model_optimizer`), the order of an update
+(`train_batch` with `optimizer_zero_grad` and `optimizer_step`, which clips), and train and eval
+mode. Replaced: the model's forward pass, the division into micro-batches, schedules (the trainer
+sets the rate before each update) and checkpoints. This file overrides private methods of verl: the
+version is pinned, and contract tests gate any other.
 """
 
 from __future__ import annotations
@@ -29,13 +31,13 @@ from orchestrator.engines.torch.packing import Inputs
 from orchestrator.engines.torch.passes import checkpoint_activations
 
 Result = TypeVar("Result")
-Loss = Callable[[Any], tuple[Tensor, dict[str, float]]]  # of a micro-batch, and what is measured on the way
+Loss = Callable[[Any], tuple[Tensor, dict[str, float]]]  # loss of a micro-batch, and measurements
 Read = Callable[[Tensor, Tensor], Result]  # of hidden states (B, L, H) and the LM head (V, H)
 
 
 @contextmanager
 def _unheard() -> Iterator[None]:
-    """verl configures the root logger, prints, and warns of engines that are not installed: not to our readers."""
+    """Silence verl: it configures the root logger, prints, and warns of engines not installed."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
@@ -52,7 +54,7 @@ with _unheard():
 
 
 class _Cpu(PlatformCUDA):
-    """What verl asks its platform for while it works on CPUs, which 0.9.1 has none for."""
+    """A platform for verl on CPUs; verl 0.9.1 has none."""
 
     device_name = property(lambda self: "cpu")  # pyright: ignore[reportIncompatibleMethodOverride]
     device_module = property(lambda self: _NO_DEVICE)  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -84,11 +86,11 @@ PRECISION = {torch.float32: "fp32", torch.bfloat16: "bf16"}
 
 
 class ShardedModel(FSDPEngine):
-    """A model over all ranks of this process's group; with an `optimizer`, one in training.
+    """A model sharded over all ranks of this process's group; with an `optimizer`, in training.
 
-    `model` is whole, on the CPU or the device, and is taken over. Forward passes are in `dtype`; gradients are summed
-    over ranks and micro-batches in float32. With `offload` all that it holds lies in the host's memory outside of
-    train and eval mode.
+    Takes over `model`, which is whole, on the CPU or the device. Forward passes are in `dtype`;
+    gradients are summed over ranks and micro-batches in float32. With `offload`, all its tensors
+    lie in host memory outside of train and eval mode.
     """
 
     optimizer: Any  # verl's: None for a model that is not in training
@@ -117,7 +119,7 @@ class ShardedModel(FSDPEngine):
                     strategy="fsdp2",
                     mixed_precision=precision,
                     use_torch_compile=False,
-                    # Unsharded float32 gradients of all parameters would lie on every rank between micro-batches.
+                    # Else every rank would hold unsharded float32 gradients between micro-batches.
                     use_no_sync_for_gradient_accumulation=False,
                     param_offload=offload,
                     optimizer_offload=offload,
@@ -130,14 +132,14 @@ class ShardedModel(FSDPEngine):
         del self._model
 
     def initialize(self) -> None:
-        """Shard the model. verl's checkpoint manager is left out: checkpoints are this program's own."""
+        """Shard the model, without verl's checkpoint manager: checkpoints are this program's own."""
         self._build_model_optimizer()
         if self.is_param_offload_enabled:
             self.to("cpu")
 
     @contextmanager
     def working(self, mode: AbstractContextManager[Any]) -> Iterator[None]:
-        """`mode` is `train_mode` or `eval_mode`. Afterwards what was offloaded can be read on the host."""
+        """Work in `train_mode` or `eval_mode`; then offloaded tensors can be read on the host."""
         with mode:
             yield
         if torch.cuda.is_available():
@@ -147,16 +149,17 @@ class ShardedModel(FSDPEngine):
     def update(
         self, micro_batches: list[Any], loss: Callable[[Any], tuple[Tensor, dict[str, float]]]
     ) -> dict[str, float]:
-        """One update towards the sum, over ranks and their micro-batches, of `loss`; all ranks have equally many.
+        """Make one update on the sum of `loss` over all ranks' micro-batches, equally many each.
 
-        Returns the sums over this rank's micro-batches of what `loss` measured, and the norm of the whole gradient.
+        Returns `loss`'s measurements, summed over this rank's micro-batches, and the norm of the
+        whole gradient.
         """
         with self.working(self.train_mode()):
-            data = {"micro_batches": micro_batches}  # which reaches `forward_backward_batch` as it is
+            data = {"micro_batches": micro_batches}  # verl passes it on to `forward_backward_batch`
             return self.train_batch(data, loss)["metrics"]  # pyright: ignore[reportArgumentType]
 
     def forward_backward_batch(self, data: Any, loss_function: Callable[..., Any], forward_only: bool = False) -> Any:
-        """verl's hook between zeroing gradients and the optimizer's step."""
+        """Accumulate gradients: verl's hook between zeroing them and the optimizer's step."""
         sums: dict[str, float] = {}
         for micro_batch in data["micro_batches"]:
             loss, measured = loss_function(micro_batch)
@@ -166,9 +169,9 @@ class ShardedModel(FSDPEngine):
         return {"metrics": sums}
 
     def forward(self, inputs: Inputs, read: Read[Result]) -> Result:
-        """`read` of the last hidden states (B, L, H) of ids (B, L) and of the head (V, H), both in the forward's dtype.
+        """Apply `read` to the last hidden states (B, L, H) of ids (B, L) and to the head (V, H).
 
-        A collective of all ranks.
+        Both are in the forward pass's dtype. A collective of all ranks.
         """
         return self.module(inputs.ids, inputs.attention, inputs.packing, read)
 
@@ -184,17 +187,17 @@ class ShardedModel(FSDPEngine):
         return super()._build_optimizer(module) if self.optimizer_config else None
 
     def _build_lr_scheduler(self, optimizer: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """None: the rate is set before each update."""
+        """Build none: the trainer sets the rate before each update."""
 
 
 def _forward(self: Any, ids: Tensor, attention: Any, packing: dict[str, Any], read: Read[Result]) -> Result:
-    """Forward pass of the whole model; FSDP has its outer parameters together while it runs."""
+    """Forward pass of the whole model; FSDP has gathered its outer parameters while it runs."""
     outputs = self.model(input_ids=ids, attention_mask=attention, use_cache=False, **packing)
     return self.lm_head(outputs.last_hidden_state, read)
 
 
 def _read_head(self: Any, hidden: Tensor, read: Read[Result]) -> Result:
-    """Forward pass of the LM head, which is sharded on its own where it isn't tied to the embedding."""
+    """Forward pass of the LM head, which FSDP shards separately unless tied to the embedding."""
     return read(hidden, self.weight)
 
 

@@ -1,6 +1,6 @@
-"""The process of one rank: `python -m orchestrator.engines.verl.member DESCRIPTOR` does what comes over a connection.
+"""The process of one rank: `python -m orchestrator.engines.verl.member DESCRIPTOR` serves calls.
 
-Whatever it's in the midst of, it ends when the other end is gone.
+It ends as soon as the other end of the connection is gone, even during a call.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PROGRESS_EVERY_S = 1.0
 
 
 class Member:
-    """A rank and its connection. The lock is for the two threads that write to it."""
+    """A rank and its connection; a lock serialises the two threads that write to it."""
 
     def __init__(self, connection: Connection):
         self._connection, self._lock = connection, threading.Lock()
@@ -32,7 +32,7 @@ class Member:
             threading.Thread(target=work, daemon=True).start()
 
     def run(self) -> None:
-        """Make the rank that the first message describes, then the calls of all others."""
+        """Make the rank that the first message describes, then run the calls of later messages."""
         message = self._messages.get()
         with quick_imports():
             from orchestrator.engines.verl.rank import Rank
@@ -43,7 +43,7 @@ class Member:
             self._answer(method, rank, *arguments)
 
     def _answer(self, method: Any, *arguments: Any, stays: bool = False) -> Any:
-        """Call and say what came of it; a value that `stays` is not sent."""
+        """Make a call and send its result or error; a value that `stays` is not sent."""
         try:
             value = method(*arguments)
         except Exception as error:
@@ -61,7 +61,7 @@ class Member:
             try:
                 self._messages.put(receive(self._connection))
             except (EOFError, OSError):
-                os._exit(1)  # also out of a collective that will never end
+                os._exit(1)  # even from a collective that would never end
 
     def _tell_progress(self) -> None:
         done = pulse.pieces()
@@ -73,7 +73,7 @@ class Member:
 
 
 def _failure(error: Exception) -> Failure:
-    """The error as it is, or its text where it cannot be sent."""
+    """The error itself, or its text if it cannot be pickled."""
     story = traceback.format_exc().rstrip()
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301 - made in this line

@@ -1,6 +1,7 @@
-"""What a rank in a process of its own says to the one that started it, and how.
+"""Messages between a rank's process and the process that started it.
 
-Plain pickles: `Connection.send` would share the memory of tensors through descriptors that both ends must keep alive.
+They are plain pickles: `Connection.send` would share the memory of tensors through descriptors,
+which both ends would have to keep alive.
 """
 
 from __future__ import annotations
@@ -13,29 +14,29 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Progress:
-    """Some work got on."""
+    """A sign of progress."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a call returned."""
+    """The result of a call."""
 
     value: Any
 
 
 @dataclass(frozen=True)
 class Failure:
-    """What a call raised, and its traceback."""
+    """The error of a call, and its traceback."""
 
     error: Exception
     story: str
 
 
 def send(connection: Connection, message: Any) -> None:
-    """Raises OSError where the other end is gone."""
+    """Send a message. Raises OSError if the other end is gone."""
     connection.send_bytes(pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL))
 
 
 def receive(connection: Connection) -> Any:
-    """Waits for a message. Raises EOFError or OSError where the other end is gone."""
+    """Wait for a message. Raises EOFError or OSError if the other end is gone."""
     return pickle.loads(connection.recv_bytes())  # noqa: S301 - from a process of our own, over a socket without a name

@@ -1,7 +1,8 @@
-"""One rank: a share of the student in training and of the teacher that scores, in a process of its own or the caller's.
+"""One rank, with its shards of the student and the teacher, in its own or the caller's process.
 
-All ranks get the same calls in the same order, each with its own micro-batches: a forward pass is a collective. Losses
-and statistics are those of `engines.torch`; this file puts them where the sharded model can compute them.
+All ranks get the same calls in the same order, each with its own micro-batches: a forward pass is a
+collective. This file runs the losses and statistics of `engines.torch` inside the sharded forward
+pass.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 @dataclass(frozen=True)
 class Opened:
-    """A model over all ranks, and how it is read."""
+    """A model over all ranks, with its token space and pass options."""
 
     model: ShardedModel
     space: TokenSpace
@@ -51,7 +52,7 @@ class Opened:
 
 
 class Rank:
-    """Number `number` of `ranks`, which meet in the folder `meeting`; one alone needs none."""
+    """Rank `number` of `ranks`, which meet in the folder `meeting`; a single rank needs none."""
 
     def __init__(self, number: int = 0, ranks: int = 1, meeting: str | None = None):
         torch.set_num_threads(1)
@@ -67,7 +68,7 @@ class Rank:
     # --- the teacher ---
 
     def open_teacher(self, job: Job, passes: Passes | None) -> bool:
-        """Load the teacher, in the forward pass's dtype; whether its passes are packed. See `_open`."""
+        """Load the teacher in the forward pass's dtype; returns whether its passes are packed."""
         self._teacher = None
         self._teacher = self._open("teacher", job, passes)
         return self._teacher.packed
@@ -96,13 +97,16 @@ class Rank:
     # --- the student ---
 
     def open_student(self, job: Job, passes: Passes | None) -> bool:
-        """Load the student that is trained, with float32 master weights; whether its passes are packed. See `_open`."""
+        """Load the student with float32 master weights; returns whether its passes are packed."""
         self._student = None
         self._student = self._open("student", job, passes)
         return self._student.packed
 
     def step(self, batches: Sequence[MicroBatch], total: int, goal: Objective, rate: float) -> dict[str, float]:
-        """One update towards the mean over the `total` tokens of all ranks: sums of this rank, and `grad_norm`."""
+        """Make one update on the mean over all ranks' `total` tokens.
+
+        Returns this rank's sums, and `grad_norm`.
+        """
         student = self._training()
 
         def loss(batch: MicroBatch) -> tuple[Tensor, dict[str, float]]:
@@ -126,7 +130,7 @@ class Rank:
         return student.model.forward(at, read)
 
     def log_probs(self, ids: Sequence[int]) -> list[float]:
-        """log p of each of the ids but the first, after those before it, by the student in training."""
+        """log p of each id but the first given its predecessors, by the student in training."""
         student = self._training()
         row = torch.tensor([list(ids)], device=self._device)
 
@@ -140,25 +144,25 @@ class Rank:
     # --- weights ---
 
     def weights(self) -> dict[str, Tensor]:
-        """This rank's share of the whole tensors, by Hugging Face name, in the forward pass's dtype, on the CPU.
+        """This rank's share of whole tensors, by Hugging Face name, in the forward dtype, on CPU.
 
-        Each tensor is gathered by all ranks, one after the other, and kept by one.
+        All ranks gather the tensors one after the other; one rank keeps each.
         """
         share, owners = {}, self._owners()
         for name, parameter in self._training().model.module.named_parameters():
-            rows = parameter.detach().to(self._device)  # from the host's memory, where it may lie
+            rows = parameter.detach().to(self._device)  # it may lie in host memory
             rows = rows.to(self._training().dtype)
             whole = rows.full_tensor()  # pyright: ignore[reportAttributeAccessIssue] — a DTensor's
             if owners[name] == self._number:
                 share[name] = whole.to("cpu", copy=True)
         if self._device.type == "cuda":
-            torch.cuda.empty_cache()  # of gathered tensors: others may work on this GPU next
+            torch.cuda.empty_cache()  # of gathered tensors: another role may use this GPU next
         return share
 
     def hold_weights(self) -> tuple[int, int]:
-        """Put `weights` into memory that another process can map: this process's id, and a descriptor of its own.
+        """Put `weights` into memory that other processes can map; returns process id, descriptor.
 
-        The memory is freed when both have closed it, so that nothing is left of a process that is killed.
+        The kernel frees the memory once both processes have closed it, even if one is killed.
         """
         descriptor = os.memfd_create("weights")
         with open(descriptor, "wb", closefd=False) as memory:
@@ -166,7 +170,7 @@ class Rank:
         return os.getpid(), descriptor
 
     def let_go(self, descriptor: int) -> None:
-        """Close what `hold_weights` made."""
+        """Close the memory of `hold_weights`."""
         os.close(descriptor)
 
     def export(self, folder: str) -> None:
@@ -176,7 +180,7 @@ class Rank:
             save_file(weights, target / self._part(self._number), metadata={"format": "pt"})
         if self._number == 0:
             model = self._training().model.module
-            model.config.dtype = "float32"  # as `save_pretrained` writes it: that of the master weights
+            model.config.dtype = "float32"  # of the master weights, as `save_pretrained` writes it
             model.config.architectures = [type(model).__name__.removeprefix("FSDP")]
             model.config.save_pretrained(target)
             model.generation_config.save_pretrained(target)
@@ -194,7 +198,7 @@ class Rank:
         return "model.safetensors" if self._ranks == 1 else f"model-{rank + 1:05d}-of-{self._ranks:05d}.safetensors"
 
     def _owners(self) -> dict[str, int]:
-        """Which rank keeps which whole tensor: the one that has least so far."""
+        """Assign each whole tensor to the rank with the fewest values so far."""
         owners, held = {}, [0] * self._ranks
         for name, parameter in self._training().model.module.named_parameters():
             owners[name] = held.index(min(held))
@@ -218,14 +222,15 @@ class Rank:
         save_file(tensors, path)
 
     def restore(self, folder: str) -> None:
-        """Go on from what `save` wrote, on as many ranks as there were then or on others."""
+        """Continue from the state that `save` wrote, on the same or another number of ranks."""
         student, saved = self._training(), SavedRows(Path(folder))
         with torch.no_grad():
             for name, parameter in student.model.module.named_parameters():
                 self._restore_rows(parameter, saved, f"weight/{name}")
                 state: dict[str, Any] = {}
                 if f"step/{name}" in saved:
-                    state["step"] = saved.value(f"step/{name}").to(parameter.device)  # where a fused optimizer has it
+                    # A fused optimizer keeps its step count beside the parameter.
+                    state["step"] = saved.value(f"step/{name}").to(parameter.device)
                     for key in MOMENTS:
                         state[key] = torch.zeros_like(parameter)
                         self._restore_rows(state[key], saved, f"{key}/{name}")
@@ -242,8 +247,8 @@ class Rank:
         return self._student
 
     def _open(self, owner: Owner, job: Job, passes: Passes | None) -> Opened:
-        """Load a model over all ranks; without `passes`, with those that suit this rank's device."""
-        # Here and not above: the process that calls several ranks needs no verl.
+        """Load a model over all ranks; `passes` default to `Passes.on` this rank's device."""
+        # Imported here: the process that calls several ranks needs no verl.
         from orchestrator.engines.verl.library import ShardedModel
 
         setup, folder = job.setup, job.initial if owner == "student" else job.teacher
@@ -255,8 +260,9 @@ class Rank:
         # On the CPU first: FSDP puts a rank's own rows on its device.
         causal = checked_model(setup, folder, owner, held, torch.device("cpu"), attention)
         if passes.lean:
-            fuse_norms(causal.model)  # FSDP makes all else of the dtype that passes are in
-        offload = job.takes_turns and owner == "student"  # a teacher has no more than its weights, and scores each step
+            fuse_norms(causal.model)  # FSDP casts everything else to the dtype of the passes
+        # A teacher has only its weights, and scores at each step.
+        offload = job.takes_turns and owner == "student"
         model = ShardedModel(causal.model, folder.path, forward, optimizer, passes.checkpointing, offload)
         return Opened(model, causal.space, forward, passes.packed)
 
@@ -266,7 +272,7 @@ def _rows_here(tensor: Any) -> Tensor:
 
 
 def join_group(device: torch.device, number: int, ranks: int, meeting: str | None) -> None:
-    """Make this process a member of its group; a process that is alone stays in the group that it has made before.
+    """Make this process a member of its group; a single process keeps its first group.
 
     Ranks meet in a file and talk over the loopback device: all of them run on one machine.
     """

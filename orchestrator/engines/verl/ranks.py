@@ -1,8 +1,9 @@
-"""All ranks behind one object: one in this process, or several in processes of its own on this machine.
+"""All ranks behind one object: one in this process, or several in child processes on this machine.
 
-Several are children of the process that trains, inside of what its bundle of the placement group gave it, a GPU each.
-They end with it, however it ends. One that is gone takes what it held of the model with it: then the others are ended,
-too, and RankLost is raised, so that the unit's next attempt begins at its last commit.
+Several ranks are children of the training process, with one GPU each of its placement group's
+bundle. They end with it, however it ends. A lost rank takes its shard of the model with it: the
+others are then ended, too, and RankLost is raised. The unit's next attempt begins at its last
+commit.
 """
 
 from __future__ import annotations
@@ -29,21 +30,25 @@ from orchestrator.records import pulse
 
 MODULE = "orchestrator.engines.verl.member"
 PACKAGE_ROOT = Path(__file__).resolve().parents[3]
-DEATH_IS_SEEN_S = 2.0  # a rank that was killed and those that it leaves in a collective are noticed in any order
+# The failure of other ranks in a collective may be noticed before the killed rank that caused it.
+DEATH_IS_SEEN_S = 2.0
 Result = TypeVar("Result")
 
 
 class Ranks(Protocol):
-    """What trainer and scorer call."""
+    """The ranks, as trainer and scorer call them."""
 
     size: int
 
     def call(self, method: Callable[..., Result], *arguments: Any) -> list[Result]:
-        """`method`, a function of `Rank`, on all ranks with the same arguments; their results in order."""
+        """Call `method`, a function of `Rank`, on all ranks with the same arguments.
+
+        Returns the results in order.
+        """
         ...
 
     def call_each(self, method: Callable[..., Result], shares: Sequence[Any], *arguments: Any) -> list[Result]:
-        """As `call`, each rank with its own share before the other arguments."""
+        """As `call`, with each rank's own share before the other arguments."""
         ...
 
     def weights(self) -> dict[str, Tensor]:
@@ -109,7 +114,10 @@ class SeveralRanks:
         self._end()
 
     def _ask(self, messages: Sequence[Any]) -> list[Any]:
-        """Send each rank its message and wait for all answers; raises the first error that isn't of a lost rank."""
+        """Send each rank its message and wait for all answers.
+
+        Raises the first rank's error, or RankLost if a process is gone.
+        """
         if not self._end.alive:
             raise RankLost("the ranks have been ended")
         for number, message in enumerate(messages):
@@ -139,7 +147,7 @@ class SeveralRanks:
         return [answers[number] for number in range(self.size)]
 
     def _check_alive(self) -> None:
-        """Raise RankLost if a process is gone: then an error of another rank says only that it missed it."""
+        """Raise RankLost if a process is gone: other ranks' errors are then only consequences."""
         end = time.monotonic() + DEATH_IS_SEEN_S
         while time.monotonic() < end:
             for number, process in enumerate(self._processes):
@@ -154,7 +162,7 @@ class SeveralRanks:
 
 
 def _start() -> tuple[Connection, subprocess.Popen[bytes]]:
-    """A process that waits for what to do, and this end of its connection."""
+    """Start a process that waits for messages; returns this end of its connection, and itself."""
     ours, theirs = socket.socketpair()
     path = os.pathsep.join(filter(None, [str(PACKAGE_ROOT), os.environ.get("PYTHONPATH")]))
     with theirs:

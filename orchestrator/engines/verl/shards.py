@@ -1,7 +1,8 @@
-"""A learner's state as files of rows: each rank writes the rows it holds, and any number of ranks reads them back.
+"""A learner's state as files of rows: each rank writes its own, and any number of ranks reads them.
 
-FSDP2 cuts every parameter along its first dimension into as many blocks of ⌈rows ÷ ranks⌉ as there are ranks; the last
-ones may be shorter, or empty. So nothing is gathered to be saved, and where rows lie follows from shapes alone.
+FSDP2 cuts every parameter along its first dimension into one block of ⌈rows ÷ ranks⌉ rows per rank;
+the last blocks may be shorter or empty. Saving therefore gathers nothing, and shapes alone give the
+location of rows.
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ REMEDY = "remove the unit's folder; trb submit trains the unit again"
 
 
 def rank_file(folder: Path, rank: int, ranks: int) -> Path:
-    """Where a rank's part of the learner's state lies in a checkpoint."""
+    """The file of a rank's part of the learner's state in a checkpoint."""
     return folder / LEARNER_FOLDER / f"rank_{rank + 1:05d}_of_{ranks:05d}.safetensors"
 
 
 def own_rows(rows: int, rank: int, ranks: int) -> tuple[int, int]:
-    """The first row that a rank holds of so many, and the first after them."""
+    """The range [first, end) of a tensor's `rows` rows that `rank` of `ranks` holds."""
     block = -(-rows // ranks)
     return min(rank * block, rows), min((rank + 1) * block, rows)
 
 
 class SavedRows:
-    """What all ranks of some earlier process wrote."""
+    """The rows that all ranks of an earlier process wrote."""
 
     def __init__(self, folder: Path):
-        """Open the files of a checkpoint. Raises Damaged where they aren't all there."""
+        """Open the files of a checkpoint. Raises Damaged if one is missing."""
         self._folder = folder / LEARNER_FOLDER
         names = sorted(path.name for path in self._folder.glob("rank_*_of_*.safetensors"))
         ranks = len(names)
@@ -52,11 +53,11 @@ class SavedRows:
         return key in self._keys
 
     def value(self, key: str) -> Tensor:
-        """A tensor that all ranks wrote alike."""
+        """A tensor that is the same in all ranks' files."""
         return self._files[0].get_tensor(key)
 
     def rows(self, key: str, start: int, end: int) -> Tensor:
-        """Rows [start, end) of a tensor of which each rank wrote its own."""
+        """Rows [start, end) of a tensor from the ranks' files."""
         parts, offset = [], 0
         for file in self._files:
             part = file.get_slice(key)
