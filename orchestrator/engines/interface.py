@@ -45,8 +45,8 @@ class Job:
 
     Sampling and training start from the student `initial`, which stops like `stops_as`. `steps`
     counts the whole training; a job that does not train has none, needs no teacher, and reserves no
-    memory for either. An engine that can, shards the scoring and learning models over `ranks`
-    processes, and the sampling model over the GPUs `on`. Roles that share GPUs take turns
+    memory for either. An engine that shards spreads the scoring and learning models over `ranks`
+    processes, or the sampling model over the GPUs `on`. Roles that share GPUs take turns
     (`takes_turns`): each releases the memory that only its own work needs.
     """
 

@@ -69,7 +69,7 @@ class Server:
         self._connection.send(None)
 
     async def _generate(self, call: Generate) -> None:
-        """Submit all asks at once; the engine, and the call if it likes, limit concurrency."""
+        """Submit all asks at once; the engine limits concurrency, and so may the call."""
         room = asyncio.Semaphore(call.at_once or len(call.asks) or 1)
 
         async def one(ask: Ask) -> None:

@@ -59,6 +59,6 @@ def _micro_batch(rollouts: Rollouts, scores: TeacherScores | None, group: list[i
 
 
 def rank_inputs(batch: MicroBatch, packed: bool, device: torch.device) -> Inputs:
-    """The model inputs of the rows; one token if there are none, since all ranks make each pass."""
+    """The model inputs of the rows; one token for an empty batch: all ranks make each pass."""
     prompts, responses = (batch.prompts, batch.responses) if batch.rows else ([(0,)], [[]])
     return inputs(prompts, responses, device, packed)

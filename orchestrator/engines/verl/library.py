@@ -132,7 +132,7 @@ class ShardedModel(FSDPEngine):
         del self._model
 
     def initialize(self) -> None:
-        """Shard the model, without verl's checkpoint manager: checkpoints are this program's own."""
+        """Shard the model, without verl's checkpoint manager: checkpoints are our own."""
         self._build_model_optimizer()
         if self.is_param_offload_enabled:
             self.to("cpu")
