@@ -238,7 +238,7 @@ class Sft:
     checkpoints: Annotated[list[int], "After which updates a trial can start (the K of sft_warmup)."] = field(
         default_factory=lambda: [15, 25, 50]
     )
-    after: Annotated[AfterSft, "What a trial does after the stage."] = "restart"
+    after: Annotated[AfterSft, "Course of a trial after the stage."] = "restart"
 
 
 @dataclass(frozen=True)
@@ -250,7 +250,7 @@ class Training:
     samples_per_prompt: Annotated[int, "Responses sampled for each of them.", AtLeast(1)] = 4
     max_prompt_tokens: Annotated[int, "Longer prompts are passed over.", AtLeast(1)] = 1024
     max_response_tokens: Annotated[int, "Training responses are cut here.", AtLeast(1)] = 7168
-    objective: Annotated[ObjectiveName, "What is minimised at each token of a rollout."] = "renormalized"
+    objective: Annotated[ObjectiveName, "Loss at each token of a rollout."] = "renormalized"
     top_k: Annotated[int, "Ids of the student's support in the objective.", AtLeast(1)] = 16
     checkpoint_every: Annotated[
         int, "Steps between checkpoints; each is evaluated, and so is the last step.", AtLeast(1)
@@ -419,7 +419,7 @@ class Runtime:
     keep: Annotated[Kept, "Which checkpoints stay on disk."] = "best"
     worker_timeout_s: Annotated[float, "Seconds after which a call of an actor counts as lost.", POSITIVE] = 7200.0
     grader_deadline_s: Annotated[float, "Seconds the grader may take for one answer.", POSITIVE] = 5.0
-    wandb: Annotated[WandbMode, "What W&B gets to see."] = "auto"
+    wandb: Annotated[WandbMode, "How runs are mirrored to W&B."] = "auto"
     wandb_project: Annotated[str, "W&B project."] = "trb"
     rollout_texts: Annotated[int, "Training rollouts whose text is written, per step.", AtLeast(0)] = 4
 
