@@ -63,8 +63,11 @@ def evaluate_model(options: argparse.Namespace) -> int:
     tokenizer = model if own else checkpoints.checkpoint_of(setup.teacher, setup, runs)
     _warn_of_cpus(setup)
     with quick_imports():
+        from transformers import CONFIG_MAPPING
+
         from orchestrator.trial.model_evaluation import ModelEvaluation
 
+    check_folder(options.model, Path(model.path), list(CONFIG_MAPPING))
     evaluation = ModelEvaluation(
         Job(setup, Runtime(), model, trains=False, stops_as=options.stops_as),
         tokenizer,

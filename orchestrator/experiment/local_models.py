@@ -60,6 +60,9 @@ def check_local(name: str, setup: Setup) -> None:
             check_folder(f"{name}.{role}", folder, (MODEL_TYPE,), tokenizer=role == "teacher")
 
 
+MOST_NAMED = 10  # types of models in a message
+
+
 def check_folder(key: str, folder: Path, types: Collection[str] = (), tokenizer: bool = False) -> None:
     """UserError that begins with `key` unless a model folder can be loaded; reads a few KiB of each file.
 
@@ -68,7 +71,7 @@ def check_folder(key: str, folder: Path, types: Collection[str] = (), tokenizer:
     """
     found = _json(key, folder / "config.json").get("model_type")
     if not isinstance(found, str) or (types and found not in types):
-        right = " or ".join(types) or "the type of a transformers model"
+        right = " or ".join(types) if 0 < len(types) < MOST_NAMED else "the type of a transformers model"
         raise refuse(f"{key}: model_type", found, f"{right} in {folder / 'config.json'}")
     names = {WEIGHTS}
     if (folder / INDEX).is_file() and not (folder / WEIGHTS).is_file():

@@ -124,6 +124,11 @@ def test_evaluators_side_by_side_one_of_which_dies(swept: Path, tmp_path: Path) 
     ("file", "content", "words"),
     [
         ("config.json", b"{}", "model_type: None — the type of a transformers model in {}/config.json"),
+        (
+            "config.json",
+            b'{"model_type": "frobnicator"}',
+            "model_type: 'frobnicator' — the type of a transformers model in {}/config.json",
+        ),
         ("config.json", b"{", "{}/config.json is missing or broken — a Hugging Face model folder"),
         (
             "model.safetensors",
