@@ -1,4 +1,4 @@
-"""What units cost: wall-clock by phase, tokens, and positions that the teacher judged. From run directories alone."""
+"""The cost of units: wall-clock by phase, tokens, and positions that the teacher judged. From run directories alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the steps logged, as small multiples."""
+"""Logged diagnostics of training steps as small multiples."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _share_steps(group: Sequence[str], panels: Mapping[str, Axes], across: int) 
 
 
 def picture(data: SetupRuns) -> Picture:
-    """What the steps of vanilla, the best trust-region setting and the best SKD setting logged."""
+    """Draw the diagnostics of vanilla, the best trust-region setting and the best SKD setting."""
     name = f"diagnostics-{data.name}"
     rows = [curves.metric_series(data.study, setting, list(PANELS)) for setting in data.best_of(COMPARED)]
     rows += [curves.metric_series(data.study, setting, [REPLACED]) for setting in data.best_of([INJECTION])]

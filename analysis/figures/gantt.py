@@ -1,4 +1,4 @@
-"""Who worked when: a row for each GPU, or for each process where there is none, and bars for what it did."""
+"""Gantt chart of a sweep: a row for each GPU, or for each process on CPUs, and bars for its work."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def picture(study: Study) -> Picture:
 
 
 def read_chart(study: Study) -> Chart:
-    """What the clocks of a study say."""
+    """Read the chart from the clocks of a study."""
     work: list[Piece] = []
     ends: list[tuple[Piece, float]] = []
     for unit in study.units:

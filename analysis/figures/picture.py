@@ -1,4 +1,4 @@
-"""What a figure is, and what the figures of a setup are drawn from."""
+"""A figure with its caption, and the runs that the figures of a setup are drawn from."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class SetupRuns:
-    """What the figures of one setup are drawn from; `best` is the chosen setting of each method family."""
+    """The runs that the figures of one setup are drawn from; `best` is the chosen setting of each method family."""
 
     name: str
     title: str

@@ -1,4 +1,4 @@
-"""What all figures share: fonts, colours, names of settings, lines with their spread."""
+"""The style of all figures: fonts, colours, names of settings, lines with their spread."""
 
 from __future__ import annotations
 

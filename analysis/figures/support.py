@@ -68,7 +68,7 @@ def _point(study: Study, setting: ScoredSetting, unit: Unit) -> SupportPoint | N
 
 
 def _pool(run: RunReader) -> tuple[float, float, float, float | None, float | None] | None:
-    """What a point says of a run's first rollouts, its margins last; None where the AUROC is missing."""
+    """The point of a run's first rollouts, its margins last; None where the AUROC is missing."""
     rows = [row for row in takewhile(lambda row: row["step"] < POOLED_STEPS, run.rollouts()) if _is_scored(row)]
     names = ("step", "length", "teacher_log_prob", "log_ratio", "reward")
     columns = {name: np.array([row[name] for row in rows], dtype=float) for name in names}

@@ -1,1 +1,1 @@
-"""What the continuation probe found: gains with intervals, and how they are printed."""
+"""Results of the continuation probe: gains with intervals, and their printed form."""

@@ -1,4 +1,4 @@
-"""What the continuation probe found: success of continued prefixes, and how much TRB prefixes gain over vanilla ones.
+"""Success of the continuation probe's prefixes, and the gain of TRB prefixes over vanilla ones.
 
 The gain is (s_TRB − s_vanilla) ÷ s_vanilla at one truncation length with one continuer (paper, Figure "continuation
 gain"). Readers give nothing before a probe is done.

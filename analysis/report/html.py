@@ -46,7 +46,7 @@ def section(title: str, key: str, *children: str) -> Html:
 
 
 def scrolling(label: str, *children: str) -> Html:
-    """What may be wider than a phone: it scrolls by itself, with the keyboard too."""
+    """Wrap content that may be wider than a phone: it scrolls by itself, with the keyboard too."""
     return element("div", *children, class_="scroll", role="region", aria_label=label, tabindex="0")
 
 

@@ -1,4 +1,4 @@
-"""What `trb report` writes: report.html, one file that asks nothing of any network.
+"""The page of `trb report`: report.html, one file that needs no network.
 
 It has the same bytes for the same run directories.
 """
@@ -100,7 +100,7 @@ def build_page(study: Study, path: Path, results: Table | None = None) -> str:
 
 
 def _gantt(study: Study) -> Html:
-    """Who worked when; nothing before anything was clocked."""
+    """The Gantt chart; empty before any work was clocked."""
     picture = gantt.picture(study)
     return Html() if picture.drawing is None else figure(picture, study.experiment.name)
 

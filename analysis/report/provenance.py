@@ -1,4 +1,4 @@
-"""What the numbers were made with: code, versions, machines, problems, data, and where each unit lies."""
+"""The origin of the numbers: code, versions, machines, problems, data, and the folder of each unit."""
 
 from __future__ import annotations
 

@@ -27,6 +27,6 @@ def score_matrix(rows: Mapping[str, Tally]) -> NDArray[np.float64]:
 
 
 def _difference(first: Sequence[str], second: Sequence[str]) -> str:
-    """What is wrong with the problems of the second."""
+    """Describe how the problems of the second differ."""
     lacking, added = set(first) - set(second), set(second) - set(first)
     return f"{len(lacking)} problems lacking, {len(added)} added" if lacking or added else "problems in another order"

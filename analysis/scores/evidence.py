@@ -1,4 +1,4 @@
-"""What stands behind the rows of a results table: plain numbers, no computation. Scores are percent, 0 to 100."""
+"""The evidence behind the rows of a results table: plain numbers, no computation. Scores are percent, 0 to 100."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class RowEvidence:
 
 @dataclass(frozen=True)
 class BenchmarkSource:
-    """What a column's problems are: `content` as in `Benchmark.identity`, for a file its name and sha256."""
+    """The problems of a column: `content` as in `Benchmark.identity`, for a file its name and sha256."""
 
     setup: str
     benchmark: str

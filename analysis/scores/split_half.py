@@ -1,4 +1,4 @@
-"""What selecting a checkpoint on the problems it is reported on is worth: split-half selection.
+"""Split-half selection: the score of a checkpoint on problems that took no part in selecting it.
 
 The best of many noisy checkpoints looks better than it is, the more so the more there are. Choosing on one half of the
 problems and scoring on the other half removes that, at the price of choosing from half as much.

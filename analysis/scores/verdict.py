@@ -65,7 +65,7 @@ def verdict(experiment: Experiment, evidence: Evidence) -> Verdict:
 
 
 def pair_verdict(experiment: Experiment, methods: tuple[str, str], average: Difference | None) -> Verdict:
-    """What may be said of two methods in a setup, from the difference of their averages; empty without one."""
+    """Judge two methods in a setup from the difference of their averages; empty without one."""
     if average is None:
         return Verdict()
     if BASE in methods:

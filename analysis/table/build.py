@@ -72,7 +72,7 @@ def _without(study: Study, awaited: list[tuple[str, str]]) -> Study:
 
 
 def notes(study: Study, chosen: list[Selected]) -> list[str]:
-    """What a reader of the table must know of the sweep."""
+    """Notes that a reader of the table needs: missing units and samples, spread, small benchmarks."""
     missing = len(status.missing_units(study))
     partial = [f"partial: {len(study.units) - missing} of {len(study.units)} units done"] if missing else []
     unsampled = []

@@ -28,7 +28,7 @@ def explanation(evidence: Evidence) -> list[str]:
 
 
 def intervals_sentences(evidence: Evidence) -> list[str]:
-    """What ±, [ ] and p let vary and what they leave as it is."""
+    """Say what ±, [ ] and p let vary, and what they hold fixed."""
     trained = [row for row in evidence.rows if row.method != BASE]
     several = [row for row in trained if row.seeds > 1]
     sentences = [_over_seeds(several)] if several else []

@@ -97,7 +97,7 @@ def to_markdown(comparisons: Sequence[MethodComparison]) -> str:
 
 
 def explanation(comparisons: Sequence[MethodComparison]) -> list[str]:
-    """What the intervals and p let vary."""
+    """Say what the intervals and p let vary."""
     gaps = [gap for comparison in comparisons for gap in comparison.columns.values() if gap is not None]
     over_seeds = [gap for gap in gaps if gap.estimate.over == "seeds"]
     sentences = []

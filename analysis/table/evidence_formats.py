@@ -76,7 +76,7 @@ def comment_lines(evidence: Evidence) -> Iterator[str]:
 
 
 def to_object(evidence: Evidence | None) -> dict[str, Any]:
-    """What the JSON form says of the evidence; scores in percent, missing numbers null."""
+    """The evidence in the JSON form; scores in percent, missing numbers null."""
     if evidence is None:
         return {"evidence": [], "benchmarks": [], "bootstrap": None, "seed_spread": {}, "caption": []}
     rows: list[RowEvidence] = []

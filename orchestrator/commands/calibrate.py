@@ -92,7 +92,7 @@ def card_here() -> Card:
 
 
 def _measuring(study: Study, name: str, card: Card, folder: Path) -> Measuring:
-    """What the processes of a setup's phases are told."""
+    """The task of the processes that measure a setup's phases."""
     setup, runtime = study.experiment.setups[name], study.experiment.runtime
     behaviors: dict[str, Behavior] = {}
     for unit in study.units_of(name):
@@ -114,7 +114,7 @@ def _measuring(study: Study, name: str, card: Card, folder: Path) -> Measuring:
 
 
 def _phases(asked: Measuring) -> list[str]:
-    """What there is to measure of a setup."""
+    """List the phases to measure of a setup."""
     return [phase for phase in SHARES if phase != "blending" or asked.behaviors]
 
 

@@ -109,7 +109,7 @@ def resolved(path: Path, overrides: Sequence[str]) -> list[tuple[str, Any, str]]
 
 
 def show(what: str | None, overrides: Sequence[str], as_json: bool, width: int) -> str:
-    """What `trb config [KEY | EXP.yaml]` prints."""
+    """Print `trb config [KEY | EXP.yaml]`."""
     if what is not None and (names_experiment(what) or Path(what).is_file()):
         rows = resolved(find_experiment(Path(what)), overrides)
         if as_json:

@@ -1,4 +1,4 @@
-"""What a person watches, as text: the units, the families of a large sweep, and the line of the whole sweep."""
+"""The status of a sweep as text: its units, the families of a large one, and a line for the whole."""
 
 from __future__ import annotations
 

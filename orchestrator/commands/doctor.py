@@ -196,7 +196,7 @@ def _compilers(name: str, sampler: str) -> Finding:
 
 
 def _gpu_memory(name: str, setup: Setup, experiment: Experiment) -> Finding:
-    """What a trial's engines take of a GPU: of the one that is here, else of the kind that a plan is made for."""
+    """Check the memory that a trial's engines take: of the GPU here, else of the kind that plans assume."""
     import torch
 
     share = experiment.runtime.placement.gpu_share

@@ -58,7 +58,7 @@ def check_gpu(study: Study, small: bool, as_json: bool) -> int:
 
 
 def _about(bench: Bench) -> str:
-    """What is checked, and where the logs are."""
+    """Name the checks and the folder of their logs."""
     engine = bench.setup.engine
     models = f"random weights for {' and '.join(bench.made)}" if bench.made else "both models are here"
     size = "tiny models" if bench.small else escape(bench.setup.title or bench.name)

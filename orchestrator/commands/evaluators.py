@@ -79,7 +79,7 @@ def _side_by_side(evaluation: ModelEvaluation, count: int, done: Callable[[], No
 
 
 def _evaluator(evaluation: ModelEvaluation, gpu: str | None, complaint: Connection) -> None:
-    """What a process does. Libraries see its GPU only: CUDA begins with the first slice."""
+    """Evaluate slices in a process of its own. Libraries see its GPU only: CUDA begins with the first slice."""
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command ends its evaluators

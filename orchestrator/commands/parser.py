@@ -1,4 +1,4 @@
-"""What can be typed: the commands of `trb` with their arguments, options and help. `cli` runs them."""
+"""The commands of `trb` with their arguments, options and help. `cli` runs them."""
 
 from __future__ import annotations
 

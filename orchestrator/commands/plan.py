@@ -53,7 +53,7 @@ def plan(study: Study, gpus: int, gpu: Gpu | None, console: Console, why: bool =
 
 
 def _notes(experiment: Experiment) -> list[str]:
-    """What the sweep wants before it can run here: engines that are not installed, and data files."""
+    """List what the sweep lacks here: engines that are not installed, and data files."""
     notes: dict[str, None] = {}
     for setup in experiment.setups.values():
         try:

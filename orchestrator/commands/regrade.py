@@ -32,7 +32,7 @@ NOTES = {"carried": "carried over from an older version of the grader", "timed_o
 
 @dataclass(frozen=True)
 class Recount:
-    """What one evaluation of a checkpoint came to; `gained` and `lost` are net right answers in each problem."""
+    """The new counts of one evaluation of a checkpoint; `gained` and `lost` are net right answers in each problem."""
 
     carried: int  # 1 if the records were an older grader's
     problems: int
@@ -141,7 +141,7 @@ def _regrade_checkpoint(run: RunReader, ids: list[str], step: int, golds: dict[s
 
 
 def _line(setup: str, benchmark: str, counted: list[Recount]) -> str:
-    """What all files of one benchmark came to."""
+    """Sum up all files of one benchmark in a line."""
     total = {field.name: sum(getattr(each, field.name) for each in counted) for field in fields(Recount)}
     what = f"{len(counted):,} evaluations, {total['problems']:,} problems, {total['answers']:,} answers"
     changed = f"{total['changed']:,} problems changed, right answers +{total['gained']:,} −{total['lost']:,}"

@@ -182,7 +182,7 @@ def _to_run(missing: list[Unit]) -> str:
 
 
 def company(missing: list[Unit], runs: Path) -> list[str]:
-    """What to say of the units that other processes work on already, one line for each process."""
+    """Name the other processes that work on these units already, one line for each."""
     holders = Counter(holder for unit in missing if (holder := RunReader(runs, unit.id).holder))
     patience = f"each is waited for, for up to {LEASE_PATIENCE_S / 60:.0f} min, then left to it"
     return [f"{holder} works on {count} of them: {patience}" for holder, count in holders.items()]
@@ -267,7 +267,7 @@ def _conclude(job: Submission, stopped: Stopped) -> int:
 
 
 def _at_the_limit(job: Submission, overview: Overview) -> str:
-    """What was spent and what is left where `--max-gpu-hours` stopped the sweep, and how to go on."""
+    """Say how many hours were spent and are left where `--max-gpu-hours` stopped the sweep, and how to go on."""
     left, unit = overview.device_hours_left, f"{overview.device}-hours"
     rest = "" if left is None else f", about {display.hours(left.mid)} left"
     rest += "" if left is None else f" ({display.hours(left.low)} to {display.hours(left.high)})"

@@ -176,7 +176,7 @@ def _follow_lines(watch: Watch, console: Console, ended: threading.Event) -> Non
 
 
 class Events:
-    """What is new at each look at a sweep, a line for each; what stands at the first look is not new."""
+    """News of a sweep since the last look, a line for each unit; the first look brings none."""
 
     def __init__(self, first: Overview):
         self._seen = {s.id: _sign(s) for s in first.units if s.state != "running"}
@@ -201,12 +201,12 @@ class Events:
 
 
 def _sign(s: UnitStatus) -> tuple[object, ...]:
-    """What makes an event when it changes."""
+    """The facts of a unit whose change is an event."""
     return s.state, s.state == "running" and s.phase == RESCORING, s.latest_step, s.attempt, s.error
 
 
 def event(s: UnitStatus) -> str:
-    """What a unit came to, in words."""
+    """Describe the state of a unit in words."""
     best = "" if s.score is None else f", best {percent(s.score)} at step {s.best_step}"
     match s.state:
         case "done":

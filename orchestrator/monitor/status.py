@@ -32,7 +32,7 @@ from orchestrator.selection.study import Study
 
 @dataclass(frozen=True)
 class Session:
-    """What only the process knows that runs the sweep: since when (monotonic), how much was done, and its cluster."""
+    """Facts that only the driver knows: its start (monotonic), the trials done before it, and its cluster."""
 
     started: float
     trials_before: int
@@ -93,7 +93,7 @@ class Overview:
 
 @dataclass(frozen=True)
 class _Family:
-    """What a family wants now, and which checkpoint of it is best so far.
+    """The samples that a family wants now, and its best checkpoint so far.
 
     Once it is trained it will want `later` samples (EVALUATING or RESCORING) of some of the units in `candidates`.
     """
@@ -224,7 +224,7 @@ def _family_status(family: _Family, states: Mapping[str, str]) -> FamilyStatus:
 def _jobs(
     study: Study, left: Mapping[str, Left | None], states: Mapping[str, str], standings: list[_Family], costs: Costs
 ) -> list[Job]:
-    """What is left: of the units, and of families once they are trained."""
+    """List the remaining work of units, and of families once they are trained."""
     evaluator, jobs = study.experiment.runtime.placement.of_evaluator, []
     for unit in study.units:
         if states[unit.id] not in ("done", "failed"):

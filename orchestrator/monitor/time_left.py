@@ -35,7 +35,7 @@ class Left:
 
 @dataclass(frozen=True)
 class Job:
-    """What is left of a unit, None while unknown; `evaluator` is the placement of those who sample its checkpoints."""
+    """The remaining work of a unit, None while unknown; its evaluators have the placement `evaluator`."""
 
     unit: Unit
     left: Left | None
@@ -82,7 +82,7 @@ def work_once_trained(experiment: Experiment, family: Family, scenario: Scenario
 
 
 def left_of(unit: Unit, work: Work, costs: Costs) -> Left | None:
-    """What `work` of a unit takes; None while the cost of a part of it is unknown."""
+    """Seconds of a unit's `work`; None while the cost of a part of it is unknown."""
     parts: dict[bool, list[Range]] = {True: [], False: []}  # whether it is training
     for kind, amount in work.items():
         cost = costs.range(unit, kind)
@@ -93,7 +93,7 @@ def left_of(unit: Unit, work: Work, costs: Costs) -> Left | None:
 
 
 def left_once_trained(experiment: Experiment, family: Family, costs: Costs) -> Left | None:
-    """What evaluators sample of a family after its last training; None while the cost of a part of it is unknown."""
+    """Seconds that evaluators sample a family after its last training; None while a cost is unknown."""
     unit, found = family[0][0], {}
     for scenario in SCENARIOS:
         left = left_of(unit, work_once_trained(experiment, family, scenario), costs)

@@ -86,7 +86,7 @@ def seconds_spent(run: RunReader) -> tuple[float, float]:
 
 
 def device_of(study: Study) -> Device:
-    """What the hours of an experiment are counted in: of GPUs, or of cores where none of its units uses a GPU."""
+    """The device whose hours an experiment counts: GPUs, or cores where none of its units uses a GPU."""
     placements = [study.experiment.runtime.placement, *(unit.placement for unit in study.units)]
     return "GPU" if any(placement.gpus for placement in placements) else "core"
 

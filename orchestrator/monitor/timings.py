@@ -1,4 +1,4 @@
-"""What a training step and a response cost in this experiment: measured in its runs, else planned in proportion.
+"""Seconds of a training step and of a response in this experiment: measured in its runs, else planned in proportion.
 
 A cost is the mean of the latest rows of the unit itself, else that of its setup's units with the same method, else that
 of its setup. What nobody measured costs what `planning.costs` says, times the ratio of measured to planned seconds of
@@ -81,7 +81,7 @@ class Costs:
 
 
 def measure(study: Study) -> Costs:
-    """What the wall-clock rows of the units say."""
+    """Read the wall-clock rows of the units."""
     setups, runtime = study.experiment.setups, study.experiment.runtime
     calibrations = read_calibrations(study.runs)
     gpu, known = gpu_here(calibrations).part(runtime.placement.gpu_share), Measured(calibrations=calibrations)
@@ -140,7 +140,7 @@ def _seconds_of_rows(run: RunReader, blended: int) -> list[tuple[str, float]]:
 
 
 def planned_cost(costs: SetupCosts, supervised: bool, kind: str) -> Range:
-    """What the plan says that one step or one response costs, of distillation or of the supervised stage."""
+    """Planned seconds of one step or one response, of distillation or of the supervised stage."""
     if kind in (BLENDED, PLAIN):
         phases = costs.step(SUPERVISED if supervised else kind)
         # Only the parts of a step that `timing.jsonl` has as well.

@@ -83,7 +83,7 @@ def unread_status(unit: Unit, damage: str | None) -> UnitStatus:
 
 @dataclass(frozen=True)
 class UnitView:
-    """What the status of every unit rests on: the samples wanted now, and those that will be wanted `later`."""
+    """The basis of every unit's status: the samples wanted now, and those that will be wanted `later`."""
 
     study: Study
     wanted: Wants
@@ -149,7 +149,7 @@ class UnitView:
         return "queued" if all(self.study.reader(needed).trained for needed in unit.depends_on) else "waiting"
 
     def _phase(self, unit: Unit, run: RunReader, state: str) -> str | None:
-        """What a unit does if it runs, else what it waits for."""
+        """Name the phase of a running unit, or the reason why another waits."""
         if state == "running" and unit.id in self.claimed and not run.running:
             fresh = set(self.study.fresh_evaluation_ids(unit.setup).values())
             return RESCORING if self.claimed[unit.id][0].evaluation_id in fresh else EVALUATING

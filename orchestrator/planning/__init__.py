@@ -1,4 +1,4 @@
-"""What a sweep will cost: units, memory, tokens, GPU-hours, CPU minutes.
+"""The cost of a sweep before it runs: units, memory, tokens, GPU-hours.
 
 Imports `experiment`, `engines.memory`, `selection` and what reads `records`. Runs nothing, and loads no model.
 """

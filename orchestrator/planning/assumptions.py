@@ -32,7 +32,7 @@ class Assumption:
 
 
 def assumptions(costs: Mapping[str, SetupCosts], several: bool = False) -> tuple[Assumption, ...]:
-    """What is assumed of lengths, of the GPU and of engines in use, what was measured, and the rates that follow.
+    """List the numbers under a plan: lengths, the GPU, engines in use, measurements, and the rates that follow.
 
     `several`: some role has more than one GPU.
     """
@@ -99,7 +99,7 @@ def _several_gpus() -> list[Assumption]:
 
 
 def _measured(name: str, costs: SetupCosts) -> list[Assumption]:
-    """What finished run directories say instead, or a calibration."""
+    """List the numbers that finished runs or a calibration put in place of assumed ones."""
     why, found = "measured: takes the place of what is assumed", []
     for key, lengths in costs.lengths.items():
         found.append(Assumption.of(f"{name}, {key}: mean response", "tokens", lengths.tokens, why))

@@ -1,4 +1,4 @@
-"""What `trb calibrate` measured on a card before any run is finished: one file for each card, beside the runs.
+"""Measurements of `trb calibrate` on a card before any run is finished: one file for each card, beside the runs.
 
 A row is one measurement: so many responses took so many seconds in one phase. It becomes a factor as those of finished
 runs do (`planning.measured`): measured seconds ÷ those that `planning.costs` gives for exactly the same work. It holds
@@ -90,7 +90,7 @@ class Row:
         return engines and self.shapes == shapes_of(setup)
 
     def planned_seconds(self, costs: SetupCosts) -> float:
-        """What the plan's middle rates say of the same work, by a trial on one GPU."""
+        """Seconds of the same work by the plan's middle rates, for a trial on one GPU."""
         if self.key == PASSING:
             return PASSING_S.mid
         limit = max(1, round(self.tokens))
@@ -143,7 +143,7 @@ def shapes_of(setup: Setup) -> dict[str, Any]:
 
 
 def read_calibrations(runs: Path) -> tuple[Calibration, ...]:
-    """Those of a runs folder, one for each card; a file that is not what this version writes is passed over."""
+    """Read the calibrations of a runs folder, one for each card. Files in another form are passed over."""
     found = []
     for path in sorted((runs / FOLDER).glob("*.json")):
         with suppress(Damaged, KeyError, TypeError):

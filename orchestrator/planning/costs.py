@@ -131,7 +131,7 @@ class SetupCosts:
         return Range.of(lambda s: responses * self.training_lengths(s).tokens / seconds.at(s))
 
     def _measured(self, phase: str, kind: str, planned: Callable[[Scenario, Scenario], float]) -> Range:
-        """What is `planned` by the scenarios of rates and of lengths; measured rates take the place of planned ones.
+        """Combine `planned` over the scenarios of rates and of lengths; measured rates replace planned ones.
 
         Then all scenarios have the middle rates times what was measured, and differ by their lengths besides.
         """

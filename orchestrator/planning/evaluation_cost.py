@@ -1,4 +1,4 @@
-"""What evaluation costs under `budget: full` and `adaptive`, and what checkpoints take on disk. Pure arithmetic.
+"""The cost of evaluation under `budget: full` and `adaptive`, and the disk that checkpoints take. Pure arithmetic.
 
 The share of generations that a race takes depends on scores that nobody has yet. The estimate is what simulated
 families of the paper's first setup took (`python -m benchmarks.race`): low where checkpoints differ much, high

@@ -77,7 +77,7 @@ class Law:
     endless: float
 
     def under(self, limit: int, prompt: float) -> Lengths:
-        """What a limit makes of it: it also cuts responses that would have finished later."""
+        """The distribution under a limit, which also cuts responses that would have finished later."""
         x = 2 * limit / self.finished
         in_time = float(_gamma_share(limit, self.finished))
         # ∫₀ᴸ l·f(l) dl = m·(1 − e⁻ˣ(1 + x + x²/2)) for the density f of the Gamma law.

@@ -1,4 +1,4 @@
-"""What finished run directories of an experiment measured: lengths of responses, and seconds of steps and responses.
+"""Measurements of an experiment's finished runs: lengths of responses, seconds of steps and responses.
 
 They replace the plan's assumptions for the rest of the sweep. Lengths are taken over as they are, whatever the engine.
 Seconds become a factor for each setup and phase, measured ÷ planned: of all directories together in the middle
@@ -81,7 +81,7 @@ def _is_of_kind(name: str, gpu: Gpu) -> bool:
 
 @dataclass(frozen=True)
 class Measured:
-    """What finished directories say; empty where there are none. `lengths` are by setup, then as in `SetupCosts`.
+    """Measurements of finished runs, empty without any. `lengths` are by setup, then as in `SetupCosts`.
 
     `calibrations` are those of the runs folder, of whatever cards.
     """
@@ -132,7 +132,7 @@ def measured_factor(pairs: Iterable[tuple[float, float]]) -> Range | None:
 
 
 def measure(study: Study) -> Measured:
-    """What the finished units of a study measured; damaged directories are passed over, and nothing is written."""
+    """Read the measurements of a study's finished units; pass over damaged directories and write nothing."""
     if not study.runs.is_dir():
         return Measured()
     units, lengths, present = [], {}, set(os.listdir(study.runs))

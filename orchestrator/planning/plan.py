@@ -1,4 +1,4 @@
-"""What an experiment will cost before anything runs: `trb plan`. Pure arithmetic on the configuration.
+"""The plan of an experiment before anything runs: `trb plan`. Pure arithmetic on the configuration.
 
 What a training step and an evaluation cost stands in `planning.costs`; here units are charged for as many of them as
 they need. Training and evaluation are apart: a unit trains on its GPU, and evaluators sample its checkpoints on theirs.
@@ -25,7 +25,7 @@ from orchestrator.records.columns import EVALUATE
 
 @dataclass(frozen=True)
 class Resources:
-    """What one unit needs, evaluated in full. Memory and GPU-hours are None where no GPU is used."""
+    """The needs of one unit, evaluated in full. Memory and GPU-hours are None where it uses no GPU."""
 
     placement: str
     gpus: float
@@ -50,7 +50,7 @@ class PlannedUnit:
 
 @dataclass(frozen=True)
 class Done:
-    """What a runs folder holds of a unit.
+    """The part of a unit that a runs folder holds already.
 
     `selected`: the selection of its family is final; `rescored`: fresh samples of the selected checkpoint are there
     too; `complete`: `trb submit` has nothing to do for the unit.
@@ -77,7 +77,7 @@ class Plan:
 
     @property
     def gpu_of_trial(self) -> Gpu:
-        """What a trial has of a GPU."""
+        """The GPU, or the share of one, that a trial has."""
         return self.gpu.part(self.experiment.runtime.placement.gpu_share)
 
 
@@ -115,7 +115,7 @@ def make_plan(
 
 
 def resources(experiment: Experiment, unit: Unit, costs: SetupCosts) -> Resources:
-    """What `unit` needs."""
+    """Compute the needs of `unit`."""
     setup, placement = experiment.setups[unit.setup], unit.placement
     checkpoints = checkpoints_evaluated(unit, setup)
     generations = unit.steps * sequences_per_step(setup.training)

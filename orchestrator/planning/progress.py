@@ -1,4 +1,4 @@
-"""What a runs folder holds of an experiment already, as `trb plan` counts it; and why each unit would run."""
+"""The part of an experiment that a runs folder holds, as `trb plan` counts it, and why each unit would run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONFIG_NAMES = {name: f"training.{name}" for name in ("objective", "top_k", "ste
 
 
 def done_of(study: Study) -> dict[str, Done]:
-    """What is there of each unit, by id; nothing is written."""
+    """Count the finished part of each unit, by id; write nothing."""
     if not study.runs.is_dir():
         return {}
     present = set(os.listdir(study.runs))  # one look, where asking for each of ten thousand directories takes seconds

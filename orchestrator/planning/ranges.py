@@ -34,7 +34,7 @@ class Range:
 
     @staticmethod
     def of(estimate: Callable[[Scenario], float]) -> Range:
-        """What `estimate` says in each scenario."""
+        """Evaluate `estimate` in each scenario."""
         return Range(estimate("low"), estimate("mid"), estimate("high"))
 
     @staticmethod

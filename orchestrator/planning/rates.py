@@ -1,4 +1,4 @@
-"""What GPUs can do, and what each engine makes of it: the numbers under a plan, one row for each that samples.
+"""Rates of GPUs and of engines on them: the numbers under a plan, one row for each engine that samples.
 
 `planning.costs` makes tokens a second and seconds of them. Nothing here was measured by us on a GPU. A `Range` gives
 the number in the low, the middle and the high estimate, so a share of the hardware falls from left to right. Finished
@@ -38,7 +38,7 @@ class Gpu:
         return self.name if self.share == 1 else f"{self.share:g} × {self.name}"
 
     def part(self, share: float) -> Gpu:
-        """What a trial has of it beside others: of everything the same share."""
+        """The GPU as a trial has it beside others: the same share of everything."""
         return Gpu(self.name, self.gib * share, self.bytes_per_s * share, self.flops * share, share)
 
 
@@ -82,7 +82,7 @@ def gpu_of(text: str) -> Gpu:
 
 @dataclass(frozen=True)
 class Rates:
-    """What an engine reaches of its GPU.
+    """The part of its GPU's rates that an engine reaches.
 
     `decoding` is the share of the memory bandwidth while the responses of one training step are decoded, `evaluating`
     the same while thousands of responses wait. `launch_ms` is what the kernel launches of a decode step take at

@@ -88,7 +88,7 @@ def evaluation_shares(plan: Plan) -> dict[str, Range]:
 
 
 def share_left(share: Range, done: Done, generations: int) -> Range:
-    """What is left of an expected `share` of `generations`; nothing once the family's selection is final."""
+    """Subtract existing samples from an expected `share` of `generations`; 0 once the family's selection is final."""
     if done.selected or not generations:
         return NOTHING
     there = done.generations / generations

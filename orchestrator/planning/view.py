@@ -200,7 +200,7 @@ def _memory_table(memories: dict[str, Memory], gpu_gib: float, apart: bool) -> T
 
 
 def _memory_notes(memories: dict[str, Memory], gpu_gib: float) -> list[str]:
-    """What the table leaves out, and a warning where a batch of full length may not fit."""
+    """Notes below the memory table, with a warning where a batch of full length may not fit."""
     notes = []
     surely = min(min(m.sequences_at_once_vanilla, m.sequences_at_once_blending) for m in memories.values())
     decoded = max(m.sequences_decoded_vanilla for m in memories.values())
@@ -222,7 +222,7 @@ def _memory_notes(memories: dict[str, Memory], gpu_gib: float) -> list[str]:
 
 
 def _tokens(total: dict[str, Any]) -> list[Any]:
-    """What is generated in training and in evaluation, and how the two compare."""
+    """Tokens generated in training and in evaluation, and their ratio."""
     expected_column = ["tokens expected"] if any(total[what]["tokens"]["expected"] for what in PARTS) else []
     table = _table("generated", "generations", "tokens at most", *expected_column, right_from=1)
     for what, name in PARTS.items():
@@ -237,7 +237,7 @@ def _tokens(total: dict[str, Any]) -> list[Any]:
 
 
 def _budget_table(plan: Plan) -> Table:
-    """What evaluation costs in full and in races, and the selected checkpoints' fresh samples."""
+    """A table of evaluation in full and in races, and of the selected checkpoints' fresh samples."""
     names = {"full": "full", "adaptive": "adaptive, expected", "rescore": "rescore"}
     costs = evaluation_budgets(plan)
     whole = costs["full"].generations.low
@@ -252,7 +252,7 @@ def _budget_table(plan: Plan) -> Table:
 
 
 def _budget_notes(plan: Plan) -> list[str]:
-    """What is chosen, and what the expectation rests on."""
+    """Name the chosen budget and the basis of the expected one."""
     evaluations = [setup.evaluation for setup in plan.experiment.setups.values()]
     chosen = " and ".join(dict.fromkeys(f"{e.budget} with rescore {str(e.rescore).lower()}" for e in evaluations))
     basis = "Expected: shares that simulated races took (benchmarks/race.py); no bound."
@@ -315,7 +315,7 @@ def _engines(plan: Plan, left: bool) -> list[str]:
 
 
 def _basis(plan: Plan) -> list[str]:
-    """What rates and lengths rest on: finished runs, then calibrations of the card, then what is published."""
+    """Name the basis of rates and lengths: finished runs, then calibrations of the card, then published numbers."""
     lines: list[str] = []
     calibrated: dict[str, list[str]] = {}  # by the source of rates
     if any(costs.factors.keys() - costs.sources.keys() for costs in plan.costs.values()):

@@ -66,7 +66,7 @@ class Driving:
 
 
 def drivers_of(runs: Path, name: str) -> list[Driver]:
-    """Who drives the experiment of that name now."""
+    """List the processes that drive the experiment of that name now."""
     found = []
     for path in sorted(_folder(runs).glob(f"{name}.*{LEASE}")):
         holder = holder_of(path)

@@ -166,7 +166,7 @@ def give_usual_mode(folder: Path) -> None:
 
 
 def read_bytes(path: Path, remedy: str) -> bytes | None:
-    """What a file holds; None if there is none. Raises Damaged where a folder or a loop of links is in its place."""
+    """Read a file; None if there is none. Raises Damaged where a folder or a loop of links is in its place."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -176,7 +176,7 @@ def read_bytes(path: Path, remedy: str) -> bytes | None:
 
 
 def read_text(path: Path, remedy: str) -> str | None:
-    """What a text file holds; None if there is none. Raises Damaged if it cannot be read or is not UTF-8."""
+    """Read a text file; None if there is none. Raises Damaged if it cannot be read or is not UTF-8."""
     data = read_bytes(path, remedy)
     try:
         return None if data is None else data.decode("utf-8")
@@ -212,7 +212,7 @@ def write_sealed(path: Path, value: dict[str, Any]) -> None:
 
 
 def read_sealed(path: Path, remedy: str) -> dict[str, Any] | None:
-    """What `write_sealed` wrote; None if there is no file, or an empty one. Raises Damaged if it is anything else."""
+    """Read a file of `write_sealed`; None if there is none, or an empty one. Raises Damaged if it is anything else."""
     text = read_text(path, remedy)
     if not text:
         return None

@@ -1,4 +1,4 @@
-"""What was computed from the files of a unit, so that the next look reads only what has changed.
+"""Values computed from the files of a unit, so that the next look reads only files that have changed.
 
 `runs/.index/<unit id>.json` holds each value beside the stamp of the file that it was computed from, and it counts only
 while the file has that stamp. Nothing else rests on these files: a damaged one is taken as empty, they can be removed
@@ -31,13 +31,13 @@ Stamp = tuple[int, int, int, int]
 
 
 def stamp_of(stat: os.stat_result) -> Stamp:
-    """What changes whenever a file is written or replaced: its size, times of content and inode (ns), and inode."""
+    """Numbers that change whenever a file is written or replaced: size, times of content and inode (ns), inode."""
     return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino
 
 
 @dataclass
 class Index:
-    """What is known of the files of one unit, by their path inside its directory."""
+    """Known values of the files of one unit, by their path inside its directory."""
 
     path: Path
     slices: dict[str, tuple[Stamp, SliceCounts]] = field(default_factory=dict)
@@ -111,7 +111,7 @@ def forget() -> None:
 
 
 def _read(path: Path, unit_id: str) -> Index:
-    """What an index file holds; an empty one where it is not a sound file of ours."""
+    """Read an index file; empty where the file is damaged or not of this version."""
     index = Index(path)
     try:
         raw = json.loads(unsealed_lines(path.read_bytes(), path, "remove it"))

@@ -38,7 +38,7 @@ class LeaseHeld(RuntimeError):
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds a lease; `started` tells a process from a later one with its number, where the system says it.
+    """The process that holds a lease; `started` tells it from a later one with its number, where the system says it.
 
     `attempt` counts the holders in a row that died without letting go, and this one. `space` is the Linux namespace
     that `pid` is a number of: containers with their host's name have numbers of their own.
@@ -113,7 +113,7 @@ class Lease:
 
 
 def holder_of(path: Path) -> Holder | None:
-    """Who holds the lease now, as far as its file tells; None also where the file is not one of ours.
+    """The process that holds the lease now by its file; None also where the file is in another form.
 
     A process of this host is looked up. One of another host, or of another container, is believed while it beats, by
     the clock that stamps its beats; by this host's only where nothing can be written beside them.

@@ -1,4 +1,4 @@
-"""What a unit tells the people who watch it: `log.txt`, and in `phase.json` what it does at this moment.
+"""A unit's notes for people: `log.txt`, and in `phase.json` its work at this moment.
 
 Both are notes: nothing is computed from them, and recovery does not reproduce them. A note that cannot be written, as
 on a full disk, is left out, since the rows and checkpoints that matter fail on the same disk and with a message.
@@ -21,7 +21,7 @@ LOG, PHASE = "log.txt", "phase.json"
 
 @dataclass(frozen=True)
 class Phase:
-    """What the process does that trains a unit: `name` is TRAINING of `records.columns` or what precedes it there, or
+    """The work of the process that trains a unit: `name` is TRAINING of `records.columns` or what precedes it there, or
     empty at the very start.
 
     `attempt` counts from 1 within one call of `trb submit`, which is named by `sweep` and makes at most `attempts`;
@@ -99,7 +99,7 @@ def read_log(folder: Path) -> str | None:
 
 
 def read_phase(folder: Path) -> Phase | None:
-    """What the unit in `folder` noted last; None where there is no such note, or none that can be read."""
+    """Read the last note of the unit in `folder`; None without one that can be read."""
     try:
         raw: Any = json.loads((folder / PHASE).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""What an evaluation keeps of one problem at one checkpoint: counts, never means."""
+"""The record of one problem at one checkpoint: counts, never means."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def place() -> dict[str, Any]:
 
 
 def described(place: Mapping[str, Any]) -> str:
-    """What `place` gave, as a log says it: `process 4711 on gpu-3, GPU 0`."""
+    """Describe a `place` for a log: `process 4711 on gpu-3, GPU 0`."""
     gpu = f", GPU {place['gpu']}" if "gpu" in place else ""
     return f"process {place['process']} on {place['host']}{gpu}"
 
@@ -100,7 +100,7 @@ def processes() -> dict[int, Process]:
 
 
 def descendants(ancestors: Iterable[int], alive: Iterable[Process]) -> set[Process]:
-    """Those of `alive` whose parent is one of the ids `ancestors`, their children, and so on; no ancestor itself."""
+    """The children of the ids `ancestors` among `alive`, their children, and so on; no ancestor itself."""
     first, alive = set(ancestors), list(alive)
     found, before = set(first), -1
     while len(found) > before:  # until a look at all processes finds no further child

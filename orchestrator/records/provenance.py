@@ -1,4 +1,4 @@
-"""What code, versions and machine a run was made with. No clock, no environment variables, no secrets."""
+"""The code, versions and machine that a run was made with. No clock, no environment variables, no secrets."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ BEAT_S = 2.0
 
 @dataclass(frozen=True)
 class Beat:
-    """What a beat says. `number` counts beats; `born` tells the process from a later one with the same pid."""
+    """A sign of life. `number` counts beats; `born` tells the process from a later one with the same pid."""
 
     host: str
     node: str  # Ray's id of the machine
@@ -39,7 +39,7 @@ class Beat:
 
 
 class _Work:
-    """What this process has done. There is one for the whole process, since a process runs one unit at a time."""
+    """The work of this process. One for the whole process suffices, since a process runs one unit at a time."""
 
     def __init__(self) -> None:
         self.pieces = 0

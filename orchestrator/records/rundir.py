@@ -112,7 +112,7 @@ class RunReader:
 
     @property
     def remedy(self) -> str:
-        """What to do about a damaged file of the unit, as messages say it."""
+        """The remedy for a damaged file of the unit, as messages give it."""
         return f"remove the folder {self.path}; trb submit trains the unit again"
 
     # --- what it was made with ---
@@ -127,7 +127,7 @@ class RunReader:
 
     @property
     def models(self) -> dict[str, dict[str, str | None]]:
-        """What the unit was trained from, as far as it was committed: see `made_models.trained_from`."""
+        """The models that the unit was trained from, as committed: see `made_models.trained_from`."""
         return self._state().get("models", {})
 
     # --- logs and documents ---
@@ -159,7 +159,7 @@ class RunReader:
         return list(self._rows(log, committed=True))
 
     def document(self, name: str) -> Any:
-        """What a JSON file of its own holds, such as `data.json`; None if it was not written."""
+        """Read a JSON file of its own, such as `data.json`; None if it was not written."""
         path = self.path / name
         data = read_bytes(path, self.remedy)
         committed_sha256 = self._state().get("documents", {}).get(name)
@@ -191,7 +191,7 @@ class RunReader:
         return read_log(self.path)
 
     def phase(self) -> Phase | None:
-        """What the unit noted last of what it does; None where it noted nothing."""
+        """The unit's last note of its work; None without one."""
         return read_phase(self.path)
 
     # --- checkpoints ---
@@ -214,7 +214,7 @@ class RunReader:
         return {name: sha256 for name, sha256 in files.items() if not is_learner_state(name)}
 
     def canary(self, step: int) -> dict[str, Any] | None:
-        """What tells the weights of a checkpoint from others (`workers.canary`); None if they came without."""
+        """The canary of a checkpoint's weights (`workers.canary`); None if they came without."""
         return read_object(self.checkpoint_path(step) / CANARY, self.remedy)
 
     def verify_checkpoint(self, step: int, learner: bool = False) -> None:
@@ -228,7 +228,7 @@ class RunReader:
     # --- evaluations ---
 
     def slices(self, evaluation_id: str, step: int) -> list[Slice]:
-        """What of an evaluation of a checkpoint is there; see `slices.disjoint`."""
+        """The existing slices of an evaluation of a checkpoint; see `slices.disjoint`."""
         names = list_folder(self.evaluation_path(evaluation_id, step), self.remedy)
         return disjoint(part for name in names if (part := parse(name)) is not None)
 
@@ -253,7 +253,7 @@ class RunReader:
         return read_records(self.evaluation_path(evaluation_id, step), part)
 
     def slice_counts(self, evaluation_id: str, step: int, part: Slice) -> SliceCounts:
-        """What the records of a slice count, which takes a tenth of the time of reading them."""
+        """Sums over the records of a slice, in a tenth of the time that the records take to read."""
         return read_counts(self.evaluation_path(evaluation_id, step), part)
 
     def evaluation_tokens(self, evaluation_id: str, step: int) -> int:
@@ -264,7 +264,7 @@ class RunReader:
         return sum(self.slice_counts(evaluation_id, step, part).tokens for part in counted)
 
     def slice_stamp(self, evaluation_id: str, step: int, part: Slice) -> tuple[int, ...]:
-        """What changes when a slice is written again."""
+        """Numbers that change when a slice is written again."""
         return stamp_of_slice(self.evaluation_path(evaluation_id, step), part)
 
     def evaluated_steps(self, evaluation_id: str) -> list[int]:
@@ -284,7 +284,7 @@ class RunReader:
     # --- reading once ---
 
     def once(self, key: Hashable, compute: Callable[[], T]) -> T:
-        """What `compute` gives; a reader that stands for one moment (`records.snapshot`) asks it once for a key."""
+        """Call `compute`; a reader of one moment (`records.snapshot`) calls it once for a key."""
         return compute()
 
     def derived(self, file: str, name: str, compute: Callable[[], T]) -> T:
@@ -297,7 +297,7 @@ class RunReader:
     # --- reading and verifying files ---
 
     def _state(self) -> dict[str, Any]:
-        """What was committed; empty for a fresh unit."""
+        """The last commit; empty for a fresh unit."""
         return self.once("state", lambda: read_sealed(self.path / STATE, self.remedy) or {})
 
     def _steps(self, folder: Path) -> list[int]:

@@ -71,7 +71,7 @@ def read_records(folder: Path, part: Slice) -> list[ProblemRecord]:
 
 
 def read_counts(folder: Path, part: Slice) -> SliceCounts:
-    """What the records of a slice count: `read_records` at a tenth of its time, for tables over many runs."""
+    """Sums over the records of a slice: `read_records` at a tenth of its time, for tables over many runs."""
     path = folder / part.name
     lines = _lines(folder, part)
     matches = _COUNTS.findall(lines)
@@ -87,7 +87,7 @@ def read_counts(folder: Path, part: Slice) -> SliceCounts:
 
 
 def stamp_of_slice(folder: Path, part: Slice) -> tuple[int, ...]:
-    """What changes when the slice is written again. Raises Damaged where its file is gone."""
+    """Numbers that change when the slice is written again. Raises Damaged where its file is gone."""
     try:
         stat = os.stat(f"{folder}/{part.name}")  # a race asks for hundreds at each look
     except OSError as error:

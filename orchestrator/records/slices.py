@@ -94,7 +94,7 @@ def complete_samples(slices: Sequence[Slice]) -> list[int]:
 
 
 def missing(there: Sequence[Slice], problems: int, samples: int, cuts: Iterable[int], most: int) -> list[Slice]:
-    """What disjoint slices that are `there` leave out of samples [0, `samples`) of all problems.
+    """The slices that disjoint ones, `there`, leave out of samples [0, `samples`) of all problems.
 
     Parts end at the `cuts`, the numbers of samples at which a race is decided, and hold `most` responses or fewer,
     one problem's at least. They are cut at the same places whatever is there already, so that any order of work makes

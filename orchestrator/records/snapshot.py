@@ -51,7 +51,7 @@ class RunSnapshot(RunReader):
         return value
 
     def _vouched(self, file: str) -> Any:
-        """What else a value of a file rests on: what `state.json` says of it."""
+        """The entry of `state.json` that a file's values rest on, too."""
         state = self._state()
         if file in (METRICS, ROLLOUTS):
             return [committed_bytes(state, file), state.get("log_sha256", {}).get(file), self.trained]
