@@ -179,3 +179,46 @@ print(json.dumps(loaded))
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, check=True, cwd=ROOT, env=environment(), capture_output=True, text=True)
     assert json.loads(done.stdout) == {}
+
+
+# --- prose ---
+
+OPENINGS = re.compile(r"(What|Whatever|Who|Whoever|Those|Nobody)\b")
+QUOTED = re.compile(r"`([a-z_]\w*(?:\.[a-z_]\w*)*)(?:\(\))?`")
+# Names of other programs, and examples, that docstrings speak of.
+FOREIGN = {
+    *("taskset", "get_default_attn_backend", "optimizer_zero_grad", "optimizer_step"),
+    *("apples", "step_000020"),
+}
+
+
+def docstrings() -> dict[str, str]:
+    """`module:line` → docstring of every module, class and function of the product."""
+    found = {}
+    for name, file in modules().items():
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (text := ast.get_docstring(node)):
+                found[f"{name}:{getattr(node, 'lineno', 1)}"] = text
+    return found
+
+
+def test_docstrings_begin_with_a_verb_or_a_name() -> None:
+    assert [where for where, text in docstrings().items() if OPENINGS.match(text)] == []
+
+
+def test_names_in_docstrings_are_in_the_tree() -> None:
+    """Every part of a name in backticks is a name or a word of a string somewhere in the product, or a file."""
+    known = set(FOREIGN) | {part for name in modules() for part in name.split(".")}
+    for file in [*modules().values(), *(ROOT / "experiments").rglob("*.yaml")]:
+        text = file.read_text(encoding="utf-8")
+        if file.suffix == ".py":
+            for node in ast.walk(ast.parse(text)):
+                if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node):
+                    text = text.replace(ast.get_docstring(node, clean=False) or "", "")
+        known |= set(re.findall(r"[A-Za-z_]\w*", text))
+    stale = []
+    for where, text in docstrings().items():
+        for name in QUOTED.findall(text):
+            if not set(name.split(".")) <= known:
+                stale.append(f"{where}: {name}")
+    assert not stale, "\n".join(stale)

@@ -1,4 +1,4 @@
-"""What an experiment file asks of its methods: grids of knobs, own placements and seeds."""
+"""Reads the methods of an experiment file: grids of knobs, own placements and seeds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an id is made of: named keys of the configuration, and nothing that is not named here.
+"""Ids of units and evaluations, digests of configuration keys that are all named here.
 
 `units` puts the readable part, setup, method and knobs, before the digest.
 
@@ -54,7 +54,7 @@ def part(value: Any, keys: Sequence[str]) -> dict[str, Any]:
 
 
 def model_identity(model: Model, setup: Setup) -> dict[str, Any]:
-    """What is known of a model beforehand: its revision, or its recipe with shape and tokenizer.
+    """The identity of a model before it is made: its revision, or its recipe with shape and tokenizer.
 
     Whatever is trained from a made model counts its weights instead; see `made_models.models_of`.
     """
@@ -71,7 +71,7 @@ def model_identity(model: Model, setup: Setup) -> dict[str, Any]:
 
 
 def pair_identity(setup: Setup, models: Models) -> dict[str, Any]:
-    """What fixes both models, how they read a problem, and the problems."""
+    """The keys that fix both models, their prompts and the problems."""
     return {
         "student": models["student"],
         "teacher": models["teacher"],
@@ -137,7 +137,7 @@ def _world() -> Any:
 
 
 def _training_identity(kind: str, setup: Setup, models: Models, seed: int) -> dict[str, Any]:
-    """What every kind of training depends on."""
+    """The keys that every kind of training depends on."""
     training = part(setup.training, TRAINING) | {"optimizer": part(setup.training.optimizer, OPTIMIZER)}
     return pair_identity(setup, models) | {
         "kind": kind,
@@ -149,5 +149,5 @@ def _training_identity(kind: str, setup: Setup, models: Models, seed: int) -> di
 
 
 def _engine_identity(engine: Engine) -> dict[str, Any]:
-    """What samples and trains, under the names that ids were first given out with."""
+    """The engines that sample and train, under the names that ids were first given out with."""
     return {"rollout": engine.sampler, "learner": engine.trainer, "dtype": engine.dtype}

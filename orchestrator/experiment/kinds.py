@@ -12,7 +12,7 @@ SUPERVISED_STAGE = "Supervised stage"  # what its units are called, as trials ar
 
 
 class OfKind:
-    """What follows from the `kind` of a unit, or of what is said of one."""
+    """Properties that follow from the `kind` of a unit, or of a statement about one."""
 
     kind: Kind
 

@@ -1,4 +1,4 @@
-"""What an experiment may leave to its local files: content as sha256, numbers of rows, shapes, vocabularies, stop ids.
+"""Reads values that an experiment leaves to local files: sha256, numbers of rows, shapes, vocabularies, stop ids.
 
 A file named without its sha256 is read here once, when the experiment is loaded, so that ids and plans know what it
 holds; each of them is a note for the user, with the line that pins it.

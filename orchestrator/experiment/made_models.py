@@ -66,7 +66,7 @@ def record(folder: Path, files_in: Path | None = None) -> None:
 
 
 def remedy(folder: Path) -> str:
-    """What to do about a damaged model in `folder`."""
+    """The remedy for a damaged model in `folder`."""
     return f"remove the folder {folder}; trb submit makes the model again"
 
 
@@ -108,7 +108,7 @@ def _trained_from_here(role: str, recipe: str, runs: Path) -> dict[str, str] | N
 
 
 def trained_from(setup: Setup, runs: Path) -> dict[str, dict[str, str | None]]:
-    """What a unit notes of its student and teacher: recipe and sha256 of the weights, or the declared revision."""
+    """A unit's note of its student and teacher: recipe and sha256 of the weights, or the declared revision."""
     noted: dict[str, dict[str, str | None]] = {}
     for role in ROLES:
         model: Model = getattr(setup, role)

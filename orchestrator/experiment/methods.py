@@ -123,7 +123,7 @@ def _sft_fits(grid: Grid, name: str, setup: Setup) -> None:
 
 @dataclass(frozen=True)
 class Method:
-    """What a method is.
+    """A method of on-policy distillation: one row of METHODS.
 
     `title` is its name in the paper; `short` that of every table, list, figure and W&B run.
     `knobs` are its hyperparameters (Appendix A.2). `behavior` is what samples the rollouts of optimizer step k ≥ 0,

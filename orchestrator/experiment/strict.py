@@ -116,7 +116,7 @@ def _scalar(hint: Any, raw: Any, key: str) -> Any:
 
 
 def _listed(key: str, raw: Any) -> str:
-    """What a single value may have been meant as: `[arithmetic]`; a number of seeds as that many."""
+    """The list that a single value may stand for: `[arithmetic]`; a number of seeds as that many."""
     if key == "seeds" and isinstance(raw, int) and 1 < raw <= 10:
         return str(list(range(raw)))
     return "[1, 2]" if isinstance(raw, dict) or raw is None else f"[{shortened(str(raw), LONGEST_VALUE)}]"

@@ -1,4 +1,4 @@
-"""What several keys have to agree on; the rule of a single key stands beside it in `config`."""
+"""Rules on which several keys have to agree; the rule of a single key stands beside it in `config`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is right: a benchmark's gold answer, and the exact comparison of plain numerals."""
+"""A benchmark's gold answer, and the exact comparison of plain numerals."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MAX_NUMERAL_CHARS = 1000
 
 @dataclass(frozen=True)
 class Gold:
-    """What is right, as the benchmark publishes it.
+    """A gold answer as the benchmark publishes it.
 
     ``multiple``: ``answer`` holds several answers, comma-separated, in free order. ``unit``: a unit the benchmark
     states apart from the answer; a prediction may carry it. ``tolerance``: allowed absolute difference.

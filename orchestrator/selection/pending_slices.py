@@ -34,7 +34,7 @@ class PendingSlice:
 
 
 class Slicelike(Protocol):
-    """What the choice between slices looks at."""
+    """The facts of a slice that the choice between slices rests on."""
 
     @property
     def unit(self) -> Unit: ...
@@ -47,7 +47,7 @@ class Slicelike(Protocol):
 
 
 def preference(wanted: Slicelike, loaded: object, setup: str | None) -> tuple[bool, bool, bool]:
-    """What an evaluator with these weights and this setup's models takes first, the smallest first.
+    """Sort key of slices for an evaluator with these weights and this setup's models, the smallest first.
 
     It goes on with its checkpoint, else with what decides a family, else in its setup; of equals it takes the first.
     """
@@ -68,7 +68,7 @@ def pending_slices(study: Study) -> Iterator[PendingSlice]:
 
 
 def _slices_of(study: Study, unit: Unit, sampling: Sampling, samples: int, decides: bool) -> Iterator[PendingSlice]:
-    """What one evaluation of a checkpoint lacks of its first `samples` samples."""
+    """The slices that one evaluation of a checkpoint lacks of its first `samples` samples."""
     evaluation = study.setup_of(unit).evaluation
     run, evaluation_id = study.reader(unit), study.evaluation_ids(unit.setup, sampling.draw)[sampling.benchmark]
     if run.evaluation_error(evaluation_id, sampling.step) is not None:

@@ -32,7 +32,7 @@ Wants = dict[str, dict[Sampling, int]]  # unit id → samples for each problem; 
 
 @dataclass(frozen=True)
 class FamilyState:
-    """What a family wants now, and whether its selection is final (`settled`): more samples cannot change it."""
+    """The samples that a family wants now; `settled` once more samples cannot change its selection."""
 
     wants: Wants
     settled: bool
@@ -44,7 +44,7 @@ def wants(study: Study) -> Wants:
 
 
 def family_state(study: Study, family: Family) -> FamilyState:
-    """What a family wants now: first rungs, then those of its race, then the selected checkpoint's fresh samples.
+    """Compute a family's wants: first rungs, then those of its race, then the selected checkpoint's fresh samples.
 
     Raises Damaged where a checkpoint was lost that still wants samples.
     """
@@ -88,7 +88,7 @@ def _next_rung(study: Study, family: Family) -> Wants:
 
 
 def _able_rivals(study: Study, rivals: Iterable[Rival], rung: dict[str, int]) -> tuple[list[Rival], Wants]:
-    """Those that have the samples of a rung or can still be given them, and the samples that they lack.
+    """Rivals that have the samples of a rung or can still be given them, and the samples that they lack.
 
     A checkpoint that was dropped, for example under another `budget`, cannot be sampled again. It leaves the race at
     the first rung that it does not have: its counts are comparable with those of the others up to there.
@@ -144,7 +144,7 @@ def _is_kept(study: Study, setting: Sequence[Unit], step: int) -> bool:
 
 
 def _counts(study: Study, benchmark: str, rivals: Sequence[Rival], n: int) -> race.Counts:
-    """What the rivals had on one benchmark at the rung of n samples; the seeds of a setting stand side by side."""
+    """Counts of the rivals on one benchmark at the rung of n samples; the seeds of a setting stand side by side."""
     correct, samples = [], []
     for setting, step in rivals:
         ids = study.evaluation_ids(setting[0].setup)

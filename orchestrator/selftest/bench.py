@@ -1,4 +1,4 @@
-"""What the checks are made on: a setup, and the models of its shapes that they find or make."""
+"""The bench of the checks: a setup, and the models of its shapes that they find or make."""
 
 from __future__ import annotations
 

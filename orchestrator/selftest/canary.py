@@ -19,7 +19,7 @@ def write_canary(bench: Bench, who: str, log_probs: Sequence[float]) -> None:
 
 
 def same_weights(bench: Bench) -> Found:
-    """What both have written down agrees, as closely as a checkpoint and the engine that loads it must."""
+    """Whether both canaries agree, as closely as a checkpoint and the engine that loads it must."""
     read = {}
     for who in (LEARNER, SAMPLER):
         path = bench.folder / f"canary_of_{who}.json"

@@ -12,7 +12,7 @@ from orchestrator.selftest.runner import Found
 
 
 def compilers(bench: Bench) -> Found:
-    """What the setup's sampler compiles with is here, wherever there is a GPU to compile for."""
+    """Check the compilers that the setup's sampler needs, where a GPU is here to compile for."""
     name = bench.setup.engine.sampler
     if not ENGINES[name].tools:
         return Found("skipped", f"{name} samples, which compiles nothing")
@@ -23,7 +23,7 @@ def compilers(bench: Bench) -> Found:
 
 
 def compilers_here() -> Found:
-    """What this machine has to compile kernels with."""
+    """Check this machine's compilers of kernels."""
     lines = toolchain.missing(os.environ)
     if not lines:
         home, kernels = toolchain.toolkit(os.environ), toolchain.kernel_cache(os.environ)

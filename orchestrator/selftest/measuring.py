@@ -1,4 +1,4 @@
-"""What the processes of `trb calibrate` are told, and where they note what they have measured. No torch."""
+"""The tasks of the processes of `trb calibrate`, and the file of their measurements. No torch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Measuring:
 
     @property
     def job(self) -> Job:
-        """What a trial opens its engines for."""
+        """The job that a trial opens its engines for."""
         return replace(self.bench.job(), takes_turns=self.bench.runtime.placement.takes_turns)
 
 

@@ -89,7 +89,7 @@ def kernel(bench: Bench) -> Found:
 
 
 def memory(bench: Bench) -> Found:
-    """What the card really has, how much of it is free, and which other processes hold the rest."""
+    """Check the card's memory: its size, the free part, and the processes that hold the rest."""
     card = card_gib()
     if card is None:
         return Found("skipped", "no GPU here")

@@ -1,4 +1,4 @@
-"""What `trb calibrate` measures: pieces of each phase of a plan, in the engines that a trial and an evaluator open.
+"""The phases of `trb calibrate`: pieces of the plan's work, in the engines that a trial and an evaluator open.
 
 Each function runs in a process of its own (`runner`) and notes a row as soon as it has one. It begins with little work,
 and takes more of it until two more of the same size fill its time: their difference is the spread.

@@ -31,7 +31,7 @@ KILLED_WITHIN_S = 20.0  # a GPU's driver may keep a killed process for some seco
 
 @dataclass(frozen=True)
 class Found:
-    """What a check found, in one line; `change` is what to change about it, `numbers` are GiB, seconds and the like.
+    """The finding of a check in one line; `change` is the remedy, `numbers` are GiB, seconds and the like.
 
     `skipped` is a check that says nothing of this machine, for the reason that `detail` gives.
     """
@@ -59,7 +59,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a check: what it found, in how many seconds, and the file that holds all it printed."""
+    """The outcome of a check: its finding, its seconds, and the file that holds all it printed."""
 
     name: str
     verdict: Verdict
@@ -133,7 +133,7 @@ def _run(check: Check, subject: Any, log: Path) -> Outcome:
 def _await(
     connection: Connection, process: subprocess.Popen[bytes], deadline: float, family: set[Process]
 ) -> Found | None:
-    """What the process finds; None if it dies before it has told that. Raises TimeoutError at the deadline.
+    """Wait for the process's finding; None if it dies before that. Raises TimeoutError at the deadline.
 
     `family` is filled with all that the process has started. Engines are in sessions of their own, and a process whose
     parent has died is told by nothing but having been seen before.

@@ -103,7 +103,7 @@ def seconds_until(gauge: Gauge, at_most_gib: float, limit_s: float) -> float | N
 
 
 def measured_beside(words: str, numbers: dict[str, float], watch: Watch, granted: Budget | None) -> Found:
-    """What a check found, with the most memory that was used meanwhile; a warning where that is more than granted."""
+    """Run a check and add the peak of used memory to its finding; a warning where that exceeds the grant."""
     if granted is None:
         return Found("ok", words, numbers=numbers)
     peak, total = watch.peak_gib, granted.total_gib

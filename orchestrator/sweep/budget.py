@@ -19,7 +19,7 @@ from orchestrator.sweep.schedule import Training, Work
 
 @dataclass(frozen=True)
 class Spending:
-    """What was clocked of a study at one moment: device-hours `spent`, and what steps and responses cost."""
+    """The clocks of a study at one moment: device-hours `spent`, and the cost of steps and responses."""
 
     study: Study
     spent: float
@@ -58,7 +58,7 @@ class Spending:
 
 
 def spending(study: Study) -> Spending:
-    """What the run directories say now."""
+    """Read the clocks in the run directories."""
     study = study.snapshot()
     return Spending(study, hours_spent(study), measure(study))
 

@@ -110,7 +110,7 @@ def _ray(address: str | None, options: dict[str, Any]) -> Iterator[None]:
 
 
 def _note_of_servers(data: dict[str, Any], **_: Any) -> None:
-    """What Ray's servers tell every driver, such as the last lines of a dead raylet's log.
+    """Keep messages of Ray's servers for the log, such as the last lines of a dead raylet.
 
     Ray would print it in the midst of the live table, and into what a pipe reads. What it means for the sweep is said
     where the sweep notices it, in the `error.txt` of a unit or as the command's last line.

@@ -1,4 +1,4 @@
-"""What happens after a failure: a process that was killed or froze, a cluster that died, an error of an attempt.
+"""Decides what follows a failure: a process that was killed or froze, a cluster that died, an error of an attempt.
 
 After a SIGKILL nothing has to be said by the process that died; what was committed tells where to go on.
 
@@ -47,7 +47,7 @@ class Failure:
 
 
 def failure_of(error: Exception) -> Failure:
-    """What became of an attempt that ended with `error`."""
+    """Classify the end of an attempt by its `error`."""
     lines = str(error).strip().splitlines()
     last = lines[-1] if lines else type(error).__name__
     match error:

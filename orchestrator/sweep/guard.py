@@ -76,12 +76,12 @@ def main(driver: int, scratch: Path) -> None:
 
 
 def remaining(known: set[Process], alive: dict[int, Process], scratch: Path) -> set[Process]:
-    """What is left of a cluster: those of `known` that live, whoever their parent is by now, and its members."""
+    """The rest of a cluster: processes of `known` that still live, under whatever parent, and its members."""
     return (known & set(alive.values())) | members(alive, scratch, None)
 
 
 def members(alive: dict[int, Process], scratch: Path, driver: int | None) -> set[Process]:
-    """Those of a cluster: Ray's processes that name its folder, and the descendants of these and of its driver."""
+    """The processes of a cluster: those of Ray that name its folder, and the descendants of these and of its driver."""
     others = {pid: process for pid, process in alive.items() if pid != os.getpid()}
     found = {pid for pid in others if _names(pid, scratch)}
     ancestors = found if driver is None else found | {driver}

@@ -49,11 +49,11 @@ class AnyNode:
         return capacity()
 
     def free(self) -> list[dict[str, float]]:
-        """What nobody has reserved at this moment, on each node that can be given work."""
+        """Unreserved resources at this moment, on each node that can be given work."""
         return list(available_resources_per_node().values())
 
     def labels(self) -> dict[str, str]:
-        """What Ray must find on a node for it to be given work."""
+        """Labels that Ray must find on a node for it to be given work."""
         return {}
 
     def reject(self, node_id: str, lack: Lack) -> None:

@@ -84,7 +84,7 @@ def worker_spec(
     runs: Path,
     pair: tuple[ModelFolder, ModelFolder],
 ) -> WorkerSpec:
-    """What the roles of `unit` need; a trial after supervised updates starts from its stage's checkpoint."""
+    """The needs of a unit's roles; a trial after supervised updates starts from its stage's checkpoint."""
     student, teacher = pair
     initial = student
     updates = supervised_updates(unit.method, unit.knobs)

@@ -1,4 +1,4 @@
-"""What every machine of a cluster must have: the runs folder itself, models and data; and what of it a machine lacks.
+"""Requirements of every machine of a cluster (the runs folder itself, models, data), and the first that one lacks.
 
 No Ray in here. The driver lists the requirements where it has found everything; `lacking` is asked on each machine.
 """
@@ -70,7 +70,7 @@ def signed(runs: Path) -> Iterator[Path]:
 
 
 def requirements(study: Study, pairs: Pairs, sign: Path) -> list[Requirement]:
-    """What a machine must have to work on the study; this one has it all."""
+    """List the requirements of a study; this machine meets them all."""
     needed = [Requirement("--runs", str(study.runs), sign)]
     for name, setup in study.experiment.setups.items():
         for role, model in zip(("student", "teacher"), pairs[name], strict=True):
@@ -81,7 +81,7 @@ def requirements(study: Study, pairs: Pairs, sign: Path) -> list[Requirement]:
 
 
 def lacking(needed: Sequence[Requirement]) -> Lack | None:
-    """What this machine lacks first, if anything. Models of a hub are fetched."""
+    """Name the first requirement that this machine lacks, if any. Models of a hub are fetched."""
     for each in needed:
         if each.hub:
             try:

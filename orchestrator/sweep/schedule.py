@@ -1,4 +1,4 @@
-"""What runs next: units as soon as what they need is there, then evaluators, then the next family's units.
+"""Decides what runs next: units whose needs are met, then evaluators, then the next family's units.
 
 A family that has begun is trained to its end before anything else. Then what is there is evaluated, and only where no
 samples are wanted does the next family begin: so families are decided one after the other, the first of them early,
@@ -73,7 +73,7 @@ class Schedule:
         self.units = in_order(self.units)
 
     def decide(self, capacity: Resources) -> Decision:
-        """What to start now on a cluster of this capacity."""
+        """Choose the work to start now on a cluster of this capacity."""
         decision = self._next(capacity)
         # What others sample is waited for only by those who could still do something with it.
         begun = Evaluating(0) if decision == "wait" and not self.running else decision
@@ -106,7 +106,7 @@ class Schedule:
             self.evaluators = max(self.evaluators, work.number)
 
     def end(self, name: str, good: bool) -> None:
-        """What was begun under a name has ended: a unit is trained, an evaluator found nothing more to do, or not."""
+        """Note that the work under a name has ended: a unit is trained or not, an evaluator ran out of work or not."""
         work = self.running.pop(name)
         if isinstance(work, Training):
             (self.trained if good else self.failed).add(work.unit.id)
@@ -114,7 +114,7 @@ class Schedule:
             self.fruitless += 1
 
     def give_back(self, name: str) -> None:
-        """What was begun under a name was not done where it was placed: it waits again."""
+        """Let the work under a name wait again, since its node did not do it."""
         del self.running[name]
 
     def sampled(self) -> None:
@@ -141,7 +141,7 @@ class Schedule:
         return [unit for unit in self.units if unit.id not in out and self.trained.issuperset(unit.depends_on)]
 
     def _of_begun_families(self, ready: list[Unit]) -> list[Unit]:
-        """Those that wait in a family of which some are trained or in training, and supervised stages."""
+        """Waiting units of families of which some are trained or in training, and supervised stages."""
         busy = {work.unit.id for work in self.running.values() if isinstance(work, Training)}
         begun = {(unit.setup, unit.method) for unit in self.units if unit.id in self.trained | busy}
         return [unit for unit in ready if unit.is_supervised or (unit.setup, unit.method) in begun]

@@ -1,4 +1,4 @@
-"""What every process of a sweep knows, and how its work is named to Tune and to whoever watches it."""
+"""The facts that every process of a sweep has, and the names of its work for Tune and for the watchdog."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Sweep:
     requirements: Sequence[Requirement] = ()
 
     def name_of(self, work: Work) -> str:
-        """What the signs of life of some work are called: the unit's id, or the evaluator's number in this sweep."""
+        """Name the signs of life of some work: the unit's id, or the evaluator's number in this sweep."""
         return work.unit.id if isinstance(work, Training) else f"evaluator-{self.name[:6]}-{work.number}"
 
     def work_of(self, config: dict[str, Any]) -> Work:

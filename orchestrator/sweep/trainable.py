@@ -1,4 +1,4 @@
-"""What Tune runs, one thing at a time in a process that it uses again: the training of a unit, or an evaluator.
+"""The Tune trainable: one reusable process that trains a unit or runs an evaluator.
 
 Tune schedules and restarts; the run directories resume. On a machine that lacks what the work needs it is given back.
 """

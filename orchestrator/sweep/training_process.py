@@ -117,7 +117,7 @@ class TrainingProcess:
 
 
 def leaner(spec: WorkerSpec, out_of_memory: int) -> WorkerSpec:
-    """What is asked of the roles after so many attempts without enough memory: half the micro-batch for each."""
+    """Shrink the roles' needs after attempts that ran out of memory: half the micro-batch for each."""
     if not out_of_memory:
         return spec
     tokens = max(1, (spec.runtime.micro_batch_tokens or MOST_TOKENS) >> out_of_memory)

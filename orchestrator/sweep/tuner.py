@@ -130,7 +130,7 @@ class SweepSearcher(Searcher, tune.Stopper):
         return self._budget is not None and self._budget.closed
 
     def names(self) -> list[str]:
-        """What runs now, as its signs of life are named."""
+        """Names of the signs of life of all running work."""
         return [self._sweep.name_of(work) for work in list(self._schedule.running.values())]
 
     # --- what Tune asks and tells ---
@@ -194,7 +194,7 @@ class SweepSearcher(Searcher, tune.Stopper):
         return all(bundle.get("GPU", 0.0) <= 1 for bundle in wanted) or places(wanted, self._nodes.free())
 
     def _look(self) -> SlicesLeft:
-        """What is still to be sampled; lets go of checkpoints of which nothing is."""
+        """Find the samples still wanted, and drop checkpoints that need none."""
         prune(self._study.snapshot())
         pending = list(pending_slices(self._study.snapshot()))
         return SlicesLeft(len(pending), self._elsewhere(pending))
@@ -214,7 +214,7 @@ class SweepSearcher(Searcher, tune.Stopper):
 
 
 class _Lately:
-    """What a function returned a short while ago: asked again after `seconds`, or later if asking takes long."""
+    """Cache a function's result for `seconds`, or longer if a call takes long."""
 
     def __init__(self, ask: Callable[[], Any], seconds: float):
         self._ask, self._seconds = ask, seconds

@@ -1,4 +1,4 @@
-"""What a sweep cannot do without, and how it ends when that is gone: the servers of its cluster.
+"""Watches the servers of a sweep's cluster, and ends the sweep when one is gone.
 
 Of a private cluster the driver sees the processes. Of any other it asks the server of the head, as its own processes on
 all nodes do: Ray ends those after a minute, and until then they would hold their units.
@@ -26,10 +26,10 @@ SERVERS = ("gcs_server", "raylet")
 
 
 class Vital(Protocol):
-    """What must be there."""
+    """Servers that a sweep cannot do without."""
 
     def lost(self) -> str | None:
-        """What is gone for good, as a sentence without its end; None while nothing is."""
+        """Name the servers that are gone for good, as a sentence without its end; None while all live."""
         ...
 
     def missed(self) -> str | None:

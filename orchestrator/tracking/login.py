@@ -126,7 +126,7 @@ def _marker(run_id: str, runs: Path) -> Path:
 
 
 def _state(content: Any, mode: str) -> dict[str, str]:
-    """What a note of a run says: where its content went, and a digest of it. Another server has nothing of it yet."""
+    """Read the note of a run: where its content went, and a digest of it. Another server has none of it yet."""
     server = {"server": server_url()} if mode == "online" else {}
     return {"mode": mode, **server, "rows": units.digest(content)}
 

@@ -1,4 +1,4 @@
-"""What W&B should show of a unit and of an experiment's results, from the run directories alone. Needs no wandb."""
+"""Units as W&B runs, from the run directories alone. Needs no wandb."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Projection:
 
     @property
     def name(self) -> str:
-        """What tells runs apart comes first, since lists cut names off: `TRB epsilon0=0.05 K=12 s0 · arithmetic`."""
+        """The name, distinctive parts first, since lists cut names off: `TRB epsilon0=0.05 K=12 s0 · arithmetic`."""
         return f"{self.unit.label} s{self.unit.seed} · {self.unit.setup}"
 
     @property
@@ -48,7 +48,7 @@ class Projection:
 
 
 def project(setup: Setup, unit: Unit, run: RunReader, state: str, goes_on: bool) -> Projection:
-    """What W&B should show of a unit whose `state` is one of `unit_status.STATES`; `goes_on` is True within a sweep."""
+    """Project a unit onto a W&B run; `state` is one of `unit_status.STATES`, `goes_on` is True within a sweep."""
     rows = projected_rows(setup, run)
     summary = {"state": state} | _best(unit, setup, run)
     return Projection(unit, rows, _config(setup, unit, run), summary, outcome(state, goes_on))

@@ -31,7 +31,7 @@ ASK_TIMEOUT_S = 5
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What a W&B run is opened with."""
+    """The arguments that a W&B run is opened with."""
 
     id: str
     name: str

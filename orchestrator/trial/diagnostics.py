@@ -1,4 +1,4 @@
-"""What a training step logs: rows made of the digests of its rollouts and scores, and of the rewards.
+"""Log rows of a training step, from the digests of its rollouts and scores and from the rewards.
 
 A mean over nothing is missing (None), not zero.
 """

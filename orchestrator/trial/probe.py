@@ -65,7 +65,7 @@ def run_probe(spec: WorkerSpec, run: RunWriter) -> Iterator[int]:
 
 
 class ContinuationProbe:
-    """What all steps of a probe share."""
+    """The state that all steps of a probe share."""
 
     def __init__(self, spec: WorkerSpec, run: RunWriter, grader: Grader):
         self.spec, self.settings = spec, spec.setup.probe
@@ -133,7 +133,7 @@ class ContinuationProbe:
         return cuts
 
     def outcomes(self, cuts: dict[str, list[Cut]], continuer: Owner, length: int) -> dict[Request, Outcome]:
-        """What each continuation came to; a prefix that both behaviors share is continued once."""
+        """Grade each continuation; a prefix that both behaviors share is continued once."""
         # Prefixes that are equal have equal requests, hence the same random numbers and the same continuations: each is
         # sampled once, and counts for both behaviors.
         distinct: dict[Request, None] = {}

@@ -1,4 +1,4 @@
-"""What the probe writes for readers: one prefix with its solved trust regions, and prompt-matched rollouts."""
+"""Documents of the probe for readers: one prefix with its solved trust regions, and prompt-matched rollouts."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Source:
 
 
 def gold_of(prompt: TrainingPrompt) -> Gold:
-    """What is right; the probe takes no prompts without it."""
+    """The gold answer of a prompt; the probe takes no prompts without one."""
     assert prompt.problem.gold is not None
     return prompt.problem.gold
 

@@ -31,7 +31,7 @@ from orchestrator.workers.spec import WorkerSpec
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """What every step of a unit shares."""
+    """The state that all steps of a unit share."""
 
     spec: WorkerSpec
     run: RunWriter
@@ -112,7 +112,7 @@ class TrainingStep:
         ]
 
     def objective(self, step: int) -> Objective:
-        """What this step minimises."""
+        """The objective that this step minimises."""
         unit, training = self.spec.unit, self.spec.setup.training
         if unit.is_supervised:
             return Objective("nll")
@@ -173,7 +173,7 @@ class Clock:
         self._last = time.monotonic()
 
     def skip(self) -> None:
-        """What was done since the last lap is nobody's."""
+        """Discard the time since the last lap."""
         self._last = time.monotonic()
         if self._watch is not None:
             self._watch.take()
