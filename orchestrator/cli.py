@@ -114,7 +114,7 @@ def _submit(options: argparse.Namespace) -> int:
 def _detach(study: Study, options: argparse.Namespace) -> int:
     from orchestrator.commands.detach import detach, detach_as_job
 
-    address, more = options.address, ["--yes"]  # whoever had to be asked was asked
+    address, more = options.address, ["--yes"]  # the question was asked before
     if options.max_gpu_hours is not None:
         more += ["--max-gpu-hours", repr(options.max_gpu_hours)]
     if options.report:

@@ -12,7 +12,7 @@ from orchestrator.commands.watching import Watch, follow
 from orchestrator.monitor import status
 from orchestrator.selection.study import Study
 
-PIPE_WIDTH = 400  # where nobody's terminal is the limit
+PIPE_WIDTH = 400  # where no terminal is the limit
 
 
 def show_status(

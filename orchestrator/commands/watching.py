@@ -40,7 +40,7 @@ LAST_LOOK_S = 10.0  # run directories that cannot be read any more hold nothing 
 PROGRESS_S = 10.0  # between two lines on units that go on; what ends or fails is said at once
 QUIET_S = 300.0  # without an event, after which a line says how the sweep stands
 MOST_SUMMARY = 7  # lines under the table of a terminal
-SILENCE_S = 3.0  # that nobody wonders about
+SILENCE_S = 3.0  # without output, before a line says what takes so long
 STARTING = "starting workers, which load PyTorch"
 REPORTED_PARTS = 4  # of the making of a model, where output is no terminal
 
@@ -330,9 +330,9 @@ class LastingOutput:
 
 
 def lasting_console(runs: Path) -> Console:
-    """A console on standard output for a sweep in `runs`, which goes on when nobody reads it any more."""
+    """A console on standard output for a sweep in `runs`, which goes on when its reader is gone."""
 
     def tell() -> None:
-        print(f"trb: nobody reads the output any more; the sweep goes on in {runs}", file=sys.stderr)
+        print(f"trb: the reader of the output is gone; the sweep goes on in {runs}", file=sys.stderr)
 
     return Console(file=LastingOutput(sys.stdout, tell))  # pyright: ignore[reportArgumentType]

@@ -1,4 +1,4 @@
-"""YAML files and overrides → plain values, which nobody has checked yet."""
+"""Reads YAML files and overrides into plain values, unchecked."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class Piece:
     """Work of one kind at one unit without a pause, from `start` to `end` (seconds since 1970, UTC).
 
     `kind` is START, TRAIN, EVALUATE or RESCORE. Of steps that were taken again after a kill the first ones are `lost`.
-    Where it was done is None as far as nobody noted it; `gpu` is what CUDA_VISIBLE_DEVICES said.
+    Host, process and `gpu` (of CUDA_VISIBLE_DEVICES) are None where the row lacks them.
     """
 
     kind: str

@@ -1,8 +1,8 @@
 """Seconds of a training step and of a response in this experiment: measured in its runs, else planned in proportion.
 
 A cost is the mean of the latest rows of the unit itself, else that of its setup's units with the same method, else that
-of its setup. What nobody measured costs what `planning.costs` says, times the ratio of measured to planned seconds of
-what was. As long as nothing at all was measured, GPUs cost what is planned, and of cores nothing is known.
+of its setup. Unmeasured work costs its planned seconds, scaled by measured ÷ planned of the work that was
+measured. Before any measurement GPUs cost the plan's seconds, and costs of cores are unknown.
 
 The low and the high estimate are those of the fastest and the slowest unit of the nearest source with several of them.
 Where there is none they are as far from the middle one as the plan's are.

@@ -1,7 +1,7 @@
 """The cost of evaluation under `budget: full` and `adaptive`, and the disk that checkpoints take. Pure arithmetic.
 
-The share of generations that a race takes depends on scores that nobody has yet. The estimate is what simulated
-families of the paper's first setup took (`python -m benchmarks.race`): low where checkpoints differ much, high
+The share of generations that a race takes depends on scores that are still unknown. The estimate is the share of
+simulated families of the paper's first setup (`python -m benchmarks.race`): low where checkpoints differ much, high
 where they hardly do. It is no bound.
 """
 

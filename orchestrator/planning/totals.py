@@ -99,7 +99,7 @@ def rescored_units(plan: Plan, done: Mapping[str, Done]) -> list[Unit]:
     """The seeds of one setting of each family that gets fresh samples and does not have them."""
     rescored = []
     for family in families_of(plan):
-        # Nobody knows yet which setting will be selected. All cost the same, so the first stands for it.
+        # The selected setting is still open. All cost the same, so the first stands for it.
         first_setting = family[0]
         rescores = plan.experiment.setups[first_setting[0].setup].evaluation.rescore
         if rescores and not done.get(first_setting[0].id, NOT_BEGUN).rescored:

@@ -1,7 +1,7 @@
-"""Claims on slices: who samples what now, so that no two evaluators do the same work.
+"""Claims on slices, so that no two evaluators do the same work.
 
-A claim is a lease of its own (`records.lease`) in `.locks/<unit id>/`, removed when the slice is there. That of a
-process that died is taken over by whoever comes next, and counts how often that has happened.
+A claim is a lease (`records.lease`) in `.locks/<unit id>/`, removed when the slice is there. The next evaluator takes
+over the claim of a process that died; the claim counts such takeovers.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def write_once(path: Path, content: str) -> bool:
     """Write `path`, text as UTF-8, unless it is there; False if it was. It is whole and durable when it is seen.
 
     A kill on the way leaves nothing, except where a file system has no files without a name, as NFS: there a scratch
-    file may stay, which nobody reads.
+    file may stay. No reader opens it.
     """
     try:
         first = _link_nameless(path, content)
@@ -116,7 +116,7 @@ def _link_scratch(path: Path, content: str) -> bool:
         os.link(scratch, path)
     except FileExistsError:
         return False
-    except OSError:  # a file system without hard links: whoever comes second replaces equal contents
+    except OSError:  # a file system without hard links: the second writer replaces equal contents
         if path.exists():
             return False
         os.replace(scratch, path)

@@ -2,7 +2,7 @@
 
 `runs/.index/<unit id>.json` holds each value beside the stamp of the file that it was computed from, and it counts only
 while the file has that stamp. Nothing else rests on these files: a damaged one is taken as empty, they can be removed
-at any time, and a folder that nobody may write to is looked at without them.
+at any time, and a read-only folder is looked at without them.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ note of a host that died looks alive until then, which is why a sweep asks again
 The heartbeat keeps out who comes while another host works. Two hosts that find a stale note in the same instant could
 both take it; only the lock, where the file system carries it, excludes that.
 
-Whoever only looks (`holder_of`) reads the note, which needs no lock and, on the holder's host, no write access.
+`holder_of` only reads the note, which needs no lock and, on the holder's host, no write access.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ class Lease:
     def release(self, remove: bool = False) -> None:
         """Let others work on the unit. The note goes before the lock, so that no one reads a holder that is none.
 
-        `remove` takes the file away, too. Whoever had opened it by then and another who makes a new one may then both
-        hold the lease: it is for work that is merely done twice in that case.
+        `remove` deletes the file, too. A process that had opened it and another that makes a new one may then both hold
+        the lease: `remove` is for work that may be done twice.
         """
         self._ended.set()
         if not self._file.closed:

@@ -1,4 +1,4 @@
-"""A run directory at one moment: whoever asks again gets what was there, and files that are known are not read."""
+"""A run directory at one moment: every question gets the same answer, and known files are not read."""
 
 from __future__ import annotations
 

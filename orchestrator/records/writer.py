@@ -59,8 +59,8 @@ LOGS = (METRICS, ROLLOUTS)
 class RecordWriter(RunReader):
     """Drops checkpoints; holds the unit's lease until `close`. Raises LeaseHeld.
 
-    Nothing else of the directory changes, neither the logs nor the story of a failure: this is for commands that work
-    on units which nobody trains.
+    Nothing else of the directory changes, neither the logs nor the story of a failure: this is for commands on units
+    that no process trains.
     """
 
     def __init__(self, runs: Path, unit_id: str):
@@ -291,8 +291,8 @@ class _CommittedPart:
 def write_slice(run: RunReader, evaluation_id: str, step: int, part: Slice, records: Sequence[ProblemRecord]) -> bool:
     """Write the records of a slice, one for each of its problems; False where the slice is there already.
 
-    The file is whole or not there, and the first to write it wins. It needs no lease: nobody else changes what an
-    evaluation has, and the samples of a slice are the same whoever takes them, or of the same law.
+    The file is whole or not there, and the first to write it wins. It needs no lease: existing
+    slices never change, and any evaluator takes the same samples of a slice, or samples of the same law.
     """
     path, content = _slice_file(run, evaluation_id, step, part, records)
     return write_once(path, content)

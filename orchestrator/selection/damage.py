@@ -1,7 +1,6 @@
-"""Which units have files that are not what was written.
+"""Finds units with damaged files.
 
-What is read of every unit now and then is read here: not the rollouts, which may be gigabytes, and no checkpoint. Those
-are verified by whoever reads them.
+Checks the small files of each unit. Rollouts, which may be gigabytes, and checkpoints are verified by their readers.
 """
 
 from __future__ import annotations

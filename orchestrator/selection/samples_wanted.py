@@ -9,7 +9,7 @@ A rung is a number of samples for each problem; a draw is an independent repetit
 does not. A family is settled when more samples cannot change what is selected.
 
 No decision is written down anywhere. Slices end where rungs do, so the counts at each rung are sums over slices:
-whoever asks replays the same race on the same numbers and comes to the same answer.
+every reader replays the same race on the same numbers and comes to the same answer.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def family_state(study: Study, family: Family) -> FamilyState:
     first_rungs = _union(
         _lacking(study, [unit], step, at_once) for unit in members for step in _kept_checkpoints(study, unit)
     )
-    # A race is decided among all checkpoints of a family. One that came later could have beaten whoever had been
-    # dropped by then, so no race begins before every trial is trained and has its first samples.
+    # A race is decided among all checkpoints of a family. One that came later could have beaten
+    # those that were dropped by then, so no race begins before every trial is trained and has its first samples.
     trained = all(study.reader(unit).trained for unit in members if unit.trains)
     if first_rungs or not trained:
         return FamilyState(first_rungs, settled=False)

@@ -27,7 +27,7 @@ LOOK_S = {"cuda": 0.02, "cpu": 0.2}
 
 
 def gauge_here() -> Gauge:
-    """Of the GPU that this process works on, whoever uses it; on CPUs of its descendants, each until it ends."""
+    """Measure the GPU that this process works on, used by any process; on CPUs its descendants, each until it ends."""
     card = card_gib()
     if card is not None:
         return lambda: card - free_gib()

@@ -25,7 +25,7 @@ PRIVATE = LOOPBACK | {
 
 
 def prepare_environment(address: str | None) -> None:
-    """For the cluster at `address`; None: one that is this command's own and nobody else's business."""
+    """Prepare for the cluster at `address`; None stands for a private one."""
     if address is None:
         # A token that only this driver and the processes it starts know: other users of the machine are refused, and
         # Ray writes none into the home folder.

@@ -1,4 +1,4 @@
-"""A sweep as a job of a Ray cluster: its driver runs there, and outlives whoever submitted it.
+"""A sweep as a job of a Ray cluster: its driver runs there, and outlives the terminal that submitted it.
 
 This speaks the job server's documented REST interface itself: Ray's own client wants the packages of a server.
 """

@@ -149,8 +149,8 @@ class Schedule:
     def _has_room(self, work: Work, free: Resources) -> bool:
         """Whether work can begin: by count, and on single nodes as long as evaluators could make room on them.
 
-        Where none runs nobody makes room, and Tune, which keeps an ended process and its place for a while, gives that
-        up for work that it has been told of.
+        Without running evaluators nothing frees space. Tune keeps an idle process for a while, and releases it only
+        once new work is queued.
         """
         return _fits(self.needs(work), free) and (not self._evaluating() or self.has_place(work))
 

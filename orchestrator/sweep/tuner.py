@@ -153,7 +153,7 @@ class SweepSearcher(Searcher, tune.Stopper):
         work = self._schedule.running.get(trial_id)
         if work is None:
             return
-        if result and UNFIT in result:  # no attempt: the unit can be nobody's mistake before it has begun
+        if result and UNFIT in result:  # no attempt: a unit that has not begun made no mistake
             self._nodes.reject(result[UNFIT], result[LACK])
             self._schedule.give_back(trial_id)
         elif isinstance(work, Training):

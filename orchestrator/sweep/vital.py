@@ -20,7 +20,7 @@ from orchestrator.sweep.preflight import answers
 
 LOOK_S = 1.0  # between two looks
 UNWINDS_WITHIN_S = 8.0  # a driver that is told of the end; else it is ended where it stands
-SILENT_S = 20.0  # a head that is busy, or that is started again by whoever keeps it
+SILENT_S = 20.0  # a head that is busy, or that is being started again
 OWN_SILENT_S = 120.0  # one on this machine, which may be overloaded
 SERVERS = ("gcs_server", "raylet")
 
@@ -40,8 +40,8 @@ class Vital(Protocol):
 class OwnServers:
     """The servers of a private cluster; `node` is Ray's, which tells of their processes.
 
-    One that was stopped or told to end can stand there without an answer, and whoever calls it waits for ever: so the
-    first of them, at `address`, is asked, too.
+    A server that was stopped can stand there without an answer, and its callers wait for ever. Therefore the first of
+    them, at `address`, is asked, too.
     """
 
     def __init__(self, node: Any, address: str):
@@ -119,7 +119,7 @@ def watched(vital: Vital) -> Iterator[None]:
 
 
 def end_without(vital: Vital, end: Callable[[], None] | None = None) -> None:
-    """End this process when what is vital is gone, whatever it does: it can report to nobody, and holds its work."""
+    """End this process when a vital server is gone: it can no longer report, and holds its work."""
 
     def look() -> None:
         while not vital.lost():

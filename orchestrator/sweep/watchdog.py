@@ -2,7 +2,7 @@
 
 A unit's process is frozen if it is stopped by a signal, if its beats have ceased, or if it beats but its work has not
 got on for far longer than any piece of it has taken so far. Time is counted in looks of this process: while the
-machine or the file system stands still, nobody else is found guilty of it.
+machine or the file system stands still, no unit is blamed for it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The loop of an evaluator: slices of whatever checkpoints want samples, one after the other, on one resident sampler.
 
-Nobody hands slices out. An evaluator reads from the run directories what is wanted, claims a slice and writes its
-records. Any number of them may do so on any machines that see the folder, and any of them may die at any moment.
+An evaluator reads the wanted samples from the run directories, claims a slice and writes its records. Any number of
+evaluators may do that on any machines that see the folder, and any of them may die at any moment.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ REFRESH_FACTOR = 20  # what is wanted is read again after that many times the se
 class EvaluationFailed(Exception):
     """A slice could not be sampled, for the reason in `__cause__`.
 
-    Its `claim` is still held: to be released by whoever gives the slice up. A process that ends with it leaves it to
-    the next one, which so knows how often the slice was begun.
+    Its `claim` is still held; the caller that gives the slice up releases it. A process that ends with the claim leaves
+    it to the next one, which learns from it how often the slice was begun.
     """
 
     def __init__(self, wanted: PendingSlice, claim: Lease):
@@ -62,7 +62,7 @@ class EvaluationLoop:
         self._read_until = 0.0
 
     def slices(self) -> Iterator[PendingSlice]:
-        """Sample one slice after the other, until none is left that nobody works on. Raises EvaluationFailed."""
+        """Sample one slice after the other, until every slice left is another process's. Raises EvaluationFailed."""
         while (chosen := self._choose()) is not None:
             wanted, claim = chosen
             try:

@@ -55,7 +55,7 @@ class ModelEvaluation:
         return bool(Claims(self.folder.parent).held(self.folder.name))
 
     def evaluate(self) -> Iterator[PendingSlice]:
-        """Take one slice after the other that nobody else has begun. Raises EvaluationFailed."""
+        """Take one slice after the other that no other process has begun. Raises EvaluationFailed."""
         loop = EvaluationLoop(self._study(), lambda _: self._open(), ATTEMPTS)
         try:
             yield from loop.slices()
