@@ -27,7 +27,7 @@ from orchestrator.experiment.units import Family, Unit, checkpoint_steps, expand
 from orchestrator.planning import as_json
 from orchestrator.planning.plan import make_plan
 from orchestrator.selection.pending_slices import preference
-from orchestrator.sweep.schedule import Evaluating, Schedule, SlicesLeft, Training, in_order
+from orchestrator.sweep.schedule import Evaluating, Schedule, SlicesLeft, TrainUnit, in_order
 from tests.race_world import WORLDS, Suite, race_of
 
 # Hours on one GPU. Training: 989 in all, the middle estimate's rollouts, scoring, learning and the rest, for 86 trials
@@ -178,11 +178,11 @@ class Simulation:
         heapq.heappush(self.events, (self.now + hours, next(self.order), kind, what))
 
     def _start(self) -> None:
-        while isinstance(work := self.schedule.decide({"GPU": self.gpus}), Training | Evaluating):
+        while isinstance(work := self.schedule.decide({"GPU": self.gpus}), TrainUnit | Evaluating):
             name = f"{next(self.order)}"
             self.schedule.start(name, work)
             self.began[name] = self.now
-            if isinstance(work, Training):
+            if isinstance(work, TrainUnit):
                 self._train(name, work.unit)
             else:
                 self.loaded[name] = (None, None)

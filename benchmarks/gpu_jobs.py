@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.decoding import TOP_K
 from benchmarks.gpu_scale import Scale
-from orchestrator.config import Engine, EngineName, Model, Setup, TrainerName, Vocabulary
+from orchestrator.config import EngineConfig, EngineName, Model, Setup, TrainerName, Vocabulary
 from orchestrator.engines.interface import Job, ModelFolder, Owner
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import Unit
@@ -32,7 +32,7 @@ def spec(size: Scale, sampler: EngineName, trainer: TrainerName, drafted: int | 
     if size.vocabulary != setup.vocabulary.size:
         setup = _reduced(setup, size)
     dtype = "bfloat16" if torch.cuda.is_available() else "float32"
-    setup = replace(setup, engine=Engine(dtype=dtype, sampler=sampler, trainer=trainer))
+    setup = replace(setup, engine=EngineConfig(dtype=dtype, sampler=sampler, trainer=trainer))
     runtime = replace(experiment.runtime, draft_length=drafted)
     unit = Unit("proof", "trial", "proof", None, {}, 0, (), 100, 0, {}, runtime.placement)
     student, teacher = (ModelFolder(str(size.models / owner)) for owner in OWNERS)

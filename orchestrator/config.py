@@ -11,7 +11,7 @@ import shlex
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from orchestrator.rules import INFINITE, LARGEST, AtLeast, Interval, Must
+from orchestrator.rules import INFINITE, LARGEST, AtLeast, Between, Must
 
 PromptKind = (
     Annotated[Literal["chat"], "the tokenizer's chat template"] | Annotated[Literal["plain"], "the problem as it is"]
@@ -92,11 +92,11 @@ TokenizerName = (
 MOST_STEPS = 10**6
 MOST_SAMPLES = 10**5  # of one problem
 _READ_OFF = "only of a model in a local folder can it be left out"
-A_SIZE = Interval(1, words=f"≥ 1; {_READ_OFF}")
-TWO_IDS = Interval(2, words=f"≥ 2; {_READ_OFF}")
-POSITIVE = Interval(0, INFINITE, low_open=True, high_open=True, words="> 0 and finite")
-A_SHARE = Interval(0, 1, words="a share between 0 and 1")
-A_PROBABILITY = Interval(0, 1, low_open=True, high_open=True, words="a probability > 0 and < 1")
+A_SIZE = Between(1, words=f"≥ 1; {_READ_OFF}")
+TWO_IDS = Between(2, words=f"≥ 2; {_READ_OFF}")
+POSITIVE = Between(0, INFINITE, low_open=True, high_open=True, words="> 0 and finite")
+A_SHARE = Between(0, 1, words="a share between 0 and 1")
+A_PROBABILITY = Between(0, 1, low_open=True, high_open=True, words="a probability > 0 and < 1")
 MOST_GPUS = 64  # of a role
 GPUS_OF_A_TRIAL = Must(
     "0, a share of one GPU such as 0.5, or a whole number of GPUs",
@@ -221,8 +221,8 @@ class Optimizer:
     """AdamW with a cosine warmup to `lr`; from there it is constant, or falls linearly to zero at the last step."""
 
     lr: Annotated[float, "Learning rate after the warmup.", POSITIVE] = 1e-5
-    beta1: Annotated[float, "AdamW's β₁.", Interval(0, 1, high_open=True)] = 0.9
-    beta2: Annotated[float, "AdamW's β₂.", Interval(0, 1, high_open=True)] = 0.999
+    beta1: Annotated[float, "AdamW's β₁.", Between(0, 1, high_open=True)] = 0.9
+    beta2: Annotated[float, "AdamW's β₂.", Between(0, 1, high_open=True)] = 0.999
     eps: Annotated[float, "AdamW's ε.", POSITIVE] = 1e-8
     weight_decay: Annotated[float, "AdamW's decoupled weight decay.", AtLeast(0)] = 0.01
     clip: Annotated[float, "Largest norm of the gradient; larger ones are scaled down.", POSITIVE] = 1.0
@@ -313,7 +313,7 @@ class Probe:
 
 
 @dataclass(frozen=True)
-class Engine:
+class EngineConfig:
     """The engines that sample and train, and the dtype of their forward passes."""
 
     sampler: Annotated[EngineName, "Engine that samples."] = "torch"
@@ -332,7 +332,7 @@ class Setup:
     vocabulary: Vocabulary = field(default_factory=Vocabulary)
     prompt: PromptTemplate = field(default_factory=PromptTemplate)
     data: Data = field(default_factory=Data)
-    engine: Engine = field(default_factory=Engine)
+    engine: EngineConfig = field(default_factory=EngineConfig)
     training: Training = field(default_factory=Training)
     evaluation: Evaluation = field(default_factory=Evaluation)
     probe: Probe = field(default_factory=Probe)
@@ -440,7 +440,7 @@ class ExperimentFile:
         default_factory=lambda: [0]
     )
     data_dir: Annotated[str | None, "Folder of the data files; null: that of TRB_DATA_DIR, else `data`."] = None
-    engine: Annotated[dict[str, Any], "Differences to the setups' engine.", Engine] = field(default_factory=dict)
+    engine: Annotated[dict[str, Any], "Differences to the setups' engine.", EngineConfig] = field(default_factory=dict)
     training: Annotated[dict[str, Any], "Differences to the setups' training.", Training] = field(default_factory=dict)
     evaluation: Annotated[dict[str, Any], "Differences to the setups' evaluation.", Evaluation] = field(
         default_factory=dict

@@ -44,7 +44,7 @@ class AtLeast(Rule):
 
 
 @dataclass(frozen=True)
-class Interval(Rule):
+class Between(Rule):
     """A number from `low` to `high`, both included unless open. `words` replace the default."""
 
     low: float

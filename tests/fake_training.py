@@ -17,7 +17,7 @@ from orchestrator.records.pulse import Pulse, pulse_path
 from orchestrator.records.writer import RunWriter
 from orchestrator.sweep import training_process
 from orchestrator.sweep.prepare import worker_spec
-from orchestrator.sweep.schedule import Training
+from orchestrator.sweep.schedule import TrainUnit
 from orchestrator.sweep.trainable import WorkTrainable
 from tests.fake_runs import metrics
 
@@ -52,6 +52,6 @@ class FakeProcess(WorkTrainable):
 
     def step(self) -> dict[str, Any]:
         work = self._sweep.work_of(self._config)
-        assert isinstance(work, Training)
+        assert isinstance(work, TrainUnit)
         self._process = self._process or FakeTraining(self._sweep, work)
         return self._process.step()

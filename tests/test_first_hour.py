@@ -167,7 +167,7 @@ def fetching(folder: Path, patch: pytest.MonkeyPatch) -> list[str]:
 
 def on_a_gpu(folder: Path, patch: pytest.MonkeyPatch) -> list[str]:
     """A card that others hold or that is too small, a host without memory, two GPUs that cannot talk."""
-    setup, holder = load_setup("gpu-smoke"), gpu.Holder(4711, "python", 70.0)
+    setup, holder = load_setup("gpu-smoke"), gpu.MemoryHolder(4711, "python", 70.0)
     bench = small_bench(folder)
     patch.setattr(device, "available_gib", lambda: 0.0)
     patch.setattr(torch.cuda, "device_count", lambda: 2)

@@ -222,3 +222,12 @@ def test_names_in_docstrings_are_in_the_tree() -> None:
             if not set(name.split(".")) <= known:
                 stale.append(f"{where}: {name}")
     assert not stale, "\n".join(stale)
+
+
+def test_a_class_has_a_name_of_its_own() -> None:
+    owners: dict[str, list[str]] = {}
+    for name, file in modules().items():
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                owners.setdefault(node.name, []).append(name)
+    assert {name: places for name, places in owners.items() if len(places) > 1} == {}

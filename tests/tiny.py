@@ -15,7 +15,17 @@ from scipy import stats
 from torch import Tensor
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from orchestrator.config import Engine, Model, ObjectiveName, Optimizer, Runtime, Setup, Shape, Training, Vocabulary
+from orchestrator.config import (
+    EngineConfig,
+    Model,
+    ObjectiveName,
+    Optimizer,
+    Runtime,
+    Setup,
+    Shape,
+    Training,
+    Vocabulary,
+)
 from orchestrator.engines.interface import ModelFolder, Owner
 from orchestrator.engines.torch.causal import CausalModel
 from orchestrator.engines.torch.engine import TorchEngine
@@ -153,7 +163,7 @@ def worker_spec(
         student=Model(eos=STUDENT_EOS, shape=Shape(2, 16, 2, kv_heads, 8, 32, tied=True)),
         teacher=Model(eos=TEACHER_EOS, shape=Shape(1, 24, 2, kv_heads, 8, 48, tied=False)),
         vocabulary=Vocabulary(SIZE, VALID),
-        engine=Engine(dtype="float32"),
+        engine=EngineConfig(dtype="float32"),
         training=Training(
             max_response_tokens=6, top_k=4, objective=objective, optimizer=optimizer or Optimizer(warmup_steps=0)
         ),

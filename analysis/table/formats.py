@@ -15,7 +15,7 @@ from analysis.numbers import round_to_tenths
 from analysis.scores.verdict import Verdict
 from analysis.table import evidence_formats
 from analysis.table.evidence_columns import EVIDENCE_COLUMNS, csv_fields
-from analysis.table.model import CSV_COLUMNS, Cell, Column, Mark, Row, Table
+from analysis.table.model import CSV_COLUMNS, Cell, Mark, Row, Table, TableColumn
 from orchestrator.experiment.methods import PROPOSED
 
 LATEX_WIDTH, LATEX_CELL = 95, 9  # letters of a line of text, and of a score with its reach
@@ -140,7 +140,7 @@ def _setup_widths(table: Table) -> list[tuple[str, int]]:
     return [(setup, len(list(group))) for setup, group in groupby(table.columns, key=lambda column: column.setup)]
 
 
-def _pair_cells(table: Table, row: Row) -> list[tuple[Column, Cell]]:
+def _pair_cells(table: Table, row: Row) -> list[tuple[TableColumn, Cell]]:
     return list(zip(table.columns, row.cells, strict=True))
 
 
@@ -148,7 +148,7 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _bold_average(column: Column, label: str, bold: str) -> str:
+def _bold_average(column: TableColumn, label: str, bold: str) -> str:
     return bold % label if column.benchmark == AVERAGE else label
 
 
@@ -162,7 +162,7 @@ def _is_best(table: Table, row: Row) -> bool:
     return bool(averages) and all(cell.mark == "best" for cell in averages)
 
 
-def _margin(table: Table, row: Row, column: Column) -> str:
+def _margin(table: Table, row: Row, column: TableColumn) -> str:
     """`2.9` or `2.9*`, the reach of a score's interval; empty where it is unknown."""
     known = table.evidence.find(column.setup, row.method) if table.evidence else None
     return known.columns[column.benchmark].score.reach if known else ""

@@ -57,7 +57,7 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     """One benchmark of one setup, or the setup's average (benchmark `avg`)."""
 
     setup: str
@@ -91,7 +91,7 @@ class Table:
     `verdict` is what may be said of the methods (`analysis.scores.verdict`), the last lines of every form.
     """
 
-    columns: tuple[Column, ...]
+    columns: tuple[TableColumn, ...]
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
     evidence: Evidence | None = None
@@ -129,7 +129,7 @@ def make_table(
     size = len(methods) * sum(len(own) + 1 for own in benchmarks.values())
     if size > MOST_CELLS:
         raise ValueError(f"{len(methods):,} methods make a table of {size:,} cells; {MOST_CELLS:,} are the most")
-    columns: list[Column] = []
+    columns: list[TableColumn] = []
     for setup, own in benchmarks.items():
         columns += _make_columns(setup, list(own), labels or {})
     # Marks are given column by column, and rows then take their cells from each of them.
@@ -155,15 +155,15 @@ def _index_scores(scores: Iterable[Score]) -> _Values:
     return values
 
 
-def _make_columns(setup: str, benchmarks: Sequence[str], labels: _Labels) -> list[Column]:
+def _make_columns(setup: str, benchmarks: Sequence[str], labels: _Labels) -> list[TableColumn]:
     """The average, then the benchmarks under their labels; those that have the same label keep their keys."""
     label_of = {key: labels.get((setup, key)) or benchmark_label(key) for key in benchmarks}
     uses = Counter(label_of.values())
-    named = [Column(setup, key, label if uses[label] == 1 else key) for key, label in label_of.items()]
-    return [Column(setup, AVERAGE, AVERAGE_LABEL), *named]
+    named = [TableColumn(setup, key, label if uses[label] == 1 else key) for key, label in label_of.items()]
+    return [TableColumn(setup, AVERAGE, AVERAGE_LABEL), *named]
 
 
-def _look_up(values: _Values, method: str, column: Column, benchmarks: Iterable[str]) -> Fraction | None:
+def _look_up(values: _Values, method: str, column: TableColumn, benchmarks: Iterable[str]) -> Fraction | None:
     """A score, or where an average is not given the mean over the setup's benchmarks."""
     value = values.get((method, column.setup, column.benchmark))
     if value is None and column.benchmark == AVERAGE:

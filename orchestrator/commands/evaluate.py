@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Score:
+class BenchmarkScore:
     """pass@1 in [0, 1] with the interval that resampling the problems gives."""
 
     pass_at_1: float
@@ -88,7 +88,7 @@ def evaluate_model(options: argparse.Namespace) -> int:
     return 0
 
 
-def scores(records: dict[str, list[ProblemRecord]]) -> tuple[dict[str, Score], Score]:
+def scores(records: dict[str, list[ProblemRecord]]) -> tuple[dict[str, BenchmarkScore], BenchmarkScore]:
     """pass@1 of each benchmark, and their unweighted mean."""
     replicates, exact = {}, {key: pass_at_1(rows) for key, rows in records.items()}
     for key, rows in records.items():
@@ -99,9 +99,9 @@ def scores(records: dict[str, list[ProblemRecord]]) -> tuple[dict[str, Score], S
     return found, _score(float(mean), uncertainty.average(list(replicates.values())))
 
 
-def _score(value: float, replicates: uncertainty.Array) -> Score:
+def _score(value: float, replicates: uncertainty.Array) -> BenchmarkScore:
     limits = uncertainty.interval(value, replicates)
-    return Score(value, limits.low, limits.high)
+    return BenchmarkScore(value, limits.low, limits.high)
 
 
 def _document(options: argparse.Namespace, setup: Setup, records: dict[str, list[ProblemRecord]]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ STDIN = "-"
 
 
 @dataclass(frozen=True)
-class Counts:
+class GradeCounts:
     """Totals of a graded file."""
 
     n: int
@@ -30,7 +30,7 @@ class Counts:
     timed_out: int
 
 
-def grade_file(path: Path, out: Path | None) -> Counts:
+def grade_file(path: Path, out: Path | None) -> GradeCounts:
     """Grade a JSON Lines file of ``{gold, generation}`` rows, or standard input where the path is ``-``.
 
     The rows with their grades are written to ``out`` if given, which appears whole or not at all and may be ``path``
@@ -47,7 +47,7 @@ def grade_file(path: Path, out: Path | None) -> Counts:
         graded = [_graded(row, grade) for (row, _), grade in zip(rows, grades, strict=True)]
         lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in graded)
         write_atomically(out, lines, shared=True)
-    return Counts(
+    return GradeCounts(
         n=len(grades),
         correct=sum(grade.correct for grade in grades),
         no_answer=sum(grade.extracted is None for grade in grades),

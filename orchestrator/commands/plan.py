@@ -23,7 +23,7 @@ from orchestrator.planning.progress import done_of, reasons
 from orchestrator.planning.ranges import NOTHING, Range
 from orchestrator.planning.rates import Gpu
 from orchestrator.planning.totals import hours_on_gpus, total_gpu_hours, units_left
-from orchestrator.planning.view import Clock, render
+from orchestrator.planning.view import Machines, render
 from orchestrator.selection.damage import refuse_damaged
 from orchestrator.selection.study import Study
 
@@ -41,7 +41,7 @@ def plan(study: Study, gpus: int, gpu: Gpu | None, console: Console, why: bool =
     made = planned(study, gpu)
     on_gpus = any(planned.resources.gpus for planned in made.units)
     seconds = None if on_gpus else seconds_left_on(study, {"CPU": cores_here()})
-    clock = Clock(gpus, cores_here(), seconds)
+    clock = Machines(gpus, cores_here(), seconds)
     if as_json:
         print(_text(to_json(made) | {"clock": _clock(made, clock, on_gpus)}))
         return 0
@@ -91,7 +91,7 @@ def _text(document: dict[str, Any]) -> str:
     return f'{{\n  "units": [\n{units}\n  ],{rest[1:]}'
 
 
-def _clock(made: Plan, clock: Clock, on_gpus: bool) -> dict[str, object]:
+def _clock(made: Plan, clock: Machines, on_gpus: bool) -> dict[str, object]:
     hours = hours_on_gpus(made, clock.gpus, left=True)
     return {
         "gpus": clock.gpus,

@@ -105,7 +105,7 @@ def open_engine(name: str, job: Job) -> Engine:
     return opener(job)
 
 
-def require_all(engine: config.Engine) -> None:
+def require_all(engine: config.EngineConfig) -> None:
     """Raise UserError for the first engine of a setup that is not installed here."""
     require("engine.sampler", engine.sampler)
     require("engine.trainer", engine.trainer)

@@ -57,7 +57,7 @@ def free_gib() -> float:
 
 
 @dataclass(frozen=True)
-class Holder:
+class MemoryHolder:
     """A process that holds GPU memory; `gib` is None if the driver does not report the amount."""
 
     pid: int
@@ -69,7 +69,7 @@ class Holder:
         return f"{self.name} (process {self.pid}, {held})"
 
 
-def holders() -> list[Holder]:
+def holders() -> list[MemoryHolder]:
     """Processes that hold memory of this GPU; empty without nvidia-smi, and in most containers."""
     import torch
 
@@ -77,13 +77,13 @@ def holders() -> list[Holder]:
     return holders_in(nvidia_smi("compute-apps=gpu_uuid,pid,process_name,used_memory"), uuid)
 
 
-def holders_in(listed: str, uuid: str) -> list[Holder]:
+def holders_in(listed: str, uuid: str) -> list[MemoryHolder]:
     """The processes of one GPU from nvidia-smi's list of all: lines of UUID, id, name and MiB."""
     found = []
     for row in csv.reader(io.StringIO(listed), skipinitialspace=True):
         if len(row) == 4 and row[0].removeprefix("GPU-") == uuid.removeprefix("GPU-") and row[1].isdigit():
             mib = row[3].strip()
-            found.append(Holder(int(row[1]), Path(row[2]).name, int(mib) / 1024 if mib.isdigit() else None))
+            found.append(MemoryHolder(int(row[1]), Path(row[2]).name, int(mib) / 1024 if mib.isdigit() else None))
     return found
 
 
@@ -117,7 +117,7 @@ def wait_for_memory(
     purpose: str,
     limit_s: float = FREED_S,
     free: Callable[[], float] = free_gib,
-    held_by: Callable[[], list[Holder]] = holders,
+    held_by: Callable[[], list[MemoryHolder]] = holders,
 ) -> None:
     """Wait until `needed_gib` of the GPU are free. Raises GpuFull with the holders after `limit_s`.
 

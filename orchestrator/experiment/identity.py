@@ -15,7 +15,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orchestrator.config import Data, Engine, Model, Optimizer, Recipe, Setup
+from orchestrator.config import Data, EngineConfig, Model, Optimizer, Recipe, Setup
 from orchestrator.data.benchmarks import BENCHMARKS, benchmark_of
 from orchestrator.grading.grader import GRADER_VERSION
 
@@ -148,6 +148,6 @@ def _training_identity(kind: str, setup: Setup, models: Models, seed: int) -> di
     }
 
 
-def _engine_identity(engine: Engine) -> dict[str, Any]:
+def _engine_identity(engine: EngineConfig) -> dict[str, Any]:
     """The engines that sample and train, under the names that ids were first given out with."""
     return {"rollout": engine.sampler, "learner": engine.trainer, "dtype": engine.dtype}

@@ -14,7 +14,7 @@ from typing import Any
 from orchestrator.config import Setup, Training
 from orchestrator.errors import UserError, did_you_mean, one_of, refuse
 from orchestrator.policy.spec import Behavior, Objective, Student, TeacherInjection, Tempered, TrustRegion
-from orchestrator.rules import Interval
+from orchestrator.rules import Between
 
 VETO_OBJECTIVES = ("renormalized", "surrogate", "truncated", "full")
 
@@ -28,7 +28,7 @@ class Knob:
 
     meaning: str
     kind: type
-    interval: Interval
+    interval: Between
     symbol: str = ""  # in figures, as mathtext
     unit: str = ""
 
@@ -42,8 +42,8 @@ class Knob:
         return typed and value in self.interval
 
 
-FROM_ZERO, FROM_ONE = Interval(0), Interval(1)
-ABOVE_ZERO = Interval(0, low_open=True, high_open=True)
+FROM_ZERO, FROM_ONE = Between(0), Between(1)
+ABOVE_ZERO = Between(0, low_open=True, high_open=True)
 
 
 def _budget(meaning: str, symbol: str) -> Knob:
@@ -169,7 +169,7 @@ METHODS: dict[str, Method] = {
         {
             "beta_start": Knob(
                 "Weight of log p in Veto's target at the first step; it falls to zero over the run.",
-                float, Interval(0, 1, high_open=True), symbol=r"$\beta_0$",
+                float, Between(0, 1, high_open=True), symbol=r"$\beta_0$",
             ),
         },
         objective=_veto,

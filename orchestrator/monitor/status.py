@@ -11,8 +11,8 @@ from typing import Any
 from orchestrator.experiment.methods import BASE, method_label
 from orchestrator.experiment.units import Family, Unit
 from orchestrator.monitor.time_left import (
-    Job,
     Left,
+    UnitLeft,
     device_hours,
     left_once_trained,
     sweep_seconds,
@@ -223,14 +223,14 @@ def _family_status(family: _Family, states: Mapping[str, str]) -> FamilyStatus:
 
 def _jobs(
     study: Study, left: Mapping[str, Left | None], states: Mapping[str, str], standings: list[_Family], costs: Costs
-) -> list[Job]:
+) -> list[UnitLeft]:
     """List the remaining work of units, and of families once they are trained."""
     evaluator, jobs = study.experiment.runtime.placement.of_evaluator, []
     for unit in study.units:
         if states[unit.id] not in ("done", "failed"):
-            jobs.append(Job(unit, left[unit.id], evaluator))
+            jobs.append(UnitLeft(unit, left[unit.id], evaluator))
     for family in standings:
         if family.later:
             later = left_once_trained(study.experiment, family.settings, costs)
-            jobs.append(Job(family.settings[0][0], later, evaluator))
+            jobs.append(UnitLeft(family.settings[0][0], later, evaluator))
     return jobs

@@ -34,7 +34,7 @@ class Left:
 
 
 @dataclass(frozen=True)
-class Job:
+class UnitLeft:
     """The remaining work of a unit, None while unknown; its evaluators have the placement `evaluator`."""
 
     unit: Unit
@@ -103,7 +103,7 @@ def left_once_trained(experiment: Experiment, family: Family, costs: Costs) -> L
     return Left(NOTHING, Range(**found))
 
 
-def sweep_seconds(jobs: Sequence[Job], capacity: Mapping[str, float]) -> Range | None:
+def sweep_seconds(jobs: Sequence[UnitLeft], capacity: Mapping[str, float]) -> Range | None:
     """How long the jobs take on GPUs or cores that are kept busy; None while one of them is unknown, or without room.
 
     A unit trains in one process as soon as what it needs is trained. Everything else runs side by side, as far as the
@@ -127,7 +127,7 @@ def sweep_seconds(jobs: Sequence[Job], capacity: Mapping[str, float]) -> Range |
     return Range.of(lambda s: max([busy.at(s), *(chain.at(s) for chain in chains.values())]))
 
 
-def device_hours(jobs: Sequence[Job], device: Device) -> Range | None:
+def device_hours(jobs: Sequence[UnitLeft], device: Device) -> Range | None:
     """GPU-hours or core-hours of the jobs; None while one of them is unknown."""
     total = [NOTHING]
     for job in jobs:

@@ -52,7 +52,7 @@ class Card:
 
 
 @dataclass(frozen=True)
-class Row:
+class CalibrationRow:
     """One measurement of a setup: its `responses`, each of `tokens` tokens after a context of `prompt`, in `seconds`.
 
     `key` is what it measures: a phase, PLAIN or BLENDED for rollouts of that kind, or PASSING, which has no responses.
@@ -113,19 +113,19 @@ class Calibration:
     """All rows of one card."""
 
     card: Card
-    rows: Sequence[Row]
+    rows: Sequence[CalibrationRow]
 
-    def source(self, rows: Sequence[Row]) -> str:
+    def source(self, rows: Sequence[CalibrationRow]) -> str:
         """`measured on this card, 2026-11-23, NVIDIA H100 80GB HBM3`, by the latest of `rows`."""
         made_up = ", random weights" if any(row.random for row in rows) else ""
         return f"measured on this card, {max(row.day for row in rows)}, {self.card.name}{made_up}"
 
-    def rows_for(self, setup: Setup, sampler: str) -> dict[str, list[Row]]:
+    def rows_for(self, setup: Setup, sampler: str) -> dict[str, list[CalibrationRow]]:
         """By key the rows that hold for a setup; without short ones, where longer ones were measured too.
 
         Under ROLLOUT stand those of all kinds of steps, for kinds that were not measured.
         """
-        by_key: dict[str, list[Row]] = {}
+        by_key: dict[str, list[CalibrationRow]] = {}
         for row in self.rows:
             if row.holds_for(setup, sampler):
                 by_key.setdefault(row.key, []).append(row)
@@ -149,7 +149,7 @@ def read_calibrations(runs: Path) -> tuple[Calibration, ...]:
         with suppress(Damaged, KeyError, TypeError):
             content = read_sealed(path, REMEDY)
             if content is not None:
-                rows = tuple(Row(**row) for row in content["rows"])
+                rows = tuple(CalibrationRow(**row) for row in content["rows"])
                 found.append(Calibration(Card(**content["card"]), rows))
     return tuple(found)
 
@@ -159,7 +159,7 @@ def calibration_path(runs: Path, card: Card) -> Path:
     return runs / FOLDER / f"{re.sub(r'[^a-z0-9]+', '-', card.name.lower()).strip('-')}.json"
 
 
-def write_rows(path: Path, card: Card, rows: Sequence[Row]) -> None:
+def write_rows(path: Path, card: Card, rows: Sequence[CalibrationRow]) -> None:
     """Replace a card's file, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_sealed(path, {"card": asdict(card), "rows": [asdict(row) for row in rows]})

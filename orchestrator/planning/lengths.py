@@ -70,7 +70,7 @@ class Lengths:
 
 
 @dataclass(frozen=True)
-class Law:
+class LengthLaw:
     """Lengths without a limit: a share `endless` never finishes, the others have `finished` tokens on average."""
 
     finished: float
@@ -85,7 +85,11 @@ class Law:
         return Lengths(tokens_in_time / in_time, 1 - (1 - self.endless) * in_time, limit, prompt)
 
 
-LAWS: dict[Scenario, Law] = {"low": Law(800, 0.045), "mid": Law(1200, 0.10), "high": Law(1600, 0.18)}
+LAWS: dict[Scenario, LengthLaw] = {
+    "low": LengthLaw(800, 0.045),
+    "mid": LengthLaw(1200, 0.10),
+    "high": LengthLaw(1600, 0.18),
+}
 FINISHED = Range.of(lambda scenario: LAWS[scenario].finished)
 ENDLESS = Range.of(lambda scenario: LAWS[scenario].endless)
 

@@ -209,7 +209,7 @@ def _lengths(study: Study, name: str, units: Sequence[Unit]) -> dict[str, Length
     """Lengths of training responses and of those to each benchmark, as far as `units` of a setup say it."""
     setup = study.experiment.setups[name]
     prompt = min(PROMPT_TOKENS, setup.training.max_prompt_tokens)
-    training, limit = _Counts(), setup.training.max_response_tokens
+    training, limit = _StepCounts(), setup.training.max_response_tokens
     for unit in units:
         with suppress(Damaged):
             for row in study.reader(unit).committed_metrics():
@@ -217,7 +217,7 @@ def _lengths(study: Study, name: str, units: Sequence[Unit]) -> dict[str, Length
                     training.add(1.0, row["truncated"], row["response_length"])
     lengths = {TRAINING_LENGTHS: training.lengths(limit, prompt)}
     for benchmark, evaluation_id in study.evaluation_ids(name).items():
-        counts, limit = _Counts(), setup.evaluation.max_response_tokens
+        counts, limit = _StepCounts(), setup.evaluation.max_response_tokens
         for record in _evaluations(study, units, evaluation_id):
             counts.add(*record)
         lengths[benchmark] = counts.lengths(limit, prompt)
@@ -236,7 +236,7 @@ def _evaluations(study: Study, units: Sequence[Unit], evaluation_id: str) -> Ite
 
 
 @dataclass
-class _Counts:
+class _StepCounts:
     """Sums over responses."""
 
     responses: float = 0.0

@@ -51,7 +51,7 @@ KINDS: tuple[Kind, ...] = ("trial", "base_eval", "sft")  # as they are counted i
 
 
 @dataclass(frozen=True)
-class Clock:
+class Machines:
     """The machines that hours on the clock are told for: some `gpus`, or `cores` where no unit uses a GPU.
 
     `cpu_seconds` is the time left on these cores, None before any unit was timed.
@@ -62,9 +62,9 @@ class Clock:
     cpu_seconds: Range | None = None
 
 
-def render(plan: Plan, clock: Clock | None = None, reasons: Sequence[Reason] | None = None) -> Group:
+def render(plan: Plan, clock: Machines | None = None, reasons: Sequence[Reason] | None = None) -> Group:
     """The plan for a terminal of 80 columns or more; with `reasons`, why each unit would run, and the assumptions."""
-    clock = clock or Clock()
+    clock = clock or Machines()
     total, left = totals(plan), len(units_left(plan))
     why = [] if reasons is None else ["", *_why(reasons)]
     if not left:
@@ -349,7 +349,7 @@ def _which_engine(samplers: Sequence[str], middles: Mapping[str, float]) -> list
     return [f"{RATES[least].title} would take {share}: engine.sampler={least}."]
 
 
-def _cpu_time(clock: Clock) -> list[str]:
+def _cpu_time(clock: Machines) -> list[str]:
     on_cores = f"[bold]On {counted(clock.cores, 'CPU core')}:[/]"
     seconds = clock.cpu_seconds
     if seconds is None:

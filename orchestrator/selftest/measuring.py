@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orchestrator.engines.interface import Job
-from orchestrator.planning.calibrated import Card, Row, read_calibrations, write_rows
+from orchestrator.planning.calibrated import CalibrationRow, Card, read_calibrations, write_rows
 from orchestrator.planning.costs import SetupCosts
 from orchestrator.policy.spec import Behavior
 from orchestrator.selftest.bench import Bench
@@ -35,7 +35,7 @@ class Measuring:
         return replace(self.bench.job(), takes_turns=self.bench.runtime.placement.takes_turns)
 
 
-def add_row(path: Path, card: Card, row: Row, before: Sequence[Row]) -> None:
+def add_row(path: Path, card: Card, row: CalibrationRow, before: Sequence[CalibrationRow]) -> None:
     """Add a row to a card's file. Of earlier ones of its kind only those of this process, `before`, stay."""
     kept = []
     for calibration in read_calibrations(path.parent.parent):
@@ -44,7 +44,7 @@ def add_row(path: Path, card: Card, row: Row, before: Sequence[Row]) -> None:
     write_rows(path, card, [*kept, row])
 
 
-def _same_kind(one: Row, other: Row) -> bool:
+def _same_kind(one: CalibrationRow, other: CalibrationRow) -> bool:
     """Whether two rows measured the same thing."""
     names = ("key", "sampler", "trainer", "shapes")
     return all(getattr(one, name) == getattr(other, name) for name in names)

@@ -15,7 +15,7 @@ from contextlib import suppress
 import torch
 
 from orchestrator.engines.catalog import ENGINES, require
-from orchestrator.engines.device import DRIVER, Holder, card_gib, free_gib, has_driver, holders
+from orchestrator.engines.device import DRIVER, MemoryHolder, card_gib, free_gib, has_driver, holders
 from orchestrator.engines.sglang import toolchain
 from orchestrator.selftest.bench import Bench
 from orchestrator.selftest.runner import Found
@@ -96,7 +96,7 @@ def memory(bench: Bench) -> Found:
     return held_by_others(card, free_gib(), [holder for holder in holders() if holder.pid != os.getpid()])
 
 
-def held_by_others(card: float, free: float, others: Sequence[Holder]) -> Found:
+def held_by_others(card: float, free: float, others: Sequence[MemoryHolder]) -> Found:
     """The finding about a card of which so many GiB are free: others, and this process's context, have the rest."""
     numbers = {"total_gib": card, "free_gib": free}
     words = f"{card:.1f} GiB, {free:.1f} of it free"

@@ -19,7 +19,7 @@ from orchestrator.rollouts import Request, Rollouts, TeacherScores
 from orchestrator.selftest.bench import Bench
 from orchestrator.selftest.canary import LEARNER, write_canary
 from orchestrator.selftest.runner import Found
-from orchestrator.selftest.usage import Watch, gauge_here, measured_beside
+from orchestrator.selftest.usage import UsageWatch, gauge_here, measured_beside
 from orchestrator.workers.canary import canary_ids
 from orchestrator.workers.generation import support_size
 
@@ -68,7 +68,7 @@ def learner(bench: Bench) -> Found:
     rollouts, scores = full_length(bench, pass_tokens(declared, "learning"))
     tokens = sum(len(request.prompt_ids) for request in rollouts.requests) + int(rollouts.lengths_B.sum())
     taken, row = [], {}
-    with Watch(gauge) as watch:
+    with UsageWatch(gauge) as watch:
         for step in range(UPDATES):
             began = time.monotonic()
             row = trainer.step(rollouts, scores, Objective(setup.training.objective), step)

@@ -20,7 +20,7 @@ import torch
 from orchestrator.engines.catalog import ENGINES, open_engine, sampler_of
 from orchestrator.engines.interface import Engine, Job, Limits, Sampler
 from orchestrator.engines.memory import GIB, sequences_per_step
-from orchestrator.planning.calibrated import Row, shapes_of
+from orchestrator.planning.calibrated import CalibrationRow, shapes_of
 from orchestrator.planning.costs import BLENDED, PASSING, PLAIN
 from orchestrator.planning.lengths import Lengths
 from orchestrator.planning.rates import RATES
@@ -62,7 +62,7 @@ def decoding(asked: Measuring) -> Found:
     sampler.start(teacher=False)
     lengths = costs.training_lengths("mid")
     rows = min(costs.rows(lengths, "decoding"), sequences_per_step(setup.training))
-    work = Decoding(asked, notes, PLAIN, sampler, rows, lengths)
+    work = DecodingPhase(asked, notes, PLAIN, sampler, rows, lengths)
     work.measure(Student(), support_size(setup), began + OF_DECODING * asked.seconds)
     same = setup.engine.trainer == setup.engine.sampler  # roles of one engine share what it holds
     _change_weights(asked, notes, sampler, engine if same else open_engine(setup.engine.trainer, asked.job))
@@ -77,7 +77,7 @@ def blending(asked: Measuring) -> Found:
     sampler.start(teacher=True)
     lengths = costs.training_lengths("mid")
     rows = min(costs.rows(lengths, "blending"), sequences_per_step(setup.training))
-    work = Decoding(asked, notes, BLENDED, sampler, rows, lengths)
+    work = DecodingPhase(asked, notes, BLENDED, sampler, rows, lengths)
     for number, behavior in enumerate(asked.behaviors, 1):
         work.measure(behavior, support_size(setup), began + asked.seconds * number / len(asked.behaviors))
     return notes.found()
@@ -93,13 +93,13 @@ def evaluating(asked: Measuring) -> Found:
     lengths = costs.evaluation_lengths(next(iter(setup.evaluation.benchmarks)), "mid")
     rows = min(costs.rows(lengths, "evaluating"), job.runtime.slice_responses)
     temperature = setup.evaluation.temperature
-    work = Decoding(asked, notes, EVALUATE, sampler, rows, lengths)
+    work = DecodingPhase(asked, notes, EVALUATE, sampler, rows, lengths)
     work.measure(Student() if temperature == 1 else Tempered(temperature), 0, began + asked.seconds)
     return notes.found()
 
 
 @dataclass(frozen=True)
-class Decoding:
+class DecodingPhase:
     """A sampler that is up, and what it is asked for: `rows` responses, whose `lengths` a plan expects."""
 
     asked: Measuring
@@ -259,7 +259,7 @@ class Notes:
 
     def __init__(self, asked: Measuring):
         self._asked = asked
-        self._rows: list[Row] = []
+        self._rows: list[CalibrationRow] = []
 
     def add(
         self, key: str, seconds: float, responses: int = 0, prompt: float = 0.0, tokens: float = 0.0, **about: object
@@ -267,7 +267,7 @@ class Notes:
         """A row of the setup's models and engines; the first one takes the place of all earlier calibrations'."""
         bench = self._asked.bench
         engine = bench.setup.engine
-        row = Row(
+        row = CalibrationRow(
             setup=bench.name,
             shapes=shapes_of(bench.setup),
             sampler=engine.sampler,

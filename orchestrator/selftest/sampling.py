@@ -16,7 +16,7 @@ from orchestrator.selftest.bench import Bench
 from orchestrator.selftest.canary import SAMPLER, write_canary
 from orchestrator.selftest.pair import requests
 from orchestrator.selftest.runner import Found
-from orchestrator.selftest.usage import Gauge, Watch, came_back, gauge_here, measured_beside, seconds_until
+from orchestrator.selftest.usage import Gauge, UsageWatch, came_back, gauge_here, measured_beside, seconds_until
 from orchestrator.workers.canary import canary_ids
 from orchestrator.workers.generation import support_size
 
@@ -37,7 +37,7 @@ def sampler(bench: Bench) -> Found:
     student.start(teacher=False)
     numbers = {"start_s": time.monotonic() - began}
     given_back = []
-    with Watch(gauge) as whole:
+    with UsageWatch(gauge) as whole:
         for call in range(2):
             began = time.monotonic()
             _two_prompts(student, bench, Student())
@@ -67,9 +67,9 @@ def switch(bench: Bench) -> Found:
     before = gauge()
     student = engine.sampler()
     student.start(teacher=True)
-    with Watch(gauge) as blending:
+    with UsageWatch(gauge) as blending:
         _two_prompts(student, bench, TrustRegion(EPSILON))
-    with Watch(gauge) as changing:
+    with UsageWatch(gauge) as changing:
         _two_prompts(student, bench, Student())
     after = gauge()
     engine.close()
@@ -105,7 +105,7 @@ def _closed(
     numbers: dict[str, float],
     gauge: Gauge,
     before: float,
-    watch: Watch,
+    watch: UsageWatch,
 ) -> Found:
     """The finding about an engine that has just been closed: all its memory has to come back."""
     if torch.cuda.is_available():

@@ -41,7 +41,7 @@ def gauge_here() -> Gauge:
     return used_gib
 
 
-class Watch:
+class UsageWatch:
     """Reads a gauge again and again while a block runs; `readings` has what it saw, in order."""
 
     def __init__(self, gauge: Gauge):
@@ -50,7 +50,7 @@ class Watch:
         self._every_s = LOOK_S["cuda" if torch.cuda.is_available() else "cpu"]
         self._thread = threading.Thread(target=self._follow, name="watch", daemon=True)
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> UsageWatch:
         self._read()
         self._thread.start()
         return self
@@ -102,7 +102,7 @@ def seconds_until(gauge: Gauge, at_most_gib: float, limit_s: float) -> float | N
     return time.monotonic() - began
 
 
-def measured_beside(words: str, numbers: dict[str, float], watch: Watch, granted: Budget | None) -> Found:
+def measured_beside(words: str, numbers: dict[str, float], watch: UsageWatch, granted: Budget | None) -> Found:
     """Run a check and add the peak of used memory to its finding; a warning where that exceeds the grant."""
     if granted is None:
         return Found("ok", words, numbers=numbers)

@@ -14,7 +14,7 @@ from orchestrator.monitor.timings import Costs, measure
 from orchestrator.planning.costs import BLENDED, PLAIN
 from orchestrator.planning.steps import teacher_online_steps
 from orchestrator.selection.study import Study
-from orchestrator.sweep.schedule import Training, Work
+from orchestrator.sweep.schedule import TrainUnit, Work
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Spending:
 
     def next_piece(self, work: Work) -> float:
         """Device-hours that the piece which `work` does now is still expected to take; 0 while that is unknown."""
-        if isinstance(work, Training):
+        if isinstance(work, TrainUnit):
             placement, seconds = work.unit.placement, self._to_next_checkpoint(work.unit)
         else:
             placement, seconds = self.study.experiment.runtime.placement.of_evaluator, self._of_a_slice()
@@ -64,7 +64,7 @@ def spending(study: Study) -> Spending:
 
 
 @dataclass
-class Budget:
+class HoursLimit:
     """At most `limit` device-hours, `look` being asked for what was spent. Once it has refused a piece it stays closed.
 
     What was spent before counts: the limit is one of the experiment, not of one call of `trb submit`.
@@ -78,7 +78,7 @@ class Budget:
         """Whether `work` may do its next piece `beside` what runs, each up to the end of its own."""
         now = self.look()
         own = now.next_piece(work)
-        if isinstance(work, Training) and now.study.reader(work.unit).next_step >= work.unit.steps:
+        if isinstance(work, TrainUnit) and now.study.reader(work.unit).next_step >= work.unit.steps:
             return True  # nothing is left but to say that it is done
         if not self.closed:
             expected = own + sum(now.next_piece(other) for other in beside)

@@ -24,7 +24,7 @@ Resources = Mapping[str, float]  # CPU, GPU → how many
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainUnit:
     """A unit to be trained."""
 
     unit: Unit
@@ -44,7 +44,7 @@ class SlicesLeft(NamedTuple):
     elsewhere: int
 
 
-Work = Training | Evaluating
+Work = TrainUnit | Evaluating
 Decision = Work | Literal["wait", "finished"]
 
 
@@ -77,7 +77,7 @@ class Schedule:
         decision = self._next(capacity)
         # What others sample is waited for only by those who could still do something with it.
         begun = Evaluating(0) if decision == "wait" and not self.running else decision
-        if isinstance(begun, Training | Evaluating) and not self.affordable(begun, list(self.running.values())):
+        if isinstance(begun, TrainUnit | Evaluating) and not self.affordable(begun, list(self.running.values())):
             return "wait" if self.running else "finished"
         return decision
 
@@ -86,8 +86,8 @@ class Schedule:
         ready = self._ready()
         begun = self._of_begun_families(ready)
         for unit in begun:
-            if self._has_room(Training(unit), free):
-                return Training(unit)
+            if self._has_room(TrainUnit(unit), free):
+                return TrainUnit(unit)
         if begun:
             return "wait"
         evaluating = self._evaluating()
@@ -95,8 +95,8 @@ class Schedule:
         if left.wanted - left.elsewhere > evaluating and _fits(self.needs(Evaluating(0)), free):
             return Evaluating(self.evaluators + 1)
         for unit in ready:
-            if self._has_room(Training(unit), free):
-                return Training(unit)
+            if self._has_room(TrainUnit(unit), free):
+                return TrainUnit(unit)
         return "wait" if self.running or ready or left.wanted else "finished"
 
     def start(self, name: str, work: Work) -> None:
@@ -108,7 +108,7 @@ class Schedule:
     def end(self, name: str, good: bool) -> None:
         """Note that the work under a name has ended: a unit is trained or not, an evaluator ran out of work or not."""
         work = self.running.pop(name)
-        if isinstance(work, Training):
+        if isinstance(work, TrainUnit):
             (self.trained if good else self.failed).add(work.unit.id)
         elif not good:
             self.fruitless += 1
@@ -128,21 +128,21 @@ class Schedule:
             return False
         if not self.affordable(work, [other for other in self.running.values() if other is not work]):
             return True
-        if isinstance(work, Training):
+        if isinstance(work, TrainUnit):
             return False
         free = self._free(capacity)
         waiting = self._of_begun_families(self._ready())
-        return any(not self._has_room(Training(unit), free) for unit in waiting[:1])
+        return any(not self._has_room(TrainUnit(unit), free) for unit in waiting[:1])
 
     def _ready(self) -> list[Unit]:
         """Units that can be trained now, in their order."""
-        busy = {work.unit.id for work in self.running.values() if isinstance(work, Training)}
+        busy = {work.unit.id for work in self.running.values() if isinstance(work, TrainUnit)}
         out = self.trained | self.failed | busy
         return [unit for unit in self.units if unit.id not in out and self.trained.issuperset(unit.depends_on)]
 
     def _of_begun_families(self, ready: list[Unit]) -> list[Unit]:
         """Waiting units of families of which some are trained or in training, and supervised stages."""
-        busy = {work.unit.id for work in self.running.values() if isinstance(work, Training)}
+        busy = {work.unit.id for work in self.running.values() if isinstance(work, TrainUnit)}
         begun = {(unit.setup, unit.method) for unit in self.units if unit.id in self.trained | busy}
         return [unit for unit in ready if unit.is_supervised or (unit.setup, unit.method) in begun]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from orchestrator.selection.study import Study
 from orchestrator.sweep.requirements import Requirement
-from orchestrator.sweep.schedule import Evaluating, Training, Work
+from orchestrator.sweep.schedule import Evaluating, TrainUnit, Work
 from orchestrator.workers.spec import Pairs
 
 SAMPLED = "sampled"  # key of a result: an evaluator has sampled a slice
@@ -31,16 +31,16 @@ class Sweep:
 
     def name_of(self, work: Work) -> str:
         """Name the signs of life of some work: the unit's id, or the evaluator's number in this sweep."""
-        return work.unit.id if isinstance(work, Training) else f"evaluator-{self.name[:6]}-{work.number}"
+        return work.unit.id if isinstance(work, TrainUnit) else f"evaluator-{self.name[:6]}-{work.number}"
 
     def work_of(self, config: dict[str, Any]) -> Work:
         """The work that Tune's configuration of a trial stands for; see `config_of`."""
         if "evaluator" in config:
             return Evaluating(config["evaluator"])
-        return Training(next(unit for unit in self.study.units if unit.id == config["unit"]))
+        return TrainUnit(next(unit for unit in self.study.units if unit.id == config["unit"]))
 
 
 def config_of(work: Work, labels: Mapping[str, str]) -> dict[str, Any]:
     """Tune's configuration of a trial that does this work on nodes with these labels."""
-    named = {"unit": work.unit.id} if isinstance(work, Training) else {"evaluator": work.number}
+    named = {"unit": work.unit.id} if isinstance(work, TrainUnit) else {"evaluator": work.number}
     return named | {LABELS: dict(labels)}

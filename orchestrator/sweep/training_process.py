@@ -23,7 +23,7 @@ from orchestrator.records.writer import RunWriter
 from orchestrator.start_up import quick_imports
 from orchestrator.sweep.failures import OUT_OF_MEMORY, Failure, failure_of
 from orchestrator.sweep.prepare import worker_spec
-from orchestrator.sweep.schedule import Training
+from orchestrator.sweep.schedule import TrainUnit
 from orchestrator.sweep.shared import Sweep
 from orchestrator.workers.spec import WorkerSpec, resolved
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class TrainingProcess:
     """One attempt at a unit; each step runs it to its next checkpoint."""
 
-    def __init__(self, sweep: Sweep, work: Training):
+    def __init__(self, sweep: Sweep, work: TrainUnit):
         self._sweep, self._unit = sweep, work.unit
         self._run: RunWriter | None = None
         self._roles: Roles | None = None

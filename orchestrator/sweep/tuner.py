@@ -29,10 +29,10 @@ from orchestrator.records.writer import RunWriter, forget_evaluation_errors
 from orchestrator.selection.pending_slices import PendingSlice, pending_slices
 from orchestrator.selection.retention import prune
 from orchestrator.selection.study import Study
-from orchestrator.sweep.budget import Budget, spending
+from orchestrator.sweep.budget import HoursLimit, spending
 from orchestrator.sweep.nodes import AnyNode
 from orchestrator.sweep.prepare import worker_spec
-from orchestrator.sweep.schedule import Evaluating, Schedule, SlicesLeft, Training, Work, places
+from orchestrator.sweep.schedule import Evaluating, Schedule, SlicesLeft, TrainUnit, Work, places
 from orchestrator.sweep.scratch import scratch_folder
 from orchestrator.sweep.shared import LABELS, LACK, SAMPLED, UNFIT, Sweep, config_of
 from orchestrator.sweep.trainable import WorkTrainable
@@ -103,7 +103,7 @@ def placement(bundles: list[dict[str, float]], labels: dict[str, str]) -> tune.P
 
 def _bundles(study: Study, work: Work) -> list[dict[str, float]]:
     match work:
-        case Training(unit):
+        case TrainUnit(unit):
             return bundles(unit.placement)
         case Evaluating():
             return evaluator_bundles(study.experiment.runtime.placement)
@@ -120,7 +120,7 @@ class SweepSearcher(Searcher, tune.Stopper):
         self._schedule = Schedule(self._study.units, trained, self._needs, self._left, has_place=self._has_place)
         self._capacity = _Lately(nodes.capacity, CAPACITY_S)
         self._spending = _Lately(functools.partial(spending, self._study), 0.0)
-        self._budget = None if max_hours is None else Budget(max_hours, self._spending)
+        self._budget = None if max_hours is None else HoursLimit(max_hours, self._spending)
         if self._budget is not None:
             self._schedule.affordable = self._budget.allows
 
@@ -156,7 +156,7 @@ class SweepSearcher(Searcher, tune.Stopper):
         if result and UNFIT in result:  # no attempt: a unit that has not begun made no mistake
             self._nodes.reject(result[UNFIT], result[LACK])
             self._schedule.give_back(trial_id)
-        elif isinstance(work, Training):
+        elif isinstance(work, TrainUnit):
             if error:
                 _note_loss(self._study, work.unit)
             self._schedule.end(trial_id, self._study.reader(work.unit).trained)

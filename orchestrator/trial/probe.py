@@ -28,7 +28,7 @@ from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.policy.spec import Behavior, Student, TrustRegion
 from orchestrator.records.writer import RunWriter
 from orchestrator.rollouts import Request, Rollouts, concatenate
-from orchestrator.trial.probe_documents import EXCERPTS, Prompts, Source, excerpts, gold_of, solved_example
+from orchestrator.trial.probe_documents import EXCERPTS, ProbeSource, Prompts, excerpts, gold_of, solved_example
 from orchestrator.workers.engines import job_of
 from orchestrator.workers.generation import support_size
 from orchestrator.workers.spec import WorkerSpec
@@ -47,7 +47,7 @@ class Cut:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ProbeOutcome:
     """How one rollout ended."""
 
     grade: Grade
@@ -104,7 +104,7 @@ class ContinuationProbe:
                 rows = self.rows(cuts, self.outcomes(cuts, continuer, length))
                 self.run.append("continuations.jsonl", ({"continuer": continuer, "t": length} | row for row in rows))
 
-    def sample(self, prompts: Prompts, behavior: Behavior) -> Source:
+    def sample(self, prompts: Prompts, behavior: Behavior) -> ProbeSource:
         """The rollouts of step 0, graded and scored by the teacher, in prompt order."""
         requests = []
         for index, prompt in prompts:
@@ -117,9 +117,9 @@ class ContinuationProbe:
         scores = rollouts.teacher or self.engine.scorer().score(rollouts)
         texts = [self.text(rollouts.response(row)) for row in range(len(requests))]
         grades = self.grade([request.key.prompt for request in requests], texts)
-        return Source(rollouts, scores, texts, grades)
+        return ProbeSource(rollouts, scores, texts, grades)
 
-    def cut(self, source: Source, length: int) -> list[Cut]:
+    def cut(self, source: ProbeSource, length: int) -> list[Cut]:
         """Each rollout cut to `length` tokens, with the requests that go on from there."""
         cuts = []
         for row, request in enumerate(source.rollouts.requests):
@@ -132,7 +132,7 @@ class ContinuationProbe:
             cuts.append(Cut(key.prompt, requests, source.grades[row]))
         return cuts
 
-    def outcomes(self, cuts: dict[str, list[Cut]], continuer: Owner, length: int) -> dict[Request, Outcome]:
+    def outcomes(self, cuts: dict[str, list[Cut]], continuer: Owner, length: int) -> dict[Request, ProbeOutcome]:
         """Grade each continuation; a prefix that both behaviors share is continued once."""
         # Prefixes that are equal have equal requests, hence the same random numbers and the same continuations: each is
         # sampled once, and counts for both behaviors.
@@ -149,7 +149,7 @@ class ContinuationProbe:
         ]
         grades = self.grade([request.key.prompt for request in requests], texts)
         ends = zip(grades, rollouts.truncated_B.tolist(), strict=True)
-        return {request: Outcome(*end) for request, end in zip(requests, ends, strict=True)}
+        return {request: ProbeOutcome(*end) for request, end in zip(requests, ends, strict=True)}
 
     def generate(self, continuer: Owner, requests: list[Request], length: int) -> Rollouts:
         """The rest of each response, up to the limit that prefix and rest share."""
@@ -158,7 +158,7 @@ class ContinuationProbe:
         limits = Limits(limit - length, at_once=PREFIX_TOKENS // longest)
         return concatenate(list(self.engine.sampler(continuer).sample(requests, Student(), limits)))
 
-    def rows(self, cuts: dict[str, list[Cut]], outcomes: dict[Request, Outcome]) -> Iterator[dict[str, Any]]:
+    def rows(self, cuts: dict[str, list[Cut]], outcomes: dict[Request, ProbeOutcome]) -> Iterator[dict[str, Any]]:
         """Counts of each behavior and prompt."""
         each = self.settings.prefixes
         for name, own in cuts.items():
@@ -166,9 +166,9 @@ class ContinuationProbe:
                 group = own[start : start + each]
                 yield {"behavior": name, "prompt": group[0].prompt} | self.counts(group, outcomes)
 
-    def counts(self, cuts: list[Cut], outcomes: dict[Request, Outcome]) -> dict[str, int]:
+    def counts(self, cuts: list[Cut], outcomes: dict[Request, ProbeOutcome]) -> dict[str, int]:
         """Counts over the continuations of one prompt's rollouts; a finished answer counts for all of its own."""
-        ended = [Outcome(cut.grade, False) for cut in cuts if not cut.requests]
+        ended = [ProbeOutcome(cut.grade, False) for cut in cuts if not cut.requests]
         found = ended * self.settings.continuations
         found += [outcomes[request] for cut in cuts for request in cut.requests]
         return {
@@ -181,7 +181,7 @@ class ContinuationProbe:
             "timed_out": sum(outcome.grade.timed_out for outcome in found),
         }
 
-    def write_documents(self, prompts: Prompts, sources: dict[str, Source]) -> None:
+    def write_documents(self, prompts: Prompts, sources: dict[str, ProbeSource]) -> None:
         """The solved prefix and the prompt-matched rollouts, from the first of each prompt's samples."""
         rows = range(0, min(len(prompts), EXCERPTS) * self.settings.prefixes, self.settings.prefixes)
         example, matched = DOCUMENTS

@@ -33,7 +33,7 @@ Visited = tuple[tuple[int, ...], list[int]]  # token ids of a prompt and of the 
 
 
 @dataclass(frozen=True)
-class Source:
+class ProbeSource:
     """Rollouts of one behavior, graded; lists have an entry for each of them."""
 
     rollouts: Rollouts
@@ -58,7 +58,7 @@ def gold_of(prompt: TrainingPrompt) -> Gold:
     return prompt.problem.gold
 
 
-def excerpts(prompts: Prompts, sources: dict[str, Source], rows: Sequence[int]) -> list[dict[str, Any]]:
+def excerpts(prompts: Prompts, sources: dict[str, ProbeSource], rows: Sequence[int]) -> list[dict[str, Any]]:
     """The rollouts `rows`, one for each of the first prompts, of every behavior side by side."""
     documents = []
     for (_, prompt), row in zip(prompts, rows, strict=False):  # there are more prompts than rows
@@ -67,7 +67,7 @@ def excerpts(prompts: Prompts, sources: dict[str, Source], rows: Sequence[int]) 
     return documents
 
 
-def _excerpt(source: Source, row: int) -> dict[str, Any]:
+def _excerpt(source: ProbeSource, row: int) -> dict[str, Any]:
     length = int(source.rollouts.lengths_B[row])
     return {
         "text": source.texts[row],

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.commands.grade import Counts, grade_file
+from orchestrator.commands.grade import GradeCounts, grade_file
 
 
 def _write(path: Path, rows: list[Any]) -> Path:
@@ -26,9 +26,9 @@ def test_grade_file_adds_grades_and_keeps_fields(tmp_path: Path) -> None:
         {"id": "d", "gold": 27.0, "generation": r"\boxed{27}"},
     ]
     path = _write(tmp_path / "in.jsonl", rows)
-    assert grade_file(path, None) == Counts(n=4, correct=3, no_answer=1, timed_out=0)
+    assert grade_file(path, None) == GradeCounts(n=4, correct=3, no_answer=1, timed_out=0)
     assert list(tmp_path.iterdir()) == [path]
-    assert grade_file(path, path) == Counts(n=4, correct=3, no_answer=1, timed_out=0)
+    assert grade_file(path, path) == GradeCounts(n=4, correct=3, no_answer=1, timed_out=0)
     assert list(tmp_path.iterdir()) == [path]
     graded = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     assert graded[0] == {"id": "a", "gold": "025", "generation": r"\boxed{25}", "correct": True, "extracted": "25"}

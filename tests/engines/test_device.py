@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from orchestrator.engines import device
-from orchestrator.engines.device import Holder, PeakWatch, holders_in, wait_for_memory
+from orchestrator.engines.device import MemoryHolder, PeakWatch, holders_in, wait_for_memory
 from orchestrator.errors import EngineLost, GpuFull
 from orchestrator.records.processes import group_members
 
@@ -29,8 +29,8 @@ def test_an_engine_waits_until_the_one_before_has_given_its_memory_back() -> Non
 
 
 def test_memory_that_never_comes_back_is_an_error_that_names_its_holders() -> None:
-    def held_by() -> list[Holder]:
-        return [Holder(4711, "python3", 12.25)]
+    def held_by() -> list[MemoryHolder]:
+        return [MemoryHolder(4711, "python3", 12.25)]
 
     with pytest.raises(GpuFull) as refused:
         wait_for_memory(60.0, "an SGLang engine", limit_s=0, free=lambda: 30.5, held_by=held_by)
@@ -44,7 +44,7 @@ def test_memory_that_never_comes_back_is_an_error_that_names_its_holders() -> No
 
 
 def test_holders_are_those_of_the_processs_own_gpu() -> None:
-    assert holders_in(LISTED, "aaaa") == [Holder(4711, "python3", 12.25), Holder(4713, "[Not Found]", None)]
+    assert holders_in(LISTED, "aaaa") == [MemoryHolder(4711, "python3", 12.25), MemoryHolder(4713, "[Not Found]", None)]
     assert holders_in("", "aaaa") == []
 
 

@@ -10,16 +10,16 @@ import pytest
 from orchestrator import config
 from orchestrator.errors import UserError
 from orchestrator.experiment.strict import build, check
-from orchestrator.rules import AtLeast, Interval, Rule, choices, entries
+from orchestrator.rules import AtLeast, Between, Rule, choices, entries
 
 WITH_DEFAULTS = (config.Recipe, config.Optimizer, config.Sft, config.Training, config.BenchmarkRun, config.Probe,
-                 config.Placement, config.Runtime, config.PromptTemplate, config.Engine, config.Data)  # fmt: skip
+                 config.Placement, config.Runtime, config.PromptTemplate, config.EngineConfig, config.Data)  # fmt: skip
 NUMBERS = [
     (schema, key, rule)
     for schema in (*WITH_DEFAULTS, config.Vocabulary, config.Evaluation)
     for key, entry in entries(schema).items()
     for rule in entry.rules
-    if isinstance(rule, AtLeast | Interval)
+    if isinstance(rule, AtLeast | Between)
 ]
 
 
@@ -29,7 +29,7 @@ def test_defaults_keep_the_rules(schema: type) -> None:
 
 
 @pytest.mark.parametrize(("schema", "key", "rule"), NUMBERS)
-def test_a_number_outside_its_interval_is_refused(schema: type, key: str, rule: AtLeast | Interval) -> None:
+def test_a_number_outside_its_interval_is_refused(schema: type, key: str, rule: AtLeast | Between) -> None:
     with pytest.raises(UserError) as refused:
         check(build(schema, {key: int(rule.low) - 1}, "part"), "part")
     assert str(refused.value).startswith(f"part.{key}: ")
@@ -43,8 +43,8 @@ def test_a_number_outside_its_interval_is_refused(schema: type, key: str, rule: 
         (AtLeast(1), float("nan"), "must be ≥ 1"),
         (AtLeast(1), 10**9 + 1, "must be ≤ 1,000,000,000"),
         (AtLeast(0, 10**6), 10**6 + 1, "must be ≤ 1,000,000"),
-        (Interval(0, 1, high_open=True), 1, "≥ 0 and < 1"),
-        (Interval(0, 1, low_open=True), 0, "> 0 and ≤ 1"),
+        (Between(0, 1, high_open=True), 1, "≥ 0 and < 1"),
+        (Between(0, 1, low_open=True), 0, "> 0 and ≤ 1"),
         (config.POSITIVE, float("inf"), "> 0 and finite"),
         (config.LENGTHS, [0.5, 1.5], "whole numbers of tokens, or shares between 0 and 1"),
         (config.SEEDS[1], [1, 1], "every seed once"),
@@ -54,7 +54,7 @@ def test_a_rule_says_what_would_be_right(rule: Rule, value: Any, expected: str) 
     assert rule.refusal(value) == expected
 
 
-@pytest.mark.parametrize(("rule", "value"), [(AtLeast(1), 1), (Interval(0, 1), 1), (config.LENGTHS, [0.5, 2.0])])
+@pytest.mark.parametrize(("rule", "value"), [(AtLeast(1), 1), (Between(0, 1), 1), (config.LENGTHS, [0.5, 2.0])])
 def test_a_rule_has_nothing_to_say_of_what_is_right(rule: Rule, value: Any) -> None:
     assert rule.refusal(value) is None
 
@@ -62,7 +62,7 @@ def test_a_rule_has_nothing_to_say_of_what_is_right(rule: Rule, value: Any) -> N
 def test_a_closed_choice_is_what_the_type_checker_reads() -> None:
     words = [typing.get_args(typing.get_args(word)[0])[0] for word in typing.get_args(config.Kept)]
     assert words == list(choices(config.Kept)) == ["best", "all"]
-    sampler, trainer = (entries(config.Engine)[key] for key in ("sampler", "trainer"))
+    sampler, trainer = (entries(config.EngineConfig)[key] for key in ("sampler", "trainer"))
     assert (list(sampler.choices), sampler.meaning) == (["torch", "sglang"], "Engine that samples.")
     assert (list(trainer.choices), trainer.meaning) == (
         ["torch", "verl"],

@@ -18,8 +18,8 @@ from orchestrator.experiment.units import Unit
 from orchestrator.monitor.status import overview
 from orchestrator.planning import view
 from orchestrator.planning.calibrated import (
+    CalibrationRow,
     Card,
-    Row,
     calibration_path,
     gpu_here,
     read_calibrations,
@@ -35,7 +35,7 @@ from orchestrator.records.columns import EVALUATE, LEARN, ROLLOUT, SCORE
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection.study import Study
 from orchestrator.sweep.budget import spending
-from orchestrator.sweep.schedule import Training
+from orchestrator.sweep.schedule import TrainUnit
 from tests.fake_runs import units_of
 from tests.planning.test_measured import finish, paper
 
@@ -44,17 +44,17 @@ NAME = "qwen3-0.6b"
 Loaded = tuple[Experiment, list[Unit]]
 
 
-def made_up(loaded: Loaded, key: str, factor: float) -> Row:
+def made_up(loaded: Loaded, key: str, factor: float) -> CalibrationRow:
     """A row of a full batch after a long context that took `factor` times what is planned for the same work."""
     setup = loaded[0].setups[NAME]
     engine, costs = setup.engine, SetupCosts(setup, loaded[0].runtime, setup.engine.sampler)
-    row = Row(NAME, shapes_of(setup), engine.sampler, engine.trainer, False, key, 0.0, "2026-11-23")
+    row = CalibrationRow(NAME, shapes_of(setup), engine.sampler, engine.trainer, False, key, 0.0, "2026-11-23")
     if key != PASSING:
         row = replace(row, responses=64, prompt=2000.0, tokens=256.0)
     return replace(row, seconds=factor * row.planned_seconds(costs))
 
 
-def calibrate(runs: Path, *rows: Row, card: Card = H100) -> None:
+def calibrate(runs: Path, *rows: CalibrationRow, card: Card = H100) -> None:
     write_rows(calibration_path(runs, card), card, rows)
 
 
@@ -249,7 +249,7 @@ def test_status_and_limits_use_the_calibration_until_a_run_has_measured(tmp_path
     of_piece = {}
     for factor in (1.0, 2.0):
         calibrate(tmp_path, *(made_up(loaded, key, factor) for key in (PLAIN, BLENDED, SCORE, LEARN, EVALUATE)))
-        of_piece[factor] = spending(study(loaded, tmp_path)).next_piece(Training(unit))
+        of_piece[factor] = spending(study(loaded, tmp_path)).next_piece(TrainUnit(unit))
     phases = make_plan(*loaded).costs[NAME].step(PLAIN)
     a_step = sum(phases[phase].mid for phase in PHASES if phase in (ROLLOUT, SCORE, LEARN))
     assert of_piece[2.0] == pytest.approx(2 * of_piece[1.0]) == pytest.approx(2 * 20 * a_step / 3600)

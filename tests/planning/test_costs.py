@@ -16,7 +16,7 @@ from orchestrator.errors import UserError
 from orchestrator.experiment.load import load_experiment
 from orchestrator.planning import as_json, evaluation_cost, plan
 from orchestrator.planning.costs import BLENDED, PLAIN, SetupCosts
-from orchestrator.planning.lengths import LAWS, Law, Lengths
+from orchestrator.planning.lengths import LAWS, LengthLaw, Lengths
 from orchestrator.planning.ranges import SCENARIOS, Range, Scenario
 from orchestrator.planning.rates import GPUS, LEARNING, RATES, SCORING, Gpu, gpu_of
 from orchestrator.records.columns import LEARN, ROLLOUT, SCORE
@@ -114,8 +114,8 @@ def test_the_mean_context_is_the_published_form() -> None:
 def test_longer_limits_and_more_runaways_cost_more() -> None:
     for rising in (
         [LAWS["mid"].under(limit, PROMPT) for limit in (48, 512, 2048, 8192, 16384)],
-        [Law(1200, endless).under(8192, PROMPT) for endless in (0.0, 0.05, 0.1, 0.5, 1.0)],
-        [Law(finished, 0.1).under(8192, PROMPT) for finished in (200, 800, 1600, 4000)],
+        [LengthLaw(1200, endless).under(8192, PROMPT) for endless in (0.0, 0.05, 0.1, 0.5, 1.0)],
+        [LengthLaw(finished, 0.1).under(8192, PROMPT) for finished in (200, 800, 1600, 4000)],
         [LAWS[scenario].under(8192, PROMPT) for scenario in SCENARIOS],
     ):
         tokens, reads = [lengths.tokens for lengths in rising], [lengths.reads for lengths in rising]

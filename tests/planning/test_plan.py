@@ -63,7 +63,7 @@ def vanilla(made: plan.Plan, setup: str = "qwen3-1.7b") -> plan.Resources:
     return units(made, setup, "vanilla")[0].resources
 
 
-def shown(made: plan.Plan, width: int = 100, clock: view.Clock | None = None) -> str:
+def shown(made: plan.Plan, width: int = 100, clock: view.Machines | None = None) -> str:
     console = Console(width=width, color_system=None)
     with console.capture() as capture:
         console.print(view.render(made, clock))
@@ -440,7 +440,7 @@ def test_days_and_years_on_some_gpus() -> None:
     assert totals.hours_on_gpus(made, 1000) == chain, "training of a unit is not split over GPUs"
     console = Console(width=80, color_system=None)
     with console.capture() as capture:
-        console.print(view.render(made, view.Clock(gpus=8)))
+        console.print(view.render(made, view.Machines(gpus=8)))
     assert f"On 8 GPUs, kept busy: {long_time(on_8)}." in capture.get()
     assert long_time(Range(23_900, 30_000, 39_600)) == "23,900 – 39,600 hours = 2.7 – 4.5 years"
     assert long_time(Range(775, 1800, 4103)) == "775 – 4,100 hours = 32 – 170 days"
@@ -524,7 +524,7 @@ def test_everything_done_is_nothing_to_run() -> None:
 
 def test_minutes_on_cpus_stand_first_and_are_unknown_before_a_unit_has_run() -> None:
     made = planned("quickstart")
-    assert "On 2 CPU cores: minutes to hours" in shown(made, 80, view.Clock(cores=2))
-    measured = shown(made, 80, view.Clock(cores=2, cpu_seconds=Range(61.0, 90.0, 200.0)))
+    assert "On 2 CPU cores: minutes to hours" in shown(made, 80, view.Machines(cores=2))
+    measured = shown(made, 80, view.Machines(cores=2, cpu_seconds=Range(61.0, 90.0, 200.0)))
     assert "On 2 CPU cores: about 1 – 3 minutes" in measured
     assert measured.index("CPU cores") < measured.index("Vanilla")

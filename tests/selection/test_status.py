@@ -17,7 +17,7 @@ from orchestrator.experiment.evaluation_protocol import evaluation_ids, fresh_ev
 from orchestrator.experiment.units import Unit
 from orchestrator.monitor import status
 from orchestrator.monitor.status import Session, overview
-from orchestrator.monitor.time_left import Job, Left, device_hours, sweep_seconds, work_left, work_once_trained
+from orchestrator.monitor.time_left import Left, UnitLeft, device_hours, sweep_seconds, work_left, work_once_trained
 from orchestrator.monitor.timings import measure
 from orchestrator.monitor.unit_status import UnitStatus
 from orchestrator.planning.costs import BLENDED, OTHER, PLAIN, SetupCosts
@@ -278,8 +278,8 @@ def test_a_sweep_takes_all_of_its_work_on_all_cores_or_its_longest_chain(plain: 
     [vanilla], [stage], [waiting] = (units_of(plain[1], name) for name in ("vanilla", "sft", "sft_warmup"))
     own, two = plain[0].runtime.placement, {"CPU": 2, "GPU": 0}
 
-    def job(unit: Unit, training: float, sampling: float = 0.0) -> Job:
-        return Job(unit, Left(Range(training / 2, training, 2 * training), Range.exactly(sampling)), own)
+    def job(unit: Unit, training: float, sampling: float = 0.0) -> UnitLeft:
+        return UnitLeft(unit, Left(Range(training / 2, training, 2 * training), Range.exactly(sampling)), own)
 
     four = [job(vanilla, 0.0, 10.0) for _ in range(4)]
     assert sweep_seconds(four, two) == Range.exactly(20.0)
@@ -287,7 +287,7 @@ def test_a_sweep_takes_all_of_its_work_on_all_cores_or_its_longest_chain(plain: 
     chain = [job(stage, 30.0), job(waiting, 10.0)]
     assert sweep_seconds(chain, two) == Range(20.0, 40.0, 80.0)
     assert sweep_seconds([*four, *chain], two) == Range(30.0, 40.0, 80.0)
-    assert sweep_seconds([*four, Job(vanilla, None, own)], two) is None
+    assert sweep_seconds([*four, UnitLeft(vanilla, None, own)], two) is None
     assert sweep_seconds(four, {}) is None
     assert device_hours([*four, *chain], "core") == Range(60 / 3600, 80 / 3600, 120 / 3600)
 

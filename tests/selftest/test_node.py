@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from orchestrator.engines import device
-from orchestrator.engines.device import Holder
+from orchestrator.engines.device import MemoryHolder
 from orchestrator.engines.sglang import toolchain
 from orchestrator.selftest import compilers, node
 from orchestrator.selftest.catalog import CHECKS
@@ -112,10 +112,10 @@ def test_a_card_is_free_or_its_holders_are_named() -> None:
     free = held_by_others(79.1, 78.5, [])
     assert (free.verdict, free.detail) == ("ok", "79.1 GiB, 78.5 of it free")
     assert free.numbers == {"total_gib": 79.1, "free_gib": 78.5}
-    desktop = held_by_others(79.1, 78.3, [Holder(1, "Xorg", 0.1)])
+    desktop = held_by_others(79.1, 78.3, [MemoryHolder(1, "Xorg", 0.1)])
     assert desktop.verdict == "ok"
     assert desktop.detail == "79.1 GiB, 78.3 of it free; others there: Xorg (process 1, 0.1 GiB)"
-    held = held_by_others(79.1, 66.0, [Holder(4711, "python", 12.0), Holder(4714, "[Not Found]", None)])
+    held = held_by_others(79.1, 66.0, [MemoryHolder(4711, "python", 12.0), MemoryHolder(4714, "[Not Found]", None)])
     assert held.verdict == "fail"
     assert "python (process 4711, 12.0 GiB), [Not Found] (process 4714, an unknown part)" in held.detail
     assert held.change == "end them (kill 4711 4714), or take another GPU"
@@ -126,7 +126,9 @@ def test_a_card_is_free_or_its_holders_are_named() -> None:
 def test_memory_is_that_of_the_card_without_this_process(machine: pytest.MonkeyPatch, tmp_path: Path) -> None:
     machine.setattr(node, "card_gib", lambda: 79.1)
     machine.setattr(node, "free_gib", lambda: 60.0)
-    machine.setattr(node, "holders", lambda: [Holder(os.getpid(), "python", 0.5), Holder(4711, "trial", 18.5)])
+    machine.setattr(
+        node, "holders", lambda: [MemoryHolder(os.getpid(), "python", 0.5), MemoryHolder(4711, "trial", 18.5)]
+    )
     found = node.memory(small_bench(tmp_path))
     assert found.change == "end them (kill 4711), or take another GPU"
     machine.setattr(node, "card_gib", lambda: None)

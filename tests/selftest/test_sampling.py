@@ -15,7 +15,7 @@ from orchestrator.policy.spec import Behavior
 from orchestrator.rollouts import Request, Rollouts
 from orchestrator.selftest import canary, sampling
 from orchestrator.selftest.bench import Bench
-from orchestrator.selftest.usage import Watch, measured_beside
+from orchestrator.selftest.usage import UsageWatch, measured_beside
 from orchestrator.workers.canary import LENGTH
 from tests.selftest.benches import small_bench
 
@@ -146,7 +146,7 @@ def card_of(gib: float) -> Budget:
 
 
 def test_more_than_the_budget_grants_is_a_warning() -> None:
-    with Watch(lambda: 60.0) as watch:
+    with UsageWatch(lambda: 60.0) as watch:
         pass
     assert measured_beside("done", {}, watch, card_of(60.0)).verdict == "ok"
     over = measured_beside("done", {"s": 1.0}, watch, card_of(52.0))

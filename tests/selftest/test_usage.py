@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from orchestrator.selftest.usage import Watch, came_back, gauge_here, seconds_until
+from orchestrator.selftest.usage import UsageWatch, came_back, gauge_here, seconds_until
 
 READINGS = [(10.0, 3.0), (10.5, 8.0), (11.0, 0.4), (12.0, 5.0), (13.0, 0.1)]
 HOLD = "import os, time; held = bytearray(256 * 2**20); print(os.getpid(), flush=True); time.sleep(3600)"
@@ -36,7 +36,7 @@ def test_a_watch_sees_what_comes_and_goes_while_its_block_runs() -> None:
             seen.set()
         return used[0]
 
-    with Watch(gauge) as watch:
+    with UsageWatch(gauge) as watch:
         used[0] = 7.0
         assert seen.wait(60)
         used[0] = 0.5

@@ -10,8 +10,8 @@ import pytest
 from orchestrator.experiment.units import Unit
 from orchestrator.records.writer import RunWriter, append_timing
 from orchestrator.selection.study import Study
-from orchestrator.sweep.budget import Budget, Spending, spending
-from orchestrator.sweep.schedule import Evaluating, Training
+from orchestrator.sweep.budget import HoursLimit, Spending, spending
+from orchestrator.sweep.schedule import Evaluating, TrainUnit
 from tests.fake_runs import metrics, quickstart, units_of
 
 HOUR = 3600
@@ -39,27 +39,27 @@ def test_a_next_piece_is_what_is_left_up_to_the_next_checkpoint_or_a_slice(tmp_p
     [vanilla], [other] = (units_of(list(made.units), name) for name in ("vanilla", "veto"))
     at_work(tmp_path, vanilla, 10, 2.0)
     now = spending(made)
-    assert now.next_piece(Training(vanilla)) == pytest.approx(2 * 10 * 2.0 / HOUR)
-    assert now.next_piece(Training(other)) == pytest.approx(2 * 20 * 2.0 / HOUR)
+    assert now.next_piece(TrainUnit(vanilla)) == pytest.approx(2 * 10 * 2.0 / HOUR)
+    assert now.next_piece(TrainUnit(other)) == pytest.approx(2 * 20 * 2.0 / HOUR)
     at_work(tmp_path, vanilla, 27, 2.0, committed=20)
     row = {"step": 20, "phase": "evaluate", "draw": 0, "responses": 50}
     append_timing(made.reader(vanilla), row | {"benchmark": "arithmetic_short", "seconds": 10.0})
     append_timing(made.reader(vanilla), row | {"benchmark": "arithmetic_long", "seconds": 25.0})
     now = spending(made)
-    assert now.next_piece(Training(vanilla)) == pytest.approx(2 * 13 * 2.0 / HOUR)
+    assert now.next_piece(TrainUnit(vanilla)) == pytest.approx(2 * 13 * 2.0 / HOUR)
     assert now.next_piece(Evaluating(1)) == pytest.approx(2 * 100 * 0.5 / HOUR)
 
 
 def test_before_anything_was_measured_a_piece_on_cores_is_unknown_and_may_begin(tmp_path: Path) -> None:
     made = study(tmp_path)
     [vanilla] = units_of(list(made.units), "vanilla")
-    assert (spending(made).spent, spending(made).next_piece(Training(vanilla))) == (0.0, 0.0)
-    assert Budget(1e-9, lambda: spending(made)).allows(Training(vanilla), [])
+    assert (spending(made).spent, spending(made).next_piece(TrainUnit(vanilla))) == (0.0, 0.0)
+    assert HoursLimit(1e-9, lambda: spending(made)).allows(TrainUnit(vanilla), [])
 
 
 def test_a_piece_that_would_pass_the_limit_closes_the_budget_for_good(tmp_path: Path) -> None:
     made = study(tmp_path)
-    first, second = (Training(unit) for unit in units_of(list(made.units), "trust_region"))
+    first, second = (TrainUnit(unit) for unit in units_of(list(made.units), "trust_region"))
     [vanilla] = units_of(list(made.units), "vanilla")
     at_work(tmp_path, vanilla, 10, 2.0)
     piece = spending(made).next_piece(first)
@@ -68,7 +68,7 @@ def test_a_piece_that_would_pass_the_limit_closes_the_budget_for_good(tmp_path: 
     def look() -> Spending:
         return Spending(made, spent[0], spending(made).costs)
 
-    budget = Budget(1.0 + 2.5 * piece, look)
+    budget = HoursLimit(1.0 + 2.5 * piece, look)
     assert budget.allows(first, [second])
     assert not budget.allows(first, [second, second])
     spent[0] = 0.0
@@ -79,6 +79,6 @@ def test_what_is_trained_may_always_say_so(tmp_path: Path) -> None:
     made = study(tmp_path)
     [vanilla] = units_of(list(made.units), "vanilla")
     at_work(tmp_path, vanilla, 60, 2.0, committed=60)
-    budget = Budget(1e-9, lambda: Spending(made, 1.0, spending(made).costs))
+    budget = HoursLimit(1e-9, lambda: Spending(made, 1.0, spending(made).costs))
     assert not budget.allows(Evaluating(1), [])
-    assert budget.allows(Training(vanilla), [])
+    assert budget.allows(TrainUnit(vanilla), [])

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from orchestrator.experiment.units import Unit
-from orchestrator.sweep.schedule import FRUITLESS, Evaluating, Schedule, SlicesLeft, Training, Work, in_order, places
+from orchestrator.sweep.schedule import FRUITLESS, Evaluating, Schedule, SlicesLeft, TrainUnit, Work, in_order, places
 from tests.fake_runs import quickstart, units_of
 
 CAPACITY = {"CPU": 2.0}
@@ -28,7 +28,7 @@ class Sweep:
     def start(self) -> list[Work]:
         """Begin what can be begun now."""
         begun: list[Work] = []
-        while isinstance(decision := self.schedule.decide(CAPACITY), Training | Evaluating):
+        while isinstance(decision := self.schedule.decide(CAPACITY), TrainUnit | Evaluating):
             self.schedule.start(str(decision), decision)
             begun.append(decision)
         return begun
@@ -42,7 +42,7 @@ def trained_by(sweep: Sweep, wrong: frozenset[str] = frozenset()) -> list[Unit]:
     order = []
     while begun := sweep.start():
         for work in begun:
-            assert isinstance(work, Training)
+            assert isinstance(work, TrainUnit)
             order.append(work.unit)
             sweep.end(work, work.unit.id not in wrong)
     return order
@@ -74,10 +74,10 @@ def test_a_unit_waits_for_what_it_needs_and_starts_the_moment_that_is_there() ->
     others = {unit.method for unit in quickstart()[1] if unit.method} - {"sft_warmup"}
     sweep = Sweep(*(f"methods.{name}=null" for name in others))
     (stage,) = sweep.start()
-    assert isinstance(stage, Training)
+    assert isinstance(stage, TrainUnit)
     assert stage.unit.is_supervised
     sweep.end(stage)
-    assert {work.unit.method for work in sweep.start() if isinstance(work, Training)} == {"sft_warmup"}
+    assert {work.unit.method for work in sweep.start() if isinstance(work, TrainUnit)} == {"sft_warmup"}
 
 
 def test_what_needs_a_failed_unit_is_never_begun() -> None:
@@ -106,7 +106,7 @@ def test_trials_are_packed_on_shares_of_a_gpu() -> None:
     sweep = Sweep()
     sweep.schedule.needs = lambda work: {"CPU": 1.0, "GPU": 1 / 3}
     capacity, begun = {"CPU": 8.0, "GPU": 1.0}, []
-    while isinstance(decision := sweep.schedule.decide(capacity), Training | Evaluating):
+    while isinstance(decision := sweep.schedule.decide(capacity), TrainUnit | Evaluating):
         sweep.schedule.start(str(decision), decision)
         begun.append(decision)
     assert len(begun) == 3
@@ -135,7 +135,7 @@ def test_a_family_is_begun_only_where_no_samples_are_wanted_of_those_before() ->
     sweep.slices = 1
     sweep.end(Evaluating(2))
     (training,) = sweep.start()
-    assert isinstance(training, Training)
+    assert isinstance(training, TrainUnit)
     assert training.unit.method == first
 
 
@@ -145,9 +145,9 @@ def test_what_is_begun_is_trained_before_anything_is_evaluated() -> None:
     sweep.schedule.trained |= {unit.id for unit in others}
     first, second = units_of(sweep.units, "trust_region")
     sweep.slices = 0
-    sweep.schedule.start("first", Training(first))
+    sweep.schedule.start("first", TrainUnit(first))
     sweep.slices = 9
-    assert sweep.start() == [Training(second)]
+    assert sweep.start() == [TrainUnit(second)]
 
 
 def test_what_may_not_go_on_ends_at_its_commit_and_nothing_begins() -> None:
@@ -182,8 +182,8 @@ def test_an_evaluator_makes_room_for_a_trial_that_waits() -> None:
     assert sweep.schedule.must_yield(str(one), CAPACITY)
     sweep.end(one)
     assert not sweep.schedule.must_yield(str(other), CAPACITY)
-    assert sweep.start() == [Training(second)]
-    assert not sweep.schedule.must_yield(str(Training(second)), CAPACITY)
+    assert sweep.start() == [TrainUnit(second)]
+    assert not sweep.schedule.must_yield(str(TrainUnit(second)), CAPACITY)
 
 
 def test_evaluators_make_room_on_one_node_for_a_trial_on_several_gpus() -> None:
@@ -191,7 +191,7 @@ def test_evaluators_make_room_on_one_node_for_a_trial_on_several_gpus() -> None:
     sweep, capacity = Sweep(slices=9), {"CPU": 8.0, "GPU": 4.0}
     _, second = units_of(sweep.units, "trust_region")
     sweep.schedule.trained |= {unit.id for unit in sweep.units if unit is not second}
-    sweep.schedule.needs = lambda work: {"CPU": 1.0, "GPU": 2.0 if isinstance(work, Training) else 1.0}
+    sweep.schedule.needs = lambda work: {"CPU": 1.0, "GPU": 2.0 if isinstance(work, TrainUnit) else 1.0}
     nodes = [{"CPU": 3.0, "GPU": 1.0}, {"CPU": 3.0, "GPU": 1.0}]
     sweep.schedule.has_place = lambda work: places([sweep.schedule.needs(work)], nodes)
     for number in (1, 2):
@@ -201,10 +201,10 @@ def test_evaluators_make_room_on_one_node_for_a_trial_on_several_gpus() -> None:
     sweep.schedule.end("1", good=True)
     nodes[0]["GPU"] = 2.0
     assert not sweep.schedule.must_yield("2", capacity)
-    assert sweep.schedule.decide(capacity) == Training(second)
+    assert sweep.schedule.decide(capacity) == TrainUnit(second)
     sweep.schedule.end("2", good=True)
     nodes[0]["GPU"] = 1.0  # a process that ended, and that Tune keeps for what comes next
-    assert sweep.schedule.decide(capacity) == Training(second)
+    assert sweep.schedule.decide(capacity) == TrainUnit(second)
 
 
 @pytest.mark.parametrize(

@@ -33,8 +33,8 @@ from orchestrator.records.writer import RunWriter
 from orchestrator.rollouts import Request, Rollouts, TeacherScores
 from orchestrator.sweep import prepare
 from orchestrator.trial import probe as continuation
-from orchestrator.trial.probe import ContinuationProbe, Outcome
-from orchestrator.trial.probe_documents import Source
+from orchestrator.trial.probe import ContinuationProbe, ProbeOutcome
+from orchestrator.trial.probe_documents import ProbeSource
 from orchestrator.trial.step import TrainingStep
 from orchestrator.workers.roles import inline_roles
 from orchestrator.workers.spec import WorkerSpec
@@ -150,14 +150,16 @@ def test_a_budget_of_nothing_gains_nothing(path: Path) -> None:
     assert own[0] != own[1]
 
 
-def fabricated(probe: ContinuationProbe, tokens: list[list[int]], lengths: list[int], grades: list[Grade]) -> Source:
+def fabricated(
+    probe: ContinuationProbe, tokens: list[list[int]], lengths: list[int], grades: list[Grade]
+) -> ProbeSource:
     """Rollouts of the first prompt with the given tokens."""
     prompt = probe.prompts[0][1]
     requests = [Request(prompt.ids, SequenceKey(Purpose.TRAINING, 0, 0, 0, i)) for i in range(len(tokens))]
     zeros = torch.zeros(len(tokens), len(tokens[0]))
     ids = torch.tensor(tokens)
     rollouts = Rollouts(requests, ids, torch.tensor(lengths), ids[:, 0] < 0, zeros, zeros, zeros[:, :, None].long())
-    return Source(rollouts, TeacherScores(zeros[:, :, None], zeros, zeros, zeros), [""] * len(tokens), grades)
+    return ProbeSource(rollouts, TeacherScores(zeros[:, :, None], zeros, zeros, zeros), [""] * len(tokens), grades)
 
 
 def test_cutting(probe: ContinuationProbe) -> None:
@@ -169,8 +171,8 @@ def test_cutting(probe: ContinuationProbe) -> None:
     prompt = probe.prompts[0][1].ids
     assert [len(cut.requests) for cut in cuts] == [0, CONTINUATIONS, 0, CONTINUATIONS]
     assert {request.prompt_ids for request in cuts[1].requests} == {(*prompt, 1, 2, 3)}
-    outcomes = {request: Outcome(right, False) for request in cuts[1].requests}
-    outcomes |= {request: Outcome(Grade(False, None, timed_out=True), True) for request in cuts[3].requests}
+    outcomes = {request: ProbeOutcome(right, False) for request in cuts[1].requests}
+    outcomes |= {request: ProbeOutcome(Grade(False, None, timed_out=True), True) for request in cuts[3].requests}
     assert probe.counts(cuts, outcomes) == {
         "prefixes": 4,
         "finished": 2,

@@ -15,7 +15,7 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
-from orchestrator.engines.verl.messages import Answer, Failure, Progress, receive, send
+from orchestrator.engines.verl.messages import Progress, RankAnswer, RankFailure, receive, send
 from orchestrator.records import pulse
 from orchestrator.start_up import quick_imports
 
@@ -49,7 +49,7 @@ class Member:
         except Exception as error:
             self._say(_failure(error))
             return None
-        self._say(Answer(None if stays else value))
+        self._say(RankAnswer(None if stays else value))
         return value
 
     def _say(self, message: Any) -> None:
@@ -72,14 +72,14 @@ class Member:
                 self._say(Progress())
 
 
-def _failure(error: Exception) -> Failure:
+def _failure(error: Exception) -> RankFailure:
     """The error itself, or its text if it cannot be pickled."""
     story = traceback.format_exc().rstrip()
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301 - made in this line
     except Exception:
         error = RuntimeError(f"{type(error).__name__}: {error}")
-    return Failure(error, story)
+    return RankFailure(error, story)
 
 
 if __name__ == "__main__":

@@ -18,14 +18,14 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Answer:
+class RankAnswer:
     """The result of a call."""
 
     value: Any
 
 
 @dataclass(frozen=True)
-class Failure:
+class RankFailure:
     """The error of a call, and its traceback."""
 
     error: Exception

@@ -23,7 +23,7 @@ from typing import Any, Protocol, TypeVar
 from safetensors.torch import load_file
 from torch import Tensor
 
-from orchestrator.engines.verl.messages import Answer, Failure, Progress, receive, send
+from orchestrator.engines.verl.messages import Progress, RankAnswer, RankFailure, receive, send
 from orchestrator.engines.verl.rank import Rank
 from orchestrator.errors import RankLost
 from orchestrator.records import pulse
@@ -137,12 +137,12 @@ class SeveralRanks:
                 match message:
                     case Progress():
                         pulse.advance()
-                    case Failure(error, story):
+                    case RankFailure(error, story):
                         self._check_alive()
                         self.close()
                         error.add_note(f"in rank {number + 1} of {self.size}:\n{story}")
                         raise error
-                    case Answer(value):
+                    case RankAnswer(value):
                         answers[number] = value
         return [answers[number] for number in range(self.size)]
 
