@@ -1,4 +1,4 @@
-"""How an experiment evaluates: the ids of its evaluations, how many samples they want, and in which rungs."""
+"""Defines an experiment's evaluations: their ids, their numbers of samples, and their rungs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestrator.experiment.kinds import OfKind
 from orchestrator.grading.grader import GRADER_VERSION
 
 FRESH = 1  # draw of the samples that take no part in selection
-# Doublings, and one more where a few candidates close to each other cost most (benchmarks/race.py compares).
+# Doublings, and one more rung where a few close candidates cost most (benchmarks/race.py compares).
 SHARES = (*(Fraction(1, size) for size in (32, 16, 8, 4, 2)), Fraction(3, 4), Fraction(1))
 
 
@@ -40,12 +40,12 @@ def drawn_evaluation_ids(setup: Setup, draw: int, grader: str = GRADER_VERSION) 
 
 
 def full_samples(evaluation: Evaluation, benchmark: str) -> int:
-    """Samples of each problem under the full protocol: n of a benchmark."""
+    """Samples of each problem under the full protocol: the benchmark's n."""
     return evaluation.benchmarks[benchmark].n
 
 
 def rungs(evaluation: Evaluation) -> list[dict[str, int]]:
-    """Benchmark → samples for each problem, rung by rung; the last is n. A single one under `budget: full`."""
+    """Benchmark → samples for each problem, one entry per rung; the last is n. One entry under `budget: full`."""
     full = {benchmark: full_samples(evaluation, benchmark) for benchmark in evaluation.benchmarks}
     if evaluation.budget == "full":
         return [full]
@@ -53,28 +53,28 @@ def rungs(evaluation: Evaluation) -> list[dict[str, int]]:
 
 
 def samples_at_once(evaluation: Evaluation, unit: OfKind) -> dict[str, int]:
-    """Benchmark → samples a checkpoint gets as soon as it is there; the untrained student has no rivals."""
+    """Benchmark → samples of a new checkpoint: all for the untrained student, which has no rivals."""
     return rungs(evaluation)[-1 if unit.is_untrained else 0]
 
 
 def problems_wanted(evaluation: Evaluation, benchmark: str) -> int:
-    """How many problems of a benchmark are evaluated."""
+    """Number of problems of a benchmark that are evaluated."""
     run = evaluation.benchmarks[benchmark]
     total = benchmark_of(benchmark, run).problems
     return total if run.limit is None else min(run.limit, total)
 
 
 def rung_sizes(full: Sequence[int]) -> list[tuple[int, ...]]:
-    """Samples for each problem at each rung, by benchmark; the last rung is `full`, and none repeats another."""
+    """Samples for each problem at each rung, by benchmark; the last rung is `full`, and all rungs differ."""
     sizes: dict[tuple[int, ...], None] = {}
     for share in SHARES:
-        # In whole numbers, rounded up: n of every benchmark is small, and each rung wants a sample at least.
+        # Rounded up to whole numbers: n may be small, and each rung needs at least one sample.
         sizes[tuple(-(-n * share.numerator // share.denominator) for n in full)] = None
     return list(sizes)
 
 
 class Sampling(NamedTuple):
-    """One evaluation of one checkpoint; `draw` 0 are the samples that select, `FRESH` those that do not."""
+    """One evaluation of one checkpoint; `draw` 0 selects the best checkpoint, `FRESH` does not."""
 
     benchmark: str
     step: int

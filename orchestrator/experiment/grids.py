@@ -13,12 +13,12 @@ from orchestrator.rules import MOST, choices, entries
 
 PLACEMENT_KEY = "placement"
 SEEDS_KEY = "seeds"
-RESERVED = (PLACEMENT_KEY, SEEDS_KEY)  # what a method's block may hold beside its knobs
+RESERVED = (PLACEMENT_KEY, SEEDS_KEY)  # keys that a method's block may hold beside its knobs
 
 
 @dataclass(frozen=True)
 class Asked:
-    """The `methods` of an experiment file: method → knob → list of values, and what some have of their own."""
+    """The `methods` of an experiment file: method → knob → list of values, and own placements and seeds."""
 
     grids: dict[str, dict[str, list[Any]]]
     placements: dict[str, Placement]
@@ -26,10 +26,10 @@ class Asked:
 
 
 def parse_methods(raw: dict[str, Any], default: Placement) -> Asked:
-    """The grids of the methods, with the placements and seeds of those that give their own.
+    """Parse the methods into grids, with the placements and seeds that some methods set themselves.
 
-    A method set to null is left out. Raises UserError on an unknown method or knob, a value of the wrong
-    type or out of range, a missing knob or a repeated value.
+    A method set to null is left out. Raises UserError on an unknown method or knob, a value of the
+    wrong type or out of range, a missing knob or a repeated value.
     """
     asked = Asked({}, {}, {})
     for method, body in raw.items():
@@ -56,7 +56,7 @@ def parse_methods(raw: dict[str, Any], default: Placement) -> Asked:
 def with_method_keys(values: dict[str, Any]) -> dict[str, Any]:
     """Values of an experiment file with its methods under their keys, which may be written as labels: `TRB`.
 
-    Raises UserError where two names mean one method.
+    Raises UserError if two names mean one method.
     """
     methods = values.get("methods")
     if not isinstance(methods, dict):
@@ -71,7 +71,7 @@ def with_method_keys(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def without_own_seeds(raw: dict[str, Any]) -> dict[str, Any]:
-    """`methods` of an experiment file without the seeds that methods give for themselves; anything else as it is."""
+    """`methods` of an experiment file without the methods' own seeds; other values stay unchanged."""
     shared: dict[str, Any] = {}
     for method, body in raw.items():
         if isinstance(body, dict):
@@ -81,14 +81,14 @@ def without_own_seeds(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def _values(key: str, knob: Knob, raw: Any) -> list[Any]:
-    """The values of a knob: one, or a list of distinct ones."""
+    """The values of a knob, given as one value or as a list of distinct ones."""
     values = raw if isinstance(raw, list) else [raw]
     if raw is None or not values:
         raise UserError(f"{key}: missing — one or several values, each {knob.describe()}")
     for value in values:
         if not knob.accepts(value):
             raise refuse(key, value, knob.describe())
-        if value > MOST:  # where the interval has no end
+        if value > MOST:  # for intervals without an end
             raise refuse(key, value, f"{knob.describe()}, at most {MOST:g}")
     typed = [knob.kind(value) for value in values]
     for index, value in enumerate(typed):
@@ -98,9 +98,10 @@ def _values(key: str, knob: Knob, raw: Any) -> list[Any]:
 
 
 def _placement(key: str, raw: Any, default: Placement) -> Placement:
-    """A placement given as a mode or as some of its keys; the others are those of `default`.
+    """A placement given as a mode or as some of its keys; the other keys come from `default`.
 
-    Where it gives another mode it has no `role_gpus` but its own, and its `gpus` are their sum if it does not say it.
+    A placement with another mode keeps no `role_gpus` of `default`. With its own `role_gpus`,
+    `gpus` defaults to their sum.
     """
     given = {"mode": raw} if isinstance(raw, str) else raw
     if not isinstance(given, dict):

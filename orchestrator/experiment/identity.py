@@ -1,11 +1,12 @@
-"""Ids of units and evaluations, digests of configuration keys that are all named here.
+"""Ids of units and evaluations: digests of configuration keys, which are all named here.
 
 `units` puts the readable part, setup, method and knobs, before the digest.
 
-Same identity ⇒ same training, so a key belongs here if it can change what training produces (or, for an evaluation,
-what the samples and their grades are). A new key of a configuration class leaves every id as it is until it is named
-here. Name it under LATER, and it counts only where it differs from its default, so that ids from before it stay.
-Any other change to an identity gives every unit another id: bump SCHEMA and say so in CHANGELOG.
+Same identity ⇒ same training, so a key belongs here if it can change the result of training (or,
+for an evaluation, the samples and their grades). A new key of a configuration class changes no id
+until it is named here. Name it under LATER, and it counts only if it differs from its default, so
+that earlier ids stay. Any other change to an identity gives every unit another id: bump SCHEMA and
+say so in CHANGELOG.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from orchestrator.grading.grader import GRADER_VERSION
 
 SCHEMA = 2
 
-Models = Mapping[str, dict[str, Any]]  # role → what fixes that model; see `made_models.models_of`
+Models = Mapping[str, dict[str, Any]]  # role → the values that fix that model; see `made_models.models_of`
 
 RECIPE = ("updates", "batch", "lr", "seed", "wrong_step", "off_task", "no_reasoning")
 SHAPE = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "tied")
@@ -34,7 +35,7 @@ OBJECTIVE = ("objective", "top_k", "steps", "checkpoint_every")
 SFT = ("updates", "checkpoints")
 DECODING = ("max_response_tokens", "temperature", "seed")
 PROBE = ("prompts", "prefixes", "continuations")
-# Keys that came after ids were given out: they count only where they differ from their default.
+# Keys added after the first ids were in use: they count only if they differ from their default.
 LATER: dict[type, tuple[str, ...]] = {Optimizer: ("decay",), Recipe: ("dtype",)}
 
 
@@ -45,7 +46,7 @@ def digest(value: Any) -> str:
 
 
 def part(value: Any, keys: Sequence[str]) -> dict[str, Any]:
-    """The named keys of a configuration object, with those under LATER that are not at their default."""
+    """The named keys of a configuration object, and its keys under LATER that differ from their default."""
     chosen = {key: getattr(value, key) for key in keys}
     for kind, later in LATER.items():
         if isinstance(value, kind):
@@ -56,7 +57,7 @@ def part(value: Any, keys: Sequence[str]) -> dict[str, Any]:
 def model_identity(model: Model, setup: Setup) -> dict[str, Any]:
     """The identity of a model before it is made: its revision, or its recipe with shape and tokenizer.
 
-    Whatever is trained from a made model counts its weights instead; see `made_models.models_of`.
+    Units trained from a made model count its weights instead; see `made_models.models_of`.
     """
     if model.recipe is None:
         return {"revision": model.revision}
@@ -83,7 +84,7 @@ def pair_identity(setup: Setup, models: Models) -> dict[str, Any]:
 
 
 def base_identity(setup: Setup, models: Models) -> dict[str, Any]:
-    """The untrained student."""
+    """Identity of the untrained student."""
     return {
         "kind": "base_eval",
         "student": models["student"],
@@ -96,14 +97,14 @@ def base_identity(setup: Setup, models: Models) -> dict[str, Any]:
 
 
 def sft_identity(setup: Setup, models: Models, seed: int) -> dict[str, Any]:
-    """The supervised stage; where trials go on from it is theirs."""
+    """Identity of the supervised stage; the checkpoint from which a trial goes on belongs to the trial."""
     return _training_identity("sft", setup, models, seed) | {"sft": part(setup.training.sft, SFT)}
 
 
 def trial_identity(
     setup: Setup, models: Models, method: str, knobs: dict[str, Any], seed: int, stage: str | None
 ) -> dict[str, Any]:
-    """A distillation run; `stage` is the id of the supervised stage that it starts from."""
+    """Identity of a distillation run; `stage` is the id of the supervised stage from which it starts."""
     identity = _training_identity("trial", setup, models, seed) | part(setup.training, OBJECTIVE)
     identity |= {"method": method, "knobs": knobs}
     if stage is not None:
@@ -112,7 +113,7 @@ def trial_identity(
 
 
 def evaluation_identity(setup: Setup, benchmark: str, grader: str = GRADER_VERSION) -> dict[str, Any]:
-    """An evaluation: the benchmark's content, prompt, decoding and grader.
+    """Identity of an evaluation: the benchmark's content, prompt, decoding and grader.
 
     The number of samples is not in it: more samples extend a record, they do not replace it.
     """
@@ -127,7 +128,7 @@ def evaluation_identity(setup: Setup, benchmark: str, grader: str = GRADER_VERSI
 
 
 def _data_identity(data: Data) -> dict[str, Any]:
-    """Training problems by content, never by where they lie: sha256 of files, a hub's revision, the embedded world."""
+    """Training problems by content, never by location: sha256 of files, a hub's revision, the embedded world."""
     identity = part(data, DATA) | {"files": [file.sha256 for file in data.files]}
     return identity | {"world": _world()} if data.source == "arithmetic" else identity
 
@@ -149,5 +150,5 @@ def _training_identity(kind: str, setup: Setup, models: Models, seed: int) -> di
 
 
 def _engine_identity(engine: EngineConfig) -> dict[str, Any]:
-    """The engines that sample and train, under the names that ids were first given out with."""
+    """The engines that sample and train, under the key names of the first ids."""
     return {"rollout": engine.sampler, "learner": engine.trainer, "dtype": engine.dtype}

@@ -1,4 +1,4 @@
-"""The kinds of units of work, what each of them does, and what people call it."""
+"""The kinds of units of work, their properties, and their names for people."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ Kind = Literal["base_eval", "sft", "trial", "probe"]
 
 # In the order in which they are counted; a probe is no unit of a sweep.
 KIND_NAMES: dict[Kind, str] = {"trial": "trial", "sft": "supervised stage", "base_eval": "untrained student"}
-SUPERVISED_STAGE = "Supervised stage"  # what its units are called, as trials are by their methods
+SUPERVISED_STAGE = "Supervised stage"  # name of its units; trials are named by their methods
 
 
 class OfKind:
@@ -28,7 +28,7 @@ class OfKind:
 
     @property
     def is_untrained(self) -> bool:
-        """Whether it is the evaluation of the untrained student, which is there from the start and has no rivals."""
+        """Whether it is the evaluation of the untrained student, which exists from the start and has no rivals."""
         return self.kind == "base_eval"
 
     @property

@@ -1,4 +1,4 @@
-"""Experiment files → `Experiment`: read, merged, completed and checked; instant, without torch or ray."""
+"""Loads experiment files as an `Experiment`: read, merged, completed and checked; instant, without torch or ray."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from orchestrator.experiment.shipped import known_setups, setup_path
 
 
 def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> config.Experiment:
-    """The experiment in `path` with OmegaConf dotlist `overrides` applied.
+    """Load the experiment in `path` with OmegaConf dotlist `overrides` applied.
 
-    An override `seeds=…` holds for all methods, also for those to which the file gives seeds of their own.
-    Raises UserError naming the key, its value and what would be right.
+    An override `seeds=…` holds for all methods, also for methods with seeds of their own in the
+    file. Raises UserError naming the key, its value and the right form.
     """
     path = Path(path)
     try:
@@ -35,7 +35,7 @@ def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> config.E
 
 
 def load_setup(name: str, beside: Path | None = None, overrides: Sequence[str] = ()) -> config.Setup:
-    """One setup by name, with dotlist overrides of its own keys; UserError if it is unknown or invalid.
+    """Load one setup by name, with dotlist overrides of its own keys; UserError if it is unknown or invalid.
 
     A name that ends in .yaml is the path of a setup file.
     """
@@ -47,7 +47,7 @@ def load_setup(name: str, beside: Path | None = None, overrides: Sequence[str] =
 
 
 def data_folder(given: str | None) -> str:
-    """The folder of the data files: the one that was given, else that of TRB_DATA_DIR, else `data`."""
+    """The folder of the data files: the given one, else TRB_DATA_DIR's, else `data`."""
     return given or os.environ.get("TRB_DATA_DIR") or "data"
 
 
@@ -56,7 +56,7 @@ def _read_experiment(path: Path, overrides: Sequence[str]) -> config.Experiment:
     overridden = _canonical(read_overrides(overrides))
     overridden_placement, written_placement = (_placement_of(values) for values in (overridden, written))
     if "role_gpus" in overridden_placement and "gpus" not in overridden_placement:
-        written_placement.pop("gpus", None)  # the sum of the roles' takes its place
+        written_placement.pop("gpus", None)  # the sum of role_gpus replaces it
     if "seeds" in overridden and isinstance(written.get("methods"), dict):
         written["methods"] = without_own_seeds(written["methods"])
     raw: dict[str, Any] = {"name": path.stem} | merge(written, overridden)
@@ -99,7 +99,7 @@ def _read_experiment(path: Path, overrides: Sequence[str]) -> config.Experiment:
 
 
 def _checked_setup(path: Path) -> dict[str, Any]:
-    """A setup file as written; UserError that names the file where a key or a type is wrong."""
+    """Read a setup file as written; UserError names the file if a key or a type is wrong."""
     raw = read_yaml(path)
     try:
         _build_setup(raw)
@@ -114,16 +114,16 @@ def _build_setup(raw: Any) -> config.Setup:
 
 
 def _without_null_benchmarks(setup: dict[str, Any]) -> dict[str, Any]:
-    """The values of a setup without the benchmarks that are set to null, which leaves them out."""
+    """The values of a setup without the benchmarks that are set to null."""
     evaluation = setup.get("evaluation")
     if not isinstance(evaluation, dict) or not isinstance(evaluation.get("benchmarks"), dict):
-        return setup  # there are none, or `strict.build` refuses their type
+        return setup  # it has none, or `strict.build` refuses their type
     benchmarks = {key: run for key, run in evaluation["benchmarks"].items() if run is not None}
     return setup | {"evaluation": evaluation | {"benchmarks": benchmarks}}
 
 
 def _setups_in(values: dict[str, Any]) -> dict[str, Any]:
-    """Setups that stand in the experiment file itself, by name; UserError where one breaks a rule of setups."""
+    """Setups written in the experiment file itself, by name; UserError if one breaks a rule of setups."""
     setups = values.get("setups")
     if not isinstance(setups, dict):
         return {}
@@ -136,7 +136,7 @@ def _setups_in(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _placement_of(values: dict[str, Any]) -> dict[str, Any]:
-    """`runtime.placement` of plain values, itself and not a copy; another empty mapping where there is none."""
+    """`runtime.placement` of plain values, itself and not a copy; a new empty mapping if it is absent."""
     runtime = values.get("runtime")
     placement = runtime.get("placement") if isinstance(runtime, dict) else None
     return placement if isinstance(placement, dict) else {}

@@ -1,7 +1,7 @@
 """Reads values that an experiment leaves to local files: sha256, numbers of rows, shapes, vocabularies, stop ids.
 
-A file named without its sha256 is read here once, when the experiment is loaded, so that ids and plans know what it
-holds; each of them is a note for the user, with the line that pins it.
+A file named without its sha256 is read once, when the experiment is loaded, so that ids and plans
+know its content. The user gets a note for each such file, with the line that pins it.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ CONFIG_KEYS = {
     "ffn": "intermediate_size",
 }
 ROLES = ("student", "teacher")
-MODEL_TYPE = "qwen3"  # that engines train, count and share over GPUs
+MODEL_TYPE = "qwen3"  # the type that engines train, count and share over GPUs
 TOKENIZERS = ("tokenizer.json", "vocab.json", "tokenizer.model")  # one of them is enough for transformers
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 def completed(name: str, setup: Setup) -> tuple[Setup, list[str]]:
-    """`setup` with what its local files say where it says nothing itself, and a note for each sha256 found so.
+    """Complete `setup` from its local files, and note each sha256 found in this way.
 
-    `name` is the setup's. UserError where a file that has to be read is missing or broken.
+    Only values that the setup leaves open are read. `name` is the setup's. UserError if a file to
+    be read is missing or broken.
     """
     notes: list[str] = []
     runs = {key: _benchmark(key, run, notes) for key, run in setup.evaluation.benchmarks.items()}
@@ -47,13 +48,13 @@ def completed(name: str, setup: Setup) -> tuple[Setup, list[str]]:
 
 
 def local_folder(model: Model) -> Path | None:
-    """The folder of a model that lies on this machine; None for a hub id or a recipe."""
+    """The folder of a model on this machine; None for a hub id or a recipe."""
     folder = Path(model.path or "").expanduser()
     return folder if model.path and model.recipe is None and folder.is_dir() else None
 
 
 def check_local(name: str, setup: Setup) -> None:
-    """`check_folder` of the setup's models that lie on this machine; `name` is the setup's."""
+    """Call `check_folder` on the setup's models on this machine; `name` is the setup's."""
     for role in ROLES:
         folder = local_folder(getattr(setup, role))
         if folder is not None:
@@ -66,8 +67,8 @@ MOST_NAMED = 10  # types of models in a message
 def check_folder(key: str, folder: Path, types: Collection[str] = (), tokenizer: bool = False) -> None:
     """UserError that begins with `key` unless a model folder can be loaded; reads a few KiB of each file.
 
-    Its type must be one of `types`, if any are named. The tokenizer of a setup is its teacher's; a student's folder
-    needs none.
+    Its type must be one of `types`, if any are given. A setup uses its teacher's tokenizer; a
+    student's folder needs none.
     """
     found = _json(key, folder / "config.json").get("model_type")
     if not isinstance(found, str) or (types and found not in types):
@@ -103,7 +104,7 @@ def _check_safetensors(key: str, file: Path) -> None:
 
 
 def describe(key: str, folder: Path) -> tuple[Shape, int]:
-    """Shape and stop id of the model in `folder`, from its configuration. UserError if it does not say."""
+    """Shape and stop id of the model in `folder`, from its configuration. UserError if a value is missing."""
     config = _json(key, folder / "config.json")
     numbers: dict[str, int] = {}
     for ours, theirs in CONFIG_KEYS.items():
@@ -116,7 +117,7 @@ def describe(key: str, folder: Path) -> tuple[Shape, int]:
 
 
 def vocabulary_of(key: str, folder: Path) -> Vocabulary:
-    """Rows of the embedding, and ids that the tokenizer in `folder` knows. UserError if it does not say."""
+    """Number of embedding rows, and of ids of the tokenizer in `folder`. UserError if a value is missing."""
     size = _json(key, folder / "config.json").get("vocab_size")
     if not isinstance(size, int):
         raise refuse(f"{key}: vocab_size", size, f"a number in {folder / 'config.json'}")
@@ -124,7 +125,7 @@ def vocabulary_of(key: str, folder: Path) -> Vocabulary:
 
 
 def token_ids(key: str, folder: Path) -> dict[str, int]:
-    """Token → id of the tokenizer.json in `folder`. UserError that begins with `key` if there is none to be read."""
+    """Token → id of the tokenizer.json in `folder`. UserError that begins with `key` if it cannot be read."""
     tokenizer = _json(key, folder / "tokenizer.json")
     try:
         entries = tokenizer["model"]["vocab"]  # a mapping, or with unigrams a list of [token, score]
@@ -149,7 +150,7 @@ def _benchmark(key: str, run: BenchmarkRun, notes: list[str]) -> BenchmarkRun:
     if key not in BENCHMARKS and run.problems is None:
         run = replace(run, problems=sum(1 for _ in iterate_rows(path)))
         check_source(key, run)
-        load_benchmark(key, None, run)  # which names a row without a gold now, and not when the sweep begins
+        load_benchmark(key, None, run)  # names a row without a gold now instead of when the sweep begins
     return run
 
 
@@ -170,14 +171,14 @@ def _model(key: str, model: Model, notes: list[str]) -> Model:
     whole = len(given) == len(CONFIG_KEYS)
     if not is_whole:
         shape, eos = describe(key, folder)
-        # That embeddings are tied is the default: only of a shape that is given whole it is known to be meant.
+        # `tied` defaults to true, so it counts as given only if all other sizes are given, or if it is false.
         tied = model.shape.tied if whole or not model.shape.tied else shape.tied
         model = replace(model, shape=replace(shape, **given, tied=tied), eos=eos if model.eos == -1 else model.eos)
     return replace(model, path=str(folder.resolve()))
 
 
 def _vocabulary(name: str, setup: Setup) -> Vocabulary:
-    """The setup's vocabulary; what it does not give is the teacher's, whose tokenizer is used, or the student's."""
+    """The setup's vocabulary; missing values are the teacher's, whose tokenizer is used, or else the student's."""
     vocabulary = setup.vocabulary
     if vocabulary.size and vocabulary.valid:
         return vocabulary
@@ -216,7 +217,7 @@ def _json(key: str, file: Path) -> dict[str, Any]:
 
 
 def _folder_sha256(folder: Path) -> str:
-    """`folder_sha256`, which reads gigabytes, remembered for as long as names, sizes and times are the same."""
+    """`folder_sha256`, which reads gigabytes, cached while names, sizes and times of the files stay the same."""
     files = sorted(path for path in folder.resolve().rglob("*") if path.is_file())
     stamps = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     try:

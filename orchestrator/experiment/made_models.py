@@ -1,9 +1,10 @@
-"""Models made by a recipe: where they lie, and the record of what came out.
+"""Locates models made by a recipe, and records the sha256 of their files.
 
-`models/<recipe>/` in the runs folder is a model's folder, `models/<recipe>.made.json` the sha256 of its files. The same
-recipe gives other floats on another kind of CPU, so what is trained from a made model is identified by its weights. The
-record outlives the folder: ids stay known, and weights that come out otherwise are refused instead of mixed. The models
-of the embedded world are shipped, so that every machine has the same ones: they are copied instead of made.
+`models/<recipe>/` in the runs folder is a model's folder; `models/<recipe>.made.json` holds the
+sha256 of its files. The same recipe gives other floats on another kind of CPU, so units trained
+from a made model identify it by its weights. The record outlives the folder: ids stay known, and
+different weights are refused instead of mixed. The models of the embedded world are shipped, so
+that every machine has the same ones: they are copied instead of made.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ ROLES = ("student", "teacher")
 
 
 def folder_of(model: Model, setup: Setup, runs: Path) -> Path:
-    """Where a model made by a recipe lies, or will; `.models`, where earlier versions put it, if it is there."""
+    """Path of a model made by a recipe; under `.models`, used by earlier versions, if it exists there."""
     recipe = recipe_of(model, setup)
     hidden = runs / ".models" / recipe
     return (hidden if hidden.is_dir() or _record_path(hidden).exists() else runs / "models" / recipe).resolve()
@@ -45,7 +46,7 @@ def recorded(folder: Path) -> dict[str, str] | None:
 
 
 def record(folder: Path, files_in: Path | None = None) -> None:
-    """Note what the files of the model in `folder` are; `files_in` is where they lie until they are moved there.
+    """Record the files of the model in `folder`; until they are moved there they lie in `files_in`.
 
     Raises UserError if other weights, or another tokenizer, were made there before.
     """
@@ -73,8 +74,8 @@ def remedy(folder: Path) -> str:
 def models_of(setup: Setup, runs: Path | None) -> tuple[Models, bool]:
     """Identities of student and teacher, and whether they are final.
 
-    A recipe's weights are known once it was made, and from the beginning where they are shipped. Run directories that
-    were copied without the models know them, too.
+    The weights of a recipe are known once it was made, and from the beginning if they are shipped.
+    Run directories copied without the models know them, too.
     """
     models: dict[str, dict[str, Any]] = {}
     final = True
@@ -98,7 +99,7 @@ def models_of(setup: Setup, runs: Path | None) -> tuple[Models, bool]:
 
 
 def _trained_from_here(role: str, recipe: str, runs: Path) -> dict[str, str] | None:
-    """sha256 by file name of the model that units in `runs` were trained from, by the first one that says so."""
+    """sha256 by file name of the model that units in `runs` were trained from, read from the first such unit."""
     for unit_id, models in noted_models(runs):
         if models.get(role, {}).get("recipe") == recipe:
             with suppress(Damaged, KeyError):

@@ -1,6 +1,6 @@
-"""The seven methods, one row each: a method is what its row says, and nothing else knows the methods apart.
+"""The seven methods, one row each. A row defines its method completely; no other module treats methods apart.
 
-The rows stand in the order of the paper's main table. `docs/add-a-method.md` adds an eighth.
+The rows have the order of the paper's main table. `docs/add-a-method.md` adds an eighth.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Grid = Mapping[str, Sequence[Any]]  # name → values, of an experiment
 
 @dataclass(frozen=True)
 class Knob:
-    """One hyperparameter of a method and the interval it lives in."""
+    """One hyperparameter of a method and its interval."""
 
     meaning: str
     kind: type
@@ -37,7 +37,7 @@ class Knob:
         return f"{'a whole number' if self.kind is int else 'a number'} {self.interval}"
 
     def accepts(self, value: Any) -> bool:
-        """Whether a value of a file has the type, where a whole number is a number too, and is in the interval."""
+        """Whether a value of a file has the type (a whole number is a number, too) and is in the interval."""
         typed = isinstance(value, int if self.kind is int else (int, float)) and not isinstance(value, bool)
         return typed and value in self.interval
 
@@ -77,7 +77,7 @@ def annealed_veto(beta_start: float, total_steps: int, step: int) -> float:
 
 
 def within_ball(epsilon: float) -> Behavior:
-    """The trust region of radius ε; the student itself where it is empty."""
+    """The trust region of radius ε; the student itself for ε = 0."""
     return TrustRegion(epsilon) if epsilon > 0 else Student()
 
 
@@ -125,13 +125,13 @@ def _sft_fits(grid: Grid, name: str, setup: Setup) -> None:
 class Method:
     """A method of on-policy distillation: one row of METHODS.
 
-    `title` is its name in the paper; `short` that of every table, list, figure and W&B run.
-    `knobs` are its hyperparameters (Appendix A.2). `behavior` is what samples the rollouts of optimizer step k ≥ 0,
-    given the knobs. `objective` is what step k of N minimises, given knobs, training, k and N.
-    `updates_before` is how many supervised updates come before step 0.
-    `fits` raises UserError where values of the grid do not go with a setup of that name.
+    `title` is its name in the paper, `short` its name in every table, list, figure and W&B run.
+    `knobs` are its hyperparameters (Appendix A.2). `behavior` is the policy that samples the rollouts of optimizer
+    step k ≥ 0, given the knobs. `objective` is the loss of step k of N, given knobs, training, k and N.
+    `updates_before` is the number of supervised updates before step 0.
+    `fits` raises UserError if values of the grid do not suit a setup of that name.
     `axis` is the knob along the horizontal axis of its figure: the paper's; without one, the knob with most values.
-    `fades` is the knob that says after how many steps the method is vanilla; None if it never is.
+    `fades` is the knob with the number of steps after which the method is vanilla; None if it never is.
     """
 
     title: str
@@ -146,7 +146,7 @@ class Method:
 
     @property
     def budget(self) -> str | None:
-        """The knob that holds a KL budget in nats; None of a method without one."""
+        """The knob that holds a KL budget in nats; None for a method without one."""
         return next((name for name, knob in self.knobs.items() if knob.unit == "nats"), None)
 
 
@@ -210,8 +210,8 @@ METHODS: dict[str, Method] = {
         behavior=lambda knobs, step: within_ball(knobs["epsilon"]),
     ),
 }  # fmt: skip
-REFERENCE = "vanilla"  # what every method is compared with
-PROPOSED = "trust_region"  # the paper's own
+REFERENCE = "vanilla"  # the baseline of every comparison
+PROPOSED = "trust_region"  # the paper's own method
 BASE = "base"  # the untrained student: a row of the tables, no method that an experiment lists
 BASE_LABEL = "Untrained student"
 
@@ -227,7 +227,7 @@ def needs_teacher(method: str | None, knobs: Knobs, step: int) -> bool:
 
 
 def supervised_updates(method: str | None, knobs: Knobs) -> int | None:
-    """Supervised updates before step 0; None of a trial that starts from the untrained student."""
+    """Supervised updates before step 0; None for a trial that starts from the untrained student."""
     updates = METHODS[method].updates_before if method else None
     return None if updates is None else updates(knobs)
 
@@ -272,7 +272,7 @@ def known_method(where: str, name: str, known: Iterable[str]) -> str:
 def null_overrides(chosen: str, known: Iterable[str]) -> list[str]:
     """Overrides that leave out the `known` methods of an experiment except the `chosen`, `vanilla,TRB`.
 
-    UserError unless all of the chosen are known.
+    UserError unless all chosen methods are known.
     """
     methods = list(known)
     kept = {known_method("--methods", name.strip(), methods) for name in chosen.split(",")}

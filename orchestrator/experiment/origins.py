@@ -1,4 +1,4 @@
-"""Where the value of a key comes from: an override, the experiment's file, a setup's file, or a default."""
+"""Finds the origin of a key's value: an override, the experiment's file, a setup's file, or a default."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ SHARED_PARTS = ("engine", "training", "evaluation", "probe")  # an experiment's 
 
 @dataclass(frozen=True)
 class Layer:
-    """Values as one place gives them, and the name of that place."""
+    """Values that one place gives, and the name of that place."""
 
     origin: str
     values: dict[str, Any]
 
 
 def layers(path: Path, overrides: Sequence[str]) -> tuple[list[Layer], dict[str, Layer]]:
-    """Where the values of an experiment come from, the last word first: overrides, its file; and its setups' files."""
+    """Layers of an experiment's values, the strongest first (overrides, its file); and its setups' layers."""
     own, dotlist = with_method_keys(read_yaml(path)), with_method_keys(read_overrides(overrides))
     names = merge(own, dotlist).get("setups", [])
     setups = {}
@@ -41,19 +41,19 @@ def layers(path: Path, overrides: Sequence[str]) -> tuple[list[Layer], dict[str,
 
 
 def _shown(path: Path) -> str:
-    """A file as origins name it: a shipped one without the folder of what is shipped."""
+    """A file as origins name it: a shipped one without the folder of shipped files."""
     return str(path.relative_to(EXPERIMENTS)) if path.is_relative_to(EXPERIMENTS) else from_here(path)
 
 
 def origin(key: Sequence[str], above: Sequence[Layer]) -> str:
-    """Where the value of a key comes from: the first of the layers that says something of it, or `default`."""
+    """The origin of a key's value: the first layer that gives the key, or `default`."""
     return next((layer.origin for layer in above if _says(layer.values, key)), DEFAULT)
 
 
 def _says(values: Any, key: Sequence[str]) -> bool:
     for part in key:
         if not isinstance(values, dict):
-            return True  # a list or a scalar stands for all that is below it
+            return True  # a list or a scalar stands for all keys below it
         if part not in values:
             return False
         values = values[part]
@@ -61,7 +61,7 @@ def _says(values: Any, key: Sequence[str]) -> bool:
 
 
 def with_origin(error: UserError, path: Path, overrides: Sequence[str]) -> UserError:
-    """The error with the file that its key's value stands in, or should; what was typed just now needs no place."""
+    """Add to the error the file of its key's value; an override that was just typed needs no file."""
     if error.key is None or not str(error).startswith(error.key):
         return error
     try:

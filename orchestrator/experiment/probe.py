@@ -1,7 +1,8 @@
-"""The continuation probe as a unit of work: what it measures, and the id that says so. Imports nothing heavy.
+"""The continuation probe as a unit of work: its measurements, and its id. Imports nothing heavy.
 
-The probe (paper, Figure "continuation gain"): rollouts of the untrained student alone and of the trust region at its
-first budget are cut at t tokens and continued by the student and by the teacher; only the source of the prefix differs.
+The probe (paper, Figure "continuation gain"): rollouts of the untrained student alone and of the
+trust region at its first budget are cut at t tokens and continued by the student and by the
+teacher; only the source of the prefix differs.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from orchestrator.experiment.methods import PROPOSED, REFERENCE
 from orchestrator.experiment.units import Unit
 from orchestrator.grading.grader import GRADER_VERSION
 
-BEHAVIORS = (REFERENCE, PROPOSED)  # what the probe compares, whatever methods an experiment has
+BEHAVIORS = (REFERENCE, PROPOSED)  # the probe compares these two, independently of the experiment's methods
 CONTINUERS: tuple[Owner, ...] = ("student", "teacher")
 LOGS = ("rollouts.jsonl", "continuations.jsonl")
 DOCUMENTS = ("example.json", "excerpts.json")
-PROMPTS_AT_ONCE = 16  # of a commit
+PROMPTS_AT_ONCE = 16  # in one commit
 
 
 def probe_unit(experiment: Experiment, name: str, runs: Path | None = None) -> Unit:
     """The probe of one setup with the experiment's first seed; a step is a commit. See `units.expand` for `runs`.
 
-    Raises UserError where the experiment gives no budget, or a truncation length that cuts nothing.
+    Raises UserError if the experiment gives no budget, or a truncation length that cuts nothing.
     """
     setup, seed = experiment.setups[name], experiment.seeds[0]
     epsilon, budgets = _budgets(experiment, setup)
@@ -62,7 +63,7 @@ def truncation_lengths(setup: Setup) -> list[int]:
 
 
 def _budgets(experiment: Experiment, setup: Setup) -> tuple[float, list[float]]:
-    """ε of the probe, and every budget that the solved example shows."""
+    """The ε of the probe, and every budget that the solved example shows."""
     grid = experiment.methods.get(PROPOSED, {}).get("epsilon0", [])
     epsilon = setup.probe.epsilon if setup.probe.epsilon is not None else max(grid, default=0.0)
     if not epsilon > 0:
@@ -71,7 +72,7 @@ def _budgets(experiment: Experiment, setup: Setup) -> tuple[float, list[float]]:
 
 
 def _identity(setup: Setup, models: Models, seed: int, epsilon: float, budgets: list[float]) -> dict[str, Any]:
-    """Everything that can change what the probe finds."""
+    """Everything that can change the probe's results."""
     return pair_identity(setup, models) | {
         "kind": "probe",
         "seed": seed,

@@ -1,7 +1,8 @@
-"""The resolved experiment as a file, `experiment.yaml` in its results folder, which is an experiment file again.
+"""Writes the resolved experiment to `experiment.yaml` in its results folder, again as an experiment file.
 
-It has two more keys: `digest` of setups, methods and seeds, and `runs` of the ids of its units and evaluations. Its
-setups stand in it whole, so that it gives the same numbers when the files that it was made from have changed.
+It has two more keys: `digest` of setups, methods and seeds, and `runs` of the ids of its units and
+evaluations. It contains its setups in full, so it gives the same numbers after its source files
+have changed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from orchestrator.config import Experiment
 from orchestrator.experiment.grids import PLACEMENT_KEY, SEEDS_KEY
 
 RECORD = "experiment.yaml"
-RESULTS = "results"  # the folder in the runs folder that results folders lie in
+RESULTS = "results"  # the folder in the runs folder that holds results folders
 DIGESTS = ("digest", "runs")
 HEAD = (
     "# The experiment that the files of this folder are of, with every value resolved: trb submit takes it as it is.\n"
@@ -49,7 +50,8 @@ def resolved_text(experiment: Experiment, digests: Mapping[str, str]) -> str:
 def without_digests(raw: dict[str, Any]) -> dict[str, Any]:
     """The keys of an experiment file, which may be a resolved one.
 
-    A folder of data that the other machine had, and this one has not, is left to TRB_DATA_DIR.
+    A data folder of another machine that this machine lacks is dropped, so that TRB_DATA_DIR
+    decides.
     """
     if "digest" not in raw:
         return raw
@@ -59,13 +61,13 @@ def without_digests(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def runs_of(path: Path) -> Path | None:
-    """The runs folder that a resolved experiment lies in: `RUNS/results/NAME/experiment.yaml`; None for other files."""
+    """The runs folder that holds a resolved experiment (`RUNS/results/NAME/experiment.yaml`); None for other files."""
     above = path.absolute().parents
     return above[2] if path.name == RECORD and len(above) > 2 and above[1].name == RESULTS else None
 
 
 def _plain(value: Any) -> Any:
-    """Tuples as lists, the only sequence that YAML has."""
+    """Turn tuples into lists, the only sequence that YAML has."""
     if isinstance(value, dict):
         return {key: _plain(own) for key, own in value.items()}
     return [_plain(own) for own in value] if isinstance(value, list | tuple) else value

@@ -1,4 +1,4 @@
-"""Experiments, setups and models that come with the program, in a checkout and in a package, and one's own by name."""
+"""Finds the experiments, setups and models that come with the program, and the user's own by name."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ MODELS = EXPERIMENTS / "models"
 
 @dataclass(frozen=True)
 class ShippedModel:
-    """A model that was made by a recipe and is shipped: its folder, and the sha256 of its files by name."""
+    """A shipped model, made by a recipe: its folder, and the sha256 of its files by name."""
 
     folder: Path
     files: dict[str, str]
 
 
 def shipped_model(recipe: str) -> ShippedModel | None:
-    """The model that is shipped for a recipe, by the name that `made_models.recipe_of` gives it."""
+    """The shipped model of a recipe, by the name that `made_models.recipe_of` gives the recipe."""
     return _shipped_models().get(recipe)
 
 
@@ -39,9 +39,9 @@ def _shipped_models() -> dict[str, ShippedModel]:
 
 
 def find_experiment(path: Path) -> Path:
-    """`path` if it is a file; of a results folder its `experiment.yaml`; else the shipped experiment that it names.
+    """`path` if it is a file; the `experiment.yaml` of a results folder; else the shipped experiment of that name.
 
-    Raises UserError, with what is shipped, if it is none of these.
+    Raises UserError, with the names of the shipped ones, if it is none of these.
     """
     if path.exists() and not path.is_dir():
         return path
@@ -67,7 +67,7 @@ def names_experiment(word: str) -> bool:
 
 
 def known_setups(beside: Path | None = None) -> list[str]:
-    """Names of the setups that can be used: those beside the experiment file, and those that are shipped."""
+    """Names of the usable setups: those beside the experiment file, and the shipped ones."""
     return sorted({p.stem for folder in _setup_folders(beside) for p in folder.glob("*.yaml")})
 
 
@@ -77,7 +77,7 @@ def _setup_folders(beside: Path | None) -> list[Path]:
 
 
 def setup_path(name: str, beside: Path | None) -> Path:
-    """The file of a setup. UserError, with those that are known, if there is none of that name."""
+    """The file of a setup. UserError, with the known names, if none has that name."""
     obey("setups", name, [A_NAME])
     for folder in _setup_folders(beside):
         if (folder / f"{name}.yaml").is_file():

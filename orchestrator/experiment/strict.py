@@ -17,10 +17,10 @@ _NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or 
 
 
 def build(schema: type, raw: Any, key: str = "") -> Any:
-    """An instance of the dataclass `schema` from the mapping `raw`; absent keys keep their defaults.
+    """Build an instance of the dataclass `schema` from the mapping `raw`; absent keys keep their defaults.
 
-    Values have their types, but may break rules: `check` comes later, when all that gives values has done so.
-    Raises UserError with the dotted key, its value and what would be right.
+    Values get their types, but may break rules: the caller calls `check` after it has merged and
+    completed all values. Raises UserError with the dotted key, its value and the right form.
     """
     known = entries(schema)
     if not isinstance(raw, dict):
@@ -48,7 +48,7 @@ def _places(schema: type, name: str) -> Iterator[str]:
 
 
 def check(instance: Any, key: str = "") -> None:
-    """UserError on the first key of a configuration object, or of those inside it, whose value breaks its rule."""
+    """UserError on the first key of a configuration object, or of its parts, whose value breaks its rule."""
     prefix = f"{key}." if key else ""
     for name, entry in entries(type(instance)).items():
         where, value = f"{prefix}{name}", getattr(instance, name)
@@ -66,7 +66,7 @@ def check(instance: Any, key: str = "") -> None:
 
 
 def obey(key: str, value: Any, rules: Iterable[Rule]) -> None:
-    """UserError on the first of the rules that `value` breaks."""
+    """UserError on the first rule that `value` breaks."""
     for rule in rules:
         expected = rule.refusal(value)
         if expected is not None:
@@ -74,7 +74,7 @@ def obey(key: str, value: Any, rules: Iterable[Rule]) -> None:
 
 
 def _value(hint: Any, raw: Any, key: str) -> Any:
-    """`raw` as the type `hint`, with what is inside it."""
+    """Convert `raw` to the type `hint`, with all nested values."""
     if hint is Any:
         return raw
     if dataclasses.is_dataclass(hint):
@@ -85,7 +85,7 @@ def _value(hint: Any, raw: Any, key: str) -> Any:
             if raw is None and type(None) in arguments:
                 return None
             return _value(next(argument for argument in arguments if argument is not type(None)), raw, key)
-        case typing.Literal:  # whether it is one of the words is a rule
+        case typing.Literal:  # `check` compares it with the allowed words
             return _scalar(str, raw, key)
         case origin if origin is list:
             if not isinstance(raw, list):
@@ -99,11 +99,11 @@ def _value(hint: Any, raw: Any, key: str) -> Any:
 
 
 def _scalar(hint: Any, raw: Any, key: str) -> Any:
-    """No silent conversions, but for a whole number where a number is wanted."""
+    """Check a scalar without silent conversions, except a whole number where a number is wanted."""
     if hint is float and isinstance(raw, int) and not isinstance(raw, bool):
         return float(raw)
     if isinstance(raw, hint) and (hint is bool or not isinstance(raw, bool)):
-        if isinstance(raw, int) and abs(raw) > LARGEST:  # no tensor or generator takes it
+        if isinstance(raw, int) and abs(raw) > LARGEST:  # too large for a tensor or a generator
             raise refuse(key, raw, f"a whole number of at most {LARGEST}")
         if isinstance(raw, str) and any(c in "\0\x7f" or "\ud800" <= c <= "\udfff" for c in raw):  # nor a file name
             raise refuse(key, raw, "text without control characters")
@@ -116,7 +116,7 @@ def _scalar(hint: Any, raw: Any, key: str) -> Any:
 
 
 def _listed(key: str, raw: Any) -> str:
-    """The list that a single value may stand for: `[arithmetic]`; a number of seeds as that many."""
+    """The list that a single value may stand for: `[arithmetic]`; for a number of seeds, that many."""
     if key == "seeds" and isinstance(raw, int) and 1 < raw <= 10:
         return str(list(range(raw)))
     return "[1, 2]" if isinstance(raw, dict) or raw is None else f"[{shortened(str(raw), LONGEST_VALUE)}]"

@@ -1,7 +1,7 @@
-"""Experiment → units of work, each with an id that says what training produces.
+"""Expands an experiment into units of work, each with an id that fixes the result of its training.
 
-Same id ⇒ same training, so units are shared between experiments and only what is missing runs. What an id is made of
-stands in `identity`.
+Same id ⇒ same training, so units are shared between experiments and only missing units run.
+`identity` lists the parts of an id.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from orchestrator.experiment.methods import BASE, METHODS, method_label, supervi
 
 @dataclass(frozen=True)
 class Unit(OfKind):
-    """One run directory. `identity` holds everything that can change what training produces."""
+    """One run directory. `identity` holds everything that can change the result of training."""
 
     id: str
     kind: Kind
@@ -35,7 +35,7 @@ class Unit(OfKind):
     first_batch: int  # prompt batch of step 0 (K under `after: continue`)
     identity: dict[str, Any] = field(repr=False)
     placement: Placement = field(default_factory=Placement)
-    provisional: bool = False  # the id rests on recipes of models that were not made yet, and will be another
+    provisional: bool = False  # the id rests on recipes of models not made yet, and will change
 
     @property
     def label(self) -> str:
@@ -52,7 +52,7 @@ Family = list[Setting]  # the settings of one method in one setup, or of its unt
 
 @dataclass(frozen=True)
 class _Pair:
-    """A setup with what is known of its models."""
+    """A setup with the identities of its models."""
 
     name: str
     setup: Setup
@@ -61,10 +61,10 @@ class _Pair:
 
 
 def expand(experiment: Experiment, runs: Path | None = None) -> list[Unit]:
-    """All units of `experiment`; what a unit depends on stands before it.
+    """Make all units of `experiment`; each unit comes after the units that it depends on.
 
-    `runs` is where embedded models are made: their weights are in the ids. Without it, and before they are made, units
-    of such setups are `provisional`.
+    `runs` is the folder in which embedded models are made: their weights are in the ids. Without
+    it, and before they are made, units of such setups are `provisional`.
     """
     units: list[Unit] = []
     for name, setup in experiment.setups.items():
@@ -85,7 +85,7 @@ def expand(experiment: Experiment, runs: Path | None = None) -> list[Unit]:
 def families(units: Iterable[Unit]) -> list[Family]:
     """The settings of each setup and method, and of the untrained student, in the order of the grid.
 
-    Selection takes one checkpoint of a family. The supervised stage and the probe have none to choose.
+    Selection takes one checkpoint of a family. The supervised stage and the probe offer no choice.
     """
     settings_of: dict[tuple[str, str | None], dict[str, Setting]] = defaultdict(lambda: defaultdict(list))
     for unit in units:
@@ -95,10 +95,11 @@ def families(units: Iterable[Unit]) -> list[Family]:
 
 
 def checkpoint_steps(unit: Unit, setup: Setup) -> list[int]:
-    """After how many steps a unit makes a checkpoint, ascending; always after the last one.
+    """Numbers of steps after which a unit makes a checkpoint, ascending; always after the last one.
 
-    With `checkpoint_every: 20` a trial of 50 steps makes them after 20, 40 and 50. The supervised stage makes those
-    that trials start from; the untrained student trains nothing and makes none.
+    With `checkpoint_every: 20` a trial of 50 steps makes them after 20, 40 and 50. The supervised
+    stage makes the ones from which trials start; the untrained student trains nothing and makes
+    none.
     """
     if unit.is_supervised:
         steps = {*setup.training.sft.checkpoints, unit.steps}

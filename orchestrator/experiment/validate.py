@@ -1,4 +1,4 @@
-"""Rules on which several keys have to agree; the rule of a single key stands beside it in `config`."""
+"""Checks rules on which several keys must agree; `config` holds the rule of each single key."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_TRIALS = 10_000  # of one method
 
 
 def check_experiment(experiment: Experiment) -> None:
-    """Raise UserError on the first thing in `experiment` that cannot be run as written."""
+    """Raise UserError on the first value in `experiment` that cannot be run as written."""
     if not experiment.methods:
         raise refuse("methods", {}, f"at least one of {', '.join(METHODS)}")
     for method, grid in experiment.methods.items():
@@ -45,7 +45,7 @@ def check_experiment(experiment: Experiment) -> None:
 
 
 def check_setup(name: str, setup: Setup) -> None:
-    """Raise UserError on the first thing in `setup`, of that name, that breaks a rule or contradicts itself."""
+    """Raise UserError on the first value in `setup`, named `name`, that breaks a rule or contradicts another."""
     for role, model in (("student", setup.student), ("teacher", setup.teacher)):
         _check_origin(f"{name}.{role}", model)
         if model.recipe is not None:
@@ -68,13 +68,13 @@ def check_setup(name: str, setup: Setup) -> None:
 
 
 def _check_engine(setup: Setup) -> None:
-    """The teacher scores in the trainer's engine; see `workers.engines`."""
+    """Check engines for each role; the teacher scores in the trainer's engine, see `workers.engines`."""
     one_of("engine.sampler", setup.engine.sampler, catalog.able("sampler"))
     one_of("engine.trainer", setup.engine.trainer, catalog.able("trainer", "scorer"))
 
 
 def _check_draft_length(name: str, setup: Setup, drafted: int | None) -> None:
-    """The engine that blends can draft as many tokens in a round as are asked for."""
+    """Check that the engine that blends can draft as many tokens in a round as the experiment asks for."""
     sampler = catalog.sampler_of(setup.engine.sampler, teacher_decodes=True)
     most = catalog.ENGINES[sampler].longest_draft
     if drafted is not None and most is not None and drafted > most:
@@ -82,7 +82,7 @@ def _check_draft_length(name: str, setup: Setup, drafted: int | None) -> None:
 
 
 def _check_placement(key: str, placement: Placement) -> None:
-    """How many GPUs a mode can place: Ray lets actors share one GPU, but never several."""
+    """Check the GPUs of a mode: Ray lets actors share one GPU, but never several."""
     own = placement.role_gpus
     if own is not None and placement.mode != "split":
         raise UserError(f"{key}.role_gpus: {asdict(own)} — only in mode split; this is {placement.mode}")
@@ -97,9 +97,10 @@ def _check_placement(key: str, placement: Placement) -> None:
 
 
 def _check_spread(key: str, placement: Placement, name: str, setup: Setup, supervised: bool) -> None:
-    """The engines of a setup can use as many GPUs as a placement gives to the roles that they play.
+    """Check that the engines of a setup can use as many GPUs as a placement gives to their roles.
 
-    In the supervised stage the teacher answers prompts on the sampler's engine; it always scores on the trainer's.
+    In the supervised stage the teacher answers prompts on the sampler's engine; it always scores on
+    the trainer's.
     """
     counts = {role: Gpus.of(placement, role).count for role in ("rollout", "teacher", "learner")}
     sampling = ("rollout", "teacher") if supervised else ("rollout",)
@@ -122,7 +123,7 @@ def _check_devices(key: str, engine: str, able: list[str], count: int) -> None:
 
 
 def _check_origin(key: str, model: Model) -> None:
-    """A model is loaded, in a version that is known, or it is made."""
+    """Check that a model is either loaded, in a known version, or made."""
     if (model.path is None) == (model.recipe is None):
         raise UserError(f"{key}: exactly one of path (with revision) and recipe")
     if model.path is None or re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", model.revision or ""):

@@ -1,9 +1,9 @@
 r"""Exact comparison of two mathematical expressions in LaTeX: parsed by math_verify, compared by value.
 
-Expressions with unknowns are compared at fixed points of exact rational coordinates rather than simplified: that takes
-milliseconds where simplification takes seconds, and two different expressions of the kind answers are made of do not
-agree at several unrelated points. Families of angles such as ``\frac{\pi}{6} + 2\pi k`` are compared by start and
-period. sympy and math_verify are imported at the first use.
+Expressions with unknowns are compared at fixed points of exact rational coordinates rather than
+simplified. That takes milliseconds instead of seconds, and two different expressions, as simple as
+answers are, do not agree at several unrelated points. Families of angles such as ``\frac{\pi}{6} +
+2\pi k`` are compared by start and period. sympy and math_verify are imported at the first use.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from orchestrator.grading.gold import plain_number
 
 # Digits for the value of a constant, and the most that cancellation may cost while two constants are told apart.
 _DIGITS, _MAX_DIGITS = 30, 400
-# Points that are tried, and how many of them must have a value for two expressions to be called equal. At some points
-# an expression has none (a logarithm of 0), or one that follows a convention.
+# Number of points to try, and how many of them must have a value before two expressions count as equal.
+# At some points an expression has no value (a logarithm of 0), or one that follows a convention.
 _POINTS, _ENOUGH = 8, 3
 # Coordinates of the points: unrelated fractions of primes, so that no two terms cancel by accident.
 _NUMERATORS = (1009, 2003, 631, 1493, 787, 3001, 211, 1777)
@@ -34,17 +34,18 @@ _FRACTION = re.compile(
     r"(\d{1,18})\s*/\s*(\d{1,18})|\\frac\s*(\d)(\d))\s*",
     re.ASCII,
 )
-# What `_exact` rewrites: the parser makes floats of decimals, and takes the product `3(\frac12)` for a mixed number.
+# `_exact` rewrites these: the parser turns decimals into floats, and reads the product `3(\frac12)` as a
+# mixed number.
 _DECIMAL = re.compile(r"(?<![\d.])(?:\d+\.\d+|\.\d+|\d+\.(?!\d))")
 _FACTOR = re.compile(r"(?<![\d_^.])(\d+)\s*\((?=\s*\{?\\frac)")
-# Where i is an index, not the imaginary unit.
+# Expressions in which i is an index, not the imaginary unit.
 _INDEXED = re.compile(r"\\(?:sum|prod)")
 
 
 # A training batch holds many answers to the same few golds.
 @lru_cache(maxsize=1000)
 def parsed(text: str) -> Any:
-    """The sympy object that a LaTeX text stands for, evaluated, with exact decimals; None if it can't be read."""
+    """Parse a LaTeX text to an evaluated sympy object with exact decimals; None if it can't be read."""
     import sympy
     from latex2sympy2_extended.latex2sympy2 import NormalizationConfig
     from math_verify import LatexExtractionConfig, parse
@@ -72,7 +73,7 @@ def _rational(text: str) -> Fraction | None:
     match = _FRACTION.fullmatch(text)
     if not match:
         return plain_number(text)
-    sign, *numerals = match.groups()  # of the three ways to write a fraction, those of the two others are None
+    sign, *numerals = match.groups()  # the groups of the two unused ways to write a fraction are None
     top, bottom = (int(numeral) for numeral in numerals if numeral is not None)
     return None if bottom == 0 else Fraction(-top if sign else top, bottom)
 
@@ -88,7 +89,7 @@ def _exact(text: str) -> str:
 
 
 def _canonical(expression: Any, text: str) -> Any:
-    """One real symbol for each name, whatever the parser assumed of it, and the imaginary unit for a lone i."""
+    """Give each name one real symbol, whatever the parser assumed, and make a lone i the imaginary unit."""
     import sympy
 
     if not isinstance(expression, sympy.Basic):
@@ -128,7 +129,8 @@ def real_constant(text: str) -> Any:
 def equal(gold: str, answer: str, rename: tuple[str, str] | None = None) -> bool:
     """Whether two LaTeX expressions are equal.
 
-    ``rename`` is a symbol of the answer and what it is called in the gold: f(x) = x^2 is the function f(n) = n^2.
+    ``rename`` is a symbol of the answer and its name in the gold: f(x) = x^2 is the function f(n) =
+    n^2.
     """
     import sympy
     from math_verify import verify
@@ -144,12 +146,12 @@ def equal(gold: str, answer: str, rename: tuple[str, str] | None = None) -> bool
     verdict = _same_value(gold_value, answer_value)
     if verdict is not None:
         return verdict
-    # Sets, inequalities and what has no value.
+    # Sets, inequalities and expressions without a value.
     return verify([gold_value], [answer_value], timeout_seconds=None, allow_set_relation_comp=True)
 
 
 def _same_value(gold: Any, answer: Any) -> bool | None:
-    """Whether two parsed expressions, matrices or equations agree; None for other kinds, or if they can't be valued."""
+    """Whether two parsed expressions, matrices or equations agree; None for other kinds, or without values."""
     import sympy
 
     if isinstance(gold, sympy.MatrixBase) and isinstance(answer, sympy.MatrixBase):
@@ -163,7 +165,7 @@ def _same_value(gold: Any, answer: Any) -> bool | None:
 
 
 def _by_value(gold: Any, answer: Any) -> bool | None:
-    """Whether two scalar expressions agree, at every point if they have unknowns; None if too few points tell."""
+    """Whether two scalar expressions agree, with unknowns at every point; None if too few points decide."""
     import sympy
 
     difference = gold - answer
@@ -176,7 +178,7 @@ def _by_value(gold: Any, answer: Any) -> bool | None:
     for point in _points(difference):
         gold_there, answer_there = gold.xreplace(point), answer.xreplace(point)
         if valued >= _ENOUGH and not (gold_there.is_real and answer_there.is_real):
-            # Roots and logarithms of negative numbers follow conventions that no answer is about.
+            # Roots and logarithms of negative numbers follow conventions, which no answer depends on.
             continue
         if _in_whole_numbers(difference) and (gold_there.is_zero or answer_there.is_zero):
             # The factorial of a negative number below a fraction line.
@@ -189,10 +191,11 @@ def _by_value(gold: Any, answer: Any) -> bool | None:
 
 
 def _is_zero(difference: Any, scale: Any) -> bool | None:
-    """Whether a constant is zero, None if it has no value. ``scale``: one of the two numbers whose difference it is.
+    """Whether a constant is zero; None if it has no value. ``scale`` is one of the two subtracted numbers.
 
-    The difference of two equal numbers, such as √2·√3 − √6, has no significant digits: sympy gives up at _MAX_DIGITS
-    and returns something of that order. Two different numbers of answers do not agree to 340 digits.
+    The difference of two equal numbers, such as √2·√3 − √6, has no significant digits: sympy gives
+    up at _MAX_DIGITS and returns something of that order. Two different numbers in answers do not
+    agree to 340 digits.
     """
     import sympy
 
@@ -209,7 +212,7 @@ def _is_zero(difference: Any, scale: Any) -> bool | None:
 
 
 def _in_whole_numbers(expression: Any) -> bool:
-    """Whether an expression is one of whole numbers: with factorials, rounding, or a power of a negative number."""
+    """Whether an expression suits only whole numbers: factorials, rounding, or powers of a negative number."""
     import sympy
 
     return expression.has(sympy.floor, sympy.ceiling, sympy.factorial, sympy.binomial, sympy.Mod) or any(
@@ -218,7 +221,7 @@ def _in_whole_numbers(expression: Any) -> bool:
 
 
 def _points(expression: Any) -> Iterator[dict[Any, Any]]:
-    """Points, {symbol: value}: positive ones first, then negative ones; whole numbers where only those make sense."""
+    """Yield points, {symbol: value}: positive, then negative ones; whole numbers if only those make sense."""
     import sympy
 
     names = sorted(expression.free_symbols, key=str)
@@ -240,8 +243,9 @@ def _points(expression: Any) -> Iterator[dict[Any, Any]]:
 def _proportional(gold: Any, answer: Any) -> bool:
     """Whether two equations are the same up to a constant factor and cleared denominators: y = x/2 and 4y = 2x.
 
-    With everything on one side and the denominators cleared, an equation is a polynomial (or the like) set to zero. Two
-    of them that are g and a are proportional if g(first)·a(point) = a(first)·g(point) at every other point.
+    With everything on one side and the denominators cleared, an equation is a polynomial (or the
+    like) set to zero. Two such expressions g and a are proportional if g(first)·a(point) =
+    a(first)·g(point) at every other point.
     """
     import sympy
 
@@ -266,11 +270,11 @@ def _proportional(gold: Any, answer: Any) -> bool:
 
 
 def same_family(gold: str, answer: str) -> bool | None:
-    r"""Whether two expressions with one whole-number parameter run through the same angles, None if they aren't such.
+    r"""Whether two expressions with one whole-number parameter run through the same angles; None for others.
 
     Neither the parameter's letter nor the starting point matters: ``\frac{\pi}{6}+2\pi k`` and
-    ``\frac{13\pi}{6}+2\pi n``. Only a period with π in it tells a family from an expression that happens to have one
-    unknown.
+    ``\frac{13\pi}{6}+2\pi n``. Only a period with π in it tells a family from an expression that
+    happens to have one unknown.
     """
     if r"\pi" not in gold or r"\pi" not in answer:
         return None
@@ -278,7 +282,7 @@ def same_family(gold: str, answer: str) -> bool | None:
     if gold_family is None or answer_family is None:
         return None
     (gold_start, gold_period), (answer_start, answer_period) = gold_family, answer_family
-    # A family may also be run through backwards.
+    # A family may also run backwards.
     if (gold_period - answer_period).simplify() != 0 and (gold_period + answer_period).simplify() != 0:
         return False
     return bool(((gold_start - answer_start) / gold_period).simplify().is_integer)

@@ -1,4 +1,4 @@
-r"""Where a generation states its answer: the last ``\boxed{...}``, or the boxes that make one answer together."""
+r"""Finds the stated answer of a generation: the last ``\boxed{...}``, or the boxes that form one answer."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from orchestrator.grading.structure import readings
 
 _BOX = r"\\+(?:boxed|fbox)(?![A-Za-z])"
 _TOKEN = re.compile(_BOX + r"\s*(?P<brace>\{)?|\\[\\{}]|[{}]")
-# What is in a box that has no braces (`\boxed 5`), or that was never closed (`\boxed{5$`).
+# Content of a box that has no braces (`\boxed 5`), or that was never closed (`\boxed{5$`).
 _BARE = re.compile(r"[^$\n]{1,200}?(?=\$|\\\)|\\\]|\n|$|\s[a-z]{2})")
 _UNCLOSED = re.compile(r"[^$\n]{1,200}(?=\$)")
-# Text between two boxes by which they make one list: `$\boxed{2}$ and $x = \boxed{3}$`.
+# Text between two boxes that joins them to one list: `$\boxed{2}$ and $x = \boxed{3}$`.
 _BLANK = r"\s|\$|\\[()\[\],;! ]|\\q?quad(?![A-Za-z])|~|&"
 _AND = r"[,;]|\\text\s*\{\s*,?\s*(?:and|or)\s*\}|\b(?:and|or)\b"
 _JOINS = re.compile(rf"(?:{_BLANK})*(?:{_AND})(?:{_BLANK}|{_AND})*(?:[A-Za-z](?:_\{{?\w{{1,4}}\}}?)?\s*=\s*\$?\s*)?")
@@ -27,7 +27,7 @@ _MAX_PART = 200
 
 @dataclass(frozen=True)
 class _Box:
-    """Content of one box, and where its command starts and its braces end."""
+    """Content of one box, the start of its command and the end of its braces."""
 
     content: str
     start: int
@@ -37,11 +37,12 @@ class _Box:
 def _boxes(text: str) -> list[_Box]:
     r"""Complete boxes with content, in the order of their start; of nested ones only the innermost.
 
-    A box without braces reaches to the end of its formula or line. A box that is never closed counts if its formula
-    ends (``\boxed{5$``), and not if the text ends with it: there the answer may be cut off. One forward pass with a
-    stack, so that thousands of unclosed boxes still cost linear time.
+    A box without braces reaches to the end of its formula or line. A box that is never closed
+    counts if its formula ends (``\boxed{5$``), but not if the text ends with it, since the answer
+    may then be cut off. One forward pass with a stack keeps the time linear even for thousands of
+    unclosed boxes.
     """
-    open_braces: list[tuple[int, int] | None] = []  # for a box its start and that of its content, for others None
+    open_braces: list[tuple[int, int] | None] = []  # for a box the starts of its command and content, for others None
     boxes: list[_Box] = []
     for token in _TOKEN.finditer(text):
         kind = token.group()
@@ -69,9 +70,10 @@ def _boxes(text: str) -> list[_Box]:
 
 
 def last_boxed(text: str) -> str | None:
-    r"""Content of the last ``\boxed{...}`` or ``\fbox{...}``, stripped; None if there is none or all are empty.
+    r"""Content of the last ``\boxed{...}`` or ``\fbox{...}``, stripped; None without a box that has content.
 
-    Boxes joined by nothing but "and", "or" or a comma are one answer and come out as a comma-separated list.
+    Boxes joined only by "and", "or" or a comma are one answer and come out as a comma-separated
+    list.
     """
     boxes = _boxes(text)
     joined = boxes[-1:]
@@ -84,7 +86,7 @@ def last_boxed(text: str) -> str | None:
 
 
 def extract(gold: Gold, text: str) -> str | None:
-    """The answer a generation puts in a box, None if there is none.
+    """The answer a generation puts in a box; None without a box.
 
     That is :func:`last_boxed`, except where the gold has several answers and the text exactly as many different boxes
     with one answer each: then they are the list, as in "Alice gets \\boxed{1}. Bob is left with \\boxed{2}."

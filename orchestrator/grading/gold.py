@@ -43,7 +43,7 @@ def _is_tolerance(value: object) -> bool:
 
 
 def plain_number(text: str) -> Fraction | None:
-    """The exact value of a plain decimal numeral (``025``, ``27.0``, ``-.5``), None for anything else."""
+    """The exact value of a plain decimal numeral (``025``, ``27.0``, ``-.5``); None for anything else."""
     text = text.strip()
     if len(text) > _MAX_NUMERAL_CHARS or not _NUMERAL.fullmatch(text):
         return None
@@ -56,9 +56,10 @@ def within(gold: Fraction, answer: Fraction, tolerance: float | None) -> bool:
 
 
 def decide_plain(gold: Gold, answer: str) -> bool | None:
-    """The verdict where both sides are plain numerals, else None.
+    """The verdict if both sides are plain numerals, else None.
 
-    It is also the worker's first rule, so that an answer is judged the same with and without a worker.
+    It is also the worker's first rule, so that an answer is judged the same with and without a
+    worker.
     """
     gold_number, answer_number = plain_number(gold.answer), plain_number(answer)
     if gold_number is None or answer_number is None:

@@ -30,7 +30,7 @@ GRADER_VERSION = "2"
 
 # No gold is a tenth as long. Longer answers are derivations or degenerate repetition; parsing them is slow and useless.
 MAX_ANSWER_CHARS = 2000
-# Answers a worker takes at once: about as many as it grades in the time in which another worker starts.
+# Answers a worker takes at once: about as many as it grades while another worker starts.
 _SHARE = 40
 
 
@@ -48,23 +48,23 @@ class Grade:
 
 @functools.cache
 def shared_grader(deadline_s: float) -> Grader:
-    """The grader of all work in this process, one unit after the other: its worker takes seconds to start."""
+    """The grader for all units of this process, made once, since its worker takes seconds to start."""
     grader = Grader(deadline_s)
     atexit.register(grader.close)
     return grader
 
 
 class Grader:
-    """Grades generations with worker processes that start at the first answers that need them.
+    """Grades generations with worker processes, which start at the first answers that need them.
 
     Use it as a context manager, or call :meth:`close`. Safe to share between threads.
     """
 
     def __init__(self, deadline_s: float = 5.0, cache_size: int = 100_000, workers: int = 1) -> None:
-        """``deadline_s``: the most one answer may cost, in seconds. ``cache_size``: remembered (gold, answer) pairs.
+        """Set limits. ``deadline_s``: most seconds for one answer. ``cache_size``: cached (gold, answer) pairs.
 
-        ``workers``: processes, which :meth:`grade_many` uses at once. Raises ValueError unless deadline_s > 0,
-        cache_size >= 0 and workers >= 1.
+        ``workers``: processes, which :meth:`grade_many` uses at once. Raises ValueError unless
+        deadline_s > 0, cache_size >= 0 and workers >= 1.
         """
         if not (math.isfinite(deadline_s) and deadline_s > 0):
             raise ValueError(f"deadline_s is {deadline_s!r}; expected a finite number of seconds > 0")
@@ -83,7 +83,7 @@ class Grader:
             self._idle.put(Slot())
 
     def __enter__(self) -> Grader:
-        """The grader itself."""
+        """Return the grader itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -103,7 +103,7 @@ class Grader:
         return self.grade_answer(gold, extract(gold, generation))
 
     def grade_many(self, pairs: Iterable[tuple[Gold | str, str]]) -> list[Grade]:
-        """Grades of (gold, generation) pairs in order, every different (gold, answer) graded once, on all workers."""
+        """Grade (gold, generation) pairs in order, each different (gold, answer) once, on all workers."""
         answers: list[tuple[Gold, str | None]] = []
         answers_to: dict[Gold, dict[str | None, None]] = {}  # a dict for an ordered set
         for gold, generation in pairs:
@@ -123,7 +123,7 @@ class Grader:
         return [grades[pair] for pair in answers]
 
     def grade_answer(self, gold: Gold | str, extracted: str | None) -> Grade:
-        """Grade an answer extracted earlier; None (there was no box) is incorrect."""
+        """Grade an answer extracted earlier; None (no box) is incorrect."""
         gold = Gold(gold) if isinstance(gold, str) else gold
         if not extracted or len(extracted) > MAX_ANSWER_CHARS:
             return Grade(False, extracted)
@@ -143,6 +143,6 @@ class Grader:
         grade = Grade(bool(verdict), extracted, timed_out=verdict is None)
         with self._lock:
             self._cache[gold, extracted] = grade
-            if len(self._cache) > self._cache_size:  # the least recently used one goes
+            if len(self._cache) > self._cache_size:  # drop the least recently used one
                 self._cache.popitem(last=False)
         return grade

@@ -1,12 +1,13 @@
-r"""Whether an extracted answer equals a gold answer, as a careful reader would say.
+r"""Decides whether an extracted answer equals a gold answer, as a careful reader would.
 
-Both sides are brought to one spelling (`spelling`), units are compared and taken off (`measures`), and what is left is
-read as a list of elements (`structure`), which are matched one to one in free order; a bracketed tuple keeps its order.
-Two elements are compared by the `_RULES` in turn. The first rule that has an opinion decides, True or False, and a rule
-that the elements do not concern returns None; what no rule decides is compared as algebra (`algebra.equal`).
+Both sides are brought to one spelling (`spelling`), and units are compared and taken off
+(`measures`). The rest is read as a list of elements (`structure`), which are matched one to one in
+free order; a bracketed tuple keeps its order. Two elements are compared by the `_RULES` in turn.
+The first rule with an opinion decides, True or False; a rule that does not concern the elements
+returns None. If no rule decides, the elements are compared as algebra (`algebra.equal`).
 
-The order of the rules matters: a rule may rely on those before it, and what is cheap or certain comes first. The cases
-that each of them exists for are in `tests/grading/verdicts.yaml`.
+The order of the rules matters: a rule may rely on earlier ones, and cheap or certain rules come
+first. The cases behind each rule are in `tests/grading/verdicts.yaml`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from orchestrator.grading.spelling import listed, spelled
 from orchestrator.grading.structure import EQUALS, RELATION, both_signs, enclosed, named, readings, split_top
 from orchestrator.grading.words import same_clock, same_in_base, same_letters, same_words
 
-# A decimal for a value that has none (1/3) counts from this many digits on, if they are all right.
+# A rounded decimal of a value such as 1/3 counts from this many digits on, if they are all right.
 _ENOUGH_DIGITS = 6
 
 Rule = Callable[[str, str, float | None], bool | None]
@@ -62,7 +63,7 @@ def _decimals(gold: str, answer: str, tolerance: float | None) -> bool | None:
 
 
 def _rounds_to(exact: Fraction, decimal: str, least_digits: int) -> bool:
-    """Whether a decimal is an exact value rounded or cut off at its last digit, which comes late enough.
+    """Whether a decimal is an exact value, rounded or cut off at a last digit that comes late enough.
 
     It needs `least_digits` decimals and as many significant digits: `0.000067` states two of them.
     """
@@ -75,10 +76,10 @@ def _rounds_to(exact: Fraction, decimal: str, least_digits: int) -> bool:
 
 
 def _equations(gold: str, answer: str, tolerance: float | None) -> bool | None:
-    """A name on one side of `=` is not part of the answer, unless both sides name something different.
+    """Ignore a name on one side of `=`, unless both sides name something different.
 
-    `x=5` equals 5, and so does the derivation `12+12=24` equal 24: an answer's chain ends in its value. An equation
-    that gives no name a value, such as `2x-y+3=0`, is left to the algebra.
+    `x=5` equals 5, and the derivation `12+12=24` equals 24: an answer's chain ends in its value. An
+    equation that gives no name a value, such as `2x-y+3=0`, is left to the algebra.
     """
     named_gold, named_answer = named(gold), named(answer)
     if named_gold and named_answer:
@@ -90,17 +91,17 @@ def _equations(gold: str, answer: str, tolerance: float | None) -> bool | None:
         return None
     if len(gold_sides) == 1:
         return same(gold, named_answer[1] if named_answer else answer_sides[-1], tolerance)
-    # `0.56 = 56\%`: a gold in two spellings of one constant, of which the answer may be either.
+    # `0.56 = 56\%`: a gold in two spellings of one constant; the answer may be either.
     if any(numeric(side.replace(r"\%", "")) is None for side in gold_sides + answer_sides):
         return None
     return any(same(side, answer_sides[-1], tolerance) for side in gold_sides)
 
 
 def _both_named(gold: tuple[str, str], answer: tuple[str, str], tolerance: float | None) -> bool | None:
-    r"""Two (name, value): ``m_{\max}=3`` equals ``m=3``; ``f(n)=n^2`` equals ``f(x)=x^2``; not ``x=5`` and ``y=5``.
+    r"""Compare two (name, value): ``m_{\max}=3`` equals ``m=3``, and ``f(n)=n^2`` equals ``f(x)=x^2``.
 
-    A part of a name, or its letters in another order, may mean the same thing or not: if the values differ as well, the
-    algebra has the last word.
+    ``x=5`` and ``y=5`` differ. A part of a name, or its letters in another order, may mean the same
+    thing or not: if the values differ as well, the algebra has the last word.
     """
     gold_function, answer_function = _FUNCTION.fullmatch(gold[0]), _FUNCTION.fullmatch(answer[0])
     if gold_function and answer_function:
@@ -119,7 +120,7 @@ def _both_named(gold: tuple[str, str], answer: tuple[str, str], tolerance: float
 
 
 def _sequences(gold: str, answer: str, tolerance: float | None) -> bool | None:
-    """Tuples, points, intervals and vectors: the same brackets, and the same elements in the same order."""
+    """Compare tuples, points, intervals and vectors: same brackets, and the same elements in the same order."""
     if _VECTOR.fullmatch(gold) and _VECTOR.fullmatch(answer):
         return None  # both are matrices to the algebra
     gold_sequence, answer_sequence = _sequence(gold), _sequence(answer)
@@ -149,7 +150,7 @@ def _sequence(text: str) -> tuple[str, list[str], str] | None:
 
 
 def _unions(gold: str, answer: str, tolerance: float | None) -> bool | None:
-    """The same parts in any order make the same union, also with ends that are no constants: `(0,a) ∪ (b,1)`.
+    """Accept unions of the same parts in any order, also with ends that are no constants: `(0,a) ∪ (b,1)`.
 
     It never says False: the same set may be cut into other parts.
     """
@@ -173,9 +174,10 @@ def _percents(gold: str, answer: str, tolerance: float | None) -> bool | None:
 
 
 def _approximations(gold: str, answer: str, tolerance: float | None) -> bool | None:
-    r"""``exact \approx decimal``: either side may be the answer that was asked for.
+    r"""Compare ``exact \approx decimal``: either side may be the answer that the question wants.
 
-    A gold that is itself stated as rounded, ``\approx 8.24``, is right for what rounds to it: ``8.246``.
+    A gold that is itself stated as rounded, ``\approx 8.24``, accepts values that round to it:
+    ``8.246``.
     """
     gold_sides, answer_sides = split_top(gold, _APPROX), split_top(answer, _APPROX)
     if len(answer_sides) > 1:
@@ -190,7 +192,7 @@ def _approximations(gold: str, answer: str, tolerance: float | None) -> bool | N
 
 
 _RULES: tuple[Rule, ...] = (
-    same_letters,  # certain, and spares all that follows
+    same_letters,  # certain, and spares the other rules
     _approximations,
     _percents,
     _decimals,
@@ -232,7 +234,7 @@ def _matched(golds: list[str], answers: list[str], tolerance: float | None) -> b
 
 
 def _in_order(golds: list[str], answers: list[str], tolerance: float | None) -> bool:
-    r"""A tuple for a list (``(1,3)`` for ``1,3``) or a list for a tuple: both state an order, so it must agree."""
+    r"""Compare a tuple with a list (``(1,3)`` and ``1,3``): both state an order, so it must agree."""
     gold_tuple, answer_tuple = _tuple_content(golds), _tuple_content(answers)
     if (gold_tuple is None) == (answer_tuple is None):
         return False
@@ -243,7 +245,7 @@ def _in_order(golds: list[str], answers: list[str], tolerance: float | None) -> 
 
 
 def _by_name(elements: list[str]) -> list[str]:
-    """`y=2, x=1` in the order of its one-letter names, as the coordinates of a tuple are; anything else as it is."""
+    """Sort `y=2, x=1` by its one-letter names, as in the coordinates of a tuple; leave other elements alone."""
     names = []
     for element in elements:
         name_and_value = named(element)
@@ -269,7 +271,7 @@ def _tuple_content(elements: list[str]) -> list[str] | None:
 
 
 def _repeated(golds: list[str], answers: list[str], tolerance: float | None) -> bool:
-    r"""One answer in several spellings, ``\frac{1}{2}, 0.5``: each of them must be right."""
+    r"""Accept one answer in several spellings, ``\frac{1}{2}, 0.5``, if each of them is right."""
     return len(golds) == 1 < len(answers) <= 3 and all(same(golds[0], answer, tolerance) for answer in answers)
 
 
@@ -279,7 +281,8 @@ def _repeated(golds: list[str], answers: list[str], tolerance: float | None) -> 
 def judge(gold: Gold, answer: str) -> bool:
     """Whether an extracted answer is right.
 
-    `grader` decides before this what needs no algebra: no box, an answer that is too long, plain numerals.
+    `grader` decides the cases without algebra before this: no box, an answer that is too long,
+    plain numerals.
     """
     plain = decide_plain(gold, answer)
     if plain is not None:
@@ -301,14 +304,14 @@ def judge(gold: Gold, answer: str) -> bool:
         answer_text = rf"{angle}\cdot({answer_text})"
     if ratio != 1:
         answer_text = rf"\frac{{{ratio.numerator}}}{{{ratio.denominator}}}\cdot({answer_text})"
-    # A set of reals comes before the lists, for its commas and its "or" are no separators: `x<2 or x>3`.
+    # Sets of reals come before lists, because their commas and "or" are no separators: `x<2 or x>3`.
     as_sets = None if gold.multiple else same_real_set(gold_text, answer_text)
     return as_sets if as_sets is not None else _as_lists(gold, listed(gold_text), listed(answer_text))
 
 
 def _as_lists(gold: Gold, gold_text: str, answer_text: str) -> bool:
     """Whether the elements agree in some reading of both sides."""
-    # Set braces say that there is no order, so a set and a tuple differ.
+    # Set braces mean free order, so a set and a tuple differ.
     ordered = r"\{" not in gold_text + answer_text
     for golds in readings(gold_text, is_list=gold.multiple):
         for answers in readings(answer_text, is_list=False):

@@ -1,4 +1,4 @@
-"""Units: taken off an answer, and compared where both sides state one."""
+"""Units: takes them off an answer, and compares them if both sides state one."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ _DOLLARS = re.compile(rf"\s*(?:{CURRENCY.pattern})\s*[\d.,\\!{{}}]+")
 def strip_units(text: str, stated: str | None = None) -> str:
     r"""The spelled answer without trailing units: ``864`` of ``864 \text{ inches}^2``.
 
-    ``stated`` is the unit the benchmark names; it is taken off whatever it is. A text after an operator or an opening
-    bracket stays, for the answer would not end there.
+    ``stated`` is the benchmark's unit, and is always taken off. A text after an operator or an
+    opening bracket stays, since the answer cannot end there.
     """
     if stated and text.endswith(stated) and text[: -len(stated)].strip():
         text = text[: -len(stated)].strip()
@@ -115,10 +115,10 @@ def _stated_unit(text: str) -> tuple[str, Fraction] | None:
 
 
 def unit_ratio(gold: str, answer: str, stated: str | None = None) -> Fraction | None:
-    """By what an answer's number must be multiplied to be in the gold's unit; 1 if either states none.
+    """Factor from an answer's number to the gold's unit; 1 if either states no unit.
 
-    Dollars for a gold in cents give 100. None means that the units measure different things. Both texts as written;
-    ``stated`` is the gold's unit stated apart.
+    Dollars for a gold in cents give 100. None means that the units measure different things. Both
+    texts are as written; ``stated`` is the gold's unit if the benchmark states it apart.
     """
     gold_unit = _stated_unit(rf"1\text{{{stated}}}" if stated else gold)
     answer_unit = _stated_unit(answer)

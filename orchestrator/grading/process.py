@@ -1,12 +1,13 @@
 """The parent's end of a grading process: started when an answer needs it, killed at a deadline, then replaced.
 
-Three things bound what an answer can do. The deadline is kept here, from outside: symbolic algebra may spend minutes in
-one call into C, where no timer of Python's interrupts it, and a kill always works. Memory is limited by the worker
-itself (`worker`), since an answer can exhaust the machine before its deadline. And a worker that died or was killed is
-replaced before the next answer, which therefore pays for nothing that it did not cause.
+Three things bound the cost of an answer. The parent keeps the deadline: symbolic algebra may spend
+minutes in one call into C, which no Python timer interrupts, and a kill always works. The worker
+limits its own memory (`worker`), since an answer can exhaust the machine before its deadline. A
+worker that died or was killed is replaced before the next answer, which therefore does not pay for
+the previous one.
 
-Starting takes seconds, for sympy's sake. The worker says `{"ready": true}` when its imports are done, and the deadline
-of the first answer starts to run only then.
+Starting takes seconds, because of sympy. The worker sends `{"ready": true}` when its imports are
+done, and the deadline of the first answer starts only then.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class _Worker:
             cwd=_PACKAGE_ROOT,
             env=env,
         )
-        self._buffer = b""  # what was read of the pipe beyond the last complete line
+        self._buffer = b""  # bytes read from the pipe after the last complete line
         try:
             handshake = self._read_line(STARTUP_DEADLINE_S)
         except _Died:
@@ -66,7 +67,7 @@ class _Worker:
             raise RuntimeError(f"the grading worker did not start: {why}; try: {sys.executable} -m {_WORKER_MODULE}")
 
     def ask(self, request: dict[str, Any], deadline_s: float) -> bool | None:
-        """The worker's verdict, None if none came in time. Raises _Died if the process ended."""
+        """The worker's verdict; None if none came in time. Raises _Died if the process ended."""
         stdin = self._process.stdin
         assert stdin is not None
         try:
@@ -78,7 +79,7 @@ class _Worker:
         return None if reply is None else bool(reply["correct"])
 
     def _read_line(self, deadline_s: float) -> dict[str, Any] | None:
-        """The next JSON line, None once the deadline has passed. Raises _Died at the end of the stream."""
+        """The next JSON line; None once the deadline has passed. Raises _Died at the end of the stream."""
         stdout = self._process.stdout
         assert stdout is not None
         end = time.monotonic() + deadline_s
@@ -128,14 +129,14 @@ class _Worker:
 
 
 class Slot:
-    """A place for one grading process, which outlives the processes that come and go in it. Not thread-safe."""
+    """A place for one grading process at a time, which outlives its processes. Not thread-safe."""
 
     def __init__(self) -> None:
-        """An empty place, which the first request fills."""
+        """Make an empty place, which the first request fills."""
         self.worker: _Worker | None = None
 
     def ask(self, request: dict[str, Any], deadline_s: float) -> bool | None:
-        """The process's verdict; None if it gave none in time or died over it, in which case it's gone.
+        """The process's verdict; None if it gave none in time or died, and then the process is gone.
 
         Raises RuntimeError if no process can be started.
         """
@@ -149,7 +150,7 @@ class Slot:
         except _Died:
             verdict = None
         except BaseException:
-            # An interrupted exchange leaves a reply in the pipe that would be taken for the next answer's.
+            # An interrupted exchange leaves a reply in the pipe, which would pass for the next answer's.
             self._drop()
             raise
         if verdict is None:
@@ -164,7 +165,7 @@ class Slot:
             worker.stop()
 
     def _drop(self) -> None:
-        """Kill the process, if there is one."""
+        """Kill the process, if any."""
         worker, self.worker = self.worker, None
         if worker is not None:
             worker.kill()

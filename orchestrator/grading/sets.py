@@ -1,4 +1,4 @@
-r"""Sets of real numbers however they are written: ``(2,5]``, ``2 < x \le 5``, ``\{x : x > 2\}``, ``x \ne 3``."""
+r"""Sets of real numbers in any notation: ``(2,5]``, ``2 < x \le 5``, ``\{x : x > 2\}``, ``x \ne 3``."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _EXCEPT = re.compile(
     rf"(?:{TEXT}\s*\{{)?\s*(?:except|but|other than)(?:\s+for)?\s*\}}?)"
 )
 _FLIPPED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le", r"\ne": r"\ne"}
-# Signs by which a set of reals is worth parsing.
+# Signs that make a text worth parsing as a set of reals.
 _ONLY_IN_SETS = re.compile(r"[<>\[\]]|\\(?:le|ge|ne|cup|infty|mathbb)(?![A-Za-z])|\breal\b")
 _INTERVAL = re.compile(r"(?P<open>[(\[\]])(?P<low>.*),(?P<high>.*)(?P<close>[)\]\[])", re.DOTALL)
 
 
 def real_set(text: str) -> Any:
-    """The sympy set of real numbers a spelled answer describes, None if it describes none with constant ends."""
+    """The sympy set of real numbers that a spelled answer describes; None without one with constant ends."""
     text = text.strip()
     brackets = enclosed(text)
     if brackets and brackets[0] == "\\{":
-        # `\{x \in \mathbb{R} : x > 2\}` is told by its condition.
+        # `\{x \in \mathbb{R} : x > 2\}` is given by its condition.
         halves = split_top(brackets[1], _SUCH_THAT)
         if len(halves) == 2 and is_name(halves[0].split(r"\in")[0]):
             return real_set(halves[1])
@@ -46,7 +46,7 @@ def real_set(text: str) -> Any:
 
 
 def _union(text: str) -> Any:
-    """Parts joined by "or": "and" and the comma join relations to one part, and intervals to a union."""
+    """Unite parts joined by "or". "And" and the comma intersect relations, and unite intervals."""
     from sympy import Intersection, Union
 
     parts = []
@@ -87,7 +87,7 @@ def _simple(text: str) -> Any:
 
 
 def _interval(text: str) -> Any:
-    """``(a,b]`` and its kin, also with the outward brackets of ``]a,b[``."""
+    """Parse ``(a,b]`` and its kin, also with the outward brackets of ``]a,b[``."""
     from sympy import Interval
 
     match = _INTERVAL.fullmatch(text)
@@ -100,7 +100,7 @@ def _interval(text: str) -> Any:
 
 
 def _chain(pieces: list[str]) -> Any:
-    """``a < x``, ``x < a``, ``a < x < b`` or ``|x| < a`` with constants; pieces alternate with relations."""
+    """Parse ``a < x``, ``x < a``, ``a < x < b`` or ``|x| < a`` with constants; pieces alternate with relations."""
     from sympy import Complement, FiniteSet, Intersection, Reals, Union
 
     if len(pieces) == 3 and not is_name(pieces[0]):
@@ -125,7 +125,7 @@ def _chain(pieces: list[str]) -> Any:
 
 
 def _half_line(relation: str, end: Any) -> Any:
-    """The numbers that stand in a relation to an end."""
+    """The numbers in a relation to an end."""
     from sympy import Interval, oo
 
     below = relation in ("<", r"\le")
@@ -133,7 +133,7 @@ def _half_line(relation: str, end: Any) -> Any:
 
 
 def _end(text: str) -> Any:
-    """An end of an interval: a real constant or an infinity, None for anything else."""
+    """An end of an interval: a real constant or an infinity; None for anything else."""
     from sympy import oo
 
     plain = text.replace(" ", "")
@@ -143,9 +143,10 @@ def _end(text: str) -> Any:
 
 
 def same_real_set(gold: str, answer: str) -> bool | None:
-    """Whether two spelled answers describe the same set of reals, None unless both describe one for certain.
+    """Whether two spelled answers describe the same set of reals; None unless both surely describe one.
 
-    ``(2,4)`` is a point as well as an interval, so two such pairs are left to others; so are finite sets.
+    ``(2,4)`` is a point as well as an interval, so other rules compare two such pairs; likewise
+    finite sets.
     """
     from sympy import EmptySet, FiniteSet
 

@@ -1,4 +1,4 @@
-r"""One spelling for the many ways to write the same answer: changes how it is written, never its value."""
+r"""Brings the many ways to write an answer to one spelling; changes its notation, never its value."""
 
 from __future__ import annotations
 
@@ -109,8 +109,8 @@ _TEXT_LIST = re.compile(TEXT + r"\s*\{(?P<inner>[^{}]*,[^{}]*)\}")
 def spelled(text: str) -> str:
     r"""The answer without currency, math delimiters, spacing commands, degree signs and spelling variants.
 
-    The order of the steps matters: what a later pattern looks for is what the steps before it leave. For example
-    ``$\dfrac{1}{2}\,\text{cm}$`` becomes ``\frac{1}{2} \text{cm}``.
+    The order of the steps matters: a later pattern expects the text that the earlier steps leave.
+    For example ``$\dfrac{1}{2}\,\text{cm}$`` becomes ``\frac{1}{2} \text{cm}``.
     """
     for symbol, command in _UNICODE.items():
         text = text.replace(symbol, command)
@@ -136,13 +136,13 @@ def spelled(text: str) -> str:
 
 
 def listed(text: str) -> str:
-    r"""A spelled answer with its "and" and "or" as commas, and ``\text{A, B}`` as a list of texts."""
+    r"""Turn "and" and "or" of a spelled answer into commas, and ``\text{A, B}`` into a list of texts."""
     text = re.sub(r"\s+", " ", _AND_OR.sub(",", text)).strip().strip(",;").strip()
     return _TEXT_LIST.sub(lambda texts: ",".join(rf"\text{{{part}}}" for part in texts["inner"].split(",")), text)
 
 
 def _repeating_fraction(decimal: re.Match[str]) -> str:
-    r"""``1.2\overline{3}`` as an exact fraction."""
+    r"""Turn ``1.2\overline{3}`` into an exact fraction."""
     whole, fixed, period = decimal[1], decimal[2], decimal[3] or decimal[4]
     shift = 10 ** len(fixed)
     value = Fraction(int((whole or "0") + fixed), shift) + Fraction(int(period), shift * (10 ** len(period) - 1))

@@ -66,7 +66,7 @@ def is_name(text: str) -> bool:
 
 
 def named(text: str) -> tuple[str, str] | None:
-    """(name, value) of ``name = ... = value`` or ``value = name``, None for other equations and for anything else."""
+    """(name, value) of ``name = ... = value`` or ``value = name``; None for other equations and texts."""
     if RELATION.search(text):
         return None
     sides = split_top(text, EQUALS)
@@ -78,7 +78,7 @@ def named(text: str) -> tuple[str, str] | None:
 
 
 def both_signs(part: str) -> list[str]:
-    r"""``a \pm b`` as its two values; all signs of one element move together."""
+    r"""Split ``a \pm b`` into its two values; all signs of one element move together."""
     if not _PLUS_MINUS.search(part):
         return [part]
     upper = _PLUS_MINUS.sub(lambda sign: "+" if sign[1] == "pm" else "-", part)
@@ -87,7 +87,7 @@ def both_signs(part: str) -> list[str]:
 
 
 def free_signs(part: str) -> list[str]:
-    r"""``(\pm a, \pm b)`` as its four values."""
+    r"""Split ``(\pm a, \pm b)`` into its four values."""
     if not _PLUS_MINUS.search(part):
         return [part]
     plus, minus = (_PLUS_MINUS.sub(sign, part, count=1) for sign in "+-")
@@ -111,8 +111,9 @@ def elements(text: str, signs: Callable[[str], list[str]] = both_signs) -> list[
 def readings(text: str, *, is_list: bool) -> list[list[str]]:
     r"""The ways to read an answer.
 
-    ``58,500`` is a list and a number; with ``is_list`` the benchmark says that it's a list, so only that reading is
-    right. ``(\pm 1, \pm 2)`` is two pairs or four. ``a = b = 2`` is one chain and two values.
+    ``58,500`` is a list and a number; with ``is_list`` the benchmark says that it's a list, so only
+    that reading is right. ``(\pm 1, \pm 2)`` is two pairs or four. ``a = b = 2`` is one chain and
+    two values.
     """
     ways = [elements(text)]
     if "(" in text and 1 < len(_PLUS_MINUS.findall(text)) <= _MOST_SIGNS:

@@ -12,7 +12,7 @@ _WORDS = re.compile(r"\(?[A-Za-z][A-Za-z .,'()-]*(?:\d{1,2}(?:st|nd|rd|th)?)?")
 # Words that may stand around the one that answers.
 _FILLERS = re.compile(r"\b(?:an?|the|is|it|on|due|function|number|only)\b")
 _CHOICE = re.compile(r"\(?([A-Z])\)?", re.IGNORECASE)
-# `(C) 12`, `C. 12`, `Option C`: a choice with what it stands for, or with what it is.
+# `(C) 12`, `C. 12`, `Option C`: a choice with its meaning, or with the word for a choice.
 _LABELLED = (
     re.compile(r"\(([A-Z])\)(?!.*\([A-Z]\)).*", re.DOTALL),
     re.compile(r"([A-Z])\s*[.:)]\s*(?![A-Z][.:)]).*", re.DOTALL),
@@ -26,25 +26,25 @@ _NUMBERS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eigh
 
 
 def squeezed(text: str) -> str:
-    """Without spaces, except between digits."""
+    """Remove spaces, except between digits."""
     return re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", text)
 
 
 def unwrapped(text: str) -> str:
-    r"""Text commands replaced by their content, outer parentheses and final period gone."""
+    r"""Replace text commands by their content; drop outer parentheses and a final period."""
     text = re.sub(r"\s+", " ", _WRAPPED.sub(lambda wrapped: wrapped["inner"], text)).strip().rstrip(".").strip()
     brackets = enclosed(text)
     return brackets[1] if brackets and brackets[0] == "(" and brackets[2] == ")" else text
 
 
 def same_letters(gold: str, answer: str, _: float | None) -> bool | None:
-    """The same characters are the same answer, also where nothing can parse them."""
+    """Accept equal characters as equal answers, even if nothing can parse them."""
     return True if squeezed(gold) == squeezed(answer) else None
 
 
 def same_words(gold: str, answer: str, _: float | None) -> bool | None:
-    r"""A gold that is words (``\text{Evelyn}``, ``\text{(C)}``) compares as text, never as a product of letters."""
-    # What words are called is no part of them: `\text{winner} = \text{Evelyn}`.
+    r"""Compare a gold made of words (``\text{Evelyn}``, ``\text{(C)}``) as text, never as a product of letters."""
+    # The name of the words is not part of the answer: `\text{winner} = \text{Evelyn}`.
     gold_words, answer_words = unwrapped(gold), unwrapped(answer.rpartition("=")[2])
     if gold_words.casefold() in _NUMBERS:
         return answer_words.casefold() in (gold_words.casefold(), str(_NUMBERS.index(gold_words.casefold())))
@@ -67,7 +67,7 @@ def _plain(text: str) -> str:
 
 
 def _label(answer: str) -> str | None:
-    """The letter of a labelled choice, ``C`` of ``(C) 12``; None if the answer isn't one."""
+    """The letter of a labelled choice, ``C`` of ``(C) 12``; None for other answers."""
     text = re.sub(r"\s+", " ", _WRAPPED.sub(lambda wrapped: wrapped["inner"], answer)).strip()
     for pattern in _LABELLED:
         match = pattern.fullmatch(text)
@@ -77,7 +77,7 @@ def _label(answer: str) -> str | None:
 
 
 def same_in_base(gold: str, answer: str, _: float | None) -> bool | None:
-    """``52_8``: the digits must agree, and the base where both state one (a question that asks for a base names it)."""
+    """Compare ``52_8``: the digits must agree, and the bases if both are given (a question may name the base)."""
     gold_digits, gold_base = _numeral_in_base(gold)
     answer_digits, answer_base = _numeral_in_base(answer)
     if gold_base is None and answer_base is None:
@@ -98,7 +98,7 @@ def _numeral_in_base(text: str) -> tuple[str, str | None]:
 
 
 def same_clock(gold: str, answer: str, _: float | None) -> bool | None:
-    """Times of day and ratios as written: ``05:00`` equals ``5:00``. Halves of the day count where both name one."""
+    """Compare times of day and ratios as written: ``05:00`` equals ``5:00``. am and pm count if both state one."""
     gold_time, answer_time = _clock(gold), _clock(answer)
     if not gold_time or not answer_time:
         return None
@@ -109,6 +109,6 @@ def same_clock(gold: str, answer: str, _: float | None) -> bool | None:
 
 
 def _clock(text: str) -> tuple[list[int], str | None] | None:
-    """([8, 34], "pm") of ``8:34 p.m.``, None for anything else."""
+    """([8, 34], "pm") of ``8:34 p.m.``; None for anything else."""
     match = _CLOCK.fullmatch(re.sub(r"[\s.{}]", "", unwrapped(text)).casefold())
     return ([int(part) for part in match["digits"].split(":")], match["half"]) if match else None

@@ -1,9 +1,9 @@
 """The grading process: decides whether an extracted answer equals a gold answer.
 
-Run as ``python -m orchestrator.grading.worker``. It speaks JSON lines: first ``{"ready": true}``, then for each
-``{"gold": {...}, "answer": str, "deadline_s": float}`` on stdin one ``{"correct": bool}`` on stdout. It ends when stdin
-closes. The parent keeps the deadline (`process`); if the parent dies while an answer hangs, the worker's own alarm ends
-it.
+Run as ``python -m orchestrator.grading.worker``. It speaks JSON lines: first ``{"ready": true}``,
+then for each ``{"gold": {...}, "answer": str, "deadline_s": float}`` on stdin one ``{"correct":
+bool}`` on stdout. It ends when stdin closes. The parent keeps the deadline (`process`). If the
+parent dies while an answer hangs, the worker's own alarm ends the worker.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from orchestrator.grading.gold import Gold
 from orchestrator.grading.judge import judge
 from orchestrator.start_up import quick_imports
 
-# Address space in bytes: a tower of powers exhausts the machine's memory well before any deadline. At the limit Python
-# raises MemoryError, which is a wrong answer like any other exception, or C code aborts, which the parent sees.
+# Address space in bytes: a tower of powers exhausts the machine's memory well before any deadline. At the
+# limit Python raises MemoryError, which counts as a wrong answer like any other exception, or C code
+# aborts, which the parent sees.
 _MEMORY_LIMIT = 2 << 30
 
 
 def _reply(request: dict[str, Any]) -> dict[str, Any]:
-    """The verdict on one request. An answer that breaks the algebra is not a right answer."""
-    # The default action of SIGALRM kills the process even inside C code, so a hanging orphan ends by itself. It comes
-    # late enough never to forestall the parent.
+    """Judge one request. An answer that breaks the algebra is not a right answer."""
+    # The default action of SIGALRM kills the process even inside C code, so a hanging orphan ends by
+    # itself. The alarm comes too late to forestall the parent.
     signal.alarm(math.ceil(request["deadline_s"]) + 5)
     try:
         return {"correct": bool(judge(Gold(**request["gold"]), request["answer"]))}
@@ -40,14 +41,14 @@ def _reply(request: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     """Serve requests until stdin closes."""
-    # Replies own the real stdout. What a library prints goes to stderr, or it would be read as a verdict.
+    # Replies own the real stdout. Library output goes to stderr, or the parent would read it as a verdict.
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     limit = _MEMORY_LIMIT if hard == resource.RLIM_INFINITY else min(_MEMORY_LIMIT, hard)
     resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
     try:
-        # One answer is judged to import all that is imported at its first use: no deadline runs yet.
+        # Judging one answer imports everything that is imported at first use; no deadline runs yet.
         with quick_imports():
             judge(Gold("$x^2$"), "x+x")
     except Exception as error:

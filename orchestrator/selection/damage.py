@@ -1,6 +1,7 @@
-"""Finds units with damaged files.
+"""Finds units with damaged or lost files.
 
-Checks the small files of each unit. Rollouts, which may be gigabytes, and checkpoints are verified by their readers.
+Checks the small files of each unit. Rollouts, which may be gigabytes, and checkpoints are verified
+by their readers.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from orchestrator.selection.study import Study
 
 
 def damaged_units(study: Study) -> dict[str, str]:
-    """Unit id → the line that names the file and the remedy."""
+    """Unit id → a line that names the file and the remedy."""
     damages: dict[str, str] = {}
     for unit in study.units:
         try:
@@ -24,7 +25,7 @@ def damaged_units(study: Study) -> dict[str, str]:
 
 
 def refuse_damaged(study: Study) -> None:
-    """Raise Damaged if a unit is, with its line; `trb status` shows them all."""
+    """Raise Damaged with the first damaged unit's line; `trb status` shows all lines."""
     lines = list(damaged_units(study).values())
     if lines:
         others = f" (and {len(lines) - 1} more: trb status)" if lines[1:] else ""
@@ -43,7 +44,7 @@ def _read_all(study: Study, unit: Unit) -> None:
 
 
 def _lost_checkpoints(study: Study) -> dict[str, str]:
-    """Units that lack a checkpoint of which samples are still wanted; one that was evaluated to the end may go."""
+    """Find units that lack a checkpoint which still wants samples; fully evaluated checkpoints may go."""
     losers = {unit.id for unit in study.units if _lacks_a_checkpoint(study, unit)}
     damages: dict[str, str] = {}
     for family in study.families() if losers else []:

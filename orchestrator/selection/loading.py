@@ -1,4 +1,4 @@
-"""An experiment file → a `Study`: what every command begins with, and a notebook, too."""
+"""Loads an experiment file as a `Study`: the first step of every command and of notebooks."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ def load_study(
 ) -> Study:
     """The study of an experiment over its runs folder, with its data folder settled.
 
-    `experiment` is a file, a results folder or the name of a shipped one; `overrides` are words such as
-    `training.steps=20`; `methods` keeps only these, by key or label and separated by commas. Without `runs` the folder
-    is that of the results folder, else `$TRB_RUNS`, else `runs`. UserError names what is wrong.
+    `experiment` is a file, a results folder or the name of a shipped experiment; `overrides` are
+    words such as `training.steps=20`; `methods` keeps only these, by key or label and separated by
+    commas. Without `runs` the folder is that of the results folder, else `$TRB_RUNS`, else `runs`.
+    UserError names the mistake.
     """
     path, words = find_experiment(Path(experiment)), list(overrides)
     loaded = load_experiment(path, words)

@@ -1,6 +1,6 @@
-"""The slices that wait for an evaluator: what `samples_wanted` asks for, cut into parts that any evaluator can take.
+"""Cuts the samples of `samples_wanted` into slices, which wait for any evaluator to take them.
 
-It is a projection of the run directories, as `samples_wanted` is.
+Like `samples_wanted`, it is a projection of the run directories.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from orchestrator.selection.study import Study
 
 @dataclass(frozen=True)
 class PendingSlice:
-    """One part of what a checkpoint lacks; its family waits for nothing else if it `decides`."""
+    """One part of the samples that a checkpoint lacks; its family waits for no other work if it `decides`."""
 
     unit: Unit
     sampling: Sampling
@@ -29,12 +29,12 @@ class PendingSlice:
 
     @property
     def checkpoint(self) -> tuple[str, int]:
-        """(unit id, step): whose weights sample it."""
+        """(unit id, step) of the weights that sample it."""
         return self.unit.id, self.sampling.step
 
 
 class Slicelike(Protocol):
-    """The facts of a slice that the choice between slices rests on."""
+    """The facts of a slice on which the choice between slices rests."""
 
     @property
     def unit(self) -> Unit: ...
@@ -49,15 +49,16 @@ class Slicelike(Protocol):
 def preference(wanted: Slicelike, loaded: object, setup: str | None) -> tuple[bool, bool, bool]:
     """Sort key of slices for an evaluator with these weights and this setup's models, the smallest first.
 
-    It goes on with its checkpoint, else with what decides a family, else in its setup; of equals it takes the first.
+    The evaluator goes on with its checkpoint, else with a slice that decides a family, else in its
+    setup; among equals it takes the first.
     """
     return wanted.checkpoint != loaded, not wanted.decides, wanted.unit.setup != setup
 
 
 def pending_slices(study: Study) -> Iterator[PendingSlice]:
-    """Every slice that can and should be sampled now, family by family, the oldest checkpoints first.
+    """Yield every slice that can and should be sampled now, by family, the oldest checkpoints first.
 
-    Those of a checkpoint whose evaluation failed (`RunReader.evaluation_error`) are left out.
+    Slices of a checkpoint whose evaluation failed (`RunReader.evaluation_error`) are left out.
     """
     for family in study.families():
         units = {unit.id: unit for setting in family for unit in setting}
@@ -68,7 +69,7 @@ def pending_slices(study: Study) -> Iterator[PendingSlice]:
 
 
 def _slices_of(study: Study, unit: Unit, sampling: Sampling, samples: int, decides: bool) -> Iterator[PendingSlice]:
-    """The slices that one evaluation of a checkpoint lacks of its first `samples` samples."""
+    """Yield the slices that one evaluation of a checkpoint lacks of its first `samples` samples."""
     evaluation = study.setup_of(unit).evaluation
     run, evaluation_id = study.reader(unit), study.evaluation_ids(unit.setup, sampling.draw)[sampling.benchmark]
     if run.evaluation_error(evaluation_id, sampling.step) is not None:

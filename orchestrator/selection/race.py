@@ -1,21 +1,24 @@
-"""Which checkpoints of a family may still be the one that the full protocol would pick. Pure functions of counts.
+"""Finds the checkpoints of a family that the full protocol may still pick. Pure functions of counts.
 
-`samples_wanted` asks, and says what each survivor is to get next.
+`samples_wanted` calls it, and decides which samples each survivor gets next.
 
-The full protocol takes n samples of every problem at every checkpoint and picks the highest mean. A race takes them
-in rungs, and after each rung drops the candidates that are confidently below the leader. Uncertain is only what
-has not been sampled: of a problem with success probability θ, the mean of all n samples differs from that of the
-first m with variance θ(1 − θ)(1/m − 1/n). Candidates meet on the same problems, so which problems a benchmark
-happens to hold does not enter. Taking two candidates' samples as independent is on the safe side: candidates of one
-step and seed share their uniforms.
+The full protocol takes n samples of every problem at every checkpoint and picks the highest mean. A
+race takes them in rungs, and after each rung drops the candidates that are confidently below the
+leader. Only the samples not yet taken are uncertain: for a problem with success probability θ, the
+mean of all n samples differs from that of the first m with variance θ(1 − θ)(1/m − 1/n). Candidates
+meet on the same problems, so the choice of a benchmark's problems adds no variance. Treating two
+candidates' samples as independent is conservative: candidates of one step and seed share their
+uniforms.
 
-At a rung, the probability that candidate j ends above leader L is p_j = Φ(−gap_j ÷ √(variance_j + variance_L)), in the
-normal approximation and if nothing was known of the candidates before. The candidates with the smallest p leave, as
-many as their sum allows: it may be error / (R − 1) at each of the R − 1 rungs at which anybody can leave. By the union
-bound the pick of the full protocol then leaves with probability at most `error`. A bound on each comparison alone,
-error / ((C − 1)(R − 1)) for C candidates, would charge those that are far behind as much as those that are close, and
-takes a third more samples. That p_j rests on the rung's own data favours the leader, who leads also by luck; so the
-bound is held to simulations, among them worlds without any true difference (`tests/selection/test_race.py`).
+At a rung, the probability that candidate j ends above leader L is p_j = Φ(−gap_j ÷ √(variance_j +
+variance_L)), in the normal approximation and without a prior on the candidates. The candidates with
+the smallest p leave, as long as the sum of their p is at most error / (R − 1), at each of the R − 1
+rungs at which candidates can leave. By the union bound the pick of the full protocol then leaves
+with probability at most `error`. A bound on each comparison alone, error / ((C − 1)(R − 1)) for C
+candidates, would charge distant candidates as much as close ones, and takes a third more samples.
+Computing p_j from the rung's own data favours the leader, which also leads by luck; simulations
+therefore check the bound, among them worlds without any true difference
+(`tests/selection/test_race.py`).
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-PRIOR_SAMPLES = 2.0  # weight of what all candidates together say of a problem
+PRIOR_SAMPLES = 2.0  # weight of the pooled rate of all candidates on a problem
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class Counts:
 
 
 def survivors(benchmarks: Sequence[Counts], error: float, rungs: int) -> NDArray[np.bool_]:
-    """(candidates,) True for those that may still be the pick of the full protocol.
+    """(candidates,) True for candidates that may still be the pick of the full protocol.
 
     `rungs` is the number of all rungs of the race, `error` its probability of dropping that pick.
     """
@@ -56,7 +59,7 @@ def survivors(benchmarks: Sequence[Counts], error: float, rungs: int) -> NDArray
 
 
 def _ends_above(gaps: NDArray[np.float64], deviations: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Probability that a normal variable of these deviations is above the gap; equals that are complete stay equal."""
+    """Probability that a normal variable of these deviations exceeds the gap; 1 for a gap of 0 without deviation."""
     found = np.where(gaps > 0, 0.0, 1.0)
     for index in np.flatnonzero(deviations > 0):
         found[index] = math.erfc(gaps[index] / deviations[index] / math.sqrt(2)) / 2
@@ -68,15 +71,15 @@ def _mean(counts: Counts) -> NDArray[np.float64]:
 
 
 def _variance(counts: Counts) -> NDArray[np.float64]:
-    """(candidates,) variance of the mean of `full` samples around the mean of those that are there."""
+    """(candidates,) variance of the mean of `full` samples around the mean of the samples taken so far."""
     return (_spread(counts) * (1 / counts.n - 1 / counts.full).clip(min=0)).mean(axis=1) / counts.n.shape[1]
 
 
 def _spread(counts: Counts) -> NDArray[np.float64]:
-    """Smoothed θ(1 − θ): few samples that are all right or all wrong do not make a problem certain.
+    """Smoothed θ(1 − θ): a few samples that are all right or all wrong do not make a problem certain.
 
-    Each rate is shrunk towards that of all candidates on the same problem; the factor takes back what the noise of
-    the shrunk rate hides, as n − 1 does in a sample variance.
+    Each rate is shrunk towards that of all candidates on the same problem. The factor restores the
+    spread that the noise of the shrunk rate hides, as n − 1 does in a sample variance.
     """
     pooled = (counts.correct.sum(axis=0) + 0.5) / (counts.n.sum(axis=0) + 1)
     weight = counts.n + PRIOR_SAMPLES

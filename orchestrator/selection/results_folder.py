@@ -1,8 +1,9 @@
-"""Which folder holds the results of an experiment: one folder, one experiment, whatever else is edited or overridden.
+"""Chooses the folder of an experiment's results: one folder for one experiment, however it is edited or overridden.
 
-`runs/results/<name>/experiment.yaml` holds the resolved experiment and the digest of all in it that rows and numbers
-rest on. Where `<name>` belongs to another digest, or overrides ask for other numbers, the folder is `<name>-<digest>`.
-`submits.jsonl` beside it has a line for each submit that had something to run: who, when, with which command and code.
+`runs/results/<name>/experiment.yaml` holds the resolved experiment and a digest of all settings
+that rows and numbers rest on. If `<name>` belongs to another digest, or overrides change the
+numbers, the folder is `<name>-<digest>`. `submits.jsonl` beside it has a line for each submit that
+had work to run: user, time, command and code.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ DRAWN = (".png", ".pdf")
 
 
 def content_digest(experiment: Experiment) -> str:
-    """8 hex digits over setups, methods and seeds; what is at its default does not count, so that later keys do not."""
+    """8 hex digits over setups, methods and seeds. Defaults do not count, so later keys keep the digest."""
     counted = (experiment.setups, experiment.methods, experiment.seeds, experiment.method_seeds)
     return digest([_differences(part) for part in counted])
 
 
 def settled_name(experiment: Experiment, overrides: Sequence[str], runs: Path) -> str:
-    """The name of the results folder, as long as nothing else is written: `<name>` or `<name>-<digest>`."""
+    """The name of the results folder, until other results are written: `<name>` or `<name>-<digest>`."""
     own = content_digest(experiment)
     longer = f"{experiment.name}-{own}"
     for name in (experiment.name, longer):
@@ -50,16 +51,17 @@ def settled_name(experiment: Experiment, overrides: Sequence[str], runs: Path) -
 
 
 def folder_of(name: str, runs: Path) -> Path:
-    """Where the results of that name lie."""
+    """Path of the results folder with that name."""
     return runs / RESULTS / name
 
 
 def claim(study: Study) -> Path:
-    """The folder of the experiment's results, made and recorded as its own.
+    """Make the experiment's results folder, record it as its own, and return it.
 
-    It holds no figures or pages of other runs: where the ids of units or evaluations are not those that it was last
-    written for, as with models made anew on another machine, what was drawn of the others is removed. Only then, and
-    at first, is the record written: later looks, with another runtime or from another folder, leave it alone.
+    The folder holds no figures or pages of other runs. If the ids of units or evaluations differ
+    from the recorded ones, as with models made anew on another machine, the drawings of the others
+    are removed. Only then, and at first, is the record written: later looks, with another runtime
+    or from another folder, leave it alone.
     """
     own = content_digest(study.experiment)
     for name in (study.experiment.name, f"{study.experiment.name}-{own}"):
@@ -94,7 +96,7 @@ def note_submit(study: Study) -> None:
 
 
 def _user() -> str:
-    """The name of the user, or the number where a container has no name for it."""
+    """Name of the user, or the user's number if a container has no name for it."""
     try:
         return getpass.getuser()
     except (KeyError, OSError, ImportError):
@@ -102,7 +104,7 @@ def _user() -> str:
 
 
 def submits(folder: Path) -> list[dict[str, str]]:
-    """The lines that `note_submit` wrote to a results folder, in their order; torn or foreign lines are left out."""
+    """The lines that `note_submit` wrote to a results folder, in order; torn or foreign lines are left out."""
     try:
         lines = (folder / SUBMITS).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -119,7 +121,7 @@ def submits(folder: Path) -> list[dict[str, str]]:
 
 
 def _differences(value: Any) -> Any:
-    """A configuration object as a mapping of what is not at its default."""
+    """Map a configuration object to its values that differ from the default."""
     if is_dataclass(value) and not isinstance(value, type):
         default = type(value)()
         names = [field.name for field in fields(value)]
@@ -134,7 +136,7 @@ def _is_set(value: Any, default: Any, name: str) -> bool:
 
 
 def _recorded(folder: Path, key: str) -> str | None:
-    """A digest that a folder's record holds; None where there is no such line."""
+    """A digest in a folder's record; None without such a line."""
     try:
         text = (folder / RECORD).read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
@@ -144,7 +146,7 @@ def _recorded(folder: Path, key: str) -> str | None:
 
 
 def _is_free(folder: Path) -> bool:
-    """Whether nothing lies there yet."""
+    """Whether the folder is missing or holds no visible file."""
     return not folder.exists() or (folder.is_dir() and not any(not p.name.startswith(".") for p in folder.iterdir()))
 
 

@@ -1,8 +1,8 @@
-"""Checkpoints that are kept under `runtime.keep: best`: those of which samples are wanted or may be, then the best.
+"""Drops checkpoints under `runtime.keep: best`: keeps those that may still want samples, then only the best.
 
-Which may be depends on other trials in a race, and where seeds are averaged: there all checkpoints stay until the
-family's selection is final. Elsewhere a trial's own best is all that can be selected. A trial that is being trained
-keeps what it has.
+In a race, and where scores are averaged over seeds, other trials decide which checkpoints may want
+samples: there all checkpoints stay until the family's selection is final. Elsewhere only a trial's
+own best can be selected. A trial in training keeps all its checkpoints.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from orchestrator.selection.study import Study
 
 
 def prune(study: Study) -> None:
-    """Drop what the final selections leave behind.
+    """Drop the checkpoints that final selections do not need.
 
     Does nothing under `keep: all`, and skips units that another process is running.
     """

@@ -1,15 +1,17 @@
-"""Which samples an experiment still needs: a projection of its run directories, so the same after any kill.
+"""Finds the samples that an experiment still needs: a projection of its run directories, equal after any kill.
 
-A checkpoint gets the first rung of samples as soon as it is there. Once all trials of a family are trained, its race
-is replayed from the counts at each rung (`orchestrator.selection.race`); those still in it get the next one. Under
-`budget: full` the first rung is the last. When nothing is left, the checkpoint selected in the family gets fresh
-samples, which take no part in selection.
+A checkpoint gets the first rung of samples as soon as it exists. Once all trials of a family are
+trained, its race is replayed from the counts at each rung (`orchestrator.selection.race`), and the
+survivors get the next rung. Under `budget: full` the first rung is the last. When no more samples
+are wanted, the checkpoint selected in the family gets fresh samples, which take no part in
+selection.
 
-A rung is a number of samples for each problem; a draw is an independent repetition of an evaluation: 0 selects, `FRESH`
-does not. A family is settled when more samples cannot change what is selected.
+A rung is a number of samples for each problem. A draw is an independent repetition of an
+evaluation: draw 0 selects, `FRESH` does not. A family is settled when more samples cannot change
+its selection.
 
-No decision is written down anywhere. Slices end where rungs do, so the counts at each rung are sums over slices:
-every reader replays the same race on the same numbers and comes to the same answer.
+No decision is stored. Slices end where rungs do, so the counts at each rung are sums over slices:
+every caller replays the same race on the same numbers and comes to the same answer.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ from orchestrator.records.files import damaged
 from orchestrator.selection import race, scores
 from orchestrator.selection.study import Study
 
-Rival = tuple[Setting, int]  # a checkpoint in a race: of a setting, after how many steps
-Wants = dict[str, dict[Sampling, int]]  # unit id → samples for each problem; nothing that is already there
+Rival = tuple[Setting, int]  # a checkpoint in a race: its setting and its step
+Wants = dict[str, dict[Sampling, int]]  # unit id → samples for each problem; only missing ones
 
 
 @dataclass(frozen=True)
@@ -44,9 +46,9 @@ def wants(study: Study) -> Wants:
 
 
 def family_state(study: Study, family: Family) -> FamilyState:
-    """Compute a family's wants: first rungs, then those of its race, then the selected checkpoint's fresh samples.
+    """Compute a family's wants: first rungs, then its race's rungs, then the selected checkpoint's fresh samples.
 
-    Raises Damaged where a checkpoint was lost that still wants samples.
+    Raises Damaged if a checkpoint was lost that still wants samples.
     """
     evaluation = study.setup_of(family[0][0]).evaluation
     members = [unit for setting in family for unit in setting]
@@ -54,8 +56,8 @@ def family_state(study: Study, family: Family) -> FamilyState:
     first_rungs = _union(
         _lacking(study, [unit], step, at_once) for unit in members for step in _kept_checkpoints(study, unit)
     )
-    # A race is decided among all checkpoints of a family. One that came later could have beaten
-    # those that were dropped by then, so no race begins before every trial is trained and has its first samples.
+    # A race is decided among all checkpoints of a family, and a later one could change which are dropped.
+    # So no race begins before every trial is trained and has its first samples.
     trained = all(study.reader(unit).trained for unit in members if unit.trains)
     if first_rungs or not trained:
         return FamilyState(first_rungs, settled=False)
@@ -66,20 +68,21 @@ def family_state(study: Study, family: Family) -> FamilyState:
 
 
 def _next_rung(study: Study, family: Family) -> Wants:
-    """The samples that the first incomplete rung of a family's race still needs; nothing once the race is over.
+    """The samples that the first incomplete rung of a family's race still needs; empty once the race is over.
 
-    The race is replayed from its beginning, each rung on the counts as they were when that rung was complete.
+    The race is replayed from its beginning, each rung on the counts of the time when that rung was
+    complete.
     """
     setup = study.setup_of(family[0][0])
     rungs = evaluation_protocol.rungs(setup.evaluation)
     rivals = [(setting, step) for setting in family for step in scores.evaluated_steps(study, setting)]
     for rung in rungs[:-1]:
         if len(rivals) < 2:
-            break  # a checkpoint that is left alone skips the rungs between and gets all samples at once
+            break  # a sole survivor skips the rungs between and gets all samples at once
         rivals, needed = _able_rivals(study, rivals, rung)
         if needed:
             return needed
-        if len(rivals) > 1:  # else the others have just left, and there is nothing to compare
+        if len(rivals) > 1:  # else the others have just left, and nothing is left to compare
             counts = [_counts(study, benchmark, rivals, n) for benchmark, n in rung.items()]
             alive = race.survivors(counts, setup.evaluation.error, len(rungs))
             rivals = [rival for rival, lives in zip(rivals, alive, strict=True) if lives]
@@ -88,10 +91,11 @@ def _next_rung(study: Study, family: Family) -> Wants:
 
 
 def _able_rivals(study: Study, rivals: Iterable[Rival], rung: dict[str, int]) -> tuple[list[Rival], Wants]:
-    """Rivals that have the samples of a rung or can still be given them, and the samples that they lack.
+    """Rivals that have or can still get the samples of a rung, and the samples that they lack.
 
-    A checkpoint that was dropped, for example under another `budget`, cannot be sampled again. It leaves the race at
-    the first rung that it does not have: its counts are comparable with those of the others up to there.
+    A checkpoint that was dropped, for example under another `budget`, cannot be sampled again. It
+    leaves the race at the first rung that it lacks: its counts are comparable with the others up to
+    there.
     """
     able: list[Rival] = []
     needed: list[Wants] = []
@@ -105,9 +109,10 @@ def _able_rivals(study: Study, rivals: Iterable[Rival], rung: dict[str, int]) ->
 
 
 def _fresh_samples(study: Study, family: Family) -> Wants:
-    """Fresh samples of the selected checkpoint, if it is still there.
+    """Fresh samples of the selected checkpoint, if it still exists.
 
-    The samples that selected it favour it: of many checkpoints the one with the luckiest samples was taken.
+    The samples that selected it favour it: of many checkpoints the one with the luckiest samples
+    was taken.
     """
     best = scores.best_of(scores.scored_checkpoints(study, family))
     if best is None or not _is_kept(study, best.setting, best.step):
@@ -117,9 +122,9 @@ def _fresh_samples(study: Study, family: Family) -> Wants:
 
 
 def _lacking(study: Study, setting: Sequence[Unit], step: int, wanted: dict[str, int], draw: int = 0) -> Wants:
-    """Which of the `wanted` samples (benchmark → n) each seed of a setting lacks at one checkpoint.
+    """The `wanted` samples (benchmark → n) that each seed of a setting lacks at one checkpoint.
 
-    Raises Damaged where they cannot be had any more, because the checkpoint was lost.
+    Raises Damaged if they cannot be taken any more, because the checkpoint was lost.
     """
     lacking: Wants = {}
     for unit in setting:
@@ -134,7 +139,7 @@ def _lacking(study: Study, setting: Sequence[Unit], step: int, wanted: dict[str,
 
 
 def _kept_checkpoints(study: Study, unit: Unit) -> Iterable[int]:
-    """Steps whose checkpoints were not dropped; the untrained student is always there."""
+    """Steps whose checkpoints were not dropped; the untrained student always exists."""
     return [0] if unit.is_untrained else study.reader(unit).committed_checkpoints()
 
 
@@ -144,7 +149,7 @@ def _is_kept(study: Study, setting: Sequence[Unit], step: int) -> bool:
 
 
 def _counts(study: Study, benchmark: str, rivals: Sequence[Rival], n: int) -> race.Counts:
-    """Counts of the rivals on one benchmark at the rung of n samples; the seeds of a setting stand side by side."""
+    """Counts of the rivals on one benchmark at the rung of n samples, with a setting's seeds side by side."""
     correct, samples = [], []
     for setting, step in rivals:
         ids = study.evaluation_ids(setting[0].setup)

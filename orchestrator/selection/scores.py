@@ -1,4 +1,4 @@
-"""Scores of checkpoints, and which of them is selected: projections of the run directories."""
+"""Scores of checkpoints, and the selection of the best: projections of the run directories."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from orchestrator.selection.study import Study
 class Tally:
     """One benchmark at one checkpoint of one unit: `correct` out of `n` samples of each problem, (problems,).
 
-    `problems` names them, where the counts come from a run directory.
+    `problems` names them if the counts come from a run directory.
     """
 
     n: NDArray[np.int64]
@@ -44,8 +44,10 @@ class Tally:
 
 @dataclass(frozen=True)
 class ScoredCheckpoint:
-    """One checkpoint of one setting, its scores averaged over seeds. `sampled` tells how far its evaluation is:
-    the sum over benchmarks of the share of the wanted samples that is there.
+    """One checkpoint of one setting, its scores averaged over seeds.
+
+    `sampled` measures the progress of its evaluation: the share of the wanted samples that exists,
+    summed over benchmarks.
     """
 
     setting: tuple[Unit, ...]
@@ -60,18 +62,18 @@ def pass_at_1(records: list[ProblemRecord]) -> Fraction:
 
 
 def tally(run: RunReader, evaluation_id: str, step: int) -> Tally | None:
-    """Counts of a checkpoint over the samples that all problems have; None if it was not evaluated."""
+    """Counts of a checkpoint over the samples that all problems have; None without an evaluation."""
     tallies = _tallies(run, evaluation_id, step)
     return tallies[-1] if tallies else None
 
 
 def tally_at(run: RunReader, evaluation_id: str, step: int, n: int) -> Tally:
-    """Counts of a checkpoint when it had n samples, or as few above that as there are; it must have n by now."""
+    """Counts of a checkpoint at n samples, or at the next larger number; it must have n by now."""
     return next(counts for counts in _tallies(run, evaluation_id, step) if counts.samples >= n)
 
 
 def benchmark_scores(run: RunReader, evaluation_ids: list[str], step: int) -> list[Fraction | None]:
-    """pass@1 of one checkpoint on each benchmark; None where it was not evaluated."""
+    """pass@1 of one checkpoint on each benchmark; None for a benchmark without an evaluation."""
     tallies = [tally(run, evaluation_id, step) for evaluation_id in evaluation_ids]
     return [None if found is None else found.pass_at_1 for found in tallies]
 
@@ -112,7 +114,7 @@ def highest(means: dict[int, Fraction]) -> int | None:
 
 
 def decided_by_family(experiment: Experiment, unit: Unit) -> bool:
-    """Whether a trial alone cannot tell which of its checkpoints may be selected: in a race, or averaged over seeds."""
+    """Whether a trial alone cannot decide which checkpoints may be selected: in a race, or averaged over seeds."""
     budget = experiment.setups[unit.setup].evaluation.budget
     return budget == "adaptive" or len(experiment.seeds_of(unit.method)) > 1
 
@@ -123,17 +125,17 @@ def scored_checkpoints(study: Study, family: Family) -> list[ScoredCheckpoint]:
 
 
 def evaluated_steps(study: Study, setting: Setting) -> list[int]:
-    """Checkpoints that all seeds of a setting have on all benchmarks; a trial's are not the untrained student."""
+    """Steps at which all seeds have all benchmarks; step 0 counts only for the untrained student itself."""
     ids = study.evaluation_ids(setting[0].setup).values()
     steps = [set(study.reader(unit).evaluated_steps(evaluation_id)) for unit in setting for evaluation_id in ids]
     return [step for step in sorted(set.intersection(*steps)) if step > 0 or setting[0].is_untrained]
 
 
 def best_of(candidates: Sequence[ScoredCheckpoint]) -> ScoredCheckpoint | None:
-    """The highest mean among those with the most samples; ties go to the earliest checkpoint, then to the grid's order.
+    """The highest mean among those with the most samples; ties go to the earlier step, then to the grid's order.
 
-    So a race is judged on its survivors, and a checkpoint with fewer samples only while there is no other (paper,
-    "Evaluation Protocol", for the full one).
+    A race is therefore judged on its survivors. A checkpoint with fewer samples wins only if no
+    other exists (paper, "Evaluation Protocol", for the full one).
     """
     most = max((candidate.sampled for candidate in candidates), default=None)
     pool = [candidate for candidate in candidates if candidate.sampled == most]
@@ -141,7 +143,7 @@ def best_of(candidates: Sequence[ScoredCheckpoint]) -> ScoredCheckpoint | None:
 
 
 def _scored(study: Study, setting: Setting, step: int) -> ScoredCheckpoint:
-    """Scores and samples of a checkpoint that all seeds have; the seed with the fewest samples counts for all."""
+    """Score a checkpoint that all seeds have; the seed with the fewest samples counts for all."""
     evaluation, means, sampled = study.setup_of(setting[0]).evaluation, [], Fraction(0)
     for benchmark, evaluation_id in study.evaluation_ids(setting[0].setup).items():
         tallies = []
@@ -161,7 +163,7 @@ def _samples(run: RunReader, evaluation_id: str, step: int) -> int:
 
 
 def _tallies(run: RunReader, evaluation_id: str, step: int) -> tuple[Tally, ...]:
-    """Counts at each number of samples that all problems had, fewest first; summed once while no slice changes."""
+    """Counts at each number of samples that all problems had, fewest first; cached while no slice changes."""
     return run.once(("tallies", evaluation_id, step), lambda: _known_tallies(run, evaluation_id, step))
 
 
@@ -174,7 +176,7 @@ def _known_tallies(run: RunReader, evaluation_id: str, step: int) -> tuple[Tally
     return _SUMMED[key][1]
 
 
-# (run directory, evaluation id, step) → slices with their stamps, and what they come to.
+# (run directory, evaluation id, step) → slices with their stamps, and the tallies of these slices.
 _SUMMED: dict[tuple[str, str, int], tuple[list[tuple[Slice, tuple[int, ...]]], tuple[Tally, ...]]] = {}
 
 
@@ -198,5 +200,5 @@ def _sum_slices(run: RunReader, evaluation_id: str, step: int, slices: Sequence[
 
 @cache
 def _shared(problems: tuple[str, ...]) -> tuple[str, ...]:
-    """One tuple for all checkpoints with the same problems, which thousands of files name again."""
+    """Return one tuple for all checkpoints with the same problems, which thousands of files repeat."""
     return problems

@@ -1,4 +1,4 @@
-"""The noun for "this experiment over these run directories", and what is asked of it again and again."""
+"""The noun for "this experiment over these run directories", with the look-ups that many rooms need."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from orchestrator.records.snapshot import RunSnapshot
 class Study:
     """An experiment, its units and the folder that holds their run directories.
 
-    `units` are all units of the experiment or some of them, in the order of the grid. Nothing of a run directory is
-    kept here, and every reader sees what is there when it is asked; but for a `snapshot`, whose readers see what was
-    there when they were asked first.
+    `units` are all units of the experiment or some of them, in the order of the grid. A study keeps
+    nothing of a run directory: every reader sees the current files. Readers of a `snapshot` see the
+    files of their first look.
     """
 
     experiment: Experiment
@@ -39,11 +39,11 @@ class Study:
         return self._snapshots[unit_id]
 
     def snapshot(self) -> Study:
-        """The same study for one look: no file is read twice, and none that is known from an earlier look."""
+        """The same study for one look: it reads no file twice, and none that an earlier look has cached."""
         return self if self._snapshots is not None else replace(self, _snapshots={})
 
     def remember(self) -> None:
-        """Keep what the readers of a snapshot computed for the next look, of whatever process."""
+        """Keep the results of a snapshot's readers for the next look, by any process."""
         for run in (self._snapshots or {}).values():
             run.remember()
 
@@ -54,8 +54,8 @@ class Study:
     def evaluation_ids(self, setup: str, draw: int = 0) -> dict[str, str]:
         """Benchmark key → evaluation id of a setup, in the order of the table's columns.
 
-        `draw` 0 are the samples that select a checkpoint, `FRESH` those that take no part in that. The ids are digests
-        of the whole setup, so they are made once.
+        `draw` 0 are the samples that select a checkpoint, `FRESH` those that take no part in
+        selection. The ids are digests of the whole setup, so they are computed once.
         """
         if (setup, draw) not in self._ids:
             self._ids[setup, draw] = evaluation_protocol.drawn_evaluation_ids(self.experiment.setups[setup], draw)

@@ -1,6 +1,6 @@
-"""Checks of a machine with GPUs before a sweep: small pieces of the real work, each in a process of its own.
+"""Checks a machine with GPUs before a sweep, by small pieces of the real work, each in its own process.
 
-Imports the engines, `models`, `workers` and what is below, and nothing of a sweep. `runner` starts the processes and
-knows of no check; `catalog` lists the checks; `bench` is what they are made on. Only the processes of the checks load
-torch.
+Imports the engines, `models`, `workers`, `planning` and the rooms below, and nothing of a sweep.
+`runner` starts the processes and is independent of the checks; `catalog` lists the checks; `bench`
+describes their setup and models. Only the processes of the checks load torch.
 """

@@ -1,4 +1,4 @@
-"""One of two processes that add numbers up over NCCL or gloo. It imports torch alone, so that it is up soon."""
+"""One of two processes that add numbers up over NCCL or gloo. Imports only torch, to start quickly."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MEASURED = "collective.json"
 
 
 def add_up(rank: int, kind: str, backend: str, folder: str) -> None:
-    """Add up as process `rank` of two, on GPU `rank` where `kind` is cuda; the first writes bytes and seconds.
+    """Add up as process `rank` of two, on GPU `rank` if `kind` is cuda; the first writes bytes and seconds.
 
     Raises RuntimeError if the sum is wrong. NCCL has never been run.
     """

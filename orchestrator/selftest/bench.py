@@ -1,4 +1,4 @@
-"""The bench of the checks: a setup, and the models of its shapes that they find or make."""
+"""The bench of the checks: a setup, and models of its shapes, which the checks find or make."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ from orchestrator.models.checkpoints import lies_here
 from orchestrator.selection.study import Study
 from orchestrator.workers.placement import ranks
 
-MADE_TEACHER_LAYERS = (
-    4  # of random weights: its vocabulary and widths decide what is checked, and it is written quickly
-)
+MADE_TEACHER_LAYERS = 4  # random weights, written quickly: the checks depend on vocabulary and widths
 SMALL = Shape(layers=2, hidden=64, heads=4, kv_heads=2, head_dim=64, ffn=128)
 SMALL_VOCABULARY = 512
 
@@ -26,10 +24,10 @@ SMALL_VOCABULARY = 512
 class Bench:
     """Plain data for the processes of the checks.
 
-    `declared` is the setup of the experiment, and `setup` is as the checks run it: a teacher that is `made` here has
-    fewer layers. `folders` are those of student and teacher, and `folder` is the one in which the checks leave files
-    for each other. A `small` bench has tiny models and needs no GPU. `blends` tells whether any trial asks the teacher
-    while it decodes.
+    `declared` is the experiment's setup, and `setup` its version for the checks: a teacher that is
+    `made` here has fewer layers. `folders` holds the folders of student and teacher; in `folder`
+    the checks leave files for each other. A `small` bench has tiny models and needs no GPU.
+    `blends` says whether any trial asks the teacher while it decodes.
     """
 
     name: str
@@ -43,7 +41,7 @@ class Bench:
     small: bool
 
     def job(self) -> Job:
-        """Training of the pair, as a trial opens it, by roles that take turns on their device."""
+        """Training of the pair as in a trial, by roles that take turns on their device."""
         placement = self.runtime.placement
         student, teacher = (ModelFolder(str(self.folders[owner])) for owner in ("student", "teacher"))
         on, over = Gpus.of(placement, "rollout"), ranks(placement, "learner")
@@ -54,7 +52,7 @@ class Bench:
 
 
 def bench_of(study: Study, folder: Path, gpu: bool, small: bool) -> Bench:
-    """The bench of an experiment's largest pair, on a GPU or on CPUs. Files of the checks go into `folder`."""
+    """The bench of an experiment's largest pair, on a GPU or on CPUs. The checks write files into `folder`."""
     name, setup = max(study.experiment.setups.items(), key=lambda each: _size(each[1]))
     blends = any(needs_teacher(unit.method, unit.knobs, 0) for unit in study.units if unit.setup == name)
     runtime = study.experiment.runtime

@@ -1,4 +1,4 @@
-"""The canary between two checks: trainer and sampler write down what they make of the same ids in the same weights."""
+"""Compares the canaries of trainer and sampler: log-probabilities of the same ids in the same weights."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ LEARNER, SAMPLER = "learner", "sampler"
 
 
 def write_canary(bench: Bench, who: str, log_probs: Sequence[float]) -> None:
-    """Note what `who` makes of the canary's ids in the student's first weights."""
+    """Write the canary of `who`: its log-probabilities of the canary's ids in the student's first weights."""
     content = json.dumps(canary(canary_ids(bench.setup), log_probs))
     (bench.folder / f"canary_of_{who}.json").write_text(content, encoding="utf-8")
 
 
 def same_weights(bench: Bench) -> Found:
-    """Whether both canaries agree, as closely as a checkpoint and the engine that loads it must."""
+    """Check that both canaries agree, within the tolerance of an engine that loads a checkpoint."""
     read = {}
     for who in (LEARNER, SAMPLER):
         path = bench.folder / f"canary_of_{who}.json"

@@ -1,4 +1,4 @@
-"""The check of what an engine compiles its kernels with, minutes after its start. It loads no torch."""
+"""Checks the compilers with which an engine builds its kernels, minutes after its start. Loads no torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from orchestrator.selftest.runner import Found
 
 
 def compilers(bench: Bench) -> Found:
-    """Check the compilers that the setup's sampler needs, where a GPU is here to compile for."""
+    """Check the compilers that the setup's sampler needs, if this machine has a GPU to compile for."""
     name = bench.setup.engine.sampler
     if not ENGINES[name].tools:
         return Found("skipped", f"{name} samples, which compiles nothing")

@@ -1,6 +1,7 @@
-"""Checks of what a device does: attention of packed sequences, memory to the host and back, and two GPUs that add up.
+"""Checks of a device: attention of packed sequences, memory to the host and back, and a sum over two GPUs.
 
-On CPUs, for small benches, the same code runs without the kernels and the page-locked memory that only GPUs have.
+On CPUs, for small benches, the same code runs without the kernels and the page-locked memory that
+only GPUs have.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from orchestrator.selftest.runner import Found
 PACKED = (5, 1, 64, 130)  # lengths of the sequences that attention is compared on
 HEADS, GROUPS, WIDTH = 8, 4, 128
 ALLOWED = {torch.bfloat16: 0.03, torch.float32: 1e-4}  # numbers of 8 and 24 bits, rounded a few times on the way
-PIECE = 2**26  # numbers of one tensor that is moved
+PIECE = 2**26  # numbers in one moved tensor
 SPARE = 1.25  # of the host's memory: page-locked pieces are rounded up
 SLOWEST_GB_S = {"offload": 10.0, "collective": 5.0}  # half of what PCIe 4 gives; less is a wrong slot or node
 
 
 def attention(bench: Bench) -> Found:
-    """Attention of packed sequences against attention in float32 under a mask, with gradients. Never run on a GPU."""
+    """Compare attention of packed sequences with masked attention in float32, and gradients. Never run on a GPU."""
     device = best_device()
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     if device.type == "cuda" and not has_packed_kernel(device, dtype):
@@ -63,9 +64,10 @@ def masked_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 def largest_difference(one: Attention, reference: Attention, device: torch.device, dtype: torch.dtype) -> float:
-    """Between the outputs and the gradients of attention in `dtype` and those of `reference` in float32.
+    """The largest difference of outputs and gradients between `one` in `dtype` and `reference` in float32.
 
-    A difference counts as a share of 1 + the size of the number, so that rounding weighs the same everywhere.
+    A difference counts as a share of 1 + the size of the number, so that rounding weighs the same
+    everywhere.
     """
     generator = torch.Generator().manual_seed(0)
     shapes = [(sum(PACKED), heads, WIDTH) for heads in (HEADS, GROUPS, GROUPS, HEADS)]
@@ -82,7 +84,7 @@ def largest_difference(one: Attention, reference: Attention, device: torch.devic
 
 
 def offload(bench: Bench) -> Found:
-    """A learner's state of the student's size, to the host and back; twice, since buffers are made the first time."""
+    """Move a learner's state of the student's size to the host and back; twice, since the first makes buffers."""
     device = best_device()
     count = parameters(bench.declared.student.shape, bench.declared.vocabulary.size)
     needed, available = 3 * 4 * count * SPARE / GIB, available_gib()
@@ -115,7 +117,7 @@ def offload(bench: Bench) -> Found:
 
 
 def _sums(pieces: dict[str, torch.nn.Parameter], adamw: torch.optim.AdamW) -> list[float]:
-    """Sums by which a change anywhere would be seen, of all parts of the state."""
+    """Sums of all parts of the state, which reveal a change anywhere."""
     sums = []
     for piece in pieces.values():
         for each in (piece.detach(), adamw.state[piece]["exp_avg"], adamw.state[piece]["exp_avg_sq"]):
@@ -124,7 +126,7 @@ def _sums(pieces: dict[str, torch.nn.Parameter], adamw: torch.optim.AdamW) -> li
 
 
 def _timed(run: Callable[[], object]) -> float:
-    """Seconds of a call, the device's queue included."""
+    """Seconds of a call, including the device's queue."""
     began = time.perf_counter()
     run()
     if torch.cuda.is_available():
@@ -133,7 +135,7 @@ def _timed(run: Callable[[], object]) -> float:
 
 
 def available_gib(meminfo: Path = Path("/proc/meminfo")) -> float | None:
-    """The host's memory that is available; None where the system does not say. A container's limit is not seen."""
+    """The host's available memory; None if the system does not say. Ignores a container's limit."""
     if meminfo.is_file():
         for line in meminfo.read_text(encoding="utf-8").splitlines():
             if line.startswith("MemAvailable:"):
@@ -142,7 +144,7 @@ def available_gib(meminfo: Path = Path("/proc/meminfo")) -> float | None:
 
 
 def collective(bench: Bench) -> Found:
-    """Two processes add numbers up: by NCCL where there are two GPUs, by gloo without any."""
+    """Let two processes add numbers up: over NCCL with two GPUs, over gloo without any."""
     gpus = torch.cuda.device_count()
     if gpus == 1:
         return Found("skipped", "one GPU here")

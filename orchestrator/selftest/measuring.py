@@ -1,4 +1,4 @@
-"""The tasks of the processes of `trb calibrate`, and the file of their measurements. No torch."""
+"""The tasks of the processes of `trb calibrate`, and the file of their measurements. Loads no torch."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from orchestrator.selftest.bench import Bench
 
 @dataclass(frozen=True)
 class Measuring:
-    """Plain data for the process of one phase, which may measure for so many `seconds`.
+    """Plain data for the process of one phase, which may measure for `seconds`.
 
-    `costs` are the planned ones: they say how long contexts are and how many responses fit. `behaviors` are those that
-    ask the teacher, one of each method. Rows of the `card` go to the file `path`.
+    The planned `costs` give the length of contexts and the number of responses that fit.
+    `behaviors` are the ones that ask the teacher, one for each method. Rows of the `card` go to the
+    file `path`.
     """
 
     bench: Bench
@@ -31,12 +32,12 @@ class Measuring:
 
     @property
     def job(self) -> Job:
-        """The job that a trial opens its engines for."""
+        """The job for which a trial opens its engines."""
         return replace(self.bench.job(), takes_turns=self.bench.runtime.placement.takes_turns)
 
 
 def add_row(path: Path, card: Card, row: CalibrationRow, before: Sequence[CalibrationRow]) -> None:
-    """Add a row to a card's file. Of earlier ones of its kind only those of this process, `before`, stay."""
+    """Add a row to a card's file. Earlier rows of its kind stay only if this process wrote them (`before`)."""
     kept = []
     for calibration in read_calibrations(path.parent.parent):
         if calibration.card == card:

@@ -1,6 +1,7 @@
-"""Checks of the machine itself: driver, compilers, the card's memory and who holds it, one compiled kernel.
+"""Checks of the machine itself: driver, compilers, the card's free memory and its holders, one compiled kernel.
 
-Without a GPU, which only a small bench goes without, they say so; the kernel is then built for an H100 and not run.
+Only a small bench runs without a GPU. The other checks then report that, and the kernel is built
+for an H100 but not run.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from orchestrator.engines.sglang import toolchain
 from orchestrator.selftest.bench import Bench
 from orchestrator.selftest.runner import Found
 
-OLDEST_DRIVER = {13: 580, 12: 525}  # of each CUDA major version, as NVIDIA's table of minor compatibility has it
-CONTEXT_GIB = 1.0  # of a process that has opened the GPU and holds nothing there, generously
-HELD_SHARE = 0.02  # of the card, beyond which others hold too much of it
+OLDEST_DRIVER = {13: 580, 12: 525}  # by CUDA major version, from NVIDIA's table of minor version compatibility
+CONTEXT_GIB = 1.0  # a generous bound for a process that has opened the GPU and holds nothing there
+HELD_SHARE = 0.02  # of the card: other processes may hold no more
 HOPPER = (9, 0)  # the architecture that a kernel is built for without a GPU
 
 
 def driver(bench: Bench) -> Found:
-    """The driver knows the CUDA that torch was built for, and torch sees as many GPUs as a trial asks for."""
+    """Check that the driver knows torch's CUDA, and that torch sees as many GPUs as a trial asks for."""
     if not has_driver() and bench.small:
         return Found("skipped", "no NVIDIA driver here")
     version, knows, wants = driver_version(), driver_cuda(), torch.version.cuda
@@ -67,14 +68,14 @@ def driver_cuda() -> str | None:
 
 
 def kernel(bench: Bench) -> Found:
-    """One kernel of SGLang's, built anew, and run where there is a GPU."""
+    """Build one of SGLang's kernels anew, and run it if a GPU is here."""
     name, gpu = bench.setup.engine.sampler, torch.cuda.is_available()
     if not ENGINES[name].tools:
         return Found("skipped", f"{name} samples, which compiles nothing")
     if not gpu and toolchain.missing(os.environ):
         return Found("skipped", "no compilers here, and no GPU that would need them")
     require("engine.sampler", name)
-    os.environ |= toolchain.environment(os.environ)  # as an engine's process has it, but for its cache,
+    os.environ |= toolchain.environment(os.environ)  # as in an engine's process, except its cache,
     os.environ["SGLANG_JIT_CACHE_DIR"] = str(bench.folder / "kernels")  # which may hold the kernel already
     from orchestrator.engines.sglang import private
     from orchestrator.engines.sglang.one_kernel import build_one_kernel
@@ -97,7 +98,7 @@ def memory(bench: Bench) -> Found:
 
 
 def held_by_others(card: float, free: float, others: Sequence[MemoryHolder]) -> Found:
-    """The finding about a card of which so many GiB are free: others, and this process's context, have the rest."""
+    """The finding about a card with `free` GiB free: other processes and this one's context hold the rest."""
     numbers = {"total_gib": card, "free_gib": free}
     words = f"{card:.1f} GiB, {free:.1f} of it free"
     if others:

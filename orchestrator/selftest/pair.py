@@ -1,4 +1,4 @@
-"""Checks of the pair: its models are there, and an update at full length."""
+"""Checks of the pair: its models exist, and an update at full length works."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from orchestrator.workers.canary import canary_ids
 from orchestrator.workers.generation import support_size
 
 STAYING = ("student", "teacher")  # parts of the budget that sampler and scorer keep while the student learns
-UPDATES = 3  # the first sets up what later ones find
+UPDATES = 3  # the first sets up buffers and kernels for the others
 
 
 def models(bench: Bench) -> Found:
-    """Student and teacher lie in their folders; those that do not are written with random weights."""
+    """Check the folders of student and teacher; write missing models with random weights."""
     from orchestrator.models.random_weights import write_random_model
 
     words, wanted = [], 0.0
@@ -54,7 +54,7 @@ def models(bench: Bench) -> Found:
 
 
 def learner(bench: Bench) -> Found:
-    """Updates on one micro-batch of full length, beside what other roles hold of the GPU meanwhile."""
+    """Time updates on a micro-batch of full length, with the GPU memory that other roles hold meanwhile taken."""
     setup = bench.setup
     require("engine.trainer", setup.engine.trainer)
     engine, gauge = open_engine(setup.engine.trainer, bench.job()), gauge_here()
@@ -84,13 +84,13 @@ def learner(bench: Bench) -> Found:
 
 
 def full_length(bench: Bench, tokens: int) -> tuple[Rollouts, TeacherScores]:
-    """Made-up rollouts of full length, as many as `tokens` hold but one at least, with made-up scores of a teacher."""
+    """Make up rollouts of full length, as many as `tokens` hold but at least one, with a teacher's scores."""
     setup, generator = bench.setup, torch.Generator().manual_seed(0)
     prompt, response = setup.training.max_prompt_tokens, setup.training.max_response_tokens
     rows = max(1, tokens // (prompt + response))
     shape, size = (rows, response), support_size(setup)
     asked = requests(bench, (prompt,) * rows)
-    # Ids of a support differ, so it is a range of ids from some place on; at their end it begins again.
+    # Ids of a support differ, so each support is a range of ids, which wraps around at the end.
     first = torch.randint(setup.vocabulary.valid, (*shape, 1), generator=generator)
     support = (first + torch.arange(size)) % setup.vocabulary.valid
     nothing = torch.zeros(shape)
@@ -108,7 +108,7 @@ def full_length(bench: Bench, tokens: int) -> tuple[Rollouts, TeacherScores]:
 
 
 def requests(bench: Bench, lengths: tuple[int, ...]) -> list[Request]:
-    """Requests of ordinary ids, with prompts of these lengths."""
+    """Make requests of ordinary ids, with prompts of these lengths."""
     setup = bench.setup
     ordinary = canary_ids(setup)
     asked = []

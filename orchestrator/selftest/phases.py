@@ -1,10 +1,12 @@
 """The phases of `trb calibrate`: pieces of the plan's work, in the engines that a trial and an evaluator open.
 
-Each function runs in a process of its own (`runner`) and notes a row as soon as it has one. It begins with little work,
-and takes more of it until two more of the same size fill its time: their difference is the spread.
+Each function runs in a process of its own (`runner`) and writes a row as soon as it has one. It
+begins with little work, and increases the work until two more pieces of the same size fill its
+time: their difference is the spread.
 
-Contexts are as long as a plan expects them to be on average. They are prompts here, of made-up ids, since decoding them
-would take all of the time; reading them is taken off again. So the seconds of a row are those of the tokens in between.
+Contexts have the mean length that a plan expects. Here they are prompts of made-up ids, since
+decoding them would take all of the time. The time of reading them is subtracted, so the seconds of
+a row cover only the tokens in between.
 """
 
 from __future__ import annotations
@@ -33,13 +35,13 @@ from orchestrator.selftest.runner import Found
 from orchestrator.workers.canary import canary_ids
 from orchestrator.workers.generation import support_size
 
-FIRST_TOKENS = 8  # of each response: what comes before, reading prompts above all, is in the time of these alone
+FIRST_TOKENS = 8  # of each response: their time contains all earlier work, above all reading the prompts
 FIRST_SIZES = {"tokens": 32, "responses": 8}
 GROWTH = 4
-TWICE = 2.2  # times the seconds of a measurement, for two of them
-OF_DECODING = 0.75  # of its time; the rest is for the change of weights
+TWICE = 2.2  # times the seconds of a measurement, to do it twice
+OF_DECODING = 0.75  # share of its time; the rest is for the change of weights
 CHANGES = 3
-PREFIX_TOKENS = 2**17  # of all prompts that are read at once by an engine which cannot read them in parts
+PREFIX_TOKENS = 2**17  # of all prompts, for an engine that reads them in one pass
 
 
 def card(_: None) -> Found:
@@ -54,7 +56,7 @@ def card(_: None) -> Found:
 
 
 def decoding(asked: Measuring) -> Found:
-    """The student alone, as in a trial's steps; then passing weights to it, and moving the learner's state."""
+    """Time the student alone, as in a trial's steps; then passing weights to it, and moving the learner's state."""
     began = time.monotonic()
     setup, costs, notes = asked.bench.setup, asked.costs, Notes(asked)
     engine = open_engine(setup.engine.sampler, asked.job)
@@ -64,13 +66,13 @@ def decoding(asked: Measuring) -> Found:
     rows = min(costs.rows(lengths, "decoding"), sequences_per_step(setup.training))
     work = DecodingPhase(asked, notes, PLAIN, sampler, rows, lengths)
     work.measure(Student(), support_size(setup), began + OF_DECODING * asked.seconds)
-    same = setup.engine.trainer == setup.engine.sampler  # roles of one engine share what it holds
+    same = setup.engine.trainer == setup.engine.sampler  # roles of one engine share its models
     _change_weights(asked, notes, sampler, engine if same else open_engine(setup.engine.trainer, asked.job))
     return notes.found()
 
 
 def blending(asked: Measuring) -> Found:
-    """Student and teacher, as in the steps of each method that asks the teacher while it decodes."""
+    """Time student and teacher, as in the steps of each method that asks the teacher while it decodes."""
     began = time.monotonic()
     setup, costs, notes = asked.bench.setup, asked.costs, Notes(asked)
     sampler = open_engine(sampler_of(setup.engine.sampler, teacher_decodes=True), asked.job).sampler()
@@ -84,7 +86,7 @@ def blending(asked: Measuring) -> Found:
 
 
 def evaluating(asked: Measuring) -> Found:
-    """The student alone in an evaluator, which has the GPU to itself, with as many responses as it holds."""
+    """Time the student in an evaluator, which has a GPU to itself, with as many responses as the GPU holds."""
     began = time.monotonic()
     setup, costs, notes = asked.bench.setup, asked.costs, Notes(asked)
     job = asked.job
@@ -100,7 +102,7 @@ def evaluating(asked: Measuring) -> Found:
 
 @dataclass(frozen=True)
 class DecodingPhase:
-    """A sampler that is up, and what it is asked for: `rows` responses, whose `lengths` a plan expects."""
+    """A started sampler and its work: `rows` responses, whose `lengths` a plan expects."""
 
     asked: Measuring
     notes: Notes
@@ -110,7 +112,7 @@ class DecodingPhase:
     lengths: Lengths
 
     def measure(self, behavior: Behavior, support: int, deadline: float) -> None:
-        """Note rows of more and more tokens after contexts of the expected length."""
+        """Write rows for more and more tokens after contexts of the expected length."""
         setup, limit = self.asked.bench.setup, self.lengths.limit
         context = setup.training.max_prompt_tokens + limit
         prompt = max(1, min(round(self.lengths.context), context // 2))
@@ -130,7 +132,7 @@ class DecodingPhase:
         before, tokens_before = sampled(first)
         for size in sizes(min(FIRST_SIZES["tokens"], most), most, deadline):
             seconds, tokens = sampled(first + size)
-            if seconds <= before:  # something else took time while the prompts were read
+            if seconds <= before:  # another program took time while the prompts were read
                 before = min(before, sampled(first)[0])
             if seconds > before and tokens > tokens_before:
                 between = (tokens - tokens_before) / self.rows
@@ -138,10 +140,10 @@ class DecodingPhase:
 
 
 def _change_weights(asked: Measuring, notes: Notes, sampler: Sampler, engine: Engine) -> None:
-    """Weights from the learner to the sampler and, where roles take turns, its state to the GPU and back."""
+    """Time weights from learner to sampler and, if roles take turns, the learner's state to the GPU and back."""
     trainer, setup = engine.trainer(), asked.bench.setup
     rollouts, scores = made_up(asked, 1)
-    trainer.step(rollouts, scores, Objective(setup.training.objective), 0)  # now its optimizer has moments, too
+    trainer.step(rollouts, scores, Objective(setup.training.objective), 0)  # creates the optimizer's moments
     ids = canary_ids(setup)
     for step in range(CHANGES + 1):
         parts = {}
@@ -159,7 +161,7 @@ def _change_weights(asked: Measuring, notes: Notes, sampler: Sampler, engine: En
 
 
 def scoring(asked: Measuring) -> Found:
-    """The teacher, over responses of the lengths that a plan expects."""
+    """Time the teacher on responses of the lengths that a plan expects."""
     engine = open_engine(asked.bench.setup.engine.trainer, replace(asked.job, takes_turns=False))
     scorer = engine.scorer()
     scorer.start()
@@ -167,7 +169,7 @@ def scoring(asked: Measuring) -> Found:
 
 
 def learning(asked: Measuring) -> Found:
-    """Updates of the student, over responses of the lengths that a plan expects; its state stays on the GPU."""
+    """Time updates of the student on responses of the lengths that a plan expects; its state stays on the GPU."""
     setup = asked.bench.setup
     trainer = open_engine(setup.engine.trainer, replace(asked.job, takes_turns=False)).trainer()
     goal = Objective(setup.training.objective)
@@ -175,10 +177,10 @@ def learning(asked: Measuring) -> Found:
 
 
 def _batches(asked: Measuring, key: str, work: Callable[[Rollouts, TeacherScores, int], object]) -> Found:
-    """Note rows of `work` on more and more responses, up to those of a training step."""
+    """Write rows for `work` on more and more responses, up to as many as a training step has."""
     notes, most = Notes(asked), sequences_per_step(asked.bench.setup.training)
     first, deadline = min(FIRST_SIZES["responses"], most), time.monotonic() + asked.seconds
-    work(*made_up(asked, first), 0)  # sets up what later ones find
+    work(*made_up(asked, first), 0)  # sets up buffers and kernels for the later calls
     for step, size in enumerate(sizes(first, most, deadline), 1):
         rollouts, scores = made_up(asked, size)
         seconds = seconds_of(lambda: work(rollouts, scores, step))  # noqa: B023 (called at once)
@@ -187,11 +189,11 @@ def _batches(asked: Measuring, key: str, work: Callable[[Rollouts, TeacherScores
     return notes.found()
 
 
-# --- how much, of what ---
+# --- sizes and data ---
 
 
 def sizes(first: int, most: int, deadline: float) -> Iterator[int]:
-    """Sizes of work, each to be done before the next is asked for: up to one that fits twice, and that once more."""
+    """Yield sizes of work, each done before the next: growing to a size that fits twice, then that size again."""
     size, again = first, False
     while True:
         began = time.monotonic()
@@ -208,7 +210,7 @@ def sizes(first: int, most: int, deadline: float) -> Iterator[int]:
 
 
 def requests(asked: Measuring, prompts: list[int]) -> list[Request]:
-    """A request with a prompt of made-up ids of each of these lengths; none of the ids ends a response."""
+    """Make a request for each length, with a prompt of made-up ids; none of the ids ends a response."""
     setup, made = asked.bench.setup, random.Random(0)
     ends = {setup.student.eos, setup.teacher.eos}
     ordinary = [token for token in range(setup.vocabulary.valid) if token not in ends]
@@ -220,12 +222,12 @@ def requests(asked: Measuring, prompts: list[int]) -> list[Request]:
 
 
 def made_up(asked: Measuring, responses: int) -> tuple[Rollouts, TeacherScores]:
-    """Finished rollouts of the lengths that a plan expects, with made-up scores of a teacher."""
+    """Make up finished rollouts of the lengths that a plan expects, with a teacher's scores."""
     setup, generator = asked.bench.setup, torch.Generator().manual_seed(0)
     lengths = asked.costs.training_lengths("mid")
     spread = lengths.spread(responses)
     shape, size = (responses, max(spread)), support_size(setup)
-    # Ids of a support differ, so it is a range of ids from some place on; at their end it begins again.
+    # Ids of a support differ, so each support is a range of ids, which wraps around at the end.
     place = torch.randint(setup.vocabulary.valid, (*shape, 1), generator=generator)
     support = (place + torch.arange(size)) % setup.vocabulary.valid
     nothing = torch.zeros(shape)
@@ -243,7 +245,7 @@ def made_up(asked: Measuring, responses: int) -> tuple[Rollouts, TeacherScores]:
 
 
 def seconds_of(call: Callable[[], object]) -> float:
-    """Seconds of a call, the device's queue included."""
+    """Seconds of a call, including the device's queue."""
     began = time.monotonic()
     call()
     if torch.cuda.is_available():
@@ -251,11 +253,11 @@ def seconds_of(call: Callable[[], object]) -> float:
     return time.monotonic() - began
 
 
-# --- what is noted ---
+# --- rows ---
 
 
 class Notes:
-    """The rows of one process, each in the card's file from the moment that it was measured."""
+    """The rows of one process, each written to the card's file as soon as it is measured."""
 
     def __init__(self, asked: Measuring):
         self._asked = asked
@@ -264,7 +266,7 @@ class Notes:
     def add(
         self, key: str, seconds: float, responses: int = 0, prompt: float = 0.0, tokens: float = 0.0, **about: object
     ) -> None:
-        """A row of the setup's models and engines; the first one takes the place of all earlier calibrations'."""
+        """Write a row of the setup's models and engines; the first replaces all rows of earlier calibrations."""
         bench = self._asked.bench
         engine = bench.setup.engine
         row = CalibrationRow(

@@ -1,7 +1,8 @@
 """The process of one check: `python -m orchestrator.selftest.process FD PARENT`.
 
-It is told over the socket FD which function to call with what, and answers with a `Found`. All that it prints goes into
-the check's log; shortly before its limit it prints where each of its threads stands. It ends when PARENT does.
+The runner sends the function and its subject over the socket FD, and the process answers with a
+`Found`. Its output goes into the check's log; shortly before its limit it prints a traceback of
+each thread. It ends when PARENT does.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from orchestrator.selftest.runner import Found
 from orchestrator.start_up import quick_imports
 
 LOOK_S = 0.5
-STANDS_AT = 0.9  # of its limit a check says where it stands
+STANDS_AT = 0.9  # share of its limit after which a check prints tracebacks
 
 
 def main() -> None:
@@ -44,13 +45,13 @@ def main() -> None:
 
 
 def failure(error: BaseException) -> Found:
-    """The finding about a check that was ended by an error. An error of the user's brings its own remedy."""
+    """The finding about a check that an error ended. A UserError brings its own remedy."""
     what = one_line(error) or "no message"
     return Found("fail", what if isinstance(error, UserError) else f"{type(error).__name__}: {what}")
 
 
 def _end_with(parent: int) -> None:
-    """End this process and its group once the command is gone, whatever hangs here."""
+    """End this process and its group once the command is gone, even if a check hangs here."""
     while os.getppid() == parent:
         time.sleep(LOOK_S)
     os.killpg(os.getpgid(0), signal.SIGKILL)

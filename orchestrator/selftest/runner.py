@@ -1,7 +1,8 @@
-"""Checks one after the other, each in a process group of its own with a time limit and a log.
+"""Runs checks one after the other, each in its own process group with a time limit and a log.
 
-A check that hangs is ended at its limit, with all that it has started, and one that dies takes nothing with it: the
-next check begins as if it had never been. What a check finds comes back over a socket.
+The runner ends a check that hangs at its limit, with all processes that the check has started. A
+check that dies leaves nothing behind, and the next check begins as usual. The finding of a check
+comes back over a socket.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from orchestrator.records.processes import Process, descendants, processes
 Verdict = Literal["ok", "warn", "fail", "skipped"]
 
 LOOK_S = 0.2
-EXIT_S = 10.0  # that a process may take to end once it has told what it found
+EXIT_S = 10.0  # time for a process to end after its finding
 KILLED_WITHIN_S = 20.0  # a GPU's driver may keep a killed process for some seconds
 
 
@@ -33,7 +34,7 @@ KILLED_WITHIN_S = 20.0  # a GPU's driver may keep a killed process for some seco
 class Found:
     """The finding of a check in one line; `change` is the remedy, `numbers` are GiB, seconds and the like.
 
-    `skipped` is a check that says nothing of this machine, for the reason that `detail` gives.
+    `skipped`: the check says nothing about this machine, for the reason in `detail`.
     """
 
     verdict: Verdict
@@ -46,8 +47,8 @@ class Found:
 class Check:
     """One check: `function`, as `module:name`, is called with the subject of all checks and returns a `Found`.
 
-    It is not begun where one of `needs`, earlier checks, has failed. `remedy` is what to change where it fails or warns
-    and says nothing of that itself.
+    It is skipped if one of `needs`, earlier checks, has failed. `remedy` is shown if the check
+    fails or warns without a remedy of its own.
     """
 
     name: str
@@ -59,21 +60,21 @@ class Check:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a check: its finding, its seconds, and the file that holds all it printed."""
+    """The outcome of a check: its finding, its seconds, and the file that holds all its output."""
 
     name: str
     verdict: Verdict
     detail: str
     change: str
     seconds: float
-    log: str | None  # None of a check that was not begun
+    log: str | None  # None for a check that was not begun
     numbers: dict[str, float]
 
 
 def run_checks(checks: Sequence[Check], subject: Any, folder: Path) -> Iterator[Outcome]:
-    """The outcome of each check as soon as it is known. Logs are written into `folder`, which exists.
+    """Yield the outcome of each check as soon as it is known. Logs go into `folder`, which exists.
 
-    `subject` must be plain data: it is sent to each check's process.
+    `subject` must be plain data: each check's process receives it.
     """
     stopped: dict[str, str] = {}
     for check in checks:
@@ -103,13 +104,13 @@ def _run(check: Check, subject: Any, log: Path) -> Outcome:
             stdout=output,
             stderr=subprocess.STDOUT,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"},
-            start_new_session=True,  # so that it is ended together with the processes that it starts
+            start_new_session=True,  # so that killing its group ends the processes that it starts
         )
     family: set[Process] = set()
     found, late = None, False
     with Connection(ours.detach()) as connection:
         try:
-            with suppress(OSError):  # it has died already; what is awaited below says how
+            with suppress(OSError):  # it has died already; the wait below finds out how
                 connection.send((check.function, subject, check.limit_s))
             found = _await(connection, process, began + check.limit_s, family)
             with suppress(subprocess.TimeoutExpired):
@@ -135,8 +136,8 @@ def _await(
 ) -> Found | None:
     """Wait for the process's finding; None if it dies before that. Raises TimeoutError at the deadline.
 
-    `family` is filled with all that the process has started. Engines are in sessions of their own, and a process whose
-    parent has died is told by nothing but having been seen before.
+    Adds all processes that the check has started to `family`. Engines run in sessions of their own,
+    and a process whose parent has died can be recognised only if it was seen before.
     """
     while True:
         family |= descendants([process.pid], processes().values())
@@ -151,7 +152,7 @@ def _await(
 
 
 def _end(process: subprocess.Popen[bytes], family: set[Process]) -> list[int]:
-    """Kill what is left of a check; ids of what even that did not end."""
+    """Kill the processes left by a check; return the ids of those that survive even that."""
     family |= descendants([process.pid], processes().values())
     with suppress(ProcessLookupError):  # all of its group are gone
         os.killpg(process.pid, signal.SIGKILL)
@@ -170,13 +171,13 @@ def _end(process: subprocess.Popen[bytes], family: set[Process]) -> list[int]:
 
 
 def _died(code: int | None, log: Path) -> Found:
-    """The finding about a check whose process ended without a word."""
+    """The finding about a check whose process ended without an answer."""
     how = f"code {code}" if code is None or code >= 0 else signal.Signals(-code).name
     change = "look for `Out of memory` in dmesg: the host's memory may be too small" if how == "SIGKILL" else ""
     return Found("fail", f"its process died with {how}{_last_line(log)}", change)
 
 
 def _last_line(log: Path) -> str:
-    """The last line of a log that says anything, to be put behind a sentence."""
+    """The last non-empty line of a log, in words that follow a sentence."""
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     return f"; its last line: {lines[-1].strip()[:200]}" if lines else ""

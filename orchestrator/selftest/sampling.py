@@ -1,4 +1,4 @@
-"""Checks of the engine that samples: it comes up, gives memory back and takes it again, and changes its kind."""
+"""Checks of the engine that samples: it starts, gives memory back and takes it again, and changes its kind."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from orchestrator.workers.generation import support_size
 
 NEW_TOKENS = 32
 EPSILON = 0.01  # nats; the middle of the paper's budgets
-SLACK_GIB = 0.5  # more than before, which something else may have taken: all else counts as not come back
+SLACK_GIB = 0.5  # above the use before, since other programs may take some; any more counts as not given back
 BACK_WITHIN_S = 60.0
-LEAST_CACHE_GIB = 1.0  # of a GPU's KV cache: what is less than that is noise
+LEAST_CACHE_GIB = 1.0  # of a GPU's KV cache: less than that is noise
 
 
 def sampler(bench: Bench) -> Found:
-    """Plain engine, two prompts, cache given back, weights put in, cache taken again, two prompts, end."""
+    """Check the plain engine: two prompts, cache given back, weights loaded, cache taken again, two prompts, end."""
     name = bench.setup.engine.sampler
     require("engine.sampler", name)
     engine, gauge = open_engine(name, bench.job()), gauge_here()
@@ -48,7 +48,7 @@ def sampler(bench: Bench) -> Found:
     engine.close()
     del student, engine
     words = f"{name} up in {numbers['start_s']:.0f} s; two prompts, weights put in, two prompts"
-    if torch.cuda.is_available() and ENGINES[name].pooled:  # on CPUs its cache only counts as given back
+    if torch.cuda.is_available() and ENGINES[name].pooled:  # on CPUs the cache is only marked as given back
         numbers["given_back_gib"] = min(given_back)
         words += f"; {min(given_back):.1f} GiB given back after each two"
         if min(given_back) < LEAST_CACHE_GIB:
@@ -58,7 +58,7 @@ def sampler(bench: Bench) -> Found:
 
 
 def switch(bench: Bench) -> Found:
-    """Blending with the teacher, then the student alone, as a warmup ends; memory before, between and after."""
+    """Check the end of a warmup: memory before and while blending, in between, and with the student alone."""
     if not bench.blends:
         return Found("skipped", "no method of this experiment asks the teacher while it decodes")
     name = sampler_of(bench.setup.engine.sampler, teacher_decodes=True)
@@ -77,7 +77,7 @@ def switch(bench: Bench) -> Found:
     words = f"{before:.1f} GiB used before, {blending.peak_gib:.1f} while blending, {changing.lowest_gib:.1f} between, "
     words += f"{after:.1f} with the student alone"
     numbers = {"before_gib": before, "blending_gib": blending.peak_gib, "between_gib": changing.lowest_gib}
-    if ENGINES[name].pooled:  # in processes of its own, whose memory the system takes back
+    if ENGINES[name].pooled:  # its own processes end, so the system takes their memory back
         between = came_back(changing.readings, before + SLACK_GIB)
         if between is None:
             words += "; the second engine came up before the memory of the first one was back"
@@ -88,7 +88,7 @@ def switch(bench: Bench) -> Found:
 
 
 def _two_prompts(student: Sampler, bench: Bench, behavior: Behavior) -> None:
-    """A long and a short prompt, each continued by some tokens. Raises RuntimeError if the answers are not sound."""
+    """Continue a long and a short prompt by some tokens. Raises RuntimeError if the answers are unsound."""
     longest = bench.setup.training.max_prompt_tokens
     limits = Limits(min(NEW_TOKENS, bench.setup.training.max_response_tokens), support_size(bench.setup))
     asked = requests(bench, (longest, max(1, longest // 4)))
@@ -107,7 +107,7 @@ def _closed(
     before: float,
     watch: UsageWatch,
 ) -> Found:
-    """The finding about an engine that has just been closed: all its memory has to come back."""
+    """The finding about an engine that has just been closed: all its memory must come back."""
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     back = seconds_until(gauge, before + SLACK_GIB, BACK_WITHIN_S)

@@ -1,4 +1,4 @@
-"""How much memory is used while something runs: of the GPU, by whomever; without one, by what this process started."""
+"""Measures the memory in use while something runs: of the whole GPU, or without one of this process's children."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from orchestrator.selftest.runner import Found
 Gauge = Callable[[], float]  # GiB that are used now
 Reading = tuple[float, float]  # (seconds of the monotonic clock, GiB)
 
-ROUNDING_GIB = 0.1  # more than granted that is no finding
+ROUNDING_GIB = 0.1  # an excess over the grant up to this is no finding
 
 LOOK_S = {"cuda": 0.02, "cpu": 0.2}
 
 
 def gauge_here() -> Gauge:
-    """Measure the GPU that this process works on, used by any process; on CPUs its descendants, each until it ends."""
+    """Gauge of this process's GPU, counting all users; on CPUs, of its descendants, each until it ends."""
     card = card_gib()
     if card is not None:
         return lambda: card - free_gib()
@@ -42,7 +42,7 @@ def gauge_here() -> Gauge:
 
 
 class UsageWatch:
-    """Reads a gauge again and again while a block runs; `readings` has what it saw, in order."""
+    """Reads a gauge repeatedly while a block runs; `readings` holds the values in order."""
 
     def __init__(self, gauge: Gauge):
         self.readings: list[Reading] = []
@@ -62,17 +62,17 @@ class UsageWatch:
 
     @property
     def peak_gib(self) -> float:
-        """The most that was used."""
+        """The most memory in use."""
         return max(gib for _, gib in self.readings)
 
     def peak_since(self, began: float) -> float:
-        """The most that was used from a time of the monotonic clock on until now."""
-        self._read()  # what takes less time than a look was seen by none
+        """The most memory in use from a time of the monotonic clock until now."""
+        self._read()  # the thread may have missed a short phase
         return max(gib for at, gib in self.readings if at >= began)
 
     @property
     def lowest_gib(self) -> float:
-        """The least that was used."""
+        """The least memory in use."""
         return min(gib for _, gib in self.readings)
 
     def _follow(self) -> None:
@@ -85,7 +85,7 @@ class UsageWatch:
 
 
 def came_back(readings: Sequence[Reading], at_most_gib: float) -> float | None:
-    """Seconds from the first reading to the first that is no more than that; None if none is."""
+    """Seconds from the first reading to the first of at most `at_most_gib`; None if no reading is that low."""
     for at, gib in readings:
         if gib <= at_most_gib:
             return at - readings[0][0]
@@ -93,7 +93,7 @@ def came_back(readings: Sequence[Reading], at_most_gib: float) -> float | None:
 
 
 def seconds_until(gauge: Gauge, at_most_gib: float, limit_s: float) -> float | None:
-    """Seconds until no more than that is used; None if it still is after `limit_s`."""
+    """Seconds until at most `at_most_gib` is in use; None if more still is after `limit_s`."""
     began = time.monotonic()
     while gauge() > at_most_gib:
         if time.monotonic() - began > limit_s:
@@ -103,7 +103,7 @@ def seconds_until(gauge: Gauge, at_most_gib: float, limit_s: float) -> float | N
 
 
 def measured_beside(words: str, numbers: dict[str, float], watch: UsageWatch, granted: Budget | None) -> Found:
-    """Run a check and add the peak of used memory to its finding; a warning where that exceeds the grant."""
+    """Make a finding that adds the peak of used memory; a warning if the peak exceeds the grant."""
     if granted is None:
         return Found("ok", words, numbers=numbers)
     peak, total = watch.peak_gib, granted.total_gib
@@ -113,7 +113,7 @@ def measured_beside(words: str, numbers: dict[str, float], watch: UsageWatch, gr
 
 
 def _resident_bytes(pid: int) -> int:
-    """Memory that a process has of its own; what it shares with others, its libraries above all, is not counted."""
+    """Memory of a process alone, without the memory it shares with others, above all its libraries."""
     with suppress(OSError, ValueError, IndexError):
         resident, shared = Path(f"/proc/{pid}/statm").read_text(encoding="utf-8").split()[1:3]
         return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")

@@ -1,7 +1,8 @@
-"""Missing units over a laptop or a cluster: Tune, processes that die or freeze, and what must be there before.
+"""Runs missing units on a laptop or a cluster: Tune, dead or frozen processes, and checks before the start.
 
-Imports `trial`, `models`, `selection`. With `workers.actors` the only place where ray is imported.
+Imports `trial`, `models`, `selection` and `monitor`. Only this room and `workers.actors` import
+ray.
 
-`failures` tells what happens after a kill or another failure. `nodes` gives work to those nodes that meet the
-`requirements`.
+`failures` decides the response to a kill or another failure. `nodes` gives work to the nodes that
+meet the `requirements`.
 """

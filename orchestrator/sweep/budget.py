@@ -1,6 +1,7 @@
-"""A limit on the device-hours of an experiment, `trb submit --max-gpu-hours`: whether another piece of work may begin.
+"""Limits the device-hours of an experiment (`trb submit --max-gpu-hours`): may another piece of work begin?
 
-A piece is what is committed together: the training of a unit up to its next checkpoint, or a slice of an evaluation.
+A piece is the work of one commit: the training of a unit up to its next checkpoint, or a slice of
+an evaluation.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from orchestrator.sweep.schedule import TrainUnit, Work
 
 @dataclass(frozen=True)
 class Spending:
-    """The clocks of a study at one moment: device-hours `spent`, and the cost of steps and responses."""
+    """A study's clocks at one moment: device-hours `spent`, and the cost of steps and responses."""
 
     study: Study
     spent: float
     costs: Costs
 
     def next_piece(self, work: Work) -> float:
-        """Device-hours that the piece which `work` does now is still expected to take; 0 while that is unknown."""
+        """Device-hours that the current piece of `work` is still expected to take; 0 while unknown."""
         if isinstance(work, TrainUnit):
             placement, seconds = work.unit.placement, self._to_next_checkpoint(work.unit)
         else:
@@ -44,7 +45,7 @@ class Spending:
         return self._seconds(unit, BLENDED, blended) + self._seconds(unit, PLAIN, len(steps) - blended)
 
     def _of_a_slice(self) -> float:
-        """Of the dearest benchmark: an evaluator chooses its slice itself."""
+        """Seconds of a slice of the dearest benchmark, since an evaluator chooses its slice itself."""
         responses, dearest = self.study.experiment.runtime.slice_responses, 0.0
         for name, setup in self.study.experiment.setups.items():
             for unit in self.study.units_of(name)[:1]:
@@ -65,9 +66,9 @@ def spending(study: Study) -> Spending:
 
 @dataclass
 class HoursLimit:
-    """At most `limit` device-hours, `look` being asked for what was spent. Once it has refused a piece it stays closed.
+    """At most `limit` device-hours; `look` reads the hours spent. Once it has refused a piece it stays closed.
 
-    What was spent before counts: the limit is one of the experiment, not of one call of `trb submit`.
+    Earlier hours count: the limit is the experiment's, not that of one call of `trb submit`.
     """
 
     limit: float
@@ -75,11 +76,11 @@ class HoursLimit:
     closed: bool = False
 
     def allows(self, work: Work, beside: Iterable[Work]) -> bool:
-        """Whether `work` may do its next piece `beside` what runs, each up to the end of its own."""
+        """Whether `work` may do its next piece while the work `beside` it ends its own pieces."""
         now = self.look()
         own = now.next_piece(work)
         if isinstance(work, TrainUnit) and now.study.reader(work.unit).next_step >= work.unit.steps:
-            return True  # nothing is left but to say that it is done
+            return True  # only the end of the training is left to be recorded
         if not self.closed:
             expected = own + sum(now.next_piece(other) for other in beside)
             self.closed = now.spent + expected > self.limit

@@ -14,21 +14,21 @@ QUIET = {
     # then needs the time to show and write its results.
     "RAY_gcs_rpc_server_reconnect_timeout_s": "3600",
 }
-# Ray's switch for machines that are never part of a cluster: all its servers then bind to 127.0.0.1, and that address
-# is not replaced by the one that other machines would use, at which a server on loopback does not answer.
+# Ray's switch for machines that are never part of a cluster: all its servers bind to 127.0.0.1. Ray then
+# keeps that address; at the machine's external address a server on loopback would not answer.
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 PRIVATE = LOOPBACK | {
-    # Workers for a driver that sends tasks: a sweep has actors alone, which get processes of their own.
+    # Prestarted workers serve tasks; a sweep has only actors, which get processes of their own.
     "RAY_prestart_worker_first_driver": "0",
     "RAY_enable_worker_prestart": "0",
 }
 
 
 def prepare_environment(address: str | None) -> None:
-    """Prepare for the cluster at `address`; None stands for a private one."""
+    """Set the variables for the cluster at `address`, or for a private cluster of this command (None)."""
     if address is None:
-        # A token that only this driver and the processes it starts know: other users of the machine are refused, and
-        # Ray writes none into the home folder.
+        # Only this driver and the processes it starts know this token: Ray refuses other users of the
+        # machine, and writes no token into the home folder.
         more = PRIVATE | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     else:
         more = LOOPBACK if _is_loopback(address) else {}

@@ -1,6 +1,6 @@
-"""An evaluator (`trial.evaluation_loop`) as a process of the sweep.
+"""Runs an evaluator (`trial.evaluation_loop`) in a process of the sweep.
 
-It gives signs of life, and says what becomes of a slice that cannot be sampled.
+Gives signs of life, and decides the response to a slice that cannot be sampled.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class EvaluatorProcess:
         self._slices: Iterator[PendingSlice] | None = None
 
     def step(self) -> dict[str, Any]:
-        """Tune's result. Raises what another attempt, in a new process, may not meet again."""
-        # Here and not above: the driver imports this file too, and needs neither torch nor transformers.
+        """Return Tune's result. Raises errors that another attempt, in a new process, may not meet."""
+        # Imported here because the driver imports this file and needs neither torch nor transformers.
         with quick_imports():
             from orchestrator.trial.evaluation_loop import EvaluationFailed, EvaluationLoop, worker_opener
 
@@ -61,7 +61,7 @@ class EvaluatorProcess:
         return {SAMPLED: True}
 
     def end(self, last_line: str) -> None:
-        """Let go of everything."""
+        """Release the models and stop the pulse; an evaluator has no log for `last_line`."""
         if self._evaluator is not None:
             self._evaluator.close()
         if self._pulse is not None:
@@ -69,7 +69,7 @@ class EvaluatorProcess:
         self._evaluator = self._pulse = self._slices = None
 
     def _note(self, failed: EvaluationFailed) -> bool:
-        """Say what went wrong in the unit's log; whether the slice is worth another process."""
+        """Write the failure to the unit's log; return whether another process should try the slice."""
         cause = failed.__cause__
         assert isinstance(cause, Exception)
         failure, wanted = failure_of(cause), failed.wanted

@@ -1,22 +1,23 @@
-"""Decides what follows a failure: a process that was killed or froze, a cluster that died, an error of an attempt.
+"""Decides the response to a failure: a killed or frozen process, a dead cluster, an error of an attempt.
 
-After a SIGKILL nothing has to be said by the process that died; what was committed tells where to go on.
+Recovery needs nothing from a process that died; the commits in the run directory say where to go
+on.
 
-- The process of a unit: Tune sees that it is gone and makes another attempt (`tuner.ATTEMPTS` in all) in a new process.
-  That opens the run directory, cuts its logs back to the last commit (`records.writer`) and trains on from there, to
-  the same bytes as if nothing had happened.
-- An evaluator: its claim lapses with its lock, and the next evaluator samples the slice from its start
-  (`records.claims`). Slices are written whole or not at all.
-- A frozen process is killed by `watchdog`, and then it is one of the two above.
-- The driver, `trb submit`: `guard` kills what is left of its private cluster within seconds. The same command, given
-  again, goes on.
-- A server of Ray: `vital` ends the driver with one line, and the processes on all nodes. The same command,
-  given again, goes on.
-- A node: its processes are lost processes, and their work is given to other nodes.
+- The process of a unit: Tune sees that it is gone and makes another attempt (`tuner.ATTEMPTS` in
+  all) in a new process. The new process opens the run directory, cuts its logs back to the last
+  commit (`records.writer`) and trains on from there, to the same bytes.
+- An evaluator: its claim lapses with its lock, and the next evaluator samples the slice from its
+  start (`records.claims`). Slices are written whole or not at all.
+- A frozen process: `watchdog` kills it, and one of the two cases above follows.
+- The driver, `trb submit`: `guard` kills the rest of its private cluster within seconds. The same
+  command resumes the sweep.
+- A server of Ray: `vital` ends the driver, with one line, and the processes on all nodes. The same
+  command resumes the sweep.
+- A node: its processes are lost processes, and other nodes get their work.
 
-An attempt that ends with an error is judged here: a mistake, a diverged run or a programming error would be the same
-again; a lost process, node or device would not, nor a lack of memory with smaller batches. `failure_of` is called
-where the attempt ran, so that torch and Ray are imported already.
+`failure_of` classifies an attempt that ends with an error. A user's mistake, a diverged run or a
+programming error would recur; a lost process, node or device would not, nor a lack of memory with
+smaller batches. The process of the attempt calls it, so torch and Ray are imported already.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from dataclasses import dataclass
 from orchestrator.errors import EngineLost, NotFinite, RankLost, UserError, WrongWeights
 from orchestrator.records.lease import LeaseHeld
 
-# Of a network or a file system that may be back in a moment; a full disk or a missing file is not.
+# Errors of a network or a file system that may recover soon; a full disk or a missing file does not.
 PASSING_ERRORS = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ECONNRESET, errno.EAGAIN, errno.ENETUNREACH}
 OUT_OF_MEMORY = "out of memory"
 
 
 @dataclass(frozen=True)
 class Failure:
-    """`kind` is a word or two for people; where `passes`, the unit is tried again in a new process."""
+    """`kind` is a word or two for people; if `passes`, the unit is tried again in a new process."""
 
     kind: str
     reason: str

@@ -1,6 +1,7 @@
-"""A sweep as a job of a Ray cluster: its driver runs there, and outlives the terminal that submitted it.
+"""Submits a sweep as a job of a Ray cluster; its driver runs there and outlives the submitting command.
 
-This speaks the job server's documented REST interface itself: Ray's own client wants the packages of a server.
+Speaks the documented REST interface of the job server directly: Ray's own client needs the packages
+of a server.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ ANSWERS_WITHIN_S = 30.0
 
 
 def submit_job(address: str, entrypoint: str, name: str) -> str:
-    """The id of the job that runs the shell command `entrypoint`, by Ray's job server at `address` (`http://…:8265`).
+    """Make a job of the shell command `entrypoint` at the job server `address` (`http://…:8265`); return its id.
 
-    A cluster with token authentication is given the token in `RAY_AUTH_TOKEN`. No other variable of this environment
-    goes with a job, since Ray keeps what does: keys must be set on the cluster. Raises UserError where no job server
-    answers, or it refuses.
+    A cluster with token authentication gets the token in `RAY_AUTH_TOKEN`. The job gets no
+    variables of this environment, since Ray would store them: keys must be set on the cluster.
+    Raises UserError if no job server answers, or if it refuses.
     """
     token = os.environ.get("RAY_AUTH_TOKEN")
     headers = {"Authorization": f"Bearer {token}"} if token else {}

@@ -1,8 +1,8 @@
-"""The nodes of a cluster that is not the sweep's own: which of them have what it needs, and may be given work.
+"""Nodes of a cluster that the sweep did not start: finds those that meet the requirements and may be given work.
 
-All are asked for the `requirements` before anything starts. One that joins later is asked as soon as it is seen, and
-gets work once it has answered. What lacks something is asked again now and then, since a file system may be mounted
-late.
+The driver asks every node for the `requirements` before anything starts, and asks a node that joins
+later as soon as it sees it. A node gets work once it has answered. A node that lacks something is
+asked again now and then, since a file system may be mounted late.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from orchestrator.sweep.cluster import capacity
 from orchestrator.sweep.requirements import Lack, Requirement, lacking, requirements, signed
 from orchestrator.workers.spec import Pairs
 
-ANSWERS_WITHIN_S = 120.0  # a node whose process for it has to start on a slow file system
+ANSWERS_WITHIN_S = 120.0  # the node's process may have to start on a slow file system
 ASKED_AGAIN_AFTER_S = 60.0
 
 
 @dataclass
 class _Node:
-    """A node that was asked for what it lacks: by the reference of the answer until it is there."""
+    """A node and its lack; `question` refers to the node's answer until the answer arrives."""
 
     name: str
     asked_at: float
@@ -57,11 +57,11 @@ class AnyNode:
         return {}
 
     def reject(self, node_id: str, lack: Lack) -> None:
-        """Give the node no work for now: a process there says what it lacks."""
+        """Give the node no work for now, since a process on it reported a lack."""
 
 
 class FitNodes(AnyNode):
-    """Nodes of a cluster of others; `say` tells the user of one that cannot be used."""
+    """Nodes of a cluster that the sweep did not start; `say` tells the user of an unusable node."""
 
     def __init__(self, needed: Sequence[Requirement], say: Callable[[str], None]):
         self.requirements = needed
@@ -69,15 +69,15 @@ class FitNodes(AnyNode):
         self._nodes: dict[str, _Node] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Nothing: Tune keeps a copy of what it is given for a restart that never comes."""
+        """Keep nothing: Tune copies its arguments for a restart that never happens."""
         return {}
 
     def check(self) -> None:
-        """Ask all nodes. UserError that names the first that lacks something."""
+        """Ask all nodes. UserError names the first node that lacks something."""
         for node_id, node in self._alive().items():
             self._ask(node_id, name_of(node))
         for node_id, node in self._nodes.items():
-            # Fetching the models of a hub takes as long as it takes; what hangs then is Ctrl-C's business.
+            # Fetching models of a hub has no limit; the user ends a fetch that hangs with Ctrl-C.
             self._hear(node, None if any(each.hub for each in self.requirements) else ANSWERS_WITHIN_S)
             if node.lack is not None and node_id in self._alive():
                 raise node.lack.on(node.name)
@@ -106,7 +106,7 @@ class FitNodes(AnyNode):
             self._tell(node, before)
 
     def _look(self) -> dict[str, Any]:
-        """The nodes that are alive, by id. Asks those that must be, and hears who has answered; waits for nobody."""
+        """Nodes that are alive, by id. Asks new and failed nodes and collects answers, without waiting."""
         alive = self._alive()
         for node_id, found in alive.items():
             node = self._nodes.get(node_id)
@@ -120,7 +120,7 @@ class FitNodes(AnyNode):
         return alive
 
     def _is_silent(self, node: _Node) -> bool:
-        """Whether a node should have answered; one that fetches models of a hub takes as long as that takes."""
+        """Whether a node should have answered by now; fetching models of a hub has no limit."""
         fetches = any(each.hub for each in self.requirements)
         return not fetches and time.monotonic() > node.asked_at + ANSWERS_WITHIN_S
 
@@ -135,7 +135,7 @@ class FitNodes(AnyNode):
         self._nodes[node_id] = _Node(name, time.monotonic(), question, before.lack if before else None)
 
     def _hear(self, node: _Node, timeout: float | None) -> None:
-        """Note what the node answers. One that is gone, or does not know this program, gives an error instead."""
+        """Note the answer of a node, or the error of a node that is gone or lacks this program."""
         question, node.question = node.question, None
         try:
             node.lack = ray.get(question, timeout=timeout)
@@ -151,13 +151,13 @@ class FitNodes(AnyNode):
 
 
 def name_of(node: Any) -> str:
-    """A node as people know it, from Ray's row of it: `gpu-3 (10.0.0.7)`."""
+    """Name a node for people, from Ray's row of it: `gpu-3 (10.0.0.7)`."""
     return f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
 
 
 @contextmanager
 def nodes_of(address: str | None, study: Study, pairs: Pairs, say: Callable[[str], None]) -> Iterator[AnyNode]:
-    """The nodes that the sweep can use. UserError, before anything starts, if one lacks what it needs."""
+    """Nodes that the sweep can use. UserError, before anything starts, if one lacks a requirement."""
     if address is None:
         yield AnyNode()
         return

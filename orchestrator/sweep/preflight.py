@@ -1,6 +1,7 @@
-"""Known before Ray takes seconds to start: whether there is a folder to write to, room on its disk, and a cluster.
+"""Checks made before Ray takes seconds to start: a writable folder, room on its disk, and a cluster.
 
-Asked of this machine alone; what the nodes of a cluster must have stands in `requirements`, and `nodes` asks for it.
+Checks this machine alone; `requirements` lists the needs of a cluster's nodes, and `nodes` asks for
+them.
 """
 
 from __future__ import annotations
@@ -15,15 +16,16 @@ from orchestrator.errors import refuse
 
 LEAST_FREE = 64 * 2**20  # bytes on the disk of the runs folder
 ANSWERS_WITHIN_S = 5.0
-# What opens an HTTP/2 connection, which gRPC is: a fixed text and an empty frame of settings, answered by settings.
+# Opens an HTTP/2 connection, as gRPC does: a fixed text and an empty frame of settings. The server answers
+# with its settings.
 HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 SETTINGS = 4
 
 
 def check_runs_folder(runs: Path, least_free: int = LEAST_FREE) -> None:
-    """UserError unless files can be made, renamed and removed in `runs`, and there is some room on its disk.
+    """UserError unless files can be made, renamed and removed in `runs`, and its disk has some room.
 
-    A folder that was not there is not kept.
+    Removes the folder again if it was missing before.
     """
     new = not runs.exists()
     probe = runs / f".probe-{socket.gethostname()}-{os.getpid()}"
@@ -48,7 +50,7 @@ def check_runs_folder(runs: Path, least_free: int = LEAST_FREE) -> None:
 
 
 def check_address(address: str) -> None:
-    """UserError at once where no Ray can be: Ray itself would try, and warn, for minutes."""
+    """UserError at once if no Ray answers: Ray itself would try, and warn, for minutes."""
     if address == "auto":
         return
     host, _, port = address.removeprefix("ray://").rpartition(":")
@@ -64,7 +66,7 @@ def check_address(address: str) -> None:
 
 
 def answers(host: str, port: int) -> bool:
-    """Whether what listens there speaks as Ray's servers do. OSError where nothing listens."""
+    """Whether the server at this port speaks as Ray's servers do. OSError if nothing listens."""
     with socket.create_connection((host, port), timeout=ANSWERS_WITHIN_S) as connection:
         return bool(os.environ.get("RAY_USE_TLS")) or _speaks_grpc(connection)
 

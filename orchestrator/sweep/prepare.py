@@ -1,6 +1,6 @@
-"""Before anything is scheduled: models are there, are the declared ones, and agree with their setup.
+"""Prepares a sweep: fetches data, makes missing models, and compares both with their declarations and setups.
 
-Loads no weights, so that mistakes are named within a second. Embedded models are made here, side by side.
+Loads no weights, so that mistakes are named within a second. Embedded models are made side by side.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from orchestrator.workers.spec import Pairs, WorkerSpec
 
 
 def fetch_data(experiment: Experiment, say: Callable[[str], None]) -> None:
-    """Fetch the declared data files that the data folder lacks and `data.sources` knows; `say` is told of each.
+    """Fetch the declared data files that the data folder lacks and `data.sources` knows; `say` gets a line for each.
 
-    A file of the user is never replaced. UserError where one cannot be had.
+    Never replaces a file of the user. UserError if a file cannot be fetched.
     """
     if experiment.data_dir is None:
         return
@@ -50,7 +50,7 @@ def check(experiment: Experiment, runs: Path) -> None:
 
 
 def check_models(name: str, setup: Setup, runs: Path) -> None:
-    """UserError unless the models that are there already are the declared ones and agree with the setup."""
+    """UserError unless the models that exist already are the declared ones and agree with the setup."""
     found = {}
     for role in ("student", "teacher"):
         model: Model = getattr(setup, role)
@@ -59,21 +59,21 @@ def check_models(name: str, setup: Setup, runs: Path) -> None:
             found[role] = checkpoint_of(model, setup, runs)
             check_config(f"{name}.{role}", model, found[role], setup)
     for role, checkpoint in found.items():
-        if getattr(setup, role).recipe is None:  # of a made one all bytes were compared
+        if getattr(setup, role).recipe is None:  # all bytes of a made model were compared
             check_folder(f"{name}.{role}", Path(checkpoint.path), (MODEL_TYPE,), tokenizer=role == "teacher")
     if len(found) == 2:
         check_same_tokens(name, found["student"], found["teacher"])
 
 
 def prepare(setups: Mapping[str, Setup], runs: Path, report: Report) -> Pairs:
-    """Student and teacher of each setup; `report(model, progress)` is called while missing ones are made."""
+    """Make missing models, calling `report(model, progress)`; return student and teacher of each setup."""
     pairs = {}
     for name, setup in setups.items():
         missing = [role for role in ("student", "teacher") if must_make(getattr(setup, role), setup, runs)]
         make(setup, missing, runs, report)
         made_models.check_trained_from(setup, runs)
         pairs[name] = (checkpoint_of(setup.student, setup, runs), checkpoint_of(setup.teacher, setup, runs))
-        if missing:  # so that `check_models` had no pair to compare
+        if missing:  # then `check_models` had no pair to compare
             check_same_tokens(name, *pairs[name])
     return pairs
 
@@ -84,7 +84,7 @@ def worker_spec(
     runs: Path,
     pair: tuple[ModelFolder, ModelFolder],
 ) -> WorkerSpec:
-    """The needs of a unit's roles; a trial after supervised updates starts from its stage's checkpoint."""
+    """Spec of a unit's roles; a trial after supervised updates starts from its stage's checkpoint."""
     student, teacher = pair
     initial = student
     updates = supervised_updates(unit.method, unit.knobs)
@@ -109,7 +109,7 @@ def check_benchmarks(setup: Setup, data_dir: str | None) -> None:
 
 
 def check_training_data(name: str, data: Data, data_dir: str | None) -> None:
-    """UserError unless the training prompts can be read; what lies on a hub is left to the loading."""
+    """UserError unless the training prompts can be read; data of a hub are checked when loaded."""
     if data.source == "jsonl":
         if not data.files:
             raise UserError(f"{name}.data.files: empty — at least one {{file, sha256}}")

@@ -1,6 +1,7 @@
-"""Requirements of every machine of a cluster (the runs folder itself, models, data), and the first that one lacks.
+"""Requirements of every machine of a cluster: the runs folder itself, models and data.
 
-No Ray in here. The driver lists the requirements where it has found everything; `lacking` is asked on each machine.
+Imports no Ray. The driver lists the requirements, which its own machine meets; `lacking` checks
+them on each machine.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ from orchestrator.records.lease import Lease, holder_of
 from orchestrator.selection.study import Study
 from orchestrator.workers.spec import Pairs
 
-SIGN = ".sweep"  # suffix of the file by which a runs folder is known
+SIGN = ".sweep"  # suffix of the file that identifies a runs folder
 
 
 @dataclass(frozen=True)
 class Requirement:
-    """A file or folder that must be there because `key` is `value`.
+    """A file or folder that every machine needs because `key` is `value`.
 
-    A file of a model has as many bytes as here. A model of a hub, `hub`, lies in a folder of each machine's own.
+    `size` is the size in bytes of a model's file on the driver's machine. `hub` is the id of a
+    model that each machine keeps in its own cache.
     """
 
     key: str
@@ -39,13 +41,13 @@ class Requirement:
 
 @dataclass(frozen=True)
 class Lack:
-    """A requirement that a machine does not meet, and why; None: it cannot be asked."""
+    """A requirement that a machine does not meet, and why. No requirement: the machine cannot be asked."""
 
     requirement: Requirement | None
     reason: str
 
     def on(self, node: str) -> UserError:
-        """The error that says so of a node: `data_dir: '/data' — the same on every node; gpu-3: …`."""
+        """The UserError about a node: `data_dir: '/data' — the same on every node; gpu-3: …`."""
         if self.requirement is None:
             return refuse("--address", node, f"a node with this program and its packages ({self.reason})")
         return refuse(self.requirement.key, self.requirement.value, f"the same on every node; {node}: {self.reason}")
@@ -53,9 +55,10 @@ class Lack:
 
 @contextmanager
 def signed(runs: Path) -> Iterator[Path]:
-    """A file in the runs folder while the body runs, by which other machines tell that theirs is the same folder.
+    """Keep a file in the runs folder while the body runs; other machines recognise the folder by it.
 
-    It has a new name each time, which no copy of the folder has. Those that killed sweeps left are removed.
+    The file has a new name each time, so no copy of the folder has it. Files left by killed sweeps
+    are removed.
     """
     locks = runs / ".locks"
     locks.mkdir(parents=True, exist_ok=True)
@@ -81,7 +84,7 @@ def requirements(study: Study, pairs: Pairs, sign: Path) -> list[Requirement]:
 
 
 def lacking(needed: Sequence[Requirement]) -> Lack | None:
-    """Name the first requirement that this machine lacks, if any. Models of a hub are fetched."""
+    """Return the first requirement that this machine lacks, or None. Fetches models of a hub."""
     for each in needed:
         if each.hub:
             try:
@@ -96,7 +99,7 @@ def lacking(needed: Sequence[Requirement]) -> Lack | None:
 
 
 def _of_model(key: str, model: ModelFolder) -> list[Requirement]:
-    """All files of a folder, by their sizes: to hash them on every node would take minutes of its network."""
+    """Require the files of a folder by size: hashing them on every node would load its network for minutes."""
     if model.hub:
         return [Requirement(key, model.hub, hub=model.hub)]
     files = sorted(path for path in Path(model.path).rglob("*") if path.is_file())
@@ -104,13 +107,13 @@ def _of_model(key: str, model: ModelFolder) -> list[Requirement]:
 
 
 def _of_data(name: str, setup: Setup, data_dir: str | None) -> list[Requirement]:
-    """Files that the setup names; their content is compared with what is declared where they are read."""
+    """Require the files that the setup names; their readers compare the content with the declared one."""
     needed = []
     if setup.data.source != "jsonl" and setup.data.path and Path(setup.data.path).exists():
         needed.append(Requirement(f"{name}.data.path", setup.data.path, Path(setup.data.path).absolute()))
     for key, run in setup.evaluation.benchmarks.items():
         if run.path is not None and Path(run.path).exists():
             needed.append(Requirement(f"{name}.evaluation.benchmarks.{key}.path", run.path, Path(run.path).absolute()))
-    folder = data_dir or ""  # set where files are needed
+    folder = data_dir or ""  # always set if files are needed
     files = [Requirement("data_dir", folder, Path(folder).absolute() / file) for file in declared_files(setup)]
     return [*files, *needed]

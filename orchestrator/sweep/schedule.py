@@ -1,13 +1,15 @@
 """Decides what runs next: units whose needs are met, then evaluators, then the next family's units.
 
-A family that has begun is trained to its end before anything else. Then what is there is evaluated, and only where no
-samples are wanted does the next family begin: so families are decided one after the other, the first of them early,
-and the checkpoints of few families lie on the disk at once. A GPU stays without work only where a unit that
-has begun its turn waits for more room than is free.
+The schedule first trains a family that has begun to its end. Then it starts evaluators, and begins
+the next family only when no samples are wanted. Families are therefore decided one after the other,
+the first one early, and the disk holds checkpoints of few families at once. A GPU stays idle only
+while the next unit of a begun family waits for more room than is free.
 
-`tuner` asks for these decisions. Which slice an evaluator takes is its own (`selection.pending_slices.preference`).
+`tuner` asks for these decisions. An evaluator chooses its slice itself
+(`selection.pending_slices.preference`).
 
-No clock, no Ray and no run directory in here: the simulated cluster of the benchmarks runs the same decisions.
+Uses no clock, no Ray and no run directory: the simulated cluster of the benchmarks runs the same
+decisions.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ class Evaluating:
 
 
 class SlicesLeft(NamedTuple):
-    """How many slices are wanted, those at work included, and how many of them evaluators of other sweeps work on."""
+    """Number of wanted slices, claimed ones included, and how many of them other sweeps work on."""
 
     wanted: int
     elsewhere: int
@@ -52,10 +54,11 @@ Decision = Work | Literal["wait", "finished"]
 class Schedule:
     """The decisions of one sweep.
 
-    `needs(work)` is what it takes, CPU and GPU; `slices_left()` looks at what is still to be sampled.
-    `trained` are the ids of units that need no training any more. `affordable(work, beside)` says whether work may do
-    its next piece beside other work. `has_place(work)` says whether single nodes have now what it needs of them: four
-    GPUs that are free one by one on four nodes are no place for a trial on four.
+    `needs(work)` gives the CPUs and GPUs of work; `slices_left()` counts the slices still to be
+    sampled. `trained` holds the ids of units that need no more training. `affordable(work, beside)`
+    says whether work may do its next piece beside other work. `has_place(work)` says whether single
+    nodes have room for it now: four free GPUs on four nodes are no place for a trial that wants
+    four GPUs of one node.
     """
 
     units: Sequence[Unit]
@@ -75,7 +78,7 @@ class Schedule:
     def decide(self, capacity: Resources) -> Decision:
         """Choose the work to start now on a cluster of this capacity."""
         decision = self._next(capacity)
-        # What others sample is waited for only by those who could still do something with it.
+        # Waiting for samples of other sweeps is useful only if this sweep can afford work afterwards.
         begun = Evaluating(0) if decision == "wait" and not self.running else decision
         if isinstance(begun, TrainUnit | Evaluating) and not self.affordable(begun, list(self.running.values())):
             return "wait" if self.running else "finished"
@@ -100,13 +103,13 @@ class Schedule:
         return "wait" if self.running or ready or left.wanted else "finished"
 
     def start(self, name: str, work: Work) -> None:
-        """`work` was begun."""
+        """Note that `work` has begun under `name`."""
         self.running[name] = work
         if isinstance(work, Evaluating):
             self.evaluators = max(self.evaluators, work.number)
 
     def end(self, name: str, good: bool) -> None:
-        """Note that the work under a name has ended: a unit is trained or not, an evaluator ran out of work or not."""
+        """Note that work has ended. `good`: the unit is trained, or the evaluator ended without an error."""
         work = self.running.pop(name)
         if isinstance(work, TrainUnit):
             (self.trained if good else self.failed).add(work.unit.id)
@@ -114,15 +117,15 @@ class Schedule:
             self.fruitless += 1
 
     def give_back(self, name: str) -> None:
-        """Let the work under a name wait again, since its node did not do it."""
+        """Let the work wait again, since its node could not do it."""
         del self.running[name]
 
     def sampled(self) -> None:
-        """An evaluator has sampled a slice."""
+        """Note that an evaluator has sampled a slice."""
         self.fruitless = 0
 
     def must_yield(self, name: str, capacity: Resources) -> bool:
-        """Whether work should end at this commit: it may not go on, or is an evaluator while a unit waits for room."""
+        """Whether work should end at this commit: it may not go on, or it evaluates and a unit waits for room."""
         work = self.running.get(name)
         if work is None:
             return False
@@ -141,16 +144,16 @@ class Schedule:
         return [unit for unit in self.units if unit.id not in out and self.trained.issuperset(unit.depends_on)]
 
     def _of_begun_families(self, ready: list[Unit]) -> list[Unit]:
-        """Waiting units of families of which some are trained or in training, and supervised stages."""
+        """Ready supervised stages, and ready units of families with a unit trained or in training."""
         busy = {work.unit.id for work in self.running.values() if isinstance(work, TrainUnit)}
         begun = {(unit.setup, unit.method) for unit in self.units if unit.id in self.trained | busy}
         return [unit for unit in ready if unit.is_supervised or (unit.setup, unit.method) in begun]
 
     def _has_room(self, work: Work, free: Resources) -> bool:
-        """Whether work can begin: by count, and on single nodes as long as evaluators could make room on them.
+        """Whether work can begin: by total counts, and on single nodes while evaluators could free room on them.
 
-        Without running evaluators nothing frees space. Tune keeps an idle process for a while, and releases it only
-        once new work is queued.
+        Without running evaluators nothing frees room. Tune keeps an ended process and its place for
+        a while, and releases it only once new work is queued.
         """
         return _fits(self.needs(work), free) and (not self._evaluating() or self.has_place(work))
 
@@ -166,11 +169,12 @@ class Schedule:
 
 
 def in_order(units: Iterable[Unit]) -> list[Unit]:
-    """Supervised stages first, since trials wait for them; then family by family, the one with fewest steps first.
+    """Order supervised stages first, since trials wait for them; then families, the one with fewest steps first.
 
-    Small families are decided soon, and with them the baseline that all others are compared with. The largest comes
-    last because it has work for many GPUs up to its end: the other way round, most GPUs of a large cluster would wait
-    for a last family of one trial (`benchmarks/cluster.py` compares).
+    Small families are decided soon, and with them the baseline of all comparisons. The largest
+    family comes last because it has work for many GPUs until its end. In the reverse order most
+    GPUs of a large cluster would wait for a last family of one trial (`benchmarks/cluster.py`
+    compares).
     """
     units = list(units)
     ordered = [unit for unit in units if unit.is_supervised]
@@ -181,7 +185,7 @@ def in_order(units: Iterable[Unit]) -> list[Unit]:
 
 
 def places(bundles: Iterable[Resources], nodes: Iterable[Resources]) -> bool:
-    """Whether each bundle fits whole on one of the nodes, by what is free on each; the largest is placed first."""
+    """Whether each bundle fits on one node, given what is free on each; the largest is placed first."""
     free = [dict(node) for node in nodes]
     for bundle in sorted(bundles, key=lambda bundle: bundle.get("GPU", 0.0), reverse=True):
         node = next((node for node in free if _fits(bundle, node)), None)

@@ -1,4 +1,4 @@
-"""Scratch folders of this machine that outlive a killed command and are then removed by the next."""
+"""Scratch folders of this machine; the next command removes those that a killed command left."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OWNER = "owner.lock"
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """A short-named folder of this user, locked while it is in use and removed afterwards."""
+    """Make a short-named folder of this user, locked while it is in use and removed afterwards."""
     parent = Path(tempfile.gettempdir()) / f"trb-{os.getuid()}"
     parent.mkdir(mode=0o700, exist_ok=True)
     remove_abandoned(parent)
@@ -30,7 +30,7 @@ def scratch_folder() -> Iterator[Path]:
 
 
 def remove_abandoned(parent: Path) -> None:
-    """Remove the folders whose owner is gone, which is when their lock is free.
+    """Remove the folders whose owner is gone; their lock is free.
 
     A folder without a lock file is left alone: its owner may be about to make one.
     """

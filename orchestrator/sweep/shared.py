@@ -1,4 +1,4 @@
-"""The facts that every process of a sweep has, and the names of its work for Tune and for the watchdog."""
+"""Facts that all processes of a sweep share, and the names of its work for Tune and the watchdog."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from orchestrator.sweep.schedule import Evaluating, TrainUnit, Work
 from orchestrator.workers.spec import Pairs
 
 SAMPLED = "sampled"  # key of a result: an evaluator has sampled a slice
-UNFIT, LACK = "unfit", "lack"  # keys of a result: Ray's id of a node that cannot do the work, and what it lacks
-LABELS = "labels"  # key of a configuration: what Ray must find on a node
+UNFIT, LACK = "unfit", "lack"  # keys of a result: Ray's id of a node that cannot do the work, and its lack
+LABELS = "labels"  # key of a configuration: labels that Ray must find on a node
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """One call of `trb submit`, told from others by its `name`; it makes at most `attempts` at a unit or a slice.
+    """One call of `trb submit`, identified by `name`; it makes at most `attempts` at a unit or a slice.
 
-    `requirements` are those on machines of a cluster that is not its own.
+    `requirements` apply to the machines of a cluster that the sweep did not start.
     """
 
     study: Study
@@ -30,11 +30,11 @@ class Sweep:
     requirements: Sequence[Requirement] = ()
 
     def name_of(self, work: Work) -> str:
-        """Name the signs of life of some work: the unit's id, or the evaluator's number in this sweep."""
+        """Name under which work gives signs of life: the unit's id, or the evaluator's number in this sweep."""
         return work.unit.id if isinstance(work, TrainUnit) else f"evaluator-{self.name[:6]}-{work.number}"
 
     def work_of(self, config: dict[str, Any]) -> Work:
-        """The work that Tune's configuration of a trial stands for; see `config_of`."""
+        """Return the work that Tune's configuration of a trial describes; see `config_of`."""
         if "evaluator" in config:
             return Evaluating(config["evaluator"])
         return TrainUnit(next(unit for unit in self.study.units if unit.id == config["unit"]))

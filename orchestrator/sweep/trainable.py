@@ -1,6 +1,7 @@
 """The Tune trainable: one reusable process that trains a unit or runs an evaluator.
 
-Tune schedules and restarts; the run directories resume. On a machine that lacks what the work needs it is given back.
+Tune schedules and restarts; the run directories resume. A machine that lacks the requirements gives
+its work back.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class WorkTrainable(tune.Trainable):
     _process: TrainingProcess | EvaluatorProcess | None = None
 
     def setup(self, config: dict[str, Any], sweep: Sweep) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Tune's hook; `sweep` comes through `tune.with_parameters`."""
+        """Set up the process for Tune, which passes the `sweep` of `tune.with_parameters`."""
         self._sweep, self._config = sweep, config
         if sweep.requirements:  # the cluster outlives its driver, and this process would outlive the cluster's head
             end_without(Head(ray.get_runtime_context().gcs_address))
@@ -54,7 +55,7 @@ class WorkTrainable(tune.Trainable):
 
 
 def _on_this_machine(sweep: Sweep) -> Sweep:
-    """The sweep with its models where they lie here."""
+    """The sweep with the paths of its models on this machine."""
     pairs = {
         name: (on_this_machine(student), on_this_machine(teacher)) for name, (student, teacher) in sweep.pairs.items()
     }

@@ -1,4 +1,4 @@
-"""The training of a unit as a process of the sweep does it: attempt, log, signs of life, failure."""
+"""Trains a unit in a process of the sweep: attempt, log, signs of life, failure."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class TrainingProcess:
         self._warnings: logging.Handler = logging.NullHandler()
 
     def step(self) -> dict[str, Any]:
-        """Tune's result. Raises what another attempt, in a new process, may not meet again."""
+        """Return Tune's result. Raises errors that another attempt, in a new process, may not meet."""
         try:
             self._progress = self._progress or self._begin()
             checkpoint = next(self._progress, None)
@@ -61,7 +61,7 @@ class TrainingProcess:
         return {"unit_step": checkpoint}
 
     def end(self, last_line: str, error: str | None = None) -> None:
-        """Let go of everything; `last_line` goes to the log."""
+        """Release the roles, the run directory and the pulse; `last_line` goes to the log."""
         roles, run, pulse = self._roles, self._run, self._pulse
         self._roles = self._run = self._progress = self._pulse = None
         try:
@@ -84,7 +84,7 @@ class TrainingProcess:
         self._pulse = Pulse(pulse_path(study.runs, unit.id), ray.get_runtime_context().get_node_id())
         self._open_log(self._run, spec)
         self._run.log.enter(LOADING)
-        # Here and not above: the driver imports this file too, and needs neither torch nor transformers.
+        # Imported here because the driver imports this file and needs neither torch nor transformers.
         with loading(), quick_imports():
             from orchestrator.trial.training_loop import run_unit
             from orchestrator.workers.actors import start_roles
@@ -103,7 +103,7 @@ class TrainingProcess:
         logging.getLogger().addHandler(self._warnings)
 
     def _fail(self, failure: Failure) -> bool:
-        """End the attempt; whether Tune should make another one."""
+        """End the attempt; return whether Tune should replace this process."""
         story = f"{failure.text}\n{traceback.format_exc().rstrip()}"
         attempt = f"attempt {self._attempt} of {self._sweep.attempts}"
         if failure.kind == OUT_OF_MEMORY and self._run is not None:
@@ -113,7 +113,7 @@ class TrainingProcess:
             return True
         tried = f" ({attempt})" if failure.passes else ""
         self.end(f"failed: {story}", failure.text + tried)
-        return failure.passes  # in the last attempt, too: the process may not be fit for another unit
+        return failure.passes  # after the last attempt, too: the process may not be fit for another unit
 
 
 def leaner(spec: WorkerSpec, out_of_memory: int) -> WorkerSpec:

@@ -1,6 +1,6 @@
-"""One long Tuner for a sweep: Tune asks what runs next, places it, and replaces processes that die.
+"""Runs a sweep as one long Tuner: Tune asks for the next work, places it, and replaces processes that die.
 
-`environment.prepare_environment` must have been called before this module is imported.
+Call `environment.prepare_environment` before importing this module.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from orchestrator.workers.placement import bundles, evaluator_bundles
 from orchestrator.workers.spec import Pairs, resolved
 
 ATTEMPTS = 3  # of a unit or a slice whose processes die
-LOOK_S = 2.0  # at least, between two looks at which samples are wanted; and
-LOOK_FACTOR = 20  # times as long as a look takes
-CAPACITY_S = 5.0  # between two questions for what the cluster has
+LOOK_S = 2.0  # at least, between two looks for wanted samples; and at least
+LOOK_FACTOR = 20  # times the duration of a look
+CAPACITY_S = 5.0  # between two looks at the cluster's resources
 
 
 def run_sweep(
@@ -53,21 +53,22 @@ def run_sweep(
     process: type[tune.Trainable] = WorkTrainable,
     max_hours: float | None = None,
 ) -> bool:
-    """Run what is missing: training, and the samples that its results make wanted, until nothing is.
+    """Run missing training, and take the samples that its results make wanted, until nothing is missing.
 
-    A unit that fails is left out, and so is what needs it. `nodes` can be given work; `process` is what does it. Where
-    another piece of work would pass `max_hours` (device-hours, with those that the directories hold already), nothing
-    begins any more, what runs ends at its next commit, and True is returned.
+    A unit that fails is left out, with the units that need it. Work runs on `nodes`, in processes
+    of the class `process`. When another piece of work would pass `max_hours` (device-hours,
+    counting those already in the run directories), no more work begins, running work ends at its
+    next commit, and the function returns True.
     """
     nodes = nodes or AnyNode()
     for unit in study.units:
         Claims(study.runs).forget_lost(unit.id)
         forget_evaluation_errors(study.reader(unit))
     _describe_untrained(study, pairs)
-    # Failures are told from the run directories; Tune's own reports of them would bury that.
+    # The sweep reports failures from the run directories; Tune's own reports would bury them.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
-    # Tune would hand the keys of a cloud to its trials by way of command lines and a log, which other users can read.
-    # Nothing here needs them; a private cluster's processes inherit the environment anyhow.
+    # Tune would pass cloud keys to its trials through command lines and a log that other users can
+    # read. No trial needs them; processes of a private cluster inherit the environment anyway.
     class_cache.ENV_VARS_TO_PROPAGATE = {
         name for name in class_cache.ENV_VARS_TO_PROPAGATE if not name.startswith("AWS_")
     }
@@ -96,7 +97,7 @@ def run_sweep(
 
 
 def placement(bundles: list[dict[str, float]], labels: dict[str, str]) -> tune.PlacementGroupFactory:
-    """A placement group of these bundles, on nodes that have the labels."""
+    """Placement group of these bundles on nodes that have the labels."""
     more: dict[str, Any] = {"bundle_label_selector": [labels] * len(bundles)} if labels else {}
     return tune.PlacementGroupFactory(bundles, **more)
 
@@ -110,7 +111,7 @@ def _bundles(study: Study, work: Work) -> list[dict[str, float]]:
 
 
 class SweepSearcher(Searcher, tune.Stopper):
-    """Answers Tune's question for another trial from the schedule, and tells evaluators to make room."""
+    """Answers Tune's requests for trials from the schedule, and tells running work when to stop."""
 
     def __init__(self, sweep: Sweep, nodes: AnyNode, max_hours: float | None = None):
         Searcher.__init__(self, metric=None, mode=None)
@@ -126,20 +127,20 @@ class SweepSearcher(Searcher, tune.Stopper):
 
     @property
     def limit_reached(self) -> bool:
-        """Whether something was left undone because it would have passed the limit of device-hours."""
+        """Whether work was left undone because it would have passed the limit of device-hours."""
         return self._budget is not None and self._budget.closed
 
     def names(self) -> list[str]:
-        """Names of the signs of life of all running work."""
+        """Names under which the running work gives signs of life."""
         return [self._sweep.name_of(work) for work in list(self._schedule.running.values())]
 
-    # --- what Tune asks and tells ---
+    # --- called by Tune ---
 
     def suggest(self, trial_id: str) -> dict[str, Any] | None:  # pyright: ignore[reportIncompatibleMethodOverride]
         decision = self._schedule.decide(self._capacity())
         if not isinstance(decision, str):
-            # A node may have been lost since the last question. Work that begins for it would wait for ever where the
-            # others are new: what is placed keeps off nodes that have not answered yet, also once they have.
+            # A node may have been lost since the last look. Work meant for it would wait for ever if all
+            # other nodes are new: its labels exclude nodes that had not answered, even after they answer.
             self._capacity.forget()
             decision = self._schedule.decide(self._capacity())
         if decision == "finished":
@@ -153,7 +154,7 @@ class SweepSearcher(Searcher, tune.Stopper):
         work = self._schedule.running.get(trial_id)
         if work is None:
             return
-        if result and UNFIT in result:  # no attempt: a unit that has not begun made no mistake
+        if result and UNFIT in result:  # counts as no attempt: the unit has not begun
             self._nodes.reject(result[UNFIT], result[LACK])
             self._schedule.give_back(trial_id)
         elif isinstance(work, TrainUnit):
@@ -165,7 +166,7 @@ class SweepSearcher(Searcher, tune.Stopper):
         self._left.forget()
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        """Whether what runs as `trial_id` should stop after this result."""
+        """Whether the work that runs as `trial_id` should stop after this result."""
         if result.get(SAMPLED):
             self._schedule.sampled()
         return self._schedule.must_yield(trial_id, self._capacity())
@@ -174,12 +175,12 @@ class SweepSearcher(Searcher, tune.Stopper):
         return False
 
     def save(self, checkpoint_path: str) -> None:
-        """Nothing: the run directories know everything."""
+        """Save nothing: the run directories hold all state."""
 
     def restore(self, checkpoint_path: str) -> None:
-        """Nothing, as `save`."""
+        """Restore nothing; see `save`."""
 
-    # --- what the schedule asks ---
+    # --- called by the schedule ---
 
     def _needs(self, work: Work) -> dict[str, float]:
         needs: dict[str, float] = {}
@@ -190,17 +191,17 @@ class SweepSearcher(Searcher, tune.Stopper):
 
     def _has_place(self, work: Work) -> bool:
         wanted = _bundles(self._study, work)
-        # Bundles of one GPU at most fit wherever that many are free: Ray spreads them.
+        # Bundles of at most one GPU fit wherever enough GPUs are free: Ray spreads them.
         return all(bundle.get("GPU", 0.0) <= 1 for bundle in wanted) or places(wanted, self._nodes.free())
 
     def _look(self) -> SlicesLeft:
-        """Find the samples still wanted, and drop checkpoints that need none."""
+        """Count the slices that are still wanted, and drop checkpoints that need none."""
         prune(self._study.snapshot())
         pending = list(pending_slices(self._study.snapshot()))
         return SlicesLeft(len(pending), self._elsewhere(pending))
 
     def _elsewhere(self, pending: Iterable[PendingSlice]) -> int:
-        """How many slices of these evaluations processes that are not of this sweep have claimed."""
+        """Count the claims of other sweeps' processes on slices of these evaluations."""
         runs = self._study.runs
         wanted = {(part.unit.id, part.evaluation_id, part.sampling.step) for part in pending}
         beats = [read_beat(pulse_path(runs, name)) for name in self.names()]
@@ -235,7 +236,7 @@ class _Lately:
 
 
 def _describe_untrained(study: Study, pairs: Pairs) -> None:
-    """The untrained students have nothing to train: what they are is written here, and their samples are wanted."""
+    """Describe the untrained students in their run directories, so that evaluators can sample them."""
     for unit in study.units:
         if unit.is_untrained and not study.reader(unit).trained:
             with suppress(LeaseHeld), closing(RunWriter(study.runs, unit.id)) as run:
@@ -245,14 +246,14 @@ def _describe_untrained(study: Study, pairs: Pairs) -> None:
 
 
 def _note_loss(study: Study, unit: Unit) -> None:
-    """Say why a unit failed where its processes could not: they were killed."""
+    """Record why a unit failed if its processes were killed before they could."""
     if study.reader(unit).error is None:
         with suppress(LeaseHeld), closing(RunWriter(study.runs, unit.id)) as run:
             run.fail(f"lost: its process died in each of {ATTEMPTS} attempts", "")
 
 
 def _end_frozen(beat: Beat) -> None:
-    """Kill the process of a beat, on whatever node of the cluster it is."""
+    """Kill the process of a beat, on its node of the cluster."""
     if beat.host == socket.gethostname():
         end_process(beat.pid, beat.born)
         return

@@ -1,7 +1,8 @@
 """Watches the servers of a sweep's cluster, and ends the sweep when one is gone.
 
-Of a private cluster the driver sees the processes. Of any other it asks the server of the head, as its own processes on
-all nodes do: Ray ends those after a minute, and until then they would hold their units.
+The driver sees the processes of a private cluster. In any other cluster, the driver and the sweep's
+processes on all nodes ask the head's server: Ray would end those processes only after a minute, and
+they would hold their units until then.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from orchestrator.errors import ClusterDied
 from orchestrator.sweep.preflight import answers
 
 LOOK_S = 1.0  # between two looks
-UNWINDS_WITHIN_S = 8.0  # a driver that is told of the end; else it is ended where it stands
-SILENT_S = 20.0  # a head that is busy, or that is being started again
-OWN_SILENT_S = 120.0  # one on this machine, which may be overloaded
+UNWINDS_WITHIN_S = 8.0  # time for a driver to unwind after the signal; then it is ended at once
+SILENT_S = 20.0  # a head may be busy, or be started again by its supervisor
+OWN_SILENT_S = 120.0  # for a head on this machine, which may be overloaded
 SERVERS = ("gcs_server", "raylet")
 
 
@@ -33,15 +34,15 @@ class Vital(Protocol):
         ...
 
     def missed(self) -> str | None:
-        """The same, but also what may come back: asked once something has failed already."""
+        """Like `lost`, but also reports servers that may recover. Called after a failure."""
         ...
 
 
 class OwnServers:
-    """The servers of a private cluster; `node` is Ray's, which tells of their processes.
+    """The servers of a private cluster; Ray's `node` reports their processes.
 
-    A server that was stopped can stand there without an answer, and its callers wait for ever. Therefore the first of
-    them, at `address`, is asked, too.
+    A server that was stopped or told to end can exist without answering, and its callers wait for
+    ever. So `lost` also asks the first server, at `address`.
     """
 
     def __init__(self, node: Any, address: str):
@@ -83,7 +84,7 @@ class Head:
 
 @contextmanager
 def watched(vital: Vital) -> Iterator[None]:
-    """Turn the loss of what is vital into ClusterDied, within seconds of when it is known."""
+    """Raise ClusterDied within seconds of the loss of a vital server."""
     ended, lost = threading.Event(), list[str]()
 
     def look() -> None:
@@ -93,13 +94,13 @@ def watched(vital: Vital) -> Iterator[None]:
                 if ended.is_set():
                     return
                 signal.pthread_kill(main, signal.SIGTERM)
-                if not ended.wait(UNWINDS_WITHIN_S):  # it waits for an answer that will not come
+                if not ended.wait(UNWINDS_WITHIN_S):  # the driver waits for an answer that will not come
                     print(f"\ntrb: {_story(loss)}; run the same command again", file=sys.stderr)
                     exit_at_once()
                 return
 
     def hush(unraisable: Any) -> None:
-        """Ray's objects complain as they are collected after their server is gone: that is no news."""
+        """Silence Ray's objects, which complain when they are collected after their server is gone."""
         if not (getattr(unraisable.object, "__module__", "").startswith("ray") and (lost or vital.missed())):
             sys.__unraisablehook__(unraisable)
 
@@ -119,7 +120,7 @@ def watched(vital: Vital) -> Iterator[None]:
 
 
 def end_without(vital: Vital, end: Callable[[], None] | None = None) -> None:
-    """End this process when a vital server is gone: it can no longer report, and holds its work."""
+    """End this process, busy or not, once a vital server is gone: it cannot report, and holds its work."""
 
     def look() -> None:
         while not vital.lost():
@@ -130,7 +131,7 @@ def end_without(vital: Vital, end: Callable[[], None] | None = None) -> None:
 
 
 def exit_at_once() -> None:
-    """End this process without the handlers of its libraries, which would wait for what is gone."""
+    """End this process without its libraries' handlers, which would wait for the lost servers."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(1)

@@ -1,8 +1,9 @@
-"""Ends processes of units that are frozen, so that Tune's handling of failures starts them again.
+"""Ends processes of units that are frozen, so that Tune starts them again.
 
-A unit's process is frozen if it is stopped by a signal, if its beats have ceased, or if it beats but its work has not
-got on for far longer than any piece of it has taken so far. Time is counted in looks of this process: while the
-machine or the file system stands still, no unit is blamed for it.
+A unit's process is frozen if a signal has stopped it, if its beats have ceased, or if it beats but
+its work has made no progress for far longer than its longest piece so far. Stops and silence are
+counted in looks of the watchdog: when the machine or the file system stalls, the looks stall too,
+and no healthy process is ended.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from orchestrator.records.log import RunLog
 from orchestrator.records.pulse import BEAT_S, Beat, born, is_stopped, pulse_path, read_beat
 
 LOOK_S = BEAT_S
-STOPPED_LOOKS = 5  # 10 s: a debugger's or an administrator's short stop is none of our business
+STOPPED_LOOKS = 5  # 10 s: a debugger or an administrator may stop a process for a moment
 SILENT_LOOKS = 45  # 90 s: a thread of a busy process may get no turn for many seconds
-HANGS_AFTER_S = 900.0  # without a piece of work done, or
-HANGS_FACTOR = 20  # times the longest piece so far
+HANGS_AFTER_S = 900.0  # without progress; the limit is this or, if larger,
+HANGS_FACTOR = 20  # times the longest piece of work so far
 
 End = Callable[[Beat], None]
 
 
 @dataclass
 class _Watched:
-    """A process as it was last seen: its beat, and for how many looks it has been silent or stopped."""
+    """The last beat seen of a process, and the number of looks for which it was silent or stopped."""
 
     beat: Beat
     silent: int = 0
@@ -39,14 +40,14 @@ class _Watched:
 
 
 class Watchdog:
-    """Looks after what runs, `names()`; `end` kills the process of a beat, wherever it runs."""
+    """Watches the running work, `names()`; `end` kills the process of a beat on any machine."""
 
     def __init__(self, runs: Path, names: Callable[[], Iterable[str]], end: End):
         self._runs, self._names, self._end = runs, names, end
         self._watched: dict[str, _Watched] = {}
 
     def look(self) -> list[str]:
-        """One look at all that runs; returns the names of those whose process was ended."""
+        """Look once at all running work; return the names whose process was ended."""
         frozen = []
         for unit in self._names():
             reason = self._reason(unit)
@@ -59,7 +60,7 @@ class Watchdog:
         return frozen
 
     def _reason(self, unit: str) -> str | None:
-        """Why the unit's process must end; None where it need not."""
+        """Reason to end the unit's process; None if it may go on."""
         beat = read_beat(pulse_path(self._runs, unit))
         if beat is None:
             self._watched.pop(unit, None)
@@ -69,7 +70,7 @@ class Watchdog:
             self._watched[unit] = _Watched(beat)
             return None
         here = beat.host == gethostname()
-        if watched.ended or (here and born(beat.pid) != beat.born):  # Tune knows of a process that is gone
+        if watched.ended or (here and born(beat.pid) != beat.born):  # Tune notices a process that is gone
             return None
         watched.silent = watched.silent + 1 if watched.beat.number == beat.number else 0
         watched.stopped = watched.stopped + 1 if here and is_stopped(beat.pid) else 0
@@ -90,7 +91,7 @@ def watching(watchdog: Watchdog) -> Iterator[None]:
 
     def follow() -> None:
         while not ended.wait(LOOK_S):
-            with suppress(OSError):  # a file system that is away for a moment; the next look is soon
+            with suppress(OSError):  # the file system may be away for a moment; the next look is soon
                 watchdog.look()
 
     thread = threading.Thread(target=follow, daemon=True, name="watchdog")
@@ -103,6 +104,6 @@ def watching(watchdog: Watchdog) -> Iterator[None]:
 
 
 def end_process(pid: int, birth: int) -> None:
-    """SIGKILL a process of this machine, unless it is gone and its id another's."""
+    """SIGKILL a process of this machine, unless it has ended and another process has its id."""
     if born(pid) == birth:
         os.kill(pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""W&B as a projection of the records: nothing is read back from it.
+"""W&B as a projection of the records: the program reads nothing back from it.
 
 Imports `selection` and `monitor`. Only `upload` and `dashboard` import wandb.
 """

@@ -46,16 +46,16 @@ SECONDS = (ROLLOUT, SCORE, LEARN)
 
 @dataclass(frozen=True)
 class Panel:
-    """One plot over steps, and what it shows by its names in W&B."""
+    """One plot over steps, and the W&B names of its metrics."""
 
     title: str
     metrics: tuple[str, ...]
 
 
 def dashboard(study: Study, entity: str | None, project: str | None, dry_run: bool) -> str:
-    """The saved workspace's URL; under `dry_run` its specification as JSON, without network.
+    """Save the workspace and return its URL; under `dry_run` its specification as JSON, without network.
 
-    UserError without a login, without the project, or where the server refuses.
+    UserError without a login, without the project, or if the server refuses.
     """
     wandb.setup(wandb.Settings(silent=True))
     project = project or study.experiment.runtime.wandb_project
@@ -78,7 +78,7 @@ def dashboard(study: Study, entity: str | None, project: str | None, dry_run: bo
 
 
 def workspace(study: Study, entity: str, project: str) -> ws.Workspace:
-    """The workspace as it would be saved."""
+    """The workspace as `dashboard` saves it."""
     experiment = study.experiment
     runs = [unit.id for unit in study.units] + [results_id(experiment)]
     made = ws.Workspace(
@@ -93,8 +93,8 @@ def workspace(study: Study, entity: str, project: str) -> ws.Workspace:
             pinned_columns=["summary:state", "summary:best_score", "summary:best_step", "summary:candidates"],
         ),
     )
-    # Names of our own in place of random ones, so that saving again replaces the workspace and its panels. The library
-    # has no public way to give them.
+    # Fixed names in place of random ones let a second save replace the workspace and its panels. The
+    # library has no public way to set them.
     made._internal_name = f"nw-{_view_id(experiment)}-v"
     made._internal_runset_id = digest([experiment.name, "runs"])
     for section in made.sections:
@@ -104,7 +104,7 @@ def workspace(study: Study, entity: str, project: str) -> ws.Workspace:
 
 
 def _sections(study: Study) -> Iterator[ws.Section]:
-    """The sections from top to bottom; a column that no trial logs has no panel."""
+    """Yield the sections from top to bottom; a column that no trial logs has no panel."""
     logged = logged_columns(study.units)
     benchmarks: dict[str, Panel] = {}
     for setup in study.experiment.setups.values():
@@ -138,7 +138,7 @@ def logged_columns(units: Sequence[Unit]) -> set[str]:
 
 
 def panels(columns: Sequence[str], logged: Collection[str]) -> list[Panel]:
-    """The panels of those columns that are logged; columns with one title share a panel."""
+    """Make the panels of the logged columns; columns with one title share a panel."""
     metrics: dict[str, tuple[str, ...]] = {}
     for key in columns:
         if key in logged:
@@ -165,7 +165,7 @@ def _save(study: Study, entity: str, project: str) -> str:
 
 
 def _existing(entity: str, project: str, view: str) -> str:
-    """The server's id of the workspace that is to be replaced, empty if there is none."""
+    """The server's id of the workspace to replace, empty without one."""
     try:
         # Only path and query of this address are read; the server is the configured one.
         return ws.Workspace.from_url(f"https://wandb.ai/{entity}/{project}?nw={view}")._internal_id

@@ -26,7 +26,7 @@ from orchestrator.tracking.login import (
 from orchestrator.tracking.projection import OPEN, Projection, Table, project, results_id
 
 EVERY_S = 30.0
-HEARTBEAT_S = 120.0  # W&B takes a run that is silent for some minutes for crashed
+HEARTBEAT_S = 120.0  # W&B marks a run that is silent for some minutes as crashed
 ASKING_S = 5.0
 PATIENCE_S = 60.0  # without a run getting through
 REASON_CHARACTERS = 160
@@ -46,7 +46,7 @@ class Mirror:
     _thread: threading.Thread | None = field(default=None, repr=False)
 
     def announce(self) -> None:
-        """One line that says where W&B shows the sweep."""
+        """Say in one line where W&B shows the sweep."""
         match self._mode():
             case "online":
                 self.say(f"W&B: {self._page() or f'online at {server_url()}'}")
@@ -55,7 +55,7 @@ class Mirror:
 
     @contextmanager
     def following(self) -> Iterator[None]:
-        """Send what is committed while the body runs; offline, units that are done or failed."""
+        """Send committed rows while the body runs; offline, units that are done or failed."""
         if self._mode() == "disabled":
             yield
             return
@@ -68,7 +68,7 @@ class Mirror:
             self._wait()
 
     def catch_up(self, tables: dict[str, Table], notes: list[str]) -> None:
-        """Everything that is missing, and the results tables; one line if W&B stays behind."""
+        """Send everything that is missing, and the results tables; say in one line if W&B stays behind."""
         if self._mode() == "disabled":
             return
         if self._thread is None:
@@ -105,10 +105,10 @@ class Mirror:
         self._thread.start()
 
     def _wait(self) -> None:
-        """Wait for the thread, but no longer than `patience` seconds without a run getting through.
+        """Wait for the thread, but no longer than `patience` seconds without progress of a run.
 
-        A thread that hangs is left to itself. It is a daemon, so it ends with the process, and it stays in `_thread`,
-        by which `catch_up` knows that a second one would hang at the same place.
+        A thread that hangs is left alone. It is a daemon, so it ends with the process. It stays in
+        `_thread`, so that `catch_up` starts no second thread, which would hang at the same place.
         """
         assert self._thread is not None
         self._moved = time.monotonic()
@@ -135,7 +135,7 @@ class Mirror:
             self._trouble = f"{self._where()}: {reason}"
 
     def _send_stale(self, tables: dict[str, Table], notes: list[str], goes_on: bool) -> None:
-        """Send what W&B does not show as it is. Raises what wandb raises; what was sent by then is noted as sent."""
+        """Send the runs that W&B shows out of date. Raises wandb's errors; runs sent before that are noted as sent."""
         mode = self._mode()
         stale = stale_projections(self.study, mode, goes_on)
         known = not tables or was_given(results_id(self.study.experiment), [tables, notes], self.study.runs, mode)
@@ -153,10 +153,11 @@ class Mirror:
 
 
 def stale_projections(study: Study, mode: str, goes_on: bool = False) -> list[Projection]:
-    """Units that W&B does not show as they are; `goes_on` says whether a sweep of them runs in this process.
+    """Units that W&B shows out of date; `goes_on` says whether a sweep of them runs in this process.
 
-    Offline, a run cannot be left open, so that a unit is shown when it is done or the sweep has ended. Online, open
-    runs are sent now and then even without anything new, so that W&B does not take them for crashed.
+    Offline, a run cannot be left open, so a unit is sent when it is done or the sweep has ended.
+    Online, open runs are sent now and then even without new rows, so that W&B does not take them
+    for crashed.
     """
     stale = []
     for unit, unit_status in zip(study.units, status.collect(study), strict=True):
@@ -170,7 +171,7 @@ def stale_projections(study: Study, mode: str, goes_on: bool = False) -> list[Pr
 
 
 def _ask_for_page(project_name: str, answers: list[str | None]) -> None:
-    """Into `answers`, since a thread returns nothing; a server that refuses is heard of when runs are sent."""
+    """Append the page to `answers`, since a thread returns nothing. Errors show up later, when runs are sent."""
     from orchestrator.tracking.upload import project_page
 
     with suppress(Exception):

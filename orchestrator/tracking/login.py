@@ -1,4 +1,4 @@
-"""Where W&B is and what it was given: online, offline or disabled, the login, and a note of each run that was sent."""
+"""Tells W&B's mode (online, offline or disabled), its server and login, and notes the content sent of each run."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from urllib.parse import urlsplit
 from orchestrator.experiment import units
 from orchestrator.records.files import write_atomically
 
-# wandb could be asked too, but `wandb.login(prompt=False)` sends a key that it finds to the server and fails where that
-# does not answer, and importing wandb takes 0.6 s of a processor. `trb submit` and `trb doctor` ask before they do
-# anything else, also without network and where nothing is ever sent, so its two files are read here.
+# This module reads wandb's two files itself. `wandb.login(prompt=False)` sends a key that it finds to the
+# server, and fails if the server does not answer; importing wandb takes 0.6 s of a processor. `trb submit`
+# and `trb doctor` need the mode at their start, also without network and if nothing is ever sent.
 
-# The cloud's addresses; an account of one is an account of the other.
+# The cloud's two addresses, which share accounts.
 CLOUD = ("https://api.forge.coreweave.com", "https://api.wandb.ai")
 PROJECT_NOTE = "project.json"
 
 
 def chosen_mode(configured: str) -> str:
-    """`online`, `offline` or `disabled`; `auto` is what WANDB_MODE says, else online if the user is logged in."""
+    """`online`, `offline` or `disabled`; for `auto` WANDB_MODE decides, else online if the user is logged in."""
     if configured != "auto":
         return configured
     match os.environ.get("WANDB_MODE"):
@@ -41,13 +41,13 @@ def chosen_mode(configured: str) -> str:
 
 
 def logged_in() -> bool:
-    """Whether W&B's client finds a key: in the environment, or where `wandb login` leaves it."""
+    """Whether W&B's client finds a key: in the environment, or in the file that `wandb login` writes."""
     named = os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE")
     return bool(named) or _in_netrc()
 
 
 def server_url() -> str:
-    """The server W&B's client talks to: `WANDB_BASE_URL`, what `wandb login --host` noted, or the cloud."""
+    """The server W&B's client talks to: `WANDB_BASE_URL`, the one noted by `wandb login --host`, or the cloud."""
     folder = os.environ.get("WANDB_CONFIG_DIR") or "~/.config/wandb"
     noted = configparser.ConfigParser(default_section="default", interpolation=None)
     try:
@@ -58,12 +58,12 @@ def server_url() -> str:
 
 
 def mirror_folder(runs: Path) -> Path:
-    """Where offline runs and the markers lie."""
+    """Folder of the offline runs and the markers."""
     return runs / ".wandb"
 
 
 def remember(run_id: str, content: Any, runs: Path, mode: str) -> None:
-    """Note what W&B was given of a run; `content` is anything JSON holds."""
+    """Note the content that W&B was given of a run; `content` is anything JSON holds."""
     write_atomically(_marker(run_id, runs), json.dumps(_state(content, mode)), durable=False)
 
 
@@ -77,7 +77,7 @@ def was_given(run_id: str, content: Any, runs: Path, mode: str, within_s: float 
         return False
 
 
-# --- where runs are shown ---
+# --- pages and commands that show runs ---
 
 
 def note_project(project: str, url: str, runs: Path) -> None:
@@ -89,7 +89,7 @@ def note_project(project: str, url: str, runs: Path) -> None:
 
 
 def noted_project(project: str, runs: Path) -> str | None:
-    """The page of a project, as `note_project` left it for the present server."""
+    """The page of a project that `note_project` noted for the present server, if any."""
     try:
         note = json.loads((mirror_folder(runs) / PROJECT_NOTE).read_text())
     except (FileNotFoundError, ValueError):
@@ -111,13 +111,13 @@ def sync_command(runs: Path) -> str:
 
 
 def _program() -> str:
-    """W&B's command: that of this Python's environment where it has one."""
+    """W&B's command: the one of this Python's environment if it has one."""
     beside = Path(sys.executable).with_name("wandb")
     return shlex.quote(_nearby(beside)) if beside.exists() else "wandb"
 
 
 def _nearby(path: Path) -> str:
-    """Relative to the working directory where it lies below that."""
+    """The path relative to the working directory if it lies below that."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
@@ -126,7 +126,7 @@ def _marker(run_id: str, runs: Path) -> Path:
 
 
 def _state(content: Any, mode: str) -> dict[str, str]:
-    """Read the note of a run: where its content went, and a digest of it. Another server has none of it yet."""
+    """Make the note of a run: the destination of its content, and a digest of it. Each server has its own note."""
     server = {"server": server_url()} if mode == "online" else {}
     return {"mode": mode, **server, "rows": units.digest(content)}
 

@@ -1,4 +1,4 @@
-"""Units as W&B runs, from the run directories alone. Needs no wandb."""
+"""Projects units onto W&B runs, from the run directories alone. Needs no wandb."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from orchestrator.records.columns import STEP_PARTS, TRAIN
 from orchestrator.records.rundir import RunReader
 from orchestrator.selection import scores as selection
 
-# How a W&B run stands: may still go on, came to its end, or did not.
+# Outcomes of a W&B run: it may still go on, it reached its end, or it failed.
 OPEN, FINISHED, FAILED = "open", "finished", "failed"
 
 Table = tuple[list[Any], list[Any]]  # headings; rows, each a list
@@ -23,7 +23,7 @@ Table = tuple[list[Any], list[Any]]  # headings; rows, each a list
 
 @dataclass(frozen=True)
 class Projection:
-    """A unit as a W&B run: rows by step, the flat configuration, the summary, and how the run stands."""
+    """A unit as a W&B run: rows by step, the flat configuration, the summary, and the run's outcome."""
 
     unit: Unit
     rows: dict[int, dict[str, Any]]
@@ -33,17 +33,17 @@ class Projection:
 
     @property
     def name(self) -> str:
-        """The name, distinctive parts first, since lists cut names off: `TRB epsilon0=0.05 K=12 s0 · arithmetic`."""
+        """Name with distinctive parts first, since lists cut names off: `TRB epsilon0=0.05 K=12 s0 · arithmetic`."""
         return f"{self.unit.label} s{self.unit.seed} · {self.unit.setup}"
 
     @property
     def content(self) -> list[Any]:
-        """All of it as JSON; another content has to be sent."""
+        """All content as JSON; a changed content must be sent."""
         return [list(self.rows.items()), self.config, self.summary, self.outcome]
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to show: no row, and no failure either."""
+        """Whether it shows nothing: no row and no failure."""
         return not self.rows and self.summary["state"] != "failed"
 
 
@@ -55,7 +55,7 @@ def project(setup: Setup, unit: Unit, run: RunReader, state: str, goes_on: bool)
 
 
 def outcome(state: str, goes_on: bool) -> str:
-    """How a W&B run stands whose unit is in `state`: what neither ended nor runs is open only while the sweep runs."""
+    """Outcome of the W&B run of a unit in `state`: a unit that waits is open only while the sweep runs."""
     match state:
         case "done":
             return FINISHED
@@ -69,12 +69,12 @@ def outcome(state: str, goes_on: bool) -> str:
 def projected_rows(setup: Setup, run: RunReader) -> dict[int, dict[str, Any]]:
     """W&B rows by step: committed metrics of update k, its seconds, and scores of the checkpoint after k updates.
 
-    A row is final once training went past its step; until then a later score could still belong to it.
+    A row is final once training went past its step; until then it may still get a score.
     """
     rows: dict[int, dict[str, Any]] = defaultdict(dict)
     for metrics in run.committed_metrics():
         rows[metrics["step"]] |= {f"train/{key}": v for key, v in metrics.items() if key != "step" and v is not None}
-    # Clock times are noted before the commit, so there may be some of steps that a kill took back.
+    # Clock times are noted before the commit, so some may belong to steps that a kill undid.
     for step, seconds in _seconds(run).items():
         if step in rows:
             rows[step] |= seconds
@@ -86,7 +86,7 @@ def projected_rows(setup: Setup, run: RunReader) -> dict[int, dict[str, Any]]:
         scores = selection.benchmark_scores(run, list(ids.values()), step)
         rows[step] |= _present({f"eval/{key}": score for key, score in zip(ids, scores, strict=True)})
         rows[step] |= _present({"eval/mean": selection.exact_mean(scores)})
-    # W&B takes each step once: a row that was sent cannot get the score of a checkpoint that comes later.
+    # W&B takes each step once: a row that was sent cannot get the score of a later evaluation.
     return {step: rows[step] for step in sorted(rows) if run.trained or step < run.next_step}
 
 
@@ -94,7 +94,7 @@ def projected_rows(setup: Setup, run: RunReader) -> dict[int, dict[str, Any]]:
 
 
 def results_id(experiment: Experiment) -> str:
-    """W&B id of the run that holds an experiment's results; the same name is the same run."""
+    """W&B id of the run that holds an experiment's results; the same name gives the same run."""
     return f"results-{experiment.name}"
 
 
@@ -102,9 +102,10 @@ def results_id(experiment: Experiment) -> str:
 
 
 def _config(setup: Setup, unit: Unit, run: RunReader) -> dict[str, Any]:
-    """Everything that `config.json` holds, by dotted names such as `training.optimizer.lr`, and the code it ran with.
+    """All values of `config.json` by dotted names such as `training.optimizer.lr`, and the code of the run.
 
-    Before a unit was started it is what the unit would be started with. Nothing is under a name without a value.
+    Before a unit's start these are the values it would start with. Names without a value are left
+    out.
     """
     started = run.config() if run.started else {}
     made_with = run.provenance() if run.started else {}
@@ -130,7 +131,7 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def _best(unit: Unit, setup: Setup, run: RunReader) -> dict[str, Any]:
-    """The best checkpoint, out of how many, and its score on each benchmark; empty without evaluations."""
+    """The best checkpoint, the number of candidates, and its score on each benchmark; empty without evaluations."""
     ids = evaluation_protocol.evaluation_ids(setup)
     known = list(ids.values())
     best = selection.best_step(run, known) if unit.has_scores else None
@@ -146,12 +147,12 @@ def _best(unit: Unit, setup: Setup, run: RunReader) -> dict[str, Any]:
 
 
 def _present(scores: Mapping[str, Fraction | None]) -> dict[str, float]:
-    """The scores that are there, as numbers for W&B; a missing one has no name either."""
+    """The scores that exist, as numbers for W&B; a missing score has no name either."""
     return {name: float(score) for name, score in scores.items() if score is not None}
 
 
 def _seconds(run: RunReader) -> dict[int, dict[str, float]]:
-    """Seconds of each part of a step, by step; of a step taken again after a kill, the last time."""
+    """Seconds of each part of a step, by step; for a step repeated after a kill, of its last attempt."""
     seconds = {}
     for row in run.timing():
         if row["phase"] == TRAIN:

@@ -1,7 +1,8 @@
-"""Weights & Biases as a projection of the run directories: rebuilt from them at any time, never a source.
+"""Shows run directories in Weights & Biases, as a projection that can be rebuilt from them at any time.
 
-Offline, a run's fragments are removed and written anew; online, rows that the server has are skipped. Only
-committed steps are sent, so a crash neither loses nor doubles a row. No call waits for the server for ever.
+Offline, a run's fragments are removed and written anew; online, rows that the server has are
+skipped. Only committed steps are sent, so a crash neither loses nor doubles a row. Every call to
+the server has a time limit.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ ASK_TIMEOUT_S = 5
 
 @dataclass(frozen=True)
 class RunFacts:
-    """The arguments that a W&B run is opened with."""
+    """The arguments with which a W&B run is opened."""
 
     id: str
     name: str
@@ -42,9 +43,9 @@ class RunFacts:
 
 
 def mirror(experiment: Experiment, projection: Projection, runs: Path, mode: str) -> None:
-    """Give W&B every row of a unit, its configuration and how it stands; `mode` is online or offline.
+    """Give W&B every row of a unit, its configuration and its state; `mode` is online or offline.
 
-    Raises wandb.Error or TimeoutError where the server does not take them.
+    Raises wandb.Error or TimeoutError if the server does not take them.
     """
     unit = projection.unit
     kind = method_label(unit.method) if unit.method else unit.kind
@@ -58,7 +59,7 @@ def mirror(experiment: Experiment, projection: Projection, runs: Path, mode: str
 def mirror_results(experiment: Experiment, tables: dict[str, Table], notes: list[str], runs: Path, mode: str) -> None:
     """Give W&B the results tables as a run of their own; raises as `mirror` does.
 
-    They lie in its summary, which the next ones replace, so giving them again doubles nothing.
+    The tables are in the run's summary. Sending them again replaces them and doubles nothing.
     """
     run_id = results_id(experiment)
     config = {"method": "results", "setup": ", ".join(experiment.setups)}  # a group of its own in the workspace
@@ -73,9 +74,9 @@ def mirror_results(experiment: Experiment, tables: dict[str, Table], notes: list
 
 
 def project_page(project: str) -> str | None:
-    """The address of a project of the user's own entity; None where the server knows no user.
+    """The address of a project of the user's own entity; None if the server knows no user.
 
-    Raises what wandb raises where the server does not answer.
+    Raises wandb's errors if the server does not answer.
     """
     wandb.setup(wandb.Settings(silent=True))
     entity = os.environ.get("WANDB_ENTITY") or wandb.Api(timeout=ASK_TIMEOUT_S).default_entity
@@ -84,15 +85,15 @@ def project_page(project: str) -> str | None:
 
 @contextmanager
 def _service(mode: str) -> Iterator[None]:
-    """wandb's service for one run. A run that failed keeps its id taken there, so the next one gets a new service.
+    """wandb's service for one run. After a failed run a new service is started, since the old one keeps its id taken.
 
-    Offline it ends with each run: it closes a run's file some time after the run was finished, and a kill before that
-    would take rows that are noted as given.
+    Offline the service ends with each run. It closes a run's file only some time after the run was
+    finished, and a kill before that would lose rows that are noted as sent.
     """
     try:
         yield
     except BaseException:
-        with suppress(OSError):  # a service that crashed cannot be asked to end
+        with suppress(OSError):  # a crashed service cannot be ended
             _end_service()
         raise
     if mode == "offline":
@@ -100,7 +101,7 @@ def _service(mode: str) -> Iterator[None]:
 
 
 def _end_service() -> None:
-    """End wandb's service, which writes what it still has. OSError where it failed."""
+    """End wandb's service, which first writes its pending data. OSError if it fails."""
     try:
         wandb.teardown()
     except SystemExit as ended:
@@ -108,13 +109,13 @@ def _end_service() -> None:
 
 
 def _open(experiment: Experiment, facts: RunFacts, runs: Path, mode: str, goes_on: bool = False) -> Any:
-    """A W&B run; one that `goes_on` stays running on the server when this process lets go of it."""
+    """Open a W&B run; one that `goes_on` stays running on the server after this process closes it."""
     folder = mirror_folder(runs)
     folder.mkdir(parents=True, exist_ok=True)
     if mode == "offline":
         for fragment in (folder / "wandb").glob(f"offline-run-????????_??????-{facts.id}"):
             shutil.rmtree(fragment)
-    wandb.setup(wandb.Settings(silent=True))  # before the login, which would be announced
+    wandb.setup(wandb.Settings(silent=True))  # silent before the login, which would be announced
     run = wandb.init(
         project=experiment.runtime.wandb_project,
         id=facts.id,
@@ -136,7 +137,7 @@ def _open(experiment: Experiment, facts: RunFacts, runs: Path, mode: str, goes_o
 
 
 def _settings(mode: str, goes_on: bool) -> wandb.Settings:
-    """Rows only: no console, no machine statistics, no code, no package list."""
+    """Settings for rows only: no console, no machine statistics, no code, no package list."""
     return wandb.Settings(
         console="off",
         silent=True,
@@ -156,12 +157,12 @@ def _settings(mode: str, goes_on: bool) -> wandb.Settings:
 def _write(
     run: Any, rows: dict[int, dict[str, Any]], summary: dict[str, Any], mode: str, outcome: str = FINISHED
 ) -> None:
-    """Log the rows that the server does not have, then the summary, and end the run."""
+    """Log the rows that the server lacks, then the summary, and end the run."""
     first = run.starting_step if mode == "online" else 0
     for step, row in rows.items():
         if step >= first:
             run.log(row, step=step, commit=True)
     run.summary.update(summary)
     run.finish(exit_code=int(outcome == FAILED))
-    if mode == "online":  # the server has it all; a folder for each time would pile up
+    if mode == "online":  # the server has all rows, and the folders of repeated uploads would pile up
         shutil.rmtree(run.settings.sync_dir)

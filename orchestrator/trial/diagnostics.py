@@ -1,6 +1,6 @@
-"""Log rows of a training step, from the digests of its rollouts and scores and from the rewards.
+"""Log rows of a training step, made of the digests of its rollouts and scores and of the rewards.
 
-A mean over nothing is missing (None), not zero.
+A mean over no values is missing (None), not zero.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from orchestrator.workers.digests import RolloutDigest, ScoresDigest
 
 
 def step_metrics(digest: RolloutDigest, scores: ScoresDigest | None, rewards: list[float | None]) -> dict[str, Any]:
-    """One row of `metrics.jsonl`, the learner's numbers apart; `records.columns` says what each is."""
+    """Make a row of `metrics.jsonl` without the learner's numbers; `records.columns` describes the columns."""
     metrics: dict[str, Any] = {"reward": mean_present(rewards), **digest.sampled}
     if scores is not None:
         metrics |= {**scores.metrics, "support_auroc": auroc(scores.log_ratios, rewards)}
@@ -29,7 +29,7 @@ def rollout_rows(
     rewards: list[float | None],
     texts: list[str],
 ) -> list[dict[str, Any]]:
-    """Rows of `rollouts.jsonl`; `texts` belong to the first rollouts, the others keep none."""
+    """Rows of `rollouts.jsonl`; `texts` belong to the first rollouts, the other rows keep no text."""
     rows = []
     for index, request in enumerate(requests):
         row = {
@@ -47,6 +47,6 @@ def rollout_rows(
 
 
 def mean_present(values: list[float | None]) -> float | None:
-    """Mean of the values that are there."""
+    """Mean of the values that are not missing."""
     present = [value for value in values if value is not None]
     return sum(present) / len(present) if present else None

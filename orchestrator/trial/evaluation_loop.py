@@ -1,7 +1,8 @@
-"""The loop of an evaluator: slices of whatever checkpoints want samples, one after the other, on one resident sampler.
+"""The loop of an evaluator: samples slices of any wanted checkpoints, one by one, on one resident sampler.
 
-An evaluator reads the wanted samples from the run directories, claims a slice and writes its records. Any number of
-evaluators may do that on any machines that see the folder, and any of them may die at any moment.
+Evaluators need no dispatcher. Each one reads the wanted slices from the run directories, claims a
+slice and writes its records. Any number of evaluators may run, on any machines that see the folder,
+and each may die at any moment.
 """
 
 from __future__ import annotations
@@ -29,14 +30,15 @@ from orchestrator.selection.study import Study
 from orchestrator.workers.graded_sampling import GradedSampler, Samples
 from orchestrator.workers.spec import Pairs
 
-REFRESH_FACTOR = 20  # what is wanted is read again after that many times the seconds that reading takes
+REFRESH_FACTOR = 20  # wanted slices are read again after this many times the duration of a read
 
 
 class EvaluationFailed(Exception):
     """A slice could not be sampled, for the reason in `__cause__`.
 
-    Its `claim` is still held; the caller that gives the slice up releases it. A process that ends with the claim leaves
-    it to the next one, which learns from it how often the slice was begun.
+    The `claim` is still held; the handler that gives the slice up releases it. A process that ends
+    without a release leaves the claim to the next process, which so learns how often the slice was
+    begun.
     """
 
     def __init__(self, wanted: PendingSlice, claim: Lease):
@@ -47,22 +49,22 @@ class EvaluationFailed(Exception):
 class EvaluationLoop:
     """Works off the slices of a study; holds the models of one setup at a time.
 
-    `open_worker(setup)` gives what samples for a setup, in the untrained student's weights. A slice whose process died
-    `attempts` times is given up: its checkpoint gets an error.
+    `open_worker(setup)` opens the sampler of a setup, with the untrained student's weights. After
+    `attempts` processes died on a slice it is given up, and its checkpoint gets an error.
     """
 
     def __init__(self, study: Study, open_worker: Callable[[str], GradedSampler], attempts: int):
         self._study, self._open_worker, self._attempts = study, open_worker, attempts
         self._claims = Claims(study.runs)
         self._worker: GradedSampler | None = None
-        self._setup: str | None = None  # whose models the worker has
-        self._loaded: tuple[str, int | None] | None = None  # whose weights: unit and step, or setup and None at first
+        self._setup: str | None = None  # the setup of the worker's models
+        self._loaded: tuple[str, int | None] | None = None  # its weights: unit and step, or setup and None at first
         self._verified: set[tuple[str, int]] = set()
         self._wanted: list[PendingSlice] = []
         self._read_until = 0.0
 
     def slices(self) -> Iterator[PendingSlice]:
-        """Sample one slice after the other, until every slice left is another process's. Raises EvaluationFailed."""
+        """Sample slices until none is left unclaimed. Raises EvaluationFailed."""
         while (chosen := self._choose()) is not None:
             wanted, claim = chosen
             try:
@@ -73,7 +75,7 @@ class EvaluationLoop:
             yield wanted
 
     def close(self) -> None:
-        """Let go of the models and the grader."""
+        """Release the models and the grader."""
         if self._worker is not None:
             self._worker.close()
         self._worker = self._setup = self._loaded = None
@@ -81,7 +83,7 @@ class EvaluationLoop:
     # --- which slice comes next ---
 
     def _choose(self) -> tuple[PendingSlice, Lease] | None:
-        """Claim the next slice: of the loaded checkpoint, else what decides a family, else of the same setup."""
+        """Claim the next slice: of the loaded checkpoint, else one that decides a family, else of the same setup."""
         fresh = self._refresh()
         while True:
             for wanted in sorted(self._wanted, key=lambda each: preference(each, self._loaded, self._setup)):
@@ -95,7 +97,7 @@ class EvaluationLoop:
             fresh = self._refresh()
 
     def _refresh(self) -> bool:
-        """Read what is wanted, unless that was done lately; whether it was read now."""
+        """Read the wanted slices, unless that was done lately; return whether they were read now."""
         begun = time.monotonic()
         if begun < self._read_until:
             return False
@@ -105,7 +107,7 @@ class EvaluationLoop:
         return True
 
     def _claim(self, wanted: PendingSlice) -> Lease | None:
-        """The claim on a slice; None if somebody has it, or had it until now."""
+        """Claim a slice; None if another evaluator holds it, or has just finished it."""
         run, step = self._study.reader(wanted.unit), wanted.sampling.step
         claim = self._claims.take(run.unit_id, wanted.evaluation_id, step, wanted.part)
         if claim is None:
@@ -122,7 +124,7 @@ class EvaluationLoop:
     # --- sampling it ---
 
     def sample(self, wanted: PendingSlice) -> None:
-        """Sample and grade a slice and write its records, unless somebody has done so by then."""
+        """Sample and grade a slice and write its records, unless another evaluator was first."""
         run, unit = self._study.reader(wanted.unit), wanted.unit
         benchmark, step, draw = wanted.sampling
         name = RESCORING if draw == evaluation_protocol.FRESH else EVALUATING
@@ -152,7 +154,7 @@ class EvaluationLoop:
                 log.line(f"step {step}: pass@1 {100 * score:.1f} % over {len(ids)} benchmarks")
 
     def _worker_with(self, unit: Unit, step: int, run: RunReader) -> GradedSampler:
-        """The worker of the unit's setup, with the weights of a checkpoint; step 0 is the untrained student."""
+        """The worker of the unit's setup, with a checkpoint's weights; step 0 is the untrained student."""
         at_first = (unit.setup, None)
         if self._worker is None or self._setup != unit.setup or (unit.is_untrained and self._loaded != at_first):
             self.close()
@@ -171,7 +173,7 @@ class EvaluationLoop:
 
 
 def worker_opener(study: Study, pairs: Pairs) -> Callable[[str], GradedSampler]:
-    """Opens the engine that samples a setup's student in this process."""
+    """Make the function that opens the engine of a setup's sampler in this process."""
     if not study.experiment.runtime.placement.gpus:
         hide_gpus()
 

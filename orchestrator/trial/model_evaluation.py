@@ -1,7 +1,8 @@
-"""The evaluation of one model, in a folder of its own: what `trb eval` asks for, worked off by evaluators as a sweep's.
+"""Evaluates one model in a folder of its own for `trb eval`, with the evaluators of a sweep.
 
-The model stands for the untrained student of a sweep without trials. So its samples are slices, which any number of
-processes take one after the other, and a process that dies loses the slice it had begun.
+The model stands for the untrained student of a sweep without trials. Its samples are therefore
+slices, which any number of processes take one by one; a process that dies loses only the slice it
+had begun.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ ATTEMPTS = 3  # at a slice whose processes die
 
 @dataclass(frozen=True)
 class ModelEvaluation:
-    """Which samples of a model to take: those of a sweep's unit with this seed, at the checkpoint of this step.
+    """The samples to take of a model: as of a sweep's unit with this seed, at the checkpoint of this step.
 
-    `job` opens the engine on the model; its setup names the benchmarks with the samples of each. `folder` keeps the
-    slices. It can be pickled: processes are told what to do by it.
+    `job` opens the engine on the model; its setup names the benchmarks with the samples of each.
+    `folder` keeps the slices. Processes receive it pickled.
     """
 
     job: Job
@@ -41,13 +42,13 @@ class ModelEvaluation:
     folder: Path
 
     def begin(self) -> None:
-        """Make the folder, and let what failed or died before be tried again."""
+        """Make the folder, and clear earlier failures and lost claims so that they are tried again."""
         self.folder.mkdir(parents=True, exist_ok=True)
         Claims(self.folder.parent).forget_lost(self.folder.name)
         forget_evaluation_errors(self._study().reader(self.folder.name))
 
     def pending(self) -> list[PendingSlice]:
-        """The slices that are not there yet."""
+        """The slices that are still missing."""
         return list(pending_slices(self._study().snapshot()))
 
     def at_work(self) -> bool:
@@ -55,7 +56,7 @@ class ModelEvaluation:
         return bool(Claims(self.folder.parent).held(self.folder.name))
 
     def evaluate(self) -> Iterator[PendingSlice]:
-        """Take one slice after the other that no other process has begun. Raises EvaluationFailed."""
+        """Sample slices until none is left unclaimed. Raises EvaluationFailed."""
         loop = EvaluationLoop(self._study(), lambda _: self._open(), ATTEMPTS)
         try:
             yield from loop.slices()
@@ -63,7 +64,7 @@ class ModelEvaluation:
             loop.close()
 
     def error(self) -> str | None:
-        """Why samples could not be taken in several attempts; None where they could."""
+        """Why samples could not be taken in several attempts; None without such a failure."""
         study = self._study()
         run = study.reader(self.folder.name)
         for benchmark, evaluation_id in study.evaluation_ids("model").items():
@@ -73,7 +74,7 @@ class ModelEvaluation:
         return None
 
     def records(self) -> dict[str, list[ProblemRecord]]:
-        """Benchmark → a record of each of its problems. All slices must be there."""
+        """Benchmark → a record of each of its problems. All slices must exist."""
         study = self._study()
         run = study.reader(self.folder.name)
         found = {}
@@ -109,7 +110,7 @@ class ModelEvaluation:
 
 
 class _OfStep(GradedSampler):
-    """Draws the samples of a checkpoint after so many steps, though the model was not trained by a sweep."""
+    """Draws the samples of a checkpoint after `step` steps, though no sweep trained the model."""
 
     def __init__(self, step: int, *arguments: object):
         super().__init__(*arguments)  # pyright: ignore[reportArgumentType]

@@ -1,9 +1,10 @@
-"""The continuation probe at work: prompts → rollouts of both behaviors → prefixes → continuations → grades.
+"""The continuation probe: prompts → rollouts of both behaviors → prefixes → continuations → grades.
 
-A rollout has the key of optimizer step 0, so the probe looks at the very rollouts that training begins with. Both
-behaviors use the same uniforms, and so do their continuations: where the behaviors have not parted by token t, neither
-have their outcomes. A rollout that ended within t tokens is no prefix any more: it is a finished answer, keeps its
-grade, and counts as often as it would have been continued.
+A rollout has the key of optimizer step 0, so the probe looks at the very rollouts that training
+begins with. Both behaviors use the same uniforms, and so do their continuations: if the behaviors
+have not parted by token t, their outcomes are equal. A rollout that ended within t tokens has no
+prefix of that length. It keeps the grade of its finished answer, and counts as often as it would
+have been continued.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ PREFIX_TOKENS = 2**17
 
 @dataclass(frozen=True)
 class Cut:
-    """One rollout at one truncation length: what continues it (nothing if it had ended), and its own grade."""
+    """One rollout at one truncation length: the requests that continue it (none if it had ended), and its grade."""
 
     prompt: int
     requests: list[Request]
@@ -48,14 +49,14 @@ class Cut:
 
 @dataclass(frozen=True)
 class ProbeOutcome:
-    """How one rollout ended."""
+    """The grade of one continuation, and whether it was truncated."""
 
     grade: Grade
     truncated: bool
 
 
 def run_probe(spec: WorkerSpec, run: RunWriter) -> Iterator[int]:
-    """Do what is missing; yields the number of commits there are, after each."""
+    """Do the missing steps; yields the number of commits after each."""
     probe = ContinuationProbe(spec, run, shared_grader(spec.runtime.grader_deadline_s))
     for step in range(run.next_step, spec.unit.steps):
         probe.take(step)
@@ -70,7 +71,7 @@ class ContinuationProbe:
     def __init__(self, spec: WorkerSpec, run: RunWriter, grader: Grader):
         self.spec, self.settings = spec, spec.setup.probe
         self.run, self.grader = run, grader
-        # The solved prefix needs whole distributions, which of all engines this one gives.
+        # The solved prefix needs whole distributions, which only this engine gives.
         self.engine = TorchEngine(job_of(spec))
 
     @functools.cached_property
@@ -105,7 +106,7 @@ class ContinuationProbe:
                 self.run.append("continuations.jsonl", ({"continuer": continuer, "t": length} | row for row in rows))
 
     def sample(self, prompts: Prompts, behavior: Behavior) -> ProbeSource:
-        """The rollouts of step 0, graded and scored by the teacher, in prompt order."""
+        """Sample the rollouts of step 0, in prompt order; grade them, and let the teacher score them."""
         requests = []
         for index, prompt in prompts:
             for sample in range(self.settings.prefixes):
@@ -120,7 +121,7 @@ class ContinuationProbe:
         return ProbeSource(rollouts, scores, texts, grades)
 
     def cut(self, source: ProbeSource, length: int) -> list[Cut]:
-        """Each rollout cut to `length` tokens, with the requests that go on from there."""
+        """Cut each rollout to `length` tokens, and make the requests that continue it from there."""
         cuts = []
         for row, request in enumerate(source.rollouts.requests):
             prefix, key = source.rollouts.response(row)[:length], request.key
@@ -134,8 +135,8 @@ class ContinuationProbe:
 
     def outcomes(self, cuts: dict[str, list[Cut]], continuer: Owner, length: int) -> dict[Request, ProbeOutcome]:
         """Grade each continuation; a prefix that both behaviors share is continued once."""
-        # Prefixes that are equal have equal requests, hence the same random numbers and the same continuations: each is
-        # sampled once, and counts for both behaviors.
+        # Equal prefixes have equal requests, hence the same random numbers and the same continuations:
+        # each is sampled once, and counts for both behaviors.
         distinct: dict[Request, None] = {}
         for of_behavior in cuts.values():
             for cut in of_behavior:
@@ -152,7 +153,7 @@ class ContinuationProbe:
         return {request: ProbeOutcome(*end) for request, end in zip(requests, ends, strict=True)}
 
     def generate(self, continuer: Owner, requests: list[Request], length: int) -> Rollouts:
-        """The rest of each response, up to the limit that prefix and rest share."""
+        """Sample the rest of each response, up to the limit that prefix and rest share."""
         limit = self.spec.setup.training.max_response_tokens
         longest = max(len(request.prompt_ids) for request in requests)
         limits = Limits(limit - length, at_once=PREFIX_TOKENS // longest)
@@ -167,7 +168,7 @@ class ContinuationProbe:
                 yield {"behavior": name, "prompt": group[0].prompt} | self.counts(group, outcomes)
 
     def counts(self, cuts: list[Cut], outcomes: dict[Request, ProbeOutcome]) -> dict[str, int]:
-        """Counts over the continuations of one prompt's rollouts; a finished answer counts for all of its own."""
+        """Counts over the continuations of one prompt's rollouts; a finished answer counts `continuations` times."""
         ended = [ProbeOutcome(cut.grade, False) for cut in cuts if not cut.requests]
         found = ended * self.settings.continuations
         found += [outcomes[request] for cut in cuts for request in cut.requests]
@@ -182,7 +183,7 @@ class ContinuationProbe:
         }
 
     def write_documents(self, prompts: Prompts, sources: dict[str, ProbeSource]) -> None:
-        """The solved prefix and the prompt-matched rollouts, from the first of each prompt's samples."""
+        """Write the solved prefix and the prompt-matched rollouts, from the first sample of each prompt."""
         rows = range(0, min(len(prompts), EXCERPTS) * self.settings.prefixes, self.settings.prefixes)
         example, matched = DOCUMENTS
         budgets = self.spec.unit.identity["budgets"]
@@ -192,10 +193,10 @@ class ContinuationProbe:
         self.run.write_document(matched, excerpts(prompts, sources, rows))
 
     def text(self, response: list[int]) -> str:
-        """A response as it is graded."""
+        """Text of a response, as the grader sees it."""
         return response_text(response, self.spec.setup.student.eos, self.tokenizer)
 
     def grade(self, prompts: list[int], texts: list[str]) -> list[Grade]:
-        """The grade of each text as an answer to the prompt at that position of the training order."""
+        """Grade each text as an answer to the prompt at that position of the training order."""
         golds = {index: gold_of(prompt) for index, prompt in self.prompts}
         return self.grader.grade_many([(golds[index], text) for index, text in zip(prompts, texts, strict=True)])

@@ -23,8 +23,8 @@ from orchestrator.workers.digests import digest_rollouts, digest_scores
 EXCERPTS = 8  # prompts
 SHOWN_TOKENS = 10
 PATH_STEPS = 50
-# What makes a prefix worth showing: the student is torn between more than this many tokens of more than this mass, the
-# teacher's favourite among them.
+# A prefix is worth showing if the student is torn between more than this many tokens of more than this
+# mass, and the teacher's favourite is among them.
 PLAUSIBLE_TOKENS, PLAUSIBLE_MASS = 3, 0.05
 HEAD_CHUNK = 256  # positions whose full-vocabulary rows are held at once
 
@@ -34,7 +34,7 @@ Visited = tuple[tuple[int, ...], list[int]]  # token ids of a prompt and of the 
 
 @dataclass(frozen=True)
 class ProbeSource:
-    """Rollouts of one behavior, graded; lists have an entry for each of them."""
+    """Graded rollouts of one behavior; each list has one entry per rollout."""
 
     rollouts: Rollouts
     scores: TeacherScores
@@ -61,7 +61,7 @@ def gold_of(prompt: TrainingPrompt) -> Gold:
 def excerpts(prompts: Prompts, sources: dict[str, ProbeSource], rows: Sequence[int]) -> list[dict[str, Any]]:
     """The rollouts `rows`, one for each of the first prompts, of every behavior side by side."""
     documents = []
-    for (_, prompt), row in zip(prompts, rows, strict=False):  # there are more prompts than rows
+    for (_, prompt), row in zip(prompts, rows, strict=False):  # prompts outnumber rows
         of_behaviors = {name: _excerpt(source, row) for name, source in sources.items()}
         documents.append({"prompt": prompt.problem.text, "gold": gold_of(prompt).answer, **of_behaviors})
     return documents
@@ -86,11 +86,11 @@ def solved_example(
     tokenizer: PreTrainedTokenizerBase,
     budgets: list[float],
 ) -> dict[str, Any]:
-    """The first visited prefix where the policies clearly differ, solved for every budget.
+    """Solve every budget at the first visited prefix where the policies clearly differ.
 
-    Clearly: KL(q‖p) is above the median of all visited prefixes, and the student is torn between several tokens of
-    which the teacher favours one. Where no prefix is like that, the one with the largest KL(q‖p). `path` holds pairs
-    of β and KL(μ_β‖p) in nats.
+    They clearly differ if KL(q‖p) is above the median of all visited prefixes, and the student is
+    torn between several tokens of which the teacher favours one. Without such a prefix, the one
+    with the largest KL(q‖p) is taken. `path` holds pairs of β and KL(μ_β‖p) in nats.
     """
     row, position = _telling_prefix(student, teacher, visited)
     prompt, response = visited[row]
@@ -112,7 +112,7 @@ def solved_example(
 
 
 def _telling_prefix(student: CausalModel, teacher: CausalModel, visited: list[Visited]) -> tuple[int, int]:
-    """Index of a response, and of the position in it that its prefix ends before."""
+    """Index of a response, and of the position in it just after the chosen prefix."""
     places, divergences, torn = [], [], []
     for row, pair in enumerate(visited):
         places += [(row, position) for position in range(len(pair[1]))]
@@ -127,7 +127,7 @@ def _telling_prefix(student: CausalModel, teacher: CausalModel, visited: list[Vi
 
 
 def _log_probs(model: CausalModel, pair: Visited) -> Iterator[Tensor]:
-    """Canonical log-probabilities at the prefixes of one response, in order: some (N, V) at a time."""
+    """Canonical log-probabilities at the prefixes of one response, in order: chunks of shape (N, V)."""
     hidden = model.predicting(padded([pair[0]], [pair[1]], model.device))
     yield from (model.log_prob(model.head(part)) for part in hidden.split(HEAD_CHUNK))
 

@@ -63,8 +63,8 @@ class TrainingStep:
             rollouts, sampled = roles.rollout.sample(requests, behavior_at(unit.method, unit.knobs, step))
         digest = sampled.get()
         clock.lap(ROLLOUT)
-        # Blended rollouts bring their scores, and the supervised stage needs none. A teacher in a process of its own
-        # scores while responses are graded here, so `score` is the time that grading does not hide.
+        # Blended rollouts bring their scores, and the supervised stage needs none. A teacher in its own
+        # process scores while this process grades, so `score` is the time that grading does not hide.
         scores, scored = None, None
         if not unit.is_supervised:
             if digest.scores is None:
@@ -85,7 +85,7 @@ class TrainingStep:
         self.run.append_timing({"step": step, "phase": TRAIN, **clock.laps, **self.place, **self.memory(step, clock)})
 
     def memory(self, step: int, clock: Clock) -> dict[str, dict[str, float]]:
-        """GiB of the GPU at the peak of each phase, beside the budget for it; nothing where none is watched."""
+        """GiB of the GPU at each phase's peak, beside the phase's budget; empty without a watched GPU."""
         if not clock.peaks:
             return {}
         job, unit = job_of(self.spec), self.spec.unit
@@ -102,7 +102,7 @@ class TrainingStep:
         }
 
     def requests(self, step: int, prompts: list[tuple[int, TrainingPrompt]]) -> list[Request]:
-        """samples_per_prompt requests for each prompt, in prompt order."""
+        """Make samples_per_prompt requests for each prompt, in prompt order."""
         unit, training = self.spec.unit, self.spec.setup.training
         purpose = Purpose.SFT if unit.is_supervised else Purpose.TRAINING
         return [
@@ -122,7 +122,7 @@ class TrainingStep:
     def rewards(
         self, requests: list[Request], digest: RolloutDigest, prompts: list[tuple[int, TrainingPrompt]]
     ) -> tuple[list[str], list[float | None]]:
-        """Texts of all responses, and 1.0 or 0.0 for each whose prompt has a gold; graded together."""
+        """Grade all responses together; return their texts, and 1.0 or 0.0 for each whose prompt has a gold."""
         golds = {index: prompt.problem.gold for index, prompt in prompts}
         eos = self.spec.setup.student.eos
         texts = [response_text(response, eos, self.tokenizer) for response in digest.responses]
@@ -146,7 +146,7 @@ class TrainingStep:
         texts: list[str],
         learned: dict[str, float],
     ) -> None:
-        """A row for the step, a row for each rollout."""
+        """Append a row for the step and a row for each rollout."""
         kept = texts[: self.spec.runtime.rollout_texts]
         metrics = diagnostics.step_metrics(digest, scores, rewards)
         self.run.append("metrics.jsonl", [{"step": step, **learned, **metrics}])
@@ -161,7 +161,7 @@ def _check_finite(learned: dict[str, float]) -> None:
 
 
 class Clock:
-    """Seconds between laps; those of laps with the same name add up. With a `watch`, the peak of memory in each, too.
+    """Seconds between laps, added up by name. With a `watch`, also the peak of memory in each lap.
 
     `peaks` are GiB of the GPU.
     """

@@ -1,6 +1,6 @@
-"""The loop of one unit, from wherever its run directory stands to the end of its training.
+"""The loop of one unit, from the state of its run directory to the end of its training.
 
-Its checkpoints are evaluated by others: see `trial.evaluation_loop`.
+Evaluators evaluate its checkpoints: see `trial.evaluation_loop`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from orchestrator.workers.spec import WorkerSpec
 
 
 def run_unit(spec: WorkerSpec, run: RunWriter, roles: Roles) -> Iterator[int]:
-    """Train what is missing; yields the steps after which a checkpoint was committed."""
+    """Train the missing steps; yields each step after which a checkpoint was committed."""
     if run.trained:
         return
     yield from Trial(spec, run, roles).train()
@@ -36,7 +36,7 @@ def run_unit(spec: WorkerSpec, run: RunWriter, roles: Roles) -> Iterator[int]:
 
 
 class Trial:
-    """One unit being run."""
+    """One unit in training."""
 
     def __init__(self, spec: WorkerSpec, run: RunWriter, roles: Roles):
         self.spec, self.unit, self.setup = spec, spec.unit, spec.setup
@@ -49,7 +49,7 @@ class Trial:
         return open_tokenizer(self.spec.teacher)
 
     def train(self) -> Iterator[int]:
-        """Steps `run.next_step` … `unit.steps` − 1."""
+        """Train steps `run.next_step` … `unit.steps` − 1."""
         if self.run.next_step >= self.unit.steps:
             return
         if self.run.next_step:
@@ -62,7 +62,7 @@ class Trial:
         self.start(self.run.next_step, learner=self.roles.learner)
         if self.unit.is_supervised:
             self.start(self.run.next_step, teacher=self.roles.teacher)
-        else:  # the teacher comes up with the first step that it scores: blended ones bring their scores
+        else:  # the teacher starts with the first step that it scores: blended steps bring their scores
             self.start(self.run.next_step, rollout=self.roles.rollout)
         if self.run.next_step:
             with pulse.loading():
@@ -88,7 +88,7 @@ class Trial:
                 watch.close()
 
     def start(self, step: int, **roles: Rollout | Teacher | Learner) -> None:
-        """Bring up those of `roles` that are not up yet for step `step`, which is not charged for it."""
+        """Start those `roles` that are not up yet, before step `step`; the time is not charged to the step."""
         for name, role in roles.items():
             if name not in self.started:
                 begun = time.monotonic()
@@ -98,11 +98,11 @@ class Trial:
                 row = {"step": step, "phase": START, "role": name, "seconds": seconds}
                 place = role.place()
                 self.run.append_timing(row | place)
-                if place["process"] != os.getpid():  # else the attempt's first line says it
+                if place["process"] != os.getpid():  # the attempt's first line names this process
                     self.run.log.line(f"{name}: {described(place)}")
                 self.started.add(name)
 
     def save(self, folder: Path) -> None:
-        """A complete model folder: weights, configuration, tokenizer and the learner's state."""
+        """Save a complete model folder: weights, configuration, tokenizer and the learner's state."""
         self.roles.learner.save(folder)
         self.tokenizer.save_pretrained(folder)
