@@ -120,7 +120,7 @@ def test_a_card_is_free_or_its_holders_are_named() -> None:
     assert "python (process 4711, 12.0 GiB), [Not Found] (process 4714, an unknown part)" in held.detail
     assert held.change == "end them (kill 4711 4714), or take another GPU"
     hidden = held_by_others(79.1, 66.0, [])
-    assert (hidden.verdict, hidden.detail) == ("fail", "79.1 GiB, 66.0 of it free; nvidia-smi names nobody")
+    assert (hidden.verdict, hidden.detail) == ("fail", "79.1 GiB, 66.0 of it free; nvidia-smi names no process")
 
 
 def test_memory_is_that_of_the_card_without_this_process(machine: pytest.MonkeyPatch, tmp_path: Path) -> None:
