@@ -106,6 +106,8 @@ def held_by_others(card: float, free: float, others: Sequence[MemoryHolder]) -> 
     if card - free <= CONTEXT_GIB + HELD_SHARE * card:
         return Found("ok", words, numbers=numbers)
     if not others:
-        return Found("fail", f"{words}; nvidia-smi names no process", "another GPU, or end what holds this one", numbers)
+        return Found(
+            "fail", f"{words}; nvidia-smi names no process", "another GPU, or end its other processes", numbers
+        )
     end = f"end them (kill {' '.join(str(each.pid) for each in others)}), or take another GPU"
     return Found("fail", words, end, numbers)
