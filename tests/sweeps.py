@@ -117,10 +117,13 @@ def trb(
 
 
 def contents(runs: Path) -> dict[str, str]:
-    """Path → sha256 of every file of every unit that must not depend on what happened on the way."""
+    """Path → sha256 of every file of every unit that must not depend on what happened on the way.
+
+    A kill may leave a scratch file, which no reader opens.
+    """
     found = {}
     for unit in sorted(path for path in runs.iterdir() if (path / "config.json").exists()):
-        for file in sorted(path for path in unit.rglob("*") if path.is_file() and path.name not in NOT_COMPARED):
+        for file in sorted(path for path in unit.rglob("[!.]*") if path.is_file() and path.name not in NOT_COMPARED):
             found[str(file.relative_to(runs))] = hashlib.sha256(file.read_bytes()).hexdigest()
     return found
 

@@ -9,8 +9,8 @@ import hashlib
 import json
 import os
 import socket
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -46,72 +46,39 @@ def write_atomically(path: Path, content: str | bytes, shared: bool = False, dur
     `shared` is for files that several processes may write at once: the last one to finish wins. Unless `durable`, a
     loss of power may lose the file, which is then made again.
 
-    A new file has no name before it is whole, so that a kill leaves nothing of it. One that replaces another has the
-    name of a scratch file between two calls of the system, and where a file system has no files without a name, as
-    NFS, from its first byte on. A kill may leave that: of files with one writer at a time the next one removes it.
+    The content goes through a hidden scratch file beside `path`. A kill can leave it; no reader opens it, and the next
+    write of a file with one writer replaces it.
     """
     data = content.encode() if isinstance(content, str) else content
     scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp" if shared else f".{path.name}.tmp")
     try:
-        _replace_by_nameless(path, scratch, data, durable)
-    except (AttributeError, OSError):  # no such files: not on Linux, or not on this file system
-        _replace_by_scratch(path, scratch, data, durable)
-    if durable:
-        sync(path.parent)
-
-
-def _replace_by_nameless(path: Path, scratch: Path, data: bytes, durable: bool) -> None:
-    with _nameless(path.parent, data, durable) as name:
-        try:
-            name(path)
-        except FileExistsError:
-            scratch.unlink(missing_ok=True)  # what a kill has left before the next line but one
-            name(scratch)
-            os.replace(scratch, path)
-
-
-def _replace_by_scratch(path: Path, scratch: Path, data: bytes, durable: bool) -> None:
-    try:
-        with scratch.open("wb") as file:
-            file.write(data)
-            if durable:
-                file.flush()
-                os.fsync(file.fileno())
+        _fill(scratch, data, durable)
         os.replace(scratch, path)
     except BaseException:
         scratch.unlink(missing_ok=True)
         raise
+    if durable:
+        sync(path.parent)
 
 
 def write_once(path: Path, content: str) -> bool:
     """Write `path`, text as UTF-8, unless it is there; False if it was. It is whole and durable when it is seen.
 
-    A kill on the way leaves nothing, except where a file system has no files without a name, as NFS: there a scratch
-    file may stay. No reader opens it.
+    A kill can leave a hidden scratch file beside it, which no reader opens.
     """
+    scratch = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.tmp")
     try:
-        first = _link_nameless(path, content)
-    except (AttributeError, OSError):  # no such files: not on Linux, or not on this file system
-        first = _link_scratch(path, content)
+        _fill(scratch, content.encode(), durable=True)
+        first = _link(scratch, path)
+    finally:
+        scratch.unlink(missing_ok=True)
     if first:
         sync(path.parent)
     return first
 
 
-def _link_nameless(path: Path, content: str) -> bool:
-    """Give `path` to a file that is whole and durable before it has any name; False where it is there already."""
-    with _nameless(path.parent, content.encode(), durable=True) as name:
-        try:
-            name(path)
-        except FileExistsError:
-            return False
-    return True
-
-
-def _link_scratch(path: Path, content: str) -> bool:
-    """The same by way of a scratch file."""
-    scratch = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.tmp")
-    write_atomically(scratch, content)
+def _link(scratch: Path, path: Path) -> bool:
+    """Give a whole file its name; False if the name is taken."""
     try:
         os.link(scratch, path)
     except FileExistsError:
@@ -120,29 +87,15 @@ def _link_scratch(path: Path, content: str) -> bool:
         if path.exists():
             return False
         os.replace(scratch, path)
-    finally:
-        scratch.unlink(missing_ok=True)
     return True
 
 
-@contextmanager
-def _nameless(folder: Path, data: bytes, durable: bool) -> Iterator[Callable[[Path], None]]:
-    """A file of these bytes that is whole before it has any name; what is yielded gives it one in `folder`."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        with os.fdopen(os.open(folder, os.O_TMPFILE | os.O_WRONLY, 0o666), "wb") as file:
-            file.write(data)
+def _fill(path: Path, data: bytes, durable: bool) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        if durable:
             file.flush()
-            if durable:
-                os.fsync(file.fileno())
-
-            def name(path: Path) -> None:
-                # The folder's descriptor says nothing beside an absolute path, but has symbolic links followed.
-                os.link(f"/proc/self/fd/{file.fileno()}", path, src_dir_fd=descriptor, follow_symlinks=True)
-
-            yield name
-    finally:
-        os.close(descriptor)
+            os.fsync(file.fileno())
 
 
 def sync(path: Path) -> None:
