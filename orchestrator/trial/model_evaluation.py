@@ -21,7 +21,7 @@ from orchestrator.records.writer import forget_evaluation_errors
 from orchestrator.selection.pending_slices import PendingSlice, pending_slices
 from orchestrator.selection.study import Study
 from orchestrator.trial.evaluation_loop import EvaluationLoop
-from orchestrator.workers.graded_sampling import GradedSampler, Samples
+from orchestrator.workers.graded_sampling import GradedSampler
 
 ATTEMPTS = 3  # at a slice whose processes die
 
@@ -106,15 +106,4 @@ class ModelEvaluation:
         job = self.job
         sampler = open_engine(job.setup.engine.sampler, job).sampler()
         deadline_s = job.runtime.grader_deadline_s
-        return _OfStep(self.step, job.setup, self.tokenizer, sampler, self.data_dir, deadline_s)
-
-
-class _OfStep(GradedSampler):
-    """Draws the samples of a checkpoint after `step` steps, though no sweep trained the model."""
-
-    def __init__(self, step: int, *arguments: object):
-        super().__init__(*arguments)  # pyright: ignore[reportArgumentType]
-        self._step = step
-
-    def evaluate(self, wanted: Samples) -> list[ProblemRecord]:
-        return super().evaluate(wanted._replace(step=self._step))
+        return GradedSampler(job.setup, self.tokenizer, sampler, self.data_dir, deadline_s, self.step)

@@ -51,12 +51,21 @@ class _Counts:
 
 
 class GradedSampler:
-    """Samples and grades responses of a student, in its initial or last loaded weights."""
+    """Samples and grades responses of a student, in its initial or last loaded weights.
+
+    `drawn_as` replaces the step of all wanted samples, for a model that no sweep trained.
+    """
 
     def __init__(
-        self, setup: Setup, tokenizer: ModelFolder, sampler: Sampler, data_dir: str | None, grader_deadline_s: float
+        self,
+        setup: Setup,
+        tokenizer: ModelFolder,
+        sampler: Sampler,
+        data_dir: str | None,
+        grader_deadline_s: float,
+        drawn_as: int | None = None,
     ):
-        self._setup, self._data_dir = setup, data_dir
+        self._setup, self._data_dir, self._drawn_as = setup, data_dir, drawn_as
         self._sampler, self._tokenizer_folder = sampler, tokenizer
         self._grader = shared_grader(grader_deadline_s)
         self._benchmarks: dict[str, list[tuple[Problem, tuple[int, ...]]]] = {}
@@ -81,11 +90,12 @@ class GradedSampler:
         evaluation = self._setup.evaluation
         posed = self._posed(wanted.benchmark)
         problems = {index: posed[index][0] for index in wanted.problems}
+        step = wanted.step if self._drawn_as is None else self._drawn_as
         requests = []
         for index in wanted.problems:
             for sample in wanted.samples:
                 key = SequenceKey(
-                    Purpose.EVALUATION, wanted.seed, wanted.step, index, sample, draw=evaluation.seed + wanted.draw
+                    Purpose.EVALUATION, wanted.seed, step, index, sample, draw=evaluation.seed + wanted.draw
                 )
                 requests.append(Request(posed[index][1], key))
         behavior = Student() if evaluation.temperature == 1 else Tempered(evaluation.temperature)
