@@ -128,6 +128,13 @@ SEEDS = (
     Must("every seed once", lambda seeds: len(set(seeds)) == len(seeds)),
 )
 
+OTHER_SEEDS = (
+    Must(
+        "2 or more whole numbers ≥ 0, or none", lambda seeds: len(seeds) != 1 and all(0 <= s <= LARGEST for s in seeds)
+    ),
+    Must("every seed once", lambda seeds: len(set(seeds)) == len(seeds)),
+)
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -425,6 +432,19 @@ class Runtime:
 
 
 @dataclass(frozen=True)
+class Confirm:
+    """Runs that confirm what a sweep found: each method's chosen setting, trained on seeds that took no part.
+
+    Only the chosen step is evaluated, on samples that took no part either.
+    """
+
+    seeds: Annotated[
+        list[int], "Seeds of the confirming runs, 2 or more; none: nothing is confirmed.", *OTHER_SEEDS
+    ] = field(default_factory=list)
+    methods: Annotated[list[str] | None, "Methods to confirm; null: all."] = None
+
+
+@dataclass(frozen=True)
 class ExperimentFile:
     """An experiment file as written; `load.load_experiment` resolves its setups."""
 
@@ -439,6 +459,7 @@ class ExperimentFile:
     seeds: Annotated[list[int], "Seeds of each trial, an axis of the grid.", *SEEDS] = field(
         default_factory=lambda: [0]
     )
+    confirm: Confirm = field(default_factory=Confirm)
     data_dir: Annotated[str | None, "Folder of the data files; null: that of TRB_DATA_DIR, else `data`."] = None
     engine: Annotated[dict[str, Any], "Differences to the setups' engine.", EngineConfig] = field(default_factory=dict)
     training: Annotated[dict[str, Any], "Differences to the setups' training.", Training] = field(default_factory=dict)
@@ -461,12 +482,25 @@ class Experiment:
     data_dir: str | None
     runtime: Runtime
     method_seeds: dict[str, list[int]] = field(default_factory=dict)  # methods that do not use `seeds`
+    confirm: Confirm = field(default_factory=Confirm)
     notes: tuple[str, ...] = ()  # values read from local files, which the user could pin
     arguments: tuple[str, ...] = ()  # as typed: file, overrides, options that all commands share
 
     def seeds_of(self, method: str | None) -> list[int]:
         """The seeds of a method's trials; None, for units without a method, gives the experiment's own."""
         return self.seeds if method is None else self.method_seeds.get(method, self.seeds)
+
+    @property
+    def explored_seeds(self) -> list[int]:
+        """All seeds on which settings are chosen, of any method."""
+        return list(dict.fromkeys([*self.seeds, *(seed for own in self.method_seeds.values() for seed in own)]))
+
+    @property
+    def confirmed_methods(self) -> list[str]:
+        """The methods whose choice is confirmed on `confirm.seeds`; none without such seeds."""
+        if not self.confirm.seeds:
+            return []
+        return [method for method in self.methods if self.confirm.methods is None or method in self.confirm.methods]
 
     def command(self, name: str, *more: str) -> str:
         """`trb NAME` for this experiment, with further overrides or options, quoted for a shell."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from orchestrator.config import SEEDS, Placement, PlacementMode
+from orchestrator.config import SEEDS, Confirm, Placement, PlacementMode
 from orchestrator.errors import UserError, did_you_mean, refuse, unknown
 from orchestrator.experiment import strict
 from orchestrator.experiment.methods import METHODS, Knob, method_key, method_label
@@ -68,6 +68,11 @@ def with_method_keys(values: dict[str, Any]) -> dict[str, Any]:
             raise UserError(f"methods.{name}: another name of {key} — every method once")
         by_key[key] = body
     return values | {"methods": by_key}
+
+
+def with_confirmed_keys(confirm: Confirm) -> Confirm:
+    """The same with its methods under their keys, which may be written as labels."""
+    return confirm if confirm.methods is None else replace(confirm, methods=[*map(method_key, confirm.methods)])
 
 
 def without_own_seeds(raw: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from orchestrator import config
 from orchestrator.engines.memory import needs_gpu
 from orchestrator.errors import UserError, refuse
 from orchestrator.experiment import local_models, strict, validate
-from orchestrator.experiment.grids import parse_methods, with_method_keys, without_own_seeds
+from orchestrator.experiment.grids import parse_methods, with_confirmed_keys, with_method_keys, without_own_seeds
 from orchestrator.experiment.origins import SHARED_PARTS, with_origin
 from orchestrator.experiment.reading import from_here, merge, read_overrides, read_yaml
 from orchestrator.experiment.resolved import without_digests
@@ -91,6 +91,7 @@ def _read_experiment(path: Path, overrides: Sequence[str]) -> config.Experiment:
         placements=asked.placements,
         seeds=file.seeds,
         method_seeds=asked.seeds,
+        confirm=with_confirmed_keys(file.confirm),
         data_dir=file.data_dir,
         runtime=runtime,
         notes=tuple(dict.fromkeys(notes)),

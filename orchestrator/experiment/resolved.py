@@ -41,6 +41,7 @@ def resolved_text(experiment: Experiment, digests: Mapping[str, str]) -> str:
         "setups": {name: asdict(setup) for name, setup in experiment.setups.items()},
         "methods": methods,
         "seeds": experiment.seeds,
+        **({"confirm": asdict(experiment.confirm)} if experiment.confirm.seeds else {}),
         "data_dir": experiment.data_dir,
         "runtime": asdict(experiment.runtime),
     }

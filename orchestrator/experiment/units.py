@@ -82,6 +82,15 @@ def expand(experiment: Experiment, runs: Path | None = None) -> list[Unit]:
     return units
 
 
+def with_seed(unit: Unit, seed: int, experiment: Experiment, runs: Path | None = None) -> list[Unit]:
+    """The trial of the same setting with another seed, after the supervised stage that it starts from, if any."""
+    setup = experiment.setups[unit.setup]
+    pair = _Pair(unit.setup, setup, *models_of(setup, runs))
+    assert unit.method is not None, "only trials have settings"
+    stage = [_sft(pair, seed, experiment.runtime.placement)] if unit.depends_on else []
+    return [*stage, _trial(pair, unit.method, unit.knobs, seed, unit.placement)]
+
+
 def families(units: Iterable[Unit]) -> list[Family]:
     """The settings of each setup and method, and of the untrained student, in the order of the grid.
 

@@ -26,6 +26,7 @@ def check_experiment(experiment: Experiment) -> None:
         trials = math.prod(map(len, grid.values())) * len(experiment.seeds_of(method))
         if trials > MOST_TRIALS:
             raise UserError(f"methods.{method}: {trials} trials — at most {MOST_TRIALS} of one method")
+    _check_confirmation(experiment)
     _check_placement("runtime.placement", experiment.runtime.placement)
     for method, placement in experiment.placements.items():
         check(placement, f"methods.{method}.placement")
@@ -42,6 +43,19 @@ def check_experiment(experiment: Experiment) -> None:
             _check_spread(f"methods.{method}.placement", placement, name, setup, supervised=False)
         for method, grid in experiment.methods.items():
             METHODS[method].fits(grid, name, setup)
+
+
+def _check_confirmation(experiment: Experiment) -> None:
+    """Raise UserError if a seed confirms what it took part in choosing, or a method is not in the experiment."""
+    seeds, methods = experiment.confirm.seeds, experiment.confirm.methods
+    both = [seed for seed in seeds if seed in experiment.explored_seeds]
+    if both:
+        explored = ", ".join(map(str, experiment.explored_seeds))
+        raise refuse("confirm.seeds", both[0], f"a seed other than {explored}, which choose the settings")
+    for method in methods or []:
+        one_of("confirm.methods", method, list(experiment.methods))
+    if methods == []:
+        raise refuse("confirm.methods", methods, f"null for all, or some of {', '.join(experiment.methods)}")
 
 
 def check_setup(name: str, setup: Setup) -> None:

@@ -14,8 +14,10 @@ from orchestrator.monitor.time_left import (
     Left,
     UnitLeft,
     device_hours,
+    left_of,
     left_once_trained,
     sweep_seconds,
+    work_left,
 )
 from orchestrator.monitor.timeline import Device, device_of, hours_spent
 from orchestrator.monitor.timings import Costs, measure, tokens_a_second
@@ -25,8 +27,9 @@ from orchestrator.records.claims import Claims
 from orchestrator.records.columns import EVALUATING, RESCORING
 from orchestrator.records.drivers import drivers_of
 from orchestrator.selection import scores as selection
+from orchestrator.selection.confirmation import unconfirmed_units, with_confirmation
 from orchestrator.selection.damage import damaged_units
-from orchestrator.selection.samples_wanted import Wants, family_state, wants
+from orchestrator.selection.samples_wanted import Wants, confirming_samples, family_state, wants
 from orchestrator.selection.study import Study
 
 
@@ -118,7 +121,7 @@ def overview(study: Study, session: Session | None = None) -> Overview:
     study = study.snapshot()
     damaged = damaged_units(study)
     if not damaged:
-        return _overview(study, session)
+        return _overview(with_confirmation(study), session)
     sound = [unit for unit in study.units if not damaged.keys() & {unit.id, *unit.depends_on}]
     made = _overview(study.with_units(sound), session)
     known = {s.id: s for s in made.units}
@@ -136,6 +139,8 @@ def _overview(study: Study, session: Session | None) -> Overview:
     standings = [_family(study, family) for family in study.families()]
     wanted: Wants = {}
     later: dict[str, str] = {}
+    for unit in study.units:
+        wanted |= confirming_samples(study, unit)
     for family in standings:
         wanted |= family.wants
         if family.later:
@@ -183,7 +188,7 @@ def _overview(study: Study, session: Session | None) -> Overview:
 
 def missing_units(study: Study) -> list[Unit]:
     """Units that still need work: training, or samples that are wanted now."""
-    study = study.snapshot()
+    study = with_confirmation(study.snapshot())
     wanted = wants(study)
     return [unit for unit in study.units if unit.id in wanted or not study.reader(unit).trained]
 
@@ -224,11 +229,14 @@ def _family_status(family: _Family, states: Mapping[str, str]) -> FamilyStatus:
 def _jobs(
     study: Study, left: Mapping[str, Left | None], states: Mapping[str, str], standings: list[_Family], costs: Costs
 ) -> list[UnitLeft]:
-    """List the remaining work of units, and of families once they are trained."""
+    """List the remaining work of units, of runs to confirm open families, and of families once they are trained."""
     evaluator, jobs = study.experiment.runtime.placement.of_evaluator, []
     for unit in study.units:
         if states[unit.id] not in ("done", "failed"):
             jobs.append(UnitLeft(unit, left[unit.id], evaluator))
+    for unit in unconfirmed_units(study):
+        work = work_left(study.experiment, unit, study.reader(unit), 0, {}, confirms=unit.is_trial)
+        jobs.append(UnitLeft(unit, left_of(unit, work, costs), evaluator))
     for family in standings:
         if family.later:
             later = left_once_trained(study.experiment, family.settings, costs)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.config import Experiment, Placement
-from orchestrator.experiment.evaluation_protocol import Sampling, problems_wanted, samples_at_once
+from orchestrator.experiment.evaluation_protocol import Sampling, problems_wanted, rungs, samples_at_once
 from orchestrator.experiment.units import Family, Unit
 from orchestrator.monitor.timeline import Device, devices_of
 from orchestrator.monitor.timings import Costs
@@ -42,10 +42,18 @@ class UnitLeft:
     evaluator: Placement
 
 
-def work_left(experiment: Experiment, unit: Unit, run: RunReader, step: int, missing: Mapping[Sampling, int]) -> Work:
+def work_left(
+    experiment: Experiment,
+    unit: Unit,
+    run: RunReader,
+    step: int,
+    missing: Mapping[Sampling, int],
+    confirms: bool = False,
+) -> Work:
     """Steps and responses that a unit still needs; `step` is the one that comes next.
 
     `missing` are the responses that are wanted of checkpoints that are there; those of checkpoints to come are added.
+    A unit that `confirms` has a single one evaluated, in full.
     """
     setup, evaluation = experiment.setups[unit.setup], experiment.setups[unit.setup].evaluation
     work: Work = Counter()
@@ -55,7 +63,10 @@ def work_left(experiment: Experiment, unit: Unit, run: RunReader, step: int, mis
         work[PLAIN] = max(0, unit.steps - max(step, blended))
         made = run.next_step // setup.training.checkpoint_every if run.next_step < unit.steps else unit.steps
         to_come = max(0, checkpoints_evaluated(unit, setup) - made) if unit.is_trial else 0
-        for benchmark, samples in samples_at_once(evaluation, unit).items():
+        of_each = samples_at_once(evaluation, unit)
+        if confirms:
+            to_come, of_each = 1, rungs(evaluation)[-1]
+        for benchmark, samples in of_each.items():
             work[benchmark] += to_come * samples * problems_wanted(evaluation, benchmark)
     for sampling, responses in missing.items():
         work[sampling.benchmark] += responses

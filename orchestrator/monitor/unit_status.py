@@ -95,7 +95,8 @@ class UnitView:
     def unit_status(self, unit: Unit) -> UnitStatus:
         run = self.study.reader(unit)
         steps_logged, last = run.last_metrics()
-        ids = list(self.study.evaluation_ids(unit.setup).values())
+        confirms = unit.id in self.study.confirming
+        ids = list(self.study.evaluation_ids(unit.setup, evaluation_protocol.FRESH if confirms else 0).values())
         scores = selection.trajectory(run, ids) if unit.has_scores else {}
         best = selection.best_step(run, ids) if scores else None
         latest = max(scores, default=None)
@@ -142,8 +143,7 @@ class UnitView:
         if run.error is not None or self._evaluation_error(unit, run) is not None:
             return "failed"
         if run.trained:
-            rescoring = all(sampling.draw == evaluation_protocol.FRESH for sampling in asked)
-            return "waiting" if rescoring else "queued"
+            return "waiting" if self._is_rescored(unit) else "queued"
         if run.started:
             return "interrupted"
         return "queued" if all(self.study.reader(needed).trained for needed in unit.depends_on) else "waiting"
@@ -152,7 +152,8 @@ class UnitView:
         """Name the phase of a running unit, or the reason why another waits."""
         if state == "running" and unit.id in self.claimed and not run.running:
             fresh = set(self.study.fresh_evaluation_ids(unit.setup).values())
-            return RESCORING if self.claimed[unit.id][0].evaluation_id in fresh else EVALUATING
+            is_fresh = self.claimed[unit.id][0].evaluation_id in fresh
+            return RESCORING if is_fresh and unit.id not in self.study.confirming else EVALUATING
         if state == "running":
             note = run.phase()
             return note.name or None if note else None
@@ -160,9 +161,8 @@ class UnitView:
             return None
         if not run.trained:
             return TRAINING if unit.trains else EVALUATING
-        asked = self.wanted.get(unit.id)
-        if asked:
-            return RESCORING if all(sampling.draw == evaluation_protocol.FRESH for sampling in asked) else EVALUATING
+        if self.wanted.get(unit.id):
+            return RESCORING if self._is_rescored(unit) else EVALUATING
         return self.later.get(unit.id)
 
     def _doing(self, unit: Unit, run: RunReader, state: str, lacking: int) -> str:
@@ -180,8 +180,15 @@ class UnitView:
             return "waiting for rescoring" if phase == RESCORING else "waiting for its race"
         return "queued for evaluation" if state == "queued" and run.trained else state
 
+    def _is_rescored(self, unit: Unit) -> bool:
+        """Whether all samples that a unit wants are fresh ones of the checkpoint selected in its family."""
+        if unit.id in self.study.confirming:
+            return False
+        return all(sampling.draw == evaluation_protocol.FRESH for sampling in self.wanted.get(unit.id, {}))
+
     def _left(self, unit: Unit, run: RunReader, step: int, lacking: dict[Sampling, int]) -> Left | None:
-        return left_of(unit, work_left(self.study.experiment, unit, run, step, lacking), self.costs)
+        confirms = unit.id in self.study.confirming
+        return left_of(unit, work_left(self.study.experiment, unit, run, step, lacking, confirms), self.costs)
 
     def _missing(self, unit: Unit, run: RunReader) -> dict[Sampling, int]:
         """Responses that the checkpoints of a unit lack now."""

@@ -12,6 +12,8 @@ from orchestrator.experiment.methods import null_overrides
 from orchestrator.experiment.resolved import runs_of
 from orchestrator.experiment.shipped import find_experiment
 from orchestrator.experiment.units import expand
+from orchestrator.records.files import Damaged
+from orchestrator.selection.confirmation import with_confirmation
 from orchestrator.selection.results_folder import settled_name
 from orchestrator.selection.study import Study
 from orchestrator.start_up import default_runs
@@ -50,4 +52,8 @@ def load_study(
         data_dir=str(Path(data_folder(loaded.data_dir)).resolve()),
         arguments=typed,
     )
-    return Study(loaded, expand(loaded, folder), folder)
+    study = Study(loaded, expand(loaded, folder), folder)
+    try:
+        return with_confirmation(study)
+    except Damaged:  # the commands look for damage themselves, and name all of it
+        return study

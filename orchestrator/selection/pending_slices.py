@@ -13,7 +13,8 @@ from orchestrator.experiment import evaluation_protocol
 from orchestrator.experiment.evaluation_protocol import Sampling
 from orchestrator.experiment.units import Unit
 from orchestrator.records.slices import Slice, missing
-from orchestrator.selection.samples_wanted import family_state
+from orchestrator.selection.confirmation import with_confirmation
+from orchestrator.selection.samples_wanted import confirming_samples, family_state
 from orchestrator.selection.study import Study
 
 
@@ -58,14 +59,19 @@ def preference(wanted: Slicelike, loaded: object, setup: str | None) -> tuple[bo
 def pending_slices(study: Study) -> Iterator[PendingSlice]:
     """Yield every slice that can and should be sampled now, by family, the oldest checkpoints first.
 
-    Slices of a checkpoint whose evaluation failed (`RunReader.evaluation_error`) are left out.
+    Slices of confirming units come last. Slices of a checkpoint whose evaluation failed
+    (`RunReader.evaluation_error`) are left out.
     """
+    study = with_confirmation(study)
     for family in study.families():
         units = {unit.id: unit for setting in family for unit in setting}
         decides = all(study.reader(unit).trained for unit in units.values())
         for unit_id, samplings in family_state(study, family).wants.items():
             for sampling, samples in sorted(samplings.items(), key=lambda item: item[0].step):
                 yield from _slices_of(study, units[unit_id], sampling, samples, decides)
+    for unit in study.units:
+        for sampling, samples in confirming_samples(study, unit).get(unit.id, {}).items():
+            yield from _slices_of(study, unit, sampling, samples, decides=False)
 
 
 def _slices_of(study: Study, unit: Unit, sampling: Sampling, samples: int, decides: bool) -> Iterator[PendingSlice]:

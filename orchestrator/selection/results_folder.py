@@ -34,8 +34,10 @@ DRAWN = (".png", ".pdf")
 
 
 def content_digest(experiment: Experiment) -> str:
-    """8 hex digits over setups, methods and seeds. Defaults do not count, so later keys keep the digest."""
-    counted = (experiment.setups, experiment.methods, experiment.seeds, experiment.method_seeds)
+    """8 hex digits over setups, methods and all seeds. Defaults do not count, so later keys keep the digest."""
+    counted: list[Any] = [experiment.setups, experiment.methods, experiment.seeds, experiment.method_seeds]
+    if experiment.confirm.seeds:
+        counted.append(experiment.confirm)
     return digest([_differences(part) for part in counted])
 
 

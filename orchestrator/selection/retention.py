@@ -2,7 +2,8 @@
 
 In a race, and where scores are averaged over seeds, other trials decide which checkpoints may want
 samples: there all checkpoints stay until the family's selection is final. Elsewhere only a trial's
-own best can be selected. A trial in training keeps all its checkpoints.
+own best can be selected. A confirming unit keeps the
+step that it confirms. A trial in training keeps all its checkpoints.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from orchestrator.experiment.units import Setting
 from orchestrator.records.lease import LeaseHeld
 from orchestrator.records.writer import RecordWriter
 from orchestrator.selection import scores
+from orchestrator.selection.confirmation import with_confirmation
 from orchestrator.selection.samples_wanted import family_state
 from orchestrator.selection.study import Study
 
@@ -24,6 +26,7 @@ def prune(study: Study) -> None:
     """
     if study.experiment.runtime.keep != "best":
         return
+    study = with_confirmation(study)
     for family in study.families():
         first = family[0][0]
         if not first.is_trial:
@@ -38,17 +41,21 @@ def prune(study: Study) -> None:
                     wanting.add(unit_id)
             final = [[unit] for (unit,) in family if study.reader(unit).trained and unit.id not in wanting]
         for setting in final:
-            _keep_best(study, setting)
+            best = scores.best_of(scores.scored_checkpoints(study, [setting]))
+            if best is not None:
+                _keep(study, setting, best.step)
+    for unit in study.units:
+        if unit.id in study.confirming and study.reader(unit).trained:
+            _keep(study, [unit], study.confirming[unit.id])
 
 
-def _keep_best(study: Study, setting: Setting) -> None:
-    best = scores.best_of(scores.scored_checkpoints(study, [setting]))
-    if best is None:
-        return
+def _keep(study: Study, setting: Setting, step: int) -> None:
+    """Drop all checkpoints but one; those of a setting whose step is not there, for example after a drop, stay."""
     for unit in setting:
-        if set(study.reader(unit).checkpoints()) - {best.step}:
+        checkpoints = set(study.reader(unit).checkpoints())
+        if step in checkpoints and checkpoints - {step}:
             try:
                 with closing(RecordWriter(study.runs, unit.id)) as run:
-                    run.drop_checkpoints({best.step})
+                    run.drop_checkpoints({step})
             except LeaseHeld:
                 continue

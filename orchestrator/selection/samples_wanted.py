@@ -42,7 +42,17 @@ class FamilyState:
 
 def wants(study: Study) -> Wants:
     """Samples that can and should be taken now."""
-    return _union(family_state(study, family).wants for family in study.families())
+    of_families = [family_state(study, family).wants for family in study.families()]
+    return _union([*of_families, *(confirming_samples(study, unit) for unit in study.units)])
+
+
+def confirming_samples(study: Study, unit: Unit) -> Wants:
+    """Fresh samples that a confirming unit still needs of the step it confirms; none of any other unit."""
+    step = study.confirming.get(unit.id)
+    if step is None or not study.reader(unit).trained:
+        return {}
+    full = evaluation_protocol.rungs(study.setup_of(unit).evaluation)[-1]
+    return _lacking(study, [unit], step, full, FRESH)
 
 
 def family_state(study: Study, family: Family) -> FamilyState:

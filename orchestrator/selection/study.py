@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -18,14 +18,16 @@ from orchestrator.records.snapshot import RunSnapshot
 class Study:
     """An experiment, its units and the folder that holds their run directories.
 
-    `units` are all units of the experiment or some of them, in the order of the grid. A study keeps
-    nothing of a run directory: every reader sees the current files. Readers of a `snapshot` see the
-    files of their first look.
+    `units` are all units of the experiment or some of them, in the order of the grid, and after them
+    those that confirm what was chosen (`selection.confirmation`). A study keeps nothing of a run
+    directory: every reader sees the current files. Readers of a `snapshot` see the files of their
+    first look.
     """
 
     experiment: Experiment
     units: Sequence[Unit]
     runs: Path
+    confirming: Mapping[str, int] = field(default_factory=dict)  # id of a confirming unit → the step it confirms
     _snapshots: dict[str, RunSnapshot] | None = field(default=None, repr=False, compare=False)
     _ids: dict[tuple[str, int], dict[str, str]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -70,8 +72,21 @@ class Study:
         return [unit for unit in self.units if unit.setup == setup]
 
     def families(self) -> list[Family]:
-        """The settings of each setup and method, and of the untrained student; see `units.families`."""
-        return families(self.units)
+        """The settings of each setup and method, and of the untrained student; see `units.families`.
+
+        Confirming units belong to none, since nothing is chosen among them.
+        """
+        return families(unit for unit in self.units if unit.id not in self.confirming)
+
+    def exploring(self) -> Study:
+        """The same study without its confirming units and their supervised stages."""
+        if not self.confirming:
+            return self
+        confirmed = [unit for unit in self.units if unit.id in self.confirming]
+        stages = {needed for unit in confirmed for needed in unit.depends_on}
+        stages -= {needed for unit in self.units if unit.id not in self.confirming for needed in unit.depends_on}
+        units = [unit for unit in self.units if unit.id not in self.confirming and unit.id not in stages]
+        return replace(self, units=units, confirming={})
 
     def with_units(self, units: Sequence[Unit]) -> Study:
         """The same experiment and folder with other units."""

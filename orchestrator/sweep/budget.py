@@ -14,6 +14,7 @@ from orchestrator.monitor.timeline import device_of, devices_of, hours_spent
 from orchestrator.monitor.timings import Costs, measure
 from orchestrator.planning.costs import BLENDED, PLAIN
 from orchestrator.planning.steps import teacher_online_steps
+from orchestrator.selection.confirmation import with_confirmation
 from orchestrator.selection.study import Study
 from orchestrator.sweep.schedule import TrainUnit, Work
 
@@ -60,7 +61,7 @@ class Spending:
 
 def spending(study: Study) -> Spending:
     """Read the clocks in the run directories."""
-    study = study.snapshot()
+    study = with_confirmation(study.snapshot())
     return Spending(study, hours_spent(study), measure(study))
 
 

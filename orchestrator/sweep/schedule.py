@@ -67,6 +67,7 @@ class Schedule:
     slices_left: Callable[[], SlicesLeft]
     affordable: Callable[[Work, Sequence[Work]], bool] = lambda work, beside: True
     has_place: Callable[[Work], bool] = lambda work: True
+    confirming: Sequence[Unit] = ()  # become known as families are settled; begun after all others
     running: dict[str, Work] = field(default_factory=dict)  # by Tune's name for it
     failed: set[str] = field(default_factory=set)
     evaluators: int = 0  # started so far
@@ -86,7 +87,7 @@ class Schedule:
 
     def _next(self, capacity: Resources) -> Decision:
         free = self._free(capacity)
-        ready = self._ready()
+        ready = self._ready(self.units)
         begun = self._of_begun_families(ready)
         for unit in begun:
             if self._has_room(TrainUnit(unit), free):
@@ -97,6 +98,7 @@ class Schedule:
         left = self.slices_left() if self.fruitless < FRUITLESS else SlicesLeft(0, 0)
         if left.wanted - left.elsewhere > evaluating and _fits(self.needs(Evaluating(0)), free):
             return Evaluating(self.evaluators + 1)
+        ready += self._ready(self.confirming)  # known only now, from the look for slices
         for unit in ready:
             if self._has_room(TrainUnit(unit), free):
                 return TrainUnit(unit)
@@ -134,14 +136,14 @@ class Schedule:
         if isinstance(work, TrainUnit):
             return False
         free = self._free(capacity)
-        waiting = self._of_begun_families(self._ready())
+        waiting = self._of_begun_families(self._ready(self.units))
         return any(not self._has_room(TrainUnit(unit), free) for unit in waiting[:1])
 
-    def _ready(self) -> list[Unit]:
-        """Units that can be trained now, in their order."""
+    def _ready(self, units: Iterable[Unit]) -> list[Unit]:
+        """The units that can be trained now, in their order."""
         busy = {work.unit.id for work in self.running.values() if isinstance(work, TrainUnit)}
         out = self.trained | self.failed | busy
-        return [unit for unit in self.units if unit.id not in out and self.trained.issuperset(unit.depends_on)]
+        return [unit for unit in units if unit.id not in out and self.trained.issuperset(unit.depends_on)]
 
     def _of_begun_families(self, ready: list[Unit]) -> list[Unit]:
         """Ready supervised stages, and ready units of families with a unit trained or in training."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.selection.confirmation import with_confirmation
 from orchestrator.selection.study import Study
 from orchestrator.sweep.requirements import Requirement
 from orchestrator.sweep.schedule import Evaluating, TrainUnit, Work
@@ -37,7 +38,10 @@ class Sweep:
         """Return the work that Tune's configuration of a trial describes; see `config_of`."""
         if "evaluator" in config:
             return Evaluating(config["evaluator"])
-        return TrainUnit(next(unit for unit in self.study.units if unit.id == config["unit"]))
+        known = {unit.id: unit for unit in self.study.units}
+        if config["unit"] not in known:  # a confirming unit, which became known later
+            known = {unit.id: unit for unit in with_confirmation(self.study.snapshot()).units}
+        return TrainUnit(known[config["unit"]])
 
 
 def config_of(work: Work, labels: Mapping[str, str]) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from orchestrator.records.lease import LeaseHeld
 from orchestrator.records.provenance import provenance
 from orchestrator.records.pulse import Beat, pulse_path, read_beat
 from orchestrator.records.writer import RunWriter, forget_evaluation_errors
+from orchestrator.selection.confirmation import with_confirmation
 from orchestrator.selection.pending_slices import PendingSlice, pending_slices
 from orchestrator.selection.retention import prune
 from orchestrator.selection.study import Study
@@ -116,9 +117,10 @@ class SweepSearcher(Searcher, tune.Stopper):
     def __init__(self, sweep: Sweep, nodes: AnyNode, max_hours: float | None = None):
         Searcher.__init__(self, metric=None, mode=None)
         self._sweep, self._study, self._nodes = sweep, sweep.study, nodes
-        trained = {unit.id for unit in self._study.units if self._study.reader(unit).trained}
+        exploring = self._study.exploring().units
+        trained = {unit.id for unit in exploring if self._study.reader(unit).trained}
         self._left = _Lately(self._look, LOOK_S)
-        self._schedule = Schedule(self._study.units, trained, self._needs, self._left, has_place=self._has_place)
+        self._schedule = Schedule(exploring, trained, self._needs, self._left, has_place=self._has_place)
         self._capacity = _Lately(nodes.capacity, CAPACITY_S)
         self._spending = _Lately(functools.partial(spending, self._study), 0.0)
         self._budget = None if max_hours is None else HoursLimit(max_hours, self._spending)
@@ -195,10 +197,24 @@ class SweepSearcher(Searcher, tune.Stopper):
         return all(bundle.get("GPU", 0.0) <= 1 for bundle in wanted) or places(wanted, self._nodes.free())
 
     def _look(self) -> SlicesLeft:
-        """Count the slices that are still wanted, and drop checkpoints that need none."""
+        """Count the slices that are still wanted, find confirming units, and drop checkpoints that need none."""
         prune(self._study.snapshot())
-        pending = list(pending_slices(self._study.snapshot()))
+        study = with_confirmation(self._study.snapshot())
+        self._confirm(study)
+        pending = list(pending_slices(study))
         return SlicesLeft(len(pending), self._elsewhere(pending))
+
+    def _confirm(self, study: Study) -> None:
+        """Schedule the units that confirm settled families, with the supervised stages they start from."""
+        explored = {unit.id for unit in self._schedule.units}
+        units = [unit for unit in study.units if unit.trains and unit.id not in explored]
+        known = {unit.id for unit in self._schedule.confirming}
+        for unit in units:
+            if unit.id not in known:
+                Claims(study.runs).forget_lost(unit.id)
+                if study.reader(unit).trained:
+                    self._schedule.trained.add(unit.id)
+        self._schedule.confirming = units
 
     def _elsewhere(self, pending: Iterable[PendingSlice]) -> int:
         """Count the claims of other sweeps' processes on slices of these evaluations."""

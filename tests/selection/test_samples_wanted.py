@@ -22,6 +22,7 @@ from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import RecordWriter, RunWriter
 from orchestrator.selection import retention, scores
+from orchestrator.selection.confirmation import with_confirmation
 from orchestrator.selection.pending_slices import pending_slices
 from orchestrator.selection.samples_wanted import Wants, wants
 from orchestrator.selection.study import Study
@@ -75,7 +76,7 @@ class World:
             pass
 
     def evaluator(self, study: Study) -> EvaluationLoop:
-        return EvaluationLoop(study, lambda _: MadeUp(self), attempts=1)  # pyright: ignore[reportArgumentType]
+        return EvaluationLoop(study, lambda _: MadeUp(self, study), attempts=1)  # pyright: ignore[reportArgumentType]
 
     def samples(self, unit: Unit, wanted: Samples) -> list[ProblemRecord]:
         if self.calls_left <= 0:
@@ -95,6 +96,7 @@ class MadeUp:
     """What an evaluator holds, without models: it makes its samples up."""
 
     world: World
+    study: Study
     unit_id: str | None = None  # of the loaded checkpoint; None for the untrained student
 
     def start(self) -> None:
@@ -105,7 +107,7 @@ class MadeUp:
         self.unit_id = weights.place.parents[1].name
 
     def evaluate(self, wanted: Samples) -> list[ProblemRecord]:
-        units = self.world.units
+        units = with_confirmation(self.study).units
         (unit,) = [u for u in units if (u.id == self.unit_id if self.unit_id else u.is_untrained)]
         return self.world.samples(unit, wanted)
 
