@@ -152,16 +152,54 @@ def _assess_setup(study: Study, setup: str, chosen: Sequence[Selected]) -> list[
     # Selected and fresh samples are resampled in one go, so that all rest on the same draws of problems.
     drawn = replicate_scores({**best, **fresh})
     spreads, spreads_on_fresh = seed_spreads(best.values()), seed_spreads(fresh.values())
+    gaps = to_reference(best, drawn, spreads, {selected.best.method: selected.candidates for selected in chosen})
     rows = []
     for selected in chosen:
         method = selected.best.method
-        gaps = None
-        if REFERENCE in best and method != REFERENCE:
-            gaps = differences(selected.best, best[REFERENCE], [drawn[method], drawn[REFERENCE]], spreads)
         name = _fresh(method)
         again = estimates(fresh[name], drawn[name], spreads_on_fresh) if name in fresh else None
-        rows.append(_row(selected, estimates(selected.best, drawn[method], spreads), again, gaps))
+        rows.append(_row(selected, estimates(selected.best, drawn[method], spreads), again, gaps.get(method)))
     return rows
+
+
+def to_reference(
+    checkpoints: Mapping[str, Candidate], drawn: Mapping[str, Columns], spreads: Spreads, sizes: Mapping[str, int]
+) -> dict[str, dict[str, Difference]]:
+    """Method → column → its difference to vanilla; empty without vanilla.
+
+    `sizes` are the numbers of checkpoints that each was chosen from. Differences between equal numbers are tested
+    together, corrected for how many they are; others are not tested.
+    """
+    reference = checkpoints.get(REFERENCE)
+    if reference is None:
+        return {}
+    found: dict[str, dict[str, Difference]] = {}
+    for method, checkpoint in checkpoints.items():
+        if method != REFERENCE:
+            found[method] = differences(checkpoint, reference, [drawn[method], drawn[REFERENCE]], spreads)
+            if method != BASE and sizes[method] != sizes[REFERENCE]:
+                unequal = (sizes[method], sizes[REFERENCE])
+                for key, gap in found[method].items():
+                    found[method][key] = replace(gap, p_value=None, chosen_from=unequal)
+    for key, spread in spreads.items():
+        tested = {method: gaps[key] for method, gaps in found.items() if gaps[key].p_value is not None}
+        if spread is not None and tested:
+            for method, gap in zip(tested, _corrected(list(tested.values()), spread), strict=True):
+                found[method][key] = gap
+    return found
+
+
+def _corrected(gaps: Sequence[Difference], spread: SeedSpread) -> list[Difference]:
+    """Differences to one reference with intervals and p-values corrected for their number."""
+    values = [gap.estimate.value for gap in gaps]
+    by_dunnett = seeds.adjusted(values, spread, [gap.runs[0] for gap in gaps], gaps[0].runs[1])
+    by_holm = seeds.holm([gap.p_value or 0.0 for gap in gaps])
+    corrected = []
+    for gap, p, reach, holm in zip(gaps, by_dunnett.p_values, by_dunnett.reaches, by_holm, strict=True):
+        value = float(gap.estimate.value)
+        estimate = replace(gap.estimate, interval=Interval(value - reach, value + reach))
+        corrected.append(replace(gap, estimate=estimate, p_value=p, adjusted=len(gaps), holm=holm))
+    return corrected
 
 
 def _row(

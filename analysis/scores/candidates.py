@@ -9,7 +9,6 @@ from fractions import Fraction
 from typing import Any
 
 from analysis.labels import AVERAGE, BASE, method_label
-from orchestrator.experiment.units import families
 from orchestrator.selection import scores
 from orchestrator.selection.scores import Tally
 from orchestrator.selection.study import Study
@@ -93,7 +92,7 @@ def select(study: Study) -> list[Selected]:
     """
     selected = []
     for name in study.experiment.setups:
-        for family in families(study.units_of(name)):
+        for family in study.with_units(study.units_of(name)).families():
             evaluated = scores.scored_checkpoints(study, family)
             best = scores.best_of(evaluated)
             if best is not None:

@@ -44,12 +44,17 @@ class Difference:
 
     `runs` are the training runs that the two scores are means of, none for the untrained student. `p_value` is
     two-sided and None where no spread between seeds is known: with one run on either side, or where no two runs of a
-    method differ.
+    method differ. It is also None where the two were `chosen_from` different numbers of checkpoints: the best of more
+    is higher by chance alone. `adjusted` counts the differences that interval and p-value are corrected for, by
+    Dunnett's test; `holm` is corrected by Holm's procedure.
     """
 
     estimate: Estimate
     p_value: float | None
     runs: tuple[int, int]
+    adjusted: int = 1
+    holm: float | None = None
+    chosen_from: tuple[int, int] | None = None
 
     @property
     def shown(self) -> bool:
@@ -107,6 +112,41 @@ class RowEvidence:
 
 
 @dataclass(frozen=True)
+class ConfirmedColumn:
+    """One column of a confirmed checkpoint: its score over confirming runs, beside the one it was chosen by."""
+
+    score: Estimate
+    explored: Fraction
+    difference: Difference | None
+
+    @property
+    def lead(self) -> Fraction:
+        """How much of the explored score was luck of the choice: explored − confirmed, in points."""
+        return self.explored - self.score.value
+
+
+@dataclass(frozen=True)
+class ConfirmedRow:
+    """The chosen setting of a method, trained on seeds that took no part in choosing it.
+
+    `units` are the confirming runs that are evaluated, of `wanted` in all; `columns` is empty without any.
+    """
+
+    setup: str
+    method: str
+    knobs: dict[str, Any]
+    step: int
+    units: tuple[str, ...]
+    wanted: int
+    columns: dict[str, ConfirmedColumn]
+
+    @property
+    def complete(self) -> bool:
+        """Whether all confirming runs are evaluated."""
+        return len(self.units) == self.wanted
+
+
+@dataclass(frozen=True)
 class BenchmarkSource:
     """The problems of a column: `content` as in `Benchmark.identity`, for a file its name and sha256."""
 
@@ -120,12 +160,14 @@ class BenchmarkSource:
 class Evidence:
     """Rows by setup and method in the order of the table, and the benchmarks of all setups.
 
-    `spreads` holds the spread between seeds, in percent, by setup and column; None where it is not known.
+    `spreads` holds the spread between seeds, in percent, by setup and column; None where it is not known. `confirmed`
+    has the confirmed checkpoints of the families that are settled by now.
     """
 
     rows: tuple[RowEvidence, ...]
     benchmarks: tuple[BenchmarkSource, ...]
     spreads: dict[tuple[str, str], SeedSpread | None] = field(default_factory=dict)
+    confirmed: tuple[ConfirmedRow, ...] = ()
 
     def find(self, setup: str, method: str) -> RowEvidence | None:
         return next((row for row in self.rows if (row.setup, row.method) == (setup, method)), None)

@@ -9,27 +9,29 @@ from math import prod
 
 from analysis.labels import AVERAGE, BASE, method_label, setup_title
 from analysis.numbers import p_text, signed
-from analysis.scores.evidence import Difference, Evidence, RowEvidence, with_interval
+from analysis.scores.evidence import ConfirmedRow, Difference, Evidence, RowEvidence, with_interval
 from orchestrator.config import Experiment
 from orchestrator.experiment.methods import REFERENCE
 
+CONFIRMING_SEEDS = 3  # that the advice asks for
 SEEDS = 5  # as many as the advice asks for
 OWN_SEEDS = re.compile(r"(methods\.\w+\.)?seeds(=|\.)")  # overrides that the advice replaces
 
 
 @dataclass(frozen=True)
 class Advice:
-    """The command that gives every method `SEEDS` seeds or more, and how many trials that adds."""
+    """A command that makes the comparison fair, how many trials it adds, and what they are for."""
 
     command: str
     trials: int
+    purpose: str = f"{SEEDS} seeds for every method"
 
     @property
     def reason(self) -> str:
         """`5 seeds for every method, 24 more trials:`, which stands on the line above the command."""
         if not self.trials:
             return "The other seeds of this sweep:"
-        return f"{SEEDS} seeds for every method, {self.trials} more trial{'s' if self.trials != 1 else ''}:"
+        return f"{self.purpose}, {self.trials} more trial{'s' if self.trials != 1 else ''}:"
 
 
 @dataclass(frozen=True)
@@ -54,14 +56,49 @@ def verdict(experiment: Experiment, evidence: Evidence) -> Verdict:
     if not groups:
         return Verdict()
     one_seed = [row.seeds == 1 for rows in groups.values() for row in rows]
-    advice = more_seeds(experiment) if any(one_seed) else None
-    if all(one_seed):
+    confirms = bool(experiment.confirmed_methods)
+    unequal = any(_chosen_unequally(row) for rows in groups.values() for row in rows)
+    advice = more_seeds(experiment) if any(one_seed) and not confirms else None
+    if unequal and not confirms:
+        advice = confirmation(experiment)
+    if all(one_seed) and not confirms:
         return Verdict(("No method can be called better: one seed.",), advice)
     sentences: list[str] = []
     for name, rows in groups.items():
         prefix = f"{setup_title(name, experiment.setups)}: " if len(experiment.setups) > 1 else ""
-        sentences += [prefix + sentence for sentence in _judge(rows)]
+        confirmed = [row for row in evidence.confirmed if row.setup == name]
+        judged = _judge_confirmed(experiment, confirmed) if confirms else _judge(rows)
+        sentences += [prefix + sentence for sentence in judged]
     return Verdict(tuple(sentences), advice)
+
+
+def confirmation(experiment: Experiment) -> Advice:
+    """How the choice of every method is confirmed on three seeds that took no part."""
+    command = experiment.command("submit", "--confirm", str(CONFIRMING_SEEDS))
+    trials = CONFIRMING_SEEDS * len(experiment.methods) * len(experiment.setups)
+    return Advice(command, trials, "Each method's choice confirmed on other seeds")
+
+
+def _chosen_unequally(row: RowEvidence) -> bool:
+    gap = row.columns[AVERAGE].difference
+    return gap is not None and gap.chosen_from is not None
+
+
+def _judge_confirmed(experiment: Experiment, rows: Sequence[ConfirmedRow]) -> list[str]:
+    """A sentence for each confirmed method of a setup, and one for those whose runs are not all there."""
+    reference = method_label(REFERENCE)
+    if REFERENCE not in experiment.confirmed_methods:
+        return [f"{reference} is not confirmed, so that no method can be called better: see confirm.methods."]
+    complete = {row.method: row for row in rows if row.complete}
+    open_methods = [method for method in experiment.confirmed_methods if method not in complete]
+    sentences = []
+    for method, row in complete.items() if REFERENCE in complete else ():
+        gap = row.columns[AVERAGE].difference
+        if gap is not None:
+            sentences.append(f"{_judged(method_label(method), reference, gap)[:-1]} (confirmed).")
+    if open_methods:
+        sentences.append(f"Not confirmed yet: {', '.join(map(method_label, open_methods))}.")
+    return sentences
 
 
 def pair_verdict(experiment: Experiment, methods: tuple[str, str], average: Difference | None) -> Verdict:
@@ -118,17 +155,24 @@ def _judge(rows: Sequence[RowEvidence]) -> list[str]:
         return [f"{reference} has no scores to compare with; trb table --compare compares any two methods."]
     if vanilla.seeds == 1:
         return [f"No method can be called better than {reference}: it has one seed."]
-    sentences, untested = [], []
+    sentences, untested, unequal = [], [], []
     for row in rows:
         gap = row.columns[AVERAGE].difference
         if row.method == REFERENCE or gap is None:
             continue
-        if row.seeds > 1:
+        if gap.chosen_from is not None:
+            unequal.append(f"{method_label(row.method)} {signed(gap.estimate.value)} of {gap.chosen_from[0]}")
+        elif row.seeds > 1:
             sentences.append(_judged(method_label(row.method), reference, gap))
         else:
             untested.append(f"{method_label(row.method)} {signed(gap.estimate.value)}")
     if untested:
         sentences.append(f"Not tested, with one seed each: {', '.join(untested)} against {reference}.")
+    if unequal:
+        sentences.append(
+            f"Not tested, chosen from more or fewer checkpoints than {reference}'s {vanilla.candidates}, and the best "
+            f"of more is higher by chance: {', '.join(unequal)}."
+        )
     return sentences
 
 

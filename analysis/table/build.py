@@ -7,6 +7,7 @@ from dataclasses import replace
 from analysis.labels import BASE, benchmark_label, method_label, setup_title
 from analysis.scores.assess import assess, exact_scores
 from analysis.scores.candidates import Candidate, Selected, select
+from analysis.scores.confirmed import confirmed_rows
 from analysis.scores.verdict import verdict
 from analysis.table.model import Score, Table, make_table
 from orchestrator.monitor import status
@@ -41,6 +42,7 @@ def results_table(study: Study) -> Table:
             known = by_family.get((name, family), {})
             scores += [Score(family, name, key, known.get(key)) for key in setup.evaluation.benchmarks]
     evidence = assess(study, [] if awaited else chosen)
+    evidence = replace(evidence, confirmed=tuple([] if awaited else confirmed_rows(study, chosen)))
     waiting = [f"waiting for {labels[key]}: rows are selected on the other columns until then" for key in awaited]
     remarks = [*waiting, *notes(study, [] if awaited else chosen)]
     study.remember()

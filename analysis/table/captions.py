@@ -18,13 +18,19 @@ COLUMNS = (
     "Of: evaluated checkpoints of the method, of which the best is shown.",
     "Seeds: training runs that a score is the mean of.",
 )
+UNEQUAL = "not tested"  # in place of p, where a method was chosen from more or fewer checkpoints than vanilla
+CONFIRMED = (
+    "Confirmed: the chosen setting and step, trained on seeds that took no part in choosing, on new samples.",
+    "Lead: explored − confirmed, the luck of the choice.",
+)
 
 
 def explanation(evidence: Evidence) -> list[str]:
     """The sentences, those that matter most first; none without rows."""
     if not evidence.rows:
         return []
-    return [*intervals_sentences(evidence), *COLUMNS, *_unequal_families(evidence.rows)]
+    sentences = [*intervals_sentences(evidence), *COLUMNS, *_unequal_families(evidence.rows)]
+    return [*sentences, *(CONFIRMED if evidence.confirmed else ())]
 
 
 def intervals_sentences(evidence: Evidence) -> list[str]:
@@ -45,8 +51,11 @@ def intervals_sentences(evidence: Evidence) -> list[str]:
             "Where no two seeds of any method differ, no spread between seeds can be told, and the interval is over "
             "problems only."
         )
-    if any(column.difference and column.difference.p_value is not None for column in columns):
-        sentences.append("p: two-sided, of the same t distribution; not corrected for the number of methods.")
+    tested = [column.difference for column in columns if column.difference and column.difference.p_value is not None]
+    if any(gap.adjusted > 1 for gap in tested):
+        sentences.append("p and its interval: two-sided, corrected for the number of methods by Dunnett's test.")
+    elif tested:
+        sentences.append("p: two-sided, of the same t distribution.")
     return sentences
 
 
@@ -87,6 +96,6 @@ def _unequal_families(rows: Sequence[RowEvidence]) -> list[str]:
         if least.candidates < most.candidates:  # one setup is enough of an example
             return [
                 f"The best of {most.candidates} checkpoints ({method_label(most.method)}) is higher by chance alone "
-                f"than the best of {least.candidates} ({method_label(least.method)})."
+                f"than the best of {least.candidates} ({method_label(least.method)}); such differences are not tested."
             ]
     return []

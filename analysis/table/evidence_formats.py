@@ -9,10 +9,10 @@ from typing import Any
 
 from analysis.labels import AVERAGE, method_label, order_methods
 from analysis.numbers import p_text, signed, tenths_text
-from analysis.scores.evidence import ONE_RUN, ColumnEvidence, Difference, Estimate, Evidence, RowEvidence
+from analysis.scores.evidence import ONE_RUN, ColumnEvidence, ConfirmedRow, Difference, Estimate, Evidence, RowEvidence
 from analysis.scores.split_half import SPLITS
 from analysis.scores.uncertainty import CONFIDENCE, REPLICATES
-from analysis.table.captions import explanation
+from analysis.table.captions import UNEQUAL, explanation
 
 # Columns of the table of selected checkpoints, in this order.
 METHOD, SCORE, SPLIT_HALF, FRESH, GAP = "Method", "Avg", "Split-half", "Fresh", "− Vanilla"
@@ -39,6 +39,45 @@ def text_rows(rows: Sequence[RowEvidence]) -> tuple[list[str], list[dict[str, st
     return needed, cells
 
 
+# Columns of the table of confirmed checkpoints.
+CONFIRMED, EXPLORED, LEAD, RUNS = "Confirmed", "Explored", "Lead", "Seeds"
+CONFIRMED_HEADINGS = (METHOD, CONFIRMED, GAP, LIMITS, P, EXPLORED, LEAD, RUNS, STEP, SETTING)
+CONFIRMED_TITLE = "Confirmed on seeds that took no part in choosing"
+
+
+def confirmed_by_setup(evidence: Evidence) -> list[tuple[str, list[ConfirmedRow]]]:
+    """The confirmed rows of each setup in the order of the table."""
+    order = list(order_methods(row.method for row in evidence.confirmed))
+    groups = []
+    for setup, rows in groupby(evidence.confirmed, key=lambda row: row.setup):
+        groups.append((setup, sorted(rows, key=lambda row: order.index(row.method))))
+    return groups
+
+
+def confirmed_text_rows(rows: Sequence[ConfirmedRow]) -> tuple[list[str], list[dict[str, str]]]:
+    """The headings and cells of confirmed rows, as `text_rows` gives them for others."""
+    cells = [_confirmed_cells(row) for row in rows]
+    filled = {name for row in cells for name, text in row.items() if text}
+    return [name for name in CONFIRMED_HEADINGS if name in filled], cells
+
+
+def _confirmed_cells(row: ConfirmedRow) -> dict[str, str]:
+    column = row.columns.get(AVERAGE)
+    gap = column.difference if column else None
+    return {
+        METHOD: method_label(row.method),
+        CONFIRMED: f"{tenths_text(column.score.value)} ±{column.score.reach}" if column else "",
+        GAP: gap_text(gap) if gap else "",
+        LIMITS: limits_text(gap) if gap else "",
+        P: p_text(gap.p_value) if gap else "",
+        EXPLORED: tenths_text(column.explored) if column else "",
+        LEAD: signed(column.lead) if column else "",
+        RUNS: str(len(row.units)) if row.complete else f"{len(row.units)} of {row.wanted}",
+        STEP: str(row.step),
+        SETTING: " ".join(f"{name}={value:g}" for name, value in row.knobs.items()),
+    }
+
+
 def gap_text(gap: Difference) -> str:
     """A difference: `+7.5 (1 seed)`, or `+7.5` where its interval is over seeds."""
     return f"{signed(gap.estimate.value)}{_caveat(gap)}"
@@ -62,6 +101,12 @@ def markdown_blocks(evidence: Evidence, title: Callable[[str], str]) -> list[str
         lines += ["", _line(headings), _line(rule)]
         for row in cells:
             lines.append(_line([row[name].replace(ONE_RUN, f"\\{ONE_RUN}") for name in headings]))
+    for setup, rows in confirmed_by_setup(evidence):
+        of_setup = f", {title(setup)}" if len(groups) > 1 else ""
+        headings, cells = confirmed_text_rows(rows)
+        rule = ["---" if heading in LEFT else "---:" for heading in headings]
+        lines += ["", f"**{CONFIRMED_TITLE}{of_setup}**", "", _line(headings), _line(rule)]
+        lines += [_line([row[name] for name in headings]) for row in cells]
     return [*lines, "", " ".join(explanation(evidence)).replace(ONE_RUN, f"\\{ONE_RUN}")] if lines else []
 
 
@@ -72,6 +117,11 @@ def comment_lines(evidence: Evidence) -> Iterator[str]:
         for row in cells:
             parts = [f"{name} {row[name]}" for name in headings[2:] if row[name]]
             yield f"{setup} {row[METHOD]}: {', '.join([row[SCORE], *parts])}"
+    for setup, rows in confirmed_by_setup(evidence):
+        headings, cells = confirmed_text_rows(rows)
+        for row in cells:
+            parts = [f"{name} {row[name]}" for name in headings[1:] if row[name]]
+            yield f"{setup} {row[METHOD]} confirmed: {', '.join(parts)}"
     yield from explanation(evidence)
 
 
@@ -86,7 +136,9 @@ def to_object(evidence: Evidence | None) -> dict[str, Any]:
     for (setup, column), spread in evidence.spreads.items():
         known = spread and {"standard_deviation": round(spread.deviation, 4), "degrees_of_freedom": spread.freedom}
         spreads.setdefault(setup, {})[column] = known
+    confirmed = {"confirmed": [_confirmed_object(row) for row in evidence.confirmed]} if evidence.confirmed else {}
     return {
+        **confirmed,
         "evidence": [_row_object(row) for row in rows],
         "benchmarks": [asdict(source) for source in evidence.benchmarks],
         "bootstrap": {"confidence": CONFIDENCE, "replicates": REPLICATES, "splits": SPLITS},
@@ -113,7 +165,11 @@ def difference_object(difference: Difference | None) -> dict[str, Any] | None:
     found = estimate_object(difference.estimate) if difference else None
     if found is None or difference is None:
         return None
-    return {**found, "p_value": None if difference.p_value is None else round(difference.p_value, 4)}
+    p_value = None if difference.p_value is None else round(difference.p_value, 4)
+    found |= {"p_value": p_value}
+    if difference.adjusted > 1 and difference.holm is not None:
+        found |= {"p_value_holm": round(difference.holm, 4), "corrected_for": difference.adjusted}
+    return found if difference.chosen_from is None else found | {"chosen_from": list(difference.chosen_from)}
 
 
 def _cells(row: RowEvidence) -> dict[str, str]:
@@ -126,7 +182,7 @@ def _cells(row: RowEvidence) -> dict[str, str]:
         FRESH: "" if column.fresh is None else tenths_text(column.fresh.value),
         GAP: "" if gap is None else gap_text(gap),
         LIMITS: "" if gap is None else limits_text(gap),
-        P: "" if gap is None else p_text(gap.p_value),
+        P: "" if gap is None else UNEQUAL if gap.chosen_from and gap.estimate.over == "seeds" else p_text(gap.p_value),
         OF: str(row.candidates),
         SEEDS: str(row.seeds) if row.seeds else "",
         STEP: str(row.step),
@@ -138,6 +194,19 @@ def _caveat(gap: Difference) -> str:
     if gap.estimate.over == "seeds":
         return ""
     return {0: " (no seeds)", 1: " (1 seed)"}.get(min(gap.runs), " (equal seeds)")
+
+
+def _confirmed_object(row: ConfirmedRow) -> dict[str, Any]:
+    columns = {}
+    for name, column in row.columns.items():
+        columns[name] = {
+            "score": estimate_object(column.score),
+            "explored": float(column.explored),
+            "lead": float(column.lead),
+            "minus_vanilla": difference_object(column.difference),
+        }
+    names = ("setup", "method", "knobs", "step", "units", "wanted")
+    return {**{name: getattr(row, name) for name in names}, "columns": columns}
 
 
 def _line(cells: Sequence[str]) -> str:

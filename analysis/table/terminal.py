@@ -13,7 +13,24 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.scores.evidence import RowEvidence
 from analysis.table.captions import brief_intervals, explanation
-from analysis.table.evidence_formats import GAP, LIMITS, METHOD, OF, SCORE, SEEDS, SETTING, STEP, P, by_setup, text_rows
+from analysis.table.evidence_formats import (
+    CONFIRMED,
+    CONFIRMED_TITLE,
+    GAP,
+    LEAD,
+    LIMITS,
+    METHOD,
+    OF,
+    SCORE,
+    SEEDS,
+    SETTING,
+    STEP,
+    P,
+    by_setup,
+    confirmed_by_setup,
+    confirmed_text_rows,
+    text_rows,
+)
 from analysis.table.model import Row, Table
 
 if TYPE_CHECKING:
@@ -24,7 +41,17 @@ STYLES = {"best": "bold", "second": "underline", None: ""}
 WIDE = 96  # columns from which on a setting has room beside the numbers
 GAP_WIDTH = 2  # blanks between columns
 LEAST = 24  # no terminal is taken to be narrower
-ABOVE = (METHOD, SCORE, GAP, P, OF, SEEDS, STEP)  # columns of the narrow form; the others follow on a line below
+ABOVE = (
+    METHOD,
+    SCORE,
+    CONFIRMED,
+    GAP,
+    P,
+    LEAD,
+    OF,
+    SEEDS,
+    STEP,
+)  # columns of the narrow form; the others follow on a line below
 NAMES = {LIMITS: "interval", GAP: GAP}  # what columns are called there, the others by their headings in small letters
 
 
@@ -65,6 +92,13 @@ class TerminalTable:
             if len(setups) > 1:
                 yield Text(table.title(setup), "bold")
             yield from _evidence(rows, width)
+        for setup, rows in confirmed_by_setup(table.evidence) if table.evidence else ():
+            yield Text()
+            yield Text(f"{CONFIRMED_TITLE}{f', {table.title(setup)}' if len(setups) > 1 else ''}", "bold")
+            headings, texts = confirmed_text_rows(rows)
+            yield from _in_width(
+                headings, texts, [{name: _plain(text) for name, text in row.items()} for row in texts], width
+            )
         captions = explanation(table.evidence) if table.evidence else []
         if table.evidence and self.brief:
             captions = brief_intervals(table.evidence)
@@ -111,6 +145,13 @@ def _evidence(rows: Sequence[RowEvidence], width: int) -> Iterator[Text]:
         if gap is not None and gap.estimate.over == "problems":
             of_row[LIMITS].stylize("dim")
         cells.append(of_row)
+    yield from _in_width(headings, texts, cells, width)
+
+
+def _in_width(
+    headings: Sequence[str], texts: Sequence[Mapping[str, str]], cells: Sequence[Mapping[str, Text]], width: int
+) -> Iterator[Text]:
+    """Rows in one line each where there is room, else their first numbers and below them what did not fit."""
     if width >= WIDE and _needed(headings, _columns(cells, headings)) <= width:
         yield from _columns_aligned(headings, cells)
         return

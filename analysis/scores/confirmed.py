@@ -1,0 +1,58 @@
+"""The confirmed checkpoints: scores over runs that took no part in choosing, tested against vanilla's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from analysis.scores.assess import estimates, exact_scores, replicate_scores, seed_spreads, to_reference
+from analysis.scores.candidates import Candidate, Selected, read_counts
+from analysis.scores.evidence import ConfirmedColumn, ConfirmedRow
+from orchestrator.selection.confirmation import Confirmation, confirmations
+from orchestrator.selection.study import Study
+
+
+def confirmed_rows(study: Study, chosen: Sequence[Selected]) -> list[ConfirmedRow]:
+    """A row for each settled family of the methods to be confirmed, by setup and in the order of the grid.
+
+    UserError where two runs of a setup were evaluated on different problems.
+    """
+    explored = {(selected.setup, selected.best.method): exact_scores(selected.best) for selected in chosen}
+    by_setup: dict[str, list[Confirmation]] = {}
+    for confirmation in confirmations(study):
+        by_setup.setdefault(confirmation.units[0].setup, []).append(confirmation)
+    rows: list[ConfirmedRow] = []
+    for setup, found in by_setup.items():
+        scored = [_scored(study, confirmation) for confirmation in found]
+        candidates = {candidate.method: candidate for candidate in scored if candidate.units}
+        drawn, spreads = replicate_scores(candidates), seed_spreads(candidates.values())
+        gaps = to_reference(candidates, drawn, spreads, dict.fromkeys(candidates, 1))
+        for candidate in scored:
+            method, columns = candidate.method, {}
+            if method in candidates:
+                for key, score in estimates(candidate, drawn[method], spreads).items():
+                    gap = gaps.get(method, {}).get(key)
+                    columns[key] = ConfirmedColumn(score, explored[setup, method][key], gap)
+            rows.append(
+                ConfirmedRow(
+                    setup,
+                    method,
+                    candidate.knobs,
+                    candidate.step,
+                    candidate.units,
+                    len(study.experiment.confirm.seeds),
+                    columns,
+                )
+            )
+    return rows
+
+
+def _scored(study: Study, confirmation: Confirmation) -> Candidate:
+    """The confirmed checkpoint with the counts of its runs that are evaluated by now, which may be none."""
+    first, ids = confirmation.units[0], study.fresh_evaluation_ids(confirmation.units[0].setup)
+    evaluated = []
+    for unit in confirmation.units:
+        if len(read_counts(study, (unit.id,), ids, confirmation.step)) == len(ids):
+            evaluated.append(unit.id)
+    counts = read_counts(study, tuple(evaluated), ids, confirmation.step)
+    assert first.method is not None, "only methods are confirmed"
+    return Candidate(first.method, first.knobs, confirmation.step, tuple(evaluated), counts)
