@@ -161,7 +161,7 @@ def _judge(rows: Sequence[RowEvidence]) -> list[str]:
         if row.method == REFERENCE or gap is None:
             continue
         if gap.chosen_from is not None:
-            unequal.append(f"{method_label(row.method)} {signed(gap.estimate.value)} of {gap.chosen_from[0]}")
+            unequal.append(f"{method_label(row.method)} {signed(gap.estimate.value)} (best of {gap.chosen_from[0]})")
         elif row.seeds > 1:
             sentences.append(_judged(method_label(row.method), reference, gap))
         else:

@@ -12,6 +12,7 @@ from analysis.scores.verdict import verdict
 from analysis.table.model import Score, Table, make_table
 from orchestrator.monitor import status
 from orchestrator.selection import scores as selection
+from orchestrator.selection.confirmation import with_confirmation
 from orchestrator.selection.study import Study
 
 __all__ = ["Candidate", "Selected", "base_scores", "results_table", "select"]
@@ -27,7 +28,7 @@ def results_table(study: Study) -> Table:
     without it, and averages, evidence and verdict wait until it is evaluated. UserError where two selected checkpoints
     of a setup were evaluated on different problems.
     """
-    study = study.snapshot()
+    study = with_confirmation(study.snapshot())
     awaited = _awaited(study)
     chosen = select(_without(study, awaited))
     by_family = {(s.setup, s.best.method): exact_scores(s.best) for s in chosen}

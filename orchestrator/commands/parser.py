@@ -196,6 +196,8 @@ def _add_differences(parser: argparse.ArgumentParser) -> None:
     """Options that change an experiment: overrides of its keys, and a choice of its methods."""
     parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help=OVERRIDES)
     parser.add_argument("--methods", metavar="A,B", help="only these of its methods, by key or label: vanilla,TRB")
+    text = "confirm each method's choice on N more seeds, which take no part in choosing"
+    parser.add_argument("--confirm", type=whole_number, metavar="N", help=text)
 
 
 def _add_runs(parser: argparse.ArgumentParser) -> None:

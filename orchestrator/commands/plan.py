@@ -24,6 +24,7 @@ from orchestrator.planning.ranges import NOTHING, Range
 from orchestrator.planning.rates import Gpu
 from orchestrator.planning.totals import hours_on_gpus, total_gpu_hours, units_left
 from orchestrator.planning.view import Machines, render
+from orchestrator.selection.confirmation import unconfirmed_units, with_confirmation
 from orchestrator.selection.damage import refuse_damaged
 from orchestrator.selection.study import Study
 
@@ -72,7 +73,11 @@ def planned(study: Study, gpu: Gpu | None = None) -> Plan:
     """The plan with what the runs folder holds of it, and with the rates that were measured there."""
     measured = measure(study)
     gpu = gpu or gpu_here(measured.calibrations)
-    return make_plan(study.experiment, study.units, done_of(study), measured, gpu=gpu)
+    study = with_confirmation(study)
+    later = unconfirmed_units(study)
+    confirming = {*study.confirming, *(unit.id for unit in later if unit.is_trial)}
+    units = [*study.units, *later]
+    return make_plan(study.experiment, units, done_of(study), measured, gpu=gpu, confirming=confirming)
 
 
 def gpu_hours_left(study: Study) -> Range:

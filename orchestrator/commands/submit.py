@@ -27,6 +27,7 @@ from orchestrator.monitor.unit_status import UnitStatus
 from orchestrator.records.drivers import Driving
 from orchestrator.records.lease import LEASE_PATIENCE_S
 from orchestrator.records.rundir import RunReader
+from orchestrator.selection.confirmation import unconfirmed_units, with_confirmation
 from orchestrator.selection.damage import refuse_damaged
 from orchestrator.selection.results_folder import note_submit
 from orchestrator.selection.retention import prune
@@ -206,6 +207,9 @@ def _run(job: Submission, missing: list[Unit]) -> Stopped:
 def _sweep(job: Submission, missing: list[Unit], started: float) -> Stopped:
     """Run it on a Ray cluster, and show how far it is."""
     job.say(_to_run(missing))
+    later = [unit for unit in unconfirmed_units(job.study) if unit.is_trial]
+    if later:
+        job.say(f"then {len(later)} more trials, which confirm what each method is chosen for on seeds of their own")
     for line in company(missing, job.study.runs):
         job.say(line)
     job.mirror.announce()
@@ -237,15 +241,16 @@ def _conclude(job: Submission, stopped: Stopped) -> int:
     from analysis.report.page import write_report
     from analysis.table import build, terminal
 
-    overview = status.overview(job.study)
+    study = with_confirmation(job.study)
+    overview = status.overview(study)
     statuses = overview.units
-    table = build.results_table(job.study)
+    table = build.results_table(study)
     job.console.print(terminal.to_rich(table, brief=True), crop=False)
-    folder = results.write_results(job.study, table)
+    folder = results.write_results(study, table)
     job.mirror.catch_up(results.tracked_tables(table), [*table.notes, *table.verdict.lines()])
     if job.report and all(unit.state == "done" for unit in statuses):
-        results.write_figures(job.study, None)
-        job.say(f"\nAll of it on one page, open it in a browser:\n{write_report(job.study).path}")
+        results.write_figures(study, None)
+        job.say(f"\nAll of it on one page, open it in a browser:\n{write_report(study).path}")
     else:
         job.say(f"\ntable, trials and trajectories: {folder}")
         job.say(f"what the scores rest on: {job.study.experiment.command('table')}")

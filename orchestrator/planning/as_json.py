@@ -54,6 +54,7 @@ def totals(plan: Plan) -> dict[str, Any]:
         "by_kind": dict(Counter(unit.kind for unit in units)),
         "by_setup": {name: dict(kinds) for name, kinds in by_setup.items()},
         "by_method": dict(Counter(unit.method for unit in trials)),
+        **({"confirming": len(plan.confirming)} if plan.confirming else {}),
         "ready_at_once": sum(not unit.depends_on for unit in units),
         "gpus_per_trial": max((unit.placement.gpus for unit in trials), default=0),
         "training": _generated(plan, "training"),

@@ -6,7 +6,7 @@ they need. Training and evaluation are apart: a unit trains on its GPU, and eval
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from orchestrator.config import Experiment
@@ -74,6 +74,7 @@ class Plan:
     assumptions: tuple[Assumption, ...]
     done: Mapping[str, Done] = field(default_factory=dict)
     measured: Measured = field(default_factory=Measured)
+    confirming: Set[str] = frozenset()  # ids of units of which one checkpoint alone is evaluated
 
     @property
     def gpu_of_trial(self) -> Gpu:
@@ -88,10 +89,12 @@ def make_plan(
     measured: Measured | None = None,
     engine: str | None = None,
     gpu: Gpu = GPUS[DEFAULT_GPU],
+    confirming: Set[str] = frozenset(),
 ) -> Plan:
     """The plan of `experiment`, whose units are `units`: instant, without side effects.
 
-    `measured` is what finished run directories say. `engine` plans as if all setups sampled with that engine.
+    `measured` is what finished run directories say. `engine` plans as if all setups sampled with that engine. Of
+    `confirming` units only the checkpoint that they confirm is evaluated.
     """
     units = expand(experiment) if units is None else units
     measured = measured or Measured()
@@ -104,20 +107,21 @@ def make_plan(
     needed: dict[tuple[object, ...], Resources] = {}
     planned = []
     for unit in units:
-        kind = (unit.setup, unit.kind, unit.steps, teacher_online_steps(unit), *vars(unit.placement).values())
+        confirms = unit.id in confirming
+        kind = (unit.setup, unit.kind, confirms, unit.steps, teacher_online_steps(unit), *vars(unit.placement).values())
         if kind not in needed:
-            needed[kind] = resources(experiment, unit, costs[unit.setup])
+            needed[kind] = resources(experiment, unit, costs[unit.setup], confirms)
         planned.append(PlannedUnit(unit, needed[kind]))
     placements = (experiment.runtime.placement, *experiment.placements.values())
     several = any(placement.gpus > 1 for placement in placements)
     assumed = assumptions(costs, several) if any(placement.gpus for placement in placements) else ()
-    return Plan(experiment, tuple(planned), costs, gpu, assumed, done or {}, measured)
+    return Plan(experiment, tuple(planned), costs, gpu, assumed, done or {}, measured, confirming)
 
 
-def resources(experiment: Experiment, unit: Unit, costs: SetupCosts) -> Resources:
+def resources(experiment: Experiment, unit: Unit, costs: SetupCosts, confirms: bool = False) -> Resources:
     """Compute the needs of `unit`."""
     setup, placement = experiment.setups[unit.setup], unit.placement
-    checkpoints = checkpoints_evaluated(unit, setup)
+    checkpoints = 1 if confirms else checkpoints_evaluated(unit, setup)
     generations = unit.steps * sequences_per_step(setup.training)
     evaluations = checkpoints * sum(evaluation_generations(setup).values())
     return Resources(

@@ -14,7 +14,7 @@ from orchestrator.experiment.units import Unit
 from orchestrator.planning.plan import Done
 from orchestrator.records.rundir import RunReader, started_units
 from orchestrator.selection import scores
-from orchestrator.selection.samples_wanted import FamilyState, family_state, wants
+from orchestrator.selection.samples_wanted import FamilyState, confirming_samples, family_state, wants
 from orchestrator.selection.study import Study
 
 # Where the parts of an identity stand in a setup file; the others have their own names.
@@ -31,6 +31,10 @@ def done_of(study: Study) -> dict[str, Done]:
         members = [unit.id for setting in family for unit in setting]
         if not present.isdisjoint(members):
             state_of |= dict.fromkeys(members, family_state(study, family))
+    for unit in study.units:
+        if unit.id in study.confirming and unit.id in present:
+            wanted = confirming_samples(study, unit)
+            state_of[unit.id] = FamilyState(wanted, settled=study.reader(unit).trained and not wanted)
     done = {}
     for unit in study.units:
         if unit.id not in present:

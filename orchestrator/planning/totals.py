@@ -71,7 +71,7 @@ def unit_hours(plan: Plan, left: bool = False) -> dict[str, Hours]:
 @lru_cache(maxsize=16)
 def families_of(plan: Plan) -> list[Family]:
     """The settings of each setup and method, and of the untrained student."""
-    return families(planned.unit for planned in plan.units)
+    return families(planned.unit for planned in plan.units if planned.unit.id not in plan.confirming)
 
 
 @lru_cache(maxsize=16)
@@ -143,7 +143,9 @@ def on_engines(plan: Plan) -> dict[str, Plan]:
             plans[engine] = plan
             continue
         with suppress(TooSmall):
-            plans[engine] = make_plan(plan.experiment, units, plan.done, plan.measured, engine, plan.gpu)
+            plans[engine] = make_plan(
+                plan.experiment, units, plan.done, plan.measured, engine, plan.gpu, plan.confirming
+            )
     return plans
 
 

@@ -127,7 +127,8 @@ def _methods_table(plan: Plan) -> Table:
     table, setups = _table("trials by method", "grid"), list(plan.experiment.setups)
     for name in setups:
         table.add_column(name, justify="right", overflow="fold")
-    trials = Counter((planned.unit.method, planned.unit.setup) for planned in plan.units)
+    exploring = [planned.unit for planned in plan.units if planned.unit.id not in plan.confirming]
+    trials = Counter((unit.method, unit.setup) for unit in exploring)
     for method, grid in plan.experiment.methods.items():
         knobs = []
         for knob, values in grid.items():
@@ -135,6 +136,11 @@ def _methods_table(plan: Plan) -> Table:
         table.add_row(method_label(method), " × ".join(knobs), *(str(trials[method, name]) for name in setups))
     if any(len(plan.experiment.seeds_of(method)) > 1 for method in plan.experiment.methods):
         table.add_row("", _seeds(plan.experiment), *[""] * len(setups))
+    if plan.confirming:
+        seeds = ", ".join(map(str, plan.experiment.confirm.seeds))
+        counts = Counter(planned.unit.setup for planned in plan.units if planned.unit.id in plan.confirming)
+        confirmed = f"what each is chosen for, on seeds {seeds}; one checkpoint each"
+        table.add_row("confirming", confirmed, *(str(counts[name]) for name in setups))
     return table
 
 

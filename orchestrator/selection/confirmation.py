@@ -8,13 +8,26 @@ samples. Differences between methods are tested on these runs alone.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from orchestrator.config import Experiment
+from orchestrator.errors import refuse
 from orchestrator.experiment.units import Setting, Unit, with_seed
 from orchestrator.selection import scores
 from orchestrator.selection.samples_wanted import family_state
 from orchestrator.selection.study import Study
+
+FIRST_SEED = 100  # of the seeds that `confirming_seeds` gives: more exploring seeds may be added below it
+
+
+def confirming_seeds(experiment: Experiment, count: int) -> list[int]:
+    """The first `count` seeds from FIRST_SEED on that take no part in choosing settings."""
+    if count < 2:
+        raise refuse("--confirm", count, "2 or more: one run says nothing of another")
+    free = (seed for seed in itertools.count(FIRST_SEED) if seed not in experiment.explored_seeds)
+    return list(itertools.islice(free, count))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from orchestrator.experiment.resolved import runs_of
 from orchestrator.experiment.shipped import find_experiment
 from orchestrator.experiment.units import expand
 from orchestrator.records.files import Damaged
-from orchestrator.selection.confirmation import with_confirmation
+from orchestrator.selection.confirmation import confirming_seeds, with_confirmation
 from orchestrator.selection.results_folder import settled_name
 from orchestrator.selection.study import Study
 from orchestrator.start_up import default_runs
@@ -25,13 +25,14 @@ def load_study(
     *,
     runs: Path | None = None,
     methods: str | None = None,
+    confirm: int | None = None,
 ) -> Study:
     """The study of an experiment over its runs folder, with its data folder settled.
 
     `experiment` is a file, a results folder or the name of a shipped experiment; `overrides` are
     words such as `training.steps=20`; `methods` keeps only these, by key or label and separated by
-    commas. Without `runs` the folder is that of the results folder, else `$TRB_RUNS`, else `runs`.
-    UserError names the mistake.
+    commas; `confirm` gives so many confirming seeds in place of `confirm.seeds`. Without `runs` the
+    folder is that of the results folder, else `$TRB_RUNS`, else `runs`. UserError names the mistake.
     """
     path, words = find_experiment(Path(experiment)), list(overrides)
     loaded = load_experiment(path, words)
@@ -40,6 +41,10 @@ def load_study(
         loaded = load_experiment(path, words)
     typed = (str(experiment), *overrides)
     typed += () if methods is None else ("--methods", methods)
+    if confirm is not None:
+        words.append(f"confirm.seeds={confirming_seeds(loaded, confirm)}".replace(" ", ""))
+        loaded = load_experiment(path, words)
+        typed += ("--confirm", str(confirm))
     of_results = runs_of(path) if runs is None else None  # the runs folder that a results folder lies in
     runs = of_results or runs or default_runs()
     typed += ("--runs", str(runs)) if of_results is None and runs != Path("runs") else ()

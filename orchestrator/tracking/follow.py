@@ -12,6 +12,7 @@ from typing import Any
 
 from orchestrator.errors import UserError
 from orchestrator.monitor import status
+from orchestrator.selection.confirmation import with_confirmation
 from orchestrator.selection.study import Study
 from orchestrator.tracking.login import (
     chosen_mode,
@@ -159,7 +160,7 @@ def stale_projections(study: Study, mode: str, goes_on: bool = False) -> list[Pr
     Online, open runs are sent now and then even without new rows, so that W&B does not take them
     for crashed.
     """
-    stale = []
+    study, stale = with_confirmation(study.snapshot()), []
     for unit, unit_status in zip(study.units, status.collect(study), strict=True):
         shown = project(study.setup_of(unit), unit, study.reader(unit), unit_status.state, goes_on)
         if shown.is_empty or (mode == "offline" and shown.outcome == OPEN):
