@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from analysis.labels import AVERAGE, method_label
-from analysis.numbers import p_text, tenths_text
+from analysis.numbers import tenths_text
 from analysis.report.html import Html, bullets, element, join, paragraph, section, table
 from analysis.report.texts import limits
 from analysis.scores.evidence import ColumnEvidence, Evidence, RowEvidence
 from analysis.table.captions import explanation
-from analysis.table.evidence_formats import by_setup, gap_text, limits_text
+from analysis.table.evidence_formats import (
+    CONFIRMED_TITLE,
+    SETTING,
+    by_setup,
+    confirmed_by_setup,
+    confirmed_text_rows,
+    gap_text,
+    limits_text,
+    tested_text,
+)
 from analysis.table.model import Cell, Table
 
 # The difference stands beside the score, where a narrow screen still shows it.
@@ -23,7 +32,8 @@ def scores_section(results: Table) -> Html:
     """Two tables for each setup, the explanation and the notes."""
     parts = []
     for setup in dict.fromkeys(column.setup for column in results.columns):
-        parts.append(join([element("h3", results.title(setup)), _scores(results, setup), _rest(results, setup)]))
+        blocks = [_scores(results, setup), _rest(results, setup), _confirmed(results, setup)]
+        parts.append(join([element("h3", results.title(setup)), *blocks]))
     notes = [*([" ".join(explanation(results.evidence))] if results.evidence else []), MARKS]
     return section(
         "Results", "results", *parts, *(paragraph(note, class_="note") for note in notes), bullets(results.notes)
@@ -67,6 +77,16 @@ def _rest(results: Table, setup: str) -> Html:
     return table("Selected checkpoints, Avg (%)", shown, cells, texts=("Setting",))
 
 
+def _confirmed(results: Table, setup: str) -> Html:
+    """The confirmed checkpoints; nothing without any."""
+    groups = dict(confirmed_by_setup(results.evidence)) if results.evidence else {}
+    if setup not in groups:
+        return Html()
+    headings, cells = confirmed_text_rows(groups[setup])
+    rows = [[row[name] for name in headings] for row in cells]
+    return table(f"{CONFIRMED_TITLE}, Avg (%)", headings, rows, texts=(SETTING,))
+
+
 def _evidence_row(row: RowEvidence) -> list[str]:
     column = row.columns[AVERAGE]
     fresh, gap = column.fresh, column.difference
@@ -75,7 +95,7 @@ def _evidence_row(row: RowEvidence) -> list[str]:
         tenths_text(column.score.value),
         gap_text(gap) if gap else "",
         limits_text(gap) if gap else "",
-        p_text(gap.p_value) if gap else "",
+        tested_text(gap) if gap else "",
         str(row.seeds) if row.seeds else "",
         _pool(row),
         "" if column.split_half is None else tenths_text(column.split_half),

@@ -83,6 +83,12 @@ def gap_text(gap: Difference) -> str:
     return f"{signed(gap.estimate.value)}{_caveat(gap)}"
 
 
+def tested_text(gap: Difference) -> str:
+    """The p-value of a difference; in its place, where several seeds would have one, that it was not tested."""
+    unequal = gap.chosen_from is not None and gap.estimate.over == "seeds"
+    return UNEQUAL if unequal else p_text(gap.p_value)
+
+
 def limits_text(gap: Difference) -> str:
     """`[+1.2, +7.0]`; one that leaves the training runs as they are is named: `[+4.6, +10.4] problems only`."""
     low, high = gap.estimate.interval.low, gap.estimate.interval.high
@@ -182,7 +188,7 @@ def _cells(row: RowEvidence) -> dict[str, str]:
         FRESH: "" if column.fresh is None else tenths_text(column.fresh.value),
         GAP: "" if gap is None else gap_text(gap),
         LIMITS: "" if gap is None else limits_text(gap),
-        P: "" if gap is None else UNEQUAL if gap.chosen_from and gap.estimate.over == "seeds" else p_text(gap.p_value),
+        P: "" if gap is None else tested_text(gap),
         OF: str(row.candidates),
         SEEDS: str(row.seeds) if row.seeds else "",
         STEP: str(row.step),

@@ -337,7 +337,8 @@ def test_json_holds_everything(table: Table) -> None:
     found = next(row for row in document["evidence"] if row["method"] == "trust_region")
     average_column = found["columns"]["avg"]
     assert set(average_column) == {"score", "split_half", "fresh", "minus_vanilla", "problems", "samples", "n"}
-    assert set(average_column["minus_vanilla"]) == {"value", "low", "high", "p_value", "interval_over"}
+    assert set(average_column["minus_vanilla"]) == {"value", "low", "high", "p_value", "interval_over", "chosen_from"}
+    assert average_column["minus_vanilla"]["chosen_from"] == [3, 2]
     assert average_column["minus_vanilla"]["p_value"] is None
     assert average_column["minus_vanilla"]["interval_over"] == ["problems"]
     assert (found["candidates"], found["eligible"], found["complete"], found["spread"]) == (3, 3, True, None)

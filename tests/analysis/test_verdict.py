@@ -115,7 +115,7 @@ def test_the_text_forms_name_what_the_intervals_are_over_and_end_in_the_verdict(
         assert re.search(rf"SFT warmup − Vanilla: {gap} \S* ?\S+, {count} seeds: SFT warmup is better\.", text)
         assert re.search(rf"SKD − Vanilla: {gap} = \S+, {count} seeds: no difference shown\.", text)
         assert "(1 seed)" not in text
-        assert "not corrected for the number of methods" in text
+        assert "corrected for the number of methods by Dunnett's test" in text
     if form not in ("json", "report"):
         assert ("(1 seed)" in text) == (count == 1)
         assert "problems only" in text  # with one seed every difference, else that of the untrained student
