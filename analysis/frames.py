@@ -16,11 +16,13 @@ from analysis.costs import unit_cost
 from analysis.labels import BASE
 from analysis.table.evidence_columns import EVIDENCE_COLUMNS, TYPES, evidence_values
 from analysis.table.model import Table
+from orchestrator.experiment.evaluation_protocol import FRESH
 from orchestrator.experiment.units import Unit
 from orchestrator.monitor import status
 from orchestrator.records.problem_record import COUNTS
 from orchestrator.records.rundir import RunReader
 from orchestrator.selection import scores as selection
+from orchestrator.selection.confirmation import with_confirmation
 from orchestrator.selection.study import Study
 
 PERCENT = 100
@@ -37,17 +39,18 @@ def trials(study: Study) -> pd.DataFrame:
     """A row for each unit in the order of the grid.
 
     `avg` and a column for each benchmark are the scores of the unit's own best checkpoint, after `best_step` updates.
-    The results table may show another one: the best mean over the seeds of a setting. `seconds` is the wall-clock of
-    training and evaluation as logged. `method` is `base` for the untrained student and empty for a supervised stage.
+    The results table may show another one: the best mean over the seeds of a setting. Units that confirm a choice come
+    last, with the scores of the step that they confirm. `seconds` is the wall-clock of training and evaluation as
+    logged. `method` is `base` for the untrained student and empty for a supervised stage.
     """
-    study = study.snapshot()
+    study = with_confirmation(study.snapshot())
     rows, benchmarks = [], dict[str, None]()
     for unit, known in zip(study.units, status.collect(study), strict=True):
         run = study.reader(unit)
         row = _unit_values(unit) | {"kind": unit.kind, "state": known.state, "step": known.step, "steps": known.steps}
         row |= {"best_step": known.best_step, "seconds": unit_cost(study, unit).total_seconds if run.started else None}
         if known.best_step is not None:
-            ids = study.evaluation_ids(unit.setup)
+            ids = study.evaluation_ids(unit.setup, FRESH if unit.id in study.confirming else 0)
             values = selection.benchmark_scores(run, list(ids.values()), known.best_step)
             scores = {key: PERCENT * value for key, value in zip(ids, values, strict=True) if value is not None}
             average = selection.exact_mean(list(scores.values()))
@@ -123,6 +126,31 @@ def evidence(table: Table) -> pd.DataFrame:
             rows.append(where | {"pass_at_1": score} | values)
     columns = {"method": TEXT, "setup": TEXT, "benchmark": TEXT, "pass_at_1": NUMBER}
     return _frame(rows, columns | {name: TYPES[name] for name in EVIDENCE_COLUMNS})
+
+
+def confirmed(table: Table) -> pd.DataFrame:
+    """A row for each cell of the confirmed checkpoints: score, interval, lead and difference to vanilla, in percent.
+
+    `p_value` and the difference's limits are corrected for the number of methods by Dunnett's test, `p_value_holm` by
+    Holm's procedure.
+    """
+    rows = []
+    for row in table.evidence.confirmed if table.evidence else ():
+        for benchmark, column in row.columns.items():
+            gap, within = column.difference, column.score.interval
+            values: dict[str, Any] = {"method": row.method, "setup": row.setup, "benchmark": benchmark}
+            values |= {"pass_at_1": float(column.score.value), "ci_low": within.low, "ci_high": within.high}
+            values |= {"explored": float(column.explored), "lead": float(column.lead)}
+            values |= {"step": row.step, "seeds": len(row.units)}
+            if gap is not None:
+                limits = gap.estimate.interval
+                values |= {"minus_vanilla": float(gap.estimate.value), "p_value": gap.p_value, "p_value_holm": gap.holm}
+                values |= {"minus_vanilla_low": limits.low, "minus_vanilla_high": limits.high}
+            rows.append(values)
+    numbers = ("pass_at_1", "ci_low", "ci_high", "explored", "lead", "minus_vanilla", "minus_vanilla_low")
+    numbers = (*numbers, "minus_vanilla_high", "p_value", "p_value_holm")
+    columns = {"method": TEXT, "setup": TEXT, "benchmark": TEXT} | dict.fromkeys(numbers, NUMBER)
+    return _frame(rows, columns | {"step": WHOLE, "seeds": WHOLE})
 
 
 def as_printed(table: Table) -> pd.DataFrame:

@@ -1,0 +1,117 @@
+"""The block of confirmed checkpoints, in every form of the table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from analysis import frames
+from analysis.report.page import build_page
+from analysis.table import build
+from analysis.table.formats import FORMATS
+from orchestrator.config import Experiment
+from orchestrator.experiment.evaluation_protocol import evaluation_ids, fresh_evaluation_ids
+from orchestrator.experiment.units import Unit
+from orchestrator.records.rundir import RunReader
+from orchestrator.selection.confirmation import with_confirmation
+from orchestrator.selection.study import Study
+from tests.analysis.test_verdict import flat, on_terminal
+from tests.fake_runs import quickstart, record, units_of, write_evaluation, write_run
+
+METHODS = ("vanilla", "trust_region", "skd")
+# Right answers out of 20 of each unit: what exploring shows, and what confirming runs find on the same problems.
+EXPLORED = {"vanilla": 10, "trust_region": 15, "skd": 12}
+CONFIRMED: Mapping[str, tuple[int, ...]] = {"vanilla": (9, 10, 11), "trust_region": (9, 11, 11), "skd": (16, 17, 18)}
+
+
+def scored(runs: Path, experiment: Experiment, unit: Unit, right: int, fresh: bool = False) -> None:
+    """A trained unit whose last checkpoint has `right` of 20 answers right, on each benchmark."""
+    write_run(runs, experiment, unit, {20: [None, None]}, steps=unit.steps)
+    ids = (fresh_evaluation_ids if fresh else evaluation_ids)(experiment.setups[unit.setup])
+    for evaluation_id in ids.values():
+        records = [record(int(place < right), 1, f"p{place}") for place in range(20)]
+        write_evaluation(RunReader(runs, unit.id), evaluation_id, 20, records)
+
+
+def study_of(runs: Path, *overrides: str) -> Study:
+    others = [f"methods.{name}=null" for name in ("fixed_epsilon", "veto", "temperature_warmup", "sft_warmup")]
+    one = "methods.trust_region={epsilon0: [0.05], K: [5]}"
+    samples = [f"evaluation.benchmarks.{name}.n=1" for name in ("arithmetic_short", "arithmetic_long")]
+    limits = [f"evaluation.benchmarks.{name}.limit=20" for name in ("arithmetic_short", "arithmetic_long")]
+    experiment, units = quickstart("confirm.seeds=[5,6,7]", one, *others, *samples, *limits, *overrides)
+    for method in METHODS:
+        for unit in units_of(units, method):
+            scored(runs, experiment, unit, EXPLORED[method])
+    return with_confirmation(Study(experiment, units, runs))
+
+
+def confirm(study: Study, *methods: str) -> Study:
+    for method in methods:
+        units = [unit for unit in study.units if unit.id in study.confirming and unit.method == method]
+        for unit, right in zip(units, CONFIRMED[method], strict=True):
+            scored(study.runs, study.experiment, unit, right, fresh=True)
+    return study
+
+
+def test_the_verdict_rests_on_confirming_runs_alone(tmp_path: Path) -> None:
+    table = build.results_table(confirm(study_of(tmp_path), *METHODS))
+    assert table.evidence is not None
+    rows = {row.method: row for row in table.evidence.confirmed}
+    assert [row.complete for row in rows.values()] == [True] * 3
+    trb, skd = rows["trust_region"].columns["avg"], rows["skd"].columns["avg"]
+    assert float(trb.explored) == 75
+    assert float(trb.lead) == pytest.approx(75 - 100 * 31 / 60)
+    assert trb.difference is not None
+    assert skd.difference is not None
+    assert (trb.difference.shown, skd.difference.shown) == (False, True)
+    assert (skd.difference.adjusted, skd.difference.runs) == (2, (3, 3))
+    assert table.verdict.sentences[0].startswith("TRB − Vanilla: +1.7 [")
+    assert table.verdict.sentences[0].endswith(", 3 seeds: no difference shown (confirmed).")
+    assert table.verdict.sentences[1].endswith(", 3 seeds: SKD is better (confirmed).")
+    assert table.verdict.advice is None
+
+
+def test_methods_that_are_not_confirmed_yet_are_named(tmp_path: Path) -> None:
+    study = study_of(tmp_path)
+    assert build.results_table(study).verdict.sentences == ("Not confirmed yet: Vanilla, TRB, SKD.",)
+    table = build.results_table(confirm(study, "vanilla", "skd"))
+    assert table.verdict.sentences[-1] == "Not confirmed yet: TRB."
+    assert "SKD is better (confirmed)." in table.verdict.sentences[0]
+
+
+@pytest.mark.parametrize("form", ["60", "120", "md", "tex", "report"])
+def test_every_form_shows_confirmed_scores_and_leads(tmp_path: Path, form: str) -> None:
+    study = confirm(study_of(tmp_path), *METHODS)
+    table = build.results_table(study)
+    if form == "report":
+        text = build_page(study, tmp_path / "report.html")
+    else:
+        text = on_terminal(table, int(form)) if form.isdigit() else FORMATS[form](table)
+    assert "+23.3" in text, "the lead of TRB"
+    assert "85.0" in text, "SKD's confirmed score"
+    assert "the luck of the choice" in flat(text)
+
+
+def test_numbers_of_json_and_frame(tmp_path: Path) -> None:
+    table = build.results_table(confirm(study_of(tmp_path), *METHODS))
+    found = {row["method"]: row for row in json.loads(FORMATS["json"](table))["confirmed"]}
+    gap = found["skd"]["columns"]["avg"]["minus_vanilla"]
+    assert gap["corrected_for"] == 2
+    assert gap["p_value"] <= gap["p_value_holm"] < 0.05
+    assert found["skd"]["wanted"] == len(found["skd"]["units"]) == 3
+    frame = frames.confirmed(table).set_index(["method", "benchmark"])
+    assert frame.loc[("skd", "avg"), "p_value"] == pytest.approx(gap["p_value"], abs=1e-4)
+    assert frame.loc[("trust_region", "avg"), "seeds"] == 3
+    assert frames.confirmed(build.results_table(study_of(tmp_path / "other"))).empty
+
+
+def test_a_seed_that_chooses_cannot_confirm(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"confirm.seeds: 0"):
+        study_of(tmp_path, "seeds=[0,5]", "confirm.seeds=[0,1]")
+    with pytest.raises(ValueError, match=r"confirm.methods: 'veto'"):
+        study_of(tmp_path, "confirm.methods=[vanilla,veto]")
+    with pytest.raises(ValueError, match=r"confirm.seeds: \[3\]"):
+        study_of(tmp_path, "confirm.seeds=[3]")
