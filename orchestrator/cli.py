@@ -54,8 +54,8 @@ def _load(options: argparse.Namespace, notes: bool = False) -> Study:
     from orchestrator.experiment.shipped import find_experiment
     from orchestrator.selection.loading import load_study
 
-    methods, confirm = (getattr(options, name, None) for name in ("methods", "confirm"))
-    study = load_study(options.experiment, options.overrides, runs=options.runs, methods=methods, confirm=confirm)
+    asked = {name: getattr(options, name, None) for name in ("methods", "confirm", "until")}
+    study = load_study(options.experiment, options.overrides, runs=options.runs, **asked)
     path = find_experiment(options.experiment)
     if notes and path != options.experiment:
         print(f"experiment: {from_here(path)}", file=sys.stderr)

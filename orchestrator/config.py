@@ -442,6 +442,12 @@ class Confirm:
         list[int], "Seeds of the confirming runs, 2 or more; none: nothing is confirmed.", *OTHER_SEEDS
     ] = field(default_factory=list)
     methods: Annotated[list[str] | None, "Methods to confirm; null: all."] = None
+    until: Annotated[
+        float | None,
+        "Add seeds, as many at a time and up to five times as many, to the methods whose difference to vanilla is "
+        "open: its interval neither lies within ± so many points nor leaves out zero.",
+        POSITIVE,
+    ] = None
 
 
 @dataclass(frozen=True)

@@ -10,21 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.scores import seeds
 from analysis.scores.assess import seed_spreads, to_reference
 from analysis.scores.candidates import Candidate
+from orchestrator.selection import seeds
+from orchestrator.selection.confirmation import LOOKS, NOMINAL_LEVEL, open_methods
 from orchestrator.selection.scores import Tally
 
 Array = NDArray[np.float64]
 Shape = Literal["normal", "skewed"]
 
 VANILLA, TRB = "vanilla", "trust_region"
-METHODS = (VANILLA, TRB, "fixed_epsilon", "veto", "skd", "temperature_warmup", "sft_warmup")
+METHODS: tuple[str, ...] = (VANILLA, TRB, "fixed_epsilon", "veto", "skd", "temperature_warmup", "sft_warmup")
 GRIDS: Mapping[str, tuple[int, ...]] = {  # settings of each method, in the order of METHODS
     "paper": (1, 15, 5, 4, 9, 6, 3),
     "paper-small": (1, 6, 2, 2, 2, 2, 2),
@@ -76,6 +78,33 @@ def judged(generator: np.random.Generator, world: World) -> Judged:
         confirmed[method] = _candidate(method, _right(generator, logits, again / 100 / slope))
     lead = 100 * float(explored[TRB].mean - confirmed[TRB].mean)
     return Judged(_judged_different(confirmed), _naively_different(explored), lead)
+
+
+def decided(generator: np.random.Generator, world: World, until: float) -> tuple[dict[str, bool], int]:
+    """Confirm in rounds until each difference is decided; what is called different, and the runs that it took.
+
+    Scores are those of the runs, without the noise of sampling answers.
+    """
+    rounds = dict.fromkeys(METHODS, 1)
+    of_runs: dict[str, list[Fraction]] = {method: [] for method in METHODS}
+    for look in range(1, LOOKS + 1):
+        for method in METHODS:
+            if rounds[method] == look:
+                ahead = world.ahead if method == TRB else 0.0
+                scores = 50 + ahead + _scatter(generator, world, (world.confirming,))
+                of_runs[method] += [Fraction(float(score)) for score in scores]
+        going_on = [method for method in open_methods(of_runs, until) if rounds[method] == look]
+        if not going_on or look == LOOKS:
+            break
+        rounds |= dict.fromkeys([VANILLA, *going_on], look + 1)
+    spread = seeds.pool(of_runs.values())
+    assert spread is not None
+    means = {method: sum(found, Fraction(0)) / len(found) for method, found in of_runs.items()}
+    gaps = [means[method] - means[VANILLA] for method in METHODS[1:]]
+    runs = [len(of_runs[method]) for method in METHODS]
+    reaches = seeds.adjusted(gaps, spread, runs[1:], runs[0], NOMINAL_LEVEL).reaches
+    different = [abs(gap) > reach for gap, reach in zip(gaps, reaches, strict=True)]
+    return dict(zip(METHODS[1:], different, strict=True)), sum(runs)
 
 
 def _scatter(generator: np.random.Generator, world: World, size: tuple[int, ...]) -> Array:

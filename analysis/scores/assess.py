@@ -12,19 +12,21 @@ from fractions import Fraction
 import numpy as np
 
 from analysis.labels import AVERAGE, BASE
-from analysis.scores import seeds, uncertainty
+from analysis.scores import uncertainty
 from analysis.scores.candidates import Candidate, Selected, read_counts
 from analysis.scores.counts import score_matrix
 from analysis.scores.evidence import BenchmarkSource, ColumnEvidence, Difference, Estimate, Evidence, RowEvidence
-from analysis.scores.seeds import SeedSpread
 from analysis.scores.split_half import split_half_scores
 from analysis.scores.uncertainty import Array, Interval
 from orchestrator.data.benchmarks import benchmark_of
 from orchestrator.experiment.methods import REFERENCE
+from orchestrator.selection import seeds
 from orchestrator.selection.scores import Tally
+from orchestrator.selection.seeds import SeedSpread
 from orchestrator.selection.study import Study
 
 PERCENT = 100
+LEVEL = 1 - uncertainty.CONFIDENCE
 
 Columns = dict[str, Array]  # benchmark or `avg` → replicates (B,) in percent
 Spreads = Mapping[str, SeedSpread | None]  # benchmark or `avg` → spread between seeds in percent
@@ -163,12 +165,17 @@ def _assess_setup(study: Study, setup: str, chosen: Sequence[Selected]) -> list[
 
 
 def to_reference(
-    checkpoints: Mapping[str, Candidate], drawn: Mapping[str, Columns], spreads: Spreads, sizes: Mapping[str, int]
+    checkpoints: Mapping[str, Candidate],
+    drawn: Mapping[str, Columns],
+    spreads: Spreads,
+    sizes: Mapping[str, int],
+    level: float = LEVEL,
 ) -> dict[str, dict[str, Difference]]:
     """Method → column → its difference to vanilla; empty without vanilla.
 
     `sizes` are the numbers of checkpoints that each was chosen from. Differences between equal numbers are tested
-    together, corrected for how many they are; others are not tested.
+    together, corrected for how many they are; others are not tested. `level` is smaller where this is one look of
+    several: intervals are wider, and p-values scaled by 0.05 ÷ level.
     """
     reference = checkpoints.get(REFERENCE)
     if reference is None:
@@ -184,21 +191,22 @@ def to_reference(
     for key, spread in spreads.items():
         tested = {method: gaps[key] for method, gaps in found.items() if gaps[key].p_value is not None}
         if spread is not None and tested:
-            for method, gap in zip(tested, _corrected(list(tested.values()), spread), strict=True):
+            for method, gap in zip(tested, _corrected(list(tested.values()), spread, level), strict=True):
                 found[method][key] = gap
     return found
 
 
-def _corrected(gaps: Sequence[Difference], spread: SeedSpread) -> list[Difference]:
+def _corrected(gaps: Sequence[Difference], spread: SeedSpread, level: float) -> list[Difference]:
     """Differences to one reference with intervals and p-values corrected for their number."""
     values = [gap.estimate.value for gap in gaps]
-    by_dunnett = seeds.adjusted(values, spread, [gap.runs[0] for gap in gaps], gaps[0].runs[1])
-    by_holm = seeds.holm([gap.p_value or 0.0 for gap in gaps])
+    by_dunnett = seeds.adjusted(values, spread, [gap.runs[0] for gap in gaps], gaps[0].runs[1], level)
+    scale = LEVEL / level
+    by_holm = seeds.holm([min(1.0, scale * (gap.p_value or 0.0)) for gap in gaps])
     corrected = []
     for gap, p, reach, holm in zip(gaps, by_dunnett.p_values, by_dunnett.reaches, by_holm, strict=True):
         value = float(gap.estimate.value)
         estimate = replace(gap.estimate, interval=Interval(value - reach, value + reach))
-        corrected.append(replace(gap, estimate=estimate, p_value=p, adjusted=len(gaps), holm=holm))
+        corrected.append(replace(gap, estimate=estimate, p_value=min(1.0, scale * p), adjusted=len(gaps), holm=holm))
     return corrected
 
 

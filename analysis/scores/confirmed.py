@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from analysis.scores.assess import estimates, exact_scores, replicate_scores, seed_spreads, to_reference
 from analysis.scores.candidates import Candidate, Selected, read_counts
 from analysis.scores.evidence import ConfirmedColumn, ConfirmedRow
-from orchestrator.selection.confirmation import Confirmation, confirmations
+from orchestrator.selection.confirmation import Confirmation, confirmations, evaluated_units, level
 from orchestrator.selection.study import Study
 
 
@@ -25,8 +25,8 @@ def confirmed_rows(study: Study, chosen: Sequence[Selected]) -> list[ConfirmedRo
         scored = [_scored(study, confirmation) for confirmation in found]
         candidates = {candidate.method: candidate for candidate in scored if candidate.units}
         drawn, spreads = replicate_scores(candidates), seed_spreads(candidates.values())
-        gaps = to_reference(candidates, drawn, spreads, dict.fromkeys(candidates, 1))
-        for candidate in scored:
+        gaps = to_reference(candidates, drawn, spreads, dict.fromkeys(candidates, 1), level(study.experiment))
+        for candidate, confirmation in zip(scored, found, strict=True):
             method, columns = candidate.method, {}
             if method in candidates:
                 for key, score in estimates(candidate, drawn[method], spreads).items():
@@ -39,7 +39,7 @@ def confirmed_rows(study: Study, chosen: Sequence[Selected]) -> list[ConfirmedRo
                     candidate.knobs,
                     candidate.step,
                     candidate.units,
-                    len(study.experiment.confirm.seeds),
+                    len(confirmation.units),
                     columns,
                 )
             )
@@ -49,10 +49,7 @@ def confirmed_rows(study: Study, chosen: Sequence[Selected]) -> list[ConfirmedRo
 def _scored(study: Study, confirmation: Confirmation) -> Candidate:
     """The confirmed checkpoint with the counts of its runs that are evaluated by now, which may be none."""
     first, ids = confirmation.units[0], study.fresh_evaluation_ids(confirmation.units[0].setup)
-    evaluated = []
-    for unit in confirmation.units:
-        if len(read_counts(study, (unit.id,), ids, confirmation.step)) == len(ids):
-            evaluated.append(unit.id)
+    evaluated = [unit.id for unit in evaluated_units(study, confirmation)]
     counts = read_counts(study, tuple(evaluated), ids, confirmation.step)
     assert first.method is not None, "only methods are confirmed"
     return Candidate(first.method, first.knobs, confirmation.step, tuple(evaluated), counts)

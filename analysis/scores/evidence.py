@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from analysis.labels import BASE
 from analysis.numbers import signed, tenths_text
-from analysis.scores.seeds import SeedSpread
 from analysis.scores.uncertainty import CONFIDENCE, Interval
+from orchestrator.selection.seeds import SeedSpread
 
 ONE_RUN = "*"  # behind the reach of an interval over problems, which is no measure of other training runs
 Over = Literal["problems", "seeds"]  # what an interval lets vary
@@ -19,7 +19,7 @@ Over = Literal["problems", "seeds"]  # what an interval lets vary
 class Estimate:
     """A score, or a difference of two, with its interval.
 
-    `over` is "seeds" for a t interval over training runs (`scores.seeds`), and "problems" for a bootstrap over the
+    `over` is "seeds" for a t interval over training runs (`selection.seeds`), and "problems" for a bootstrap over the
     problems of the checkpoints that are there (`scores.uncertainty`), which says nothing of other training runs.
     """
 

@@ -95,7 +95,7 @@ def _judge_confirmed(experiment: Experiment, rows: Sequence[ConfirmedRow]) -> li
     for method, row in complete.items() if REFERENCE in complete else ():
         gap = row.columns[AVERAGE].difference
         if gap is not None:
-            sentences.append(f"{_judged(method_label(method), reference, gap)[:-1]} (confirmed).")
+            sentences.append(_confirmed_sentence(method_label(method), reference, gap, experiment.confirm.until))
     if open_methods:
         sentences.append(f"Not confirmed yet: {', '.join(map(method_label, open_methods))}.")
     return sentences
@@ -145,6 +145,15 @@ def _without_option(words: Sequence[str], option: str) -> tuple[str, ...]:
 def _trials(experiment: Experiment) -> int:
     settings = {method: prod(map(len, grid.values())) for method, grid in experiment.methods.items()}
     return len(experiment.setups) * sum(n * len(experiment.seeds_of(method)) for method, n in settings.items())
+
+
+def _confirmed_sentence(one: str, other: str, gap: Difference, until: float | None) -> str:
+    """The judgement on a confirmed difference; with `until` in points, also whether it is settled to that."""
+    sentence = _judged(one, other, gap).removesuffix(".")
+    if until is None or gap.p_value is None or gap.shown:
+        return f"{sentence} (confirmed)."
+    settled = gap.estimate.margin + abs(float(gap.estimate.value)) <= until
+    return f"{sentence} (confirmed, {'' if settled else 'not '}to ±{until:g})."
 
 
 def _judge(rows: Sequence[RowEvidence]) -> list[str]:

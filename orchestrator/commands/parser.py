@@ -197,6 +197,8 @@ def _add_differences(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help=OVERRIDES)
     parser.add_argument("--methods", metavar="A,B", help="only these of its methods, by key or label: vanilla,TRB")
     text = "confirm each method's choice on N more seeds, which take no part in choosing"
+    until = "with --confirm: add seeds until each difference is settled, to ± so many points or from zero"
+    parser.add_argument("--until", type=positive_number, metavar="POINTS", help=until)
     parser.add_argument("--confirm", type=whole_number, metavar="N", help=text)
 
 

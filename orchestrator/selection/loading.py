@@ -26,12 +26,14 @@ def load_study(
     runs: Path | None = None,
     methods: str | None = None,
     confirm: int | None = None,
+    until: float | None = None,
 ) -> Study:
     """The study of an experiment over its runs folder, with its data folder settled.
 
     `experiment` is a file, a results folder or the name of a shipped experiment; `overrides` are
     words such as `training.steps=20`; `methods` keeps only these, by key or label and separated by
-    commas; `confirm` gives so many confirming seeds in place of `confirm.seeds`. Without `runs` the
+    commas; `confirm` gives so many confirming seeds in place of `confirm.seeds`, and `until` is
+    `confirm.until`. Without `runs` the
     folder is that of the results folder, else `$TRB_RUNS`, else `runs`. UserError names the mistake.
     """
     path, words = find_experiment(Path(experiment)), list(overrides)
@@ -45,6 +47,9 @@ def load_study(
         words.append(f"confirm.seeds={confirming_seeds(loaded, confirm)}".replace(" ", ""))
         loaded = load_experiment(path, words)
         typed += ("--confirm", str(confirm))
+    if until is not None:
+        loaded = load_experiment(path, words := [*words, f"confirm.until={until:g}"])
+        typed += ("--until", f"{until:g}")
     of_results = runs_of(path) if runs is None else None  # the runs folder that a results folder lies in
     runs = of_results or runs or default_runs()
     typed += ("--runs", str(runs)) if of_results is None and runs != Path("runs") else ()

@@ -115,3 +115,22 @@ def test_a_seed_that_chooses_cannot_confirm(tmp_path: Path) -> None:
         study_of(tmp_path, "confirm.methods=[vanilla,veto]")
     with pytest.raises(ValueError, match=r"confirm.seeds: \[3\]"):
         study_of(tmp_path, "confirm.seeds=[3]")
+
+
+def test_seeds_are_added_to_methods_that_are_open_until_all_are_decided(tmp_path: Path) -> None:
+    study = study_of(tmp_path, "confirm.until=12")
+    study = with_confirmation(confirm(study, *METHODS))
+    seeds = {
+        method: [unit.seed for unit in study.units if unit.id in study.confirming and unit.method == method]
+        for method in METHODS
+    }
+    assert seeds == {"vanilla": [5, 6, 7, 8, 9, 10], "trust_region": [5, 6, 7, 8, 9, 10], "skd": [5, 6, 7]}
+    assert build.results_table(study).verdict.sentences[-1] == "Not confirmed yet: Vanilla, TRB."
+    for unit in study.units:
+        if unit.id in study.confirming and unit.seed > 7:
+            scored(study.runs, study.experiment, unit, 10 + unit.seed % 2, fresh=True)
+    again = with_confirmation(study)
+    assert again.confirming == study.confirming, "all are decided"
+    first, second = build.results_table(again).verdict.sentences
+    assert first.endswith("6 seeds: no difference shown (confirmed, to ±12).")
+    assert second.endswith("SKD is better (confirmed).")

@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.scores import seeds
-from tests.judge_world import TRB, Judged, Shape, World, judged
+from orchestrator.selection import seeds
+from orchestrator.selection.confirmation import LOOKS
+from tests.judge_world import METHODS, TRB, Judged, Shape, World, decided, judged
+
+SHAPES: tuple[Shape, ...] = ("normal", "skewed")
 
 
 def simulated(world: World, repetitions: int) -> list[Judged]:
@@ -26,11 +29,10 @@ def test_equal_methods_are_seldom_called_different_whatever_their_grids() -> Non
     `benchmarks.judge` takes thousands of sweeps for each of these worlds.
     """
     found: list[Judged] = []
-    shapes: tuple[Shape, ...] = ("normal", "skewed")
-    for count, between, shape in itertools.product((2, 3, 5), (0.0, 1.0, 4.0), shapes):
-        found += simulated(World("one each", count, count, between, shape), 80)
-        found += simulated(World("paper-small", count, count, between, shape), 40)
-        found += simulated(World("paper", count, count, between, shape), 20)
+    for count, between, shape in itertools.product((2, 3, 5), (0.0, 1.0, 4.0), SHAPES):
+        found += simulated(World("one each", count, count, between, shape), 70)
+        found += simulated(World("paper-small", count, count, between, shape), 30)
+        found += simulated(World("paper", count, count, between, shape), 15)
     of_each = np.array([[*judgement.confirmed.values()] for judgement in found])
     assert of_each.mean(axis=0).max() <= 0.06
     assert 0.02 <= of_each.any(axis=1).mean() <= 0.06
@@ -41,6 +43,27 @@ def test_without_confirmation_the_largest_grid_would_win_by_chance() -> None:
     found = simulated(World("paper", seeds=3, between=1.0), 200)
     assert np.mean([judgement.naive[TRB] for judgement in found]) > 0.10
     assert np.mean([judgement.lead for judgement in found]) > 1.0
+
+
+def test_looking_until_decided_keeps_the_level() -> None:
+    """Equal methods, seeds added in rounds until each difference is within ± 1 point or apart from zero."""
+    found = []
+    for between, shape in itertools.product((0.5, 1.0, 4.0), SHAPES):
+        generator = np.random.default_rng(zlib.crc32(f"{between} {shape}".encode()))
+        found += [decided(generator, World(between=between, shape=shape), 1.0) for _ in range(150)]
+    different = np.array([[*judgement.values()] for judgement, _ in found])
+    assert different.mean(axis=0).max() <= 0.06
+    assert 0.005 <= different.any(axis=1).mean() <= 0.06
+
+
+def test_looking_until_decided_stops_early_where_it_can() -> None:
+    """Runs half a point apart settle ± 2 points at once, runs four points apart take all rounds."""
+    generator = np.random.default_rng(5)
+    least, most = 3 * len(METHODS), 3 * LOOKS * len(METHODS)
+    assert np.mean([decided(generator, World(between=0.5), 2.0)[1] for _ in range(30)]) < 1.5 * least
+    assert np.mean([decided(generator, World(between=4.0), 2.0)[1] for _ in range(30)]) > 0.9 * most
+    ahead = [decided(generator, World(between=1.0, ahead=3.0), 0.5)[0][TRB] for _ in range(60)]
+    assert np.mean(ahead) > 0.95
 
 
 def test_a_method_that_is_ahead_is_found() -> None:

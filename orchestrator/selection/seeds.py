@@ -15,14 +15,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from math import sqrt
 from typing import Any
 
 import numpy as np
 
-from analysis.scores.uncertainty import CONFIDENCE
-
+CONFIDENCE = 0.95
 NODES = 40  # of each of the two integrals: p-values to 3e-5
 
 
@@ -64,7 +63,11 @@ def p_value(difference: Fraction | float, spread: SeedSpread, *runs: int) -> flo
 
 
 def adjusted(
-    differences: Sequence[Fraction | float], spread: SeedSpread, runs: Sequence[int], control: int
+    differences: Sequence[Fraction | float],
+    spread: SeedSpread,
+    runs: Sequence[int],
+    control: int,
+    level: float = 1 - CONFIDENCE,
 ) -> Adjusted:
     """Corrects the differences of several methods to one control for their number, by Dunnett's test.
 
@@ -72,14 +75,14 @@ def adjusted(
     probability that the largest of so many differences would be as many standard errors from zero,
     were all methods equal (Dunnett 1955, "A multiple comparison procedure for comparing several
     treatments with a control"); with a single difference that is the p-value of the t test. The
-    interval at a 5 % level covers all differences together.
+    intervals miss any of the differences with probability `level`.
     """
-    if len(differences) == 1:
+    if len(differences) == 1 and level == 1 - CONFIDENCE:
         return Adjusted([p_value(differences[0], spread, runs[0], control)], [reach(spread, runs[0], control)])
     largest = _largest(tuple(count / (count + control) for count in runs), spread.freedom)
     errors = [_standard_error(spread, (count, control)) for count in runs]
     p_values = [largest.tail(abs(float(gap)) / error) for gap, error in zip(differences, errors, strict=True)]
-    return Adjusted(p_values, [largest.bound * error for error in errors])
+    return Adjusted(p_values, [largest.bound(level) * error for error in errors])
 
 
 @dataclass(frozen=True)
@@ -118,14 +121,16 @@ class _Largest:
         root = (1 + at) / 2
         self._scale = np.sqrt(2 * gammaincinv(freedom / 2, root**3) / freedom)
         self._of_scale = weights / 2 * 3 * root**2
+        self._bounds: dict[float, float] = {}
 
-    @cached_property
-    def bound(self) -> float:
-        """The t that is passed with a probability of 5 %."""
+    def bound(self, level: float) -> float:
+        """The t that is passed with the probability `level`."""
         from scipy.optimize import brentq
 
-        found: Any = brentq(lambda t: self.tail(t) - (1 - CONFIDENCE), 0.0, 1e3, xtol=1e-9)
-        return found
+        if level not in self._bounds:
+            found: Any = brentq(lambda t: self.tail(t) - level, 0.0, 1e4, xtol=1e-9)
+            self._bounds[level] = found
+        return self._bounds[level]
 
     def tail(self, t: float) -> float:
         """The probability that t is passed."""

@@ -11,8 +11,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from analysis.scores import seeds
-from analysis.scores.seeds import SeedSpread
+from orchestrator.selection import seeds
+from orchestrator.selection.seeds import SeedSpread
 
 Array = NDArray[np.float64]
 
