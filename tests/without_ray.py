@@ -16,6 +16,7 @@ from orchestrator.experiment.units import Unit, expand
 from orchestrator.models.embedded import build
 from orchestrator.records.provenance import provenance
 from orchestrator.records.writer import RunWriter
+from orchestrator.selection.confirmation import with_confirmation
 from orchestrator.selection.retention import prune
 from orchestrator.selection.study import Study
 from orchestrator.sweep.prepare import prepare, worker_spec
@@ -30,13 +31,13 @@ def run_without_ray(path: Path, runs: Path, *overrides: str) -> None:
     experiment = load_experiment(path, overrides)
     pairs = made_here(experiment, runs)
     study = Study(experiment, expand(experiment, runs), runs)
-    for unit in study.units:
-        if not study.reader(unit).trained:
+    while missing := [unit for unit in with_confirmation(study).units if not study.reader(unit).trained]:
+        for unit in missing:
             train(study, unit, pairs)
-    evaluator = EvaluationLoop(study, worker_opener(study, pairs), attempts=1)
-    for _ in evaluator.slices():
-        prune(study)
-    evaluator.close()
+        evaluator = EvaluationLoop(study, worker_opener(study, pairs), attempts=1)
+        for _ in evaluator.slices():
+            prune(study)
+        evaluator.close()
 
 
 def made_here(experiment: Experiment, runs: Path) -> Pairs:

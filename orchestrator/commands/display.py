@@ -326,6 +326,8 @@ def clock(now: datetime, seconds: float) -> str:
 def sweep_line(overview: Overview) -> str:
     """`4 of 11 done · 2 running · elapsed 1m20s · left about 2m40s (2m to 3m) · 2 of 2 CPUs used · 3.1 trials/min`."""
     parts = [summary(overview.units, overview.driven)]
+    if overview.to_confirm:
+        parts.append(f"then {overview.to_confirm} to confirm what is chosen")
     if overview.elapsed is not None:
         parts.append(f"elapsed {duration(overview.elapsed)}")
     if overview.seconds_left is not None:

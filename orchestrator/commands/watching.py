@@ -194,7 +194,7 @@ class Events:
             sign = _sign(s)
             needs_another = s.state == "waiting" and s.phase == TRAINING
             if self._seen.get(s.id) != sign and s.state != "queued" and not needs_another:
-                line = f"[{done}/{len(overview.units)}{left}] {called[s.id]}: {event(s)}"
+                line = f"[{done}/{len(overview.units) + overview.to_confirm}{left}] {called[s.id]}: {event(s)}"
                 (going_on if s.state in ("running", "waiting") else ended).append(line)
             self._seen[s.id] = sign
         return ended, going_on

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -72,6 +72,7 @@ class Overview:
     uses a GPU: those that were spent so far, and an estimate of those that are left, None while unknown. Estimates are
     `calibrated` while they rest on what `trb calibrate` measured on the card. `tokens_a_second` are those that the
     units in training sample together, None while none does. `driven`: whether a `trb submit` or a worker is at work.
+    `to_confirm` counts units that will confirm open families; they are not among the units yet.
     """
 
     units: list[UnitStatus]
@@ -88,6 +89,7 @@ class Overview:
     calibrated: bool = False
     tokens_a_second: float | None = None
     driven: bool = True
+    to_confirm: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """The sweep without its units."""
@@ -162,7 +164,8 @@ def _overview(study: Study, session: Session | None) -> Overview:
         "CPU": sum([s.cpus for s in training] + [placement.cpus] * evaluators),
         "GPU": float(sum(s.gpus for s in training) + evaluators * placement.gpus),
     }
-    jobs, device = _jobs(study, view.left, states, standings, costs), device_of(study)
+    later_units = unconfirmed_units(study)
+    jobs, device = _jobs(study, view.left, states, standings, later_units, costs), device_of(study)
     left = sweep_seconds(jobs, session.cluster if session else used) if running or (session and jobs) else None
     rates = [rate for s in training if s.is_trial and (rate := tokens_a_second(study.reader(s.id))) is not None]
     made = Overview(
@@ -176,6 +179,7 @@ def _overview(study: Study, session: Session | None) -> Overview:
         device_hours_left=device_hours(jobs, device),
         calibrated=costs.calibrated,
         tokens_a_second=sum(rates) if rates else None,
+        to_confirm=len(later_units),
         driven=bool(session or running or drivers_of(study.runs, study.experiment.name)),
     )
     if session is None:
@@ -227,14 +231,19 @@ def _family_status(family: _Family, states: Mapping[str, str]) -> FamilyStatus:
 
 
 def _jobs(
-    study: Study, left: Mapping[str, Left | None], states: Mapping[str, str], standings: list[_Family], costs: Costs
+    study: Study,
+    left: Mapping[str, Left | None],
+    states: Mapping[str, str],
+    standings: list[_Family],
+    to_confirm: Sequence[Unit],
+    costs: Costs,
 ) -> list[UnitLeft]:
     """List the remaining work of units, of runs to confirm open families, and of families once they are trained."""
     evaluator, jobs = study.experiment.runtime.placement.of_evaluator, []
     for unit in study.units:
         if states[unit.id] not in ("done", "failed"):
             jobs.append(UnitLeft(unit, left[unit.id], evaluator))
-    for unit in unconfirmed_units(study):
+    for unit in to_confirm:
         work = work_left(study.experiment, unit, study.reader(unit), 0, {}, confirms=unit.is_trial)
         jobs.append(UnitLeft(unit, left_of(unit, work, costs), evaluator))
     for family in standings:

@@ -144,7 +144,7 @@ class UnitView:
             return "failed"
         if run.trained:
             return "waiting" if self._is_rescored(unit) else "queued"
-        if run.started:
+        if run.started and run.next_step < unit.steps:
             return "interrupted"
         return "queued" if all(self.study.reader(needed).trained for needed in unit.depends_on) else "waiting"
 

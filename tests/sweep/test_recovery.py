@@ -54,6 +54,21 @@ def test_kills_leave_no_trace(tmp_path: Path) -> None:
     assert contents(runs) == contents(undisturbed)
 
 
+def test_a_kill_while_confirming_leaves_no_trace(tmp_path: Path) -> None:
+    keys = {"training": LONG, "confirm": {"seeds": [1, 2]}, "runtime": {"keep": "best"}}
+    experiment = write_experiment(tmp_path, {"vanilla": {}, "trust_region": {"epsilon0": [0.1], "K": [5]}}, **keys)
+    undisturbed, runs = tmp_path / "undisturbed", tmp_path / "runs"
+    run_without_ray(experiment, undisturbed)
+    shutil.copytree(undisturbed / "models", runs / "models")
+    (confirming,) = (runs / unit.name for unit in undisturbed.glob("tiny-trust_region-*-s2-*"))
+    kill_driver_midway([experiment, "--runs", runs], confirming)
+    process = start("submit", experiment, "--runs", runs)
+    out, err = process.communicate()
+    assert process.returncode == 0, out + err
+    assert "Confirmed on seeds that took no part in choosing" in out
+    assert contents(runs) == contents(undisturbed)
+
+
 def trial_of(budget: float, undisturbed: Path, runs: Path) -> Path:
     """The run directory in `runs` of the trial with this budget."""
     (unit,) = undisturbed.glob(f"tiny-trust_region-epsilon0={budget}-*")
