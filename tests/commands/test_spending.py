@@ -16,6 +16,7 @@ from orchestrator.experiment.units import expand
 from orchestrator.planning import plan, totals
 from orchestrator.planning.numbers import clock_time, hours_text
 from orchestrator.planning.ranges import NOTHING
+from orchestrator.selection.loading import load_study
 from orchestrator.selection.study import Study
 from tests.sweeps import ROOT
 
@@ -85,8 +86,8 @@ def test_what_is_done_is_not_asked_about(tmp_path: Path) -> None:
     assert left["total"] == NOTHING
 
 
-def test_one_node_finishes_the_small_sweep_as_its_head_says() -> None:
-    made = plan.make_plan(load_experiment(SMALL))
+def test_one_node_finishes_the_small_sweep_as_its_head_says(tmp_path: Path) -> None:
+    made = plan_command.planned(load_study(SMALL, runs=tmp_path))
     hours, total = totals.hours_on_gpus(made, 8), totals.total_gpu_hours(made)
     assert hours is not None
     assert total is not None

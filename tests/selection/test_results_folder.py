@@ -125,7 +125,7 @@ def test_the_record_is_the_resolved_experiment_in_plain_yaml(tmp_path: Path) -> 
 @pytest.mark.parametrize("path", sorted(EXPERIMENTS.glob("*.yaml")), ids=lambda path: path.stem)
 def test_the_record_is_the_same_experiment_again(tmp_path: Path, path: Path) -> None:
     """Also with placements and seeds of single methods; its units have the same ids, and it claims the same folder."""
-    overrides = ("methods.vanilla.placement=colocated", "methods.vanilla.seeds=[3,4]")
+    overrides = ("methods.vanilla.placement=colocated", "methods.vanilla.seeds=[13,14]")
     for words in ((), overrides):
         experiment = settled(tmp_path, path, *words)
         units = expand(experiment)
