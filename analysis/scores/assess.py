@@ -184,16 +184,21 @@ def to_reference(
     for method, checkpoint in checkpoints.items():
         if method != REFERENCE:
             found[method] = differences(checkpoint, reference, [drawn[method], drawn[REFERENCE]], spreads)
-            if method != BASE and sizes[method] != sizes[REFERENCE]:
-                unequal = (sizes[method], sizes[REFERENCE])
-                for key, gap in found[method].items():
-                    found[method][key] = replace(gap, p_value=None, chosen_from=unequal)
+            if method != BASE:
+                found[method] = chosen_alike(found[method], (sizes[method], sizes[REFERENCE]))
     for key, spread in spreads.items():
         tested = {method: gaps[key] for method, gaps in found.items() if gaps[key].p_value is not None}
         if spread is not None and tested:
             for method, gap in zip(tested, _corrected(list(tested.values()), spread, level), strict=True):
                 found[method][key] = gap
     return found
+
+
+def chosen_alike(gaps: Mapping[str, Difference], sizes: tuple[int, int]) -> dict[str, Difference]:
+    """The differences, untested unless both methods were chosen from equally many checkpoints."""
+    if sizes[0] == sizes[1]:
+        return dict(gaps)
+    return {key: replace(gap, p_value=None, chosen_from=sizes) for key, gap in gaps.items()}
 
 
 def _corrected(gaps: Sequence[Difference], spread: SeedSpread, level: float) -> list[Difference]:

@@ -46,6 +46,17 @@ def confirmed_rows(study: Study, chosen: Sequence[Selected]) -> list[ConfirmedRo
     return rows
 
 
+def confirmed_candidates(study: Study, setup: str) -> dict[str, Candidate]:
+    """Method → its confirmed checkpoint in a setup, for the methods whose confirming runs are all evaluated."""
+    found = {}
+    for confirmation in confirmations(study):
+        if confirmation.units[0].setup == setup:
+            candidate = _scored(study, confirmation)
+            if candidate.seeds == len(confirmation.units):
+                found[candidate.method] = candidate
+    return found
+
+
 def _scored(study: Study, confirmation: Confirmation) -> Candidate:
     """The confirmed checkpoint with the counts of its runs that are evaluated by now, which may be none."""
     first, ids = confirmation.units[0], study.fresh_evaluation_ids(confirmation.units[0].setup)

@@ -101,7 +101,9 @@ def _judge_confirmed(experiment: Experiment, rows: Sequence[ConfirmedRow]) -> li
     return sentences
 
 
-def pair_verdict(experiment: Experiment, methods: tuple[str, str], average: Difference | None) -> Verdict:
+def pair_verdict(
+    experiment: Experiment, methods: tuple[str, str], average: Difference | None, confirmed: bool = False
+) -> Verdict:
     """Judge two methods in a setup from the difference of their averages; empty without one."""
     if average is None:
         return Verdict()
@@ -110,7 +112,12 @@ def pair_verdict(experiment: Experiment, methods: tuple[str, str], average: Diff
     if min(average.runs) == 1:
         sentence = "Neither method can be called better: one seed."
         return Verdict((sentence,), more_seeds(experiment, methods))
-    return Verdict((_judged(method_label(methods[0]), method_label(methods[1]), average),))
+    if average.chosen_from is not None:
+        one, other = average.chosen_from
+        sentence = f"Not tested: chosen from {one} and {other} checkpoints, and the best of more is higher by chance."
+        return Verdict((sentence,), None if experiment.confirmed_methods else confirmation(experiment))
+    sentence = _judged(method_label(methods[0]), method_label(methods[1]), average)
+    return Verdict((f"{sentence[:-1]} (confirmed)." if confirmed else sentence,))
 
 
 def more_seeds(experiment: Experiment, methods: Sequence[str] = ()) -> Advice:

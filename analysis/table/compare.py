@@ -10,17 +10,19 @@ from io import StringIO
 from typing import Any
 
 from analysis.labels import AVERAGE, BASE, benchmark_label, method_label, setup_title
-from analysis.numbers import p_text, tenths_text
-from analysis.scores.assess import differences, exact_scores, replicate_scores, seed_spreads
+from analysis.numbers import tenths_text
+from analysis.scores.assess import chosen_alike, differences, exact_scores, replicate_scores, seed_spreads
 from analysis.scores.candidates import Candidate, select
+from analysis.scores.confirmed import confirmed_candidates
 from analysis.scores.evidence import Difference
 from analysis.scores.uncertainty import CONFIDENCE, REPLICATES
 from analysis.scores.verdict import Verdict, pair_verdict
 from analysis.table.captions import FEW, PER_CENT
-from analysis.table.evidence_formats import LIMITS, P, difference_object, gap_text, limits_text
+from analysis.table.evidence_formats import LIMITS, P, difference_object, gap_text, limits_text, tested_text
 from analysis.table.formats import markdown_advice
 from orchestrator.errors import refuse
 from orchestrator.experiment.methods import known_method
+from orchestrator.selection.confirmation import with_confirmation
 from orchestrator.selection.study import Study
 
 CSV_COLUMNS = (
@@ -33,6 +35,8 @@ CSV_COLUMNS = (
 class MethodComparison:
     """The selected checkpoints of two methods in one setup, None before their first scores.
 
+    They are the `confirmed` ones where all confirming runs of both are evaluated.
+
     `columns` by benchmark, the average as `avg`; None while one of the two has no scores. `verdict` is what may be said
     of the two.
     """
@@ -44,26 +48,37 @@ class MethodComparison:
     second: Candidate | None
     columns: dict[str, Difference | None]
     verdict: Verdict
+    confirmed: bool = False
 
 
 def compare(study: Study, pair: str) -> list[MethodComparison]:
-    """The comparison in each setup. `pair` is `FIRST,SECOND`, each any name of a method or of the untrained student.
+    """The comparison in each setup, of confirmed checkpoints where both methods have one.
 
-    UserError if they are not two different methods of the experiment, or rest on different problems.
+    `pair` is `FIRST,SECOND`, each any name of a method or of the untrained student. UserError if they are not two
+    different methods of the experiment, or rest on different problems.
     """
     methods = _parse_pair(pair, [*study.experiment.methods, BASE])
     titles = {name: setup_title(name, study.experiment.setups) for name in study.experiment.setups}
+    study = with_confirmation(study)
     chosen = select(study)
     comparisons = []
     for name, setup in study.experiment.setups.items():
-        best = {selected.best.method: selected.best for selected in chosen if selected.setup == name}
+        of_setup = {selected.best.method: selected for selected in chosen if selected.setup == name}
+        best = {method: selected.best for method, selected in of_setup.items()}
+        confirmed = confirmed_candidates(study, name)
+        if confirmed.keys() >= set(methods):
+            best = confirmed
         first, second = (best.get(method) for method in methods)
         columns: dict[str, Difference | None] = dict.fromkeys([AVERAGE, *setup.evaluation.benchmarks])
         if first is not None and second is not None:
             drawn = replicate_scores({methods[0]: first, methods[1]: second})
-            columns |= differences(first, second, [drawn[method] for method in methods], seed_spreads(best.values()))
-        sentence = pair_verdict(study.experiment, methods, columns[AVERAGE])
-        comparisons.append(MethodComparison(name, titles[name], methods, first, second, columns, sentence))
+            gaps = differences(first, second, [drawn[method] for method in methods], seed_spreads(best.values()))
+            if best is not confirmed and BASE not in methods:
+                gaps = chosen_alike(gaps, (of_setup[methods[0]].candidates, of_setup[methods[1]].candidates))
+            columns |= gaps
+        sentence = pair_verdict(study.experiment, methods, columns[AVERAGE], confirmed=best is confirmed)
+        found = (first, second, columns, sentence, best is confirmed)
+        comparisons.append(MethodComparison(name, titles[name], methods, *found))
     return comparisons
 
 
@@ -84,7 +99,8 @@ def to_markdown(comparisons: Sequence[MethodComparison]) -> str:
     for comparison in comparisons:
         names = []
         for method, checkpoint in zip(comparison.methods, (comparison.first, comparison.second), strict=True):
-            names.append(checkpoint.title if checkpoint else f"{method_label(method)} (no scores yet)")
+            known = "" if checkpoint is None else f"{checkpoint.title}{', confirmed' if comparison.confirmed else ''}"
+            names.append(known or f"{method_label(method)} (no scores yet)")
         headings = ["Benchmark", *map(method_label, comparison.methods), "Difference", LIMITS, P]
         rows = _text_rows(comparison)
         if not any(row[-1] for row in rows):
@@ -200,7 +216,7 @@ def _text_rows(comparison: MethodComparison) -> list[list[str]]:
     rows = []
     for key, gap in comparison.columns.items():
         scores = [tenths_text(first[key]) if first else "", tenths_text(second[key]) if second else ""]
-        difference = [gap_text(gap), limits_text(gap), p_text(gap.p_value)] if gap else ["", "", ""]
+        difference = [gap_text(gap), limits_text(gap), tested_text(gap)] if gap else ["", "", ""]
         rows.append([benchmark_label(key), *scores, *difference])
     return rows
 

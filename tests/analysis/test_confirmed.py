@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,13 @@ import pytest
 from analysis import frames
 from analysis.report.page import build_page
 from analysis.table import build
+from analysis.table.compare import compare, to_markdown
 from analysis.table.formats import FORMATS
 from orchestrator.config import Experiment
 from orchestrator.experiment.evaluation_protocol import evaluation_ids, fresh_evaluation_ids
 from orchestrator.experiment.units import Unit
 from orchestrator.records.rundir import RunReader
+from orchestrator.records.writer import RunWriter
 from orchestrator.selection.confirmation import with_confirmation
 from orchestrator.selection.study import Study
 from tests.analysis.test_verdict import flat, on_terminal
@@ -134,3 +137,29 @@ def test_seeds_are_added_to_methods_that_are_open_until_all_are_decided(tmp_path
     first, second = build.results_table(again).verdict.sentences
     assert first.endswith("6 seeds: no difference shown (confirmed, to ±12).")
     assert second.endswith("SKD is better (confirmed).")
+
+
+def test_two_methods_are_compared_by_their_confirmed_checkpoints(tmp_path: Path) -> None:
+    study = confirm(study_of(tmp_path), *METHODS)
+    (found,) = compare(study, "skd,trust_region")
+    assert found.confirmed
+    assert found.first is not None
+    assert found.first.seeds == 3
+    assert found.verdict.sentences[0].endswith("3 seeds: SKD is better (confirmed).")
+    assert "SKD K=15 tau_T=0.6 step 20, confirmed − TRB" in to_markdown([found])
+
+
+def test_two_methods_chosen_from_different_numbers_of_checkpoints_are_not_tested(tmp_path: Path) -> None:
+    study = study_of(tmp_path, "confirm.seeds=[]", "seeds=[0,1]")
+    for unit in units_of(list(study.units), "skd"):
+        ids = evaluation_ids(study.experiment.setups[unit.setup])
+        with closing(RunWriter(tmp_path, unit.id)) as run:
+            for evaluation_id in ids.values():
+                write_evaluation(run, evaluation_id, 40, [record(place % 2, 1, f"p{place}") for place in range(20)])
+    (found,) = compare(study, "skd,vanilla")
+    average = found.columns["avg"]
+    assert average is not None
+    assert (average.p_value, average.chosen_from) == (None, (2, 1))
+    assert found.verdict.sentences[0].startswith("Not tested: chosen from 2 and 1 checkpoints")
+    assert found.verdict.advice is not None
+    assert found.verdict.advice.command.endswith("--confirm 3")
