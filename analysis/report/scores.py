@@ -22,7 +22,18 @@ from analysis.table.model import Cell, Table
 
 # The difference stands beside the score, where a narrow screen still shows it.
 HEADINGS = (
-    *("Method", "Score", "− Vanilla", "its 95 % interval", "p", "Seeds", "Of", "Split-half", "Fresh samples"),
+    *(
+        "Method",
+        "Score",
+        "− Vanilla",
+        "its 95 % interval",
+        "p",
+        "Seeds",
+        "Of",
+        "Split-half",
+        "Left-out",
+        "Fresh samples",
+    ),
     *("Step", "Setting", "Score's 95 % interval"),
 )
 MARKS = "Bold: best of the column; underlined: second. The untrained student is not ranked."
@@ -99,6 +110,7 @@ def _evidence_row(row: RowEvidence) -> list[str]:
         str(row.seeds) if row.seeds else "",
         _pool(row),
         "" if column.split_half is None else tenths_text(column.split_half),
+        "" if column.left_out is None else tenths_text(column.left_out),
         f"{tenths_text(fresh.value)} {limits(fresh)}" if fresh else "",
         str(row.step),
         row.setting or "no knobs",

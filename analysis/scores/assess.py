@@ -144,6 +144,24 @@ def split_half(pool: Sequence[Candidate]) -> dict[str, float] | None:
     return {AVERAGE: sum(percent.values()) / len(percent), **percent}
 
 
+def leave_one_seed_out(pool: Sequence[Candidate]) -> dict[str, float] | None:
+    """Column → score in percent of what all seeds but one choose, on that one; its mean over the seeds.
+
+    It removes the luck of the choice from the score, but the choices share seeds, so that no test rests on it. None
+    with one seed. Ties are settled as by `selection.scores.best_of`, by the order of the pool.
+    """
+    count = pool[0].seeds
+    if count < 2:
+        return None
+    averages = np.array([[float(score) for score in candidate.by_seed[AVERAGE]] for candidate in pool])
+    found: dict[str, list[float]] = {}
+    for seed in range(count):
+        others = np.delete(averages, seed, axis=1).mean(axis=1)
+        for key, scores in pool[int(others.argmax())].by_seed.items():
+            found.setdefault(key, []).append(PERCENT * float(scores[seed]))
+    return {key: float(np.mean(scores)) for key, scores in found.items()}
+
+
 def _assess_setup(study: Study, setup: str, chosen: Sequence[Selected]) -> list[RowEvidence]:
     best = {selected.best.method: selected.best for selected in chosen}
     fresh = {}
@@ -221,7 +239,7 @@ def _row(
     fresh: dict[str, Estimate] | None,
     gaps: dict[str, Difference] | None,
 ) -> RowEvidence:
-    best, halves = selected.best, split_half(selected.pool)
+    best, halves, left_out = selected.best, split_half(selected.pool), leave_one_seed_out(selected.pool)
     columns = {}
     for key, score in scores.items():
         benchmarks = list(best.counts) if key == AVERAGE else [key]  # that the column is made of
@@ -233,6 +251,7 @@ def _row(
             score=score,
             split_half=halves[key] if halves else None,
             fresh=fresh[key] if fresh else None,
+            left_out=left_out[key] if left_out else None,
             difference=gaps[key] if gaps else None,
             problems=problems,
             samples=samples,

@@ -66,6 +66,8 @@ class Difference:
 class ColumnEvidence:
     """One column of a row; what cannot be had is None.
 
+    `left_out` is the score of the checkpoint chosen on all seeds but one, on that one, averaged over the seeds.
+
     `problems` are those of the benchmark, or of all benchmarks together for the average. `samples` counts the
     generations of all problems and seeds, and `n` those of the problem and seed that has the fewest, None for the
     average, whose benchmarks differ.
@@ -74,6 +76,7 @@ class ColumnEvidence:
     score: Estimate
     split_half: float | None
     fresh: Estimate | None
+    left_out: float | None
     difference: Difference | None
     problems: int
     samples: int

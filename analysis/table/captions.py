@@ -15,6 +15,7 @@ ANOTHER_SEED = "another seed moves Avg by several points"
 COLUMNS = (
     "Split-half: selected on half of the problems, scored on the other half.",
     "Fresh: the selected checkpoint on new samples, which took no part in selecting it.",
+    "Left-out: chosen on all seeds but one, scored on that one; not tested, since the choices share seeds.",
     "Of: evaluated checkpoints of the method, of which the best is shown.",
     "Seeds: training runs that a score is the mean of.",
 )
@@ -29,7 +30,9 @@ def explanation(evidence: Evidence) -> list[str]:
     """The sentences, those that matter most first; none without rows."""
     if not evidence.rows:
         return []
-    sentences = [*intervals_sentences(evidence), *COLUMNS, *_unequal_families(evidence.rows)]
+    several = any(row.seeds > 1 for row in evidence.rows)
+    columns = [sentence for sentence in COLUMNS if several or not sentence.startswith("Left-out")]
+    sentences = [*intervals_sentences(evidence), *columns, *_unequal_families(evidence.rows)]
     return [*sentences, *(CONFIRMED if evidence.confirmed else ())]
 
 

@@ -15,9 +15,9 @@ from analysis.scores.uncertainty import CONFIDENCE, REPLICATES
 from analysis.table.captions import UNEQUAL, explanation
 
 # Columns of the table of selected checkpoints, in this order.
-METHOD, SCORE, SPLIT_HALF, FRESH, GAP = "Method", "Avg", "Split-half", "Fresh", "− Vanilla"
+METHOD, SCORE, SPLIT_HALF, FRESH, LEFT_OUT, GAP = "Method", "Avg", "Split-half", "Fresh", "Left-out", "− Vanilla"
 LIMITS, P, OF, SEEDS, STEP, SETTING = f"{100 * CONFIDENCE:g} % interval", "p", "Of", "Seeds", "Step", "Setting"
-HEADINGS = (METHOD, SCORE, SPLIT_HALF, FRESH, GAP, LIMITS, P, OF, SEEDS, STEP, SETTING)
+HEADINGS = (METHOD, SCORE, SPLIT_HALF, FRESH, LEFT_OUT, GAP, LIMITS, P, OF, SEEDS, STEP, SETTING)
 LEFT = (METHOD, SETTING)  # the others are numbers
 
 
@@ -35,7 +35,7 @@ def text_rows(rows: Sequence[RowEvidence]) -> tuple[list[str], list[dict[str, st
     cells = [_cells(row) for row in rows]
     filled = {name for row in cells for name, text in row.items() if text}
     # Without vanilla nothing is compared, and without several seeds nothing has a p-value; other columns always stand.
-    needed = [name for name in HEADINGS if name in filled or name not in (GAP, LIMITS, P)]
+    needed = [name for name in HEADINGS if name in filled or name not in (LEFT_OUT, GAP, LIMITS, P)]
     return needed, cells
 
 
@@ -186,6 +186,7 @@ def _cells(row: RowEvidence) -> dict[str, str]:
         SCORE: f"{tenths_text(column.score.value)} ±{column.score.reach}",
         SPLIT_HALF: "" if column.split_half is None else tenths_text(column.split_half),
         FRESH: "" if column.fresh is None else tenths_text(column.fresh.value),
+        LEFT_OUT: "" if column.left_out is None else tenths_text(column.left_out),
         GAP: "" if gap is None else gap_text(gap),
         LIMITS: "" if gap is None else limits_text(gap),
         P: "" if gap is None else tested_text(gap),
@@ -231,6 +232,7 @@ def _column_object(column: ColumnEvidence) -> dict[str, Any]:
         "score": estimate_object(column.score),
         "split_half": None if column.split_half is None else round(column.split_half, 4),
         "fresh": estimate_object(column.fresh),
+        "left_out": None if column.left_out is None else round(column.left_out, 4),
         "minus_vanilla": difference_object(column.difference),
         **{name: getattr(column, name) for name in ("problems", "samples", "n")},
     }

@@ -336,7 +336,8 @@ def test_json_holds_everything(table: Table) -> None:
     document = json.loads(to_json(table))
     found = next(row for row in document["evidence"] if row["method"] == "trust_region")
     average_column = found["columns"]["avg"]
-    assert set(average_column) == {"score", "split_half", "fresh", "minus_vanilla", "problems", "samples", "n"}
+    known = {"score", "split_half", "fresh", "left_out", "minus_vanilla", "problems", "samples", "n"}
+    assert set(average_column) == known
     assert set(average_column["minus_vanilla"]) == {"value", "low", "high", "p_value", "interval_over", "chosen_from"}
     assert average_column["minus_vanilla"]["chosen_from"] == [3, 2]
     assert average_column["minus_vanilla"]["p_value"] is None
