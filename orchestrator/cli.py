@@ -42,14 +42,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
     except OSError as error:
-        problem = UserError(f"{error.filename or 'file system'}: {error.strerror or error}")
-        print(f"trb: {one_line(problem)}", file=sys.stderr)
+        print(f"trb: {one_line(_of_files(error))}", file=sys.stderr)
         code = 2
     sys.exit(code)
 
 
+def _of_files(error: OSError) -> UserError:
+    """An error of the file system: a file that cannot be written in a read-only folder names the folder."""
+    path, reason = Path(error.filename or "file system"), error.strerror or str(error)
+    if isinstance(error, PermissionError) and path.suffix == ".tmp":
+        return refuse("folder", str(path.parent), f"a folder that can be written to ({reason})")
+    return UserError(f"{path}: {reason}")
+
+
 def _load(options: argparse.Namespace, notes: bool = False) -> Study:
     """The experiment over its runs folder, which `options.runs` then names; its notes are shown if asked for."""
+    from orchestrator.experiment.local_models import check_local
     from orchestrator.experiment.reading import from_here
     from orchestrator.experiment.shipped import find_experiment
     from orchestrator.selection.loading import load_study
@@ -59,6 +67,9 @@ def _load(options: argparse.Namespace, notes: bool = False) -> Study:
     path = find_experiment(options.experiment)
     if notes and path != options.experiment:
         print(f"experiment: {from_here(path)}", file=sys.stderr)
+    if notes and study.experiment.notes and options.command != "doctor":  # which reports on models in its own form
+        for name, setup in study.experiment.setups.items():
+            check_local(name, setup)
     for note in study.experiment.notes if notes else ():
         print(f"trb: {note}", file=sys.stderr)
     options.runs = options.runs or Path(from_here(study.runs))

@@ -296,7 +296,7 @@ def test_a_value_that_came_from_a_file_is_traced_to_it(tmp_path: Path, capsys: p
         ("setups: [1\n", ("line 2", "not valid YAML")),
         ("setups: [arithmetic]\nname: a\nname: b\n", ("line 3", "found duplicate key name")),
         ("setups: [arithmetic]\nmethods: {vanilla: {}, vanilla: {}}\n", ("line 2", "found duplicate key vanilla")),
-        ("\tsetups: []\n", ("line 1", "not valid YAML")),
+        ("\tsetups: []\n", ("line 1", "'\\t'", "spaces")),
         ("- arithmetic\n", ("list", "a mapping of keys to values")),
         ("setups: [arithmetic]\nname: ${nowhere}\n", ("nowhere",)),
         ("setups: [arithmetic]\n", ("methods: {}", "at least one of trust_region, vanilla")),
@@ -579,7 +579,7 @@ def test_evaluating_a_model_that_is_not_there(tmp_path: Path, capsys: pytest.Cap
 def test_evaluating_a_run_instead_of_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "run" / "checkpoints" / "step_000020").mkdir(parents=True)
     line = complaint(capsys, "eval", tmp_path / "run", "--setup", "arithmetic", "--benchmarks", "arithmetic_short")
-    assert_names(line, tmp_path / "run", "a run, not a model", "step_000020")
+    assert_names(line, tmp_path / "run", "checkpoints/", "step_000020")
 
 
 def test_evaluating_with_an_unknown_setup_or_no_problems(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -663,3 +663,22 @@ def test_a_method_under_two_names_is_refused(tmp_path: Path, capsys: pytest.Capt
     raw = yaml.safe_load(path.read_text()) | {"methods": {"trust_region": {"epsilon0": 0.1, "K": 5}, "TRB": None}}
     path.write_text(yaml.safe_dump(raw, sort_keys=False))
     assert_names(complaint(capsys, "plan", path), "methods.TRB: another name of trust_region — every method once")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["submit", "quickstart", "--watch"], ["--watch", "trb status EXP.yaml --watch"]),
+        (["watch", "quickstart"], ["'watch'", "trb status EXP.yaml --watch"]),
+        (["table", "quickstart", "--compare", "vanilla vs veto"], ["--compare", "vanilla,veto"]),
+    ],
+)
+def test_words_that_belong_elsewhere(
+    arguments: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert_names(complaint(capsys, *arguments), *words)
+
+
+def test_an_experiment_file_with_the_other_suffix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "q.yaml").write_text("setups: [arithmetic]\n")
+    assert_names(complaint(capsys, "plan", tmp_path / "q.yml"), f"did you mean {tmp_path / 'q.yaml'}?")

@@ -48,6 +48,8 @@ class Parser(argparse.ArgumentParser):
         if action.choices is not None and value not in action.choices:
             name = "/".join(action.option_strings) or action.metavar
             known = list(action.choices)
+            if value == "watch":
+                raise refuse(str(name), value, "trb status EXP.yaml --watch")
             raise refuse(str(name), value, f"one of {', '.join(known)}{did_you_mean(str(value), known)}")
 
     def _words(self) -> list[str]:
@@ -102,4 +104,6 @@ def _unknown_option(word: str, after: Sequence[str], command: Parser) -> UserErr
             value = "[" + ",".join(map(str, range(int(value)))) + "]"
         return UserError(f"{flag}: unknown option — a key of the experiment is set without dashes: {key}={value}")
     flags = command.flags()
+    if flag == "--watch":
+        return UserError(f"{flag}: unknown option of {command.prog}: expected trb status EXP.yaml --watch")
     return UserError(f"{flag}: unknown option — one of {', '.join(flags)}{did_you_mean(flag, flags)}")

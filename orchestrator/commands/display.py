@@ -62,10 +62,15 @@ def header(experiment: Experiment, runs: Path, width: int, keys: Sequence[str] =
 
 
 def status_view(
-    overview: Overview, width: int, rows: int = MOST_ROWS, every: bool = False, sort: str | None = None
+    overview: Overview,
+    width: int,
+    rows: int = MOST_ROWS,
+    every: bool = False,
+    sort: str | None = None,
+    gaps: Gaps | None = None,
 ) -> Group:
-    """The units, and the sweep below; see `units_view`."""
-    return Group(*units_view(overview, width, rows, every, sort), Text(), *summary_lines(overview, width))
+    """The units, and the sweep below; see `units_view` and `best_lines`."""
+    return Group(*units_view(overview, width, rows, every, sort), Text(), *summary_lines(overview, width, gaps))
 
 
 def units_view(
@@ -290,7 +295,9 @@ def best_lines(families: Sequence[FamilyStatus], gaps: Gaps) -> list[str]:
 
 def _points(family: FamilyStatus, vanilla: float) -> str:
     """` (+1.2)`, the difference to vanilla's score in points."""
-    return f" ({100 * ((family.score or 0.0) - vanilla):+.1f})".replace("-", "−")
+    difference = (family.score or 0.0) - vanilla
+    points = percent(abs(difference))
+    return f" ({'' if points == '0.0' else '+' if difference > 0 else '−'}{points})"
 
 
 def hours_line(overview: Overview) -> str:
@@ -346,11 +353,22 @@ def sweep_line(overview: Overview) -> str:
 
 
 def summary(statuses: Sequence[UnitStatus], driven: bool = True) -> str:
-    """`12 of 86 done · 4 running · 70 queued`; what is queued is not started where nothing is `driven`."""
-    counts = Counter(s.state for s in statuses)
-    words = {} if driven else {"queued": NOT_STARTED}
-    rest = [f"{counts[state]} {words.get(state, state)}" for state in STATES[1:] if counts[state]]
+    """`12 of 86 done · 4 running · 70 queued`; queued units are not started where nothing is `driven`."""
+    counts = Counter(_word(s, driven) for s in statuses)
+    rest = [f"{counts[word]} {word}" for word in (*STATES[1:], NOT_STARTED) if counts[word]]
     return " · ".join([f"{counts['done']} of {len(statuses)} done", *rest])
+
+
+def _word(s: UnitStatus, driven: bool) -> str:
+    """The state of a unit, or `not started` as its row in the table says."""
+    return NOT_STARTED if (s.doing or s.state) == "queued" and not driven else s.state
+
+
+def idle_line(overview: Overview, experiment: Experiment) -> str:
+    """How to go on with an unfinished sweep that no process works on; empty for any other sweep."""
+    if overview.driven or all(s.state == "done" for s in overview.units):
+        return ""
+    return f"no process works on this sweep; go on with: {experiment.command('submit')}"
 
 
 def runs_line(runs: Path, statuses: Sequence[UnitStatus], absent: str = "does not exist") -> str:

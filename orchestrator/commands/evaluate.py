@@ -24,7 +24,7 @@ from orchestrator.data.files import SUFFIXES, folder_sha256
 from orchestrator.engines.catalog import require
 from orchestrator.engines.interface import Job, ModelFolder
 from orchestrator.engines.memory import needs_gpu
-from orchestrator.errors import UserError, refuse
+from orchestrator.errors import refuse
 from orchestrator.experiment import validate
 from orchestrator.experiment.evaluation_protocol import evaluation_ids, problems_wanted
 from orchestrator.experiment.identity import digest
@@ -33,6 +33,7 @@ from orchestrator.experiment.local_models import check_folder, completed
 from orchestrator.models import checkpoints
 from orchestrator.records.files import write_atomically
 from orchestrator.records.problem_record import ProblemRecord
+from orchestrator.records.rundir import RunReader
 from orchestrator.selection.scores import pass_at_1
 from orchestrator.start_up import default_runs, quick_imports
 from orchestrator.sweep import prepare
@@ -175,11 +176,13 @@ def _benchmark(item: str, setup: Setup, limit: int | None) -> tuple[str, Benchma
 def _folder(model: str, revision: str | None) -> str:
     if (Path(model) / "checkpoints").is_dir():
         steps = sorted(folder.name for folder in (Path(model) / "checkpoints").iterdir())
-        raise UserError(f"{model}: a run, not a model — one of its checkpoints/: {', '.join(steps) or 'none are left'}")
+        raise refuse("MODEL", model, f"one of the checkpoints/ of this run: {', '.join(steps) or 'none are left'}")
+    if RunReader(Path(model).resolve().parent, Path(model).resolve().name).attempts():
+        raise refuse("MODEL", model, "a model folder: this run of the untrained student keeps no checkpoint")
     if Path(model).is_dir():
         return str(Path(model).resolve())
     if revision is None:
-        raise UserError(f"{model}: no such folder — a model folder, or a hub id with --revision COMMIT")
+        raise refuse("MODEL", model, "a model folder, or a hub id with --revision COMMIT")
     return checkpoints.download(model, revision)
 
 

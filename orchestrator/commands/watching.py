@@ -68,9 +68,9 @@ class Watch:
         overview = status.overview(study, self.session)
         # The driver holds the untrained students for a moment, to describe them: that is no phase of work.
         self.at_work = self.at_work or any(s.state == "running" and s.phase for s in overview.units)
-        finished = frozenset((f.setup, f.label) for f in overview.families if set(f.states) == {"done"})
+        finished = finished_families(overview)
         if finished != self._finished:
-            self._finished, self.gaps = finished, _gaps(study, finished)
+            self._finished, self.gaps = finished, gaps_of(study, finished)
         return overview
 
     @property
@@ -90,7 +90,14 @@ class Watch:
         return Group(*above, *units, Text(), *below[:MOST_SUMMARY])
 
 
-def _gaps(study: Study, finished: Collection[tuple[str, str]]) -> Gaps:
+def finished_families(overview: Overview) -> frozenset[tuple[str, str]]:
+    """Setup and label of each method whose units are all done; none where a unit is damaged: scores cannot be read."""
+    if any(s.state == "damaged" for s in overview.units):
+        return frozenset()
+    return frozenset((f.setup, f.label) for f in overview.families if set(f.states) == {"done"})
+
+
+def gaps_of(study: Study, finished: Collection[tuple[str, str]]) -> Gaps:
     """Differences to vanilla of the methods whose units are all done, where vanilla's are, too."""
     from analysis.labels import AVERAGE
     from analysis.scores.assess import assess
@@ -123,12 +130,18 @@ def watching(watch: Watch, console: Console) -> Iterator[None]:
 
 
 def follow(watch: Watch, console: Console, ended: threading.Event) -> None:
-    """Show the units until `ended`, or until all of them are done where no session says that the sweep goes on."""
+    """Show the units until `ended`; without a session, until all of them are done or one is damaged.
+
+    Without a session a pipe also ends where no process works on the sweep: its reader would wait for ever.
+    """
     (_follow_live if console.is_terminal else _follow_lines)(watch, console, ended)
 
 
 def _is_over(watch: Watch, overview: Overview, ended: threading.Event) -> bool:
-    return ended.is_set() or (watch.session is None and all(s.state == "done" for s in overview.units))
+    if watch.session is not None:
+        return ended.is_set()
+    states = {s.state for s in overview.units}
+    return ended.is_set() or states <= {"done"} or "damaged" in states
 
 
 def _follow_live(watch: Watch, console: Console, ended: threading.Event) -> None:
@@ -152,7 +165,7 @@ def _follow_lines(watch: Watch, console: Console, ended: threading.Event) -> Non
     overview = watch.look()
     events, spoke, spent, signs = Events(overview), time.monotonic(), 0.0, False
     while True:
-        last = _is_over(watch, overview, ended)
+        last = _is_over(watch, overview, ended) or (watch.session is None and not overview.driven)
         if not last:
             ended.wait(pause_after(spent))
         begun = time.thread_time()

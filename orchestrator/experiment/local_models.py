@@ -7,6 +7,7 @@ know its content. The user gets a note for each such file, with the line that pi
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +17,9 @@ from orchestrator.config import BenchmarkRun, Model, Setup, Shape, Vocabulary
 from orchestrator.data.benchmarks import BENCHMARKS, check_source, load_benchmark
 from orchestrator.data.cache import cached
 from orchestrator.data.files import file_sha256, folder_sha256, iterate_rows
-from orchestrator.errors import UserError, refuse
+from orchestrator.errors import UserError, did_you_mean, refuse
 from orchestrator.experiment.identity import digest
+from orchestrator.start_up import default_runs
 
 CONFIG_KEYS = {
     "layers": "num_hidden_layers",
@@ -70,10 +72,7 @@ def check_folder(key: str, folder: Path, types: Collection[str] = (), tokenizer:
     Its type must be one of `types`, if any are given. A setup uses its teacher's tokenizer; a
     student's folder needs none.
     """
-    found = _json(key, folder / "config.json").get("model_type")
-    if not isinstance(found, str) or (types and found not in types):
-        right = " or ".join(types) if 0 < len(types) < MOST_NAMED else "the type of a transformers model"
-        raise refuse(f"{key}: model_type", found, f"{right} in {folder / 'config.json'}")
+    _check_type(key, folder, types)
     names = {WEIGHTS}
     if (folder / INDEX).is_file() and not (folder / WEIGHTS).is_file():
         parts = _json(key, folder / INDEX).get("weight_map")
@@ -84,6 +83,16 @@ def check_folder(key: str, folder: Path, types: Collection[str] = (), tokenizer:
         _check_safetensors(key, folder / name)
     if tokenizer and not any((folder / name).is_file() for name in TOKENIZERS):
         raise UserError(f"{key}: {folder} has no tokenizer.json — the tokenizer that both models are used with")
+
+
+def _check_type(key: str, folder: Path, types: Collection[str]) -> None:
+    """UserError unless the model_type in `folder` is one of `types`, or any text where these are empty."""
+    found = _json(key, folder / "config.json").get("model_type")
+    if not isinstance(found, str) or (types and found not in types):
+        right = " or ".join(types) if 0 < len(types) < MOST_NAMED else "the type of a transformers model"
+        raise refuse(
+            f"{key}: model_type", found, f"{right} in {folder / 'config.json'}{did_you_mean(str(found), types)}"
+        )
 
 
 def _check_safetensors(key: str, file: Path) -> None:
@@ -105,6 +114,7 @@ def _check_safetensors(key: str, file: Path) -> None:
 
 def describe(key: str, folder: Path) -> tuple[Shape, int]:
     """Shape and stop id of the model in `folder`, from its configuration. UserError if a value is missing."""
+    _check_type(key, folder, (MODEL_TYPE,))
     config = _json(key, folder / "config.json")
     numbers: dict[str, int] = {}
     for ours, theirs in CONFIG_KEYS.items():
@@ -156,11 +166,13 @@ def _benchmark(key: str, run: BenchmarkRun, notes: list[str]) -> BenchmarkRun:
 
 def _model(key: str, model: Model, notes: list[str]) -> Model:
     folder = local_folder(model)
-    is_whole = all(getattr(model.shape, name) for name in CONFIG_KEYS) and model.eos != -1
+    is_whole = _is_described(model)
     if folder is None:
-        if model.path and model.path.startswith((".", "/", "~")) and not (is_whole and model.revision):
-            finished = "finished runs of it are looked at with trb table runs/results/NAME"
-            raise refuse(f"{key}.path", model.path, f"a model folder that is there; {finished}")
+        path = Path(model.path or "").expanduser()
+        is_local = str(model.path).startswith((".", "/", "~")) or (path.parent != Path() and path.parent.is_dir())
+        is_open = model.recipe is None and not (is_whole and model.revision)
+        if model.path and is_open and (is_local or model.revision is None):
+            raise _no_folder(key, model.path)
         return model
     if model.revision is None:
         model = replace(model, revision=_folder_sha256(folder))
@@ -175,6 +187,24 @@ def _model(key: str, model: Model, notes: list[str]) -> Model:
         tied = model.shape.tied if whole or not model.shape.tied else shape.tied
         model = replace(model, shape=replace(shape, **given, tied=tied), eos=eos if model.eos == -1 else model.eos)
     return replace(model, path=str(folder.resolve()))
+
+
+def _is_described(model: Model) -> bool:
+    """Whether a setup gives all sizes of a model and its stop id."""
+    return all(getattr(model.shape, name) for name in CONFIG_KEYS) and model.eos != -1
+
+
+def _no_folder(key: str, path: str) -> UserError:
+    """The error of a model's `path` that is no folder, with the nearest folder beside it as a suggestion."""
+    folder = Path(path).expanduser()
+    known: list[str] = []
+    if folder.parent.is_dir() and os.access(folder.parent, os.R_OK):
+        known = [path[: -len(folder.name)] + there.name for there in folder.parent.iterdir() if there.is_dir()]
+    where = "" if folder.is_absolute() else f" in {Path.cwd()}"
+    hub = "" if path.startswith((".", "/", "~")) else ", or a hub id with its revision: COMMIT, shape and eos"
+    results = next(iter(sorted(default_runs().glob("results/*/experiment.yaml"))), None)
+    finished = "" if results is None else f"; finished runs are looked at with trb table {results.parent}"
+    return refuse(f"{key}.path", path, f"a model folder{where}{hub}{did_you_mean(path, known)}{finished}")
 
 
 def _vocabulary(name: str, setup: Setup) -> Vocabulary:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.config import Setup, Training
-from orchestrator.errors import UserError, did_you_mean, one_of, refuse
+from orchestrator.errors import did_you_mean, one_of, refuse
 from orchestrator.policy.spec import Behavior, Objective, Student, TeacherInjection, Tempered, TrustRegion
 from orchestrator.rules import Between
 
@@ -266,7 +266,7 @@ def known_method(where: str, name: str, known: Iterable[str]) -> str:
         return key
     labels = [method_label(key) for key in keys]
     near = did_you_mean(name, [*labels, *keys])
-    raise UserError(f"{where}: {name!r} — one of {', '.join(labels)}{near}")
+    raise refuse(where, name, f"one of {', '.join(labels)}{near}")
 
 
 def null_overrides(chosen: str, known: Iterable[str]) -> list[str]:

@@ -35,6 +35,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
         mark = getattr(error, "problem_mark", None)
         where = f" line {mark.line + 1}" if mark else ""
         problem = " ".join(str(getattr(error, "problem", None) or "syntax").split())
+        if "'\\t'" in problem:
+            raise UserError(f"{path}{where}: '\\t': expected spaces, since YAML takes no tab there") from None
         raise UserError(f"{path}{where}: not valid YAML ({problem})") from None
     except (OmegaConfBaseException, OSError, ValueError) as error:  # ValueError: a number of thousands of digits
         raise UserError(f"{path}: {_first_line(error)}") from None

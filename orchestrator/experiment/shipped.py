@@ -53,6 +53,9 @@ def find_experiment(path: Path) -> Path:
         return shipped[name]
     if path.is_dir():
         raise UserError(f"{path}: a folder without {RECORD} — a file, a results folder, or one of {', '.join(shipped)}")
+    others = [file for file in path.parent.glob(f"{path.stem}.*") if file.suffix in (".yaml", ".yml")]
+    if others:
+        raise refuse("EXP.yaml", str(path), f"a file that exists (did you mean {others[0]}?)")
     first, *rest = str(path).split(" ")
     if rest and names_experiment(first):
         raise UserError(f"{path}: no such file — {first}, with each override as a word of its own")

@@ -23,6 +23,7 @@ from orchestrator.commands.display import (
     ordered,
     runs_line,
     status_view,
+    summary,
     sweep_line,
     sweep_lines,
     units_view,
@@ -331,6 +332,8 @@ def test_the_best_so_far_stands_under_the_sweep_once_two_methods_have_scores() -
     assert best_lines([behind, vanilla, ahead], finished) == [
         "best so far: TRB 51.2 (+6.2 [+1.0, +9.5]*) · Vanilla 45.0 · SKD 40.0 (−5.0) · * one seed"
     ]
+    near = [vanilla, family("a", "TRB", 0.4525), family("a", "SKD", 0.4498)]  # halves are rounded up, as in the table
+    assert best_lines(near, {}) == ["best so far: TRB 45.3 (+0.3) · Vanilla 45.0 · SKD 45.0 (0.0)"]
     others = [family("b", "TRB", 0.5), family("b", "Vanilla", None), family("b", "SKD", 0.6)]
     assert best_lines([behind, vanilla, ahead, *others], {}) == [
         f"best so far in a: {expected}",
@@ -372,3 +375,9 @@ def test_output_outlives_its_reader() -> None:
 def test_a_sweep_whose_looks_are_costly_is_looked_at_less_often() -> None:
     assert pause_after(0.0) == pause_after(0.05) == REFRESH_S
     assert pause_after(0.9) == pytest.approx(9.0)
+
+
+def test_a_trained_unit_that_lacks_its_evaluation_is_queued() -> None:
+    trained = replace(UNITS[0], state="queued", doing="queued for evaluation")
+    fresh = replace(UNITS[0], state="queued", doing="queued")
+    assert summary([trained, fresh], driven=False) == "0 of 2 done · 1 queued · 1 not started"

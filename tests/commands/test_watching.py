@@ -18,6 +18,7 @@ from orchestrator.commands.watching import STARTING, Watch, follow, taking
 from orchestrator.experiment.units import Unit
 from orchestrator.monitor.status import Session
 from orchestrator.monitor.timings import tokens_a_second
+from orchestrator.records.drivers import Driving
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection.study import Study
@@ -62,12 +63,37 @@ def test_watching_a_finished_sweep_ends_at_once(tmp_path: Path, capsys: pytest.C
     assert f"{len(study.units)} of {len(study.units)} done" in rest[0]
 
 
+@pytest.mark.parametrize("there", [False, True])
+def test_watching_what_nobody_works_on_ends_in_a_pipe(
+    there: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = tmp_path / "runs"
+    if there:
+        runs.mkdir()
+    with pytest.raises(SystemExit) as ended:
+        main(["status", "--watch", str(QUICKSTART), "--runs", str(runs)])
+    assert ended.value.code == (0 if there else 1)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1].endswith(f"trb submit {QUICKSTART} --runs {runs}")
+    assert any("does not exist" in line for line in lines) is not there
+
+
+def test_watching_ends_at_a_damaged_unit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    study = finished(tmp_path)
+    (study.runs / study.units[0].id / "state.json").write_text("{")
+    with pytest.raises(SystemExit) as ended:
+        main(["status", "--watch", str(QUICKSTART), *ONLY, "evaluation.rescore=false", "--runs", str(tmp_path)])
+    assert ended.value.code == 1
+    assert study.units[0].id in capsys.readouterr().out.splitlines()[-1]
+
+
 def test_watching_goes_on_until_the_last_unit_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watching, "REFRESH_S", 0.02)
     study = Study(*quickstart(*ONLY), tmp_path)
     console = Console(file=io.StringIO(), width=400)
     thread = threading.Thread(target=follow, args=(Watch(study, ()), console, threading.Event()), daemon=True)
     [vanilla] = units_of(list(study.units), "vanilla")
+    driving = Driving(tmp_path, study.experiment.name, lambda: None)
     run = RunWriter(tmp_path, vanilla.id)
     thread.start()
     until(lambda: any("Vanilla: starting" in line for line in lines_of(console)))
@@ -76,6 +102,7 @@ def test_watching_goes_on_until_the_last_unit_is_done(tmp_path: Path, monkeypatc
         assert thread.is_alive()
         finish(study, unit)
     thread.join(60)
+    driving.end()
     assert not thread.is_alive()
     assert any(line.endswith("Untrained student: done, 25.0") for line in lines_of(console))
     done = f"{len(study.units)} of {len(study.units)} done"
