@@ -88,7 +88,7 @@ def _plan(options: argparse.Namespace) -> int:
     from orchestrator.planning.rates import gpu_of
 
     if options.gpus is not None and options.gpus < 1:
-        raise UserError(f"--gpus: {options.gpus} — 1 or more")
+        raise UserError(f"--gpus: {options.gpus}: expected 1 or more")
     gpu = None if options.gpu is None else gpu_of(options.gpu)
     study = _load(options, notes=True)
     return plan(study, options.gpus or 1, gpu, _console(), options.why, options.json)
@@ -163,7 +163,7 @@ def _logs(options: argparse.Namespace) -> int:
             raise UserError(f"{options.unit}: none of its {len(study.units)} units has a log in {runs}")
     elif options.overrides or options.methods is not None:
         given = options.overrides[0] if options.overrides else f"--methods {options.methods}"
-        raise UserError(f"{given}: beside an experiment, and {options.unit!r} is none — trb logs EXP.yaml {given}")
+        raise UserError(f"{given}: beside an experiment, and {options.unit!r} is none; trb logs EXP.yaml {given}")
     else:
         runs = (options.runs or default_runs()).resolve()
         unit_ids = logs.find_units(options.unit, runs)
@@ -181,7 +181,9 @@ def _table(options: argparse.Namespace) -> int:
     if form == "parquet" and sys.stdout.isatty():
         raise refuse("--format", form, "output into a file: trb table EXP --format parquet > table.parquet")
     if options.compare is not None and options.results is not None:
-        raise UserError(f"--compare: {options.compare!r} — EXP.yaml, since --results has no records per problem")
+        raise UserError(
+            f"--compare: {options.compare!r}: expected an EXP.yaml, since --results has no records per problem"
+        )
     if options.results is not None:
         try:
             made = model.make_table(model.read_results(options.results))
@@ -243,15 +245,15 @@ def _figures(options: argparse.Namespace) -> int:
 
     study = _sound(options)
     if options.out is not None and options.out.exists() and not options.out.is_dir():
-        raise UserError(f"--out: {options.out} is a file — a folder")
+        raise UserError(f"--out: {options.out} is a file: expected a folder")
     if options.width is not None and not 3 <= options.width <= 12:
-        raise UserError(f"--width: {options.width:g} — inches from 3 to 12")
+        raise UserError(f"--width: {options.width:g}: expected inches from 3 to 12")
     if _lack_runs(options):
         return 1
     written = write_figures(study, options.out, options.width)
     if not written.paths:
         raise UserError(
-            f"{study.runs}: nothing to draw of {study.experiment.name} yet — trb submit {options.experiment}"
+            f"{study.runs}: nothing to draw of {study.experiment.name} yet; begin with: trb submit {options.experiment}"
         )
     print("\n".join(map(str, written.paths)))
     for line in written.missing:
@@ -266,7 +268,7 @@ def _report(options: argparse.Namespace) -> int:
 
     study = _sound(options)
     if options.out is not None and options.out.is_dir():
-        raise UserError(f"--out: {options.out} is a folder — a file")
+        raise UserError(f"--out: {options.out} is a folder: expected a file")
     if _lack_runs(options):
         return 1
     report = write_report(study, options.out.resolve() if options.out else None)
@@ -304,7 +306,7 @@ def _grade(options: argparse.Namespace) -> int:
     from orchestrator.commands.grade import grade_file
 
     if options.out is not None and options.out.is_dir():
-        raise UserError(f"--out: {options.out} is a folder — a file")
+        raise UserError(f"--out: {options.out} is a folder: expected a file")
     try:
         counts = grade_file(options.file, options.out)
     except ValueError as error:
@@ -336,7 +338,7 @@ def _doctor(options: argparse.Namespace) -> int:
             options.experiment = PAIR
         return check_gpu(_load(options), options.small, options.json)
     if options.small:
-        raise UserError("--small: a check of --gpu — trb doctor --gpu --small")
+        raise UserError("--small: not without --gpu: expected trb doctor --gpu --small")
     from orchestrator.commands.doctor import examine
 
     return examine(_load(options, notes=True) if options.experiment else None, options.json)
@@ -353,7 +355,7 @@ def _config(options: argparse.Namespace) -> int:
     overrides = list(options.overrides)
     if options.methods is not None:
         if options.what is None:
-            raise UserError(f"--methods: {options.methods!r} — an EXP.yaml before it")
+            raise UserError(f"--methods: {options.methods!r}: expected an EXP.yaml before it")
         path = find_experiment(Path(options.what))
         overrides += null_overrides(options.methods, load_experiment(path, overrides).methods)
     print(show(options.what, overrides, options.json, get_terminal_size().columns))

@@ -45,8 +45,8 @@ LONGEST_LINE = 380  # characters of a message
 
 
 def refuse(key: str, value: object, expected: str) -> UserError:
-    """A `UserError` in the project's one form: `key: value — what would be right`."""
-    return UserError(f"{shortened(key, LONGEST_VALUE)}: {shown(value)} — {expected}", key)
+    """A `UserError` in the project's one form: `key: 'value': expected …`."""
+    return UserError(f"{shortened(key, LONGEST_VALUE)}: {shown(value)}: expected {expected}", key)
 
 
 def shown(value: object) -> str:
@@ -78,10 +78,10 @@ def unknown(where: str, noun: str, word: str, known: Iterable[str]) -> UserError
     """A `UserError` for a word outside `known`, with the nearest known word as a suggestion."""
     names = list(known)
     hint = did_you_mean(word, names)
-    return UserError(f"{shortened(where, LONGEST_VALUE)}: unknown {noun} — one of {', '.join(names)}{hint}")
+    return UserError(f"{shortened(where, LONGEST_VALUE)}: unknown {noun}: expected one of {', '.join(names)}{hint}")
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """` (did you mean x?)` if a known word is close, else an empty string."""
+    """`, did you mean x?` if a known word is close, else an empty string."""
     close = difflib.get_close_matches(shortened(str(word), LONGEST_VALUE), list(known), n=1)
-    return f" (did you mean {close[0]}?)" if close else ""
+    return f", did you mean {close[0]}?" if close else ""

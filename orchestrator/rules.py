@@ -39,8 +39,8 @@ class AtLeast(Rule):
 
     def refusal(self, value: float) -> str | None:
         if not value >= self.low:  # refuses NaN, too
-            return f"must be ≥ {self.low:g}"
-        return f"must be ≤ {self.most:,.0f}" if value > self.most else None
+            return f"≥ {self.low:g}"
+        return f"≤ {self.most:,.0f}" if value > self.most else None
 
 
 @dataclass(frozen=True)

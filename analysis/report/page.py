@@ -60,7 +60,7 @@ def write_report(study: Study, path: Path | None = None) -> Report:
     UserError where no unit was started yet, and where the results of others cannot be written to.
     """
     if not any((study.runs / unit.id / "config.json").exists() for unit in study.units):
-        raise UserError(f"{study.runs}: nothing to report of {study.experiment.name} yet — trb submit starts it")
+        raise UserError(f"{study.runs}: nothing to report of {study.experiment.name} yet; trb submit starts it")
     try:
         path = path or claim(study) / "report.html"
         study = study.snapshot()
@@ -70,7 +70,7 @@ def write_report(study: Study, path: Path | None = None) -> Report:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, page)
     except PermissionError as error:
-        raise UserError(f"{error.filename or path}: permission denied — --out report.html writes it here") from None
+        raise UserError(f"{error.filename or path}: permission denied; --out report.html writes it here") from None
     return Report(path, results.verdict)
 
 

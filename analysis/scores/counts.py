@@ -20,7 +20,7 @@ def score_matrix(rows: Mapping[str, Tally]) -> NDArray[np.float64]:
     for name in others:
         if rows[name].problems != rows[first].problems:
             raise UserError(
-                f"{name}: {_difference(rows[first].problems, rows[name].problems)} compared with {first} — "
+                f"{name}: {_difference(rows[first].problems, rows[name].problems)} compared with {first}; "
                 "scores are compared on the same problems; evaluate one of the two again"
             )
     return np.stack([row.correct / row.n for row in rows.values()])

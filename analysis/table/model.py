@@ -148,9 +148,9 @@ def _index_scores(scores: Iterable[Score]) -> _Values:
     for score in scores:
         key = (score.method, score.setup, score.benchmark)
         if key in values:
-            raise ValueError(f"score of {', '.join(key)} is given twice; give it once")
+            raise ValueError(f"score of {', '.join(key)} is given twice: expected every score once")
         if score.value is not None and not 0 <= score.value <= 100:
-            raise ValueError(f"score of {', '.join(key)} is {float(score.value)}; give percent from 0 to 100")
+            raise ValueError(f"score of {', '.join(key)} is {float(score.value)}: expected percent from 0 to 100")
         values[key] = score.value
     return values
 
@@ -199,7 +199,7 @@ def read_results(path: str | Path) -> list[Score]:
     (line, header), *records = _read_records(path)
     _check_header(f"{path}:{line}", header)
     if not records:
-        _fail(f"{path}:{line}", "no rows follow the header; add one row per method, setup and benchmark")
+        _fail(f"{path}:{line}", "no rows follow the header: expected one row per method, setup and benchmark")
     scores = [_parse_record(f"{path}:{line}", header, record) for line, record in records]
     _reject_duplicates(path, [line for line, _ in records], scores)
     # One value above 1 shows that the file is in percent. A file in percent whose values are all at most 1 cannot be
@@ -222,7 +222,7 @@ def _read_records(path: str | Path) -> list[tuple[int, list[str]]]:
             for record in reader:  # the line number is that of the record which was read last
                 records.append((reader.line_num, [" ".join(field.split()) for field in record]))
     except OSError as error:
-        _fail(str(path), f"cannot be read ({error.strerror}); give a CSV file with header {','.join(CSV_COLUMNS)}")
+        _fail(str(path), f"cannot be read ({error.strerror}): expected a CSV file with header {','.join(CSV_COLUMNS)}")
     except UnicodeDecodeError:
         _fail(str(path), "is not UTF-8 text; save it as a UTF-8 CSV file")
     except csv.Error as error:
@@ -248,11 +248,11 @@ def _check_header(where: str, header: Sequence[str]) -> None:
 def _parse_record(where: str, header: Sequence[str], record: Sequence[str]) -> Score:
     """A score in the unit of the file."""
     if len(record) != len(header):
-        _fail(where, f"{len(record)} values in {','.join(record)!r}; give {len(header)}, for {','.join(header)}")
+        _fail(where, f"{len(record)} values in {','.join(record)!r}: expected {len(header)}, for {','.join(header)}")
     fields = dict(zip(header, record, strict=True))
     for column in ("method", "setup", "benchmark"):
         if not fields[column]:
-            _fail(where, f"column {column}: '' is no name; give the {column}'s key or label")
+            _fail(where, f"column {column}: '' is no name: expected the {column}'s key or label")
     return Score(
         method_key(fields["method"]),
         setup_key(fields["setup"]),
@@ -265,10 +265,10 @@ def _parse_value(where: str, text: str) -> Fraction | None:
     if not text:
         return None
     if not _NUMBER.fullmatch(text):
-        _fail(where, f"{text!r} is not a number; write one such as 69.7 or 0.697, or nothing if it is missing")
+        _fail(where, f"{text!r} is not a number: expected one such as 69.7 or 0.697, or nothing if it is missing")
     value = Fraction(text)
     if not 0 <= value <= 100:
-        _fail(where, f"{text!r} is out of range; write percent from 0 to 100 or a fraction from 0 to 1")
+        _fail(where, f"{text!r} is out of range: expected percent from 0 to 100 or a fraction from 0 to 1")
     return value
 
 
@@ -278,5 +278,5 @@ def _reject_duplicates(path: str | Path, lines: Sequence[int], scores: Sequence[
         key = (score.method, score.setup, score.benchmark)
         if key in first:
             row = f"columns method,setup,benchmark: {','.join(key)!r}"
-            _fail(f"{path}:{line}", f"{row} is already on line {first[key]}; keep one of the two")
+            _fail(f"{path}:{line}", f"{row} is already on line {first[key]}: expected every row once")
         first[key] = line

@@ -23,9 +23,11 @@ class Parser(argparse.ArgumentParser):
         """Called by argparse with its own wording."""
         missing = re.match(r"the following arguments are required: (.*)", message)
         if missing and missing[1] in ("COMMAND", "PROBE"):
-            raise UserError(f"no {missing[1]} given — one of {', '.join(self._words())}; see {self.prog} --help")
+            raise UserError(
+                f"no {missing[1]} given: expected one of {', '.join(self._words())}; see {self.prog} --help"
+            )
         if missing:
-            raise UserError(f"{missing[1]} is missing — {self.one_line_usage()}")
+            raise UserError(f"{missing[1]} is missing; {self.one_line_usage()}")
         raise UserError(message.removeprefix("argument "))
 
     def one_line_usage(self) -> str:
@@ -59,7 +61,7 @@ class Parser(argparse.ArgumentParser):
 def whole_number(text: str) -> int:
     """The type of an option that takes a whole number ≥ 0."""
     if not (text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS):
-        raise argparse.ArgumentTypeError(f"{text!r} — a whole number ≥ 0 of at most {MOST_DIGITS} digits")
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number ≥ 0 of at most {MOST_DIGITS} digits")
     return int(text)
 
 
@@ -70,7 +72,7 @@ def positive_number(text: str) -> float:
     except ValueError:
         number = math.nan
     if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} — a number > 0")
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number > 0")
     return number
 
 
@@ -88,7 +90,7 @@ def parse(parser: Parser, arguments: Sequence[str] | None) -> argparse.Namespace
         if getattr(options, "compare", None) is not None and "=" not in word:
             raise refuse("--compare", " ".join([options.compare, *late]), f"A,B: {options.compare},{late[-1]}")
         if "=" not in word or not hasattr(options, "overrides"):
-            raise refuse("argument", word, f"not understood here: {command.one_line_usage()}")
+            raise refuse("argument", word, f"words as in: {command.one_line_usage()}")
     if late:
         options.overrides = [*options.overrides, *late]
     return options
@@ -102,8 +104,8 @@ def _unknown_option(word: str, after: Sequence[str], command: Parser) -> UserErr
         value = value or next(iter(after), "VALUE")
         if key == "seeds" and value.isascii() and value.isdigit() and 0 < int(value[:3]) <= 10:
             value = "[" + ",".join(map(str, range(int(value)))) + "]"
-        return UserError(f"{flag}: unknown option — a key of the experiment is set without dashes: {key}={value}")
+        return UserError(f"{flag}: unknown option; a key of the experiment is set without dashes: {key}={value}")
     flags = command.flags()
     if flag == "--watch":
         return UserError(f"{flag}: unknown option of {command.prog}: expected trb status EXP.yaml --watch")
-    return UserError(f"{flag}: unknown option — one of {', '.join(flags)}{did_you_mean(flag, flags)}")
+    return UserError(f"{flag}: unknown option: expected one of {', '.join(flags)}{did_you_mean(flag, flags)}")

@@ -82,12 +82,12 @@ def calibrate(study: Study, minutes: float, console: Console) -> int:
 def card_here() -> Card:
     """The first GPU of this machine; UserError where there is none. A process of its own asks, and frees it again."""
     if not has_driver():
-        raise UserError(f"calibrate: no NVIDIA driver here — {NO_GPU}")
+        raise UserError(f"calibrate: no NVIDIA driver here: expected {NO_GPU}")
     with tempfile.TemporaryDirectory() as folder:
         check = Check("card", "orchestrator.selftest.phases:card", CARD_WITHIN_S, "")
         [outcome] = run_checks([check], None, Path(folder))
     if outcome.verdict != "ok":
-        raise UserError(f"calibrate: {outcome.detail} — {NO_GPU}")
+        raise UserError(f"calibrate: {outcome.detail}: expected {NO_GPU}")
     return Card(outcome.detail, outcome.numbers["gib"])
 
 

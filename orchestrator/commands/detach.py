@@ -70,7 +70,7 @@ def cancel(study: Study, say: Say) -> int:
     """Ask every driver of the experiment to stop, and wait until it has. UserError where there is none."""
     drivers = _drivers(study)
     if not drivers:
-        raise UserError(f"{study.experiment.name}: nothing to cancel — no trb submit of it runs in {study.runs}")
+        raise UserError(f"{study.experiment.name}: nothing to cancel; no trb submit of it runs in {study.runs}")
     for driver in drivers:
         driver.ask_to_stop()
         say(f"{driver.holder} was asked to stop; what is committed stays")

@@ -35,7 +35,9 @@ def check_gpu(study: Study, small: bool, as_json: bool) -> int:
     """
     gpu = has_driver()
     if not (gpu or small):
-        raise UserError("--gpu: no NVIDIA driver here — a machine with a GPU, or --small for tiny models on CPUs")
+        raise UserError(
+            "--gpu: no NVIDIA driver here: expected a machine with a GPU, or --small for tiny models on CPUs"
+        )
     check_runs_folder(study.runs)
     folder = study.runs / FOLDER / time.strftime("%Y%m%d-%H%M%S")
     folder.mkdir(parents=True)

@@ -67,9 +67,9 @@ def _read_rows(path: Path) -> Iterator[tuple[dict[str, Any], Gold]]:
     try:
         text = sys.stdin.buffer.read().decode("utf-8") if str(path) == STDIN else path.read_text(encoding="utf-8")
     except OSError as error:
-        raise ValueError(f"{path}: cannot be read ({error.strerror}); expected a JSON Lines file") from error
+        raise ValueError(f"{path}: cannot be read ({error.strerror}): expected a JSON Lines file") from error
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: byte {error.start} is not UTF-8; expected a UTF-8 JSON Lines file") from error
+        raise ValueError(f"{path}: byte {error.start} is not UTF-8: expected a UTF-8 JSON Lines file") from error
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             row = _parse_row(line, f"{path}:{number}")
@@ -81,14 +81,14 @@ def _parse_row(line: str, where: str) -> dict[str, Any]:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:  # ValueError: a number of thousands of digits, too
-        raise ValueError(f"{where}: not JSON ({error}); expected one object per line") from error
+        raise ValueError(f"{where}: not JSON ({error}): expected one object per line") from error
     if not isinstance(row, dict):
-        raise ValueError(f"{where}: found {_shown(row)}; expected an object with 'gold' and 'generation'")
+        raise ValueError(f"{where}: found {_shown(row)}: expected an object with 'gold' and 'generation'")
     for key in ("gold", "generation"):
         if key not in row:
             raise ValueError(f"{where}: key '{key}' is missing; the row has {_shown(sorted(row))}")
     if not isinstance(row["generation"], str):
-        raise ValueError(f"{where}: key 'generation' is {_shown(row['generation'])}; expected a string")
+        raise ValueError(f"{where}: key 'generation' is {_shown(row['generation'])}: expected a string")
     return row
 
 
@@ -101,13 +101,13 @@ def _parse_gold(value: object, where: str) -> Gold:
         value = {"answer": value}
     if not isinstance(value, dict):
         raise ValueError(
-            f"{where}: key 'gold' is {_shown(value)}; expected a string, a number or an object with {known}"
+            f"{where}: key 'gold' is {_shown(value)}: expected a string, a number or an object with {known}"
         )
     entries = cast(dict[str, Any], value)
     unknown = sorted(set(entries) - set(known))
     if unknown or "answer" not in entries:
         problem = f"has unknown fields {_shown(unknown)}" if unknown else "lacks the field 'answer'"
-        raise ValueError(f"{where}: key 'gold' {problem}; expected a string or an object with {known}")
+        raise ValueError(f"{where}: key 'gold' {problem}: expected a string or an object with {known}")
     try:
         return Gold(**entries)
     except ValueError as error:

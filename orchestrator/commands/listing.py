@@ -95,4 +95,4 @@ KINDS: dict[str, tuple[Sequence[str], Callable[[Path], Rows]]] = {
 def check_kind(word: str | None) -> None:
     """UserError unless there is such a list."""
     if word is not None and word not in KINDS:
-        raise UserError(f"list: {word!r} — one of {', '.join(KINDS)}")
+        raise UserError(f"list: {word!r}: expected one of {', '.join(KINDS)}")

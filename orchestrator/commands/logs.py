@@ -73,9 +73,9 @@ def find_units(name: str, runs: Path) -> list[str]:
         if len(found) == 1 or (found and found == labelled):
             return found
         if found:
-            raise UserError(f"{name!r} means {len(found)} units — {_named(found)}")
+            raise UserError(f"{name!r} means {len(found)} units; {_named(found)}")
     known = [*ids, *(label for of_unit in labels.values() for label in of_unit)]
-    raise UserError(f"{name!r}: no such unit in {runs} — one of {_named(ids)}{did_you_mean(name, known)}")
+    raise UserError(f"{name!r}: no such unit in {runs}: expected one of {_named(ids)}{did_you_mean(name, known)}")
 
 
 def started_units(study: Study) -> list[str]:

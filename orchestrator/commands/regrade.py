@@ -51,7 +51,7 @@ def regrade(study: Study) -> int:
     there = [unit for unit in study.units if study.reader(unit).path.is_dir()]
     for unit in there:
         if study.reader(unit).running:
-            raise UserError(f"{unit.id} is being run — trb regrade when it is done or stopped")
+            raise UserError(f"{unit.id} is being run; trb regrade when it is done or stopped")
     golds = Golds(study.experiment)
     found: dict[tuple[str, str], list[Recount]] = {}
     with Grader(deadline_s=study.experiment.runtime.grader_deadline_s, cache_size=REMEMBERED) as grader:
@@ -60,7 +60,7 @@ def regrade(study: Study) -> int:
                 for benchmark, counted in _regrade_unit(run, unit.setup, golds, grader):
                     found.setdefault((unit.setup, benchmark), []).append(counted)
     if not found:
-        raise UserError(f"{study.runs}: no evaluations of {study.experiment.name} — trb submit makes them")
+        raise UserError(f"{study.runs}: no evaluations of {study.experiment.name}; trb submit makes them")
     for (setup, benchmark), counted in sorted(found.items()):
         print(_line(setup, benchmark, counted))
     print(f"grader version {GRADER_VERSION}; + and − are net within each problem")
@@ -98,7 +98,7 @@ def _writer(runs: Path, unit_id: str) -> Iterator[RecordWriter]:
     try:
         writer = RecordWriter(runs, unit_id)
     except LeaseHeld as error:
-        raise UserError(f"{error} — trb regrade when it is done or stopped") from None
+        raise UserError(f"{error}; trb regrade when it is done or stopped") from None
     with closing(writer):
         yield writer
 

@@ -24,7 +24,7 @@ def confirm(study: Study, yes: bool, max_hours: float | None = None) -> None:
         return
     planned = f"{hours_text(hours)} GPU-hours are planned (trb plan --gpus N says how many days)"
     if not sys.stdin.isatty():
-        raise UserError(f"submit: {planned} — --yes to spend them")
+        raise UserError(f"submit: {planned}: expected --yes to spend them")
     print(f"{planned}. Start? [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise UserError("submit: not started; nothing was written")

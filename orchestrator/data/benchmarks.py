@@ -120,7 +120,9 @@ def benchmark_of(key: str, run: BenchmarkRun | None = None) -> Benchmark:
         return BENCHMARKS[key]
     if run is None or run.path is None:
         known = f"one of {', '.join(BENCHMARKS)}, or any other name with a path=FILE.jsonl"
-        raise UserError(f"evaluation.benchmarks.{key}: unknown benchmark — {known}{did_you_mean(key, BENCHMARKS)}")
+        raise UserError(
+            f"evaluation.benchmarks.{key}: unknown benchmark: expected {known}{did_you_mean(key, BENCHMARKS)}"
+        )
     return Benchmark(run.problems or 0)
 
 
@@ -135,13 +137,15 @@ def load_benchmark(key: str, data_dir: str | None, run: BenchmarkRun | None = No
     where, rows = _rows(key, data_dir, run or BenchmarkRun())
     if len(rows) != benchmark.problems:
         advice = f" of {key}; for another benchmark take a key of your own" if key in BENCHMARKS else ""
-        raise UserError(f"{where}: {len(rows)} rows — {benchmark.problems} expected{advice}")
+        raise UserError(f"{where}: {len(rows)} rows: expected {benchmark.problems}{advice}")
     problems = [benchmark_problem(where, line, row) for line, row in enumerate(rows, 1)]
     lines: dict[str, int] = {}
     for line, problem in enumerate(problems, 1):
         first = lines.setdefault(problem.id, line)
         if first != line:
-            raise UserError(f"{where} line {line}: id {problem.id!r} stands in line {first} too — every id once")
+            raise UserError(
+                f"{where} line {line}: id {problem.id!r} stands in line {first} too: expected every id once"
+            )
     return problems
 
 
@@ -152,11 +156,13 @@ def check_source(key: str, run: BenchmarkRun) -> None:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", key) or key == "avg":
         raise refuse("evaluation.benchmarks", key, "letters, digits, '_', '.' and '-', and not avg")
     if run.path is None and (run.revision or run.subset or run.problems):
-        raise UserError(f"{where}.path: not set, but revision, subset or problems is — a hub id or a local file")
+        raise UserError(
+            f"{where}.path: not set, but revision, subset or problems is: expected a hub id or a local file"
+        )
     if run.path is None:
         return
     if declared.terms is not None:
-        raise UserError(f"{where}.path: {run.path!r} — null: these problems are generated")
+        raise UserError(f"{where}.path: {run.path!r}: expected null, since these problems are generated")
     if not _is_sha256(run.revision):
         if Path(run.path).is_file():
             raise refuse(f"{where}.revision", run.revision, f"the sha256 of {run.path}, or left out")

@@ -33,7 +33,9 @@ def fetch(folder: Path, keys: Iterable[str], mirror: str | None = None) -> Itera
         source, path = SOURCES[key], folder / SOURCES[key].file
         if path.is_file():
             if file_sha256(path) != source.sha256:
-                raise UserError(f"{path}: another file is there already — another folder, or move it away")
+                raise UserError(
+                    f"{path}: another file is there already: expected another folder, or this file moved away"
+                )
             yield f"{path}: there already"
             continue
         for upstream in source.upstream:
@@ -61,9 +63,9 @@ def _read(mirror: str, upstream: Upstream) -> bytes:
     except (OSError, ValueError, http.client.HTTPException) as error:
         reason = " ".join(str(getattr(error, "reason", None) or error).split())
         elsewhere = "`trb data fetch FOLDER` where a network is, then data_dir=FOLDER; or TRB_DATA_MIRROR=URL"
-        raise UserError(f"{url}: cannot be had ({reason}) — {elsewhere}") from None
+        raise UserError(f"{url}: cannot be had ({reason}); {elsewhere}") from None
     if len(content) > MOST_BYTES:
-        raise UserError(f"{url}: more than {MOST_BYTES:,} bytes — a file of a few megabytes")
+        raise UserError(f"{url}: more than {MOST_BYTES:,} bytes: expected a file of a few megabytes")
     return content
 
 
@@ -73,9 +75,11 @@ def _converted(key: str, source: Source, files: Sequence[bytes]) -> bytes:
         rows = source.convert(files)
     except Exception as error:  # unexpected content can break a conversion anywhere
         came = f"{len(files[0]):,} bytes that are no rows as expected ({type(error).__name__})"
-        raise UserError(f"{key}: {came} — {source.upstream[0].place}") from None
+        raise UserError(f"{key}: {came}: expected what {source.upstream[0].place} has") from None
     content = to_bytes(rows)
     actual = hashlib.sha256(content).hexdigest()
     if actual != source.sha256:
-        raise UserError(f"{key}: {len(rows):,} rows with sha256 {actual} came — {source.rows:,} with {source.sha256}")
+        raise UserError(
+            f"{key}: {len(rows):,} rows with sha256 {actual} came: expected {source.rows:,} with {source.sha256}"
+        )
     return content

@@ -20,13 +20,13 @@ def data_file(file: str, data_dir: str | None) -> Path:
     """The path of `file` below `data_dir`; UserError if either is missing."""
     if not data_dir:
         raise UserError(
-            f"data_dir: not set, but {file} is needed — data_dir=FOLDER or TRB_DATA_DIR=FOLDER "
+            f"data_dir: not set, but {file} is needed: expected data_dir=FOLDER or TRB_DATA_DIR=FOLDER "
             "(`trb data fetch FOLDER` gets the data files)"
         )
     path = Path(data_dir) / file
     if not path.is_file():
         raise UserError(
-            f"{path}: no such file — a data_dir that holds it (`trb data fetch {data_dir}` gets shipped ones)"
+            f"{path}: no such file: expected a data_dir that holds it (`trb data fetch {data_dir}` gets shipped ones)"
         )
     return path
 
@@ -36,7 +36,7 @@ def verify_sha256(path: Path, expected: str | None) -> None:
     actual = folder_sha256(path) if path.is_dir() else file_sha256(path)
     if actual != expected:
         what = "the file was" if path.is_file() else "its files were"
-        raise UserError(f"{path}: sha256 {actual} — {expected or 'none'} declared; {what} changed")
+        raise UserError(f"{path}: sha256 {actual}: expected {expected or 'none'}, as declared; {what} changed")
 
 
 def folder_sha256(folder: Path) -> str:
@@ -60,7 +60,7 @@ def iterate_rows(path: Path, columns: Sequence[str] | None = None) -> Iterator[d
             case ".parquet":
                 yield from _iterate_parquet(file, columns)
             case _:
-                raise UserError(f"{file}: unknown kind of file — one of {', '.join(SUFFIXES)}")
+                raise UserError(f"{file}: unknown kind of file: expected one of {', '.join(SUFFIXES)}")
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
@@ -81,7 +81,7 @@ def text_field(path: Path | str, line: int, row: dict[str, Any], key: str) -> st
     """`row[key]` if it is a non-empty string, else UserError."""
     value = row.get(key)
     if not isinstance(value, str) or not value.strip():
-        raise UserError(f"{path} line {line}: {key} is {value!r} — a non-empty string")
+        raise UserError(f"{path} line {line}: {key} is {value!r}: expected a non-empty string")
     return value
 
 
@@ -93,14 +93,14 @@ def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} line {number}: not valid JSON ({error})") from None
     if not isinstance(row, dict):
-        raise UserError(f"{path} line {number}: {type(row).__name__} — a JSON object")
+        raise UserError(f"{path} line {number}: {type(row).__name__}: expected a JSON object")
     return row
 
 
 def _shards(folder: Path) -> list[Path]:
     files = sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES)
     if not files:
-        raise UserError(f"{folder}: holds no data — {' or '.join(SUFFIXES)} files")
+        raise UserError(f"{folder}: holds no data: expected {' or '.join(SUFFIXES)} files")
     return files
 
 

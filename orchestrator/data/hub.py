@@ -29,7 +29,7 @@ def iterate_hub(
     try:
         import datasets  # pyright: ignore[reportMissingImports]
     except ImportError:
-        raise UserError(f"{key}.path: {path!r} is no local file — for hub data: pip install 'trb[hub]'") from None
+        raise UserError(f"{key}.path: {path!r} is no local file; for hub data: pip install 'trb[hub]'") from None
     try:
         rows = datasets.load_dataset(path, name=subset, revision=revision, split=split, streaming=True)
         yield from rows if columns is None else rows.select_columns(list(columns))

@@ -49,7 +49,9 @@ class Thoughts:
 def load_thoughts(data: Data) -> Thoughts:
     """Load problems and answers for training. UserError if the data are unavailable or changed."""
     if not data.path:
-        raise UserError("data.path: not set — a hub id such as open-thoughts/OpenThoughts3-1.2M, or a local file")
+        raise UserError(
+            "data.path: not set: expected a hub id such as open-thoughts/OpenThoughts3-1.2M, or a local file"
+        )
     if Path(data.path).exists():
         verify_sha256(Path(data.path), data.revision)
     else:
@@ -129,10 +131,12 @@ def _turn(row: dict[str, Any], position: int, speaker: str) -> str | None:
 def _nothing_usable(where: str, counts: dict[str, int]) -> UserError:
     """An error for data without usable rows: none is math, or all math rows are malformed."""
     if not counts["malformed"]:
-        return UserError(f"{where}: none of {counts['rows']} rows is math — domain 'math' or source {MATH_SOURCE!r}")
+        return UserError(
+            f"{where}: none of {counts['rows']} rows is math: expected domain 'math' or source {MATH_SOURCE!r}"
+        )
     return UserError(
-        f"{where}: none of {counts['malformed']} math rows has a problem — conversations [{{from: human, value}}, "
-        "{from: gpt, value}]"
+        f"{where}: none of {counts['malformed']} math rows has a problem: expected conversations "
+        "[{from: human, value}, {from: gpt, value}]"
     )
 
 

@@ -76,7 +76,7 @@ def _gold(where: str, line: int, fields: dict[str, Any]) -> Gold:
     try:
         absolute = float(tolerance) if tolerance else None
     except ValueError:
-        raise UserError(f"{where} line {line}: error is {tolerance!r} — a number") from None
+        raise UserError(f"{where} line {line}: error is {tolerance!r}: expected a number") from None
     return Gold(
         answer=_answer(where, line, fields),
         multiple=bool(fields.get("is_multiple_answer", False)),
@@ -103,7 +103,7 @@ def _answer(where: str, line: int, fields: dict[str, Any]) -> str:
 
 def _lacks(where: str, line: int, wanted: str, row: dict[str, Any]) -> UserError:
     there = ", ".join(map(repr, row)) or "none"
-    return UserError(f"{where} line {line}: no field {wanted} — fields there: {there}")
+    return UserError(f"{where} line {line}: no field {wanted}: expected one beside {there}")
 
 
 def _is_number(value: object) -> bool:

@@ -16,7 +16,7 @@ def render(problem: str, template: PromptTemplate, tokenizer: PreTrainedTokenize
         text = f"{template.system}\n{problem}\n" if template.system else f"{problem}\n"
         return tuple(tokenizer.encode(text, add_special_tokens=False))
     if not tokenizer.chat_template:
-        raise UserError("prompt.kind: 'chat' — the tokenizer has no chat template; prompt.kind=plain needs none")
+        raise UserError("prompt.kind: 'chat': expected 'plain', since the tokenizer has no chat template")
     system = [{"role": "system", "content": template.system}] if template.system else []
     text = tokenizer.apply_chat_template(
         [*system, {"role": "user", "content": problem}],

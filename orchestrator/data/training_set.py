@@ -90,8 +90,8 @@ def load_training_set(setup: Setup, data_dir: str | None, tokenizer: PreTrainedT
             prompts.append(TrainingPrompt(problem, ids))
     if len(prompts) < wanted and setup.data.source != "arithmetic":
         raise UserError(
-            f"data: {len(prompts)} usable prompts ({too_long} too long) — "
-            f"{wanted} needed for {wanted // training.prompts_per_step} steps of {training.prompts_per_step}"
+            f"data: {len(prompts)} usable prompts ({too_long} too long): expected "
+            f"{wanted} for {wanted // training.prompts_per_step} steps of {training.prompts_per_step}"
         )
     if source.answers is not None:
         prompts, golds = _with_majorities(prompts, source.answers)

@@ -341,5 +341,5 @@ def _too_small(setup: Setup, card_gib: float, situation: Situation, needed: floa
         "blending": ("for one sequence of full length while blending", "fewer prompt or response tokens"),
     }
     what, fewer = remedies.get(situation, ("for one sequence of full length", "fewer prompt or response tokens"))
-    message = f"GPU memory: {card_gib:.1f} GiB — at least {needed:.1f} GiB{each} {what} ({setup.title})"
+    message = f"GPU memory: {card_gib:.1f} GiB: expected at least {needed:.1f} GiB{each} {what} ({setup.title})"
     return TooSmall(f"{message}: a larger GPU, {fewer}", needed)

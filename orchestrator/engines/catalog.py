@@ -117,7 +117,8 @@ def require(key: str, name: str) -> None:
     missing = [package for package in info.packages if importlib.util.find_spec(package) is None]
     if missing:
         others = " or ".join(engine for engine, other in ENGINES.items() if not other.packages)
-        raise refuse(key, name, f"`make setup-engines` first ({', '.join(missing)} is not installed here), or {others}")
+        lacking = f"{', '.join(missing)} is not installed here"
+        raise refuse(key, name, f"{others}, or `make setup-engines` first ({lacking})")
 
 
 def missing_tools(name: str) -> list[str]:

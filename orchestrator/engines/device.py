@@ -128,7 +128,7 @@ def wait_for_memory(
         if time.monotonic() >= end:
             by = "; ".join(map(str, held_by())) or "no process that can be seen from here"
             raise GpuFull(
-                f"GPU memory: {there:.1f} GiB are free after {limit_s:.0f} s — {purpose} takes {needed_gib:.1f} GiB; "
+                f"GPU memory: {there:.1f} GiB are free after {limit_s:.0f} s; {purpose} takes {needed_gib:.1f} GiB; "
                 f"the rest is held by {by}"
             )
         time.sleep(LOOK_S)

@@ -35,7 +35,7 @@ def parse_methods(raw: dict[str, Any], default: Placement) -> Asked:
     for method, body in raw.items():
         if method not in METHODS:
             near = did_you_mean(method, [*METHODS, *map(method_label, METHODS)])
-            raise UserError(f"methods.{method}: unknown method — one of {', '.join(METHODS)}{near}")
+            raise UserError(f"methods.{method}: unknown method: expected one of {', '.join(METHODS)}{near}")
         if body is None:
             continue
         if not isinstance(body, dict):
@@ -65,7 +65,7 @@ def with_method_keys(values: dict[str, Any]) -> dict[str, Any]:
     for name, body in methods.items():
         key = method_key(str(name))
         if key in by_key:
-            raise UserError(f"methods.{name}: another name of {key} — every method once")
+            raise UserError(f"methods.{name}: another name of {key}: expected every method once")
         by_key[key] = body
     return values | {"methods": by_key}
 
@@ -89,7 +89,7 @@ def _values(key: str, knob: Knob, raw: Any) -> list[Any]:
     """The values of a knob, given as one value or as a list of distinct ones."""
     values = raw if isinstance(raw, list) else [raw]
     if raw is None or not values:
-        raise UserError(f"{key}: missing — one or several values, each {knob.describe()}")
+        raise UserError(f"{key}: missing: expected one or several values, each {knob.describe()}")
     for value in values:
         if not knob.accepts(value):
             raise refuse(key, value, knob.describe())
@@ -98,7 +98,7 @@ def _values(key: str, knob: Knob, raw: Any) -> list[Any]:
     typed = [knob.kind(value) for value in values]
     for index, value in enumerate(typed):
         if value in typed[:index]:
-            raise refuse(key, raw, f"{value!r} stands twice: every point of the grid once")
+            raise refuse(key, raw, f"every point of the grid once; {value!r} stands twice")
     return typed
 
 

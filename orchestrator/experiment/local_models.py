@@ -78,11 +78,11 @@ def check_folder(key: str, folder: Path, types: Collection[str] = (), tokenizer:
         parts = _json(key, folder / INDEX).get("weight_map")
         names = set(map(str, parts.values())) if isinstance(parts, dict) else set()
         if not names:
-            raise UserError(f"{key}: {folder / INDEX} is broken — a Hugging Face model folder")
+            raise UserError(f"{key}: {folder / INDEX} is broken: expected a Hugging Face model folder")
     for name in sorted(names):
         _check_safetensors(key, folder / name)
     if tokenizer and not any((folder / name).is_file() for name in TOKENIZERS):
-        raise UserError(f"{key}: {folder} has no tokenizer.json — the tokenizer that both models are used with")
+        raise UserError(f"{key}: {folder} has no tokenizer.json: expected the tokenizer that both models are used with")
 
 
 def _check_type(key: str, folder: Path, types: Collection[str]) -> None:
@@ -105,11 +105,11 @@ def _check_safetensors(key: str, file: Path) -> None:
         ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
         whole = bool(header) and 8 + length + max(ends, default=0) == size
     except OSError as error:
-        raise UserError(f"{key}: {file}: {error.strerror or error} — weights as safetensors") from None
+        raise UserError(f"{key}: {file}: {error.strerror or error}: expected weights as safetensors") from None
     except (ValueError, RecursionError, AttributeError, KeyError, TypeError, IndexError):
         whole = False
     if not whole:
-        raise UserError(f"{key}: {file} is cut off or no safetensors file — copy the weights again")
+        raise UserError(f"{key}: {file} is cut off or no safetensors file; copy the weights again")
 
 
 def describe(key: str, folder: Path) -> tuple[Shape, int]:
@@ -143,7 +143,7 @@ def token_ids(key: str, folder: Path) -> dict[str, int]:
         ids |= {token["content"]: token["id"] for token in tokenizer.get("added_tokens") or []}
         return {str(token): int(number) for token, number in ids.items()}
     except (KeyError, TypeError, ValueError, IndexError):
-        raise UserError(f"{key}: {folder / 'tokenizer.json'} has no vocabulary — give vocabulary and eos") from None
+        raise UserError(f"{key}: {folder / 'tokenizer.json'} has no vocabulary; give vocabulary and eos") from None
 
 
 def _benchmark(key: str, run: BenchmarkRun, notes: list[str]) -> BenchmarkRun:
@@ -242,7 +242,7 @@ def _json(key: str, file: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise UserError(f"{key}: {file} is missing or broken — a Hugging Face model folder") from None
+        raise UserError(f"{key}: {file} is missing or broken: expected a Hugging Face model folder") from None
     return found
 
 

@@ -60,7 +60,7 @@ def record(folder: Path, files_in: Path | None = None) -> None:
         if before is not None and before[name] != files[name]:
             raise UserError(
                 f"{folder / name}: made again with sha256 {files[name][:12]}, but {before[name][:12]} is what units "
-                "were trained from (another kind of CPU, or other versions) — bring the first one back, or take "
+                "were trained from (another kind of CPU, or other versions); bring the first one back, or take "
                 "another folder for --runs"
             )
     write_sealed(_record_path(folder), {"files": files})
@@ -131,7 +131,7 @@ def check_trained_from(setup: Setup, runs: Path) -> None:
                 folder = folder_of(getattr(setup, role), setup, runs)
                 raise UserError(
                     f"{folder}: weights {str(now['weights'])[:12]}, but {unit_id} was trained from "
-                    f"{str(then.get('weights'))[:12]} of the same recipe (another kind of CPU, or other versions) — "
+                    f"{str(then.get('weights'))[:12]} of the same recipe (another kind of CPU, or other versions); "
                     "bring the first ones back, or take another folder for --runs"
                 )
 

@@ -67,7 +67,9 @@ def _budgets(experiment: Experiment, setup: Setup) -> tuple[float, list[float]]:
     grid = experiment.methods.get(PROPOSED, {}).get("epsilon0", [])
     epsilon = setup.probe.epsilon if setup.probe.epsilon is not None else max(grid, default=0.0)
     if not epsilon > 0:
-        raise UserError("probe.epsilon: not set, and no method gives an epsilon0 > 0 — for example probe.epsilon=0.05")
+        raise UserError(
+            "probe.epsilon: not set, and no method gives an epsilon0 > 0: expected, for example, probe.epsilon=0.05"
+        )
     return epsilon, sorted({*grid, epsilon})
 
 

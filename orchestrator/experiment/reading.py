@@ -14,7 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 from orchestrator.errors import LONGEST_VALUE, UserError, refuse, shortened
 
 LONGEST = 1_000_000  # characters of a file
-TOO_DEEP = "nested too deeply, or an anchor that stands in itself"
+TOO_DEEP = "less nesting, and no anchor that stands in itself"
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except (IsADirectoryError, UnicodeDecodeError, PermissionError):
         raise UserError(f"{path}: not a readable YAML file") from None
     except RecursionError:
-        raise UserError(f"{path}: {TOO_DEEP}") from None
+        raise UserError(f"{path}: expected {TOO_DEEP}") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" line {mark.line + 1}" if mark else ""
@@ -41,7 +41,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except (OmegaConfBaseException, OSError, ValueError) as error:  # ValueError: a number of thousands of digits
         raise UserError(f"{path}: {_first_line(error)}") from None
     if not isinstance(raw, dict):
-        raise UserError(f"{path}: {type(raw).__name__} — a mapping of keys to values")
+        raise UserError(f"{path}: {type(raw).__name__}: expected a mapping of keys to values")
     return cast(dict[str, Any], raw)
 
 
@@ -53,7 +53,9 @@ def read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
     except RecursionError:
         raise refuse("override", " ".join(overrides), TOO_DEEP) from None
     except (OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
-        raise refuse("override", " ".join(overrides), _first_line(error)) from None
+        raise refuse(
+            "override", " ".join(overrides), f"key=value, with a value in YAML ({_first_line(error)})"
+        ) from None
 
 
 def _check_overrides(overrides: Sequence[str]) -> None:
@@ -68,7 +70,7 @@ def _check_overrides(overrides: Sequence[str]) -> None:
         if not equals or not key:
             raise refuse("override", item, "key=value, for example training.steps=20")
         if key in given:
-            raise UserError(f"{shortened(key, LONGEST_VALUE)}: given twice — every override once")
+            raise UserError(f"{shortened(key, LONGEST_VALUE)}: given twice: expected every override once")
         given.add(key)
 
 

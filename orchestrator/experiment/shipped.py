@@ -52,14 +52,18 @@ def find_experiment(path: Path) -> Path:
     if path.parent == Path() and name in shipped:
         return shipped[name]
     if path.is_dir():
-        raise UserError(f"{path}: a folder without {RECORD} — a file, a results folder, or one of {', '.join(shipped)}")
+        raise UserError(
+            f"{path}: a folder without {RECORD}: expected a file, a results folder, or one of {', '.join(shipped)}"
+        )
     others = [file for file in path.parent.glob(f"{path.stem}.*") if file.suffix in (".yaml", ".yml")]
     if others:
         raise refuse("EXP.yaml", str(path), f"a file that exists (did you mean {others[0]}?)")
     first, *rest = str(path).split(" ")
     if rest and names_experiment(first):
-        raise UserError(f"{path}: no such file — {first}, with each override as a word of its own")
-    raise UserError(f"{path}: no such file — a file, or one of {', '.join(shipped)}{did_you_mean(name, [*shipped])}")
+        raise UserError(f"{path}: no such file: expected {first}, with each override as a word of its own")
+    raise UserError(
+        f"{path}: no such file: expected a file, or one of {', '.join(shipped)}{did_you_mean(name, [*shipped])}"
+    )
 
 
 def names_experiment(word: str) -> bool:

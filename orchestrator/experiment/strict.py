@@ -28,11 +28,11 @@ def build(schema: type, raw: Any, key: str = "") -> Any:
     prefix = f"{key}." if key else ""
     for name in raw:
         if name not in known and f"{prefix}{name}" in RENAMED:
-            raise UserError(f"{prefix}{name}: unknown key — {RENAMED[f'{prefix}{name}']}, as it is called now")
+            raise UserError(f"{prefix}{name}: unknown key: expected {RENAMED[f'{prefix}{name}']}, as it is called now")
         if name not in known:
             inside = next(_places(schema, str(name)), None)
             if inside is not None:
-                raise UserError(f"{prefix}{name}: unknown key — did you mean {prefix}{inside}?", f"{prefix}{name}")
+                raise UserError(f"{prefix}{name}: unknown key, did you mean {prefix}{inside}?", f"{prefix}{name}")
             raise unknown(f"{prefix}{name}", "key", str(name), known)
     return schema(**{name: _value(known[name].kind, value, f"{prefix}{name}") for name, value in raw.items()})
 
@@ -109,7 +109,7 @@ def _scalar(hint: Any, raw: Any, key: str) -> Any:
             raise refuse(key, raw, "text without control characters")
         return raw
     if raw is None:
-        raise UserError(f"{key}: no value — {_NAMES[hint]}", key)
+        raise UserError(f"{key}: no value: expected {_NAMES[hint]}", key)
     if hint is str and isinstance(raw, int | float):
         raise refuse(key, raw, "text, in quotes where it is digits alone")
     raise refuse(key, raw, _NAMES[hint])

@@ -25,7 +25,7 @@ def check_experiment(experiment: Experiment) -> None:
     for method, grid in experiment.methods.items():
         trials = math.prod(map(len, grid.values())) * len(experiment.seeds_of(method))
         if trials > MOST_TRIALS:
-            raise UserError(f"methods.{method}: {trials} trials — at most {MOST_TRIALS} of one method")
+            raise UserError(f"methods.{method}: {trials} trials: expected at most {MOST_TRIALS} of one method")
     _check_confirmation(experiment)
     _check_placement("runtime.placement", experiment.runtime.placement)
     for method, placement in experiment.placements.items():
@@ -99,7 +99,7 @@ def _check_placement(key: str, placement: Placement) -> None:
     """Check the GPUs of a mode: Ray lets actors share one GPU, but never several."""
     own = placement.role_gpus
     if own is not None and placement.mode != "split":
-        raise UserError(f"{key}.role_gpus: {asdict(own)} — only in mode split; this is {placement.mode}")
+        raise UserError(f"{key}.role_gpus: {asdict(own)}: expected none in mode {placement.mode}, only in mode split")
     if own is not None and placement.gpus != own.total:
         raise refuse(f"{key}.gpus", placement.gpus, f"{own.total}, the sum of role_gpus, or nothing at all")
     if own is None and placement.mode == "split" and placement.gpus:

@@ -28,13 +28,13 @@ class Gold:
     def __post_init__(self) -> None:
         """Check the types, since golds are read from files."""
         if not isinstance(self.answer, str) or not self.answer.strip():
-            raise ValueError(f"gold field 'answer' is {self.answer!r}; expected a non-empty string")
+            raise ValueError(f"gold field 'answer' is {self.answer!r}: expected a non-empty string")
         if not isinstance(self.multiple, bool):
-            raise ValueError(f"gold field 'multiple' is {self.multiple!r}; expected true or false")
+            raise ValueError(f"gold field 'multiple' is {self.multiple!r}: expected true or false")
         if self.unit is not None and not isinstance(self.unit, str):
-            raise ValueError(f"gold field 'unit' is {self.unit!r}; expected a string or null")
+            raise ValueError(f"gold field 'unit' is {self.unit!r}: expected a string or null")
         if self.tolerance is not None and not _is_tolerance(self.tolerance):
-            raise ValueError(f"gold field 'tolerance' is {self.tolerance!r}; expected a finite number >= 0 or null")
+            raise ValueError(f"gold field 'tolerance' is {self.tolerance!r}: expected a finite number >= 0 or null")
 
 
 def _is_tolerance(value: object) -> bool:

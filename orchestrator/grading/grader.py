@@ -67,11 +67,11 @@ class Grader:
         deadline_s > 0, cache_size >= 0 and workers >= 1.
         """
         if not (math.isfinite(deadline_s) and deadline_s > 0):
-            raise ValueError(f"deadline_s is {deadline_s!r}; expected a finite number of seconds > 0")
+            raise ValueError(f"deadline_s is {deadline_s!r}: expected a finite number of seconds > 0")
         if cache_size < 0:
-            raise ValueError(f"cache_size is {cache_size!r}; expected an integer >= 0")
+            raise ValueError(f"cache_size is {cache_size!r}: expected an integer >= 0")
         if workers < 1:
-            raise ValueError(f"workers is {workers!r}; expected an integer >= 1")
+            raise ValueError(f"workers is {workers!r}: expected an integer >= 1")
         self._deadline_s = deadline_s
         self._cache_size = cache_size
         self._cache: OrderedDict[tuple[Gold, str], Grade] = OrderedDict()

@@ -28,7 +28,9 @@ def checkpoint_of(model: Model, setup: Setup, runs: Path) -> ModelFolder:
     if Path(model.path).is_dir():
         actual = folder_sha256(Path(model.path))
         if actual != model.revision:
-            raise UserError(f"{model.path}: sha256 of its files is {actual} — the setup declares {model.revision}")
+            raise UserError(
+                f"{model.path}: sha256 of its files is {actual}: expected {model.revision}, as the setup declares"
+            )
         return ModelFolder(str(Path(model.path).resolve()))
     if model.path.startswith((".", "/")):
         raise UserError(f"{model.path}: no such model folder")
@@ -111,16 +113,16 @@ def check_config(key: str, model: Model, checkpoint: ModelFolder, setup: Setup) 
         config = json.loads(file.read_text(encoding="utf-8"))
         model_config = {name: config.get(name) for name in ("vocab_size", "tie_word_embeddings", *CONFIG_KEYS.values())}
     except (OSError, ValueError, AttributeError, RecursionError):
-        raise UserError(f"{key}: {file} is missing or broken — a Hugging Face model folder") from None
+        raise UserError(f"{key}: {file} is missing or broken: expected a Hugging Face model folder") from None
     if model_config["vocab_size"] != setup.vocabulary.size:
         raise UserError(
-            f"{key}: vocabulary of {model_config['vocab_size']} rows — the setup declares {setup.vocabulary.size} "
+            f"{key}: vocabulary of {model_config['vocab_size']} rows; the setup declares {setup.vocabulary.size} "
             "for student and teacher alike"
         )
     for name, value in asdict(model.shape).items():
         actual = model_config[CONFIG_KEYS.get(name, "tie_word_embeddings")]
         if actual != value:
-            raise UserError(f"{key}.shape.{name}: {value} — the model has {actual}")
+            raise UserError(f"{key}.shape.{name}: {value}: expected {actual}, as the model has")
 
 
 def check_same_tokens(name: str, student: ModelFolder, teacher: ModelFolder) -> None:
@@ -138,6 +140,6 @@ def check_same_tokens(name: str, student: ModelFolder, teacher: ModelFolder) -> 
     if other:
         first = min(other)
         raise UserError(
-            f"{name}: token {first} is {ours[first]!r} to the student and {theirs[first]!r} to the teacher — models "
+            f"{name}: token {first} is {ours[first]!r} to the student and {theirs[first]!r} to the teacher; models "
             f"that share their token ids ({len(other):,} of {len(ours):,} ids differ)"
         )

@@ -26,7 +26,7 @@ class Damaged(UserError):
 
 def damaged(path: Path, what: str, remedy: str) -> Damaged:
     """A `Damaged` in the form of all messages: `file: what is wrong — what to do`."""
-    return Damaged(f"{path}: {what} — {remedy}")
+    return Damaged(f"{path}: {what}; {remedy}")
 
 
 def file_sha256(path: Path) -> str:

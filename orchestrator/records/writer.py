@@ -138,7 +138,7 @@ class RunWriter(RecordWriter):
         self._models = models or self.models
         for role, model in self.models.items():
             if model != self._models.get(role):
-                raise UserError(f"{self.path}: trained from another {role} than the one that is here — {self.remedy}")
+                raise UserError(f"{self.path}: trained from another {role} than the one that is here; {self.remedy}")
         now = provenance() | {"models": self._models}
         if not self.started:
             # `started` looks for the configuration, so it comes last: a kill between the two writes both again.

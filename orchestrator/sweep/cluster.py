@@ -93,7 +93,7 @@ def _ray(address: str | None, options: dict[str, Any]) -> Iterator[None]:
         if not isinstance(error, ConnectionError | RuntimeError):
             raise
         right = "a Ray cluster that answers; RAY_AUTH_TOKEN must be its token, where it has one"
-        raise UserError(f"--address: {address!r} — {right} ({reason})") from None
+        raise UserError(f"--address: {address!r}: expected {right} ({reason})") from None
     signal.signal(signal.SIGTERM, _interrupt)  # Ray has put a handler of its own there
     try:
         yield
@@ -153,4 +153,4 @@ def check_placement(units: list[Unit]) -> None:
 def _impossible(unit: Unit, wanted: dict[str, float], nodes: list[dict[str, float]]) -> str:
     asked = ", ".join(f"{amount:g} {kind}" for kind, amount in wanted.items())
     have = "; ".join(f"{node.get('CPU', 0):g} CPU, {node.get('GPU', 0):g} GPU" for node in nodes)
-    return f"runtime.placement: {unit.id} asks for {asked} — this cluster has nodes of {have}"
+    return f"runtime.placement: {unit.id} asks for {asked}; this cluster has nodes of {have}"

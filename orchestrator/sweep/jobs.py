@@ -31,4 +31,4 @@ def submit_job(address: str, entrypoint: str, name: str) -> str:
         return str(answer.json()["submission_id"])
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError) as error:
         reason = " ".join(str(error).split())[:160] or type(error).__name__
-        raise refuse("--address", address, f"no job could be made there ({reason})") from None
+        raise refuse("--address", address, f"a server that takes the job ({reason})") from None

@@ -60,9 +60,9 @@ def check_address(address: str) -> None:
         speaks = answers(host, int(port))
     except (OSError, UnicodeError) as error:  # UnicodeError: no name of a host is that long
         reason = getattr(error, "strerror", None) or str(error)
-        raise refuse("--address", address, f"nothing answers there ({reason})") from None
+        raise refuse("--address", address, f"a Ray cluster; nothing answers there ({reason})") from None
     if not speaks:
-        raise refuse("--address", address, "something answers there, but it is not Ray")
+        raise refuse("--address", address, "a Ray cluster; something else answers there")
 
 
 def answers(host: str, port: int) -> bool:

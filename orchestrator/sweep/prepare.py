@@ -112,11 +112,11 @@ def check_training_data(name: str, data: Data, data_dir: str | None) -> None:
     """UserError unless the training prompts can be read; data of a hub are checked when loaded."""
     if data.source == "jsonl":
         if not data.files:
-            raise UserError(f"{name}.data.files: empty — at least one {{file, sha256}}")
+            raise UserError(f"{name}.data.files: empty: expected at least one {{file, sha256}}")
         read_training_problems(data, data_dir)
     elif data.source == "openthoughts":
         if not data.path:
-            raise UserError(f"{name}.data.path: not set — a hub id, or a local parquet or JSON Lines file")
+            raise UserError(f"{name}.data.path: not set: expected a hub id, or a local parquet or JSON Lines file")
         if Path(data.path).exists():
             load_thoughts(data)
         else:

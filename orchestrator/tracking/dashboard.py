@@ -66,7 +66,7 @@ def dashboard(study: Study, entity: str | None, project: str | None, dry_run: bo
     offline = f"offline runs are shown by: {leet_command(study.runs)}"
     if not logged_in():
         raise UserError(
-            f"dashboard: no key for {server_url()} — `wandb login`, or WANDB_API_KEY in the environment; {offline}"
+            f"dashboard: no key for {server_url()}; `wandb login`, or WANDB_API_KEY in the environment; {offline}"
         )
     try:
         return _save(study, entity or wandb.Api().default_entity or "", project)
@@ -74,7 +74,7 @@ def dashboard(study: Study, entity: str | None, project: str | None, dry_run: bo
         raise
     except Exception as error:  # refusals come as wandb's errors, its service's and GraphQL's
         reason = " ".join(str(error).split())[:REASON_CHARACTERS]
-        raise UserError(f"dashboard: {server_url()}: {reason} — {offline}") from error
+        raise UserError(f"dashboard: {server_url()}: {reason}; {offline}") from error
 
 
 def workspace(study: Study, entity: str, project: str) -> ws.Workspace:
@@ -173,7 +173,7 @@ def _existing(entity: str, project: str, view: str) -> str:
         if "not found in project" in str(error):
             return ""
         if "not found" in str(error):
-            raise UserError(f"--project: {entity}/{project} is not there — `trb submit` online makes it") from None
+            raise UserError(f"--project: {entity}/{project} is not there; `trb submit` online makes it") from None
         raise
 
 

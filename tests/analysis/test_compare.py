@@ -94,14 +94,14 @@ def test_formats_tell_the_same(loaded: Loaded, runs: Path, capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--compare", "skd"], "--compare: 'skd' — two different methods, FIRST,SECOND"),
+        (["--compare", "skd"], "--compare: 'skd': expected two different methods, FIRST,SECOND"),
         (["--compare", "skd,Interleaved teacher injection (SKD)"], "two different methods"),
-        (["--compare", "skd,vanila"], "--compare: 'vanila' — one of Vanilla, "),
+        (["--compare", "skd,vanila"], "--compare: 'vanila': expected one of Vanilla, "),
         (
             ["--compare", "skd,vanilla", "--format", "tex"],
-            "--format: 'tex' — one of text, md, csv, json with",
+            "--format: 'tex': expected one of text, md, csv, json with",
         ),
-        (["methods.skd=null", "--compare", "skd,vanilla"], "--compare: 'skd' — one of Vanilla, "),
+        (["methods.skd=null", "--compare", "skd,vanilla"], "--compare: 'skd': expected one of Vanilla, "),
     ],
 )
 def test_mistakes_are_one_line(
@@ -114,7 +114,7 @@ def test_mistakes_are_one_line(
 
 def test_numbers_from_a_file_cannot_be_compared(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--results", "results.csv", "--compare", "skd,vanilla") == 2
-    assert "--compare: 'skd,vanilla' — EXP.yaml" in capsys.readouterr().err
+    assert "--compare: 'skd,vanilla': expected an EXP.yaml" in capsys.readouterr().err
 
 
 def test_different_problems_cannot_be_compared(tmp_path: Path, loaded: Loaded) -> None:

@@ -148,7 +148,7 @@ def test_figures_say_what_they_rest_on(tmp_path: Path, one_seed: Loaded) -> None
 def test_a_width_outside_the_page_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["figures", str(QUICKSTART), "--runs", str(tmp_path), "--out", str(tmp_path / "out"), "--width", "0.5"])
-    assert (ended.value.code, capsys.readouterr().err) == (2, "trb: --width: 0.5 — inches from 3 to 12\n")
+    assert (ended.value.code, capsys.readouterr().err) == (2, "trb: --width: 0.5: expected inches from 3 to 12\n")
 
 
 def test_nothing_to_draw_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

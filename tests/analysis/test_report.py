@@ -452,10 +452,10 @@ def test_a_folder_that_cannot_be_written_to_is_one_line_that_names_the_option(
     monkeypatch.setattr("analysis.report.page.write_atomically", refused)  # root may write anywhere
     code, printed, complaint = run(capsys, "--runs", tmp_path)
     assert (code, printed, complaint.count("\n")) == (2, "", 1)
-    assert "report.html: permission denied — --out report.html" in complaint
+    assert "report.html: permission denied; --out report.html" in complaint
 
 
-@pytest.mark.parametrize(("out", "word"), [("folder", "is a folder — a file"), ("page.html", "trb submit")])
+@pytest.mark.parametrize(("out", "word"), [("folder", "is a folder: expected a file"), ("page.html", "trb submit")])
 def test_mistakes_are_one_line(out: str, word: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("folder", "none"):
         (tmp_path / name).mkdir()

@@ -205,7 +205,7 @@ def test_scores_given_twice_or_out_of_range_are_refused() -> None:
     score = Score("veto", "arithmetic", "gsm8k", Fraction(50))
     with pytest.raises(ValueError, match="veto, arithmetic, gsm8k is given twice"):
         make_table([score, score])
-    with pytest.raises(ValueError, match=r"is 101\.0; give percent from 0 to 100"):
+    with pytest.raises(ValueError, match=r"is 101\.0: expected percent from 0 to 100"):
         make_table([Score("veto", "arithmetic", "gsm8k", Fraction(101))])
 
 
@@ -239,25 +239,25 @@ def test_byte_order_mark_column_order_and_blank_lines_do_not_matter(tmp_path: Pa
     [
         ("", ": is empty; line 1 must be method,setup,benchmark,pass_at_1"),
         ("\n , \n", ": is empty; line 1 must be"),
-        (f"{HEADER}\n", ":1: no rows follow the header; add one row per"),
+        (f"{HEADER}\n", ":1: no rows follow the header: expected one row per"),
         (
             "method,setup,pass_at_1\n",
             ":1: column benchmark is missing from 'method,setup,pass_at_1'; the header must be",
         ),
         (f"{HEADER},seed\n", ":1: column 'seed' is unknown; the header must be"),
         (f"{HEADER},method\n", ":1: column method appears 2 times; the header must be"),
-        (f"{HEADER}\nveto,s,b,1\nveto,s,c\n", ":3: 3 values in 'veto,s,c'; give 4, for method,"),
-        (f"{HEADER}\nveto,s,b,69,7\n", ":2: 5 values in 'veto,s,b,69,7'; give 4"),
-        (f"{HEADER}\n,s,b,1\n", ":2: column method: '' is no name; give the method's key or label"),
-        (f"{HEADER}\nveto,s,b,high\n", ":2: column pass_at_1: 'high' is not a number; write one such as 69.7"),
+        (f"{HEADER}\nveto,s,b,1\nveto,s,c\n", ":3: 3 values in 'veto,s,c': expected 4, for method,"),
+        (f"{HEADER}\nveto,s,b,69,7\n", ":2: 5 values in 'veto,s,b,69,7': expected 4"),
+        (f"{HEADER}\n,s,b,1\n", ":2: column method: '' is no name: expected the method's key or label"),
+        (f"{HEADER}\nveto,s,b,high\n", ":2: column pass_at_1: 'high' is not a number: expected one such as 69.7"),
         (f"{HEADER}\nveto,s,b,nan\n", ":2: column pass_at_1: 'nan' is not a number"),
         (f"{HEADER}\nveto,s,b,1e999999999\n", ":2: column pass_at_1: '1e999999999' is not a number"),
         (f"{HEADER}\nveto,s,b,69.7%\n", ":2: column pass_at_1: '69.7%' is not a number"),
-        (f"{HEADER}\nveto,s,b,-1\n", ":2: column pass_at_1: '-1' is out of range; write percent from 0 to 100"),
+        (f"{HEADER}\nveto,s,b,-1\n", ":2: column pass_at_1: '-1' is out of range: expected percent from 0 to 100"),
         (f"{HEADER}\nveto,s,b,100.1\n", ":2: column pass_at_1: '100.1' is out of range"),
         (
             f"{HEADER}\nveto,s,amc,1\n\nVeto,s,AMC23,2\n",
-            ":4: columns method,setup,benchmark: 'veto,s,amc23' is already on line 2; keep one of the two",
+            ":4: columns method,setup,benchmark: 'veto,s,amc23' is already on line 2: expected every row once",
         ),
         (f'{HEADER}\n"veto,s,b,1\n', ": is not a CSV file ("),
     ],
@@ -274,7 +274,7 @@ def test_unreadable_files_are_told_in_one_line(tmp_path: Path) -> None:
     absent, binary = tmp_path / "absent.csv", tmp_path / "binary.csv"
     binary.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(
-        ValueError, match=re.escape(f"{absent}: cannot be read (No such file or directory); give a CSV")
+        ValueError, match=re.escape(f"{absent}: cannot be read (No such file or directory): expected a CSV")
     ):
         read_results(absent)
     with pytest.raises(ValueError, match=re.escape(f"{tmp_path}: cannot be read (Is a directory)")):

@@ -113,7 +113,7 @@ def test_every_phase_is_measured_with_sglang_and_verl(tmp_path: Path, capsys: py
 
 def test_cpus_are_not_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write_experiment(tmp_path, METHODS)
-    expected = "trb: runtime.placement.gpus: 0 — 1: one GPU is measured, and CPUs are not\n"
+    expected = "trb: runtime.placement.gpus: 0: expected 1: one GPU is measured, and CPUs are not\n"
     assert trb(capsys, "calibrate", path, "--runs", tmp_path / "runs") == (2, expected)
     assert not (tmp_path / "runs").exists()
 
@@ -124,7 +124,7 @@ def test_without_a_gpu_nothing_is_begun(
     monkeypatch.setattr(calibrate, "has_driver", lambda: False)
     code, shown = trb(capsys, "calibrate", experiment(tmp_path), "--runs", tmp_path / "runs")
     assert (code, shown.count("\n")) == (2, 1)
-    assert "no NVIDIA driver here — a machine with the GPU" in shown
+    assert "no NVIDIA driver here: expected a machine with the GPU" in shown
     assert not (tmp_path / "runs").exists()
 
 
@@ -135,7 +135,7 @@ def test_the_card_is_what_its_process_says(monkeypatch: pytest.MonkeyPatch) -> N
     said[:] = [Outcome("card", "ok", CARD.name, "", 1.0, None, {"gib": CARD.gib})]
     assert calibrate.card_here() == CARD
     said[:] = [Outcome("card", "fail", "no GPU is visible here", "", 1.0, None, {})]
-    with pytest.raises(calibrate.UserError, match="calibrate: no GPU is visible here — a machine with"):
+    with pytest.raises(calibrate.UserError, match="calibrate: no GPU is visible here: expected a machine with"):
         calibrate.card_here()
 
 

@@ -47,14 +47,14 @@ def test_a_detached_submit_goes_on_until_it_is_cancelled(tmp_path: Path) -> None
     assert "Traceback" not in log.read_text()
     again = trb("cancel", experiment, "--runs", runs)
     assert again.returncode == 2
-    assert again.stderr == f"trb: sweep: nothing to cancel — no trb submit of it runs in {runs}\n"
+    assert again.stderr == f"trb: sweep: nothing to cancel; no trb submit of it runs in {runs}\n"
 
 
 def test_a_detached_submit_that_ends_at_once_says_what_it_said(tmp_path: Path) -> None:
     experiment = write_experiment(tmp_path, {"vanilla": {}})
     done = trb("submit", experiment, "--runs", tmp_path / "runs", "--address", "127.0.0.1:1", "--detach")
     assert done.returncode == 2
-    assert "--address: '127.0.0.1:1' — nothing answers there" in done.stderr
+    assert "--address: '127.0.0.1:1': expected a Ray cluster; nothing answers there" in done.stderr
 
 
 class JobServer(BaseHTTPRequestHandler):
@@ -113,10 +113,13 @@ def test_a_job_of_the_job_server_drives_the_sweep_on_the_cluster(
 def test_a_job_server_is_for_detached_sweeps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     experiment = write_experiment(tmp_path, {"vanilla": {}})
     assert submit_here(experiment, "--runs", tmp_path / "runs", "--address", "http://127.0.0.1:1") == 2
-    assert "--address: 'http://127.0.0.1:1' — --detach beside the address of a job server" in capsys.readouterr().err
+    assert (
+        "--address: 'http://127.0.0.1:1': expected --detach beside the address of a job server"
+        in capsys.readouterr().err
+    )
     for address in ("http://127.0.0.1:1", "http://["):
         assert submit_here(experiment, "--runs", tmp_path / "runs", "--address", address, "--detach") == 2
         line = capsys.readouterr().err
         assert line.count("\n") == 1
-        assert "no job could be made there" in line
+        assert "a server that takes the job" in line
     assert not (tmp_path / "runs").exists()

@@ -92,7 +92,7 @@ def test_data_that_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[
         "fail tiny prompt",
         "fail tiny training data",
     ]
-    assert "data/eval/amc23.jsonl: no such file — a data_dir that holds it (`trb data fetch " in failed[0]
+    assert "data/eval/amc23.jsonl: no such file: expected a data_dir that holds it (`trb data fetch " in failed[0]
     assert failed[1] == "fail tiny prompt: as tiny benchmarks", "each cause once"
     assert f"{data['path']}: sha256" in failed[2]
 

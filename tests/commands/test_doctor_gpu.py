@@ -44,10 +44,12 @@ def with_checks(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
 def test_a_machine_without_a_gpu_is_told_in_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     code, out, err = examined(capsys, "--gpu", "--runs", tmp_path / "runs")
     assert (code, out) == (2, "")
-    assert err == "trb: --gpu: no NVIDIA driver here — a machine with a GPU, or --small for tiny models on CPUs\n"
+    assert (
+        err == "trb: --gpu: no NVIDIA driver here: expected a machine with a GPU, or --small for tiny models on CPUs\n"
+    )
     assert not (tmp_path / "runs").exists()
     code, _, err = examined(capsys, "--small")
-    assert (code, err) == (2, "trb: --small: a check of --gpu — trb doctor --gpu --small\n")
+    assert (code, err) == (2, "trb: --small: not without --gpu: expected trb doctor --gpu --small\n")
 
 
 def test_lines_a_table_and_what_to_change(
@@ -63,7 +65,7 @@ def test_lines_a_table_and_what_to_change(
     assert folder.parent == tmp_path / ".doctor"
     shown = [line.split(" (")[0] for line in lines[2:6]]
     assert shown == ["ok   models", "fail refused", "skip passed_over", "fail exits"]
-    assert lines[3].endswith("s): engine.sampler: 'sglang' — torch, or make setup-engines first")
+    assert lines[3].endswith("s): engine.sampler: 'sglang': expected torch, or make setup-engines first")
     table = [line for line in lines if line.startswith("│")]
     assert [line.split("│")[1].strip() for line in table] == ["models", "refused", "passed_over", "exits"]
     assert [line.split("│")[2].strip() for line in table] == ["ok", "fail", "skip", "fail"]

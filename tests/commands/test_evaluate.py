@@ -114,7 +114,7 @@ def test_evaluators_side_by_side_one_of_which_dies(swept: Path, tmp_path: Path) 
     assert killed, out + err
     assert "Traceback" not in out + err
     if process.returncode != 0:
-        assert "an evaluator died — the same command goes on" in err
+        assert "an evaluator died; the same command goes on" in err
     evaluate_here(asked(swept, together))
     assert slices(together) == slices(alone)
     assert written(together)["benchmarks"] == written(alone)["benchmarks"]
@@ -123,17 +123,17 @@ def test_evaluators_side_by_side_one_of_which_dies(swept: Path, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("file", "content", "words"),
     [
-        ("config.json", b"{}", "model_type: None — the type of a transformers model in {}/config.json"),
+        ("config.json", b"{}", "model_type: None: expected the type of a transformers model in {}/config.json"),
         (
             "config.json",
             b'{"model_type": "frobnicator"}',
-            "model_type: 'frobnicator' — the type of a transformers model in {}/config.json",
+            "model_type: 'frobnicator': expected the type of a transformers model in {}/config.json",
         ),
-        ("config.json", b"{", "{}/config.json is missing or broken — a Hugging Face model folder"),
+        ("config.json", b"{", "{}/config.json is missing or broken: expected a Hugging Face model folder"),
         (
             "model.safetensors",
             b"cut",
-            "{}/model.safetensors is cut off or no safetensors file — copy the weights again",
+            "{}/model.safetensors is cut off or no safetensors file; copy the weights again",
         ),
     ],
 )

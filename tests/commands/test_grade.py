@@ -40,14 +40,14 @@ def test_grade_file_adds_grades_and_keeps_fields(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ("{broken", r"in\.jsonl:2: not JSON \(.*\); expected one object per line"),
-        ([1], r"in\.jsonl:2: found \[1\]; expected an object with 'gold' and 'generation'"),
+        ("{broken", r"in\.jsonl:2: not JSON \(.*\): expected one object per line"),
+        ([1], r"in\.jsonl:2: found \[1\]: expected an object with 'gold' and 'generation'"),
         ({"gold": "5"}, r"in\.jsonl:2: key 'generation' is missing; the row has \['gold'\]"),
         ({"generation": "5"}, r"in\.jsonl:2: key 'gold' is missing"),
-        ({"gold": "5", "generation": 5}, r"in\.jsonl:2: key 'generation' is 5; expected a string"),
+        ({"gold": "5", "generation": 5}, r"in\.jsonl:2: key 'generation' is 5: expected a string"),
         (
             {"gold": [5], "generation": "5"},
-            r"in\.jsonl:2: key 'gold' is \[5\]; expected a string, a number or an object with \['answer'",
+            r"in\.jsonl:2: key 'gold' is \[5\]: expected a string, a number or an object with \['answer'",
         ),
         ({"gold": {"unit": "km"}, "generation": "5"}, r"in\.jsonl:2: key 'gold' lacks the field 'answer'"),
         ({"gold": {"answer": "5", "x": 1}, "generation": "5"}, r"in\.jsonl:2: key 'gold' has unknown fields \['x'\]"),

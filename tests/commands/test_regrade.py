@@ -125,7 +125,7 @@ def test_a_unit_that_runs_is_left_alone(trial: Trial, tmp_path: Path) -> None:
     before = contents(tmp_path)
     with (
         closing(RunWriter(tmp_path, unit.id)),
-        pytest.raises(UserError, match=f"{unit.id} is being run — trb regrade when"),
+        pytest.raises(UserError, match=f"{unit.id} is being run; trb regrade when"),
     ):
         regrade.regrade(Study(experiment, units, tmp_path))
     assert contents(tmp_path) == before
@@ -146,7 +146,7 @@ def test_nothing_to_recount(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     with pytest.raises(SystemExit) as ended:
         main(["regrade", str(QUICKSTART), "--runs", str(tmp_path)])
     assert ended.value.code == 2
-    assert capsys.readouterr().err == f"trb: {tmp_path}: no evaluations of quickstart — trb submit makes them\n"
+    assert capsys.readouterr().err == f"trb: {tmp_path}: no evaluations of quickstart; trb submit makes them\n"
     assert list(tmp_path.iterdir()) == []
 
 

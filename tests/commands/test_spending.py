@@ -40,7 +40,7 @@ def test_in_a_pipe_only_yes_spends(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     planned = totals.total_gpu_hours(plan.make_plan(load_experiment(PAPER)))
     assert planned is not None
     assert planned["total"].high > spending.ASKED_ABOVE
-    line = rf"submit: {hours_text(planned['total'])} GPU-hours are planned .* — --yes to spend them"
+    line = rf"submit: {hours_text(planned['total'])} GPU-hours are planned .*: expected --yes to spend them"
     with pytest.raises(UserError, match=line):
         confirm(PAPER, tmp_path)
     confirm(PAPER, tmp_path, yes=True)

@@ -126,7 +126,7 @@ def test_an_altered_file(tmp_path: Path) -> None:
 
 def test_fewer_rows_than_declared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_amc(tmp_path, row(), monkeypatch, problems=2)
-    assert refusal(tmp_path) == f"{path}: 1 rows — 2 expected of amc23; for another benchmark take a key of your own"
+    assert refusal(tmp_path) == f"{path}: 1 rows: expected 2 of amc23; for another benchmark take a key of your own"
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_extra_fields_of_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_every_id_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_amc(tmp_path, row() + row(id="2") + row(), monkeypatch, problems=3)
-    assert refusal(tmp_path) == f"{path} line 3: id '1' stands in line 1 too — every id once"
+    assert refusal(tmp_path) == f"{path} line 3: id '1' stands in line 1 too: expected every id once"
 
 
 # --- other field names and answers ---
@@ -188,7 +188,7 @@ def test_rows_without_an_id_are_numbered(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_a_solution_without_a_box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_amc(tmp_path, json.dumps({"problem": "1+1", "solution": "2"}) + "\n", monkeypatch)
-    assert refusal(tmp_path) == f"{path} line 1: answer is None — a non-empty string"
+    assert refusal(tmp_path) == f"{path} line 1: answer is None: expected a non-empty string"
 
 
 # --- a file named in the experiment ---
@@ -212,7 +212,7 @@ def test_a_local_file_in_place_of_the_declared_one(suffix: str, tmp_path: Path) 
     run = local(tmp_path, suffix)
     problems = load_benchmark("amc23", None, run)
     assert [(p.text, p.gold) for p in problems] == [(f"{i}+1", Gold(str(i + 1))) for i in range(40)]
-    with pytest.raises(UserError, match=r"amc\..*: 40 rows — 30 expected"):
+    with pytest.raises(UserError, match=r"amc\..*: 40 rows: expected 30"):
         load_benchmark("aime24", None, run)
     with pytest.raises(UserError, match=r"amc\..*: sha256 .* the file was changed"):
         load_benchmark("amc23", None, dataclasses.replace(run, revision="0" * 64))
@@ -228,11 +228,19 @@ def test_scores_are_told_by_content_not_by_place(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "run", "words"),
     [
-        ("amc23", BenchmarkRun(path="math-ai/amc23"), "amc23.revision: None — the commit (40 hex digits)"),
-        ("amc23", BenchmarkRun(path="math-ai/amc23", revision="main"), "amc23.revision: 'main' — the commit"),
-        ("amc23", BenchmarkRun(path="./amc.jsonl", revision="0" * 40), "amc23.path: './amc.jsonl' — a file or folder"),
+        ("amc23", BenchmarkRun(path="math-ai/amc23"), "amc23.revision: None: expected the commit (40 hex digits)"),
+        ("amc23", BenchmarkRun(path="math-ai/amc23", revision="main"), "amc23.revision: 'main': expected the commit"),
+        (
+            "amc23",
+            BenchmarkRun(path="./amc.jsonl", revision="0" * 40),
+            "amc23.path: './amc.jsonl': expected a file or folder",
+        ),
         ("amc23", BenchmarkRun(revision="0" * 40), "amc23.path: not set, but revision, subset or problems is"),
-        ("arithmetic_short", BenchmarkRun(path="a/b"), "arithmetic_short.path: 'a/b' — null: these problems are gen"),
+        (
+            "arithmetic_short",
+            BenchmarkRun(path="a/b"),
+            "arithmetic_short.path: 'a/b': expected null, since these problems are gen",
+        ),
     ],
 )
 def test_sources_that_pin_nothing(key: str, run: BenchmarkRun, words: str) -> None:
@@ -243,5 +251,7 @@ def test_sources_that_pin_nothing(key: str, run: BenchmarkRun, words: str) -> No
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     run = BenchmarkRun(path=str(tmp_path / "amc.jsonl"), revision="0" * 64)
-    with pytest.raises(UserError, match=r"evaluation\.benchmarks\.amc23\.path: '/.*amc\.jsonl' — a file or folder"):
+    with pytest.raises(
+        UserError, match=r"evaluation\.benchmarks\.amc23\.path: '/.*amc\.jsonl': expected a file or folder"
+    ):
         load_benchmark("amc23", None, run)

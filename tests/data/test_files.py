@@ -66,7 +66,7 @@ def test_files_of_a_folder_by_name(tmp_path: Path) -> None:
 
 def test_a_folder_without_data(tmp_path: Path) -> None:
     (tmp_path / "README.md").touch()
-    with pytest.raises(UserError, match=r"holds no data — \.jsonl or \.parquet files"):
+    with pytest.raises(UserError, match=r"holds no data: expected \.jsonl or \.parquet files"):
         list(iterate_rows(tmp_path))
 
 

@@ -74,12 +74,12 @@ def test_a_benchmark_of_the_hub(hub: Hub) -> None:
 
 def test_another_number_of_rows(hub: Hub) -> None:
     hub.sets["amc"] = ROWS[:-1]
-    assert refusal().startswith(f"amc@{COMMIT}: 39 rows — 40 expected of amc23")
+    assert refusal().startswith(f"amc@{COMMIT}: 39 rows: expected 40 of amc23")
 
 
 def test_rows_that_are_none(hub: Hub) -> None:
     hub.sets["amc"] = [*ROWS[:4], {"id": "4", "text": "?"}, *ROWS[5:]]
-    assert refusal() == f"amc@{COMMIT} line 5: no field problem or question — fields there: 'id', 'text'"
+    assert refusal() == f"amc@{COMMIT} line 5: no field problem or question: expected one beside 'id', 'text'"
 
 
 def test_a_data_set_that_is_not_there(hub: Hub) -> None:
@@ -96,9 +96,7 @@ def test_a_revision_that_is_no_commit(revision: str | None, hub: Hub) -> None:
 
 def test_without_the_library(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
-    assert (
-        "evaluation.benchmarks.amc23.path: 'amc' is no local file — for hub data: pip install 'trb[hub]'" in refusal()
-    )
+    assert "evaluation.benchmarks.amc23.path: 'amc' is no local file; for hub data: pip install 'trb[hub]'" in refusal()
 
 
 def test_what_identifies_a_benchmark_of_the_hub() -> None:

@@ -97,7 +97,9 @@ def test_shards_of_a_folder_are_one_data_set(tmp_path: Path) -> None:
     data = Data(source="openthoughts", path=str(folder), revision=folder_sha256(folder))
     assert load_thoughts(data) == load_thoughts(write(tmp_path, MIXED))
     (folder / "train-00001.parquet").unlink()
-    with pytest.raises(UserError, match=r"shards: sha256 [0-9a-f]{64} — .* declared; its files were changed"):
+    with pytest.raises(
+        UserError, match=r"shards: sha256 [0-9a-f]{64}: expected .*, as declared; its files were changed"
+    ):
         load_thoughts(data)
 
 
@@ -110,12 +112,12 @@ def test_rows_that_do_not_open_with_a_question_are_counted(conversations: Any, t
     found = load_thoughts(write(tmp_path, [broken, thought("1+1=?", "2")]))
     assert [problem.row for problem in found.problems] == [1]
     assert found.counts["malformed"] == 1
-    with pytest.raises(UserError, match="none of 2 math rows has a problem — conversations"):
+    with pytest.raises(UserError, match="none of 2 math rows has a problem: expected conversations"):
         load_thoughts(write(tmp_path, [broken, broken]))
 
 
 def test_data_without_math(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="none of 2 rows is math — domain 'math' or source"):
+    with pytest.raises(UserError, match="none of 2 rows is math: expected domain 'math' or source"):
         load_thoughts(write(tmp_path, [MIXED[1], MIXED[3]]))
 
 
@@ -174,9 +176,9 @@ def test_thoughts_are_pinned_by_content(tmp_path: Path) -> None:
     ("path", "revision", "words"),
     [
         (None, None, "data.path: not set"),
-        ("/nowhere/thoughts.parquet", "0" * 64, "data.path: '/nowhere/thoughts.parquet' — a file or folder"),
-        ("open-thoughts/OpenThoughts3-1.2M", None, "data.revision: None — the commit"),
-        ("open-thoughts/OpenThoughts3-1.2M", "main", "data.revision: 'main' — the commit"),
+        ("/nowhere/thoughts.parquet", "0" * 64, "data.path: '/nowhere/thoughts.parquet': expected a file or folder"),
+        ("open-thoughts/OpenThoughts3-1.2M", None, "data.revision: None: expected the commit"),
+        ("open-thoughts/OpenThoughts3-1.2M", "main", "data.revision: 'main': expected the commit"),
     ],
 )
 def test_where_thoughts_cannot_be(path: str | None, revision: str | None, words: str) -> None:
@@ -221,7 +223,9 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monk
     data = write(tmp_path, MIXED)
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.raises(UserError, match=r"file/trb: Not a directory — a folder that can be written, as XDG_CACHE_HOME"):
+    with pytest.raises(
+        UserError, match=r"file/trb: Not a directory: expected a folder that can be written, as XDG_CACHE_HOME"
+    ):
         load_thoughts(data)
 
 
@@ -276,5 +280,5 @@ def test_only_selected_prompts_get_a_gold(tmp_path: Path, cache: Path, character
 
 
 def test_too_few_problems(tmp_path: Path, characters: PreTrainedTokenizerBase) -> None:
-    with pytest.raises(UserError, match=r"6 usable prompts \(0 too long\) — 7 needed"):
+    with pytest.raises(UserError, match=r"6 usable prompts \(0 too long\): expected 7 for"):
         load_training_set(setup_of(write(tmp_path, thoughts(ANSWERS)), 7), None, characters)

@@ -159,10 +159,10 @@ def test_a_file_comes_over_the_network_once(small: Source, server: str, tmp_path
 
 def test_what_is_not_there_is_one_line(small: Source, server: str, tmp_path: Path) -> None:
     for mirror in (f"{server}/elsewhere", "http://127.0.0.1:1", "http://nowhere.invalid:x"):
-        with pytest.raises(UserError, match=r"c/test.jsonl: cannot be had \(.*\) — `trb data fetch FOLDER` where"):
+        with pytest.raises(UserError, match=r"c/test.jsonl: cannot be had \(.*\); `trb data fetch FOLDER` where"):
             list(fetching.fetch(tmp_path / "data", ["amc23"], mirror))
     with pytest.raises(
-        UserError, match=f"--from or TRB_DATA_MIRROR: '.*gone' — a folder with a/b/{COMMIT}/c/test.jsonl"
+        UserError, match=f"--from or TRB_DATA_MIRROR: '.*gone': expected a folder with a/b/{COMMIT}/c/test.jsonl"
     ):
         list(fetching.fetch(tmp_path / "data", ["amc23"], str(tmp_path / "gone")))
 
@@ -170,8 +170,11 @@ def test_what_is_not_there_is_one_line(small: Source, server: str, tmp_path: Pat
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (lines(*ROWS, *ROWS), "amc23: 2 rows with sha256 [0-9a-f]{64} came — 1 with [0-9a-f]{64}"),
-        (b"<html>not found</html>", r"amc23: 22 bytes that are no rows as expected \(JSONDecodeError\) — a/b/"),
+        (lines(*ROWS, *ROWS), "amc23: 2 rows with sha256 [0-9a-f]{64} came: expected 1 with [0-9a-f]{64}"),
+        (
+            b"<html>not found</html>",
+            r"amc23: 22 bytes that are no rows as expected \(JSONDecodeError\): expected what a/b/",
+        ),
         (lines({"question": "?"}), r"amc23: 18 bytes that are no rows as expected \(KeyError\)"),
     ],
 )
@@ -186,7 +189,9 @@ def test_a_file_of_ones_own_is_never_replaced(small: Source, server: str, tmp_pa
     path = tmp_path / small.file
     path.parent.mkdir()
     path.write_text("mine\n")
-    with pytest.raises(UserError, match=rf"{path}: another file is there already — another folder, or move it away"):
+    with pytest.raises(
+        UserError, match=rf"{path}: another file is there already: expected another folder, or this file moved away"
+    ):
         list(fetching.fetch(tmp_path, ["amc23"], server))
     assert path.read_text() == "mine\n"
 
@@ -258,7 +263,7 @@ def test_submit_fetches_into_the_folder_of_the_command_before_anything_starts(
         if arguments[0] == "submit":
             assert ended.value.code == 2
             assert captured.out.startswith(f"{tmp_path / path}: 1 rows of a/b at 000000000000 (licence: MIT), sha")
-            assert captured.err.startswith(f"trb: {tmp_path / path}: 1 rows — 40 expected of amc23")
+            assert captured.err.startswith(f"trb: {tmp_path / path}: 1 rows: expected 40 of amc23")
             assert not (tmp_path / "runs").exists()
         else:
             assert captured.out.startswith(f"{path}: there already\n")

@@ -143,7 +143,7 @@ def test_a_prompt_of_exactly_the_limit_is_kept(tmp_path: Path, load: Loader) -> 
 
 
 def test_too_few_prompts(tmp_path: Path, load: Loader) -> None:
-    with pytest.raises(UserError, match=r"5 usable prompts \(1 too long\) — 6 needed for 2 steps of 3"):
+    with pytest.raises(UserError, match=r"5 usable prompts \(1 too long\): expected 6 for 2 steps of 3"):
         load(local(tmp_path, [*TEXTS[:5], "0" * 20], max_prompt_tokens=10))
 
 

@@ -144,7 +144,9 @@ def test_a_smaller_card_learns_in_smaller_passes_or_not_at_all() -> None:
         budget(small, DERIVED, 20.0, "learning")
     tight = budget(small, DERIVED, refused.value.needed_gib + 1.0, "learning")
     assert 8192 < tight.tokens < 16_384
-    with pytest.raises(TooSmall, match=r"^GPU memory: 39\.3 GiB — at least .* GiB while the student learns") as large:
+    with pytest.raises(
+        TooSmall, match=r"^GPU memory: 39\.3 GiB: expected at least .* GiB while the student learns"
+    ) as large:
         budget(setup(SGLANG), DERIVED, A100, "learning")
     # The margin is a share of the card.
     assert budget(setup(SGLANG), DERIVED, large.value.needed_gib * 1.03, "learning").tokens >= 8192
@@ -203,6 +205,6 @@ def test_a_gpu_too_small_is_refused_with_what_is_needed() -> None:
 
 
 def test_a_batch_below_one_is_no_batch() -> None:
-    with pytest.raises(UserError, match=r"runtime\.rollout_batch: 0 — must be ≥ 1"):
+    with pytest.raises(UserError, match=r"runtime\.rollout_batch: 0: expected ≥ 1"):
         load_experiment(PAPER, ("runtime.rollout_batch=0",))
     assert load_experiment(PAPER, ("runtime.rollout_batch=null",)).runtime.rollout_batch is None

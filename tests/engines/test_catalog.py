@@ -28,8 +28,8 @@ def test_the_words_of_the_configuration_are_the_engines() -> None:
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        ({"roles": frozenset({"trainer", "scorer"})}, "engine.sampler: 'torch' — one of "),
-        ({"roles": frozenset({"sampler", "trainer"})}, "engine.trainer: 'torch' — one of "),
+        ({"roles": frozenset({"trainer", "scorer"})}, "engine.sampler: 'torch': expected one of "),
+        ({"roles": frozenset({"sampler", "trainer"})}, "engine.trainer: 'torch': expected one of "),
     ],
 )
 def test_an_engine_is_asked_for_what_it_can_do_alone(
@@ -55,7 +55,9 @@ def test_what_an_engine_lacks_here_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(catalog, "ENGINES", {**ENGINES, "lacking": lacking})
     with pytest.raises(UserError) as refused:
         require("engine.trainer", "lacking")
-    line = "engine.trainer: 'lacking' — `make setup-engines` first (not_a_package is not installed here), or torch"
+    line = (
+        "engine.trainer: 'lacking': expected torch, or `make setup-engines` first (not_a_package is not installed here)"
+    )
     assert str(refused.value) == line
 
 

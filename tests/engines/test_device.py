@@ -35,7 +35,7 @@ def test_memory_that_never_comes_back_is_an_error_that_names_its_holders() -> No
     with pytest.raises(GpuFull) as refused:
         wait_for_memory(60.0, "an SGLang engine", limit_s=0, free=lambda: 30.5, held_by=held_by)
     assert str(refused.value) == (
-        "GPU memory: 30.5 GiB are free after 0 s — an SGLang engine takes 60.0 GiB; "
+        "GPU memory: 30.5 GiB are free after 0 s; an SGLang engine takes 60.0 GiB; "
         "the rest is held by python3 (process 4711, 12.2 GiB)"
     )
     assert isinstance(refused.value, EngineLost), "another attempt may find it free"

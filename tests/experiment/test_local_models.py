@@ -105,18 +105,42 @@ def test_scores_on_it_stand_in_status_and_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "run", "words"),
     [
-        ("mine", {"n": 4}, "evaluation.benchmarks.mine: unknown benchmark — one of arithmetic_short, .* path=FILE"),
-        ("math50", {"n": 4}, r"evaluation.benchmarks.math50: unknown .*\(did you mean math500\?\)"),
-        ("mine", {"path": "gone.jsonl"}, r"mine.path: 'gone.jsonl' — a file or .* that is there.* \(not in /.*\)"),
-        ("mine", {"path": "my.jsonl", "revision": "abc"}, "mine.revision: 'abc' — the sha256 of .*my.jsonl, or left o"),
+        (
+            "mine",
+            {"n": 4},
+            "evaluation.benchmarks.mine: unknown benchmark: expected one of arithmetic_short, .* path=FILE",
+        ),
+        ("math50", {"n": 4}, r"evaluation.benchmarks.math50: unknown .*did you mean math500\?"),
+        (
+            "mine",
+            {"path": "gone.jsonl"},
+            r"mine.path: 'gone.jsonl': expected a file or .* that is there.* \(not in /.*\)",
+        ),
+        (
+            "mine",
+            {"path": "my.jsonl", "revision": "abc"},
+            "mine.revision: 'abc': expected the sha256 of .*my.jsonl, or left o",
+        ),
         ("mine", {"path": "half.jsonl"}, "half.jsonl line 1: no field answer"),
-        ("mine", {"path": "a/b"}, "evaluation.benchmarks.mine.revision: None — the commit .* of the hub dataset a/b"),
-        ("mine", {"path": "a/b", "revision": "0" * 40}, "evaluation.benchmarks.mine.problems: None — the number of i"),
-        ("my set", {"path": "my.jsonl"}, "evaluation.benchmarks: 'my set' — letters, digits"),
-        ("avg", {"path": "my.jsonl"}, "evaluation.benchmarks: 'avg' — letters"),
-        ("../up", {"path": "my.jsonl"}, "evaluation.benchmarks: '../up' — letters, digits"),
-        ("amc23", {"path": "my.jsonl", "problems": 5}, "amc23.problems: 5 — 40, or a key of your own"),
-        ("mine", {"path": "empty.jsonl"}, "evaluation.benchmarks.mine.problems: 0 — the number of its rows, 1 or more"),
+        (
+            "mine",
+            {"path": "a/b"},
+            "evaluation.benchmarks.mine.revision: None: expected the commit .* of the hub dataset a/b",
+        ),
+        (
+            "mine",
+            {"path": "a/b", "revision": "0" * 40},
+            "evaluation.benchmarks.mine.problems: None: expected the number of i",
+        ),
+        ("my set", {"path": "my.jsonl"}, "evaluation.benchmarks: 'my set': expected letters, digits"),
+        ("avg", {"path": "my.jsonl"}, "evaluation.benchmarks: 'avg': expected letters"),
+        ("../up", {"path": "my.jsonl"}, "evaluation.benchmarks: '../up': expected letters, digits"),
+        ("amc23", {"path": "my.jsonl", "problems": 5}, "amc23.problems: 5: expected 40, or a key of your own"),
+        (
+            "mine",
+            {"path": "empty.jsonl"},
+            "evaluation.benchmarks.mine.problems: 0: expected the number of its rows, 1 or more",
+        ),
         ("mine", {"path": "broken.jsonl"}, "broken.jsonl line 1: not valid JSON"),
     ],
 )
@@ -135,8 +159,11 @@ def test_benchmarks_that_are_none(
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        ({"q": "1+1", "answer": "2"}, "line 1: no field problem or question — fields there: 'q', 'answer'"),
-        ({"problem": "1+1", "a": "2"}, "line 1: no field answer, final_answer or solution — fields there: 'problem'"),
+        ({"q": "1+1", "answer": "2"}, "line 1: no field problem or question: expected one beside 'q', 'answer'"),
+        (
+            {"problem": "1+1", "a": "2"},
+            "line 1: no field answer, final_answer or solution: expected one beside 'problem'",
+        ),
     ],
 )
 def test_rows_that_lack_a_field(
@@ -198,7 +225,7 @@ def test_a_pair_that_reads_ids_differently_is_refused(tmp_path: Path) -> None:
     (teacher / "tokenizer.json").write_text((teacher / "tokenizer.json").read_text().replace("<end>", "<stop>"))
     path = own_setup(tmp_path, {"path": str(student)}, {"path": str(teacher)})
     message = (
-        "tiny: token 60 is '<end>' to the student and '<stop>' to the teacher — models that share their token ids "
+        "tiny: token 60 is '<end>' to the student and '<stop>' to the teacher; models that share their token ids "
         "(1 of 52 ids differ)"
     )
     with pytest.raises(UserError, match=f"^{re.escape(message)}$"):
@@ -269,13 +296,22 @@ def test_without_generation_settings_the_tokenizer_says_what_ends_a_response(tmp
 @pytest.mark.parametrize(
     ("student", "words"),
     [
-        ("{revision: " + "0" * 64 + "}", "tiny.yaml: student.revision: 0 — text, in quotes .*leave it out at first"),
-        ("{revision: '" + "0" * 64 + "'}", "tiny.student.revision: '000.*' — left out at first, then what is printed"),
+        (
+            "{revision: " + "0" * 64 + "}",
+            "tiny.yaml: student.revision: 0: expected text, in quotes .*leave it out at first",
+        ),
+        (
+            "{revision: '" + "0" * 64 + "'}",
+            "tiny.student.revision: '000.*': expected left out at first, then what is printed",
+        ),
         (
             "{path: ./gone}",
             r"tiny.student.path: './gone'.*tiny.yaml",
         ),
-        ("{path: Qwen/Qwen3, revision: " + "a" * 40 + "}", r"tiny.student.shape.layers: 0 — ≥ 1; only of a model in"),
+        (
+            "{path: Qwen/Qwen3, revision: " + "a" * 40 + "}",
+            r"tiny.student.shape.layers: 0: expected ≥ 1; only of a model in",
+        ),
         ("{pat: x}", "tiny.yaml: student.pat: unknown key"),
         ("{path: studnet}", "tiny.student.path: 'studnet'.*revision: COMMIT"),
     ],
@@ -292,7 +328,11 @@ def test_models_that_cannot_be_used(student: str, words: str, tmp_path: Path) ->
     ("file", "content", "words"),
     [
         ("config.json", "{", "tiny.student: .*config.json is missing or broken"),
-        ("config.json", json.dumps(CONFIG | {"head_dim": None}), "tiny.student.shape.head_dim: None — a number as he"),
+        (
+            "config.json",
+            json.dumps(CONFIG | {"head_dim": None}),
+            "tiny.student.shape.head_dim: None: expected a number as he",
+        ),
         ("tokenizer.json", "{}", "tiny: .*tokenizer.json has no vocabulary"),
     ],
 )
@@ -310,9 +350,9 @@ def test_a_setup_by_the_path_of_its_file(tmp_path: Path) -> None:
 
 def test_a_value_out_of_range_names_the_file_it_stands_in(tmp_path: Path) -> None:
     path = write_experiment(tmp_path, {"vanilla": {}}, training={"steps": 0})
-    with pytest.raises(UserError, match=rf"training.steps: 0 — must be ≥ 1 \({path}\)"):
+    with pytest.raises(UserError, match=rf"training.steps: 0: expected ≥ 1 \({path}\)"):
         load_experiment(path)
-    with pytest.raises(UserError, match=r"training.steps: 0 — must be ≥ 1$"):
+    with pytest.raises(UserError, match=r"training.steps: 0: expected ≥ 1$"):
         load_experiment(path, ["training.steps=0"])
 
 
@@ -366,17 +406,20 @@ def broken(folder: Path, what: str) -> None:
 @pytest.mark.parametrize(
     ("what", "words"),
     [
-        ("no weights", "{}/model.safetensors: No such file or directory — weights as safetensors"),
-        ("weights are cut", "{}/model.safetensors is cut off or no safetensors file — copy the weights again"),
-        ("the header is cut", "{}/model.safetensors is cut off or no safetensors file — copy the weights again"),
-        ("the header is empty", "{}/model.safetensors is cut off or no safetensors file — copy the weights again"),
-        ("the header's length is wrong", "{}/model.safetensors is cut off or no safetensors file — copy the weights"),
-        ("no header", "{}/model.safetensors is cut off or no safetensors file — copy the weights again"),
-        ("a part is missing", "{}/model-1-of-1.safetensors: No such file or directory — weights as safetensors"),
-        ("the index is broken", "{}/model.safetensors.index.json is broken — a Hugging Face model folder"),
-        ("another type", "model_type: 'llama' — qwen3 in {}/config.json"),
-        ("no type", "model_type: None — qwen3 in {}/config.json"),
-        ("no tokenizer", "{} has no tokenizer.json — the tokenizer that both models are used with"),
+        ("no weights", "{}/model.safetensors: No such file or directory: expected weights as safetensors"),
+        ("weights are cut", "{}/model.safetensors is cut off or no safetensors file; copy the weights again"),
+        ("the header is cut", "{}/model.safetensors is cut off or no safetensors file; copy the weights again"),
+        ("the header is empty", "{}/model.safetensors is cut off or no safetensors file; copy the weights again"),
+        ("the header's length is wrong", "{}/model.safetensors is cut off or no safetensors file; copy the weights"),
+        ("no header", "{}/model.safetensors is cut off or no safetensors file; copy the weights again"),
+        (
+            "a part is missing",
+            "{}/model-1-of-1.safetensors: No such file or directory: expected weights as safetensors",
+        ),
+        ("the index is broken", "{}/model.safetensors.index.json is broken: expected a Hugging Face model folder"),
+        ("another type", "model_type: 'llama': expected qwen3 in {}/config.json"),
+        ("no type", "model_type: None: expected qwen3 in {}/config.json"),
+        ("no tokenizer", "{} has no tokenizer.json: expected the tokenizer that both models are used with"),
     ],
 )
 def test_a_model_folder_that_cannot_be_loaded_is_refused_before_ray_starts(

@@ -52,8 +52,8 @@ def test_a_method_that_is_not_asked_for_is_refused_with_a_suggestion() -> None:
     for name, near in (("TRBB", "TRB"), ("vanila", "vanilla"), ("trust_regon", "trust_region")):
         with pytest.raises(UserError) as error:
             known_method("--methods", name, ["vanilla", "trust_region"])
-        assert str(error.value) == f"--methods: '{name}' — one of Vanilla, TRB (did you mean {near}?)"
-    with pytest.raises(UserError, match=r"'skd' — one of Vanilla, TRB$"):
+        assert str(error.value) == f"--methods: '{name}': expected one of Vanilla, TRB, did you mean {near}?"
+    with pytest.raises(UserError, match=r"'skd': expected one of Vanilla, TRB$"):
         known_method("--methods", "skd", ["vanilla", "trust_region"])
 
 

@@ -231,11 +231,11 @@ def test_fast_path_agrees_with_the_worker() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"answer": ""}, "'answer' is ''; expected a non-empty string"),
-        ({"answer": "5", "multiple": 1}, "'multiple' is 1; expected true or false"),
-        ({"answer": "5", "unit": 3}, "'unit' is 3; expected a string or null"),
-        ({"answer": "5", "tolerance": -1}, "'tolerance' is -1; expected a finite number >= 0 or null"),
-        ({"answer": "5", "tolerance": float("nan")}, "'tolerance' is nan; expected a finite number"),
+        ({"answer": ""}, "'answer' is '': expected a non-empty string"),
+        ({"answer": "5", "multiple": 1}, "'multiple' is 1: expected true or false"),
+        ({"answer": "5", "unit": 3}, "'unit' is 3: expected a string or null"),
+        ({"answer": "5", "tolerance": -1}, "'tolerance' is -1: expected a finite number >= 0 or null"),
+        ({"answer": "5", "tolerance": float("nan")}, "'tolerance' is nan: expected a finite number"),
     ],
 )
 def test_gold_refuses_wrong_fields(arguments: dict[str, Any], message: str) -> None:

@@ -47,7 +47,9 @@ RACES = {
     300: (0.07, 0.18),
 }
 DAYS_ON_8 = (6, 16, 49)
-NOT_INSTALLED = "engine.sampler: 'sglang' — `make setup-engines` first (not_a_package is not installed here), or torch"
+NOT_INSTALLED = (
+    "engine.sampler: 'sglang': expected torch, or `make setup-engines` first (not_a_package is not installed here)"
+)
 
 
 def setups() -> dict[str, Setup]:
@@ -190,7 +192,7 @@ def test_a_gpu_of_less_bandwidth_takes_longer_and_one_too_small_is_refused() -> 
     hours = [as_json.totals(made)["gpu_hours"]["evaluate"]["mid"] for made in (large, small)]
     assert hours[1] / hours[0] > GPUS["H100-80GB"].bytes_per_s / GPUS["A100-40GB"].bytes_per_s
     long = load_experiment(PAPER, ["training.max_response_tokens=300000"])
-    with pytest.raises(UserError, match=r"GPU memory: 39.3 GiB — at least"):
+    with pytest.raises(UserError, match=r"GPU memory: 39.3 GiB: expected at least"):
         plan.make_plan(long, gpu=GPUS["A100-40GB"])
 
 
@@ -234,7 +236,7 @@ def test_a_gpu_that_is_none_is_one_line(text: str, words: str, capsys: pytest.Ca
         main(["plan", str(PAPER), f"--gpu={text}"])
     error = capsys.readouterr().err
     assert ended.value.code == 2
-    assert error.startswith(f"trb: --gpu: {text!r} — one of H100-80GB, H200, ")
+    assert error.startswith(f"trb: --gpu: {text!r}: expected one of H100-80GB, H200, ")
     assert words in error
     assert error.count("\n") == 1
 

@@ -92,7 +92,9 @@ def test_batches_are_derived_from_the_gpu_planned_for() -> None:
 
 
 def test_a_model_too_large_for_the_gpu_is_refused_unless_its_batch_is_configured() -> None:
-    with pytest.raises(UserError, match=r"GPU memory: 79.1 GiB — at least .* while the student learns \(Qwen3-1.7B"):
+    with pytest.raises(
+        UserError, match=r"GPU memory: 79.1 GiB: expected at least .* while the student learns \(Qwen3-1.7B"
+    ):
         planned("paper", "training.max_response_tokens=300000")
     text = shown(planned("paper", TORCH, "training.max_response_tokens=300000", "runtime.rollout_batch=4"))
     assert "Not even one sequence" in text
@@ -112,7 +114,7 @@ def test_without_blending_no_room_for_it_is_needed() -> None:
     assert found is not None
     assert (found.sequences_decoded_vanilla, found.sequences_decoded_blending) == (19, 0)
     assert [a.name for a in made.assumptions if a.unit == "tokens/s"] == ["qwen3-1.7b, student alone"]
-    with pytest.raises(UserError, match=r"GPU memory: 24.0 GiB — at least .* while blending \(Qwen3-1.7B"):
+    with pytest.raises(UserError, match=r"GPU memory: 24.0 GiB: expected at least .* while blending \(Qwen3-1.7B"):
         plan.make_plan(load_experiment(EXPERIMENTS / "paper.yaml", overrides), gpu=small)
 
 
@@ -130,7 +132,7 @@ def test_an_engine_without_room_is_left_out_of_the_comparison() -> None:
     assert found.learning == pytest.approx(fixed + tokens * 647_168 / 2**30, abs=1e-3)
     assert fixed + tokens * 647_168 / 2**30 <= 79.1 < fixed + 1.2173 + tokens * 647_168 / 2**30
     assert set(totals.on_engines(made)) == {"torch"}
-    with pytest.raises(UserError, match=r"GPU memory: 79.1 GiB — at least 79.4 GiB while the student learns"):
+    with pytest.raises(UserError, match=r"GPU memory: 79.1 GiB: expected at least 79.4 GiB while the student learns"):
         planned("paper", "engine.sampler=sglang", *overrides)
 
 
@@ -470,7 +472,7 @@ def test_a_share_of_a_gpu_has_its_share_of_memory_and_speed() -> None:
 
 
 def test_a_pair_that_does_not_fit_its_share_is_refused() -> None:
-    with pytest.raises(UserError, match=r"GPU memory: 15.8 GiB — at least 24.6 GiB while the teacher scores"):
+    with pytest.raises(UserError, match=r"GPU memory: 15.8 GiB: expected at least 24.6 GiB while the teacher scores"):
         planned("paper", "setups=[qwen3-1.7b]", "runtime.placement.gpus=0.2")
 
 

@@ -124,9 +124,7 @@ def test_a_slice_in_the_place_of_another_is_damaged(unit: str, evaluation_id: st
     folder.mkdir(parents=True)
     shutil.copy(here.evaluation_path("math500-0", 20) / part.name, folder)
     for read in (there.slice_counts, there.slice_records):
-        with pytest.raises(
-            Damaged, match=r"another place \(unit unit-0, evaluation math500-0, step 20, .* — remove it"
-        ):
+        with pytest.raises(Damaged, match=r"another place \(unit unit-0, evaluation math500-0, step 20, .*; remove it"):
             read(evaluation_id, step, part)
     assert here.slice_records("math500-0", 20, part) == [record(1)]
 

@@ -286,7 +286,7 @@ def test_a_damaged_checkpoint_is_never_gone_on_from(file: str, damage: Callable[
         run.commit(2)
         run.verify_checkpoint(2, learner=True)
         damage(run.checkpoint_path(2) / file)
-        with pytest.raises(Damaged, match=f"{file}: .* — remove the folder {tmp_path / 'unit'}; trb submit"):
+        with pytest.raises(Damaged, match=f"{file}: .*; remove the folder {tmp_path / 'unit'}; trb submit"):
             run.verify_checkpoint(2, learner=True)
         if file == LEARNER_STATE:
             run.verify_checkpoint(2)
@@ -302,7 +302,7 @@ def test_a_damaged_embedded_model_is_named(name: str, damage: Callable[[Path], N
     folder.with_name(f"{folder.name}.made.json").unlink()
     made_models.record(folder)
     damage(folder / name)
-    with pytest.raises(Damaged, match=f"{folder / name}: .* — remove the folder {folder}; trb submit makes"):
+    with pytest.raises(Damaged, match=f"{folder / name}: .*; remove the folder {folder}; trb submit makes"):
         prepare.check(experiment, tmp_path)
 
 
@@ -336,4 +336,4 @@ def assert_refused(shown: Outcome, path: Path) -> None:
     assert (shown.code, shown.out) == (2, "")
     assert shown.err.count("\n") == 1
     assert shown.err.startswith(f"trb: {path}")
-    assert re.search(r" — (remove|bring) ", shown.err)
+    assert re.search(r"; (remove|bring) ", shown.err)

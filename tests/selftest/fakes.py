@@ -43,7 +43,7 @@ def raises(folder: Path) -> Found:
 
 
 def refused(folder: Path) -> Found:
-    raise UserError("engine.sampler: 'sglang' — torch, or make setup-engines first")
+    raise UserError("engine.sampler: 'sglang': expected torch, or make setup-engines first")
 
 
 def exits(folder: Path) -> Found:

@@ -70,7 +70,7 @@ def test_what_needs_a_failed_check_is_not_begun(tmp_path: Path) -> None:
     ("function", "detail", "change"),
     [
         ("raises", "ValueError: a sentence of two lines", "the remedy of raises"),
-        ("refused", "engine.sampler: 'sglang' — torch, or make setup-engines first", "the remedy of refused"),
+        ("refused", "engine.sampler: 'sglang': expected torch, or make setup-engines first", "the remedy of refused"),
         ("exits", "its process died with code 3; its last line: what it printed last", "the remedy of exits"),
     ],
 )

@@ -21,7 +21,7 @@ from tests import tiny
 @pytest.mark.parametrize(
     ("error", "text"),
     [
-        (UserError("setups: 'x' — one of y"), "mistake: setups: 'x' — one of y"),
+        (UserError("setups: 'x': expected one of y"), "mistake: setups: 'x': expected one of y"),
         (NotFinite("step 1: loss is not finite"), "not finite: step 1: loss is not finite"),
         (LeaseHeld("unit is being run by process 7 on h"), "taken: unit is being run by process 7 on h"),
         (RuntimeError("shapes\ndo not match"), "error: RuntimeError: do not match"),

@@ -99,7 +99,9 @@ def test_a_model_that_nodes_lack_is_named_before_anything_starts(world: World, t
     done = trb("submit", experiment, "--runs", tmp_path / "runs", "--address", world.nodes.address)
     assert done.returncode == 2, done.stdout + done.stderr
     (line,) = done.stderr.strip().splitlines()
-    assert line.startswith(f"trb: tiny.student.path: 'tiny/student@{ANOTHER_COMMIT}' — the same on every node; ")
+    assert line.startswith(
+        f"trb: tiny.student.path: 'tiny/student@{ANOTHER_COMMIT}': expected the same on every node; "
+    )
     assert "(127.0.0.1): tiny/student@" in line
     assert not list((tmp_path / "runs").glob("tiny-*"))
 

@@ -24,12 +24,12 @@ def test_a_folder_that_can_be_written_to_is_left_as_it_was(tmp_path: Path) -> No
 def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for runs in (Path("/proc/trb"), Path("/sys/trb/runs"), tmp_path / "file" / "runs"):
-        with pytest.raises(UserError, match=f"^--runs: '.*{runs.name}' — a folder that can be written to"):
+        with pytest.raises(UserError, match=f"^--runs: '.*{runs.name}': expected a folder that can be written to"):
             check_runs_folder(runs)
 
 
 def test_a_full_disk(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"— 1099511627776 MiB free on its disk, which has \d+$"):
+    with pytest.raises(UserError, match=r"expected 1099511627776 MiB free on its disk, which has \d+$"):
         check_runs_folder(tmp_path, least_free=2**60)
     assert list(tmp_path.iterdir()) == []
 
@@ -77,7 +77,9 @@ def test_a_server_that_speaks_grpc(serve) -> None:
 @pytest.mark.parametrize("answer", [b"", b"SSH-2.0-OpenSSH_9.2\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
 def test_a_server_that_is_not_ray(answer: bytes, serve) -> None:
     address = serve(answer)
-    with pytest.raises(UserError, match=f"^--address: '{address}' — something answers there, but it is not Ray$"):
+    with pytest.raises(
+        UserError, match=f"^--address: '{address}': expected a Ray cluster; something else answers there$"
+    ):
         check_address(address)
 
 

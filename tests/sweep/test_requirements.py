@@ -64,7 +64,7 @@ def test_what_is_missing_is_named_with_its_key_and_the_node(file: str, key: str,
     assert lack is not None
     line = str(lack.on("gpu-3"))
     assert line.startswith(f"{key}: '")
-    assert line.endswith(f" — the same on every node; gpu-3: {reason}")
+    assert line.endswith(f": expected the same on every node; gpu-3: {reason}")
 
 
 def test_another_model_of_the_same_name(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_another_model_of_the_same_name(tmp_path: Path) -> None:
 
 def test_a_node_that_cannot_answer() -> None:
     line = str(Lack(None, "no answer within 120 s").on("gpu-3"))
-    assert line == "--address: 'gpu-3' — a node with this program and its packages (no answer within 120 s)"
+    assert line == "--address: 'gpu-3': expected a node with this program and its packages (no answer within 120 s)"
 
 
 def test_a_runs_folder_is_known_by_a_new_sign_each_time(tmp_path: Path) -> None:

@@ -236,7 +236,7 @@ def test_without_a_login_it_says_how_to_log_in(
 ) -> None:
     monkeypatch.delenv("WANDB_API_KEY")
     line = complaint(capsys, "--runs", tmp_path)
-    assert f"no key for {server.url} — `wandb login`, or WANDB_API_KEY in the environment" in line
+    assert f"no key for {server.url}; `wandb login`, or WANDB_API_KEY in the environment" in line
     assert f"wandb leet {tmp_path}/.wandb/wandb" in line
     assert server.seen == []
 
@@ -245,7 +245,7 @@ def test_a_project_that_is_not_there(
     server: WandbServer,  # noqa: F811
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert "--project: team/nowhere is not there — `trb submit`" in complaint(capsys, "--project", "nowhere")
+    assert "--project: team/nowhere is not there; `trb submit`" in complaint(capsys, "--project", "nowhere")
     assert server.views == {}
 
 

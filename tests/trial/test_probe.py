@@ -252,7 +252,9 @@ def test_prompts_without_a_gold_are_passed_over(probe: ContinuationProbe, monkey
 
 
 def test_too_few_prompts(path: Path) -> None:
-    with pytest.raises(UserError, match=r"probe\.prompts: 41 — ≤ 40, the number of training prompts with a gold"):
+    with pytest.raises(
+        UserError, match=r"probe\.prompts: 41: expected ≤ 40, the number of training prompts with a gold"
+    ):
         run_probe(path, "probe.prompts=41")
 
 

@@ -218,7 +218,7 @@ def settings(job: Job, folder: ModelFolder, owner: Owner) -> Settings:
     found = json.loads((Path(folder.path) / "config.json").read_text(encoding="utf-8"))["vocab_size"]
     if found != setup.vocabulary.size:
         raise UserError(
-            f"{owner} {folder.path}: {found} vocabulary rows — the setup declares {setup.vocabulary.size}; "
+            f"{owner} {folder.path}: {found} vocabulary rows; the setup declares {setup.vocabulary.size}; "
             "student and teacher must share one vocabulary"
         )
     longest = max(setup.training.max_response_tokens, setup.evaluation.max_response_tokens)

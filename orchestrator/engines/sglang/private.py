@@ -54,7 +54,9 @@ def check_version() -> None:
     """Raise RuntimeError unless the installed SGLang has the version of this file."""
     found = importlib.metadata.version("sglang")
     if found != VERSION:
-        raise RuntimeError(f"sglang {found} is installed — {VERSION}, whose inside this program was written for")
+        raise RuntimeError(
+            f"sglang {found} is installed: expected {VERSION}, whose inside this program was written for"
+        )
 
 
 def prepare() -> None:

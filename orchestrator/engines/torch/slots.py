@@ -84,7 +84,7 @@ class SlotCache(Cache):
     def __init__(self, config: PretrainedConfig):
         kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
         if kinds != {"full_attention"}:
-            raise ValueError(f"layer_types {sorted(kinds)} — only full_attention can be decoded in drafts")
+            raise ValueError(f"layer_types {sorted(kinds)}; only full_attention can be decoded in drafts")
         self._slots = [SlotLayer() for _ in range(config.num_hidden_layers)]
         super().__init__(layers=list(self._slots))
 

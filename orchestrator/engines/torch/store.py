@@ -118,7 +118,7 @@ def checked_model(
     model = load_model(folder.path, dtype, device, attention)
     if model.config.vocab_size != setup.vocabulary.size:
         raise UserError(
-            f"{owner} {folder.path}: {model.config.vocab_size} vocabulary rows — "
+            f"{owner} {folder.path}: {model.config.vocab_size} vocabulary rows; "
             f"the setup declares {setup.vocabulary.size}; student and teacher must share one vocabulary"
         )
     return CausalModel(model, TokenSpace(setup.vocabulary.valid, setup.student.eos, setup.teacher.eos), owner)

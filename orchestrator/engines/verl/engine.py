@@ -58,7 +58,7 @@ def open_engine(job: Job) -> VerlEngine:
     """Open the engine for a job. Raises UserError if another version of verl is installed."""
     installed = metadata.version("verl")
     if installed != VERSION:
-        raise UserError(f"engine.trainer: verl {installed} — verl {VERSION}, which make setup-engines installs")
+        raise UserError(f"engine.trainer: verl {installed}: expected verl {VERSION}, which make setup-engines installs")
     return VerlEngine(job)
 
 

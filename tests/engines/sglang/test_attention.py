@@ -49,8 +49,8 @@ def test_float32_is_not_rounded_to_tf32() -> None:
 @pytest.mark.parametrize(
     ("asked", "dtype", "card", "right"),
     [
-        ("fa3", "float32", H100, "runtime.attention_backend: 'fa3' — triton with engine.dtype=float32"),
-        ("fa3", "bfloat16", None, "runtime.attention_backend: 'fa3' — triton, or nothing"),
+        ("fa3", "float32", H100, "runtime.attention_backend: 'fa3': expected triton with engine.dtype=float32"),
+        ("fa3", "bfloat16", None, "runtime.attention_backend: 'fa3': expected triton, or nothing"),
     ],
 )
 def test_what_cannot_work_is_refused(asked: AttentionName, dtype: str, card: Capability | None, right: str) -> None:

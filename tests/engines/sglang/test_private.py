@@ -112,5 +112,5 @@ def test_a_cache_of_another_size_ends_the_engine(tokens: int) -> None:
 
 def test_another_version_of_sglang_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.metadata.version", lambda name: "9.9.9")
-    with pytest.raises(RuntimeError, match=r"sglang 9.9.9 is installed — 0\.5\.20"):
+    with pytest.raises(RuntimeError, match=r"sglang 9.9.9 is installed: expected 0\.5\.20"):
         private.check_version()
