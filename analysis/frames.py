@@ -123,8 +123,8 @@ def evidence(table: Table) -> pd.DataFrame:
             values = evidence_values(known, column.benchmark) if known else {}
             score = None if cell.value is None else float(cell.value)
             where = {"method": row.method, "setup": column.setup, "benchmark": column.benchmark}
-            rows.append(where | {"pass_at_1": score} | values)
-    columns = {"method": TEXT, "setup": TEXT, "benchmark": TEXT, "pass_at_1": NUMBER}
+            rows.append(where | {f"pass_at_{table.k}": score} | values)
+    columns = {"method": TEXT, "setup": TEXT, "benchmark": TEXT, f"pass_at_{table.k}": NUMBER}
     return _frame(rows, columns | {name: TYPES[name] for name in EVIDENCE_COLUMNS})
 
 

@@ -55,11 +55,12 @@ def replicate_scores(checkpoints: Mapping[str, Candidate]) -> dict[str, Columns]
     UserError where they rest on different problems.
     """
     columns: dict[str, Columns] = {name: {} for name in checkpoints}
+    k = next(iter(checkpoints.values())).k if checkpoints else 1
     # All checkpoints of a setup are resampled together: on the same draws of problems, what two of them share cancels
     # in their difference. Seeds are averaged first, so that a draw takes a problem with all of its seeds.
     for key in next(iter(checkpoints.values())).counts if checkpoints else ():
         ends = np.cumsum([checkpoint.seeds for checkpoint in checkpoints.values()])
-        by_seed = np.split(score_matrix(_rows(checkpoints, key)), ends[:-1])
+        by_seed = np.split(score_matrix(_rows(checkpoints, key), k), ends[:-1])
         scores = {name: rows.mean(axis=0) for name, rows in zip(checkpoints, by_seed, strict=True)}
         for name, replicates in uncertainty.resample(scores, key).items():
             columns[name][key] = PERCENT * replicates
@@ -239,7 +240,9 @@ def _row(
     fresh: dict[str, Estimate] | None,
     gaps: dict[str, Difference] | None,
 ) -> RowEvidence:
-    best, halves, left_out = selected.best, split_half(selected.pool), leave_one_seed_out(selected.pool)
+    best, halves, left_out = selected.best, None, None
+    if best.k == 1:  # the score that checkpoints are selected by
+        halves, left_out = split_half(selected.pool), leave_one_seed_out(selected.pool)
     columns = {}
     for key, score in scores.items():
         benchmarks = list(best.counts) if key == AVERAGE else [key]  # that the column is made of

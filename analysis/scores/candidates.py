@@ -20,7 +20,7 @@ CountsOfSeeds = dict[str, tuple[Tally, ...]]  # by benchmark, one entry for each
 class Candidate:
     """One checkpoint of one hyperparameter setting, its scores averaged over seeds (fractions in [0, 1]).
 
-    `counts` has an entry for each seed, in the order of `units`.
+    `counts` has an entry for each seed, in the order of `units`. Scores are pass@`k`.
     """
 
     method: str
@@ -29,6 +29,7 @@ class Candidate:
     units: tuple[str, ...]
     counts: CountsOfSeeds = field(repr=False, compare=False)
     complete: bool = True  # all seeds have the wanted samples on all benchmarks
+    k: int = 1
 
     @property
     def seeds(self) -> int:
@@ -36,7 +37,7 @@ class Candidate:
 
     @property
     def benchmarks(self) -> dict[str, Fraction]:
-        """pass@1 on each benchmark."""
+        """pass@k on each benchmark."""
         return {name: statistics.mean(scores) for name, scores in self._scores_of_seeds().items()}
 
     @property
@@ -54,7 +55,7 @@ class Candidate:
     def _scores_of_seeds(self) -> dict[str, list[Fraction]]:
         scores = {}
         for benchmark, seeds in self.counts.items():
-            scores[benchmark] = [seed.pass_at_1 for seed in seeds]
+            scores[benchmark] = [seed.pass_at_1 if self.k == 1 else seed.pass_at(self.k) for seed in seeds]
         return scores
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from analysis.scores.assess import estimates, exact_scores, replicate_scores, seed_spreads, to_reference
 from analysis.scores.candidates import Candidate, Selected, read_counts
@@ -11,8 +12,8 @@ from orchestrator.selection.confirmation import Confirmation, confirmations, eva
 from orchestrator.selection.study import Study
 
 
-def confirmed_rows(study: Study, chosen: Sequence[Selected]) -> list[ConfirmedRow]:
-    """A row for each settled family of the methods to be confirmed, by setup and in the order of the grid.
+def confirmed_rows(study: Study, chosen: Sequence[Selected], k: int = 1) -> list[ConfirmedRow]:
+    """A row of pass@k for each settled family to be confirmed, by setup and in the order of the grid.
 
     UserError where two runs of a setup were evaluated on different problems.
     """
@@ -22,7 +23,7 @@ def confirmed_rows(study: Study, chosen: Sequence[Selected]) -> list[ConfirmedRo
         by_setup.setdefault(confirmation.units[0].setup, []).append(confirmation)
     rows: list[ConfirmedRow] = []
     for setup, found in by_setup.items():
-        scored = [_scored(study, confirmation) for confirmation in found]
+        scored = [replace(_scored(study, confirmation), k=k) for confirmation in found]
         candidates = {candidate.method: candidate for candidate in scored if candidate.units}
         drawn, spreads = replicate_scores(candidates), seed_spreads(candidates.values())
         gaps = to_reference(candidates, drawn, spreads, dict.fromkeys(candidates, 1), level(study.experiment))

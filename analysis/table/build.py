@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from analysis.labels import BASE, benchmark_label, method_label, setup_title
+from analysis.labels import AVERAGE, BASE, benchmark_label, method_label, setup_title
 from analysis.scores.assess import assess, exact_scores
 from analysis.scores.candidates import Candidate, Selected, select
 from analysis.scores.confirmed import confirmed_rows
 from analysis.scores.verdict import verdict
 from analysis.table.model import Score, Table, make_table
+from orchestrator.errors import refuse
 from orchestrator.monitor import status
 from orchestrator.selection import scores as selection
 from orchestrator.selection.confirmation import with_confirmation
@@ -21,16 +22,17 @@ PERCENT = 100
 FEW_PROBLEMS = 30  # the smallest of the paper's benchmarks has as many
 
 
-def results_table(study: Study) -> Table:
-    """The paper's table of what has been evaluated so far, with what it rests on; notes say what is missing.
+def results_table(study: Study, k: int = 1) -> Table:
+    """The paper's table of pass@k so far, with what it rests on; notes say what is missing.
 
     A benchmark that was added to finished trials leaves the columns of the others as they are. Their rows are selected
-    without it, and averages, evidence and verdict wait until it is evaluated. UserError where two selected checkpoints
-    of a setup were evaluated on different problems.
+    without it, and averages, evidence and verdict wait until it is evaluated. Checkpoints are selected by pass@1,
+    whatever `k` is. UserError where two selected checkpoints of a setup were evaluated on different problems, or where
+    a problem has fewer than k samples.
     """
     study = with_confirmation(study.snapshot())
     awaited = _awaited(study)
-    chosen = select(_without(study, awaited))
+    chosen = [_scored_at(selected, k) for selected in select(_without(study, awaited))]
     by_family = {(s.setup, s.best.method): exact_scores(s.best) for s in chosen}
     families = [BASE, *study.experiment.methods]
     titles = {name: setup_title(name, study.experiment.setups) for name in study.experiment.setups}
@@ -43,11 +45,31 @@ def results_table(study: Study) -> Table:
             known = by_family.get((name, family), {})
             scores += [Score(family, name, key, known.get(key)) for key in setup.evaluation.benchmarks]
     evidence = assess(study, [] if awaited else chosen)
-    evidence = replace(evidence, confirmed=tuple([] if awaited else confirmed_rows(study, chosen)))
+    evidence = replace(evidence, confirmed=tuple([] if awaited else confirmed_rows(study, chosen, k)))
     waiting = [f"waiting for {labels[key]}: rows are selected on the other columns until then" for key in awaited]
     remarks = [*waiting, *notes(study, [] if awaited else chosen)]
+    if k > 1:
+        remarks = [f"pass@{k}: one of {k} samples is right, unbiased; checkpoints are selected by pass@1", *remarks]
     study.remember()
-    return make_table(scores, remarks, evidence, titles, labels, verdict(study.experiment, evidence))
+    made = make_table(scores, remarks, evidence, titles, labels, verdict(study.experiment, evidence))
+    if k == 1:
+        return made
+    columns = [
+        replace(each, label=f"{each.label} pass@{k}") if each.benchmark == AVERAGE else each for each in made.columns
+    ]
+    return replace(made, k=k, columns=tuple(columns))
+
+
+def _scored_at(selected: Selected, k: int) -> Selected:
+    """The same checkpoint, scored by pass@k."""
+    if k == 1:
+        return selected
+    for key, seeds in selected.best.counts.items():
+        least = min(seed.samples for seed in seeds)
+        if k > least:
+            expected = f"a k of at most {least}, the samples of each problem of {key} in {selected.setup}"
+            raise refuse("--metric", f"pass@{k}", expected)
+    return replace(selected, best=replace(selected.best, k=k))
 
 
 def _awaited(study: Study) -> list[tuple[str, str]]:

@@ -97,7 +97,8 @@ def to_csv(table: Table) -> str:
     highest = max(map(round_to_tenths, values), default=0)
     out = StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(CSV_COLUMNS + EVIDENCE_COLUMNS if table.evidence else CSV_COLUMNS)
+    columns = (*CSV_COLUMNS[:-1], f"pass_at_{table.k}")
+    writer.writerow(columns + EVIDENCE_COLUMNS if table.evidence else columns)
     fractions = 0 < highest <= 10
     for row in table.rows:
         for column, cell in _pair_cells(table, row):
@@ -124,7 +125,9 @@ def to_json(table: Table) -> str:
     for row in table.rows:
         names = {"method": row.method, "label": row.label, "title": method_title(row.method)}
         rows.append({**names, "cells": [_cell_object(cell) for cell in row.cells]})
+    metric = {} if table.k == 1 else {"metric": f"pass@{table.k}"}
     document = {
+        **metric,
         "columns": columns,
         "rows": rows,
         "notes": list(table.notes),

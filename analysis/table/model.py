@@ -97,6 +97,7 @@ class Table:
     evidence: Evidence | None = None
     titles: Mapping[str, str] = field(default_factory=dict)
     verdict: Verdict = field(default_factory=Verdict)
+    k: int = 1  # scores are pass@k
 
     def title(self, setup: str) -> str:
         """The heading over the columns of a setup."""

@@ -65,6 +65,14 @@ def whole_number(text: str) -> int:
     return int(text)
 
 
+def pass_at(text: str) -> int:
+    """The type of an option that takes `pass@K`: K, at least 1."""
+    name, at, k = text.partition("@")
+    if name != "pass" or not at or not k.isascii() or not k.isdigit() or len(k) > MOST_DIGITS or int(k) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected pass@K with a whole number K ≥ 1, for example pass@8")
+    return int(k)
+
+
 def positive_number(text: str) -> float:
     """The type of an option that takes a number > 0."""
     try:

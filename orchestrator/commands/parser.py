@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from orchestrator.commands.arguments import Parser, positive_number, whole_number
+from orchestrator.commands.arguments import Parser, pass_at, positive_number, whole_number
 
 OVERRIDES = "OmegaConf dotlist, for example training.steps=20 methods.skd=null"
 
@@ -109,6 +109,7 @@ def _add_result_commands(commands: argparse._SubParsersAction) -> None:
     )
     model.add_argument("--results", type=Path, help="CSV method,setup,benchmark,pass_at_1 instead of an experiment")
     model.add_argument("--compare", metavar="FIRST,SECOND", help="two methods on the same problems, not the table")
+    model.add_argument("--metric", metavar="pass@K", type=pass_at, default=1, help="default: pass@1, which selects")
     figures = _experiment(commands, "figures", "the figures, as PNG and PDF")
     figures.add_argument("--out", type=Path, metavar="FOLDER", help="default: the results folder")
     figures.add_argument("--width", type=float, metavar="INCHES", help="default 7.2; 5.5 fits a page of text at 8 pt")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache, cached_property
+from math import comb
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +37,23 @@ class Tally:
         """See `pass_at_1`."""
         right = {int(n): int(self.correct[self.n == n].sum()) for n in np.unique(self.n)}
         return sum((Fraction(c, n) for n, c in right.items()), Fraction(0)) / len(self.n)
+
+    def pass_at(self, k: int) -> Fraction:
+        """Mean over problems of the probability that one of k samples is right: 1 − C(n − c, k) ÷ C(n, k).
+
+        It is exact and unbiased for k ≤ n (Chen et al. 2021, "Evaluating Large Language Models Trained
+        on Code", equation 1).
+        """
+        problems = Counter(zip(self.n.tolist(), self.correct.tolist(), strict=True))
+        missed = sum((times * Fraction(comb(n - c, k), comb(n, k)) for (n, c), times in problems.items()), Fraction(0))
+        return 1 - missed / len(self.n)
+
+    def shares(self, k: int) -> NDArray[np.float64]:
+        """`pass_at` of each problem, (problems,)."""
+        if k == 1:
+            return self.correct / self.n
+        counts = zip(self.n.tolist(), self.correct.tolist(), strict=True)
+        return np.array([1 - comb(n - c, k) / comb(n, k) for n, c in counts])
 
     @property
     def samples(self) -> int:
