@@ -3,7 +3,7 @@
 Rooms by floors, the lowest first. A room imports from lower floors and from within itself; `tests/test_layout.py` reads
 this table.
 
-    errors, rules, cores, start_up
+    errors, rules, cores, sheet, start_up
     config
     policy, records
     grading, rollouts
@@ -18,5 +18,6 @@ this table.
     cli
 
 `cli` is the command, `config` every key with default and rule, `rules` what a rule can be, `errors` the one user error,
-`rollouts` the nouns that flow from role to role. Each room's `__init__` says what the room is for.
+`rollouts` the nouns that flow from role to role, `sheet`
+a table and how it is written. Each room's `__init__` says what the room is for.
 """

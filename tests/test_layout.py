@@ -17,7 +17,7 @@ from orchestrator.experiment.methods import METHODS
 from tests.sweeps import ROOT, environment
 
 PACKAGES = ("orchestrator", "analysis")
-FOR_ANALYSIS = {"config", "errors", "data", "experiment", "records", "selection", "monitor"}
+FOR_ANALYSIS = {"config", "errors", "data", "experiment", "records", "selection", "monitor", "sheet"}
 USING_ANALYSIS = {"orchestrator.commands", "orchestrator.cli"}
 USING_ENGINES = {"models", "workers", "selftest", "trial"}  # the engines' own folders, not their catalog
 CONFINED = {

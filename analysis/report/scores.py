@@ -6,7 +6,7 @@ from analysis.labels import AVERAGE, method_label
 from analysis.numbers import tenths_text
 from analysis.report.html import Html, bullets, element, join, paragraph, section, table
 from analysis.report.texts import limits
-from analysis.scores.evidence import ColumnEvidence, Evidence, RowEvidence
+from analysis.scores.evidence import RowEvidence
 from analysis.table.captions import explanation
 from analysis.table.evidence_formats import (
     CONFIRMED_TITLE,
@@ -18,7 +18,8 @@ from analysis.table.evidence_formats import (
     limits_text,
     tested_text,
 )
-from analysis.table.model import Cell, Table
+from analysis.table.model import Table
+from orchestrator.sheet import Cell
 
 # The difference stands beside the score, where a narrow screen still shows it.
 HEADINGS = (
@@ -52,28 +53,17 @@ def scores_section(results: Table) -> Html:
 
 
 def _scores(results: Table, setup: str) -> Html:
-    headings = ["Method", *(column.label for column in results.columns if column.setup == setup)]
-    rows = []
-    for row in results.rows:
-        cells = [row.label]
-        for column, cell in zip(results.columns, row.cells, strict=True):
-            if column.setup == setup:
-                cells.append(_cell(cell, _known(results.evidence, setup, row.method, column.benchmark)))
-        rows.append(cells)
-    return table("pass@1 (%), ± the reach of its 95 % interval, * over problems of one training run", headings, rows)
+    sheet = results.only(setup).sheet()
+    rows = [[_cell(cell) for cell in row] for row in sheet.rows]
+    caption = "pass@1 (%), ± the reach of its 95 % interval, * over problems of one training run"
+    return table(caption, sheet.headings, rows)
 
 
-def _known(evidence: Evidence | None, setup: str, method: str, benchmark: str) -> ColumnEvidence | None:
-    row = evidence.find(setup, method) if evidence else None
-    return row.columns[benchmark] if row else None
-
-
-def _cell(cell: Cell, known: ColumnEvidence | None) -> str:
-    if not cell.text:
-        return ""
-    shown = {"best": element("b", cell.text), "second": element("u", cell.text), None: cell.text}[cell.mark]
-    spread = element("small", f" ±{known.score.reach}") if known else Html()
-    return join([shown, spread])
+def _cell(cell: Cell) -> str:
+    shown = (
+        element({"best": "b", "second": "u"}[cell.mark], cell.text) if cell.mark in ("best", "second") else cell.text
+    )
+    return join([shown, element("small", f" ±{cell.reach}") if cell.text and cell.reach else Html()])
 
 
 def _rest(results: Table, setup: str) -> Html:

@@ -3,24 +3,23 @@
 Each ends in the verdict, the CSV form excepted, which can hold cells only: who writes it shows the verdict beside it.
 """
 
-import csv
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from io import StringIO
-from itertools import groupby
 
 from analysis.labels import AVERAGE, BASE, method_title
 from analysis.numbers import round_to_tenths
 from analysis.scores.verdict import Verdict
 from analysis.table import evidence_formats
 from analysis.table.evidence_columns import EVIDENCE_COLUMNS, csv_fields
-from analysis.table.model import CSV_COLUMNS, Cell, Mark, Row, Table, TableColumn
+from analysis.table.model import CSV_COLUMNS, Row, Table, TableColumn
+from orchestrator import sheet
 from orchestrator.experiment.methods import PROPOSED
+from orchestrator.sheet import Cell, Mark, Sheet, escaped
 
 LATEX_WIDTH, LATEX_CELL = 95, 9  # letters of a line of text, and of a score with its reach
-_LATEX_MARKS: Mapping[Mark, str] = {"best": r"\textbf{%s}", "second": r"\underline{%s}"}
-_MARKDOWN_MARKS: Mapping[Mark, str] = {"best": "**%s**", "second": "<u>%s</u>"}
+_LATEX_MARKS: Mapping[Mark | None, str] = {"best": r"\textbf{%s}", "second": r"\underline{%s}"}
+_LATEX_REACH = r"{\scriptsize$\pm$%s}"
 _LATEX_ESCAPES = str.maketrans(
     {
         **{char: "\\" + char for char in "&%$#_{}"},
@@ -44,16 +43,10 @@ def to_markdown(table: Table) -> str:
     table for each setup; notes and the verdict below.
     """
     # Markdown has a single heading row; it takes the titles, and the column names become the first row.
-    titles: list[str] = []
-    for setup, width in _setup_widths(table):
-        titles += [_markdown(table.title(setup)), *[""] * (width - 1)]
-    labels = [_bold_average(column, _markdown(column.label), "**%s**") for column in table.columns]
-    lines = [
-        _markdown_line(["", *titles]),
-        _markdown_line(["---", *["---:"] * len(table.columns)]),
-        _markdown_line(["**Method**", *labels]),
-        *(_markdown_row(table, row) for row in table.rows),
-    ]
+    titles = [""]
+    for setup, places in table.places().items():
+        titles += [_markdown(table.title(setup)), *[""] * (len(places) - 1)]
+    lines = sheet.to_markdown(Sheet(titles, [_heading_row(table), *_method_rows(table)]), _MARKDOWN_ESCAPES)
     lines += evidence_formats.markdown_blocks(table.evidence, table.title) if table.evidence else []
     last = [*map(_markdown, table.notes), *(f"**{_markdown(line)}**" for line in table.verdict.sentences)]
     last += markdown_advice(table.verdict)
@@ -75,13 +68,13 @@ def to_latex(table: Table) -> str:
     comments = [r"needs \usepackage{booktabs}", *table.notes, *evidence]
     lines = [f"% {_one_line(text)}" for text in comments]
     for part in _latex_parts(table):
-        labels = [_bold_average(column, _latex(column.label), r"\textbf{%s}") for column in part.columns]
-        columns = "|".join("c" * width for _, width in _setup_widths(part))
+        columns = "|".join("c" * len(places) for places in part.places().values())
         lines += [rf"\begin{{tabular}}{{l{columns}}}", r"\toprule", *_latex_titles(part)]
-        lines.append(_latex_line([r"\textbf{Method}", *labels]))
+        lines.append(_latex_row(_heading_row(part)))
+        rows = list(zip(part.rows, _method_rows(part), strict=True))
         for group in range(3):
-            rows = [_latex_row(part, row) for row in part.rows if _latex_group(row) == group]
-            lines += [r"\midrule", *rows] if rows else []
+            of_group = [_latex_method(row, cells) for row, cells in rows if _latex_group(row) == group]
+            lines += [r"\midrule", *of_group] if of_group else []
         lines += [r"\bottomrule", r"\end{tabular}"]
     return "\n".join([*lines, *(f"% {_one_line(line)}" for line in table.verdict.lines())]) + "\n"
 
@@ -95,11 +88,8 @@ def to_csv(table: Table) -> str:
     """
     values = [cell.value for row in table.rows for cell in row.cells if cell.value is not None]
     highest = max(map(round_to_tenths, values), default=0)
-    out = StringIO()
-    writer = csv.writer(out, lineterminator="\n")
+    fractions, rows = 0 < highest <= 10, []
     columns = (*CSV_COLUMNS[:-1], f"pass_at_{table.k}")
-    writer.writerow(columns + EVIDENCE_COLUMNS if table.evidence else columns)
-    fractions = 0 < highest <= 10
     for row in table.rows:
         for column, cell in _pair_cells(table, row):
             text = _fraction_text(cell) if fractions else cell.text
@@ -107,8 +97,8 @@ def to_csv(table: Table) -> str:
             if table.evidence:
                 known = table.evidence.find(column.setup, row.method)
                 fields += csv_fields(known, column.benchmark, 0.01 if fractions else 1)
-            writer.writerow(fields)
-    return out.getvalue()
+            rows.append(fields)
+    return sheet.to_csv(columns + EVIDENCE_COLUMNS if table.evidence else columns, rows)
 
 
 def to_json(table: Table) -> str:
@@ -138,11 +128,6 @@ def to_json(table: Table) -> str:
     return json.dumps(document, ensure_ascii=False, indent=2, sort_keys=True) + "\n"
 
 
-def _setup_widths(table: Table) -> list[tuple[str, int]]:
-    """Each setup in column order with its number of columns."""
-    return [(setup, len(list(group))) for setup, group in groupby(table.columns, key=lambda column: column.setup)]
-
-
 def _pair_cells(table: Table, row: Row) -> list[tuple[TableColumn, Cell]]:
     return list(zip(table.columns, row.cells, strict=True))
 
@@ -151,12 +136,20 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _bold_average(column: TableColumn, label: str, bold: str) -> str:
-    return bold % label if column.benchmark == AVERAGE else label
+def _heading_row(table: Table) -> list[Cell]:
+    """The names of the columns, the averages' bold."""
+    cells = [Cell("Method", mark="best")]
+    for column in table.columns:
+        cells.append(Cell(column.label, mark="best" if column.benchmark == AVERAGE else None))
+    return cells
 
 
-def _mark_text(cell: Cell, marks: Mapping[Mark, str]) -> str:
-    return cell.text if cell.mark is None else marks[cell.mark] % cell.text
+def _method_rows(table: Table) -> list[list[Cell]]:
+    """The scores, the name of a method that is the best of all bold."""
+    rows = []
+    for row, (label, *cells) in zip(table.rows, table.sheet().rows, strict=True):
+        rows.append([replace(label, text=_one_line(label.text), mark="best" if _is_best(table, row) else None), *cells])
+    return rows
 
 
 def _is_best(table: Table, row: Row) -> bool:
@@ -165,27 +158,8 @@ def _is_best(table: Table, row: Row) -> bool:
     return bool(averages) and all(cell.mark == "best" for cell in averages)
 
 
-def _margin(table: Table, row: Row, column: TableColumn) -> str:
-    """`2.9` or `2.9*`, the reach of a score's interval; empty where it is unknown."""
-    known = table.evidence.find(column.setup, row.method) if table.evidence else None
-    return known.columns[column.benchmark].score.reach if known else ""
-
-
 def _markdown(text: str) -> str:
     return _one_line(text).translate(_MARKDOWN_ESCAPES)
-
-
-def _markdown_line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _markdown_row(table: Table, row: Row) -> str:
-    label = _markdown(row.label)
-    cells = []
-    for column, cell in _pair_cells(table, row):
-        margin = _markdown(_margin(table, row, column))
-        cells.append(_mark_text(cell, _MARKDOWN_MARKS) + (f" ±{margin}" if margin else ""))
-    return _markdown_line([f"**{label}**" if _is_best(table, row) else label, *cells])
 
 
 def _latex(text: str) -> str:
@@ -199,7 +173,8 @@ def _latex_line(cells: Sequence[str]) -> str:
 def _latex_titles(table: Table) -> list[str]:
     """The line of setup titles and the rules under them; nothing for a table without columns."""
     titles, rules, start = [""], [], 2
-    for setup, width in _setup_widths(table):
+    for setup, places in table.places().items():
+        width = len(places)
         titles.append(rf"\multicolumn{{{width}}}{{c}}{{{_latex(table.title(setup))}}}")
         rules.append(rf"\cmidrule(lr){{{start}-{start + width - 1}}}")
         start += width
@@ -211,33 +186,23 @@ def _latex_group(row: Row) -> int:
     return {PROPOSED: 0, BASE: 2}.get(row.method, 1)
 
 
-def _latex_row(table: Table, row: Row) -> str:
-    label = _latex(method_title(row.method))
-    cells = []
-    for column, cell in _pair_cells(table, row):
-        margin = _margin(table, row, column)
-        cells.append(_mark_text(cell, _LATEX_MARKS) + (rf"{{\scriptsize$\pm${margin}}}" if margin else ""))
+def _latex_row(cells: Sequence[Cell]) -> str:
+    return _latex_line([cell.marked(_LATEX_MARKS, _LATEX_REACH) for cell in escaped(cells, _LATEX_ESCAPES)])
+
+
+def _latex_method(row: Row, cells: Sequence[Cell]) -> str:
+    """A row under the paper's name of its method."""
     indent = "" if row.method == PROPOSED else r"\quad "
-    return _latex_line([indent + (rf"\textbf{{{label}}}" if _is_best(table, row) else label), *cells])
+    return indent + _latex_row([replace(cells[0], text=_one_line(method_title(row.method))), *cells[1:]])
 
 
 def _latex_parts(table: Table) -> list[Table]:
     """The table as one, or a table for each setup where the reach of the intervals makes it wider than a page."""
-    setups = [setup for setup, _ in _setup_widths(table)]
+    setups = list(table.places())
     widest = max((len(method_title(row.method)) for row in table.rows), default=0)
     if table.evidence is None or len(setups) < 2 or widest + LATEX_CELL * len(table.columns) <= LATEX_WIDTH:
         return [table]
-    return [_only(table, setup) for setup in setups]
-
-
-def _only(table: Table, setup: str) -> Table:
-    """The columns of one setup."""
-    rows = []
-    for row in table.rows:
-        cells = [cell for column, cell in _pair_cells(table, row) if column.setup == setup]
-        rows.append(replace(row, cells=tuple(cells)))
-    columns = [column for column in table.columns if column.setup == setup]
-    return replace(table, columns=tuple(columns), rows=tuple(rows))
+    return [table.only(setup) for setup in setups]
 
 
 def _fraction_text(cell: Cell) -> str:

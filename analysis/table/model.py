@@ -4,6 +4,8 @@ Scores are exact fractions in percent (0 to 100) from input to the printed digit
 numbers in the JSON output. Layout and marks are those of the paper's main results table.
 """
 
+from __future__ import annotations
+
 import csv
 import re
 from collections import Counter
@@ -11,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import NoReturn
 
 from analysis.labels import (
     AVERAGE,
@@ -30,11 +32,10 @@ from analysis.scores.evidence import Evidence
 from analysis.scores.verdict import Verdict
 from analysis.table.evidence_columns import EVIDENCE_COLUMNS
 from orchestrator.selection.scores import exact_mean
+from orchestrator.sheet import Cell, Mark, Sheet
 
 CSV_COLUMNS = ("method", "setup", "benchmark", "pass_at_1")
 MOST_CELLS = 1_000_000
-
-Mark = Literal["best", "second"]
 
 _Values = Mapping[tuple[str, str, str], Fraction | None]
 _Labels = Mapping[tuple[str, str], str]  # (setup, benchmark) → heading
@@ -66,17 +67,8 @@ class TableColumn:
 
 
 @dataclass(frozen=True)
-class Cell:
-    """An exact value in percent, its text with one decimal (empty if missing), and its rank in the column."""
-
-    value: Fraction | None
-    text: str
-    mark: Mark | None
-
-
-@dataclass(frozen=True)
 class Row:
-    """One method under its short label; `cells` follow the table's columns."""
+    """One method under its short label; `cells` follow the table's columns: exact percentages, one decimal, ranks."""
 
     method: str
     label: str
@@ -102,6 +94,31 @@ class Table:
     def title(self, setup: str) -> str:
         """The heading over the columns of a setup."""
         return self.titles.get(setup) or setup_title(setup)
+
+    def places(self) -> dict[str, list[int]]:
+        """Each setup in column order with the places of its columns."""
+        places: dict[str, list[int]] = {}
+        for place, column in enumerate(self.columns):
+            places.setdefault(column.setup, []).append(place)
+        return places
+
+    def only(self, setup: str) -> Table:
+        """The columns of one setup."""
+        places = self.places()[setup]
+        rows = [replace(row, cells=tuple(row.cells[place] for place in places)) for row in self.rows]
+        return replace(self, columns=tuple(self.columns[place] for place in places), rows=tuple(rows))
+
+    def sheet(self, reach: bool = True) -> Sheet:
+        """The methods with their scores, beside which the `reach` of their intervals stands where it is known."""
+        rows = []
+        for row in self.rows:
+            cells = [Cell(row.label)]
+            for column, cell in zip(self.columns, row.cells, strict=True):
+                known = self.evidence.find(column.setup, row.method) if self.evidence and reach else None
+                margin = known.columns[column.benchmark].score.reach if known else ""
+                cells.append(replace(cell, reach=margin))
+            rows.append(cells)
+        return Sheet(["Method", *(column.label for column in self.columns)], rows)
 
 
 # --- from scores to a table ---
@@ -182,7 +199,7 @@ def _make_cells(methods: Sequence[str], values: Sequence[Fraction | None]) -> li
     cells = []
     for method, value, n in zip(methods, values, tenths, strict=True):
         mark = None if n is None or method == BASE else marks.get(n)
-        cells.append(Cell(value, "" if value is None else tenths_text(value), mark))
+        cells.append(Cell("" if value is None else tenths_text(value), value, mark))
     return cells
 
 
