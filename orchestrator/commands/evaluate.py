@@ -35,6 +35,7 @@ from orchestrator.records.files import write_atomically
 from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.records.rundir import RunReader
 from orchestrator.selection.scores import pass_at_1
+from orchestrator.sheet import Sheet, to_rich
 from orchestrator.start_up import default_runs, quick_imports
 from orchestrator.sweep import prepare
 
@@ -215,17 +216,15 @@ def _counts(rows: list[ProblemRecord]) -> dict[str, int]:
 
 def _table(records: dict[str, list[ProblemRecord]], document: dict[str, Any]) -> Table:
     caption = f"[ ]: {document['interval']}"
-    table = Table(box=None, pad_edge=False, caption=caption, caption_justify="left")
-    for heading in ("benchmark", "pass@1", "problems", "generations", "truncated", "no answer"):
-        table.add_column(heading, justify="left" if heading == "benchmark" else "right", overflow="fold")
+    headings = ("benchmark", "pass@1", "problems", "generations", "truncated", "no answer")
+    rows = []
     for key in records:
         row = document["benchmarks"][key]
-        numbers = (row["problems"], row["n"], row["truncated"], row["no_answer"])
-        table.add_row(key, _limits(row), *map(str, numbers))
+        rows.append([key, _limits(row), *(str(row[name]) for name in ("problems", "n", "truncated", "no_answer"))])
     if len(records) > 1:
-        table.add_row("mean", _limits(document["mean"]))
-    return table
+        rows.append(["mean", _limits(document["mean"]), "", "", "", ""])
+    return to_rich(Sheet.of(headings, rows), caption=caption, caption_justify="left")
 
 
 def _limits(row: dict[str, Any]) -> str:
-    return f"{percent(row['pass_at_1'])} \\[{percent(row['low'])}, {percent(row['high'])}]"
+    return f"{percent(row['pass_at_1'])} [{percent(row['low'])}, {percent(row['high'])}]"

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import yaml
 from rich.console import Console
-from rich.table import Table
 
 from orchestrator.data.benchmarks import BENCHMARKS
 from orchestrator.errors import UserError
@@ -16,20 +15,18 @@ from orchestrator.experiment.load import load_setup
 from orchestrator.experiment.methods import METHODS
 from orchestrator.experiment.resolved import RECORD, RESULTS
 from orchestrator.selection.results_folder import submits
+from orchestrator.sheet import Sheet, to_rich
 
 Rows = Iterator[Sequence[str]]
+NUMBERS = ("problems",)  # headings of columns that hold numbers
 
 
 def show_list(kind: str | None, runs: Path, console: Console) -> int:
     """Print one of KINDS, or all of them; 0."""
     for name in [kind] if kind else KINDS:
         headings, rows_of = KINDS[name]
-        table = Table(*headings, title=name, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
-        for column in table.columns:
-            column.overflow = "fold"  # a narrow terminal breaks lines; it never drops a character
-        table.columns[0].no_wrap = True
-        for row in rows_of(runs):
-            table.add_row(*row)
+        left = [place for place, heading in enumerate(headings) if heading not in NUMBERS]
+        table = to_rich(Sheet.of(headings, rows_of(runs), left), unbroken=[0], title=name)
         console.print(table if table.row_count else f"{name}: none in {runs}", highlight=False, markup=False)
         console.print()
     return 0

@@ -44,6 +44,7 @@ from orchestrator.planning.totals import (
     total_gpu_hours,
     units_left,
 )
+from orchestrator.sheet import Cell, Sheet, to_rich
 
 PARTS = {"training": "training", "evaluation": "evaluation, full"}  # that generate responses, and their rows
 MOST_DIFFERENCES = 6  # shown of a unit's nearest neighbour
@@ -124,24 +125,22 @@ def _heading(plan: Plan, total: dict[str, Any]) -> str:
 
 def _methods_table(plan: Plan) -> Table:
     """Trials by method and setup with the grid that makes them."""
-    table, setups = _table("trials by method", "grid"), list(plan.experiment.setups)
-    for name in setups:
-        table.add_column(name, justify="right", overflow="fold")
+    setups, rows = list(plan.experiment.setups), []
     exploring = [planned.unit for planned in plan.units if planned.unit.id not in plan.confirming]
     trials = Counter((unit.method, unit.setup) for unit in exploring)
     for method, grid in plan.experiment.methods.items():
         knobs = []
         for knob, values in grid.items():
             knobs.append(f"{knob} {', '.join(f'{value:g}' for value in values)}")
-        table.add_row(method_label(method), " × ".join(knobs), *(str(trials[method, name]) for name in setups))
+        rows.append([method_label(method), " × ".join(knobs), *(str(trials[method, name]) for name in setups)])
     if any(len(plan.experiment.seeds_of(method)) > 1 for method in plan.experiment.methods):
-        table.add_row("", _seeds(plan.experiment), *[""] * len(setups))
+        rows.append(["", _seeds(plan.experiment), *[""] * len(setups)])
     if plan.confirming:
         seeds = ", ".join(map(str, plan.experiment.confirm.seeds))
         counts = Counter(planned.unit.setup for planned in plan.units if planned.unit.id in plan.confirming)
         confirmed = f"what each is chosen for, on seeds {seeds}; one checkpoint each"
-        table.add_row("confirming", confirmed, *(str(counts[name]) for name in setups))
-    return table
+        rows.append(["confirming", confirmed, *(str(counts[name]) for name in setups)])
+    return to_rich(Sheet.of(["trials by method", "grid", *setups], rows, left=(0, 1)))
 
 
 def _seeds(experiment: Experiment) -> str:
@@ -178,7 +177,7 @@ def _order(plan: Plan) -> list[str]:
 
 def _memory_table(memories: dict[str, Memory], gpu_gib: float, apart: bool) -> Table:
     """The parts that a GPU holds; where roles are `apart`, each on the GPUs of its own role."""
-    rows = {
+    fields = {
         "student weights W_S": "student_weights",
         "teacher weights W_Q": "teacher_weights",
         "learner: float32 master, moments, gradient": "learner_state",
@@ -198,11 +197,11 @@ def _memory_table(memories: dict[str, Memory], gpu_gib: float, apart: bool) -> T
         f"sequences that fit in {gpu_gib:g} GiB, student alone": "sequences_at_once_vanilla",
         f"sequences that fit in {gpu_gib:g} GiB, blending": "sequences_at_once_blending",
     }
-    table = _table("memory of a trial on each of its GPUs, GiB", *memories, right_from=1)
-    for label, field in rows.items():
+    rows = []
+    for label, field in fields.items():
         values = [getattr(of_trial, field) for of_trial in memories.values()]
-        table.add_row(label, *(str(v) if isinstance(v, int) else f"{v:.2f}" for v in values))
-    return table
+        rows.append([label, *(str(v) if isinstance(v, int) else f"{v:.2f}" for v in values)])
+    return to_rich(Sheet.of(["memory of a trial on each of its GPUs, GiB", *memories], rows))
 
 
 def _memory_notes(memories: dict[str, Memory], gpu_gib: float) -> list[str]:
@@ -229,13 +228,12 @@ def _memory_notes(memories: dict[str, Memory], gpu_gib: float) -> list[str]:
 
 def _tokens(total: dict[str, Any]) -> list[Any]:
     """Tokens generated in training and in evaluation, and their ratio."""
-    expected_column = ["tokens expected"] if any(total[what]["tokens"]["expected"] for what in PARTS) else []
-    table = _table("generated", "generations", "tokens at most", *expected_column, right_from=1)
+    rows = []
     for what, name in PARTS.items():
         most, expected = total[what]["tokens"]["most"], total[what]["tokens"]["expected"]
         span = span_text(Range(**expected), short) if expected else "—"
-        cells = [name, f"{total[what]['generations']:,}", short(most), span]
-        table.add_row(*cells[: len(table.columns)])
+        rows.append([name, f"{total[what]['generations']:,}", short(most), span])
+    table = _table(["generated", "generations", "tokens at most", "tokens expected"], rows)
     training, evaluation = total["training"]["generations"], total["evaluation"]["generations"]
     if not training:
         return [table]
@@ -247,14 +245,12 @@ def _budget_table(plan: Plan) -> Table:
     names = {"full": "full", "adaptive": "adaptive, expected", "rescore": "rescore"}
     costs = evaluation_budgets(plan)
     whole = costs["full"].generations.low
-    hours_column = ["GPU-hours"] if any(cost.gpu_hours for cost in costs.values()) else []
-    table = _table("evaluation", "generations", "of full", *hours_column, right_from=1)
+    rows = []
     for key, name in names.items():
         generations, hours = costs[key].generations, costs[key].gpu_hours
         shares = span_text(generations / whole, lambda share: f"{100 * share:.2g} %" if share < 1 else "100 %")
-        cells = [name, span_text(generations, short), shares, hours_text(hours) if hours else "—"]
-        table.add_row(*cells[: len(table.columns)])
-    return table
+        rows.append([name, span_text(generations, short), shares, hours_text(hours) if hours else "—"])
+    return _table(["evaluation", "generations", "of full", "GPU-hours"], rows)
 
 
 def _budget_notes(plan: Plan) -> list[str]:
@@ -279,10 +275,11 @@ def _gpu_time(plan: Plan, gpus: int) -> list[Any]:
     budgets = {setup.evaluation.budget for setup in plan.experiment.setups.values()}
     names = {"evaluate": f"evaluate, {' and '.join(sorted(budgets))}", "rescore": "fresh samples"}
     columns = {name: part for name, part in columns.items() if part}
-    table = _table(f"GPU-hours, {plan.gpu_of_trial.title}", *columns, right_from=1)
+    rows = []
     for phase in (*PHASES, "rescore", "total"):
-        row = [hours_text(part[phase]) for part in columns.values()]
-        table.add_row(names.get(phase, phase), *row, style="bold" if phase == "total" else None)
+        texts = [names.get(phase, phase), *(hours_text(part[phase]) for part in columns.values())]
+        rows.append([Cell(text, mark="total" if phase == "total" else None) for text in texts])
+    table = to_rich(Sheet([f"GPU-hours, {plan.gpu_of_trial.title}", *columns], rows))
     return [table, *_on_the_clock(plan, gpus, left=some_done), *_engines(plan, left=some_done)]
 
 
@@ -375,10 +372,7 @@ def _assumptions(assumed: Sequence[Assumption]) -> list[str]:
     return ["[bold]assumed[/]", *lines] if lines else []
 
 
-def _table(*headings: str, right_from: int | None = None) -> Table:
-    """A table without lines; columns from `right_from` on hold numbers. Where it is too narrow, cells wrap."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for index, heading in enumerate(headings):
-        right = right_from is not None and index >= right_from
-        table.add_column(heading, justify="right" if right else "left", overflow="fold")
-    return table
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """A table without its last column where no row has a number there."""
+    sheet = Sheet.of(headings, rows)
+    return to_rich(sheet if any(row[-1] != "—" for row in rows) else sheet.only(range(len(headings) - 1)))
