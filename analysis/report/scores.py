@@ -11,9 +11,8 @@ from analysis.table.captions import explanation
 from analysis.table.evidence_formats import (
     CONFIRMED_TITLE,
     SETTING,
+    blocks,
     by_setup,
-    confirmed_by_setup,
-    confirmed_text_rows,
     gap_text,
     limits_text,
     tested_text,
@@ -68,7 +67,7 @@ def _cell(cell: Cell) -> str:
 
 def _rest(results: Table, setup: str) -> Html:
     """The selected checkpoints with what selecting and chance may have added to them."""
-    groups = dict(by_setup(results.evidence)) if results.evidence else {}
+    groups = by_setup(results.evidence.rows) if results.evidence else {}
     rows = [dict(zip(HEADINGS, _evidence_row(row), strict=True)) for row in groups.get(setup, [])]
     if not rows:
         return paragraph("No checkpoint has been evaluated on all benchmarks yet.")
@@ -80,12 +79,11 @@ def _rest(results: Table, setup: str) -> Html:
 
 def _confirmed(results: Table, setup: str) -> Html:
     """The confirmed checkpoints; nothing without any."""
-    groups = dict(confirmed_by_setup(results.evidence)) if results.evidence else {}
-    if setup not in groups:
-        return Html()
-    headings, cells = confirmed_text_rows(groups[setup])
-    rows = [[row[name] for name in headings] for row in cells]
-    return table(f"{CONFIRMED_TITLE}, Avg (%)", headings, rows, texts=(SETTING,))
+    for block in blocks(results.evidence):
+        if block.confirmed and block.setup == setup:
+            rows = [[cell.text for cell in row] for row in block.sheet.rows]
+            return table(f"{CONFIRMED_TITLE}, Avg (%)", block.sheet.headings, rows, texts=(SETTING,))
+    return Html()
 
 
 def _evidence_row(row: RowEvidence) -> list[str]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
-from itertools import groupby
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
 
 from analysis.labels import AVERAGE, method_label, order_methods
 from analysis.numbers import p_text, signed, tenths_text
@@ -13,52 +12,70 @@ from analysis.scores.evidence import ONE_RUN, ColumnEvidence, ConfirmedRow, Diff
 from analysis.scores.split_half import SPLITS
 from analysis.scores.uncertainty import CONFIDENCE, REPLICATES
 from analysis.table.captions import UNEQUAL, explanation
+from orchestrator.sheet import Cell, Sheet, to_markdown
+
+AnyRow = TypeVar("AnyRow", RowEvidence, ConfirmedRow)
+ESCAPES = str.maketrans({ONE_RUN: f"\\{ONE_RUN}"})  # of Markdown
+PROBLEMS_ONLY = " problems only"
 
 # Columns of the table of selected checkpoints, in this order.
 METHOD, SCORE, SPLIT_HALF, FRESH, LEFT_OUT, GAP = "Method", "Avg", "Split-half", "Fresh", "Left-out", "− Vanilla"
 LIMITS, P, OF, SEEDS, STEP, SETTING = f"{100 * CONFIDENCE:g} % interval", "p", "Of", "Seeds", "Step", "Setting"
-HEADINGS = (METHOD, SCORE, SPLIT_HALF, FRESH, LEFT_OUT, GAP, LIMITS, P, OF, SEEDS, STEP, SETTING)
+ALWAYS = (METHOD, SCORE, SPLIT_HALF, FRESH, OF, SEEDS, STEP, SETTING)  # the others stand where a row has them
+CONFIRMED, EXPLORED, LEAD, RUNS = "Confirmed", "Explored", "Lead", "Seeds"  # of confirmed checkpoints
+CONFIRMED_TITLE = "Confirmed on seeds that took no part in choosing"
 LEFT = (METHOD, SETTING)  # the others are numbers
 
 
-def by_setup(evidence: Evidence) -> list[tuple[str, list[RowEvidence]]]:
-    """The rows of each setup in the order of the table."""
-    order = list(order_methods(row.method for row in evidence.rows))
-    groups = []
-    for setup, rows in groupby(evidence.rows, key=lambda row: row.setup):
-        groups.append((setup, sorted(rows, key=lambda row: order.index(row.method))))
+@dataclass(frozen=True)
+class EvidenceBlock:
+    """A sheet of the selected checkpoints of a setup, or of its confirmed ones."""
+
+    setup: str
+    confirmed: bool
+    sheet: Sheet
+
+    def heading(self, title: str) -> str:
+        """Stands over the block; `title` is the setup's, empty where it is the only one."""
+        return ", ".join(filter(None, [CONFIRMED_TITLE if self.confirmed else "", title]))
+
+
+def blocks(evidence: Evidence | None) -> list[EvidenceBlock]:
+    """The selected checkpoints of each setup, then the confirmed ones."""
+    if evidence is None:
+        return []
+    found = []
+    for setup, rows in by_setup(evidence.rows).items():
+        # Without vanilla nothing is compared, and without several seeds nothing has a p-value; other columns stand.
+        sheet = _sheet([_cells(row) for row in rows], ALWAYS)
+        found.append(EvidenceBlock(setup, False, sheet))
+    for setup, rows in by_setup(evidence.confirmed).items():
+        found.append(EvidenceBlock(setup, True, _sheet([_confirmed_cells(row) for row in rows])))
+    return found
+
+
+def by_setup(rows: Iterable[AnyRow]) -> dict[str, list[AnyRow]]:
+    """The rows of each setup, methods in the order of the table."""
+    groups: dict[str, list[AnyRow]] = {}
+    for row in rows:
+        groups.setdefault(row.setup, []).append(row)
+    for setup, group in groups.items():
+        order = list(order_methods(row.method for row in group))
+        groups[setup] = sorted(group, key=lambda row: order.index(row.method))
     return groups
 
 
-def text_rows(rows: Sequence[RowEvidence]) -> tuple[list[str], list[dict[str, str]]]:
-    """The headings that these rows need, and for each row its cells; a number that is missing is an empty cell."""
-    cells = [_cells(row) for row in rows]
-    filled = {name for row in cells for name, text in row.items() if text}
-    # Without vanilla nothing is compared, and without several seeds nothing has a p-value; other columns always stand.
-    needed = [name for name in HEADINGS if name in filled or name not in (LEFT_OUT, GAP, LIMITS, P)]
-    return needed, cells
+def _sheet(rows: Sequence[Mapping[str, str]], always: Collection[str] = ()) -> Sheet:
+    """Rows of texts by heading; a column without any stands only where it is one of `always`.
 
-
-# Columns of the table of confirmed checkpoints.
-CONFIRMED, EXPLORED, LEAD, RUNS = "Confirmed", "Explored", "Lead", "Seeds"
-CONFIRMED_HEADINGS = (METHOD, CONFIRMED, GAP, LIMITS, P, EXPLORED, LEAD, RUNS, STEP, SETTING)
-CONFIRMED_TITLE = "Confirmed on seeds that took no part in choosing"
-
-
-def confirmed_by_setup(evidence: Evidence) -> list[tuple[str, list[ConfirmedRow]]]:
-    """The confirmed rows of each setup in the order of the table."""
-    order = list(order_methods(row.method for row in evidence.confirmed))
-    groups = []
-    for setup, rows in groupby(evidence.confirmed, key=lambda row: row.setup):
-        groups.append((setup, sorted(rows, key=lambda row: order.index(row.method))))
-    return groups
-
-
-def confirmed_text_rows(rows: Sequence[ConfirmedRow]) -> tuple[list[str], list[dict[str, str]]]:
-    """The headings and cells of confirmed rows, as `text_rows` gives them for others."""
-    cells = [_confirmed_cells(row) for row in rows]
-    filled = {name for row in cells for name, text in row.items() if text}
-    return [name for name in CONFIRMED_HEADINGS if name in filled], cells
+    An interval over problems alone is faint.
+    """
+    filled = {name for row in rows for name, text in row.items() if text}
+    headings = [name for name in rows[0] if name in filled or name in always]
+    cells = []
+    for row in rows:
+        cells.append([Cell(row[name], mark="faint" if PROBLEMS_ONLY in row[name] else None) for name in headings])
+    return Sheet(headings, cells, [place for place, name in enumerate(headings) if name in LEFT])
 
 
 def _confirmed_cells(row: ConfirmedRow) -> dict[str, str]:
@@ -92,42 +109,29 @@ def tested_text(gap: Difference) -> str:
 def limits_text(gap: Difference) -> str:
     """`[+1.2, +7.0]`; one that leaves the training runs as they are is named: `[+4.6, +10.4] problems only`."""
     low, high = gap.estimate.interval.low, gap.estimate.interval.high
-    return f"[{signed(low)}, {signed(high)}]{' problems only' if gap.estimate.over == 'problems' else ''}"
+    return f"[{signed(low)}, {signed(high)}]{PROBLEMS_ONLY if gap.estimate.over == 'problems' else ''}"
 
 
 def markdown_blocks(evidence: Evidence, title: Callable[[str], str]) -> list[str]:
     """Lines of one table for each setup, then the explanation."""
     lines: list[str] = []
-    groups = by_setup(evidence)
-    for setup, rows in groups:
-        if len(groups) > 1:
-            lines += ["", f"**{title(setup)}**"]
-        headings, cells = text_rows(rows)
-        rule = ["---" if heading in LEFT else "---:" for heading in headings]
-        lines += ["", _line(headings), _line(rule)]
-        for row in cells:
-            lines.append(_line([row[name].replace(ONE_RUN, f"\\{ONE_RUN}") for name in headings]))
-    for setup, rows in confirmed_by_setup(evidence):
-        of_setup = f", {title(setup)}" if len(groups) > 1 else ""
-        headings, cells = confirmed_text_rows(rows)
-        rule = ["---" if heading in LEFT else "---:" for heading in headings]
-        lines += ["", f"**{CONFIRMED_TITLE}{of_setup}**", "", _line(headings), _line(rule)]
-        lines += [_line([row[name] for name in headings]) for row in cells]
-    return [*lines, "", " ".join(explanation(evidence)).replace(ONE_RUN, f"\\{ONE_RUN}")] if lines else []
+    several = len(by_setup(evidence.rows)) > 1
+    for block in blocks(evidence):
+        heading = block.heading(title(block.setup) if several else "")
+        lines += ["", f"**{heading}**"] if heading else []
+        lines += ["", *to_markdown(block.sheet, ESCAPES)]
+    return [*lines, "", " ".join(explanation(evidence)).translate(ESCAPES)] if lines else []
 
 
 def comment_lines(evidence: Evidence) -> Iterator[str]:
     """A line for each row, then the explanation, a line for each sentence."""
-    for setup, rows in by_setup(evidence):
-        headings, cells = text_rows(rows)
-        for row in cells:
-            parts = [f"{name} {row[name]}" for name in headings[2:] if row[name]]
-            yield f"{setup} {row[METHOD]}: {', '.join([row[SCORE], *parts])}"
-    for setup, rows in confirmed_by_setup(evidence):
-        headings, cells = confirmed_text_rows(rows)
-        for row in cells:
-            parts = [f"{name} {row[name]}" for name in headings[1:] if row[name]]
-            yield f"{setup} {row[METHOD]} confirmed: {', '.join(parts)}"
+    for block in blocks(evidence):
+        for method, *cells in block.sheet.rows:
+            parts = []
+            for name, cell in zip(block.sheet.headings[1:], cells, strict=True):
+                if cell.text:
+                    parts.append(cell.text if name == SCORE else f"{name} {cell.text}")
+            yield f"{block.setup} {method.text}{' confirmed' if block.confirmed else ''}: {', '.join(parts)}"
     yield from explanation(evidence)
 
 
@@ -136,7 +140,7 @@ def to_object(evidence: Evidence | None) -> dict[str, Any]:
     if evidence is None:
         return {"evidence": [], "benchmarks": [], "bootstrap": None, "seed_spread": {}, "caption": []}
     rows: list[RowEvidence] = []
-    for _, of_setup in by_setup(evidence):
+    for of_setup in by_setup(evidence.rows).values():
         rows += of_setup
     spreads: dict[str, dict[str, Any]] = {}
     for (setup, column), spread in evidence.spreads.items():
@@ -179,7 +183,7 @@ def difference_object(difference: Difference | None) -> dict[str, Any] | None:
 
 
 def _cells(row: RowEvidence) -> dict[str, str]:
-    """A cell for each of HEADINGS."""
+    """A text for each column, by its heading."""
     column, gap = row.columns[AVERAGE], row.columns[AVERAGE].difference
     return {
         METHOD: method_label(row.method),
@@ -214,10 +218,6 @@ def _confirmed_object(row: ConfirmedRow) -> dict[str, Any]:
         }
     names = ("setup", "method", "knobs", "step", "units", "wanted")
     return {**{name: getattr(row, name) for name in names}, "columns": columns}
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def _row_object(row: RowEvidence) -> dict[str, Any]:

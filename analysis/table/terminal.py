@@ -7,15 +7,13 @@ and lines break at blanks only.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from analysis.scores.evidence import RowEvidence
 from analysis.table.captions import brief_intervals, explanation
 from analysis.table.evidence_formats import (
     CONFIRMED,
-    CONFIRMED_TITLE,
     GAP,
     LEAD,
     LIMITS,
@@ -26,20 +24,16 @@ from analysis.table.evidence_formats import (
     SETTING,
     STEP,
     P,
-    by_setup,
-    confirmed_by_setup,
-    confirmed_text_rows,
-    text_rows,
+    blocks,
 )
-from analysis.table.model import Row, Table
+from analysis.table.model import Table
+from orchestrator.sheet import Sheet, to_lines
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
     from rich.text import Text
 
-STYLES = {"best": "bold", "second": "underline", None: ""}
 WIDE = 96  # columns from which on a setting has room beside the numbers
-GAP_WIDTH = 2  # blanks between columns
 LEAST = 24  # no terminal is taken to be narrower
 ABOVE = (
     METHOD,
@@ -79,26 +73,18 @@ class TerminalTable:
         from rich.text import Text
 
         table = self.table
-        setups: dict[str, list[int]] = {}  # the places of each one's columns
-        for place, column in enumerate(table.columns):
-            setups.setdefault(column.setup, []).append(place)
-        for setup, places in setups.items():
+        setups = table.places()
+        for setup in setups:
             if len(setups) > 1:
                 yield Text()
                 yield Text(table.title(setup), "bold")
-            yield from _scores(table, places, width)
-        for setup, rows in by_setup(table.evidence) if table.evidence and not self.brief else ():
-            yield Text()
-            if len(setups) > 1:
-                yield Text(table.title(setup), "bold")
-            yield from _evidence(rows, width)
-        for setup, rows in confirmed_by_setup(table.evidence) if table.evidence else ():
-            yield Text()
-            yield Text(f"{CONFIRMED_TITLE}{f', {table.title(setup)}' if len(setups) > 1 else ''}", "bold")
-            headings, texts = confirmed_text_rows(rows)
-            yield from _in_width(
-                headings, texts, [{name: _plain(text) for name, text in row.items()} for row in texts], width
-            )
+            yield from _scores(table.only(setup), width)
+        for block in blocks(table.evidence):
+            if block.confirmed or not self.brief:
+                heading = block.heading(table.title(block.setup) if len(setups) > 1 else "")
+                yield Text()
+                yield from [Text(heading, "bold")] if heading else []
+                yield from _evidence(block.sheet, width)
         captions = explanation(table.evidence) if table.evidence else []
         if table.evidence and self.brief:
             captions = brief_intervals(table.evidence)
@@ -113,119 +99,46 @@ class TerminalTable:
             yield Text(table.verdict.advice.command, no_wrap=True, overflow="ignore")
 
 
-def _scores(table: Table, places: Sequence[int], width: int) -> Iterator[Text]:
+def _scores(table: Table, width: int) -> Iterator[Text]:
     """Scores with their reach, without it where it does not fit, in several blocks where a row does not fit at all."""
-    labels = [_plain(row.label) for row in table.rows]
-    headings = [_plain(table.columns[place].label) for place in places]
-    room = width - max(map(len, [METHOD, *labels]))  # beside the names of the methods
-    for margins in (True, False):
-        cells = []
-        for row in table.rows:
-            cells.append([_cell(table, row, place, margins) for place in places])
-        if _block(headings, cells, 0, len(headings)) <= room:
-            break
+    sheet = table.sheet()
+    if sheet.width() > width:
+        sheet = table.sheet(reach=False)
     # As many columns as fit stand in a block, one at least; the next block begins with the names again.
-    start = 0
-    while start < len(headings):
-        end = start + 1
-        while end < len(headings) and _block(headings, cells, start, end + 1) <= room:
-            end += 1
-        rows = [[label, *row[start:end]] for label, row in zip(labels, cells, strict=True)]
-        yield from _aligned([_plain(METHOD), *headings[start:end]], rows, left={0})
-        start = end
+    places: list[int] = []
+    for place in range(1, len(sheet.headings)):
+        if places and sheet.only([0, *places, place]).width() > width:
+            yield from to_lines(sheet.only([0, *places]))
+            places = []
+        places.append(place)
+    yield from to_lines(sheet.only([0, *places]))
 
 
-def _evidence(rows: Sequence[RowEvidence], width: int) -> Iterator[Text]:
+def _evidence(sheet: Sheet, width: int) -> Iterator[Text]:
     """One line for each row where there is room for all, else the first numbers and below them what did not fit."""
-    headings, texts = text_rows(rows)
-    cells = []
-    for row, known in zip(texts, rows, strict=True):
-        of_row = {name: _plain(text) for name, text in row.items()}
-        gap = next(iter(known.columns.values())).difference
-        if gap is not None and gap.estimate.over == "problems":
-            of_row[LIMITS].stylize("dim")
-        cells.append(of_row)
-    yield from _in_width(headings, texts, cells, width)
+    from rich.text import Text
 
-
-def _in_width(
-    headings: Sequence[str], texts: Sequence[Mapping[str, str]], cells: Sequence[Mapping[str, Text]], width: int
-) -> Iterator[Text]:
-    """Rows in one line each where there is room, else their first numbers and below them what did not fit."""
-    if width >= WIDE and _needed(headings, _columns(cells, headings)) <= width:
-        yield from _columns_aligned(headings, cells)
+    if width >= WIDE and sheet.width() <= width:
+        yield from to_lines(sheet)
         return
-    above = [name for name in headings if name in ABOVE or (name == SETTING and width >= WIDE)]
-    while len(above) > 2 and _needed(above, _columns(cells, above)) > width:
+    above = []
+    for place, name in enumerate(sheet.headings):
+        if name in ABOVE or (name == SETTING and width >= WIDE):
+            above.append(place)
+    while len(above) > 2 and sheet.only(above).width() > width:
         above.pop()
-    lines = list(_columns_aligned(above, cells))
-    yield from lines[:2]  # headings and rule
-    for line, row in zip(lines[2:], texts, strict=True):
+    headings, rule, *lines = to_lines(sheet.only(above))
+    yield from (headings, rule)
+    for line, row in zip(lines, sheet.rows, strict=True):
         yield line
-        below = [
-            f"{NAMES.get(name, name.lower())} {row[name]}"
-            for name in headings
-            if name not in (*above, SETTING) and row[name]
-        ]
-        parts = [*([row[SETTING]] if row[SETTING] and SETTING not in above else []), *below]
-        yield from (_plain(text, "dim") for text in _wrapped("; ".join(parts), width, "    ") if parts)
-
-
-def _columns(rows: Sequence[Mapping[str, Text]], names: Sequence[str]) -> list[list[Text]]:
-    """The cells of the named columns, row by row."""
-    cells = []
-    for row in rows:
-        cells.append([row[name] for name in names])
-    return cells
-
-
-def _columns_aligned(names: Sequence[str], rows: Sequence[Mapping[str, Text]]) -> Iterator[Text]:
-    """Lines of the named columns of the evidence; method and setting are texts, the others numbers."""
-    left = {place for place, name in enumerate(names) if name in (METHOD, SETTING)}
-    return _aligned([_plain(name) for name in names], _columns(rows, names), left)
-
-
-def _aligned(headings: Sequence[Text], rows: Sequence[Sequence[Text]], left: set[int]) -> Iterator[Text]:
-    """Headings, a rule and the rows, columns set right but those of `left`."""
-    from rich.text import Text
-
-    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
-    rule = [_plain("─" * size) for size in widths]
-    for cells in (headings, rule, *rows):
-        line = Text()
-        for place, (cell, size) in enumerate(zip(cells, widths, strict=True)):
-            blank = " " * (size - len(cell))
-            line.append(" " * GAP_WIDTH if place else "")
-            line.append_text(cell + blank if place in left else _plain(blank) + cell)
-        line.rstrip()
-        yield line
-
-
-def _needed(headings: Sequence[Any], rows: Iterable[Sequence[Any]]) -> int:
-    """Width of a table with these cells."""
-    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
-    return sum(widths) + GAP_WIDTH * (len(widths) - 1)
-
-
-def _block(headings: Sequence[Text], rows: Sequence[Sequence[Text]], start: int, end: int) -> int:
-    """Width of some columns with the gaps before them."""
-    return _needed(headings[start:end], [row[start:end] for row in rows]) + GAP_WIDTH
-
-
-def _cell(table: Table, row: Row, place: int, margins: bool) -> Text:
-    """`56.4 ±2.9`, the reach dimmed; without it where it is unknown or unwanted."""
-    from rich.text import Text
-
-    cell, column = row.cells[place], table.columns[place]
-    known = table.evidence.find(column.setup, row.method) if table.evidence and margins else None
-    reach = f" ±{known.columns[column.benchmark].score.reach}" if known else ""
-    return Text.assemble((cell.text, STYLES[cell.mark]), (reach, "dim"))
-
-
-def _plain(text: str, style: str = "") -> Text:
-    from rich.text import Text
-
-    return Text(text, style)
+        below: list[str] = []
+        for place, (name, cell) in enumerate(zip(sheet.headings, row, strict=True)):
+            if name == SETTING and place not in above and cell.text:
+                below.insert(0, cell.text)
+            elif place not in above and cell.text:
+                below.append(f"{NAMES.get(name, name.lower())} {cell.text}")
+        for text in _wrapped("; ".join(below), width, "    "):
+            yield Text(text, "dim")
 
 
 def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
