@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from io import StringIO
 from typing import Any
 
 from analysis.labels import AVERAGE, BASE, benchmark_label, method_label, setup_title
@@ -20,6 +18,7 @@ from analysis.scores.verdict import Verdict, pair_verdict
 from analysis.table.captions import FEW, PER_CENT
 from analysis.table.evidence_formats import LIMITS, P, difference_object, gap_text, limits_text, tested_text
 from analysis.table.formats import markdown_advice
+from orchestrator import sheet
 from orchestrator.errors import refuse
 from orchestrator.experiment.methods import known_method
 from orchestrator.selection.confirmation import with_confirmation
@@ -103,9 +102,10 @@ def to_markdown(comparisons: Sequence[MethodComparison]) -> str:
             names.append(known or f"{method_label(method)} (no scores yet)")
         headings = ["Benchmark", *map(method_label, comparison.methods), "Difference", LIMITS, P]
         rows = _text_rows(comparison)
+        table = sheet.Sheet.of(headings, rows)
         if not any(row[-1] for row in rows):
-            headings, rows = headings[:-1], [row[:-1] for row in rows]
-        lines += [f"**{comparison.title}**: {' − '.join(names)}", "", *_aligned(headings, rows), ""]
+            table = table.only(range(len(headings) - 1))
+        lines += [f"**{comparison.title}**: {' − '.join(names)}", "", *sheet.to_markdown(table, aligned=True), ""]
     found = verdict_of(comparisons)
     paragraphs = [" ".join(explanation(comparisons)), *(f"**{line}**" for line in found.sentences)]
     paragraphs += markdown_advice(found)
@@ -133,9 +133,7 @@ def explanation(comparisons: Sequence[MethodComparison]) -> list[str]:
 
 def to_csv(comparisons: Sequence[MethodComparison]) -> str:
     """A row for each setup and benchmark, percent with two decimals; numbers that are missing are empty."""
-    out = StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(CSV_COLUMNS)
+    rows = []
     for comparison in comparisons:
         for row in _objects(comparison):
             gap = row["difference"] or dict.fromkeys(("value", "low", "high", "p_value", "interval_over"))
@@ -143,10 +141,9 @@ def to_csv(comparisons: Sequence[MethodComparison]) -> str:
             texts = ["" if number is None else f"{number:.2f}" for number in numbers]
             p_value = "" if gap["p_value"] is None else f"{gap['p_value']:.4f}"
             named = (comparison.setup, row["benchmark"], *comparison.methods)
-            runs = ["" if found is None else found.seeds for found in (comparison.first, comparison.second)]
-            last = ("" if row["problems"] is None else row["problems"], *runs, *(gap["interval_over"] or [""]))
-            writer.writerow((*named, *texts, p_value, *last))
-    return out.getvalue()
+            runs = [found and found.seeds for found in (comparison.first, comparison.second)]
+            rows.append((*named, *texts, p_value, row["problems"], *runs, *(gap["interval_over"] or [""])))
+    return sheet.to_csv(CSV_COLUMNS, rows)
 
 
 def to_json(comparisons: Sequence[MethodComparison]) -> str:
@@ -221,17 +218,6 @@ def _text_rows(comparison: MethodComparison) -> list[list[str]]:
         difference = [gap_text(gap), limits_text(gap), tested_text(gap)] if gap else ["", "", ""]
         rows.append([benchmark_label(key), *scores, *difference])
     return rows
-
-
-def _aligned(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of a Markdown table, the first column set left and the others right."""
-    widths = [max(3, *map(len, column)) for column in zip(headings, *rows, strict=True)]
-    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
-    lines = []
-    for first, *others in (headings, rule, *rows):
-        padded = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
-        lines.append(f"| {' | '.join([first.ljust(widths[0]), *padded])} |")
-    return lines
 
 
 def _checkpoint_object(method: str, found: Candidate | None) -> dict[str, Any]:
