@@ -308,7 +308,7 @@ def _grade(options: argparse.Namespace) -> int:
     if options.out is not None and options.out.is_dir():
         raise UserError(f"--out: {options.out} is a folder: expected a file")
     try:
-        counts = grade_file(options.file, options.out)
+        counts = grade_file(options.file, options.out, options.grader)
     except ValueError as error:
         raise UserError(str(error)) from None
     rest = f"{counts.no_answer} without an answer, {counts.timed_out} timed out"

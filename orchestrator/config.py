@@ -283,6 +283,7 @@ class BenchmarkRun:
     problems: Annotated[int | None, "Rows it has; null: counted in a local file. Needed with a hub id."] = None
     subset: Annotated[str | None, "Of a hub id: name of the configuration, for data sets that have several."] = None
     split: Annotated[str, "Of a hub id: its split."] = "test"
+    grader: Annotated[str, "What judges its answers: math, or module:function."] = "math"
 
 
 @dataclass(frozen=True)

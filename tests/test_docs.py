@@ -30,6 +30,7 @@ from orchestrator.experiment.evaluation_protocol import fresh_evaluation_ids
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.shipped import EXPERIMENTS
 from orchestrator.experiment.units import expand
+from orchestrator.grading.grader import Grader
 from orchestrator.models.checkpoints import checkpoint_of
 from orchestrator.policy import laws, spec
 from orchestrator.records.columns import columns_of_step
@@ -44,7 +45,8 @@ from tests.sweeps import ROOT, environment, write_experiment
 from tests.without_ray import made_here
 
 DOCS = ROOT / "docs"
-METHOD, SETUP, BENCHMARK = EXTENDING = [DOCS / f"add-a-{what}.md" for what in ("method", "setup", "benchmark")]
+KINDS = ("method", "setup", "benchmark", "grader")
+METHOD, SETUP, BENCHMARK, GRADER = EXTENDING = [DOCS / f"add-a-{what}.md" for what in KINDS]
 FIRST_HOUR = DOCS / "first-hour-on-gpus.md"  # test_first_hour looks at what it says is printed
 README = ROOT / "README.md"
 PAGES = [README, ROOT / "experiments" / "README.md", ROOT / "docker" / "README.md", *sorted(DOCS.glob("*.md"))]
@@ -55,7 +57,9 @@ RUN_HERE = ("plan", "config", "list", "status", "table")  # the other commands w
 def commands(page: Path) -> Iterator[str]:
     """The commands in a page's fenced blocks, without the remarks behind them."""
     text = page.read_text("utf-8")
-    for block in re.findall(r"^```\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL):
+    for language, block in re.findall(r"^```(\w*)\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL):
+        if language:
+            continue
         yield from (line.partition("  ")[0] for line in block.splitlines() if line.startswith("trb "))
 
 
@@ -74,6 +78,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))  # as the page of graders has it
+    monkeypatch.syspath_prepend(tmp_path)
     for name in ("TRB_DATA_DIR", "TRB_RUNS"):
         monkeypatch.delenv(name, raising=False)
     write_model(tmp_path / "student")
@@ -212,6 +218,17 @@ def test_the_example_of_a_row_adds_a_benchmark_with_its_label(
     assert len(load_benchmark(key, str(here / "data"))) == row.problems
     assert (benchmark_label(key), benchmark_key("my sums")) == ("My sums", key)
     assert "eval/my.jsonl" in shown(capsys, "list", "benchmarks")
+
+
+def test_the_example_of_a_grader_judges_the_benchmark_that_names_it(here: Path) -> None:
+    setup = load_experiment(here / "choices.yaml").setups["arithmetic"]
+    run = setup.evaluation.benchmarks["choices"]
+    golds = [problem.gold for problem in load_benchmark("choices", None, run)]
+    assert [gold and (gold.answer, gold.judge) for gold in golds] == [("C", "letters:judge"), ("B", "letters:judge")]
+    assert golds[0] is not None
+    with Grader() as grader:
+        grades = grader.grade_many((golds[0], text) for text in (r"\boxed{(c).}", r"\boxed{A or C}", "C"))
+    assert [(grade.correct, grade.extracted) for grade in grades] == [(True, "(c)."), (False, "A or C"), (False, None)]
 
 
 def write_program(folder: Path) -> None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, cast
 
 from orchestrator.cores import cores_here
 from orchestrator.errors import shown
-from orchestrator.grading.gold import Gold
+from orchestrator.grading.gold import MATH, Gold
 from orchestrator.grading.grader import Grade, Grader
+from orchestrator.grading.judges import version_of
 from orchestrator.records.files import write_atomically
 
 # Each takes about 100 MB.
@@ -30,15 +31,16 @@ class GradeCounts:
     timed_out: int
 
 
-def grade_file(path: Path, out: Path | None) -> GradeCounts:
+def grade_file(path: Path, out: Path | None, judge: str = MATH) -> GradeCounts:
     """Grade a JSON Lines file of ``{gold, generation}`` rows, or standard input where the path is ``-``.
 
     The rows with their grades are written to ``out`` if given, which appears whole or not at all and may be ``path``
     itself. ``gold`` is a string, a number or an object with Gold's fields. Rows keep their other fields and gain
-    ``correct``, ``extracted``, and ``timed_out`` where true.
+    ``correct``, ``extracted``, and ``timed_out`` where true. ``judge`` decides where a gold names no other.
     Raises ValueError (one line: file, line, key, value, what is right) on unusable input.
     """
-    rows = list(_read_rows(path))
+    version_of(judge, "--grader")
+    rows = [(row, replace(gold, judge=judge) if gold.judge == MATH else gold) for row, gold in _read_rows(path)]
     if out is not None and not out.parent.is_dir():
         raise ValueError(f"{out}: the folder {out.parent} does not exist; create it or choose another --out")
     with Grader(workers=min(cores_here(), _MOST_WORKERS)) as grader:

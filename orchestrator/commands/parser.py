@@ -158,6 +158,7 @@ def _add_model_commands(commands: argparse._SubParsersAction) -> None:
     text = "grade a file of rows {gold, generation} with the one grader"
     grade = commands.add_parser("grade", help=text, description=text)
     grade.add_argument("file", type=Path, metavar="FILE.jsonl", help="rows {gold, generation}; - reads standard input")
+    grade.add_argument("--grader", default="math", help="what judges: math (default), or module:function")
     grade.add_argument("--out", type=Path, metavar="OUT.jsonl", help="write the rows with their grades")
 
 

@@ -16,7 +16,9 @@ from orchestrator.config import Experiment, Setup
 from orchestrator.data.benchmarks import load_benchmark
 from orchestrator.errors import UserError
 from orchestrator.experiment import evaluation_protocol
+from orchestrator.grading.gold import MATH
 from orchestrator.grading.grader import GRADER_VERSION, Gold, Grader
+from orchestrator.grading.judges import version_of
 from orchestrator.records.lease import LeaseHeld
 from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.records.rundir import RunReader
@@ -114,7 +116,9 @@ def _regrade_unit(run: RunReader, setup: str, golds: Golds, grader: Grader) -> I
 
 def _ids_by_version(setup: Setup, benchmark: str, draw: int) -> list[str]:
     """Ids of one evaluation under the present version of the grader, then under the older ones, newest first."""
-    versions = [str(version) for version in range(int(GRADER_VERSION), 0, -1)]
+    grader = setup.evaluation.benchmarks[benchmark].grader
+    present = int(GRADER_VERSION if grader == MATH else version_of(grader))
+    versions = [str(version) for version in range(present, 0, -1)]
     return [evaluation_protocol.drawn_evaluation_ids(setup, draw, version)[benchmark] for version in versions]
 
 

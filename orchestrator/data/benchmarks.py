@@ -8,7 +8,7 @@ one.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from orchestrator.data.files import data_file, iterate_rows, verify_sha256
 from orchestrator.data.hub import check_hub_id, iterate_hub
 from orchestrator.data.problems import Problem, benchmark_problem
 from orchestrator.errors import UserError, did_you_mean, refuse
+from orchestrator.grading.gold import MATH
+from orchestrator.grading.judges import version_of
 
 
 @dataclass(frozen=True)
@@ -129,8 +131,17 @@ def benchmark_of(key: str, run: BenchmarkRun | None = None) -> Benchmark:
 def load_benchmark(key: str, data_dir: str | None, run: BenchmarkRun | None = None) -> list[Problem]:
     """All problems of a benchmark, in order: from `run.path` if set, else its declared file.
 
+    Their golds name the judge that `run` names.
+
     UserError if they are unavailable or broken, or differ in number or content from the declared.
     """
+    problems = _problems(key, data_dir, run)
+    if run is None or run.grader == MATH:
+        return problems
+    return [replace(each, gold=each.gold and replace(each.gold, judge=run.grader)) for each in problems]
+
+
+def _problems(key: str, data_dir: str | None, run: BenchmarkRun | None) -> list[Problem]:
     benchmark = benchmark_of(key, run)
     if benchmark.terms is not None:
         return arithmetic.benchmark_problems(benchmark.terms)
@@ -155,6 +166,7 @@ def check_source(key: str, run: BenchmarkRun) -> None:
     declared = benchmark_of(key, run)
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", key) or key == "avg":
         raise refuse("evaluation.benchmarks", key, "letters, digits, '_', '.' and '-', and not avg")
+    version_of(run.grader, f"{where}.grader")
     if run.path is None and (run.revision or run.subset or run.problems):
         raise UserError(
             f"{where}.path: not set, but revision, subset or problems is: expected a hub id or a local file"

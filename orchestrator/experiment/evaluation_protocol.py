@@ -11,19 +11,18 @@ from orchestrator.config import Evaluation, Setup
 from orchestrator.data.benchmarks import benchmark_of
 from orchestrator.experiment.identity import digest, evaluation_identity
 from orchestrator.experiment.kinds import OfKind
-from orchestrator.grading.grader import GRADER_VERSION
 
 FRESH = 1  # draw of the samples that take no part in selection
 # Doublings, and one more rung where a few close candidates cost most (benchmarks/race.py compares).
 SHARES = (*(Fraction(1, size) for size in (32, 16, 8, 4, 2)), Fraction(3, 4), Fraction(1))
 
 
-def evaluation_id(setup: Setup, benchmark: str, grader: str = GRADER_VERSION) -> str:
+def evaluation_id(setup: Setup, benchmark: str, grader: str | None = None) -> str:
     """`<benchmark>-<8 hex>`: see `identity.evaluation_identity`."""
     return f"{benchmark}-{digest(evaluation_identity(setup, benchmark, grader))}"
 
 
-def evaluation_ids(setup: Setup, grader: str = GRADER_VERSION) -> dict[str, str]:
+def evaluation_ids(setup: Setup, grader: str | None = None) -> dict[str, str]:
     """Benchmark key → evaluation id, in the order of the table's columns."""
     return {key: evaluation_id(setup, key, grader) for key in setup.evaluation.benchmarks}
 
@@ -33,7 +32,7 @@ def fresh_evaluation_ids(setup: Setup) -> dict[str, str]:
     return drawn_evaluation_ids(setup, FRESH)
 
 
-def drawn_evaluation_ids(setup: Setup, draw: int, grader: str = GRADER_VERSION) -> dict[str, str]:
+def drawn_evaluation_ids(setup: Setup, draw: int, grader: str | None = None) -> dict[str, str]:
     """Benchmark key → id of an independent repetition: draw d has the samples of the evaluation with seed + d."""
     drawn = replace(setup.evaluation, seed=setup.evaluation.seed + draw)
     return evaluation_ids(replace(setup, evaluation=drawn), grader)

@@ -18,7 +18,8 @@ from typing import Any
 
 from orchestrator.config import Data, EngineConfig, Model, Optimizer, Recipe, Setup
 from orchestrator.data.benchmarks import BENCHMARKS, benchmark_of
-from orchestrator.grading.grader import GRADER_VERSION
+from orchestrator.grading.gold import MATH
+from orchestrator.grading.judges import version_of
 
 SCHEMA = 2
 
@@ -112,17 +113,19 @@ def trial_identity(
     return identity
 
 
-def evaluation_identity(setup: Setup, benchmark: str, grader: str = GRADER_VERSION) -> dict[str, Any]:
+def evaluation_identity(setup: Setup, benchmark: str, grader: str | None = None) -> dict[str, Any]:
     """Identity of an evaluation: the benchmark's content, prompt, decoding and grader.
 
-    The number of samples is not in it: more samples extend a record, they do not replace it.
+    The number of samples is not in it: more samples extend a record, they do not replace it. `grader`
+    is a version of the benchmark's grader; None takes the present one.
     """
     run = setup.evaluation.benchmarks[benchmark]
+    version = grader or version_of(run.grader)
     return {
         "benchmark": benchmark_of(benchmark, run).identity(run) | {"limit": run.limit},
         "prompt": part(setup.prompt, PROMPT),
         "decoding": part(setup.evaluation, DECODING),
-        "grader": grader,
+        "grader": version if run.grader == MATH else {"judge": run.grader, "version": version},
         "schema": SCHEMA,
     }
 

@@ -5,6 +5,6 @@ experiments.
 
 Other rooms use `grader`. It takes the answer out of a generation (`boxes`) and hands it with the
 `gold` to a worker (`process`, `worker`), where `judge` decides by rules on its `spelling`,
-`measures`, `structure`, `words`, `sets` of reals and `algebra`. The cases behind the rules are in
-tests/grading/verdicts.yaml.
+`measures`, `structure`, `words`, `sets` of reals and `algebra`. A benchmark may name another judge
+(`judges`). The cases behind the rules are in tests/grading/verdicts.yaml.
 """

@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
+MATH = "math"  # the judge of every answer whose benchmark names no other
+
 _NUMERAL = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)", re.ASCII)
 _MAX_NUMERAL_CHARS = 1000
 
@@ -17,6 +19,7 @@ class Gold:
 
     ``multiple``: ``answer`` holds several answers, comma-separated, in free order. ``unit``: a unit the benchmark
     states apart from the answer; a prediction may carry it. ``tolerance``: allowed absolute difference.
+    ``judge``: a name or a ``module:function`` of `judges`, which decides on answers to this gold.
     Raises ValueError on a field of the wrong type or a tolerance that is not a finite number >= 0.
     """
 
@@ -24,6 +27,7 @@ class Gold:
     multiple: bool = False
     unit: str | None = None
     tolerance: float | None = None
+    judge: str = MATH
 
     def __post_init__(self) -> None:
         """Check the types, since golds are read from files."""
@@ -35,6 +39,8 @@ class Gold:
             raise ValueError(f"gold field 'unit' is {self.unit!r}: expected a string or null")
         if self.tolerance is not None and not _is_tolerance(self.tolerance):
             raise ValueError(f"gold field 'tolerance' is {self.tolerance!r}: expected a finite number >= 0 or null")
+        if not isinstance(self.judge, str) or not self.judge:
+            raise ValueError(f"gold field 'judge' is {self.judge!r}: expected a name or module:function")
 
 
 def _is_tolerance(value: object) -> bool:

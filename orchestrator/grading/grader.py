@@ -20,13 +20,11 @@ from dataclasses import asdict, dataclass
 from itertools import chain
 
 from orchestrator.grading.boxes import extract, last_boxed
-from orchestrator.grading.gold import Gold, decide_plain
+from orchestrator.grading.gold import MATH, Gold, decide_plain
+from orchestrator.grading.judges import GRADER_VERSION, version_of
 from orchestrator.grading.process import Slot
 
 __all__ = ["GRADER_VERSION", "MAX_ANSWER_CHARS", "Gold", "Grade", "Grader", "last_boxed", "shared_grader"]
-
-# Part of every evaluation's identity: raise it with any change that can change a grade.
-GRADER_VERSION = "2"
 
 # No gold is a tenth as long. Longer answers are derivations or degenerate repetition; parsing them is slow and useless.
 MAX_ANSWER_CHARS = 2000
@@ -100,7 +98,7 @@ class Grader:
     def grade(self, gold: Gold | str, generation: str) -> Grade:
         """Grade the boxed answer of a generation. Raises RuntimeError if no worker can be started."""
         gold = Gold(gold) if isinstance(gold, str) else gold
-        return self.grade_answer(gold, extract(gold, generation))
+        return self.grade_answer(gold, _answer(gold, generation))
 
     def grade_many(self, pairs: Iterable[tuple[Gold | str, str]]) -> list[Grade]:
         """Grade (gold, generation) pairs in order, each different (gold, answer) once, on all workers."""
@@ -108,7 +106,7 @@ class Grader:
         answers_to: dict[Gold, dict[str | None, None]] = {}  # a dict for an ordered set
         for gold, generation in pairs:
             gold = Gold(gold) if isinstance(gold, str) else gold
-            answer = extract(gold, generation)
+            answer = _answer(gold, generation)
             answers.append((gold, answer))
             answers_to.setdefault(gold, {})[answer] = None
         # Different answers to one gold follow each other, so that a worker parses the gold once.
@@ -127,9 +125,12 @@ class Grader:
         gold = Gold(gold) if isinstance(gold, str) else gold
         if not extracted or len(extracted) > MAX_ANSWER_CHARS:
             return Grade(False, extracted)
-        plain = decide_plain(gold, extracted)
-        if plain is not None:
-            return Grade(plain, extracted)
+        if gold.judge == MATH:
+            plain = decide_plain(gold, extracted)
+            if plain is not None:
+                return Grade(plain, extracted)
+        else:
+            version_of(gold.judge)  # refuses a judge that is not there, which would take every answer for wrong
         with self._lock:
             if (gold, extracted) in self._cache:
                 self._cache.move_to_end((gold, extracted))
@@ -146,3 +147,8 @@ class Grader:
             if len(self._cache) > self._cache_size:  # drop the least recently used one
                 self._cache.popitem(last=False)
         return grade
+
+
+def _answer(gold: Gold, generation: str) -> str | None:
+    """The content of the last box. Only the mathematical judge joins several boxes to the answers of one gold."""
+    return extract(gold, generation) if gold.judge == MATH else last_boxed(generation)

@@ -1,0 +1,59 @@
+"""The judges of answers: by name, or by `module:function` for a judge of one's own.
+
+docs/add-a-grader.md explains how to write one. A judge runs in the grading process (`worker`). This
+module finds it, and tells its version, which is part of an evaluation's id.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from orchestrator.errors import did_you_mean, refuse
+from orchestrator.grading.gold import MATH, Gold
+
+# Part of every evaluation's identity: raise it with any change that can change a grade.
+GRADER_VERSION = "2"
+
+# Name → place and version. The mathematical judge takes long to import, and its version does not need it.
+JUDGES = {MATH: ("orchestrator.grading.judge:judge", GRADER_VERSION)}
+
+
+def version_of(name: str, key: str = "grader") -> str:
+    """The version of a judge: a whole number from 1 on, `VERSION` in the module of one's own judge.
+
+    Raises UserError, which names `key`, where no judge has this name.
+    """
+    if name in JUDGES:
+        return JUDGES[name][1]
+    return _own(name, key)[1]
+
+
+def judge_of(name: str) -> Callable[[Gold, str], bool]:
+    """The judge of this name; UserError where no judge has it."""
+    if name in JUDGES:
+        module, _, function = JUDGES[name][0].partition(":")
+        return getattr(importlib.import_module(module), function)
+    return _own(name, "grader")[0]
+
+
+@functools.cache
+def _own(name: str, key: str) -> tuple[Callable[..., Any], str]:
+    """The function `module:function` and its module's VERSION. UserError without either of them."""
+    module_name, colon, function_name = name.partition(":")
+    if not (colon and module_name and function_name):
+        raise refuse(key, name, f"one of {', '.join(JUDGES)}, or module:function{did_you_mean(name, JUDGES)}")
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:  # the module is a user's, and may raise anything
+        reason = f"{type(error).__name__}: {error}"
+        raise refuse(key, name, f"a module that Python can import ({reason}); PYTHONPATH names its folder") from error
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        raise refuse(key, name, f"a function of {module_name}, which has no {function_name}")
+    version = getattr(module, "VERSION", None)
+    if type(version) is not int or version < 1:
+        raise refuse(key, name, f"VERSION = 1, or a later whole number, in {module_name}; it is {version!r}")
+    return function, str(version)
