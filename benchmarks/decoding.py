@@ -11,11 +11,11 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from orchestrator.config import Shape
+from orchestrator.engines.common.attention import attention_for
+from orchestrator.engines.common.causal import CausalModel
+from orchestrator.engines.common.scoring import score
 from orchestrator.engines.interface import Owner
-from orchestrator.engines.torch.attention import attention_for
-from orchestrator.engines.torch.causal import CausalModel
 from orchestrator.engines.torch.decoding import Decoding, generate
-from orchestrator.engines.torch.scoring import score
 from orchestrator.models.random_weights import qwen3_config
 from orchestrator.policy import trust_region
 from orchestrator.policy.draft_length import draft_length, least_acceptance

@@ -9,8 +9,8 @@ import torch
 
 from benchmarks.decoding import Workload, random_model
 from orchestrator.config import Shape
+from orchestrator.engines.common.causal import CausalModel, best_device
 from orchestrator.engines.interface import Owner
-from orchestrator.engines.torch.causal import CausalModel, best_device
 from orchestrator.experiment.load import load_experiment
 
 SMALL = Shape(layers=2, hidden=64, heads=4, kv_heads=2, head_dim=16, ffn=128)

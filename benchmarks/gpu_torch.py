@@ -19,8 +19,8 @@ from benchmarks.gpu_jobs import made_up
 from benchmarks.gpu_phases import Phases
 from benchmarks.gpu_scale import SMALL, SMALL_VOCABULARY, Scale
 from orchestrator.config import Optimizer
-from orchestrator.engines.torch.attention import attention_for
-from orchestrator.engines.torch.causal import CausalModel, best_device
+from orchestrator.engines.common.attention import attention_for
+from orchestrator.engines.common.causal import CausalModel, best_device
 from orchestrator.engines.torch.trainer import TorchTrainer
 from orchestrator.policy import trust_region
 from orchestrator.policy.spec import Objective

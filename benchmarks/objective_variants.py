@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from orchestrator.engines.torch.head_loss import summed_loss
+from orchestrator.engines.common.head_loss import summed_loss
 from orchestrator.policy import objective
 
 TOKENS, VOCABULARY, HIDDEN, TOP_K = 4096, 151_936, 1024, 16

@@ -10,7 +10,7 @@ from orchestrator.start_up import quick_imports
 
 # Folders whose files take ten seconds and more: they come before the many that take one, so that no process waits long
 # for another at the end.
-LONG = ("engines/torch", "analysis", "tracking")
+LONG = ("engines/common", "engines/torch", "analysis", "tracking")
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups

@@ -26,8 +26,8 @@ from orchestrator.config import (
     Training,
     Vocabulary,
 )
+from orchestrator.engines.common.causal import CausalModel
 from orchestrator.engines.interface import ModelFolder, Owner
-from orchestrator.engines.torch.causal import CausalModel
 from orchestrator.engines.torch.engine import TorchEngine
 from orchestrator.experiment.units import Unit
 from orchestrator.policy.randomness import Purpose, SequenceKey

@@ -1,5 +1,5 @@
 """The engines that sample, score and train.
 
 Imports `rollouts`, `policy`, `config`, `records`. `memory` computes the sizes of models and
-`budget` their GPU memory, without torch. Each engine has its own folder.
+`budget` their GPU memory, without torch. Each engine has its own folder; `common` is what they share.
 """

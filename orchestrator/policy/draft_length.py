@@ -1,6 +1,6 @@
 """Chooses γ, the number of tokens that the student drafts before the teacher judges them.
 
-γ changes the time, never the result. Engines (`engines.torch.store`, `engines.sglang.blending`)
+γ changes the time, never the result. Engines (`engines.common.store`, `engines.sglang.blending`)
 pass a behavior's `acceptance_guess` and the costs of their models; `runtime.draft_length` overrides
 the choice.
 """

@@ -59,7 +59,7 @@ COLUMNS: Mapping[str, Column] = {
         panel="prefixes where the teacher itself is in the ball",
         figure="teacher inside (%)", heading="Teacher inside (%)", decimals=1,
     ),
-    # How far a blended rollout is from the student, and what its drafts came to: `engines/torch/rounds.py`,
+    # How far a blended rollout is from the student, and what its drafts came to: `engines/common/rounds.py`,
     # `workers/digests.py`.
     "behavior_kl": Column(
         "KL(μ‖p) at a prefix, mean over tokens.", "nats", Steps.BLENDED,

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from orchestrator.engines.common.attention import has_packed_kernel, packed_attention
+from orchestrator.engines.common.causal import best_device
+from orchestrator.engines.common.offload import Offload
 from orchestrator.engines.memory import GIB, parameters
-from orchestrator.engines.torch.attention import has_packed_kernel, packed_attention
-from orchestrator.engines.torch.causal import best_device
-from orchestrator.engines.torch.offload import Offload
 from orchestrator.selftest.addition import MEASURED, add_up
 from orchestrator.selftest.bench import Bench
 from orchestrator.selftest.runner import Found

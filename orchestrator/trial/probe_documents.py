@@ -11,8 +11,8 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from orchestrator.data.training_set import TrainingPrompt
-from orchestrator.engines.torch.causal import CausalModel
-from orchestrator.engines.torch.packing import padded
+from orchestrator.engines.common.causal import CausalModel
+from orchestrator.engines.common.packing import padded
 from orchestrator.grading.grader import Gold, Grade
 from orchestrator.policy import speculation, trust_region
 from orchestrator.policy.vocabulary import NEG_INF

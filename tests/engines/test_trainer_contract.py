@@ -21,9 +21,9 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from orchestrator.config import Optimizer
+from orchestrator.engines.common.passes import Passes
 from orchestrator.engines.interface import Job, Limits, Trainer, WeightsRef
 from orchestrator.engines.torch.engine import TorchEngine
-from orchestrator.engines.torch.passes import Passes
 from orchestrator.engines.verl.engine import VerlEngine
 from orchestrator.engines.verl.ranks import OneRank, Ranks, SeveralRanks
 from orchestrator.policy.spec import Objective, TrustRegion

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from orchestrator.engines.torch.causal import CausalModel
+from orchestrator.engines.common.causal import CausalModel
 from orchestrator.engines.torch.decoding import Decoding, generate
 from orchestrator.policy.spec import Student
 from orchestrator.trial import probe_documents

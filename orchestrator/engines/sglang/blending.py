@@ -15,6 +15,7 @@ import torch
 from orchestrator.engines import memory
 from orchestrator.engines.budget import blending_requests
 from orchestrator.engines.catalog import LONGEST_ROUND
+from orchestrator.engines.common.record import Record
 from orchestrator.engines.device import granted
 from orchestrator.engines.interface import Job, Limits, Owner, WeightsRef
 from orchestrator.engines.sglang.attention import attention_backend
@@ -22,7 +23,6 @@ from orchestrator.engines.sglang.blending_rows import Order, kept_of_records, ro
 from orchestrator.engines.sglang.calls import ROWS, Answer, Ask, Generate, Second, Settings
 from orchestrator.engines.sglang.engine import SglangEngine, SglangSampler, capability, settings
 from orchestrator.engines.sglang.process import EngineProcess
-from orchestrator.engines.torch.record import Record
 from orchestrator.errors import NotFinite
 from orchestrator.policy.draft_length import BALANCED_ROWS, draft_length
 from orchestrator.policy.randomness import Purpose, SequenceKey

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from orchestrator.engines.torch.record import Kept
+from orchestrator.engines.common.record import Kept
 from orchestrator.policy import spec
 from orchestrator.policy.randomness import SequenceKey
 from orchestrator.policy.spec import Behavior

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from orchestrator.engines.budget import JUDGED_AT_ONCE
+from orchestrator.engines.common.rounds import Round, judge, kept_of
 from orchestrator.engines.sglang.blending_rows import Order, pack, row_type
-from orchestrator.engines.torch.rounds import Round, judge, kept_of
 from orchestrator.policy import speculation
 from orchestrator.policy.randomness import Role, uniforms
 

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from orchestrator.engines.budget import slots_of
-from orchestrator.engines.torch.causal import CausalModel
-from orchestrator.engines.torch.record import Record
-from orchestrator.engines.torch.rounds import Round, judge, kept_of
+from orchestrator.engines.common.causal import CausalModel
+from orchestrator.engines.common.record import Record
+from orchestrator.engines.common.rounds import Round, judge, kept_of
 from orchestrator.engines.torch.stream import Stream
 from orchestrator.errors import NotFinite
 from orchestrator.policy import laws, speculation

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from orchestrator.engines.budget import Situation
+from orchestrator.engines.common.causal import log_probs_of
+from orchestrator.engines.common.scoring import score
+from orchestrator.engines.common.store import ModelStore
 from orchestrator.engines.device import pass_tokens
 from orchestrator.engines.interface import Job, Limits, Owner, WeightsRef
-from orchestrator.engines.torch.causal import log_probs_of
 from orchestrator.engines.torch.decoding import Decoding, generate
-from orchestrator.engines.torch.scoring import score
-from orchestrator.engines.torch.store import ModelStore
 from orchestrator.engines.torch.trainer import TorchTrainer
 from orchestrator.policy.spec import Behavior
 from orchestrator.rollouts import Request, Rollouts, TeacherScores

@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from orchestrator.engines.torch.causal import CausalModel
+from orchestrator.engines.common.causal import CausalModel
 from orchestrator.engines.torch.slots import SlotCache
 
 DEAD_SHARE = 0.25  # of the slots; beyond it a compaction costs less than attending over them

@@ -5,7 +5,6 @@ Shapes as in `rollouts.py`; N response tokens of a micro-batch, flattened.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,29 +14,17 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from orchestrator.config import Optimizer
+from orchestrator.engines.common.causal import CausalModel, log_probs_of
+from orchestrator.engines.common.learning_rate import learning_rate
+from orchestrator.engines.common.offload import Offload
+from orchestrator.engines.common.packing import inputs, micro_batches, response_tokens
+from orchestrator.engines.common.passes import Passes, checkpoint_activations, make_lean
+from orchestrator.engines.common.rollout_loss import Targets, summed_masses, summed_objective
 from orchestrator.engines.interface import WeightsRef
-from orchestrator.engines.torch.causal import CausalModel, log_probs_of
-from orchestrator.engines.torch.offload import Offload
-from orchestrator.engines.torch.packing import inputs, micro_batches, response_tokens
-from orchestrator.engines.torch.passes import Passes, checkpoint_activations, make_lean
-from orchestrator.engines.torch.rollout_loss import Targets, summed_masses, summed_objective
 from orchestrator.policy.spec import Objective
 from orchestrator.records import pulse
 from orchestrator.records.rundir import LEARNER_STATE
 from orchestrator.rollouts import Rollouts, TeacherScores
-
-
-def learning_rate(optimizer: Optimizer, step: int, steps: int) -> float:
-    """The rate of update k = `step` of N = `steps`, with a warmup of W updates.
-
-    lr·½(1 − cos(π(k+1)/W)) for k < W; then lr, or lr·(N − k)/(N − W) under `decay: linear`, which would be zero at N.
-    """
-    warmup = optimizer.warmup_steps
-    if step < warmup:
-        return optimizer.lr * 0.5 * (1 - math.cos(math.pi * (step + 1) / warmup))
-    if optimizer.decay == "linear":
-        return optimizer.lr * (steps - step) / (steps - warmup)
-    return optimizer.lr
 
 
 class TorchTrainer:

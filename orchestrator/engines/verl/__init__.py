@@ -2,5 +2,5 @@
 
 A worker opens `engine`. `library` is the one file that knows verl, and is tied to one version of
 it. verl does not sample, and is imported only for experiments that ask for it: the default install
-lacks it. Losses and scores come from `engines.torch`.
+lacks it. Losses and scores come from `engines.common`.
 """

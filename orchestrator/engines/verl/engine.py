@@ -9,10 +9,10 @@ from pathlib import Path
 
 import torch
 
+from orchestrator.engines.common.learning_rate import learning_rate
+from orchestrator.engines.common.passes import Passes
 from orchestrator.engines.device import pass_tokens
 from orchestrator.engines.interface import Job, Owner, Sampler, WeightsRef
-from orchestrator.engines.torch.passes import Passes
-from orchestrator.engines.torch.trainer import learning_rate
 from orchestrator.engines.verl.batches import share_out
 from orchestrator.engines.verl.rank import Rank
 from orchestrator.engines.verl.ranks import OneRank, Ranks, SeveralRanks

@@ -1,7 +1,7 @@
 """One rank, with its shards of the student and the teacher, in its own or the caller's process.
 
 All ranks get the same calls in the same order, each with its own micro-batches: a forward pass is a
-collective. This file runs the losses and statistics of `engines.torch` inside the sharded forward
+collective. This file runs the losses and statistics of `engines.common` inside the sharded forward
 pass.
 """
 
@@ -20,14 +20,14 @@ from safetensors.torch import save as serialized
 from safetensors.torch import save_file
 from torch import Tensor
 
+from orchestrator.engines.common.attention import attention_for
+from orchestrator.engines.common.causal import best_device
+from orchestrator.engines.common.packing import padded
+from orchestrator.engines.common.passes import Passes, fuse_norms
+from orchestrator.engines.common.rollout_loss import summed_masses, summed_objective
+from orchestrator.engines.common.scoring import read_teacher
+from orchestrator.engines.common.store import checked_model
 from orchestrator.engines.interface import Job, Owner
-from orchestrator.engines.torch.attention import attention_for
-from orchestrator.engines.torch.causal import best_device
-from orchestrator.engines.torch.packing import padded
-from orchestrator.engines.torch.passes import Passes, fuse_norms
-from orchestrator.engines.torch.rollout_loss import summed_masses, summed_objective
-from orchestrator.engines.torch.scoring import read_teacher
-from orchestrator.engines.torch.store import checked_model
 from orchestrator.engines.verl.batches import MicroBatch, rank_inputs
 from orchestrator.engines.verl.shards import SavedRows, own_rows, rank_file
 from orchestrator.policy.spec import Objective

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from orchestrator.engines.common.record import Kept
+from orchestrator.engines.common.rounds import Round, judge, kept_of
 from orchestrator.engines.interface import Limits, WeightsRef
 from orchestrator.engines.sglang import blending, engine
 from orchestrator.engines.sglang.blending import SglangStudent
 from orchestrator.engines.sglang.blending_rows import Order, kept_of_records, pack, row_type, unpack
 from orchestrator.engines.sglang.calls import ROWS, Answer, Generate, Settings
-from orchestrator.engines.torch.record import Kept
-from orchestrator.engines.torch.rounds import Round, judge, kept_of
 from orchestrator.errors import NotFinite
 from orchestrator.policy.spec import Behavior
 from orchestrator.workers.engines import job_of

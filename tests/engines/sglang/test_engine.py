@@ -17,10 +17,10 @@ import pytest
 import torch
 from scipy import stats
 
+from orchestrator.engines.common.causal import CausalModel, log_probs_of
 from orchestrator.engines.interface import Job, Limits, WeightsRef
 from orchestrator.engines.sglang import engine as module
 from orchestrator.engines.sglang.engine import SglangEngine, SglangSampler
-from orchestrator.engines.torch.causal import CausalModel, log_probs_of
 from orchestrator.errors import NotFinite, WrongWeights
 from orchestrator.policy.laws import law
 from orchestrator.policy.randomness import Purpose, SequenceKey

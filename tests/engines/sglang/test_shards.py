@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from orchestrator.engines.common.causal import log_probs_of
 from orchestrator.engines.interface import Limits, WeightsRef
 from orchestrator.engines.memory import Gpus
 from orchestrator.engines.sglang.blending import SglangStudent
-from orchestrator.engines.torch.causal import log_probs_of
 from orchestrator.engines.torch.decoding import Decoding, generate
 from orchestrator.policy.spec import Student, TrustRegion
 from orchestrator.rollouts import concatenate, in_order

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from orchestrator.engines.common.causal import CausalModel
 from orchestrator.engines.interface import Limits
 from orchestrator.engines.torch import engine
-from orchestrator.engines.torch.causal import CausalModel
 from orchestrator.engines.torch.decoding import Decoding, generate
 from orchestrator.errors import NotFinite
 from orchestrator.policy.randomness import Purpose, SequenceKey

@@ -18,10 +18,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from orchestrator.engines.common.causal import CausalModel
 from orchestrator.engines.interface import Limits
 from orchestrator.engines.torch import decoding as torch_rollout
 from orchestrator.engines.torch import stream
-from orchestrator.engines.torch.causal import CausalModel
 from orchestrator.engines.torch.decoding import Decoding, generate
 from orchestrator.engines.torch.stream import Stream
 from orchestrator.policy.draft_length import LONGEST_DRAFT, draft_length, least_acceptance

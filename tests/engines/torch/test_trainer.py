@@ -15,15 +15,16 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from orchestrator.config import ObjectiveName, Optimizer
+from orchestrator.engines.common import offload
+from orchestrator.engines.common.attention import attention_for
+from orchestrator.engines.common.causal import CausalModel, load_model
+from orchestrator.engines.common.learning_rate import learning_rate
+from orchestrator.engines.common.passes import Passes
+from orchestrator.engines.common.scoring import score
 from orchestrator.engines.interface import Limits
-from orchestrator.engines.torch import offload
-from orchestrator.engines.torch.attention import attention_for
-from orchestrator.engines.torch.causal import CausalModel, load_model
 from orchestrator.engines.torch.decoding import Decoding, generate
 from orchestrator.engines.torch.engine import TorchEngine
-from orchestrator.engines.torch.passes import Passes
-from orchestrator.engines.torch.scoring import score
-from orchestrator.engines.torch.trainer import TorchTrainer, learning_rate
+from orchestrator.engines.torch.trainer import TorchTrainer
 from orchestrator.policy.spec import Behavior, Objective, Student, TrustRegion
 from orchestrator.records.rundir import LEARNER_STATE
 from orchestrator.rollouts import Rollouts, TeacherScores, concatenate

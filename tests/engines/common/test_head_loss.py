@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from orchestrator.engines.torch import head_loss
-from orchestrator.engines.torch.head_loss import summed_loss
+from orchestrator.engines.common import head_loss
+from orchestrator.engines.common.head_loss import summed_loss
 
 N, H, V, K = 7, 8, 11, 3
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from orchestrator.engines.torch.record import Kept
+from orchestrator.engines.common.record import Kept
 from orchestrator.policy import laws, speculation
 from orchestrator.policy.spec import Behavior
 from orchestrator.rollouts import TeacherScores

@@ -14,10 +14,10 @@ import transformers
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from orchestrator.engines.common.attention import READS_PACKED, attention_for
+from orchestrator.engines.common.packing import Inputs
+from orchestrator.engines.common.passes import fuse_norms
 from orchestrator.engines.interface import Owner
-from orchestrator.engines.torch.attention import READS_PACKED, attention_for
-from orchestrator.engines.torch.packing import Inputs
-from orchestrator.engines.torch.passes import fuse_norms
 from orchestrator.policy.vocabulary import TokenSpace
 
 

@@ -12,9 +12,9 @@ from torch import Tensor
 from orchestrator.config import Setup
 from orchestrator.engines import memory
 from orchestrator.engines.budget import Situation, longest_round
+from orchestrator.engines.common.causal import CausalModel, best_device, load_model
 from orchestrator.engines.device import granted
 from orchestrator.engines.interface import Job, ModelFolder, Owner, WeightsRef
-from orchestrator.engines.torch.causal import CausalModel, best_device, load_model
 from orchestrator.errors import UserError
 from orchestrator.policy.draft_length import BALANCED_ROWS, draft_length
 from orchestrator.policy.spec import Behavior

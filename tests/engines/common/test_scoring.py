@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from orchestrator.engines.torch.attention import attention_for
+from orchestrator.engines.common.attention import attention_for
+from orchestrator.engines.common.passes import Passes
+from orchestrator.engines.common.scoring import score
 from orchestrator.engines.torch.decoding import Decoding, generate
-from orchestrator.engines.torch.passes import Passes
-from orchestrator.engines.torch.scoring import score
 from orchestrator.policy.spec import Behavior, Student
 from orchestrator.rollouts import Rollouts, TeacherScores
 from tests import tiny
@@ -81,7 +81,7 @@ def test_packed_rows_are_scored_as_padded_ones(
 def test_scores_do_not_depend_on_head_chunks(plain: Rollouts, monkeypatch: pytest.MonkeyPatch) -> None:
     teacher = tiny.teacher()
     whole = score(teacher, plain, ENOUGH)
-    monkeypatch.setattr("orchestrator.engines.torch.scoring.HEAD_CHUNK", {"cpu": 7 * tiny.SIZE})
+    monkeypatch.setattr("orchestrator.engines.common.scoring.HEAD_CHUNK", {"cpu": 7 * tiny.SIZE})
     assert_equal_scores(score(teacher, plain, ENOUGH), whole, plain.mask_BT, 1e-5)
 
 

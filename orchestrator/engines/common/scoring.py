@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from orchestrator.engines.budget import SCORED_AT_ONCE
-from orchestrator.engines.torch.causal import CausalModel
-from orchestrator.engines.torch.packing import inputs, micro_batches, response_tokens
-from orchestrator.engines.torch.passes import Passes
-from orchestrator.engines.torch.rounds import teacher_statistics
+from orchestrator.engines.common.causal import CausalModel
+from orchestrator.engines.common.packing import inputs, micro_batches, response_tokens
+from orchestrator.engines.common.passes import Passes
+from orchestrator.engines.common.rounds import teacher_statistics
 from orchestrator.records import pulse
 from orchestrator.rollouts import Rollouts, TeacherScores
 

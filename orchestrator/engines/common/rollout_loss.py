@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from orchestrator.engines.torch.head_loss import summed_loss
+from orchestrator.engines.common.head_loss import summed_loss
 from orchestrator.policy import objective
 from orchestrator.policy.spec import Objective
 from orchestrator.policy.vocabulary import NEG_INF, TokenSpace

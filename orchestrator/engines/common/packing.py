@@ -54,7 +54,7 @@ def padded(prompts: Sequence[tuple[int, ...]], responses: Sequence[Sequence[int]
 
 
 def packed(prompts: Sequence[tuple[int, ...]], responses: Sequence[Sequence[int]], device: torch.device) -> Inputs:
-    """One row of all sequences, for attention that takes their bounds (`engines.torch.attention`).
+    """One row of all sequences, for attention that takes their bounds (`engines.common.attention`).
 
     Positions restart with each sequence. The bounds have the names that transformers passes on to
     attention. The mask of each kind of layer is None; transformers would otherwise make a mask of

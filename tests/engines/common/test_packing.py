@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from orchestrator.engines.torch.attention import PACKABLE, has_packed_kernel, packed_attention
-from orchestrator.engines.torch.packing import micro_batches, packed, padded, response_tokens
-from orchestrator.engines.torch.passes import Passes
+from orchestrator.engines.common.attention import PACKABLE, has_packed_kernel, packed_attention
+from orchestrator.engines.common.packing import micro_batches, packed, padded, response_tokens
+from orchestrator.engines.common.passes import Passes
 from tests import tiny
 
 CPU = torch.device("cpu")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import rms_norm
 
-from orchestrator.engines.torch.attention import has_packed_kernel
+from orchestrator.engines.common.attention import has_packed_kernel
 
 
 @dataclass(frozen=True)
