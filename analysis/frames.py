@@ -139,7 +139,7 @@ def confirmed(table: Table) -> pd.DataFrame:
         for benchmark, column in row.columns.items():
             gap, within = column.difference, column.score.interval
             values: dict[str, Any] = {"method": row.method, "setup": row.setup, "benchmark": benchmark}
-            values |= {"pass_at_1": float(column.score.value), "ci_low": within.low, "ci_high": within.high}
+            values |= {f"pass_at_{table.k}": float(column.score.value), "ci_low": within.low, "ci_high": within.high}
             values |= {"explored": float(column.explored), "lead": float(column.lead)}
             values |= {"step": row.step, "seeds": len(row.units)}
             if gap is not None:
@@ -147,7 +147,7 @@ def confirmed(table: Table) -> pd.DataFrame:
                 values |= {"minus_vanilla": float(gap.estimate.value), "p_value": gap.p_value, "p_value_holm": gap.holm}
                 values |= {"minus_vanilla_low": limits.low, "minus_vanilla_high": limits.high}
             rows.append(values)
-    numbers = ("pass_at_1", "ci_low", "ci_high", "explored", "lead", "minus_vanilla", "minus_vanilla_low")
+    numbers = (f"pass_at_{table.k}", "ci_low", "ci_high", "explored", "lead", "minus_vanilla", "minus_vanilla_low")
     numbers = (*numbers, "minus_vanilla_high", "p_value", "p_value_holm")
     columns = {"method": TEXT, "setup": TEXT, "benchmark": TEXT} | dict.fromkeys(numbers, NUMBER)
     return _frame(rows, columns | {"step": WHOLE, "seeds": WHOLE})

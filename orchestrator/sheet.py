@@ -1,4 +1,4 @@
-"""A table of texts, written once for each place: a terminal, lines of text, Markdown, LaTeX's rows and CSV."""
+"""A table of texts, and its writers: for a terminal, as lines of text, in Markdown and as CSV."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ What Ray's scheduling, actors and recovery must come out as, byte for byte, at a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -31,9 +32,12 @@ def run_without_ray(path: Path, runs: Path, *overrides: str) -> None:
     experiment = load_experiment(path, overrides)
     pairs = made_here(experiment, runs)
     study = Study(experiment, expand(experiment, runs), runs)
-    while missing := [unit for unit in with_confirmation(study).units if not study.reader(unit).trained]:
-        for unit in missing:
-            train(study, unit, pairs)
+    seen: Sequence[Unit] = ()
+    while (units := with_confirmation(study).units) != seen:  # what one round samples may make others wanted
+        seen = units
+        for unit in units:
+            if not study.reader(unit).trained:
+                train(study, unit, pairs)
         evaluator = EvaluationLoop(study, worker_opener(study, pairs), attempts=1)
         for _ in evaluator.slices():
             prune(study)

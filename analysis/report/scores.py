@@ -22,20 +22,10 @@ from orchestrator.sheet import Cell
 
 # The difference stands beside the score, where a narrow screen still shows it.
 HEADINGS = (
-    *(
-        "Method",
-        "Score",
-        "− Vanilla",
-        "its 95 % interval",
-        "p",
-        "Seeds",
-        "Of",
-        "Split-half",
-        "Left-out",
-        "Fresh samples",
-    ),
-    *("Step", "Setting", "Score's 95 % interval"),
+    *("Method", "Score", "− Vanilla", "its 95 % interval", "p", "Seeds", "Of"),
+    *("Split-half", "Left-out", "Fresh samples", "Step", "Setting", "Score's 95 % interval"),
 )
+ELEMENTS = {"best": "b", "second": "u"}  # by the mark of a cell
 MARKS = "Bold: best of the column; underlined: second. The untrained student is not ranked."
 
 
@@ -43,8 +33,8 @@ def scores_section(results: Table) -> Html:
     """Two tables for each setup, the explanation and the notes."""
     parts = []
     for setup in dict.fromkeys(column.setup for column in results.columns):
-        blocks = [_scores(results, setup), _rest(results, setup), _confirmed(results, setup)]
-        parts.append(join([element("h3", results.title(setup)), *blocks]))
+        tables = [_scores(results, setup), _rest(results, setup), _confirmed(results, setup)]
+        parts.append(join([element("h3", results.title(setup)), *tables]))
     notes = [*([" ".join(explanation(results.evidence))] if results.evidence else []), MARKS]
     return section(
         "Results", "results", *parts, *(paragraph(note, class_="note") for note in notes), bullets(results.notes)
@@ -59,9 +49,7 @@ def _scores(results: Table, setup: str) -> Html:
 
 
 def _cell(cell: Cell) -> str:
-    shown = (
-        element({"best": "b", "second": "u"}[cell.mark], cell.text) if cell.mark in ("best", "second") else cell.text
-    )
+    shown = element(ELEMENTS[cell.mark], cell.text) if cell.mark in ELEMENTS else cell.text
     return join([shown, element("small", f" ±{cell.reach}") if cell.text and cell.reach else Html()])
 
 

@@ -154,11 +154,12 @@ def leave_one_seed_out(pool: Sequence[Candidate]) -> dict[str, float] | None:
     count = pool[0].seeds
     if count < 2:
         return None
-    averages = np.array([[float(score) for score in candidate.by_seed[AVERAGE]] for candidate in pool])
+    by_seed = [candidate.by_seed for candidate in pool]
     found: dict[str, list[float]] = {}
     for seed in range(count):
-        others = np.delete(averages, seed, axis=1).mean(axis=1)
-        for key, scores in pool[int(others.argmax())].by_seed.items():
+        # Sums over the other seeds, exact, so that equal ones tie.
+        others = [sum(scores[AVERAGE], Fraction(0)) - scores[AVERAGE][seed] for scores in by_seed]
+        for key, scores in by_seed[others.index(max(others))].items():
             found.setdefault(key, []).append(PERCENT * float(scores[seed]))
     return {key: float(np.mean(scores)) for key, scores in found.items()}
 

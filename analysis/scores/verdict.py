@@ -111,7 +111,8 @@ def pair_verdict(
         return Verdict((f"{method_label(BASE)} has no seeds: the difference holds for these checkpoints only.",))
     if min(average.runs) == 1:
         sentence = "Neither method can be called better: one seed."
-        return Verdict((sentence,), more_seeds(experiment, methods))
+        # Confirming runs are on their way; the advice's seeds could be theirs.
+        return Verdict((sentence,), None if experiment.confirmed_methods else more_seeds(experiment, methods))
     if average.chosen_from is not None:
         one, other = average.chosen_from
         sentence = f"Not tested: chosen from {one} and {other} checkpoints, and the best of more is higher by chance."

@@ -178,7 +178,8 @@ class UnitView:
             return "waiting for its stage"
         if state == "waiting":
             return "waiting for rescoring" if phase == RESCORING else "waiting for its race"
-        return "queued for evaluation" if state == "queued" and run.trained else state
+        stepped = run.trained or (run.started and run.next_step == unit.steps)
+        return "queued for evaluation" if state == "queued" and stepped else state
 
     def _is_rescored(self, unit: Unit) -> bool:
         """Whether all samples that a unit wants are fresh ones of the checkpoint selected in its family."""

@@ -44,6 +44,7 @@ from orchestrator.planning.totals import (
     total_gpu_hours,
     units_left,
 )
+from orchestrator.selection.confirmation import LOOKS
 from orchestrator.sheet import Cell, Sheet, to_rich
 
 PARTS = {"training": "training", "evaluation": "evaluation, full"}  # that generate responses, and their rows
@@ -139,6 +140,8 @@ def _methods_table(plan: Plan) -> Table:
         seeds = ", ".join(map(str, plan.experiment.confirm.seeds))
         counts = Counter(planned.unit.setup for planned in plan.units if planned.unit.id in plan.confirming)
         confirmed = f"what each is chosen for, on seeds {seeds}; one checkpoint each"
+        if plan.experiment.confirm.until is not None:
+            confirmed += f"; until decided up to {LOOKS} times as many"
         rows.append(["confirming", confirmed, *(str(counts[name]) for name in setups)])
     return to_rich(Sheet.of(["trials by method", "grid", *setups], rows, left=(0, 1)))
 

@@ -33,8 +33,8 @@ def load_study(
     `experiment` is a file, a results folder or the name of a shipped experiment; `overrides` are
     words such as `training.steps=20`; `methods` keeps only these, by key or label and separated by
     commas; `confirm` gives so many confirming seeds in place of `confirm.seeds`, and `until` is
-    `confirm.until`. Without `runs` the
-    folder is that of the results folder, else `$TRB_RUNS`, else `runs`. UserError names the mistake.
+    `confirm.until`. Without `runs` the folder is that of the results folder, else `$TRB_RUNS`, else
+    `runs`. UserError names the mistake.
     """
     path, words = find_experiment(Path(experiment)), list(overrides)
     loaded = load_experiment(path, words)
@@ -47,6 +47,8 @@ def load_study(
         words.append(f"confirm.seeds={confirming_seeds(loaded, confirm)}".replace(" ", ""))
         loaded = load_experiment(path, words)
         typed += ("--confirm", str(confirm))
+    if until is not None and not loaded.confirm.seeds:
+        raise refuse("--until", until, "--confirm N beside it, or confirm.seeds in the experiment")
     if until is not None:
         loaded = load_experiment(path, words := [*words, f"confirm.until={until:g}"])
         typed += ("--until", f"{until:g}")

@@ -2,8 +2,8 @@
 
 In a race, and where scores are averaged over seeds, other trials decide which checkpoints may want
 samples: there all checkpoints stay until the family's selection is final. Elsewhere only a trial's
-own best can be selected. A confirming unit keeps the
-step that it confirms. A trial in training keeps all its checkpoints.
+own best can be selected. A confirming unit keeps the step that it confirms. A trial in training
+keeps all its checkpoints.
 """
 
 from __future__ import annotations

@@ -15,11 +15,13 @@ from analysis.table import build
 from analysis.table.compare import compare, to_markdown
 from analysis.table.formats import FORMATS
 from orchestrator.config import Experiment
+from orchestrator.errors import UserError
 from orchestrator.experiment.evaluation_protocol import evaluation_ids, fresh_evaluation_ids
 from orchestrator.experiment.units import Unit
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection.confirmation import with_confirmation
+from orchestrator.selection.loading import load_study
 from orchestrator.selection.study import Study
 from tests.analysis.test_verdict import flat, on_terminal
 from tests.fake_runs import quickstart, record, units_of, write_evaluation, write_run
@@ -109,6 +111,18 @@ def test_numbers_of_json_and_frame(tmp_path: Path) -> None:
     assert frame.loc[("skd", "avg"), "p_value"] == pytest.approx(gap["p_value"], abs=1e-4)
     assert frame.loc[("trust_region", "avg"), "seeds"] == 3
     assert frames.confirmed(build.results_table(study_of(tmp_path / "other"))).empty
+
+
+def test_until_wants_seeds_that_confirm(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"--until: 1.0: expected --confirm N beside it"):
+        load_study("quickstart", runs=tmp_path, until=1.0)
+    assert load_study("quickstart", runs=tmp_path, confirm=2, until=1.0).experiment.confirm.until == 1.0
+
+
+def test_no_seeds_are_advised_while_runs_confirm(tmp_path: Path) -> None:
+    (found,) = compare(study_of(tmp_path), "skd,vanilla")
+    assert found.verdict.sentences == ("Neither method can be called better: one seed.",)
+    assert found.verdict.advice is None
 
 
 def test_a_seed_that_chooses_cannot_confirm(tmp_path: Path) -> None:

@@ -89,3 +89,11 @@ def test_confirming_runs_change_nothing_of_what_was_chosen(tmp_path: Path) -> No
     assert with_confirmation(study).confirming == study.confirming
     assert study.exploring().units == told.units
     assert not status.missing_units(study)
+
+
+def test_a_trial_after_its_last_step_waits_for_evaluation_and_is_never_interrupted(tmp_path: Path) -> None:
+    told = world()
+    [vanilla] = told.family("vanilla")
+    write_run(tmp_path, told.experiment, vanilla, {step: [None, None] for step in STEPS}, vanilla.steps, done=False)
+    [known] = [each for each in status.collect(told.study(tmp_path)) if each.id == vanilla.id]
+    assert (known.state, known.doing) == ("queued", "queued for evaluation")
