@@ -2,8 +2,8 @@
 
 Rooms by floors, the lowest first; `tests/test_layout.py` reads this table.
 
-    numbers, labels
-    costs, scores
+    numbers, labels, costs
+    scores
     probe, table
     frames, figures
     report, results

@@ -1,10 +1,13 @@
-"""The cost of units: wall-clock by phase, tokens, and positions that the teacher judged. From run directories alone."""
+"""The cost of units: wall-clock by phase, tokens, and positions that the teacher judged. From run directories alone.
+
+`family_costs` sums all that the units of a method took. `training_cost` is what one of them needs for a checkpoint.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 
 from orchestrator.config import Placement
 from orchestrator.experiment.units import Unit
@@ -45,6 +48,93 @@ class Cost:
         return sum(spent) / self.timed_steps if self.timed_steps else None
 
 
+@dataclass(frozen=True)
+class TrainingCost:
+    """The cost of training up to a checkpoint, the supervised stage before it included; None where it was not logged.
+
+    A supervised stage that several trials share counts for each of them, and a step that ran again after a kill counts
+    once. `seconds` are those of the training steps, without start, evaluation and saving; `device_seconds` are these
+    times the GPUs of the trial, or its cores where it has no GPU. `student_tokens` were decoded by the student: its
+    responses, or its drafts where a teacher judges them. `teacher_scored` counts positions at which the teacher's
+    distribution was computed, `teacher_decoded` the tokens of its own answers. `updates` contain the
+    `supervised_updates`. All are floats, since they are averaged over seeds.
+    """
+
+    seconds: float | None
+    device_seconds: float | None
+    student_tokens: float | None
+    teacher_scored: float | None
+    teacher_decoded: float | None
+    supervised_updates: float
+    updates: float
+
+    @property
+    def teacher_tokens(self) -> float | None:
+        """Tokens that the teacher scored or decoded."""
+        return _all_of([self.teacher_scored, self.teacher_decoded])
+
+
+# The ways to count the cost of training. Time is that of GPUs or cores, and compares on the same hardware only.
+MEASURES: Mapping[str, Callable[[TrainingCost], float | None]] = {
+    "updates": lambda cost: cost.updates,
+    "time": lambda cost: cost.device_seconds,
+    "student_tokens": lambda cost: cost.student_tokens,
+    "teacher_tokens": lambda cost: cost.teacher_tokens,
+}
+
+
+def amount_text(measure: str, amount: float, on_gpus: bool) -> str:
+    """A cost with its unit: `60 updates`, `0.127 core-minutes`, `56,833 teacher tokens`."""
+    if measure == "time":
+        return f"{hours_or_minutes(amount, on_gpus)} {'GPU-hours' if on_gpus else 'core-minutes'}"
+    return f"{amount:,.0f} {measure.replace('_', ' ')}"
+
+
+def hours_or_minutes(device_seconds: float, on_gpus: bool) -> str:
+    """GPU-hours, or core-minutes, with three significant digits."""
+    value = device_seconds / (3600 if on_gpus else 60)
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def training_cost(study: Study, unit: Unit, step: int) -> TrainingCost:
+    """The cost of the checkpoint after `step` updates of a trial."""
+    before = [needed for needed in study.units if needed.id in unit.depends_on]
+    parts = [_own_cost(study, unit, step), *(training_cost(study, needed, needed.steps) for needed in before)]
+    return combined(parts, sum)
+
+
+def combined(costs: Sequence[TrainingCost], how: Callable[[Sequence[float]], float]) -> TrainingCost:
+    """Each number of several costs as their sum or mean, say; None where one of them lacks it."""
+    values: dict[str, float | None] = {}
+    for name in (each.name for each in fields(TrainingCost)):
+        known = [value for cost in costs if (value := getattr(cost, name)) is not None]
+        values[name] = how(known) if len(known) == len(costs) else None
+    return TrainingCost(**values)  # pyright: ignore[reportArgumentType] (updates are never None)
+
+
+def hardware(study: Study, unit: Unit) -> str:
+    """Where a unit was trained: its placement, and the GPU or processor of its last attempt."""
+    run = study.reader(unit)
+    attempts = run.attempts()
+    host = attempts[-1].get("host", {}) if attempts else {}
+    kinds = sorted(set(host.get("gpus") or [])) or [host.get("cpu") or ""]
+    return ", ".join(filter(None, [placement_text(placement_of(unit, run)), *kinds]))
+
+
+def placement_of(unit: Unit, run: RunReader) -> Placement:
+    """Where the roles of a unit lived when it ran last; what the experiment says where nothing is written."""
+    written = None
+    if run.started:
+        written = run.derived(CONFIG, "placement", lambda: run.config().get("unit", {}).get("placement"))
+    return Placement(**written) if written else unit.placement
+
+
+def placement_text(placement: Placement) -> str:
+    """`inline`, or `colocated, 1 GPU`."""
+    gpus = f", {placement.gpus} GPU{'s' if placement.gpus > 1 else ''}" if placement.gpus else ""
+    return f"{placement.mode}{gpus}"
+
+
 def family_costs(study: Study, setup: str) -> dict[str, Cost]:
     """Method, or kind of the units that have none, → sum over its units that were started, in the grid's order."""
     costs_of: dict[str, list[Cost]] = {}
@@ -80,7 +170,7 @@ def unit_cost(study: Study, unit: Unit) -> Cost:
     tokens, judged = run.derived(METRICS, "tokens", lambda: _training_tokens(run))
     return Cost(
         units=1,
-        placements=frozenset({_placement(unit, run)}),
+        placements=frozenset({placement_text(placement_of(unit, run))}),
         seconds=seconds,
         timed_steps=timed,
         repeated=repeated,
@@ -112,14 +202,44 @@ def _training_tokens(run: RunReader) -> tuple[int | None, int | None]:
     return _sum(row.get("response_tokens") for row in metrics), _sum(judged)
 
 
-def _placement(unit: Unit, run: RunReader) -> str:
-    """Where the roles of a unit lived when it ran last; what the experiment says where nothing is written."""
-    written = None
-    if run.started:
-        written = run.derived(CONFIG, "placement", lambda: run.config().get("unit", {}).get("placement"))
-    placement = Placement(**written) if written else unit.placement
-    gpus = f", {placement.gpus} GPU{'s' if placement.gpus > 1 else ''}" if placement.gpus else ""
-    return f"{placement.mode}{gpus}"
+def _own_cost(study: Study, unit: Unit, step: int) -> TrainingCost:
+    """The cost of a unit's own steps before `step`, without the stage before it."""
+    run, placement = study.reader(unit), placement_of(unit, study.reader(unit))
+    clocked = run.derived(TIMING, "seconds by step", lambda: _seconds_by_step(run))
+    seconds = _all_of([clocked.get(str(before)) for before in range(step)])
+    rows = run.derived(METRICS, "tokens by step", lambda: _tokens_by_step(run))[:step]
+    missing = [None] * (step - len(rows))
+    tokens = _all_of([tokens for tokens, _ in rows] + missing)
+    # The teacher judges every token of a finished response, unless it judged the drafts while decoding.
+    judged = _all_of([tokens if drafts is None else drafts for tokens, drafts in rows] + missing)
+    nothing = None if tokens is None else 0.0
+    supervised = unit.is_supervised
+    return TrainingCost(
+        seconds=seconds,
+        device_seconds=None if seconds is None else seconds * (placement.gpus or placement.cpus),
+        student_tokens=nothing if supervised else judged,
+        teacher_scored=nothing if supervised else judged,
+        teacher_decoded=tokens if supervised else nothing,
+        supervised_updates=float(step if supervised else 0),
+        updates=float(step),
+    )
+
+
+def _all_of(values: Sequence[float | None]) -> float | None:
+    """Their sum; None unless all are there."""
+    present = [value for value in values if value is not None]
+    return float(sum(present)) if len(present) == len(values) else None
+
+
+def _seconds_by_step(run: RunReader) -> dict[str, float]:
+    """Step, as a key of JSON → seconds of its parts, as it ran last."""
+    rows = [row for row in run.timing() if row["phase"] == TRAIN]
+    return {str(row["step"]): sum(row[part] for part in STEP_PARTS if part in row) for row in rows}
+
+
+def _tokens_by_step(run: RunReader) -> list[tuple[int | None, int | None]]:
+    """(tokens of the responses, drafts that the teacher judged) of each step."""
+    return [(row.get("response_tokens"), row.get("teacher_positions")) for row in run.metrics()]
 
 
 def _evaluation_tokens(study: Study, unit: Unit) -> int | None:

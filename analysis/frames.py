@@ -8,12 +8,13 @@ parquet` and the tables of W&B are views of them. `docs/notebooks.md` shows thei
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, fields
 from typing import Any
 
 import pandas as pd
 
-from analysis.costs import unit_cost
-from analysis.labels import BASE
+from analysis.costs import TrainingCost, unit_cost
+from analysis.labels import AVERAGE, BASE
 from analysis.table.evidence_columns import EVIDENCE_COLUMNS, TYPES, evidence_values
 from analysis.table.model import Table
 from orchestrator.experiment.evaluation_protocol import FRESH
@@ -151,6 +152,26 @@ def confirmed(table: Table) -> pd.DataFrame:
     numbers = (*numbers, "minus_vanilla_high", "p_value", "p_value_holm")
     columns = {"method": TEXT, "setup": TEXT, "benchmark": TEXT} | dict.fromkeys(numbers, NUMBER)
     return _frame(rows, columns | {"step": WHOLE, "seeds": WHOLE})
+
+
+def costs(table: Table) -> pd.DataFrame:
+    """A row for each method of each setup: what training took up to its selected step, and its average at equal cost.
+
+    `amount` is that cost in the unit of `measure`; times are in seconds.
+    """
+    rows, numbers = [], [field.name for field in fields(TrainingCost)]
+    for of_setup in table.evidence.costs if table.evidence else ():
+        for row in of_setup.rows:
+            values: dict[str, Any] = {"method": row.method, "setup": row.setup, "hardware": "; ".join(row.hardware)}
+            values |= asdict(row.cost) | {"step": row.step, "measure": of_setup.measure, "amount": of_setup.amount}
+            if row.columns:
+                column = row.columns[AVERAGE]
+                gap = column.difference
+                values |= {"avg_at_amount": float(column.score.value)}
+                values |= {"minus_vanilla": float(gap.estimate.value)} if gap else {}
+            rows.append(values)
+    columns = {"method": TEXT, "setup": TEXT, "hardware": TEXT, "step": WHOLE, "measure": TEXT, "amount": NUMBER}
+    return _frame(rows, columns | dict.fromkeys([*numbers, "avg_at_amount", "minus_vanilla"], NUMBER))
 
 
 def as_printed(table: Table) -> pd.DataFrame:

@@ -201,7 +201,7 @@ def _table(options: argparse.Namespace) -> int:
             return 0
         if _lack_runs(options):
             return 1
-        made = build.results_table(study, options.metric)
+        made = build.results_table(study, options.metric, options.cost or "updates")
     if form == "text":
         _console().print(terminal.to_rich(made), crop=False)
     elif form == "parquet":

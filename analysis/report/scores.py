@@ -9,8 +9,8 @@ from analysis.report.texts import limits
 from analysis.scores.evidence import RowEvidence
 from analysis.table.captions import explanation
 from analysis.table.evidence_formats import (
-    CONFIRMED_TITLE,
     SETTING,
+    TITLES,
     blocks,
     by_setup,
     gap_text,
@@ -33,7 +33,7 @@ def scores_section(results: Table) -> Html:
     """Two tables for each setup, the explanation and the notes."""
     parts = []
     for setup in dict.fromkeys(column.setup for column in results.columns):
-        tables = [_scores(results, setup), _rest(results, setup), _confirmed(results, setup)]
+        tables = [_scores(results, setup), _rest(results, setup), _further(results, setup)]
         parts.append(join([element("h3", results.title(setup)), *tables]))
     notes = [*([" ".join(explanation(results.evidence))] if results.evidence else []), MARKS]
     return section(
@@ -65,13 +65,14 @@ def _rest(results: Table, setup: str) -> Html:
     return table("Selected checkpoints, Avg (%)", shown, cells, texts=("Setting",))
 
 
-def _confirmed(results: Table, setup: str) -> Html:
-    """The confirmed checkpoints; nothing without any."""
+def _further(results: Table, setup: str) -> Html:
+    """The confirmed checkpoints, and the scores at equal cost; nothing without any."""
+    found = []
     for block in blocks(results.evidence):
-        if block.confirmed and block.setup == setup:
+        if block.kind != "selected" and block.setup == setup:
             rows = [[cell.text for cell in row] for row in block.sheet.rows]
-            return table(f"{CONFIRMED_TITLE}, Avg (%)", block.sheet.headings, rows, texts=(SETTING,))
-    return Html()
+            found.append(table(f"{TITLES[block.kind]}, Avg (%)", block.sheet.headings, rows, texts=(SETTING,)))
+    return join(found)
 
 
 def _evidence_row(row: RowEvidence) -> list[str]:

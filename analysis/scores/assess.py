@@ -5,6 +5,7 @@ With two or more training runs an interval is over seeds, with one it is over pr
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -13,7 +14,7 @@ import numpy as np
 
 from analysis.labels import AVERAGE, BASE
 from analysis.scores import uncertainty
-from analysis.scores.candidates import Candidate, Selected, read_counts
+from analysis.scores.candidates import Candidate, Scored, Selected, read_counts
 from analysis.scores.counts import score_matrix
 from analysis.scores.evidence import BenchmarkSource, ColumnEvidence, Difference, Estimate, Evidence, RowEvidence
 from analysis.scores.split_half import split_half_scores
@@ -67,12 +68,12 @@ def replicate_scores(checkpoints: Mapping[str, Candidate]) -> dict[str, Columns]
     return {name: {AVERAGE: uncertainty.average(list(row.values())), **row} for name, row in columns.items()}
 
 
-def exact_scores(checkpoint: Candidate) -> dict[str, Fraction]:
+def exact_scores(checkpoint: Scored) -> dict[str, Fraction]:
     """Column → exact score in percent; the average first."""
-    return {AVERAGE: PERCENT * checkpoint.mean, **{k: PERCENT * v for k, v in checkpoint.benchmarks.items()}}
+    return {key: PERCENT * statistics.mean(scores) for key, scores in checkpoint.by_seed.items()}
 
 
-def seed_spreads(checkpoints: Iterable[Candidate]) -> dict[str, SeedSpread | None]:
+def seed_spreads(checkpoints: Iterable[Scored]) -> dict[str, SeedSpread | None]:
     """Column → spread between seeds in percent, pooled over the methods of a setup; empty without any checkpoint."""
     by_seed = [checkpoint.by_seed for checkpoint in checkpoints]
     spreads: dict[str, SeedSpread | None] = {}
@@ -84,7 +85,7 @@ def seed_spreads(checkpoints: Iterable[Candidate]) -> dict[str, SeedSpread | Non
     return spreads
 
 
-def estimates(checkpoint: Candidate, replicates: Columns, spreads: Spreads) -> dict[str, Estimate]:
+def estimates(checkpoint: Scored, replicates: Columns, spreads: Spreads) -> dict[str, Estimate]:
     """Column → score with its interval."""
     scores = {}
     for key, value in exact_scores(checkpoint).items():
@@ -99,13 +100,13 @@ def estimates(checkpoint: Candidate, replicates: Columns, spreads: Spreads) -> d
     return scores
 
 
-def trained_runs(checkpoint: Candidate) -> int:
+def trained_runs(checkpoint: Scored) -> int:
     """Training runs behind a score; the untrained student has none."""
     return 0 if checkpoint.method == BASE else checkpoint.seeds
 
 
 def differences(
-    first: Candidate, second: Candidate, replicates: Sequence[Columns], spreads: Spreads
+    first: Scored, second: Scored, replicates: Sequence[Columns], spreads: Spreads
 ) -> dict[str, Difference]:
     """Column → first minus second; the replicates of both are on the same draws."""
     scores, subtracted = exact_scores(first), exact_scores(second)
@@ -185,7 +186,7 @@ def _assess_setup(study: Study, setup: str, chosen: Sequence[Selected]) -> list[
 
 
 def to_reference(
-    checkpoints: Mapping[str, Candidate],
+    checkpoints: Mapping[str, Scored],
     drawn: Mapping[str, Columns],
     spreads: Spreads,
     sizes: Mapping[str, int],

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any
+from typing import Any, Protocol
 
 from analysis.labels import AVERAGE, BASE, method_label
 from orchestrator.selection import scores
@@ -14,6 +14,23 @@ from orchestrator.selection.scores import Tally
 from orchestrator.selection.study import Study
 
 CountsOfSeeds = dict[str, tuple[Tally, ...]]  # by benchmark, one entry for each seed
+
+
+class Scored(Protocol):
+    """A score of a method over training runs: a checkpoint's, or one read off between two of them."""
+
+    @property
+    def method(self) -> str: ...
+
+    @property
+    def seeds(self) -> int:
+        """Training runs that the score is a mean of."""
+        ...
+
+    @property
+    def by_seed(self) -> Mapping[str, Sequence[Fraction]]:
+        """The score of each seed in [0, 1], on each benchmark and as their mean under `avg`."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Literal
 
+from analysis.costs import TrainingCost, amount_text
 from analysis.labels import BASE
 from analysis.numbers import signed, tenths_text
 from analysis.scores.uncertainty import CONFIDENCE, Interval
@@ -150,6 +151,51 @@ class ConfirmedRow:
 
 
 @dataclass(frozen=True)
+class AtCost:
+    """A score read off a method's trajectory at a cost, and its difference to vanilla's at the same cost."""
+
+    score: Estimate
+    difference: Difference | None
+
+
+@dataclass(frozen=True)
+class CostRow:
+    """The selected checkpoint of a method: its training cost, a mean over its `units`, and its scores at equal cost.
+
+    `hardware` says where they were trained. `columns` is empty where nothing can be read off; `why_not` has the reason.
+    """
+
+    setup: str
+    method: str
+    step: int
+    units: tuple[str, ...]
+    hardware: tuple[str, ...]
+    cost: TrainingCost
+    columns: dict[str, AtCost]
+    why_not: str = ""
+
+
+@dataclass(frozen=True)
+class CostTable:
+    """The methods of a setup at one cost, the most that all of them have reached.
+
+    `measure` is a key of `costs.MEASURES`; `amount` is None before it can be told, and of time it is in seconds of a
+    GPU, or of a core unless trials are trained `on_gpus`.
+    """
+
+    setup: str
+    measure: str
+    amount: float | None
+    on_gpus: bool
+    rows: tuple[CostRow, ...]
+
+    @property
+    def text(self) -> str:
+        """The cost with its unit, as in `60 updates`; empty before it can be told."""
+        return "" if self.amount is None else amount_text(self.measure, self.amount, self.on_gpus)
+
+
+@dataclass(frozen=True)
 class BenchmarkSource:
     """The problems of a column: `content` as in `Benchmark.identity`, for a file its name and sha256."""
 
@@ -164,13 +210,14 @@ class Evidence:
     """Rows by setup and method in the order of the table, and the benchmarks of all setups.
 
     `spreads` holds the spread between seeds, in percent, by setup and column; None where it is not known. `confirmed`
-    has the confirmed checkpoints of the families that are settled by now.
+    has the confirmed checkpoints of the families that are settled by now, `costs` a table for each setup.
     """
 
     rows: tuple[RowEvidence, ...]
     benchmarks: tuple[BenchmarkSource, ...]
     spreads: dict[tuple[str, str], SeedSpread | None] = field(default_factory=dict)
     confirmed: tuple[ConfirmedRow, ...] = ()
+    costs: tuple[CostTable, ...] = ()
 
     def find(self, setup: str, method: str) -> RowEvidence | None:
         return next((row for row in self.rows if (row.setup, row.method) == (setup, method)), None)

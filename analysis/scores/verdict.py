@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from analysis.costs import MEASURES
 from analysis.labels import AVERAGE, BASE, method_label, setup_title
 from analysis.numbers import p_text, signed
 from analysis.scores.evidence import ConfirmedRow, Difference, Evidence, RowEvidence, with_interval
@@ -68,8 +69,24 @@ def verdict(experiment: Experiment, evidence: Evidence) -> Verdict:
         prefix = f"{setup_title(name, experiment.setups)}: " if len(experiment.setups) > 1 else ""
         confirmed = [row for row in evidence.confirmed if row.setup == name]
         judged = _judge_confirmed(experiment, confirmed) if confirms else _judge(rows)
-        sentences += [prefix + sentence for sentence in judged]
+        sentences += [prefix + sentence for sentence in [*judged, *_at_equal_cost(evidence, name)]]
     return Verdict(tuple(sentences), advice)
+
+
+def _at_equal_cost(evidence: Evidence, setup: str) -> list[str]:
+    """A sentence on the methods whose selected checkpoints did not cost as much as vanilla's; none without any."""
+    for table in evidence.costs:
+        costs = {row.method: MEASURES[table.measure](row.cost) for row in table.rows}
+        if table.setup == setup and REFERENCE in costs:
+            gaps = []
+            for row in table.rows:
+                gap = row.columns[AVERAGE].difference if row.columns else None
+                if gap is not None and costs[row.method] != costs[REFERENCE]:
+                    gaps.append(f"{method_label(row.method)} {signed(gap.estimate.value)}")
+            if gaps:
+                reference = method_label(REFERENCE)
+                return [f"At equal cost ({table.text}): {', '.join(gaps)} against {reference}."]
+    return []
 
 
 def confirmation(experiment: Experiment) -> Advice:

@@ -8,6 +8,7 @@ from analysis.labels import AVERAGE, BASE, benchmark_label, method_label, setup_
 from analysis.scores.assess import assess, exact_scores
 from analysis.scores.candidates import Candidate, Selected, select
 from analysis.scores.confirmed import confirmed_rows
+from analysis.scores.equal_cost import cost_tables
 from analysis.scores.verdict import verdict
 from analysis.table.model import Score, Table, make_table
 from orchestrator.errors import refuse
@@ -22,12 +23,13 @@ PERCENT = 100
 FEW_PROBLEMS = 30  # the smallest of the paper's benchmarks has as many
 
 
-def results_table(study: Study, k: int = 1) -> Table:
+def results_table(study: Study, k: int = 1, cost: str = "updates") -> Table:
     """The paper's table of pass@k so far, with what it rests on; notes say what is missing.
 
     A benchmark that was added to finished trials leaves the columns of the others as they are. Their rows are selected
     without it, and averages, evidence and verdict wait until it is evaluated. Checkpoints are selected by pass@1,
-    whatever `k` is. UserError where two selected checkpoints of a setup were evaluated on different problems, or where
+    whatever `k` is. `cost` is the measure of `analysis.costs` at which methods are compared, too.
+    UserError where two selected checkpoints of a setup were evaluated on different problems, or where
     a problem has fewer than k samples.
     """
     study = with_confirmation(study.snapshot())
@@ -45,7 +47,9 @@ def results_table(study: Study, k: int = 1) -> Table:
             known = by_family.get((name, family), {})
             scores += [Score(family, name, key, known.get(key)) for key in setup.evaluation.benchmarks]
     evidence = assess(study, [] if awaited else chosen)
-    evidence = replace(evidence, confirmed=tuple([] if awaited else confirmed_rows(study, chosen, k)))
+    if not awaited:
+        confirmed = tuple(confirmed_rows(study, chosen, k))
+        evidence = replace(evidence, confirmed=confirmed, costs=tuple(cost_tables(study, chosen, cost)))
     waiting = [f"waiting for {labels[key]}: rows are selected on the other columns until then" for key in awaited]
     remarks = [*waiting, *notes(study, [] if awaited else chosen)]
     if k > 1:

@@ -26,6 +26,12 @@ CONFIRMED = (
 )
 
 
+COST = (
+    "Cost: a mean over seeds, supervised stage included; drafts count as tokens; start, evaluation and saving do not.",
+    "At equal cost: the most that all methods have reached, interpolated between evaluated checkpoints.",
+)
+
+
 def explanation(evidence: Evidence) -> list[str]:
     """The sentences, those that matter most first; none without rows."""
     if not evidence.rows:
@@ -33,7 +39,7 @@ def explanation(evidence: Evidence) -> list[str]:
     several = any(row.seeds > 1 for row in evidence.rows)
     columns = [sentence for sentence in COLUMNS if several or not sentence.startswith("Left-out")]
     sentences = [*intervals_sentences(evidence), *columns, *_unequal_families(evidence.rows)]
-    return [*sentences, *(CONFIRMED if evidence.confirmed else ())]
+    return [*sentences, *(CONFIRMED if evidence.confirmed else ()), *(COST if evidence.costs else ())]
 
 
 def intervals_sentences(evidence: Evidence) -> list[str]:

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
+from analysis.costs import TrainingCost, hours_or_minutes
 from analysis.labels import AVERAGE, method_label, order_methods
 from analysis.numbers import p_text, signed, tenths_text
-from analysis.scores.evidence import ONE_RUN, ColumnEvidence, ConfirmedRow, Difference, Estimate, Evidence, RowEvidence
+from analysis.scores.evidence import (
+    ONE_RUN,
+    ColumnEvidence,
+    ConfirmedRow,
+    CostRow,
+    CostTable,
+    Difference,
+    Estimate,
+    Evidence,
+    RowEvidence,
+)
 from analysis.scores.split_half import SPLITS
 from analysis.scores.uncertainty import CONFIDENCE, REPLICATES
 from analysis.table.captions import UNEQUAL, explanation
 from orchestrator.sheet import Cell, Sheet, to_markdown
 
-AnyRow = TypeVar("AnyRow", RowEvidence, ConfirmedRow)
+AnyRow = TypeVar("AnyRow", RowEvidence, ConfirmedRow, CostRow)
 ESCAPES = str.maketrans({ONE_RUN: f"\\{ONE_RUN}"})  # of Markdown
 PROBLEMS_ONLY = " problems only"
 
@@ -23,21 +34,36 @@ METHOD, SCORE, SPLIT_HALF, FRESH, LEFT_OUT, GAP = "Method", "Avg", "Split-half",
 LIMITS, P, OF, SEEDS, STEP, SETTING = f"{100 * CONFIDENCE:g} % interval", "p", "Of", "Seeds", "Step", "Setting"
 ALWAYS = (METHOD, SCORE, SPLIT_HALF, FRESH, OF, SEEDS, STEP, SETTING)  # the others stand where a row has them
 CONFIRMED, EXPLORED, LEAD, RUNS = "Confirmed", "Explored", "Lead", "Seeds"  # of confirmed checkpoints
-CONFIRMED_TITLE = "Confirmed on seeds that took no part in choosing"
+AT = "Avg at "  # what follows is a cost
+TRAINED = "Seconds"
+COST_NUMBERS: Mapping[str, Callable[[TrainingCost], float | None]] = {
+    TRAINED: lambda cost: cost.seconds,
+    "Student tokens": lambda cost: cost.student_tokens,
+    "Teacher scored": lambda cost: cost.teacher_scored,
+    "Teacher decoded": lambda cost: cost.teacher_decoded,
+    "Supervised": lambda cost: cost.supervised_updates,
+    "Updates": lambda cost: cost.updates,
+}
+BlockKind = Literal["selected", "confirmed", "cost"]
+TITLES: Mapping[BlockKind, str] = {
+    "selected": "",
+    "confirmed": "Confirmed on seeds that took no part in choosing",
+    "cost": "Cost of training up to the selected step, and scores at equal cost",
+}
 LEFT = (METHOD, SETTING)  # the others are numbers
 
 
 @dataclass(frozen=True)
 class EvidenceBlock:
-    """A sheet of the selected checkpoints of a setup, or of its confirmed ones."""
+    """A sheet of the selected checkpoints of a setup, of its confirmed ones, or of what their training costs."""
 
     setup: str
-    confirmed: bool
+    kind: BlockKind
     sheet: Sheet
 
     def heading(self, title: str) -> str:
         """Stands over the block; `title` is the setup's, empty where it is the only one."""
-        return ", ".join(filter(None, [CONFIRMED_TITLE if self.confirmed else "", title]))
+        return ", ".join(filter(None, [TITLES[self.kind], title]))
 
 
 def blocks(evidence: Evidence | None) -> list[EvidenceBlock]:
@@ -48,9 +74,12 @@ def blocks(evidence: Evidence | None) -> list[EvidenceBlock]:
     for setup, rows in by_setup(evidence.rows).items():
         # Without vanilla nothing is compared, and without several seeds nothing has a p-value; other columns stand.
         sheet = _sheet([_cells(row) for row in rows], ALWAYS)
-        found.append(EvidenceBlock(setup, False, sheet))
+        found.append(EvidenceBlock(setup, "selected", sheet))
     for setup, rows in by_setup(evidence.confirmed).items():
-        found.append(EvidenceBlock(setup, True, _sheet([_confirmed_cells(row) for row in rows])))
+        found.append(EvidenceBlock(setup, "confirmed", _sheet([_confirmed_cells(row) for row in rows])))
+    for table in evidence.costs:
+        rows = by_setup(table.rows)[table.setup]
+        found.append(EvidenceBlock(table.setup, "cost", _sheet([_cost_cells(table, row) for row in rows])))
     return found
 
 
@@ -95,6 +124,24 @@ def _confirmed_cells(row: ConfirmedRow) -> dict[str, str]:
     }
 
 
+def _cost_cells(table: CostTable, row: CostRow) -> dict[str, str]:
+    column = row.columns.get(AVERAGE)
+    gap = column.difference if column else None
+    time, texts = row.cost.device_seconds, dict[str, str]()
+    for name, number_of in COST_NUMBERS.items():
+        value = number_of(row.cost)
+        texts[name] = "" if value is None else f"{value:,.1f}" if name == TRAINED else f"{value:,.0f}"
+    return {
+        METHOD: method_label(row.method),
+        f"{AT}{table.text}": f"{tenths_text(column.score.value)} ±{column.score.reach}" if column else row.why_not,
+        GAP: gap_text(gap) if gap else "",
+        LIMITS: limits_text(gap) if gap else "",
+        P: tested_text(gap) if gap else "",
+        "GPU-hours" if table.on_gpus else "Core-min": "" if time is None else hours_or_minutes(time, table.on_gpus),
+        **texts,
+    }
+
+
 def gap_text(gap: Difference) -> str:
     """A difference: `+7.5 (1 seed)`, or `+7.5` where its interval is over seeds."""
     return f"{signed(gap.estimate.value)}{_caveat(gap)}"
@@ -131,14 +178,15 @@ def comment_lines(evidence: Evidence) -> Iterator[str]:
             for name, cell in zip(block.sheet.headings[1:], cells, strict=True):
                 if cell.text:
                     parts.append(cell.text if name == SCORE else f"{name} {cell.text}")
-            yield f"{block.setup} {method.text}{' confirmed' if block.confirmed else ''}: {', '.join(parts)}"
+            kind = "" if block.kind == "selected" else f" {block.kind}"
+            yield f"{block.setup} {method.text}{kind}: {', '.join(parts)}"
     yield from explanation(evidence)
 
 
 def to_object(evidence: Evidence | None) -> dict[str, Any]:
     """The evidence in the JSON form; scores in percent, missing numbers null."""
     if evidence is None:
-        return {"evidence": [], "benchmarks": [], "bootstrap": None, "seed_spread": {}, "caption": []}
+        return {"evidence": [], "costs": [], "benchmarks": [], "bootstrap": None, "seed_spread": {}, "caption": []}
     rows: list[RowEvidence] = []
     for of_setup in by_setup(evidence.rows).values():
         rows += of_setup
@@ -149,6 +197,7 @@ def to_object(evidence: Evidence | None) -> dict[str, Any]:
     confirmed = {"confirmed": [_confirmed_object(row) for row in evidence.confirmed]} if evidence.confirmed else {}
     return {
         **confirmed,
+        "costs": [_cost_object(table) for table in evidence.costs],
         "evidence": [_row_object(row) for row in rows],
         "benchmarks": [asdict(source) for source in evidence.benchmarks],
         "bootstrap": {"confidence": CONFIDENCE, "replicates": REPLICATES, "splits": SPLITS},
@@ -218,6 +267,21 @@ def _confirmed_object(row: ConfirmedRow) -> dict[str, Any]:
         }
     names = ("setup", "method", "knobs", "step", "units", "wanted")
     return {**{name: getattr(row, name) for name in names}, "columns": columns}
+
+
+def _cost_object(table: CostTable) -> dict[str, Any]:
+    """A setup's methods at equal cost; seconds and device-seconds to the millisecond."""
+    rows = []
+    for row in table.rows:
+        cost = {name: None if value is None else round(value, 3) for name, value in asdict(row.cost).items()}
+        columns = {}
+        for name, column in row.columns.items():
+            gap = difference_object(column.difference)
+            columns[name] = {"score": estimate_object(column.score), "minus_vanilla": gap}
+        names = ("method", "step", "units", "hardware")
+        rows.append({**{name: getattr(row, name) for name in names}, "cost": cost, "columns": columns})
+        rows[-1] |= {"why_not": row.why_not} if row.why_not else {}
+    return {"setup": table.setup, "measure": table.measure, "amount": table.amount, "rows": rows}
 
 
 def _row_object(row: RowEvidence) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from analysis.table.captions import brief_intervals, explanation
 from analysis.table.evidence_formats import (
+    AT,
     CONFIRMED,
     GAP,
     LEAD,
@@ -80,7 +81,7 @@ class TerminalTable:
                 yield Text(table.title(setup), "bold")
             yield from _scores(table.only(setup), width)
         for block in blocks(table.evidence):
-            if block.confirmed or not self.brief:
+            if block.kind == "confirmed" or not self.brief:
                 heading = block.heading(table.title(block.setup) if len(setups) > 1 else "")
                 yield Text()
                 yield from [Text(heading, "bold")] if heading else []
@@ -123,7 +124,7 @@ def _evidence(sheet: Sheet, width: int) -> Iterator[Text]:
         return
     above = []
     for place, name in enumerate(sheet.headings):
-        if name in ABOVE or (name == SETTING and width >= WIDE):
+        if name in ABOVE or name.startswith(AT) or (name == SETTING and width >= WIDE):
             above.append(place)
     while len(above) > 2 and sheet.only(above).width() > width:
         above.pop()

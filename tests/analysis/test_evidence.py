@@ -261,7 +261,7 @@ def test_markdown_shows_what_the_averages_rest_on(table: Table) -> None:
     assert heading == [
         *("Method", "Avg", "Split-half", "Fresh", "− Vanilla", "95 % interval", "Of", "Seeds", "Step", "Setting")
     ]
-    assert [row[0] for row in rows] == ["TRB", "Vanilla", "Untrained student"]
+    assert [row[0] for row in rows] == ["TRB", "Vanilla", "Untrained student", "Method", "---", "TRB", "Vanilla"]
     cells = dict(zip(heading, rows[0], strict=True))
     assert re.fullmatch(r"\d+\.\d ±\d+\.\d\\\*", cells["Avg"]), "one seed: its interval is over problems"
     assert re.fullmatch(r"\+\d+\.\d \(1 seed\)", cells["− Vanilla"])

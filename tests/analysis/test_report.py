@@ -183,7 +183,7 @@ def test_numbers_as_texts() -> None:
 
 
 def test_scores_and_what_is_behind_them(root: ElementTree.Element) -> None:
-    scores, evidence = tables(root, "results").values()
+    scores, evidence, cost = tables(root, "results").values()
     assert scores[0] == ["Method", "Avg", "Short sums", "Long sums"]
     rows = {row[0]: row[1:] for row in scores[1:]}
     assert [rows[name][0].split()[0] for name in ("TRB", "Vanilla", "Veto")] == [
@@ -209,6 +209,7 @@ def test_scores_and_what_is_behind_them(root: ElementTree.Element) -> None:
     assert trust["its 95 % interval"].endswith("] problems only")
     assert "p" not in evidence[0]
     assert behind["Vanilla"]["− Vanilla"] == "–"
+    assert [row[0] for row in cost] == ["Method", "TRB", "Vanilla", "SKD"]
 
 
 def test_marks_do_not_rely_on_colour(root: ElementTree.Element) -> None:
@@ -508,7 +509,7 @@ def test_a_browser_shows_it_without_complaint(tab: Browser, page: Path, root: El
     assert all(own == shown <= inside for _, own, shown, _ in images)  # no letter is smaller than it was drawn
     assert all((own < 400) == (width < 400) for _, own, _, _ in images)
     assert tab.evaluate("[...document.querySelectorAll('table')].map(t => t.tBodies[0].rows.length)") == [
-        *(1, 8, 4),  # setups, scores, selected checkpoints
+        *(1, 8, 4, 3),  # setups, scores, selected checkpoints, scores at equal cost
         *(3, 3, 9),  # diagnostics twice, costs
         *(10, 7, keys),  # units, methods, keys
         *(2, 2),  # benchmarks, data

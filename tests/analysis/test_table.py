@@ -343,6 +343,7 @@ def test_json_holds_values_before_rounding_with_text_and_mark() -> None:
         "rows": [{"method": "skd", "label": "SKD", "title": method_title("skd"), "cells": [cell, cell]}],
         "notes": ["partial: 3 of 10"],
         "evidence": [],
+        "costs": [],
         "benchmarks": [],
         "bootstrap": None,
         "seed_spread": {},
@@ -379,7 +380,7 @@ def test_a_table_without_scores_still_renders() -> None:
     assert to_csv(table) == f"{HEADER}\n"
     assert "multicolumn" not in to_latex(table)
     assert "cmidrule" not in to_latex(table)
-    nothing = {key: [] for key in ("columns", "rows", "notes", "evidence", "benchmarks", "caption", "verdict")}
+    nothing = {key: [] for key in ("columns", "rows", "notes", "evidence", "costs", "benchmarks", "caption", "verdict")}
     nothing |= {"bootstrap": None, "seed_spread": {}, "advice": None}
     assert json.loads(to_json(table)) == nothing
 

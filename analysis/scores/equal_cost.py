@@ -1,0 +1,160 @@
+"""Scores at equal cost, read off each method's trajectory: score against what its training took by then.
+
+All methods of a setup are compared at one cost, the most that all of them have reached. Between two evaluated
+checkpoints the score is interpolated linearly, as a weighted mean of both, so that no step is chosen by its score.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import pairwise
+from statistics import fmean
+
+from analysis.costs import MEASURES, TrainingCost, combined, hardware, placement_of, training_cost
+from analysis.labels import BASE
+from analysis.scores.assess import Columns, estimates, replicate_scores, seed_spreads, to_reference
+from analysis.scores.candidates import Candidate, Selected, read_counts
+from analysis.scores.evidence import AtCost, CostRow, CostTable
+from orchestrator.experiment.methods import REFERENCE
+from orchestrator.selection.scores import evaluated_steps
+from orchestrator.selection.study import Study
+
+OTHER_HARDWARE, NOT_LOGGED, TOO_EARLY = "other hardware", "not logged", "before its first checkpoint"
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """A checkpoint of the chosen setting, and what its training took by then."""
+
+    cost: TrainingCost
+    checkpoint: Candidate
+
+
+@dataclass(frozen=True)
+class ReadOff:
+    """The score between two checkpoints of a setting, `weight` of the way from the first to the second."""
+
+    first: Candidate
+    second: Candidate
+    weight: Fraction
+
+    @property
+    def method(self) -> str:
+        return self.first.method
+
+    @property
+    def seeds(self) -> int:
+        return self.first.seeds
+
+    @property
+    def by_seed(self) -> dict[str, list[Fraction]]:
+        found = {}
+        for key, before in self.first.by_seed.items():
+            pairs = zip(before, self.second.by_seed[key], strict=True)
+            found[key] = [(1 - self.weight) * one + self.weight * other for one, other in pairs]
+        return found
+
+
+def cost_tables(study: Study, chosen: Sequence[Selected], measure: str = "updates") -> list[CostTable]:
+    """A table for each setup that a method has a score in; `measure` is a key of `costs.MEASURES`.
+
+    UserError where two checkpoints of a setup were evaluated on different problems.
+    """
+    tables = []
+    for setup in study.experiment.setups:
+        trained = [each for each in chosen if each.setup == setup and each.best.method != BASE]
+        if trained:
+            tables.append(_table(study, setup, trained, measure))
+    return tables
+
+
+def curve(study: Study, best: Candidate) -> list[CurvePoint]:
+    """The evaluated checkpoints of a chosen setting, in the order of their steps."""
+    units = [unit for unit in study.units if unit.id in best.units]
+    points = []
+    for step in evaluated_steps(study, units):
+        counts = read_counts(study, best.units, study.evaluation_ids(units[0].setup), step)
+        cost = combined([training_cost(study, unit, step) for unit in units], fmean)
+        points.append(CurvePoint(cost, replace(best, step=step, counts=counts)))
+    return points
+
+
+def _table(study: Study, setup: str, trained: Sequence[Selected], measure: str) -> CostTable:
+    curves = {each.best.method: curve(study, each.best) for each in trained}
+    units = {unit.id: unit for unit in study.units_of(setup)}
+    places = {each.best.method: tuple(hardware(study, units[name]) for name in each.best.units) for each in trained}
+    why_not = _reasons(curves, places, measure)
+    amounts = [_cost(points[-1], measure) for method, points in curves.items() if method not in why_not]
+    amount = min(amounts, default=None)
+    read: dict[str, ReadOff] = {}
+    for method, points in curves.items():
+        if amount is None or method in why_not:
+            continue
+        found = _read_off(points, amount, measure)
+        if found is None:
+            why_not[method] = TOO_EARLY
+        else:
+            read[method] = found
+    columns = _compare(read, trained)
+    rows = []
+    for each in trained:
+        method, step = each.best.method, each.best.step
+        cost = next(point.cost for point in curves[method] if point.checkpoint.step == step)
+        where = tuple(dict.fromkeys(places[method]))
+        scores = columns.get(method, {})
+        rows.append(CostRow(setup, method, step, each.best.units, where, cost, scores, why_not.get(method, "")))
+    first = units[trained[0].best.units[0]]
+    return CostTable(setup, measure, amount, bool(placement_of(first, study.reader(first)).gpus), tuple(rows))
+
+
+def _reasons(
+    curves: Mapping[str, Sequence[CurvePoint]], places: Mapping[str, tuple[str, ...]], measure: str
+) -> dict[str, str]:
+    """Method → why its cost cannot be compared: it was not logged, or is a time on other hardware than vanilla's."""
+    reference = set(places.get(REFERENCE) or next(iter(places.values())))
+    found = {}
+    for method, points in curves.items():
+        if any(MEASURES[measure](point.cost) is None for point in points):
+            found[method] = NOT_LOGGED
+        elif measure == "time" and (len(reference) > 1 or set(places[method]) != reference):
+            found[method] = OTHER_HARDWARE
+    return found
+
+
+def _cost(point: CurvePoint, measure: str) -> float:
+    found = MEASURES[measure](point.cost)
+    assert found is not None, "methods without it are left out"
+    return found
+
+
+def _read_off(points: Sequence[CurvePoint], amount: float, measure: str) -> ReadOff | None:
+    """The score at a cost that the last point has reached; None before the first point."""
+    for before, after in pairwise(points):
+        low, high = _cost(before, measure), _cost(after, measure)
+        if low <= amount <= high:
+            weight = Fraction(amount - low) / Fraction(high - low) if high > low else Fraction(1)
+            return ReadOff(before.checkpoint, after.checkpoint, weight)
+    if _cost(points[-1], measure) == amount:
+        return ReadOff(points[-1].checkpoint, points[-1].checkpoint, Fraction(1))
+    return None
+
+
+def _compare(read: Mapping[str, ReadOff], trained: Sequence[Selected]) -> dict[str, dict[str, AtCost]]:
+    """Method → column → its score at equal cost and the difference to vanilla, with intervals as in the table."""
+    ends: dict[str, Candidate] = {}
+    for method, found in read.items():
+        ends |= {f"{method} before": found.first, f"{method} after": found.second}
+    drawn_ends = replicate_scores(ends)
+    drawn: dict[str, Columns] = {}
+    for method, found in read.items():
+        before, after, weight = drawn_ends[f"{method} before"], drawn_ends[f"{method} after"], float(found.weight)
+        drawn[method] = {key: (1 - weight) * before[key] + weight * after[key] for key in before}
+    spreads = seed_spreads(read.values())
+    gaps = to_reference(read, drawn, spreads, {each.best.method: each.candidates for each in trained})
+    columns = {}
+    for method, found in read.items():
+        scores = estimates(found, drawn[method], spreads)
+        columns[method] = {key: AtCost(score, gaps.get(method, {}).get(key)) for key, score in scores.items()}
+    return columns

@@ -1,0 +1,149 @@
+"""Cost of training and scores at equal cost, against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from analysis import frames
+from analysis.costs import amount_text, training_cost
+from analysis.scores.candidates import select
+from analysis.scores.equal_cost import cost_tables
+from analysis.table import build
+from analysis.table.formats import to_json, to_markdown
+from orchestrator.experiment.units import Unit
+from orchestrator.records.writer import RunWriter
+from orchestrator.selection.study import Study
+from tests.fake_runs import quickstart, units_of, write_run
+
+TOKENS, DRAFTS = 100, 130  # of a step: of its responses, and those that a teacher judged while decoding
+STEPS = {"sft": 15}  # of the supervised stage; trials take 60
+SCORES = {  # step → correct of 4 samples on the two benchmarks
+    "base_eval": {0: [0, 0]},
+    "vanilla": {20: [1, 1], 40: [2, 2], 60: [3, 3]},
+    "trust_region": {20: [1, 1], 40: [3, 3], 60: [4, 4]},
+    "sft_warmup": {20: [2, 2], 40: [2, 2], 60: [4, 4]},
+}
+
+
+def log(runs: Path, unit: Unit, seconds: float) -> None:
+    """Tokens and clock of every step, and one step that was repeated after a kill."""
+    rows = []
+    for step in range(unit.steps):
+        drafts = {"teacher_positions": DRAFTS} if unit.method == "trust_region" else {}
+        rows.append({"step": step, "response_tokens": TOKENS, **drafts})
+    with closing(RunWriter(runs, unit.id)) as run:
+        run.describe({}, dict)
+        run.append("metrics.jsonl", rows)
+        run.commit(unit.steps)
+        for step in [*range(unit.steps), 3]:
+            run.append_timing({"step": step, "phase": "train", "rollout": seconds / 2, "learn": seconds / 2})
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Study:
+    experiment, expanded = quickstart("methods.trust_region={epsilon0: [0.01], K: [12]}")
+    units = [unit for unit in expanded if unit.is_supervised or (unit.method or unit.kind) in SCORES]
+    for unit in units:
+        name = unit.method or unit.kind
+        if unit.kind != "base_eval":
+            log(tmp_path, unit, 2.0 if name == "trust_region" else 1.0)
+        write_run(tmp_path, experiment, unit, SCORES.get(name, {}), unit.steps)
+    return Study(experiment, units, tmp_path)
+
+
+def unit_of(study: Study, name: str) -> Unit:
+    [unit] = units_of(list(study.units), name)
+    return unit
+
+
+def test_the_cost_of_a_checkpoint(study: Study) -> None:
+    blended = training_cost(study, unit_of(study, "trust_region"), 20)
+    assert (blended.seconds, blended.student_tokens, blended.teacher_tokens) == (40, 20 * DRAFTS, 20 * DRAFTS)
+    assert (blended.updates, blended.supervised_updates) == (20, 0)
+    warmed = training_cost(study, unit_of(study, "sft_warmup"), 40)
+    assert (warmed.seconds, warmed.updates, warmed.supervised_updates) == (55, 55, 15)
+    assert (warmed.student_tokens, warmed.teacher_scored, warmed.teacher_decoded) == (4000, 4000, 1500)
+
+
+def test_missing_clocks_stay_missing(study: Study) -> None:
+    vanilla = unit_of(study, "vanilla")
+    (study.runs / vanilla.id / "timing.jsonl").unlink()
+    cost = training_cost(study, vanilla, 20)
+    assert (cost.seconds, cost.device_seconds, cost.updates, cost.student_tokens) == (None, None, 20, 2000)
+    [table] = cost_tables(study, select(study), "time")
+    assert {row.method: row.why_not for row in table.rows}["vanilla"] == "not logged"
+
+
+@pytest.mark.parametrize(
+    ("measure", "amount", "scores"),
+    [
+        # The supervised stage's 15 updates count, so SFT warmup is read off at step 45: a quarter of the way to 60.
+        ("updates", 60, {"vanilla": 75, "trust_region": 100, "sft_warmup": 50 + 50 / 4}),
+        # A step of the trust region takes twice the time, so that 60 seconds end at its step 30.
+        ("time", 60, {"vanilla": 75, "trust_region": 50, "sft_warmup": 50 + 50 / 4}),
+        # 6000 tokens are its step 46.15; the supervised stage decodes with the teacher alone.
+        ("student_tokens", 6000, {"vanilla": 75, "trust_region": 75 + 25 * (6000 / 130 - 40) / 20, "sft_warmup": 100}),
+        ("teacher_tokens", 6000, {"vanilla": 75, "trust_region": 75 + 25 * (6000 / 130 - 40) / 20, "sft_warmup": 62.5}),
+    ],
+)
+def test_scores_at_equal_cost(study: Study, measure: str, amount: float, scores: dict[str, float]) -> None:
+    [table] = cost_tables(study, select(study), measure)
+    assert table.amount == amount
+    found = {row.method: row.columns["avg"] for row in table.rows}
+    assert {method: float(column.score.value) for method, column in found.items()} == pytest.approx(scores)
+    for method, column in found.items():
+        if method != "vanilla":
+            assert column.difference is not None
+            assert float(column.difference.estimate.value) == pytest.approx(scores[method] - scores["vanilla"])
+
+
+def test_a_method_that_has_no_checkpoint_at_that_cost(study: Study) -> None:
+    """Vanilla has taken 20 steps by now; the first checkpoint of SFT warmup comes after 35 updates."""
+    vanilla = unit_of(study, "vanilla")
+    for step in (40, 60):
+        for path in (study.runs / vanilla.id / "evals").glob(f"*/step_{step:06d}/*"):
+            path.unlink()
+    [table] = cost_tables(study, select(study), "updates")
+    why_not = {row.method: row.why_not for row in table.rows}
+    assert (table.amount, why_not) == (
+        20,
+        {"vanilla": "", "trust_region": "", "sft_warmup": "before its first checkpoint"},
+    )
+
+
+def test_times_on_other_hardware_are_not_compared(study: Study) -> None:
+    trust = unit_of(study, "trust_region")
+    path = study.runs / trust.id / "attempts.jsonl"
+    row = json.loads(path.read_text().splitlines()[-1])
+    path.write_text(json.dumps({**row, "host": {"gpus": ["NVIDIA H100"]}}) + "\n")
+    [table] = cost_tables(study, select(study), "time")
+    assert {row.method: row.why_not for row in table.rows} == {
+        "vanilla": "",
+        "trust_region": "other hardware",
+        "sft_warmup": "",
+    }
+    [table] = cost_tables(study, select(study), "updates")
+    assert not any(row.why_not for row in table.rows)
+
+
+def test_the_table_says_it_in_every_form(study: Study) -> None:
+    assert build.results_table(study).verdict.sentences == ("No method can be called better: one seed.",)
+    table = build.results_table(study, cost="teacher_tokens")
+    [line] = [line for line in to_markdown(table).splitlines() if line.startswith("| SFT warmup") and "1,500" in line]
+    assert line.startswith("| SFT warmup | 62.5 ±")
+    [cost] = json.loads(to_json(table))["costs"]
+    assert (cost["measure"], cost["amount"]) == ("teacher_tokens", 6000)
+    frame = frames.costs(table).set_index("method")
+    assert frame.loc["sft_warmup", "teacher_decoded"] == 1500
+    assert frame.loc["sft_warmup", "minus_vanilla"] == pytest.approx(-12.5)
+
+
+def test_costs_as_text() -> None:
+    assert amount_text("updates", 60, on_gpus=False) == "60 updates"
+    assert amount_text("time", 5400, on_gpus=True) == "1.5 GPU-hours"
+    assert amount_text("time", 12000, on_gpus=False) == "200 core-minutes"
+    assert amount_text("teacher_tokens", 56833.3, on_gpus=True) == "56,833 teacher tokens"
