@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from orchestrator.config import Placement
 from orchestrator.experiment.units import Unit
 from orchestrator.records.columns import EVALUATE, START, STEP_PARTS, TRAIN
-from orchestrator.records.rundir import CONFIG, METRICS, TIMING, RunReader
+from orchestrator.records.rundir import ATTEMPTS, CONFIG, METRICS, TIMING, RunReader
 from orchestrator.selection.study import Study
 
 PHASES = (START, *STEP_PARTS, EVALUATE)
@@ -115,9 +115,7 @@ def combined(costs: Sequence[TrainingCost], how: Callable[[Sequence[float]], flo
 def hardware(study: Study, unit: Unit) -> str:
     """Where a unit was trained: its placement, and the GPU or processor of its last attempt."""
     run = study.reader(unit)
-    attempts = run.attempts()
-    host = attempts[-1].get("host", {}) if attempts else {}
-    kinds = sorted(set(host.get("gpus") or [])) or [host.get("cpu") or ""]
+    kinds = run.derived(ATTEMPTS, "GPUs or processor of the last attempt", lambda: _processors(run))
     return ", ".join(filter(None, [placement_text(placement_of(unit, run)), *kinds]))
 
 
@@ -229,6 +227,13 @@ def _all_of(values: Sequence[float | None]) -> float | None:
     """Their sum; None unless all are there."""
     present = [value for value in values if value is not None]
     return float(sum(present)) if len(present) == len(values) else None
+
+
+def _processors(run: RunReader) -> list[str]:
+    """The kinds of GPU of the host of the last attempt, else its processor."""
+    attempts = run.attempts()
+    host = attempts[-1].get("host", {}) if attempts else {}
+    return sorted(set(host.get("gpus") or [])) or [host.get("cpu") or ""]
 
 
 def _seconds_by_step(run: RunReader) -> dict[str, float]:

@@ -304,7 +304,7 @@ def test_the_example_of_a_method_needs_no_other_edit(tmp_path: Path, monkeypatch
     assert logged == [columns_of_step(step < 2, ("behavior_kl",)) for step in range(4)]
     assert [row["method"] for row in json.loads(table)["rows"]] == ["vanilla", "mixture", "base"]
     drawn = {file.stem for file in (tmp_path / "figures").glob("*.png")}
-    assert drawn == {"trajectories-tiny", "entropy-tiny", "sweep-tiny", "diagnostics-tiny"}
+    assert drawn == {"trajectories-tiny", "cost-tiny", "entropy-tiny", "sweep-tiny", "diagnostics-tiny"}
     assert '"train/behavior_kl"' in panels
     assert '"train/beta"' not in panels
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from analysis.figures import (
     continuation,
+    cost,
     curves,
     diagnostics,
     entropy,
@@ -24,6 +25,7 @@ from orchestrator.selection.study import Study
 # In the order of the report.
 FIGURES: tuple[Callable[[SetupRuns], Picture], ...] = (
     trajectories.picture,
+    cost.picture,
     entropy.picture,
     sweep.picture,
     tradeoff.picture,

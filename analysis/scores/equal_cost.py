@@ -97,7 +97,7 @@ def _table(study: Study, setup: str, trained: Sequence[Selected], measure: str) 
             why_not[method] = TOO_EARLY
         else:
             read[method] = found
-    columns = _compare(read, trained)
+    columns = _compare(read, trained, tested=measure != "time")
     rows = []
     for each in trained:
         method, step = each.best.method, each.best.step
@@ -141,8 +141,11 @@ def _read_off(points: Sequence[CurvePoint], amount: float, measure: str) -> Read
     return None
 
 
-def _compare(read: Mapping[str, ReadOff], trained: Sequence[Selected]) -> dict[str, dict[str, AtCost]]:
-    """Method → column → its score at equal cost and the difference to vanilla, with intervals as in the table."""
+def _compare(read: Mapping[str, ReadOff], trained: Sequence[Selected], tested: bool) -> dict[str, dict[str, AtCost]]:
+    """Method → column → its score at equal cost and the difference to vanilla, with intervals as in the table.
+
+    Without `tested` there is no p-value: a clock has a spread of its own, which the spread between seeds does not hold.
+    """
     ends: dict[str, Candidate] = {}
     for method, found in read.items():
         ends |= {f"{method} before": found.first, f"{method} after": found.second}
@@ -155,6 +158,10 @@ def _compare(read: Mapping[str, ReadOff], trained: Sequence[Selected]) -> dict[s
     gaps = to_reference(read, drawn, spreads, {each.best.method: each.candidates for each in trained})
     columns = {}
     for method, found in read.items():
-        scores = estimates(found, drawn[method], spreads)
-        columns[method] = {key: AtCost(score, gaps.get(method, {}).get(key)) for key, score in scores.items()}
+        columns[method] = {}
+        for key, score in estimates(found, drawn[method], spreads).items():
+            gap = gaps.get(method, {}).get(key)
+            if gap is not None and not tested:
+                gap = replace(gap, p_value=None, holm=None)
+            columns[method][key] = AtCost(score, gap)
     return columns

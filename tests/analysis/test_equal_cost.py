@@ -10,8 +10,9 @@ import pytest
 
 from analysis import frames
 from analysis.costs import amount_text, training_cost
+from analysis.figures import cost
 from analysis.scores.candidates import select
-from analysis.scores.equal_cost import cost_tables
+from analysis.scores.equal_cost import cost_tables, curve
 from analysis.table import build
 from analysis.table.formats import to_json, to_markdown
 from orchestrator.experiment.units import Unit
@@ -72,8 +73,8 @@ def test_the_cost_of_a_checkpoint(study: Study) -> None:
 def test_missing_clocks_stay_missing(study: Study) -> None:
     vanilla = unit_of(study, "vanilla")
     (study.runs / vanilla.id / "timing.jsonl").unlink()
-    cost = training_cost(study, vanilla, 20)
-    assert (cost.seconds, cost.device_seconds, cost.updates, cost.student_tokens) == (None, None, 20, 2000)
+    found = training_cost(study, vanilla, 20)
+    assert (found.seconds, found.device_seconds, found.updates, found.student_tokens) == (None, None, 20, 2000)
     [table] = cost_tables(study, select(study), "time")
     assert {row.method: row.why_not for row in table.rows}["vanilla"] == "not logged"
 
@@ -130,13 +131,41 @@ def test_times_on_other_hardware_are_not_compared(study: Study) -> None:
     assert not any(row.why_not for row in table.rows)
 
 
+def test_times_have_no_p_value(study: Study) -> None:
+    """Runs of three seeds that differ have one at equal updates: a clock's own spread is in no interval."""
+    experiment, expanded = quickstart("methods={vanilla: {}, veto: {beta_start: [0.4]}}", "seeds=[0,1,2]")
+    units = [unit for unit in expanded if unit.is_trial]
+    for unit in units:
+        log(study.runs, unit, 1.0)
+        write_run(study.runs, experiment, unit, {60: [2, unit.seed]}, unit.steps)
+    several = Study(experiment, units, study.runs)
+    found = {}
+    for measure in ("updates", "time"):
+        [table] = cost_tables(several, select(several), measure)
+        gap = {row.method: row.columns["avg"].difference for row in table.rows}["veto"]
+        assert gap is not None
+        found[measure] = gap.p_value
+    assert found == {"updates": pytest.approx(1.0), "time": None}
+
+
+def test_a_line_for_each_method_over_its_cost(study: Study) -> None:
+    chosen = [selected.best for selected in select(study) if selected.best.method != "base"]
+    figure = cost.draw({best.method: curve(study, best) for best in chosen}, "Arithmetic")
+    updates, time, tokens = figure.axes
+    lines = {str(line.get_label()): line for line in updates.get_lines()}
+    assert list(lines["SFT warmup"].get_xdata()) == [35, 55, 75]
+    assert list(lines["SFT warmup"].get_ydata()) == [50, 50, 100]
+    assert list(time.get_lines()[0].get_xdata()) == [20, 40, 60]
+    assert tokens.get_xlabel() == "tokens of the teacher"
+
+
 def test_the_table_says_it_in_every_form(study: Study) -> None:
     assert build.results_table(study).verdict.sentences == ("No method can be called better: one seed.",)
     table = build.results_table(study, cost="teacher_tokens")
     [line] = [line for line in to_markdown(table).splitlines() if line.startswith("| SFT warmup") and "1,500" in line]
     assert line.startswith("| SFT warmup | 62.5 ±")
-    [cost] = json.loads(to_json(table))["costs"]
-    assert (cost["measure"], cost["amount"]) == ("teacher_tokens", 6000)
+    [document] = json.loads(to_json(table))["costs"]
+    assert (document["measure"], document["amount"]) == ("teacher_tokens", 6000)
     frame = frames.costs(table).set_index("method")
     assert frame.loc["sft_warmup", "teacher_decoded"] == 1500
     assert frame.loc["sft_warmup", "minus_vanilla"] == pytest.approx(-12.5)

@@ -20,7 +20,7 @@ from tests.analysis.test_figures import panel_title
 from tests.fake_runs import QUICKSTART, quickstart, units_of, write_run
 
 Loaded = tuple[Experiment, list[Unit]]
-KINDS = ("trajectories", "entropy", "sweep", "tradeoff", "diagnostics", "continuation", "overview")
+KINDS = ("trajectories", "cost", "entropy", "sweep", "tradeoff", "diagnostics", "continuation", "overview")
 
 
 @pytest.fixture(scope="module")

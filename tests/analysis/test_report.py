@@ -229,7 +229,7 @@ def test_a_partial_sweep_says_so(root: ElementTree.Element) -> None:
 
 def test_figures_are_pictures_with_words(root: ElementTree.Element) -> None:
     images = {figure.get("id"): figure for figure in root.iter("figure")}
-    of_setup = {f"{kind}-{SETUP}" for kind in ("trajectories", "entropy", "sweep", "tradeoff", "diagnostics")}
+    of_setup = {f"{kind}-{SETUP}" for kind in ("trajectories", "cost", "entropy", "sweep", "tradeoff", "diagnostics")}
     assert set(images) == of_setup | {"gantt-quickstart"}
     for figure in images.values():
         image, wide = next(figure.iter("img")), next(figure.iter("source"))
@@ -503,7 +503,7 @@ def test_a_browser_shows_it_without_complaint(tab: Browser, page: Path, root: El
     assert tab.evaluate("innerWidth") == width
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
     images = tab.evaluate("[...document.images].map(i => [i.complete, i.naturalWidth, i.clientWidth, i.clientHeight])")
-    assert len(images) == 6
+    assert len(images) == 7
     assert all(done and min(sizes) > 200 for done, *sizes in images)
     inside = tab.evaluate("document.querySelector('main').clientWidth")
     assert all(own == shown <= inside for _, own, shown, _ in images)  # no letter is smaller than it was drawn
