@@ -91,7 +91,7 @@ def amount_text(measure: str, amount: float, on_gpus: bool) -> str:
 
 
 def hours_or_minutes(device_seconds: float, on_gpus: bool) -> str:
-    """GPU-hours, or core-minutes, with three significant digits."""
+    """GPU-hours, or core-minutes, with up to three significant digits."""
     value = device_seconds / (3600 if on_gpus else 60)
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
@@ -165,15 +165,15 @@ def unit_cost(study: Study, unit: Unit) -> Cost:
     """The cost of one unit so far."""
     run = study.reader(unit)
     seconds, timed, repeated = run.derived(TIMING, "seconds by phase", lambda: _clocked(run))
-    tokens, judged = run.derived(METRICS, "tokens", lambda: _training_tokens(run))
+    tokens = run.derived(METRICS, "tokens and judged positions by step", lambda: _tokens_by_step(run))
     return Cost(
         units=1,
         placements=frozenset({placement_text(placement_of(unit, run))}),
         seconds=seconds,
         timed_steps=timed,
         repeated=repeated,
-        training_tokens=tokens,
-        teacher_positions=judged if unit.is_trial else None,
+        training_tokens=_sum(responses for responses, _ in tokens),
+        teacher_positions=_sum(judged for _, judged in tokens) if unit.is_trial else None,
         evaluation_tokens=_evaluation_tokens(study, unit),
     )
 
@@ -192,24 +192,16 @@ def _clocked(run: RunReader) -> tuple[dict[str, float], int, int]:
     return dict(seconds), len(steps), len(steps) - len(set(steps))
 
 
-def _training_tokens(run: RunReader) -> tuple[int | None, int | None]:
-    """Tokens of all training responses, and positions that the teacher judged."""
-    metrics = run.metrics()
-    # The teacher judges every token of a finished rollout, unless it judged the drafts while decoding.
-    judged = (row.get("teacher_positions", row.get("response_tokens")) for row in metrics)
-    return _sum(row.get("response_tokens") for row in metrics), _sum(judged)
-
-
 def _own_cost(study: Study, unit: Unit, step: int) -> TrainingCost:
     """The cost of a unit's own steps before `step`, without the stage before it."""
-    run, placement = study.reader(unit), placement_of(unit, study.reader(unit))
+    run = study.reader(unit)
+    placement = placement_of(unit, run)
     clocked = run.derived(TIMING, "seconds by step", lambda: _seconds_by_step(run))
     seconds = _all_of([clocked.get(str(before)) for before in range(step)])
-    rows = run.derived(METRICS, "tokens by step", lambda: _tokens_by_step(run))[:step]
+    rows = run.derived(METRICS, "tokens and judged positions by step", lambda: _tokens_by_step(run))[:step]
     missing = [None] * (step - len(rows))
     tokens = _all_of([tokens for tokens, _ in rows] + missing)
-    # The teacher judges every token of a finished response, unless it judged the drafts while decoding.
-    judged = _all_of([tokens if drafts is None else drafts for tokens, drafts in rows] + missing)
+    judged = _all_of([judged for _, judged in rows] + missing)
     nothing = None if tokens is None else 0.0
     supervised = unit.is_supervised
     return TrainingCost(
@@ -243,8 +235,13 @@ def _seconds_by_step(run: RunReader) -> dict[str, float]:
 
 
 def _tokens_by_step(run: RunReader) -> list[tuple[int | None, int | None]]:
-    """(tokens of the responses, drafts that the teacher judged) of each step."""
-    return [(row.get("response_tokens"), row.get("teacher_positions")) for row in run.metrics()]
+    """(tokens of the responses, positions that the teacher judged) of each step."""
+    found = []
+    for row in run.metrics():
+        tokens = row.get("response_tokens")
+        # The teacher judges every token of a finished response, unless it judged the drafts while decoding.
+        found.append((tokens, row.get("teacher_positions", tokens)))
+    return found
 
 
 def _evaluation_tokens(study: Study, unit: Unit) -> int | None:

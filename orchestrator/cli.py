@@ -184,6 +184,11 @@ def _table(options: argparse.Namespace) -> int:
         raise UserError(
             f"--compare: {options.compare!r}: expected an EXP.yaml, since --results has no records per problem"
         )
+    beside = "--compare" if options.compare is not None else "--results" if options.results is not None else ""
+    for option, value in {"--metric": options.metric, "--cost": options.cost}.items():
+        if beside and value is not None:
+            shown = f"pass@{value}" if option == "--metric" else value
+            raise refuse(option, shown, f"the table of an experiment, without {beside}")
     if options.results is not None:
         try:
             made = model.make_table(model.read_results(options.results))
@@ -201,7 +206,7 @@ def _table(options: argparse.Namespace) -> int:
             return 0
         if _lack_runs(options):
             return 1
-        made = build.results_table(study, options.metric, options.cost or "updates")
+        made = build.results_table(study, options.metric or 1, options.cost or "updates")
     if form == "text":
         _console().print(terminal.to_rich(made), crop=False)
     elif form == "parquet":

@@ -33,7 +33,7 @@ def run_without_ray(path: Path, runs: Path, *overrides: str) -> None:
     pairs = made_here(experiment, runs)
     study = Study(experiment, expand(experiment, runs), runs)
     seen: Sequence[Unit] = ()
-    while (units := with_confirmation(study).units) != seen:  # what one round samples may make others wanted
+    while (units := with_confirmation(study).units) != seen:  # samples of a round may make further units wanted
         seen = units
         for unit in units:
             if not study.reader(unit).trained:

@@ -4,70 +4,73 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from statistics import fmean, stdev
 
 from matplotlib.figure import Figure
 
 from analysis.costs import MEASURES
-from analysis.figures.picture import Caption, Picture, SetupRuns
-from analysis.figures.style import WIDTH, look, new_figure, set_title, shared_legend, styled
-from analysis.labels import AVERAGE, BASE, method_label
-from analysis.scores.equal_cost import CurvePoint, curve
+from analysis.figures.curves import Curve, Series
+from analysis.figures.picture import Caption, Picture, SetupRuns, scores_basis
+from analysis.figures.style import (
+    WIDTH,
+    new_figure,
+    plot_series,
+    set_title,
+    setting_label,
+    shared_legend,
+    styled,
+)
+from analysis.labels import AVERAGE, BASE
+from analysis.scores.equal_cost import CurvePoint, curve, incomparable
 
 CAPTION = Caption(
     "Scores against cost",
     "line charts of mean pass@1 over the cost of training, a panel for each way to count it and a line for each method",
     "Mean pass@1 of the best setting of each method at each evaluated checkpoint, over what training took by then, the "
     "supervised stage included. Methods compare at equal cost where a vertical line cuts their lines.",
-    "Time is that of the machine as it was, with whatever ran beside it.",
+    "Time is that of the machine as it was, with whatever ran beside it; a method on other hardware than vanilla's has "
+    "no line there.",
 )
 AXES = {"updates": "updates", "time": "seconds of a GPU, or a core", "teacher_tokens": "tokens of the teacher"}
 
-Lines = Mapping[str, Sequence[CurvePoint]]  # by method
-
 
 @styled()
-def draw(lines: Lines, title: str, width: float = WIDTH) -> Figure:
-    """A panel for each cost that was logged for some method, with a band of ±1 standard deviation over seeds."""
-    costs = [measure for measure in AXES if any(_known(points, measure) for points in lines.values())]
+def draw(panels: Mapping[str, Sequence[Series]], title: str, width: float = WIDTH) -> Figure:
+    """A panel for each measure of `AXES` that has lines: pass@1 in [0, 1], shown in per cent, over the cost."""
     figure = new_figure(width, 3.6)
-    panels = figure.subplots(1, len(costs), sharey=True, squeeze=False)[0]
-    for axes, measure in zip(panels, costs, strict=True):
-        for index, (method, points) in enumerate(lines.items()):
-            if not _known(points, measure):
-                continue
-            color, marker = look(method, index)
-            amounts = [MEASURES[measure](point.cost) for point in points]
-            by_seed = [[100 * float(score) for score in point.checkpoint.by_seed[AVERAGE]] for point in points]
-            means, spreads = [fmean(scores) for scores in by_seed], [_spread(scores) for scores in by_seed]
-            axes.plot(amounts, means, label=method_label(method), color=color, marker=marker)
-            if any(spreads):
-                low = [mean - spread for mean, spread in zip(means, spreads, strict=True)]
-                high = [mean + spread for mean, spread in zip(means, spreads, strict=True)]
-                axes.fill_between(amounts, low, high, color=color, alpha=0.15, linewidth=0)
+    axes_of = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for axes, (measure, lines) in zip(axes_of, panels.items(), strict=True):
+        for index, line in enumerate(lines):
+            plot_series(axes, line, setting_label(line), scale=100, index=index)
         axes.set(xlabel=AXES[measure])
         axes.set_xlim(left=0)
-    panels[0].set_ylabel("mean pass@1 (%)")
+    axes_of[0].set_ylabel("mean pass@1 (%)")
     set_title(figure, title)
-    shared_legend(figure, panels)
+    shared_legend(figure, axes_of)
     return figure
 
 
 def picture(data: SetupRuns) -> Picture:
-    """The chosen setting of each trained method."""
+    """The chosen setting of each trained method, in a panel for each cost that was logged."""
     name = f"cost-{data.name}"
     chosen = [selected.best for selected in data.chosen if selected.best.method != BASE]
-    lines = {best.method: curve(data.study, best) for best in chosen}
-    if not any(_known(points, "time") or _known(points, "teacher_tokens") for points in lines.values()):
+    curves = {best.method: curve(data.study, best) for best in chosen}
+    panels: dict[str, list[Series]] = {}
+    for measure in AXES:
+        left_out = incomparable(data.study, curves, measure)
+        lines = [series(points, measure) for method, points in curves.items() if method not in left_out]
+        panels |= {measure: lines} if lines else {}
+    if panels.keys() <= {"updates"}:
         return Picture(name, CAPTION, missing="no method has an evaluated checkpoint whose time or tokens were logged")
-    seeds = sorted({best.seeds for best in chosen})
-    basis = f"Means over {' to '.join(map(str, {seeds[0]: 0, seeds[-1]: 0}))} seeds; bands: ±1 standard deviation."
-    return Picture(name, CAPTION, partial(draw, lines, data.title), basis=basis if seeds[-1] > 1 else "One seed each.")
+    basis = scores_basis(panels["updates"], data.chosen)
+    return Picture(name, CAPTION, partial(draw, panels, data.title), basis=basis)
 
 
-def _known(points: Sequence[CurvePoint], measure: str) -> bool:
-    return bool(points) and all(MEASURES[measure](point.cost) is not None for point in points)
-
-
-def _spread(scores: Sequence[float]) -> float:
-    return stdev(scores) if len(scores) > 1 else 0.0
+def series(points: Sequence[CurvePoint], measure: str) -> Series:
+    """The scores of each seed over a cost that was logged."""
+    found: Curve = {}
+    for point in points:
+        amount = MEASURES[measure](point.cost)
+        assert amount is not None, "a cost that was not logged has no line"
+        found[amount] = list(map(float, point.checkpoint.by_seed[AVERAGE]))
+    best = points[0].checkpoint
+    return Series(best.method, best.knobs, found)

@@ -16,8 +16,8 @@ from orchestrator.experiment.units import Unit
 from orchestrator.selection import scores as selection
 from orchestrator.selection.study import Study
 
-# step → one value for each seed that has it; an empty list is a step without a value, where the line breaks.
-Curve = dict[int, list[float]]
+# Step, or cost → one value for each seed that has it; an empty list is a step without a value, where the line breaks.
+Curve = dict[float, list[float]]
 
 Z = 1.96  # of a two-sided 95 % normal interval
 
@@ -48,7 +48,7 @@ class ScoredSetting:
 
 @dataclass(frozen=True)
 class Series:
-    """A line of a figure: whose it is and its values over optimizer steps."""
+    """A line of a figure: whose it is and its values over optimizer steps, or over a cost."""
 
     method: str
     knobs: dict[str, Any]

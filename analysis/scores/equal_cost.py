@@ -32,6 +32,9 @@ class CurvePoint:
     checkpoint: Candidate
 
 
+Curves = Mapping[str, Sequence[CurvePoint]]  # by method, none of them empty
+
+
 @dataclass(frozen=True)
 class ReadOff:
     """The score between two checkpoints of a setting, `weight` of the way from the first to the second."""
@@ -81,11 +84,31 @@ def curve(study: Study, best: Candidate) -> list[CurvePoint]:
     return points
 
 
+def incomparable(study: Study, curves: Curves, measure: str) -> dict[str, str]:
+    """Method → why its cost compares with no other: not logged, or a time on other hardware than vanilla's."""
+    places = _places(study, curves)
+    reference = places.get(REFERENCE) or next(iter(places.values()), ())
+    found = {}
+    for method, points in curves.items():
+        if any(MEASURES[measure](point.cost) is None for point in points):
+            found[method] = NOT_LOGGED
+        elif measure == "time" and (len(reference) > 1 or places[method] != reference):
+            found[method] = OTHER_HARDWARE
+    return found
+
+
+def _places(study: Study, curves: Curves) -> dict[str, tuple[str, ...]]:
+    """Method → the kinds of hardware that the runs of its chosen setting were trained on."""
+    kinds: dict[str, dict[str, None]] = {}
+    for method, points in curves.items():
+        own = [unit for unit in study.units if unit.id in points[0].checkpoint.units]
+        kinds[method] = dict.fromkeys(hardware(study, unit) for unit in own)
+    return {method: tuple(found) for method, found in kinds.items()}
+
+
 def _table(study: Study, setup: str, trained: Sequence[Selected], measure: str) -> CostTable:
     curves = {each.best.method: curve(study, each.best) for each in trained}
-    units = {unit.id: unit for unit in study.units_of(setup)}
-    places = {each.best.method: tuple(hardware(study, units[name]) for name in each.best.units) for each in trained}
-    why_not = _reasons(curves, places, measure)
+    why_not, places = incomparable(study, curves, measure), _places(study, curves)
     amounts = [_cost(points[-1], measure) for method, points in curves.items() if method not in why_not]
     amount = min(amounts, default=None)
     read: dict[str, ReadOff] = {}
@@ -102,25 +125,10 @@ def _table(study: Study, setup: str, trained: Sequence[Selected], measure: str) 
     for each in trained:
         method, step = each.best.method, each.best.step
         cost = next(point.cost for point in curves[method] if point.checkpoint.step == step)
-        where = tuple(dict.fromkeys(places[method]))
-        scores = columns.get(method, {})
+        where, scores = places[method], columns.get(method, {})
         rows.append(CostRow(setup, method, step, each.best.units, where, cost, scores, why_not.get(method, "")))
-    first = units[trained[0].best.units[0]]
+    first = next(unit for unit in study.units if unit.id in trained[0].best.units)
     return CostTable(setup, measure, amount, bool(placement_of(first, study.reader(first)).gpus), tuple(rows))
-
-
-def _reasons(
-    curves: Mapping[str, Sequence[CurvePoint]], places: Mapping[str, tuple[str, ...]], measure: str
-) -> dict[str, str]:
-    """Method → why its cost cannot be compared: it was not logged, or is a time on other hardware than vanilla's."""
-    reference = set(places.get(REFERENCE) or next(iter(places.values())))
-    found = {}
-    for method, points in curves.items():
-        if any(MEASURES[measure](point.cost) is None for point in points):
-            found[method] = NOT_LOGGED
-        elif measure == "time" and (len(reference) > 1 or set(places[method]) != reference):
-            found[method] = OTHER_HARDWARE
-    return found
 
 
 def _cost(point: CurvePoint, measure: str) -> float:

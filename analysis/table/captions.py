@@ -27,8 +27,9 @@ CONFIRMED = (
 
 
 COST = (
-    "Cost: a mean over seeds, supervised stage included; drafts count as tokens; start, evaluation and saving do not.",
-    "At equal cost: the most that all methods have reached, interpolated between evaluated checkpoints.",
+    "Cost: of the training steps and the supervised stage before them, without start, evaluation and saving; a mean "
+    "over seeds.",
+    "Equal cost: the most that all methods have reached; scores are interpolated between evaluated checkpoints.",
 )
 
 

@@ -109,7 +109,7 @@ def _add_result_commands(commands: argparse._SubParsersAction) -> None:
     )
     model.add_argument("--results", type=Path, help="CSV method,setup,benchmark,pass_at_1 instead of an experiment")
     model.add_argument("--compare", metavar="FIRST,SECOND", help="two methods on the same problems, not the table")
-    model.add_argument("--metric", metavar="pass@K", type=pass_at, default=1, help="default: pass@1, which selects")
+    model.add_argument("--metric", metavar="pass@K", type=pass_at, help="default: pass@1, which selects")
     text = "what cost is counted in, where methods are compared at equal cost (default: updates)"
     model.add_argument("--cost", choices=("updates", "time", "student_tokens", "teacher_tokens"), help=text)
     figures = _experiment(commands, "figures", "the figures, as PNG and PDF")

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from analysis import frames
-from analysis.costs import amount_text, training_cost
+from analysis.costs import MEASURES, amount_text, training_cost
 from analysis.figures import cost
+from analysis.figures.catalog import pictures
 from analysis.scores.candidates import select
 from analysis.scores.equal_cost import cost_tables, curve
 from analysis.table import build
@@ -19,9 +20,9 @@ from orchestrator.experiment.units import Unit
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection.study import Study
 from tests.fake_runs import quickstart, units_of, write_run
+from tests.sweeps import trb
 
 TOKENS, DRAFTS = 100, 130  # of a step: of its responses, and those that a teacher judged while decoding
-STEPS = {"sft": 15}  # of the supervised stage; trials take 60
 SCORES = {  # step → correct of 4 samples on the two benchmarks
     "base_eval": {0: [0, 0]},
     "vanilla": {20: [1, 1], 40: [2, 2], 60: [3, 3]},
@@ -129,10 +130,13 @@ def test_times_on_other_hardware_are_not_compared(study: Study) -> None:
     }
     [table] = cost_tables(study, select(study), "updates")
     assert not any(row.why_not for row in table.rows)
+    drawn = {each.name: each for each in pictures(study)}["cost-arithmetic"].figure
+    assert drawn is not None
+    assert [len(axes.get_lines()) for axes in drawn.axes] == [3, 2, 3]  # updates, time, tokens of the teacher
 
 
 def test_times_have_no_p_value(study: Study) -> None:
-    """Runs of three seeds that differ have one at equal updates: a clock's own spread is in no interval."""
+    """A clock has a spread of its own, which no interval holds; at equal updates the same runs have a p-value."""
     experiment, expanded = quickstart("methods={vanilla: {}, veto: {beta_start: [0.4]}}", "seeds=[0,1,2]")
     units = [unit for unit in expanded if unit.is_trial]
     for unit in units:
@@ -150,11 +154,13 @@ def test_times_have_no_p_value(study: Study) -> None:
 
 def test_a_line_for_each_method_over_its_cost(study: Study) -> None:
     chosen = [selected.best for selected in select(study) if selected.best.method != "base"]
-    figure = cost.draw({best.method: curve(study, best) for best in chosen}, "Arithmetic")
+    curves = [curve(study, best) for best in chosen]
+    panels = {measure: [cost.series(points, measure) for points in curves] for measure in cost.AXES}
+    figure = cost.draw(panels, "Arithmetic")
     updates, time, tokens = figure.axes
-    lines = {str(line.get_label()): line for line in updates.get_lines()}
-    assert list(lines["SFT warmup"].get_xdata()) == [35, 55, 75]
-    assert list(lines["SFT warmup"].get_ydata()) == [50, 50, 100]
+    [warmed] = [line for line in updates.get_lines() if str(line.get_label()).startswith("SFT warmup")]
+    assert list(warmed.get_xdata()) == [35, 55, 75]
+    assert list(warmed.get_ydata()) == [50, 50, 100]
     assert list(time.get_lines()[0].get_xdata()) == [20, 40, 60]
     assert tokens.get_xlabel() == "tokens of the teacher"
 
@@ -169,6 +175,15 @@ def test_the_table_says_it_in_every_form(study: Study) -> None:
     frame = frames.costs(table).set_index("method")
     assert frame.loc["sft_warmup", "teacher_decoded"] == 1500
     assert frame.loc["sft_warmup", "minus_vanilla"] == pytest.approx(-12.5)
+
+
+def test_the_command_offers_every_measure_and_refuses_it_beside_a_comparison() -> None:
+    offered = trb("table", "--help").stdout
+    assert "{" + ",".join(MEASURES) + "}" in offered
+    for option, value in (("--cost", "time"), ("--metric", "pass@2")):
+        done = trb("table", "quickstart", "--compare", "TRB,Vanilla", option, value)
+        expected = f"trb: {option}: '{value}': expected the table of an experiment, without --compare\n"
+        assert (done.returncode, done.stderr) == (2, expected)
 
 
 def test_costs_as_text() -> None:

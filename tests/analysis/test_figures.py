@@ -121,7 +121,7 @@ def test_a_single_point_is_visible() -> None:
 
 
 def test_a_line_breaks_where_a_step_has_no_value() -> None:
-    curve = {step: [] if step in (1, 30, 32) else [0.5] for step in range(40)}
+    curve: Curve = {step: [] if step in (1, 30, 32) else [0.5] for step in range(40)}
     figure = entropy.draw([series(curve)], [], None, TITLE)
     (drawn,) = figure.axes[0].get_lines()
     assert [step for step, value in enumerate(values(drawn)) if value is None] == [1, 30, 32]
@@ -370,7 +370,8 @@ def test_a_budget_of_nothing_is_the_student() -> None:
 
 
 def columns() -> dict[str, list[Series]]:
-    trust, skd = ({step: [0.01 * step] for step in range(n)} for n in (50, 400))
+    trust: Curve = {step: [0.01 * step] for step in range(50)}
+    skd: Curve = {step: [0.01 * step] for step in range(400)}
     both = [series(long_curve()), series(long_curve(), "trust_region", TRB)]
     blended = [series(trust, "trust_region", TRB)]
     own = ("beta", "teacher_feasible", "behavior_kl", "acceptance", "rounds_per_token")
