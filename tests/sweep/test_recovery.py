@@ -93,7 +93,7 @@ def kill_driver_midway(arguments: list[str | Path], unit: Path) -> None:
 def kill_server_midway(arguments: list[str | Path], unit: Path, name: str) -> None:
     """SIGKILL a server that Ray cannot do without: the command says so in a line and ends, and all of Ray with it."""
     process = start("submit", *arguments)
-    wait_for(process, lambda: worker_midway(unit))
+    signal_trials_midway(process, {unit: signal.SIGSTOP})  # or it may be done before the server is found
     cluster, folder = cluster_of(process.pid)
     (server,) = (each.pid for each in cluster if Path(os.fsdecode(command_line(each.pid)[0])).name == name)
     os.kill(server, signal.SIGKILL)
