@@ -1,4 +1,6 @@
-"""What setup.cfg cannot say: the wheel carries experiments/ inside the package, as `orchestrator/shipped/`."""
+"""What setup.cfg cannot say: the wheel carries experiments/ inside the package, as
+`orchestrator/shipped/`.
+"""
 
 from setuptools import find_packages, setup
 

@@ -1,6 +1,8 @@
-"""The cost of units: wall-clock by phase, tokens, and positions that the teacher judged. From run directories alone.
+"""The cost of units: wall-clock by phase, tokens, and positions that the teacher judged. From run
+directories alone.
 
-`family_costs` sums all that the units of a method took. `training_cost` is what one of them needs for a checkpoint.
+`family_costs` sums all that the units of a method took. `training_cost` is what one of them needs
+for a checkpoint.
 """
 
 from __future__ import annotations
@@ -22,10 +24,11 @@ PHASES = (START, *STEP_PARTS, EVALUATE)
 class Cost:
     """Sums over units; None where nothing was logged.
 
-    `seconds` of a phase count all the time it took, also that of the `repeated` steps which ran again after a kill;
-    `timed_steps` counts those too. Tokens and positions are of what was kept: the tokens of training rollouts and of
-    the evaluations' responses, and the positions at which the teacher's distribution was computed. `placements` says
-    where the roles lived, for example {"inline"} or {"colocated, 1 GPU"}: only what ran alike takes comparable time.
+    `seconds` of a phase count all the time it took, also that of the `repeated` steps which ran
+    again after a kill; `timed_steps` counts those too. Tokens and positions are of what was kept:
+    the tokens of training rollouts and of the evaluations' responses, and the positions at which
+    the teacher's distribution was computed. `placements` says where the roles lived, for example
+    {"inline"} or {"colocated, 1 GPU"}: only what ran alike takes comparable time.
     """
 
     units: int
@@ -50,14 +53,16 @@ class Cost:
 
 @dataclass(frozen=True)
 class TrainingCost:
-    """The cost of training up to a checkpoint, the supervised stage before it included; None where it was not logged.
+    """The cost of training up to a checkpoint, the supervised stage before it included; None where
+    it was not logged.
 
-    A supervised stage that several trials share counts for each of them, and a step that ran again after a kill counts
-    once. `seconds` are those of the training steps, without start, evaluation and saving; `device_seconds` are these
-    times the GPUs of the trial, or its cores where it has no GPU. `student_tokens` were decoded by the student: its
-    responses, or its drafts where a teacher judges them. `teacher_scored` counts positions at which the teacher's
-    distribution was computed, `teacher_decoded` the tokens of its own answers. `updates` contain the
-    `supervised_updates`. All are floats, since they are averaged over seeds.
+    A supervised stage that several trials share counts for each of them, and a step that ran again
+    after a kill counts once. `seconds` are those of the training steps, without start, evaluation
+    and saving; `device_seconds` are these times the GPUs of the trial, or its cores where it has no
+    GPU. `student_tokens` were decoded by the student: its responses, or its drafts where a teacher
+    judges them. `teacher_scored` counts positions at which the teacher's distribution was computed,
+    `teacher_decoded` the tokens of its own answers. `updates` contain the `supervised_updates`. All
+    are floats, since they are averaged over seeds.
     """
 
     seconds: float | None
@@ -74,7 +79,8 @@ class TrainingCost:
         return _all_of([self.teacher_scored, self.teacher_decoded])
 
 
-# The ways to count the cost of training. Time is that of GPUs or cores, and compares on the same hardware only.
+# The ways to count the cost of training. Time is that of GPUs or cores, and compares on the same
+# hardware only.
 MEASURES: Mapping[str, Callable[[TrainingCost], float | None]] = {
     "updates": lambda cost: cost.updates,
     "time": lambda cost: cost.device_seconds,
@@ -99,11 +105,16 @@ def hours_or_minutes(device_seconds: float, on_gpus: bool) -> str:
 def training_cost(study: Study, unit: Unit, step: int) -> TrainingCost:
     """The cost of the checkpoint after `step` updates of a trial."""
     before = [needed for needed in study.units if needed.id in unit.depends_on]
-    parts = [_own_cost(study, unit, step), *(training_cost(study, needed, needed.steps) for needed in before)]
+    parts = [
+        _own_cost(study, unit, step),
+        *(training_cost(study, needed, needed.steps) for needed in before),
+    ]
     return combined(parts, sum)
 
 
-def combined(costs: Sequence[TrainingCost], how: Callable[[Sequence[float]], float]) -> TrainingCost:
+def combined(
+    costs: Sequence[TrainingCost], how: Callable[[Sequence[float]], float]
+) -> TrainingCost:
     """Each number of several costs as their sum or mean, say; None where one of them lacks it."""
     values: dict[str, float | None] = {}
     for name in (each.name for each in fields(TrainingCost)):
@@ -120,10 +131,14 @@ def hardware(study: Study, unit: Unit) -> str:
 
 
 def placement_of(unit: Unit, run: RunReader) -> Placement:
-    """Where the roles of a unit lived when it ran last; what the experiment says where nothing is written."""
+    """Where the roles of a unit lived when it ran last; what the experiment says where nothing is
+    written.
+    """
     written = None
     if run.started:
-        written = run.derived(CONFIG, "placement", lambda: run.config().get("unit", {}).get("placement"))
+        written = run.derived(
+            CONFIG, "placement", lambda: run.config().get("unit", {}).get("placement")
+        )
     return Placement(**written) if written else unit.placement
 
 
@@ -134,7 +149,9 @@ def placement_text(placement: Placement) -> str:
 
 
 def family_costs(study: Study, setup: str) -> dict[str, Cost]:
-    """Method, or kind of the units that have none, → sum over its units that were started, in the grid's order."""
+    """Method, or kind of the units that have none, → sum over its units that were started, in the
+    grid's order.
+    """
     costs_of: dict[str, list[Cost]] = {}
     for unit in study.units_of(setup):
         costs = costs_of.setdefault(unit.method or unit.kind, [])
@@ -165,7 +182,9 @@ def unit_cost(study: Study, unit: Unit) -> Cost:
     """The cost of one unit so far."""
     run = study.reader(unit)
     seconds, timed, repeated = run.derived(TIMING, "seconds by phase", lambda: _clocked(run))
-    tokens = run.derived(METRICS, "tokens and judged positions by step", lambda: _tokens_by_step(run))
+    tokens = run.derived(
+        METRICS, "tokens and judged positions by step", lambda: _tokens_by_step(run)
+    )
     return Cost(
         units=1,
         placements=frozenset({placement_text(placement_of(unit, run))}),
@@ -179,7 +198,9 @@ def unit_cost(study: Study, unit: Unit) -> Cost:
 
 
 def _clocked(run: RunReader) -> tuple[dict[str, float], int, int]:
-    """Seconds by phase, how many training steps were timed, and how many of them were repeated ones."""
+    """Seconds by phase, how many training steps were timed, and how many of them were repeated
+    ones.
+    """
     seconds: Counter[str] = Counter()
     steps: list[int] = []
     for row in run.timing():
@@ -198,7 +219,9 @@ def _own_cost(study: Study, unit: Unit, step: int) -> TrainingCost:
     placement = placement_of(unit, run)
     clocked = run.derived(TIMING, "seconds by step", lambda: _seconds_by_step(run))
     seconds = _all_of([clocked.get(str(before)) for before in range(step)])
-    rows = run.derived(METRICS, "tokens and judged positions by step", lambda: _tokens_by_step(run))[:step]
+    rows = run.derived(
+        METRICS, "tokens and judged positions by step", lambda: _tokens_by_step(run)
+    )[:step]
     missing = [None] * (step - len(rows))
     tokens = _all_of([tokens for tokens, _ in rows] + missing)
     judged = _all_of([judged for _, judged in rows] + missing)
@@ -239,7 +262,8 @@ def _tokens_by_step(run: RunReader) -> list[tuple[int | None, int | None]]:
     found = []
     for row in run.metrics():
         tokens = row.get("response_tokens")
-        # The teacher judges every token of a finished response, unless it judged the drafts while decoding.
+        # The teacher judges every token of a finished response, unless it judged the drafts while
+        # decoding.
         found.append((tokens, row.get("teacher_positions", tokens)))
     return found
 

@@ -1,8 +1,9 @@
 """A study as pandas DataFrames: units, counts by problem, logs, and the evidence of its table.
 
-The frames are read from run directories whenever a function is called. Columns have pandas' nullable types, and a
-missing number is `<NA>`. Scores are in percent, times in seconds, `at` is UTC. `trials.csv`, `trb table --format
-parquet` and the tables of W&B are views of them. `docs/notebooks.md` shows their use.
+The frames are read from run directories whenever a function is called. Columns have pandas'
+nullable types, and a missing number is `<NA>`. Scores are in percent, times in seconds, `at` is
+UTC. `trials.csv`, `trb table --format parquet` and the tables of W&B are views of them.
+`docs/notebooks.md` shows their use.
 """
 
 from __future__ import annotations
@@ -39,23 +40,38 @@ SAMPLES = {0: "selection", 1: "fresh"}  # by what the samples of an evaluation a
 def trials(study: Study) -> pd.DataFrame:
     """A row for each unit in the order of the grid.
 
-    `avg` and a column for each benchmark are the scores of the unit's own best checkpoint, after `best_step` updates.
-    The results table may show another one: the best mean over the seeds of a setting. Units that confirm a choice come
-    last, with the scores of the step that they confirm. `seconds` is the wall-clock of training and evaluation as
-    logged. `method` is `base` for the untrained student and empty for a supervised stage.
+    `avg` and a column for each benchmark are the scores of the unit's own best checkpoint, after
+    `best_step` updates. The results table may show another one: the best mean over the seeds of a
+    setting. Units that confirm a choice come last, with the scores of the step that they confirm.
+    `seconds` is the wall-clock of training and evaluation as logged. `method` is `base` for the
+    untrained student and empty for a supervised stage.
     """
     study = with_confirmation(study.snapshot())
     rows, benchmarks = [], dict[str, None]()
     for unit, known in zip(study.units, status.collect(study), strict=True):
         run = study.reader(unit)
-        row = _unit_values(unit) | {"kind": unit.kind, "state": known.state, "step": known.step, "steps": known.steps}
-        row |= {"best_step": known.best_step, "seconds": unit_cost(study, unit).total_seconds if run.started else None}
+        row = _unit_values(unit) | {
+            "kind": unit.kind,
+            "state": known.state,
+            "step": known.step,
+            "steps": known.steps,
+        }
+        row |= {
+            "best_step": known.best_step,
+            "seconds": unit_cost(study, unit).total_seconds if run.started else None,
+        }
         if known.best_step is not None:
             ids = study.evaluation_ids(unit.setup, FRESH if unit.id in study.confirming else 0)
             values = selection.benchmark_scores(run, list(ids.values()), known.best_step)
-            scores = {key: PERCENT * value for key, value in zip(ids, values, strict=True) if value is not None}
+            scores = {
+                key: PERCENT * value
+                for key, value in zip(ids, values, strict=True)
+                if value is not None
+            }
             average = selection.exact_mean(list(scores.values()))
-            row |= {"avg": average and float(average)} | {key: float(score) for key, score in scores.items()}
+            row |= {"avg": average and float(average)} | {
+                key: float(score) for key, score in scores.items()
+            }
             benchmarks |= dict.fromkeys(scores)
         rows.append(row)
     return _frame(rows, TRIAL_COLUMNS | dict.fromkeys(benchmarks, NUMBER) | {"seconds": NUMBER})
@@ -71,10 +87,12 @@ def trials_csv(frame: pd.DataFrame) -> str:
 
 
 def problem_counts(study: Study) -> pd.DataFrame:
-    """A row for each problem of each evaluated checkpoint: `correct` of `n` samples, and what happened to the others.
+    """A row for each problem of each evaluated checkpoint: `correct` of `n` samples, and what
+    happened to the others.
 
-    `samples` is `selection` for those that choose a checkpoint and `fresh` for those that took no part in that.
-    `truncated`, `no_answer` and `timed_out` count samples; `tokens` is the sum over all of them.
+    `samples` is `selection` for those that choose a checkpoint and `fresh` for those that took no
+    part in that. `truncated`, `no_answer` and `timed_out` count samples; `tokens` is the sum over
+    all of them.
     """
     study = study.snapshot()
     rows = []
@@ -83,7 +101,11 @@ def problem_counts(study: Study) -> pd.DataFrame:
         for draw, samples in SAMPLES.items():
             for benchmark, evaluation_id in study.evaluation_ids(unit.setup, draw).items():
                 for step in run.evaluated_steps(evaluation_id):
-                    where = _unit_values(unit) | {"step": step, "benchmark": benchmark, "samples": samples}
+                    where = _unit_values(unit) | {
+                        "step": step,
+                        "benchmark": benchmark,
+                        "samples": samples,
+                    }
                     for record in run.evaluation(evaluation_id, step) or ():
                         counts = {name: getattr(record, name) for name in COUNTS}
                         rows.append(where | {"problem": record.problem} | counts)
@@ -92,7 +114,9 @@ def problem_counts(study: Study) -> pd.DataFrame:
 
 
 def metrics(study: Study) -> pd.DataFrame:
-    """A row for each training step: the columns of `metrics.jsonl`, in the units of `orchestrator.records.columns`."""
+    """A row for each training step: the columns of `metrics.jsonl`, in the units of
+    `orchestrator.records.columns`.
+    """
     return _logs(study, RunReader.metrics)
 
 
@@ -102,7 +126,8 @@ def rollouts(study: Study) -> pd.DataFrame:
 
 
 def timings(study: Study) -> pd.DataFrame:
-    """A row for each thing that was clocked: seconds by phase, and `at`, the UTC time at which it ended.
+    """A row for each thing that was clocked: seconds by phase, and `at`, the UTC time at which it
+    ended.
 
     Steps that were taken again after a kill appear again.
     """
@@ -113,9 +138,11 @@ def timings(study: Study) -> pd.DataFrame:
 
 
 def evidence(table: Table) -> pd.DataFrame:
-    """A row for each cell of a results table: its score before rounding, and the columns that `--format csv` adds.
+    """A row for each cell of a results table: its score before rounding, and the columns that
+    `--format csv` adds.
 
-    All scores, limits and differences are in percent. The evidence is missing for a cell without a score.
+    All scores, limits and differences are in percent. The evidence is missing for a cell without a
+    score.
     """
     rows = []
     for row in table.rows:
@@ -130,52 +157,93 @@ def evidence(table: Table) -> pd.DataFrame:
 
 
 def confirmed(table: Table) -> pd.DataFrame:
-    """A row for each cell of the confirmed checkpoints: score, interval, lead and difference to vanilla, in percent.
+    """A row for each cell of the confirmed checkpoints: score, interval, lead and difference to
+    vanilla, in percent.
 
-    `p_value` and the difference's limits are corrected for the number of methods by Dunnett's test, `p_value_holm` by
-    Holm's procedure.
+    `p_value` and the difference's limits are corrected for the number of methods by Dunnett's test,
+    `p_value_holm` by Holm's procedure.
     """
     rows = []
     for row in table.evidence.confirmed if table.evidence else ():
         for benchmark, column in row.columns.items():
             gap, within = column.difference, column.score.interval
-            values: dict[str, Any] = {"method": row.method, "setup": row.setup, "benchmark": benchmark}
-            values |= {f"pass_at_{table.k}": float(column.score.value), "ci_low": within.low, "ci_high": within.high}
+            values: dict[str, Any] = {
+                "method": row.method,
+                "setup": row.setup,
+                "benchmark": benchmark,
+            }
+            values |= {
+                f"pass_at_{table.k}": float(column.score.value),
+                "ci_low": within.low,
+                "ci_high": within.high,
+            }
             values |= {"explored": float(column.explored), "lead": float(column.lead)}
             values |= {"step": row.step, "seeds": len(row.units)}
             if gap is not None:
                 limits = gap.estimate.interval
-                values |= {"minus_vanilla": float(gap.estimate.value), "p_value": gap.p_value, "p_value_holm": gap.holm}
+                values |= {
+                    "minus_vanilla": float(gap.estimate.value),
+                    "p_value": gap.p_value,
+                    "p_value_holm": gap.holm,
+                }
                 values |= {"minus_vanilla_low": limits.low, "minus_vanilla_high": limits.high}
             rows.append(values)
-    numbers = (f"pass_at_{table.k}", "ci_low", "ci_high", "explored", "lead", "minus_vanilla", "minus_vanilla_low")
+    numbers = (
+        f"pass_at_{table.k}",
+        "ci_low",
+        "ci_high",
+        "explored",
+        "lead",
+        "minus_vanilla",
+        "minus_vanilla_low",
+    )
     numbers = (*numbers, "minus_vanilla_high", "p_value", "p_value_holm")
     columns = {"method": TEXT, "setup": TEXT, "benchmark": TEXT} | dict.fromkeys(numbers, NUMBER)
     return _frame(rows, columns | {"step": WHOLE, "seeds": WHOLE})
 
 
 def costs(table: Table) -> pd.DataFrame:
-    """A row for each method of each setup: what training took up to its selected step, and its average at equal cost.
+    """A row for each method of each setup: what training took up to its selected step, and its
+    average at equal cost.
 
     `amount` is that cost in the unit of `measure`; times are in seconds.
     """
     rows, numbers = [], [field.name for field in fields(TrainingCost)]
     for of_setup in table.evidence.costs if table.evidence else ():
         for row in of_setup.rows:
-            values: dict[str, Any] = {"method": row.method, "setup": row.setup, "hardware": "; ".join(row.hardware)}
-            values |= asdict(row.cost) | {"step": row.step, "measure": of_setup.measure, "amount": of_setup.amount}
+            values: dict[str, Any] = {
+                "method": row.method,
+                "setup": row.setup,
+                "hardware": "; ".join(row.hardware),
+            }
+            values |= asdict(row.cost) | {
+                "step": row.step,
+                "measure": of_setup.measure,
+                "amount": of_setup.amount,
+            }
             if row.columns:
                 column = row.columns[AVERAGE]
                 gap = column.difference
                 values |= {"avg_at_amount": float(column.score.value)}
                 values |= {"minus_vanilla": float(gap.estimate.value)} if gap else {}
             rows.append(values)
-    columns = {"method": TEXT, "setup": TEXT, "hardware": TEXT, "step": WHOLE, "measure": TEXT, "amount": NUMBER}
-    return _frame(rows, columns | dict.fromkeys([*numbers, "avg_at_amount", "minus_vanilla"], NUMBER))
+    columns = {
+        "method": TEXT,
+        "setup": TEXT,
+        "hardware": TEXT,
+        "step": WHOLE,
+        "measure": TEXT,
+        "amount": NUMBER,
+    }
+    return _frame(
+        rows, columns | dict.fromkeys([*numbers, "avg_at_amount", "minus_vanilla"], NUMBER)
+    )
 
 
 def as_printed(table: Table) -> pd.DataFrame:
-    """The results table itself: a row for each method, a column for each benchmark of each setup, in percent."""
+    """The results table itself: a row for each method, a column for each benchmark of each setup,
+    in percent.
+    """
     several = len({column.setup for column in table.columns}) > 1
     rows = []
     for row in table.rows:
@@ -197,7 +265,13 @@ def plain_rows(frame: pd.DataFrame) -> tuple[list[Any], list[Any]]:
 def _unit_values(unit: Unit) -> dict[str, Any]:
     setting = " ".join(f"{name}={value:g}" for name, value in unit.knobs.items())
     method = BASE if unit.is_untrained else unit.method or ""
-    return {"unit": unit.id, "setup": unit.setup, "method": method, "setting": setting, "seed": unit.seed}
+    return {
+        "unit": unit.id,
+        "setup": unit.setup,
+        "method": method,
+        "setting": setting,
+        "seed": unit.seed,
+    }
 
 
 def _logs(study: Study, read: Callable[[RunReader], Iterable[dict[str, Any]]]) -> pd.DataFrame:
@@ -205,7 +279,11 @@ def _logs(study: Study, read: Callable[[RunReader], Iterable[dict[str, Any]]]) -
     rows: list[dict[str, Any]] = []
     for unit in study.units:
         rows += [_unit_values(unit) | row for row in read(study.reader(unit))]
-    return pd.DataFrame(rows, columns=None if rows else list(UNIT_COLUMNS)).convert_dtypes().astype(UNIT_COLUMNS)
+    return (
+        pd.DataFrame(rows, columns=None if rows else list(UNIT_COLUMNS))
+        .convert_dtypes()
+        .astype(UNIT_COLUMNS)
+    )
 
 
 def _frame(rows: Sequence[dict[str, Any]], columns: dict[str, str]) -> pd.DataFrame:

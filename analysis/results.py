@@ -1,5 +1,5 @@
-"""The results folder of an experiment: the table in all formats, its trials, the trajectories, and all figures when
-asked for. Which folder that is says `orchestrator.selection.results_folder`."""
+"""The results folder of an experiment: the table in all formats, its trials, the trajectories, and
+all figures when asked for. Which folder that is says `orchestrator.selection.results_folder`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ class Written:
 
 
 def write_results(study: Study, table: Table) -> Path:
-    """Write table, trials and trajectories to the experiment's results folder and return that folder."""
+    """Write table, trials and trajectories to the experiment's results folder and return that
+    folder.
+    """
     from analysis import frames  # pandas takes half a second to import
     from analysis.figures.catalog import trajectory_pictures  # matplotlib takes a second to import
 
@@ -42,7 +44,9 @@ def write_results(study: Study, table: Table) -> Path:
 
 
 def tracked_tables(table: Table) -> dict[str, tuple[list[Any], list[Any]]]:
-    """Headings and rows for a tracker: `results` as printed, `scores` a row for each cell. Empty without any score."""
+    """Headings and rows for a tracker: `results` as printed, `scores` a row for each cell. Empty
+    without any score.
+    """
     from analysis import frames
 
     if all(cell.value is None for row in table.rows for cell in row.cells):
@@ -52,7 +56,8 @@ def tracked_tables(table: Table) -> dict[str, tuple[list[Any], list[Any]]]:
 
 
 def write_figures(study: Study, folder: Path | None, width: float | None = None) -> Written:
-    """`<figure>-<setup>.png` and `.pdf` of all figures that the run directories can fill, `width` inches wide.
+    """`<figure>-<setup>.png` and `.pdf` of all figures that the run directories can fill, `width`
+    inches wide.
 
     Without a `folder` they go to the experiment's results.
     """
@@ -61,13 +66,17 @@ def write_figures(study: Study, folder: Path | None, width: float | None = None)
 
     results_folder = cache(partial(claim, study))
     study = study.snapshot()
-    written = _save(pictures(study, width or WIDTH), results_folder if folder is None else lambda: folder)
+    written = _save(
+        pictures(study, width or WIDTH), results_folder if folder is None else lambda: folder
+    )
     study.remember()
     return written
 
 
 def _save(drawn: Iterable[Picture], where: Callable[[], Path]) -> Written:
-    """Write what could be drawn; `where` gives the folder, which is asked for only if there is something to write."""
+    """Write what could be drawn; `where` gives the folder, which is asked for only if there is
+    something to write.
+    """
     from analysis.figures import output
 
     written = Written([], [])

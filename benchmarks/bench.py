@@ -1,7 +1,9 @@
-"""`make bench`: the prices of blending, of the objective and of the solver, as ratios measured in one run.
+"""`make bench`: the prices of blending, of the objective and of the solver, as ratios measured in
+one run.
 
-Prints a table and writes `bench.json` (name → number). Ratios compare variants on this machine at this time; run it on
-an idle machine. With `--quickstart` (`make bench-quickstart`) the embedded sweep is timed too: minutes.
+Prints a table and writes `bench.json` (name → number). Ratios compare variants on this machine at
+this time; run it on an idle machine. With `--quickstart` (`make bench-quickstart`) the embedded
+sweep is timed too: minutes.
 """
 
 from __future__ import annotations
@@ -46,9 +48,14 @@ RESULTS = Path("bench.json")
 def main() -> None:
     torch.set_num_threads(2)
     results = (
-        quickstart_speedup() if "--quickstart" in sys.argv else ratios(pair()) | solver_ratio() | objective_ratios()
+        quickstart_speedup()
+        if "--quickstart" in sys.argv
+        else ratios(pair()) | solver_ratio() | objective_ratios()
     )
-    show(results, f"{platform.processor() or platform.machine()}, 2 threads, torch {torch.__version__}")
+    show(
+        results,
+        f"{platform.processor() or platform.machine()}, 2 threads, torch {torch.__version__}",
+    )
     known = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
     RESULTS.write_text(json.dumps(known | results, indent=2) + "\n", encoding="utf-8")
 
@@ -65,7 +72,9 @@ def show(results: dict[str, float], title: str) -> None:
 def pair() -> Workload:
     """Two decoders of which a teacher pass costs at least four student passes."""
     student = random_model(STUDENT, VOCABULARY, "student", 0)
-    return Workload(student, random_model(TEACHER, VOCABULARY, "teacher", 1), BATCH, 32, 128, ROLLOUTS)
+    return Workload(
+        student, random_model(TEACHER, VOCABULARY, "teacher", 1), BATCH, 32, 128, ROLLOUTS
+    )
 
 
 def solver_ratio() -> dict[str, float]:
@@ -107,7 +116,9 @@ def in_a_process(variant: str) -> dict[str, float]:
 
 
 def quickstart_speedup() -> dict[str, float]:
-    """The embedded sweep with one teacher pass for each token ÷ with drafts, models made beforehand."""
+    """The embedded sweep with one teacher pass for each token ÷ with drafts, models made
+    beforehand.
+    """
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         sweep_seconds(folder / "models", "training.steps=1")
@@ -116,7 +127,11 @@ def quickstart_speedup() -> dict[str, float]:
             shutil.copytree(folder / "models" / "models", folder / length / "models")
             taken.append(sweep_seconds(folder / length, f"runtime.draft_length={length}"))
     lockstep, drafts = taken
-    return {"quickstart_lockstep_s": lockstep, "quickstart_s": drafts, "quickstart_speedup": lockstep / drafts}
+    return {
+        "quickstart_lockstep_s": lockstep,
+        "quickstart_s": drafts,
+        "quickstart_speedup": lockstep / drafts,
+    }
 
 
 def sweep_seconds(runs: Path, override: str) -> float:

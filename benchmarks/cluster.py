@@ -1,12 +1,15 @@
-"""The paper's sweep on a simulated cluster: `python -m benchmarks.cluster [GPUS …]`; part of `make bench-scale`.
+"""The paper's sweep on a simulated cluster: `python -m benchmarks.cluster [GPUS …]`; part of `make
+bench-scale`.
 
-`python -m benchmarks.cluster packed` has the trials and evaluators of the smaller pair alone, one or two on a
-GPU: the pace of each is then what a plan makes of its share of memory, bandwidth and arithmetic.
+`python -m benchmarks.cluster packed` has the trials and evaluators of the smaller pair alone, one
+or two on a GPU: the pace of each is then what a plan makes of its share of memory, bandwidth and
+arithmetic.
 
-The decisions are the program's own (`sweep.schedule`, and the evaluators' choice of a slice); only time is made up.
-Every unit trains at the pace of the middle estimate for SGLang on H100s, and a slice takes as long as its responses do
-on average, each with some spread. Beside it stand waves, as the program ran until it had one long schedule: in each
-wave a unit trains and gets its samples on its own GPU, and no wave begins before the one before it has ended.
+The decisions are the program's own (`sweep.schedule`, and the evaluators' choice of a slice); only
+time is made up. Every unit trains at the pace of the middle estimate for SGLang on H100s, and a
+slice takes as long as its responses do on average, each with some spread. Beside it stand waves, as
+the program ran until it had one long schedule: in each wave a unit trains and gets its samples on
+its own GPU, and no wave begins before the one before it has ended.
 """
 
 from __future__ import annotations
@@ -30,8 +33,9 @@ from orchestrator.selection.pending_slices import preference
 from orchestrator.sweep.schedule import Evaluating, Schedule, SlicesLeft, TrainUnit, in_order
 from tests.race_world import WORLDS, Suite, race_of
 
-# Hours on one GPU. Training: 989 in all, the middle estimate's rollouts, scoring, learning and the rest, for 86 trials
-# and 2 supervised stages of about the same length. Evaluation: 13,440 for the 227,441,760 responses of the protocol.
+# Hours on one GPU. Training: 989 in all, the middle estimate's rollouts, scoring, learning and the
+# rest, for 86 trials and 2 supervised stages of about the same length. Evaluation: 13,440 for the
+# 227,441,760 responses of the protocol.
 TRAINING_H = 989 / 88
 RESPONSE_H = 13_440 / 227_441_760
 LOAD_H, OPEN_H = 20 / 3600, 120 / 3600  # to load a checkpoint, to open another setup's models
@@ -56,10 +60,14 @@ class Piece:
 
 @dataclass
 class FamilyRace:
-    """What one family wants: after its first rung, those still in the race get the next one; then fresh samples."""
+    """What one family wants: after its first rung, those still in the race get the next one; then
+    fresh samples.
+    """
 
     members: Family
-    rungs: list[list[tuple[Unit, int, int]]]  # (unit, step, responses) rung by rung; the first as checkpoints come
+    rungs: list[
+        list[tuple[Unit, int, int]]
+    ]  # (unit, step, responses) rung by rung; the first as checkpoints come
     untrained: set[str] = field(default_factory=set)
     open: int = 0  # slices of this rung that are not done
     rung: int = 0
@@ -71,7 +79,9 @@ class Sweep:
     `slower` is by how much training and sampling take longer than the middle estimate.
     """
 
-    def __init__(self, budget: str, overrides: Sequence[str] = (), slower: tuple[float, float] = (1.0, 1.0)):
+    def __init__(
+        self, budget: str, overrides: Sequence[str] = (), slower: tuple[float, float] = (1.0, 1.0)
+    ):
         experiment = load_experiment(PAPER, [f"evaluation.budget={budget}", *overrides])
         self.experiment, self.units = experiment, expand(experiment)
         self.rng = np.random.default_rng(0)
@@ -83,18 +93,25 @@ class Sweep:
             unit.id: training * TRAINING_H * unit.steps / setups[unit.setup].training.steps * each
             for unit, each in zip(self.units, spread, strict=True)
         }
-        self.races = [self._race(family, number) for number, family in enumerate(families(self.units))]
+        self.races = [
+            self._race(family, number) for number, family in enumerate(families(self.units))
+        ]
 
     def _race(self, family: Family, seed: int) -> FamilyRace:
         first, setup = family[0][0], self.experiment.setups[family[0][0].setup]
         benchmarks, evaluation = setup.evaluation.benchmarks, setup.evaluation
         problems = {key: evaluation_protocol.problems_wanted(evaluation, key) for key in benchmarks}
-        sizes = [sum(problems[key] * n for key, n in rung.items()) for rung in evaluation_protocol.rungs(evaluation)]
+        sizes = [
+            sum(problems[key] * n for key, n in rung.items())
+            for rung in evaluation_protocol.rungs(evaluation)
+        ]
         steps = [0] if first.is_untrained else checkpoint_steps(first, setup)
         everyone = [(unit, step) for setting in family for unit in setting for step in steps]
         alive = [len(everyone)] * len(sizes)
         if len(sizes) > 1 and not first.is_untrained:
-            suites = tuple(Suite(problems[key], run.n, SUCCESS[key]) for key, run in benchmarks.items())
+            suites = tuple(
+                Suite(problems[key], run.n, SUCCESS[key]) for key, run in benchmarks.items()
+            )
             alive = list(race_of(seed, suites, WORLDS["middle"], len(family), len(steps)).alive)
         if first.is_untrained:
             sizes, alive = sizes[-1:], [1]
@@ -103,25 +120,34 @@ class Sweep:
             rungs.append([(unit, step, size - before) for unit, step in everyone[:count]])
             before = size
         rungs.append([(*everyone[0], sizes[-1])])  # fresh samples of the selected checkpoint
-        return FamilyRace(family, rungs, {unit.id for setting in family for unit in setting if unit.trains})
+        return FamilyRace(
+            family, rungs, {unit.id for setting in family for unit in setting if unit.trains}
+        )
 
     def pieces(self, unit: Unit, step: int, responses: int, decides: bool) -> list[Piece]:
         """The slices of some samples of a checkpoint."""
         count = -(-responses // self.most)
         spread = self.rng.lognormal(0, SPREAD, count)
-        return [Piece(unit, step, responses / count * self.sampling * RESPONSE_H * each, decides) for each in spread]
+        return [
+            Piece(unit, step, responses / count * self.sampling * RESPONSE_H * each, decides)
+            for each in spread
+        ]
 
     @property
     def longest_chain(self) -> float:
         """Hours of the longest training, with the supervised stage that it waits for."""
-        return max(self.hours[unit.id] + sum(self.hours[each] for each in unit.depends_on) for unit in self.units)
+        return max(
+            self.hours[unit.id] + sum(self.hours[each] for each in unit.depends_on)
+            for unit in self.units
+        )
 
 
 @dataclass
 class Outcome:
     """Hours, and how busy the GPUs were: in all, and until only one family was left.
 
-    `first_family` is when the first family of trials was decided, `checkpoints` the most that were there at once.
+    `first_family` is when the first family of trials was decided, `checkpoints` the most that were
+    there at once.
     """
 
     makespan: float
@@ -147,7 +173,9 @@ class Simulation:
         self.at_work = 0
         self.events: list[tuple[float, int, str, tuple]] = []
         self.order = itertools.count()
-        self.race_of = {unit.id: race for race in sweep.races for setting in race.members for unit in setting}
+        self.race_of = {
+            unit.id: race for race in sweep.races for setting in race.members for unit in setting
+        }
         self.families_left = len(sweep.races)
         self.work = 0.0
         self.spans: list[tuple[float, float]] = []  # of every GPU that was busy
@@ -166,7 +194,11 @@ class Simulation:
             getattr(self, f"_{kind}")(*what)
             self._start()
         bound = max(self.work / self.gpus, self.sweep.longest_chain)
-        until = sum(min(end, self.last_family) - start for start, end in self.spans if start < self.last_family)
+        until = sum(
+            min(end, self.last_family) - start
+            for start, end in self.spans
+            if start < self.last_family
+        )
         busy = self.work / (self.gpus * self.now)
         until_last = until / (self.gpus * self.last_family)
         return Outcome(self.now, busy, until_last, bound, self.first_family, self.most_checkpoints)
@@ -189,7 +221,10 @@ class Simulation:
                 self._sample(name)
 
     def _train(self, name: str, unit: Unit) -> None:
-        hours, steps = self.sweep.hours[unit.id], checkpoint_steps(unit, self.sweep.experiment.setups[unit.setup])
+        hours, steps = (
+            self.sweep.hours[unit.id],
+            checkpoint_steps(unit, self.sweep.experiment.setups[unit.setup]),
+        )
         if unit.is_trial:
             for step in steps:
                 self._at(hours * step / unit.steps, "committed", unit, step)
@@ -199,7 +234,9 @@ class Simulation:
         self.checkpoints += 1
         self.most_checkpoints = max(self.most_checkpoints, self.checkpoints)
         race = self.race_of[unit.id]
-        responses = next(count for each, at, count in race.rungs[0] if (each.id, at) == (unit.id, step))
+        responses = next(
+            count for each, at, count in race.rungs[0] if (each.id, at) == (unit.id, step)
+        )
         self._add(race, self.sweep.pieces(unit, step, responses, decides=False))
 
     def _trained(self, name: str, unit: Unit) -> None:
@@ -221,7 +258,11 @@ class Simulation:
         if not self.waiting[piece.checkpoint]:
             del self.waiting[piece.checkpoint]
         self.at_work += 1
-        hours = piece.hours + (piece.checkpoint != checkpoint) * LOAD_H + (piece.unit.setup != setup) * OPEN_H
+        hours = (
+            piece.hours
+            + (piece.checkpoint != checkpoint) * LOAD_H
+            + (piece.unit.setup != setup) * OPEN_H
+        )
         self.loaded[name] = piece.checkpoint, piece.unit.setup
         self._at(hours, "sampled", name, piece)
 
@@ -243,7 +284,9 @@ class Simulation:
             self.families_left -= 1
             if not race.members[0][0].is_untrained:
                 self.first_family = self.first_family or self.now
-                self.checkpoints -= len(race.rungs[0]) - len(race.members)  # the best of each setting stays
+                self.checkpoints -= len(race.rungs[0]) - len(
+                    race.members
+                )  # the best of each setting stays
             if self.families_left == 1:
                 self.last_family = self.now
         else:
@@ -276,11 +319,15 @@ def waves(sweep: Sweep, gpus: int) -> Outcome:
             if unit.id not in trained and trained.issuperset(unit.depends_on)
         }
         begun = [
-            race for race in sweep.races if race.rung < len(race.rungs) and race.untrained <= trained | jobs.keys()
+            race
+            for race in sweep.races
+            if race.rung < len(race.rungs) and race.untrained <= trained | jobs.keys()
         ]
         for race in begun:
             for unit, step, responses in race.rungs[race.rung]:
-                hours = sum(piece.hours for piece in sweep.pieces(unit, step, responses, decides=True))
+                hours = sum(
+                    piece.hours for piece in sweep.pieces(unit, step, responses, decides=True)
+                )
                 jobs[unit.id] = jobs.get(unit.id, OPEN_H) + LOAD_H + hours
         if not jobs:
             break
@@ -300,11 +347,15 @@ def waves(sweep: Sweep, gpus: int) -> Outcome:
     until = sum(min(end, last) - start for start, end in spans if start < last)
     bound = max(work / gpus, sweep.longest_chain)
     everything = sum(len(race.rungs[0]) for race in sweep.races)
-    return Outcome(begins, work / (gpus * begins), until / (gpus * last), bound, ends[0], everything)
+    return Outcome(
+        begins, work / (gpus * begins), until / (gpus * last), bound, ends[0], everything
+    )
 
 
 def numbers() -> tuple[dict[str, float], dict[str, float]]:
-    """For `bench-scale.json`: utilisation, and makespan over its lower bound, of the schedule and of waves."""
+    """For `bench-scale.json`: utilisation, and makespan over its lower bound, of the schedule and
+    of waves.
+    """
     found: tuple[dict[str, float], dict[str, float]] = ({}, {})
     for gpus in (8, 64):
         for results, outcome in zip(found, measure(gpus, "adaptive"), strict=True):
@@ -322,11 +373,15 @@ def packed() -> None:
     hours = {}
     for together in (1, 2):
         only = ["setups=[qwen3-0.6b]", "engine.sampler=sglang"]
-        planned = as_json.totals(make_plan(load_experiment(PAPER, [*only, f"runtime.placement.gpus={1 / together}"])))
+        planned = as_json.totals(
+            make_plan(load_experiment(PAPER, [*only, f"runtime.placement.gpus={1 / together}"]))
+        )
         phases = {phase: seconds["mid"] for phase, seconds in planned["gpu_hours"].items()}
         evaluating = phases.pop("evaluate") + phases.pop("rescore")
         hours[together] = sum(phases.values()) * together, evaluating * together
-        training, sampling = (here / alone for here, alone in zip(hours[together], hours[1], strict=True))
+        training, sampling = (
+            here / alone for here, alone in zip(hours[together], hours[1], strict=True)
+        )
         found = Simulation(Sweep("adaptive", only, (training, sampling)), 8 * together).run()
         print(
             f"{together} on each of 8 GPUs: training × {training:.2f}, sampling × {sampling:.2f} on the clock; "

@@ -1,4 +1,6 @@
-"""Blended rollouts against vanilla ones and against lockstep, on any pair of random weights and any device."""
+"""Blended rollouts against vanilla ones and against lockstep, on any pair of random weights and any
+device.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ class Workload:
     def requests(self) -> list[Request]:
         """As in training: several samples of each prompt."""
         keys = [SequenceKey(0, 0, 0, *divmod(row, SAMPLES)) for row in range(self.rows)]
-        return [Request(tuple(range(1 + key.prompt, self.prompt + 1 + key.prompt)), key) for key in keys]
+        return [
+            Request(tuple(range(1 + key.prompt, self.prompt + 1 + key.prompt)), key) for key in keys
+        ]
 
     def blended(self, length: int) -> Rollouts:
         """Trust-region rollouts in rounds of `length` drafts, teacher targets included."""
@@ -56,7 +60,9 @@ class Workload:
 
     def vanilla(self) -> Rollouts:
         """Rollouts of the student alone, then scored by the teacher in batches."""
-        rollouts = generate(self.student, None, self.requests, Student(), Decoding(self.new_tokens, TOP_K))
+        rollouts = generate(
+            self.student, None, self.requests, Student(), Decoding(self.new_tokens, TOP_K)
+        )
         score(self.teacher, rollouts, MICRO_BATCH_TOKENS)
         return rollouts
 
@@ -76,7 +82,9 @@ def random_model(
     config.initializer_range = spread
     with device:
         attention = attention_for(device)
-        model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attention).eval()
+        model = AutoModelForCausalLM.from_config(
+            config, dtype=dtype, attn_implementation=attention
+        ).eval()
     return CausalModel(model, TokenSpace(vocabulary, vocabulary - 2, vocabulary - 1), owner)
 
 
@@ -121,8 +129,14 @@ def ratios(load: Workload) -> dict[str, float]:
 
 
 def interleaved(load: Workload, gamma: int) -> list[float]:
-    """Median seconds of blended, lockstep and vanilla rollouts, in turns: whatever slows one slows all."""
-    runs: list[Callable[[], object]] = [lambda: load.blended(gamma), lambda: load.blended(1), load.vanilla]
+    """Median seconds of blended, lockstep and vanilla rollouts, in turns: whatever slows one slows
+    all.
+    """
+    runs: list[Callable[[], object]] = [
+        lambda: load.blended(gamma),
+        lambda: load.blended(1),
+        load.vanilla,
+    ]
     for run in runs:
         run()
     taken = [[once(run) for run in runs] for _ in range(load.repeats)]
@@ -131,7 +145,9 @@ def interleaved(load: Workload, gamma: int) -> list[float]:
 
 @torch.no_grad()
 def pass_costs(load: Workload) -> tuple[float, float]:
-    """A teacher pass in student passes, and what each further position adds to a pass as a share of it."""
+    """A teacher pass in student passes, and what each further position adds to a pass as a share of
+    it.
+    """
 
     def cost(causal: CausalModel, positions: int) -> float:
         """Seconds of the fastest pass: what disturbs a pass only ever slows it."""

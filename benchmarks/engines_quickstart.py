@@ -1,10 +1,11 @@
-"""A reduced quickstart on SGLang and verl, from `trb submit` to its table, over a cluster of two nodes on this machine.
+"""A reduced quickstart on SGLang and verl, from `trb submit` to its table, over a cluster of two
+nodes on this machine.
 
     python -m benchmarks.engines_quickstart [KEY=VALUE …]
 
-Overrides come after those that reduce it. The results are in a folder that is printed at the end, with the seconds.
-Wants `make setup-engines`, and five minutes of two idle cores: without a GPU SGLang starts in half a minute, and
-each process that samples has an engine of its own.
+Overrides come after those that reduce it. The results are in a folder that is printed at the end,
+with the seconds. Wants `make setup-engines`, and five minutes of two idle cores: without a GPU
+SGLang starts in half a minute, and each process that samples has an engine of its own.
 """
 
 from __future__ import annotations
@@ -39,7 +40,10 @@ def main(overrides: list[str]) -> int:
         command = [*TRB, "submit", "experiments/quickstart.yaml", *ENGINES, *REDUCED, *overrides]
         started = time.monotonic()
         done = subprocess.run(
-            [*command, "--runs", runs, "--address", nodes.address], cwd=ROOT, env=environment(), check=False
+            [*command, "--runs", runs, "--address", nodes.address],
+            cwd=ROOT,
+            env=environment(),
+            check=False,
         )
         seconds = time.monotonic() - started
     print(f"{seconds:.0f} s over {NODES} nodes, exit status {done.returncode}; {runs}")

@@ -1,9 +1,11 @@
-"""`make gpu-proof`: what can be known on a GPU alone, on random weights in the shapes of Qwen3-1.7B and Qwen3-8B.
+"""`make gpu-proof`: what can be known on a GPU alone, on random weights in the shapes of Qwen3-1.7B
+and Qwen3-8B.
 
-It needs no network, and takes an hour at most. Each part runs in a process of its own, within a limit; what it prints
-goes to `gpu-proof/<part>.log`, what it measures to `gpu-proof/<part>.json`, and the table of all of them to
-`gpu-proof/table.md`. The same command goes on with the parts that are missing or have failed. `--small` runs every part
-on small models and on whatever device there is.
+It needs no network, and takes an hour at most. Each part runs in a process of its own, within a
+limit; what it prints goes to `gpu-proof/<part>.log`, what it measures to `gpu-proof/<part>.json`,
+and the table of all of them to `gpu-proof/table.md`. The same command goes on with the parts that
+are missing or have failed. `--small` runs every part on small models and on whatever device there
+is.
 
 No part has run on a GPU so far.
 """
@@ -35,8 +37,9 @@ if TYPE_CHECKING:
 
 FOLDER = Path("gpu-proof")
 TOTAL_S = 3600.0
-# In the order in which they run, the most telling first; seconds after which each is ended. They are some three times
-# what the plan's rates let expect, since kernels are compiled and files are read for the first time.
+# In the order in which they run, the most telling first; seconds after which each is ended. They
+# are some three times what the plan's rates let expect, since kernels are compiled and files are
+# read for the first time.
 LIMITS_S = {
     "models": 240,
     "agreement": 60,
@@ -70,10 +73,16 @@ CPU_PATIENCE = 4.0  # of `--small`: on CPUs SGLang needs half a minute to start,
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="make gpu-proof", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="make gpu-proof",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--small", action="store_true", help="small models on the device that is there")
-    parser.add_argument("--again", action="store_true", help="measure what was measured before, too")
+    parser.add_argument(
+        "--small", action="store_true", help="small models on the device that is there"
+    )
+    parser.add_argument(
+        "--again", action="store_true", help="measure what was measured before, too"
+    )
     parser.add_argument(
         "--part",
         action="append",
@@ -81,8 +90,12 @@ def main() -> int:
         metavar="NAME",
         help=f"only this part, again: {', '.join(LIMITS_S)}",
     )
-    parser.add_argument("--folder", type=Path, help=f"for results and logs (default: {FOLDER}, or {FOLDER}/small)")
-    parser.add_argument("--models", type=Path, help="for the pair of models, 19 GiB (default: in that folder)")
+    parser.add_argument(
+        "--folder", type=Path, help=f"for results and logs (default: {FOLDER}, or {FOLDER}/small)"
+    )
+    parser.add_argument(
+        "--models", type=Path, help="for the pair of models, 19 GiB (default: in that folder)"
+    )
     parser.add_argument("--here", nargs=2, metavar=("PART", "FILE"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     folder = options.folder or (FOLDER / "small" if options.small else FOLDER)
@@ -99,7 +112,10 @@ def main() -> int:
     command = [sys.executable, "-m", "benchmarks.gpu", *(["--small"] if options.small else [])]
     command += ["--models", str(models), "--here"]
     patience = CPU_PATIENCE if options.small else 1.0
-    parts = [Part(name, patience * LIMITS_S[name], [*command, name], name == "models") for name in LIMITS_S]
+    parts = [
+        Part(name, patience * LIMITS_S[name], [*command, name], name == "models")
+        for name in LIMITS_S
+    ]
     again: set[str] = set(LIMITS_S) if options.again else set(options.part or ())
     if not (models / "teacher" / "config.json").exists():
         again.add("models")
@@ -116,7 +132,9 @@ def main() -> int:
 
 
 def all_parts() -> dict[str, Callable[[Scale], Numbers]]:
-    """Name → part. Imported here and not above: the process that starts the parts needs none of what they import."""
+    """Name → part. Imported here and not above: the process that starts the parts needs none of
+    what they import.
+    """
     from benchmarks.gpu_engines import engine_parts
     from benchmarks.gpu_torch import torch_parts
     from benchmarks.gpu_turns import turn_parts
@@ -130,13 +148,16 @@ def measure_here(name: str, small: bool, models: Path, file: Path) -> None:
     from benchmarks.gpu_scale import scale
 
     warnings = _Warnings()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", stream=sys.stdout)
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", stream=sys.stdout
+    )
     logging.getLogger("orchestrator").addHandler(warnings)
     measured: dict[str, float] = {}
     for numbers in all_parts()[name](scale(small, models)):
         print(numbers, flush=True)
         measured |= {key: value for key, value in numbers.items() if math.isfinite(value)}
-        # Engines are started again where they are lost, with a warning: their numbers then hold such a start.
+        # Engines are started again where they are lost, with a warning: their numbers then hold
+        # such a start.
         write_so_far(file, measured | ({"warnings": warnings.count} if warnings.count else {}))
 
 
@@ -158,7 +179,9 @@ def place_here() -> dict[str, str]:
 
 
 def _conclude(runner: Runner, wanted: list[str], interrupted: bool, models: Path | None) -> int:
-    """Write and show the table. The exit status: 130 after Ctrl-C, 0 if all that was wanted has succeeded, else 1."""
+    """Write and show the table. The exit status: 130 after Ctrl-C, 0 if all that was wanted has
+    succeeded, else 1.
+    """
     results: dict[str, Result] = {}
     for name in LIMITS_S:
         result = runner.result(name)

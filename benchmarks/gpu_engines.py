@@ -29,7 +29,9 @@ SWAPS = 3
 
 
 def models(size: Scale) -> Numbers:
-    """Student and teacher of random weights, in the folders that the other parts read; with the tokenizer of bytes."""
+    """Student and teacher of random weights, in the folders that the other parts read; with the
+    tokenizer of bytes.
+    """
     with Phases() as phases:
         for owner in OWNERS:
             causal = size.model(owner)
@@ -41,7 +43,9 @@ def models(size: Scale) -> Numbers:
 
 
 def first_start(size: Scale) -> Numbers:
-    """SGLang's first start on this machine, which compiles kernels: the starts of other parts find them."""
+    """SGLang's first start on this machine, which compiles kernels: the starts of other parts find
+    them.
+    """
     engine = open_engine("sglang", job(size, "sglang", "torch"))
     with Phases() as phases:
         sampler = engine.sampler()
@@ -63,7 +67,9 @@ def plain(size: Scale, name: EngineName) -> Numbers:
         yield phases.over("start")
         list(sampler.sample(requests(size), Student(), Limits(2, TOP_K)))
         yield phases.over("warm_up")
-        rollouts = concatenate(list(sampler.sample(requests(size), Student(), Limits(size.new_tokens, TOP_K))))
+        rollouts = concatenate(
+            list(sampler.sample(requests(size), Student(), Limits(size.new_tokens, TOP_K)))
+        )
         taken = phases.over("rollout", "decoding")
     speed = int(rollouts.lengths_B.sum()) / taken["rollout_s"]
     context = size.prompt + size.new_tokens / 2
@@ -81,7 +87,9 @@ def blended(size: Scale, name: EngineName, drafted: int) -> Numbers:
         yield phases.over("start")
         list(sampler.sample(requests(size), behavior, Limits(2, TOP_K)))
         yield phases.over("warm_up")
-        rollouts = concatenate(list(sampler.sample(requests(size), behavior, Limits(size.new_tokens, TOP_K))))
+        rollouts = concatenate(
+            list(sampler.sample(requests(size), behavior, Limits(size.new_tokens, TOP_K)))
+        )
         taken = phases.over("rollout", "blending")
     tokens = int(rollouts.lengths_B.sum())
     yield {
@@ -94,20 +102,30 @@ def blended(size: Scale, name: EngineName, drafted: int) -> Numbers:
 
 
 def swap(size: Scale, name: EngineName) -> Numbers:
-    """Seconds of a change of weights, from a checkpoint's folder and from tensors as a learner publishes them."""
+    """Seconds of a change of weights, from a checkpoint's folder and from tensors as a learner
+    publishes them.
+    """
     engine = open_engine(name, job(size, name, "torch"))
     sampler = engine.sampler()
     sampler.start(teacher=False)
     folder = size.models / "student"
-    tensors = {key: value for file in folder.glob("model*.safetensors") for key, value in load_file(file).items()}
+    tensors = {
+        key: value
+        for file in folder.glob("model*.safetensors")
+        for key, value in load_file(file).items()
+    }
     for kind, place in (("folder", folder), ("tensors", tensors)):
-        loads = [functools.partial(sampler.load, WeightsRef(step, place)) for step in range(1, SWAPS + 1)]
+        loads = [
+            functools.partial(sampler.load, WeightsRef(step, place)) for step in range(1, SWAPS + 1)
+        ]
         yield {f"swap_{kind}_s": statistics.median(once(load) for load in loads)}
     engine.close()
 
 
 def scoring(size: Scale, name: TrainerName) -> Numbers:
-    """The teacher over as many rollouts as the parts of decoding sample; 2 FLOPs for each parameter and token."""
+    """The teacher over as many rollouts as the parts of decoding sample; 2 FLOPs for each parameter
+    and token.
+    """
     opened = job(size, "sglang", name)
     engine = open_engine(name, opened)
     rollouts, _ = made_up(size)
@@ -139,7 +157,11 @@ def learning(size: Scale, name: TrainerName) -> Numbers:
         taken = phases.over("update", "learning")
         speed = tokens_of(rollouts) / taken["update_s"]
         student = memory.decoder(opened.setup.student, opened.setup)
-        yield {**taken, "tokens_per_s": speed, **share_of_arithmetic(6 * student.parameters * speed)}
+        yield {
+            **taken,
+            "tokens_per_s": speed,
+            **share_of_arithmetic(6 * student.parameters * speed),
+        }
         trainer.publish(2)
         yield phases.over("publish")
     engine.close()

@@ -1,7 +1,7 @@
 """What the parts of `make gpu-proof` open engines for, and what they ask of them.
 
-The setup is the paper's, with its own lengths and the program's own settings of memory; only the models lie in a
-folder. Their weights are random, so that next to no response ends before its limit.
+The setup is the paper's, with its own lengths and the program's own settings of memory; only the
+models lie in a folder. Their weights are random, so that next to no response ends before its limit.
 """
 
 from __future__ import annotations
@@ -25,8 +25,12 @@ from orchestrator.workers.spec import WorkerSpec
 OWNERS: tuple[Owner, ...] = ("student", "teacher")
 
 
-def spec(size: Scale, sampler: EngineName, trainer: TrainerName, drafted: int | None = None) -> WorkerSpec:
-    """A trial of the paper's pair on one GPU, whose roles take turns on it, from the folders that `models` wrote."""
+def spec(
+    size: Scale, sampler: EngineName, trainer: TrainerName, drafted: int | None = None
+) -> WorkerSpec:
+    """A trial of the paper's pair on one GPU, whose roles take turns on it, from the folders that
+    `models` wrote.
+    """
     experiment = load_experiment(Path("experiments/paper.yaml"), [])
     setup = experiment.setups["qwen3-1.7b"]
     if size.vocabulary != setup.vocabulary.size:
@@ -51,7 +55,9 @@ def _reduced(setup: Setup, size: Scale) -> Setup:
         student=Model(eos=size.vocabulary - 2, shape=size.student),
         teacher=Model(eos=size.vocabulary - 1, shape=size.teacher),
         vocabulary=Vocabulary(size.vocabulary, size.vocabulary),
-        training=replace(setup.training, max_prompt_tokens=size.prompt, max_response_tokens=size.longest),
+        training=replace(
+            setup.training, max_prompt_tokens=size.prompt, max_response_tokens=size.longest
+        ),
         evaluation=replace(setup.evaluation, max_response_tokens=size.longest),
     )
 
@@ -78,9 +84,13 @@ def made_up(size: Scale) -> tuple[Rollouts, TeacherScores]:
         support_ids_BTK=support,
     )
     log_q = torch.randn(*shape, TOP_K).log_softmax(-1) - 0.01
-    return rollouts, TeacherScores(support_BTK=log_q, token_BT=nothing, entropy_BT=nothing, overlap_BT=nothing)
+    return rollouts, TeacherScores(
+        support_BTK=log_q, token_BT=nothing, entropy_BT=nothing, overlap_BT=nothing
+    )
 
 
 def tokens_of(rollouts: Rollouts) -> int:
     """Prompts and responses together."""
-    return sum(len(request.prompt_ids) for request in rollouts.requests) + int(rollouts.lengths_B.sum())
+    return sum(len(request.prompt_ids) for request in rollouts.requests) + int(
+        rollouts.lengths_B.sum()
+    )

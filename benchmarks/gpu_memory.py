@@ -16,12 +16,18 @@ MIB_OF_A_GIB = 1024
 
 
 def ask_driver(*fields: str) -> list[str] | None:
-    """Fields of `nvidia-smi --query-gpu` of the first GPU that this process may use; None where there is none."""
+    """Fields of `nvidia-smi --query-gpu` of the first GPU that this process may use; None where
+    there is none.
+    """
     command = _query(",".join(fields))
     if command is None:
         return None
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return [value.strip() for value in done.stdout.strip().split(",")] if done.returncode == 0 else None
+    return (
+        [value.strip() for value in done.stdout.strip().split(",")]
+        if done.returncode == 0
+        else None
+    )
 
 
 def _query(fields: str) -> list[str] | None:
@@ -45,7 +51,11 @@ class DeviceUse:
         if command is not None:
             quiet = subprocess.DEVNULL
             self._process = subprocess.Popen(
-                [*command, f"--loop-ms={EVERY_MS}"], stdin=quiet, stdout=subprocess.PIPE, stderr=quiet, text=True
+                [*command, f"--loop-ms={EVERY_MS}"],
+                stdin=quiet,
+                stdout=subprocess.PIPE,
+                stderr=quiet,
+                text=True,
             )
             self._thread = threading.Thread(target=self._read, name="nvidia-smi", daemon=True)
             self._thread.start()

@@ -17,7 +17,9 @@ from orchestrator.planning.rates import GPUS, Gpu
 
 
 class Phases:
-    """Seconds of the phases of a part, one after the other; on a GPU their peaks of memory beside what is granted."""
+    """Seconds of the phases of a part, one after the other; on a GPU their peaks of memory beside
+    what is granted.
+    """
 
     def __init__(self, opened: Job | None = None) -> None:
         self._opened, self._use = opened, DeviceUse()
@@ -32,15 +34,19 @@ class Phases:
         self._use.__exit__()
 
     def over(self, name: str, situation: Situation | None = None) -> dict[str, float]:
-        """Of the phase that ends here: seconds, GiB of this process's tensors and of all processes on the GPU.
+        """Of the phase that ends here: seconds, GiB of this process's tensors and of all processes
+        on the GPU.
 
-        Where it was one of the situations that memory is granted for, the GiB that its job has for it, too.
+        Where it was one of the situations that memory is granted for, the GiB that its job has for
+        it, too.
         """
         synchronize()
         of_phase = {f"{name}_s": time.perf_counter() - self._started}
         if torch.cuda.is_available():
             of_phase[f"{name}_torch_gib"] = torch.cuda.max_memory_allocated() / memory.GIB
-        grant = None if self._opened is None or situation is None else granted(self._opened, situation)
+        grant = (
+            None if self._opened is None or situation is None else granted(self._opened, situation)
+        )
         if grant is not None:
             of_phase[f"{name}_granted_gib"] = grant.total_gib
         if self._use.peak_gib is not None:
@@ -56,12 +62,18 @@ class Phases:
 
 
 def share_of_bound(speed: float, opened: Job, rows: int, context: float) -> dict[str, float]:
-    """`speed` in tokens/s beside that at which reading the student's KV cache and weights fills the bandwidth."""
+    """`speed` in tokens/s beside that at which reading the student's KV cache and weights fills the
+    bandwidth.
+    """
     gpu = this_gpu()
     if gpu is None:
         return {}
     student = memory.decoder(opened.setup.student, opened.setup)
-    return {"share_of_bound": speed * (student.kv_bytes * context + student.weight_bytes / rows) / gpu.bytes_per_s}
+    return {
+        "share_of_bound": speed
+        * (student.kv_bytes * context + student.weight_bytes / rows)
+        / gpu.bytes_per_s
+    }
 
 
 def share_of_arithmetic(flops: float) -> dict[str, float]:
@@ -77,6 +89,8 @@ def this_gpu() -> Gpu | None:
 
 
 def gpu_named(name: str, gib: float) -> Gpu | None:
-    """The row whose kind is in the card's name, `NVIDIA H100 80GB HBM3`, the nearest in memory; None for others."""
+    """The row whose kind is in the card's name, `NVIDIA H100 80GB HBM3`, the nearest in memory;
+    None for others.
+    """
     kinds = [gpu for gpu in GPUS.values() if gpu.name.partition("-")[0] in re.split(r"[ -]", name)]
     return min(kinds, key=lambda gpu: abs(gpu.gib - gib), default=None)

@@ -22,9 +22,10 @@ ENGINES = "tests/engines"
 class Scale:
     """Shapes and lengths: `rows` responses of `new_tokens` at prompts of `prompt`.
 
-    `longest` are the tokens of the longest response that training may have. An evaluator is asked for `waiting`
-    responses of `evaluated` tokens. The loss is compared on one sequence of `sequence` tokens. A trial decodes
-    `trial_tokens` at most. `models` is the folder of the pair, and `tests` has what pytest is given for each part.
+    `longest` are the tokens of the longest response that training may have. An evaluator is asked
+    for `waiting` responses of `evaluated` tokens. The loss is compared on one sequence of
+    `sequence` tokens. A trial decodes `trial_tokens` at most. `models` is the folder of the pair,
+    and `tests` has what pytest is given for each part.
     """
 
     student: Shape
@@ -44,7 +45,14 @@ class Scale:
 
     def workload(self) -> Workload:
         """For ratios, whose slowest mode passes the teacher once for each token: an eighth of them."""
-        return Workload(self.model("student"), self.model("teacher"), self.rows, 64, self.new_tokens // 4, self.repeats)
+        return Workload(
+            self.model("student"),
+            self.model("teacher"),
+            self.rows,
+            64,
+            self.new_tokens // 4,
+            self.repeats,
+        )
 
     def model(self, owner: Owner) -> CausalModel:
         """On the GPU in bfloat16, or on the CPU in float32 where there is none."""
@@ -73,7 +81,10 @@ def scale(small: bool, models: Path) -> Scale:
             models=models,
             tests={
                 "torch": (f"{ENGINES}/torch/test_scoring.py",),
-                "sglang": (f"{ENGINES}/sglang/test_blending_rows.py", f"{ENGINES}/sglang/test_private.py"),
+                "sglang": (
+                    f"{ENGINES}/sglang/test_blending_rows.py",
+                    f"{ENGINES}/sglang/test_private.py",
+                ),
                 "trainers": (f"{ENGINES}/test_catalog.py",),
             },
         )

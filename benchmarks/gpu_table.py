@@ -1,4 +1,6 @@
-"""The markdown of `make gpu-proof`: a row for each part with its numbers, and for each phase that memory is granted."""
+"""The markdown of `make gpu-proof`: a row for each part with its numbers, and for each phase that
+memory is granted.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,12 @@ TARGETS = {"blend_vs_vanilla": 1.3, "blend_vs_lockstep": 0.6}
 TENSORS, DEVICE, GRANTED = "_torch_gib", "_device_gib", "_granted_gib"
 
 
-def table(parts: Sequence[str], results: Mapping[str, Result], place: Mapping[str, str], commit: str) -> str:
-    """Rows of all parts in their order, under a line that says where they were measured; absent numbers are empty."""
+def table(
+    parts: Sequence[str], results: Mapping[str, Result], place: Mapping[str, str], commit: str
+) -> str:
+    """Rows of all parts in their order, under a line that says where they were measured; absent
+    numbers are empty.
+    """
     where = ", ".join(f"{name} {value}" for name, value in place.items())
     lines = [
         f"`make gpu-proof`, {where}, {commit}, {date.today().isoformat()}",
@@ -24,7 +30,9 @@ def table(parts: Sequence[str], results: Mapping[str, Result], place: Mapping[st
         if part in results:
             result = results[part]
             peak = _gib(result.device_peak_gib)
-            lines.append(f"| `{part}` | {result.seconds:.0f} | {peak} | {_measured(result, commit)} |")
+            lines.append(
+                f"| `{part}` | {result.seconds:.0f} | {peak} | {_measured(result, commit)} |"
+            )
         else:
             lines.append(f"| `{part}` |  |  | not measured |")
     prices = blending_prices(results)
@@ -32,19 +40,28 @@ def table(parts: Sequence[str], results: Mapping[str, Result], place: Mapping[st
         lines.append(f"| blended ÷ (plain + scoring) |  |  | {_shown(prices)} |")
     memory = [row for part in parts if part in results for row in memory_rows(results[part])]
     if memory:
-        lines += ["", "| phase | tensors, GiB | card, GiB | granted, GiB |", "|---|---:|---:|---:|", *memory]
+        lines += [
+            "",
+            "| phase | tensors, GiB | card, GiB | granted, GiB |",
+            "|---|---:|---:|---:|",
+            *memory,
+        ]
     return "\n".join(lines) + "\n"
 
 
 def memory_rows(result: Result) -> list[str]:
-    """Peaks of the phases that the program grants memory for, beside what it grants; bold where they are larger."""
+    """Peaks of the phases that the program grants memory for, beside what it grants; bold where
+    they are larger.
+    """
     rows = []
     for name, granted in result.measured.items():
         if name.endswith(GRANTED):
             phase = name.removesuffix(GRANTED)
             tensors, card = (result.measured.get(f"{phase}{kind}") for kind in (TENSORS, DEVICE))
             shown = f"**{_gib(card)}**" if card is not None and card > granted else _gib(card)
-            rows.append(f"| `{result.part}` {phase.replace('_', ' ')} | {_gib(tensors)} | {shown} | {_gib(granted)} |")
+            rows.append(
+                f"| `{result.part}` {phase.replace('_', ' ')} | {_gib(tensors)} | {shown} | {_gib(granted)} |"
+            )
     return rows
 
 
@@ -53,7 +70,11 @@ def _measured(result: Result, commit: str) -> str:
     notes = [] if result.failure is None else [f"**FAILED**: {result.failure}"]
     if result.where.get("commit") != commit:
         notes.append(f"at {result.where.get('commit')}")
-    numbers = {name: value for name, value in result.measured.items() if not name.endswith((TENSORS, DEVICE, GRANTED))}
+    numbers = {
+        name: value
+        for name, value in result.measured.items()
+        if not name.endswith((TENSORS, DEVICE, GRANTED))
+    }
     if numbers:
         notes.append(_shown(numbers))
     return "; ".join(notes).replace("|", "\\|")
@@ -74,9 +95,11 @@ def _shown(numbers: Mapping[str, float]) -> str:
 
 
 def blending_prices(results: Mapping[str, Result]) -> dict[str, float]:
-    """Seconds of blended rollouts, which bring their scores, over those of plain ones and of scoring them.
+    """Seconds of blended rollouts, which bring their scores, over those of plain ones and of
+    scoring them.
 
-    Both engines' rollouts are scored by the torch engine. A price whose parts are not all measured is left out.
+    Both engines' rollouts are scored by the torch engine. A price whose parts are not all measured
+    is left out.
     """
     prices = {}
     for engine, lengths in (("sglang", (3, 5, 8)), ("torch", (5,))):

@@ -1,4 +1,6 @@
-"""Parts of `make gpu-proof` inside the torch engine: prices of blending, the loss, GPU against CPU; and the tests."""
+"""Parts of `make gpu-proof` inside the torch engine: prices of blending, the loss, GPU against CPU;
+and the tests.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def prices(size: Scale) -> Numbers:
     yield ratios(size.workload())
 
 
-def loss(size: Scale, step_of: Callable[[CausalModel, Rollouts, TeacherScores], Callable[[], object]]) -> Numbers:
+def loss(
+    size: Scale, step_of: Callable[[CausalModel, Rollouts, TeacherScores], Callable[[], object]]
+) -> Numbers:
     """Tokens/s and peak memory of an update on one long sequence."""
     prompt = size.sequence // 8
     batch = made_up(replace(size, rows=1, prompt=prompt, new_tokens=size.sequence - prompt))
@@ -46,14 +50,18 @@ def loss(size: Scale, step_of: Callable[[CausalModel, Rollouts, TeacherScores], 
     yield {**taken, "tokens_per_s": size.sequence / taken["update_s"]}
 
 
-def gathered_step(student: CausalModel, rollouts: Rollouts, scores: TeacherScores) -> Callable[[], object]:
+def gathered_step(
+    student: CausalModel, rollouts: Rollouts, scores: TeacherScores
+) -> Callable[[], object]:
     """Our trainer's update: logits of the support alone."""
     micro_batch_tokens = len(rollouts.requests[0].prompt_ids) + int(rollouts.lengths_B[0])
     updating = TorchTrainer(student, Optimizer(), micro_batch_tokens, torch.bfloat16, steps=400)
     return lambda: updating.step(rollouts, scores, Objective("renormalized"), 0)
 
 
-def plain_step(student: CausalModel, rollouts: Rollouts, scores: TeacherScores) -> Callable[[], object]:
+def plain_step(
+    student: CausalModel, rollouts: Rollouts, scores: TeacherScores
+) -> Callable[[], object]:
     """All logits at once, the update the same."""
     student.model.train()
     device = student.device
@@ -75,7 +83,9 @@ def plain_step(student: CausalModel, rollouts: Rollouts, scores: TeacherScores) 
 
 
 def agreement(size: Scale) -> Numbers:
-    """GPU against CPU in float32: tokens of the same keys, and the solver's law and log-probabilities."""
+    """GPU against CPU in float32: tokens of the same keys, and the solver's law and
+    log-probabilities.
+    """
     device = best_device()
     tokens = [_small_pair(place).blended(5).tokens_BT for place in (device, CPU)]
     width = min(each.shape[1] for each in tokens)
@@ -91,7 +101,10 @@ def agreement(size: Scale) -> Numbers:
         "solver_beta_difference": float((there.beta.cpu() - here.beta).abs().max()),
     }
     newton = once(lambda: trust_region.solve(log_p.to(device), log_q.to(device), EPSILON))
-    yield {"solver_vs_bisection": newton / once(lambda: bisection(log_p.to(device), log_q.to(device), 40))}
+    yield {
+        "solver_vs_bisection": newton
+        / once(lambda: bisection(log_p.to(device), log_q.to(device), 40))
+    }
 
 
 def _small_pair(device: torch.device) -> Workload:
@@ -105,7 +118,9 @@ def _small_pair(device: torch.device) -> Workload:
 
 
 def tests_of(size: Scale, engine: str) -> Numbers:
-    """How many of an engine's tests pass on this device; which do not is in the log. RuntimeError where any fails."""
+    """How many of an engine's tests pass on this device; which do not is in the log. RuntimeError
+    where any fails.
+    """
     with TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         options = ["-o", "addopts=", "-v", "--durations=5", f"--junitxml={report}"]

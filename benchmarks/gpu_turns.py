@@ -1,7 +1,9 @@
-"""Parts of `make gpu-proof` in the configuration that people use: roles that take turns on one GPU, and a sweep.
+"""Parts of `make gpu-proof` in the configuration that people use: roles that take turns on one GPU,
+and a sweep.
 
-SGLang samples, torch or verl scores and trains, as `workers.engines` opens them for a trial: the KV cache is given back
-after each call, and the learner's state lies in page-locked memory while others work.
+SGLang samples, torch or verl scores and trains, as `workers.engines` opens them for a trial: the KV
+cache is given back after each call, and the learner's state lies in page-locked memory while others
+work.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ BYTES = 259  # ids of the tokenizer of bytes
 
 
 def turns(size: Scale, trainer_name: TrainerName) -> Numbers:
-    """Two steps of a trial; between them the teacher and the learner work on rows of the paper's full length."""
+    """Two steps of a trial; between them the teacher and the learner work on rows of the paper's
+    full length.
+    """
     trial = spec(size, "sglang", trainer_name)
     engines = Engines(trial)
     full, made_up_scores = made_up(replace(size, rows=2, new_tokens=size.longest))
@@ -53,7 +57,9 @@ def turns(size: Scale, trainer_name: TrainerName) -> Numbers:
         for step in range(2):
             sampler.load(trainer.publish(step))
             yield phases.over(f"weights_{step}")
-            sampled = concatenate(list(sampler.sample(requests(size), Student(), Limits(size.new_tokens, TOP_K))))
+            sampled = concatenate(
+                list(sampler.sample(requests(size), Student(), Limits(size.new_tokens, TOP_K)))
+            )
             yield phases.over(f"sampling_{step}", "decoding")
             scorer.start()  # as in a trial: with the first step that it scores
             scores = scorer.score(sampled)
@@ -85,20 +91,28 @@ def switch(size: Scale) -> Numbers:
         yield phases.over("blending_start") | free("blending_at_rest")
         sampler.load(trainer.publish(0))
         yield phases.over("weights")
-        phases_of: dict[Situation, Behavior] = {"blending": TrustRegion(EPSILON), "decoding": Student()}
+        phases_of: dict[Situation, Behavior] = {
+            "blending": TrustRegion(EPSILON),
+            "decoding": Student(),
+        }
         for name, behavior in phases_of.items():
             # The first call without the teacher is the one that changes the engine.
             list(sampler.sample(requests(size)[:2], behavior, Limits(2, TOP_K)))
             yield phases.over(f"{name}_first_call")
             list(sampler.sample(requests(size), behavior, Limits(size.new_tokens, TOP_K)))
             yield phases.over(f"{name}_sampling", name)
-            yield {f"{name}_canary_nats": apart(sampler, trainer, trial.setup), **free(f"{name}_at_rest")}
+            yield {
+                f"{name}_canary_nats": apart(sampler, trainer, trial.setup),
+                **free(f"{name}_at_rest"),
+            }
     engines.close()
     yield free("after")
 
 
 def evaluator(size: Scale) -> Numbers:
-    """An evaluator with as many responses waiting as a slice has, its engine sized for the protocol's lengths."""
+    """An evaluator with as many responses waiting as a slice has, its engine sized for the
+    protocol's lengths.
+    """
     trial = spec(size, "sglang", "torch")
     opened = Job(trial.setup, trial.runtime, trial.student, trains=False)
     engine = open_engine("sglang", opened)
@@ -107,7 +121,9 @@ def evaluator(size: Scale) -> Numbers:
         sampler = engine.sampler()
         sampler.start(teacher=False)
         yield phases.over("start")
-        sampled = concatenate(list(sampler.sample(requests(waiting), Student(), Limits(size.evaluated))))
+        sampled = concatenate(
+            list(sampler.sample(requests(waiting), Student(), Limits(size.evaluated)))
+        )
         taken = phases.over("slice", "evaluating")
     speed = int(sampled.lengths_B.sum()) / taken["slice_s"]
     yield {**taken, "responses": float(len(sampled.requests)), "tokens_per_s": speed}
@@ -116,7 +132,8 @@ def evaluator(size: Scale) -> Numbers:
 
 
 def trial(size: Scale, trainer: TrainerName) -> Numbers:
-    """A sweep through Ray, from `trb submit` to its table: a trial that blends once and then does not, evaluated.
+    """A sweep through Ray, from `trb submit` to its table: a trial that blends once and then does
+    not, evaluated.
 
     Its run directories stay beside the models where it fails.
     """
@@ -137,7 +154,9 @@ def trial(size: Scale, trainer: TrainerName) -> Numbers:
 
 
 def write_trial(folder: Path, size: Scale, trainer: TrainerName) -> Path:
-    """The experiment of `trial`, with its setup beside it: sums, read as bytes, by the pair of random weights."""
+    """The experiment of `trial`, with its setup beside it: sums, read as bytes, by the pair of
+    random weights.
+    """
     setup = {
         "title": "Random weights",
         "vocabulary": {"size": size.vocabulary, "valid": BYTES},
@@ -162,7 +181,11 @@ def write_trial(folder: Path, size: Scale, trainer: TrainerName) -> Path:
     experiment = {
         "setups": ["random"],
         "methods": {"trust_region": {"epsilon0": [EPSILON], "K": [1]}},
-        "engine": {"sampler": "sglang", "trainer": trainer, "dtype": "bfloat16" if gpus else "float32"},
+        "engine": {
+            "sampler": "sglang",
+            "trainer": trainer,
+            "dtype": "bfloat16" if gpus else "float32",
+        },
         "runtime": {"placement": {"gpus": gpus}},
     }
     (folder / "setups").mkdir(parents=True)
@@ -173,7 +196,9 @@ def write_trial(folder: Path, size: Scale, trainer: TrainerName) -> Path:
 
 
 def phase_seconds(runs: Path) -> dict[str, float]:
-    """Seconds of each phase of the trial's steps and of its evaluations, as the sweep has noted them."""
+    """Seconds of each phase of the trial's steps and of its evaluations, as the sweep has noted
+    them.
+    """
     seconds: dict[str, float] = defaultdict(float)
     for file in runs.glob("*/timing.jsonl"):
         for line in file.read_text(encoding="utf-8").splitlines():

@@ -1,8 +1,10 @@
-"""How far a sweep's judgement can be trusted, by simulation: `python -m benchmarks.judge [REPETITIONS]`.
+"""How far a sweep's judgement can be trusted, by simulation: `python -m benchmarks.judge
+[REPETITIONS]`.
 
-Writes `judge.json`: shares of sweeps of equal methods in which TRB, or any method, is called different from vanilla,
-and of sweeps in which TRB is ahead and found. `naive` is the t test on explored scores that knows neither grids nor
-the number of methods; `confirmed` is the project's own judgement. `tests/judge_world.py` describes the worlds.
+Writes `judge.json`: shares of sweeps of equal methods in which TRB, or any method, is called
+different from vanilla, and of sweeps in which TRB is ahead and found. `naive` is the t test on
+explored scores that knows neither grids nor the number of methods; `confirmed` is the project's own
+judgement. `tests/judge_world.py` describes the worlds.
 """
 
 from __future__ import annotations
@@ -18,7 +20,12 @@ import numpy as np
 
 from tests.judge_world import GRIDS, TRB, Judged, Shape, World, judged
 
-SPREADS: tuple[tuple[float, Shape], ...] = ((0.0, "normal"), (1.0, "normal"), (4.0, "normal"), (1.0, "skewed"))
+SPREADS: tuple[tuple[float, Shape], ...] = (
+    (0.0, "normal"),
+    (1.0, "normal"),
+    (4.0, "normal"),
+    (1.0, "skewed"),
+)
 AHEAD = 2.5  # points, with runs one point apart
 
 
@@ -37,7 +44,9 @@ def main() -> None:
                     f"  {row['naive_each']:10.3f}  {row['naive_any']:9.3f}  {row['lead']:+.2f}",
                     flush=True,
                 )
-    paper = next(row for row in rows if (row["grid"], row["seeds"], row["between"]) == ("paper", 3, 1.0))
+    paper = next(
+        row for row in rows if (row["grid"], row["seeds"], row["between"]) == ("paper", 3, 1.0)
+    )
     found = _simulated(World("paper", 3, 3, 1.0, ahead=AHEAD), repetitions)
     document = {
         "repetitions": repetitions,
@@ -50,7 +59,9 @@ def main() -> None:
         "worlds": rows,
     }
     Path("judge.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-    print(json.dumps({name: value for name, value in document.items() if name != "worlds"}, indent=2))
+    print(
+        json.dumps({name: value for name, value in document.items() if name != "worlds"}, indent=2)
+    )
 
 
 def _simulated(world: World, repetitions: int) -> list[Judged]:
@@ -59,7 +70,9 @@ def _simulated(world: World, repetitions: int) -> list[Judged]:
 
 
 def _row(world: World, repetitions: int) -> dict[str, Any]:
-    """The largest share of a single method called different, and the share of sweeps with any such method."""
+    """The largest share of a single method called different, and the share of sweeps with any such
+    method.
+    """
     found = _simulated(world, repetitions)
     confirmed = np.array([list(judgement.confirmed.values()) for judgement in found])
     naive = np.array([list(judgement.naive.values()) for judgement in found])

@@ -1,8 +1,10 @@
-"""Random SIGKILLs until a sweep is done, again and again: `python -m benchmarks.kills [KILLS] [SEED]`.
+"""Random SIGKILLs until a sweep is done, again and again: `python -m benchmarks.kills [KILLS]
+[SEED]`.
 
-Each kill strikes the driver, the process of a trial, an evaluator or the raylet, at a random moment. A sweep that ended
-by it is submitted again. When it is done, every file must equal that of a sweep that nothing disturbed, and no sample
-may be missing; then the next sweep begins. Prints a line for each sweep; exits with 1 after the first divergence.
+Each kill strikes the driver, the process of a trial, an evaluator or the raylet, at a random
+moment. A sweep that ended by it is submitted again. When it is done, every file must equal that of
+a sweep that nothing disturbed, and no sample may be missing; then the next sweep begins. Prints a
+line for each sweep; exits with 1 after the first divergence.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ def trials(process: subprocess.Popen[str], runs: Path) -> list[int]:
 
 def evaluators(process: subprocess.Popen[str], runs: Path) -> list[int]:
     """Processes that hold a claim on a slice."""
-    return [held.holder.pid for unit in runs.glob("tiny-*") for held in Claims(runs).held(unit.name)]
+    return [
+        held.holder.pid for unit in runs.glob("tiny-*") for held in Claims(runs).held(unit.name)
+    ]
 
 
 def raylets(process: subprocess.Popen[str], runs: Path) -> list[int]:
@@ -63,7 +67,12 @@ def raylets(process: subprocess.Popen[str], runs: Path) -> list[int]:
     return found
 
 
-TARGETS: dict[str, Target] = {"driver": drivers, "trial": trials, "evaluator": evaluators, "raylet": raylets}
+TARGETS: dict[str, Target] = {
+    "driver": drivers,
+    "trial": trials,
+    "evaluator": evaluators,
+    "raylet": raylets,
+}
 WEIGHTS = (2, 4, 4, 1)
 
 
@@ -81,8 +90,12 @@ def main() -> int:
             shutil.copytree(folder / "undisturbed" / "models", folder / "runs" / "models")
             submits = _disturbed(experiment, folder / "runs", rng, kills)
             found = contents(folder / "runs")
-            differing = sorted(path for path in expected | found if expected.get(path) != found.get(path))
-            struck = ", ".join(f"{count} × {target}" for target, count in sorted((kills - before).items()))
+            differing = sorted(
+                path for path in expected | found if expected.get(path) != found.get(path)
+            )
+            struck = ", ".join(
+                f"{count} × {target}" for target, count in sorted((kills - before).items())
+            )
             print(
                 f"{time.monotonic() - begun:5.0f} s, {submits} submits, killed {struck}: {len(differing)} files differ"
             )

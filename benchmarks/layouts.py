@@ -2,7 +2,8 @@
 
     python -m benchmarks.layouts [EXP.yaml]
 
-A typical trial is the middle one of its setup by GPU-hours. Nothing runs, and nothing of it was measured.
+A typical trial is the middle one of its setup by GPU-hours. Nothing runs, and nothing of it was
+measured.
 """
 
 from __future__ import annotations
@@ -38,7 +39,10 @@ def typical_trial(path: Path, setup: str, layout: str, kind: str) -> Range | Non
     for resources in trials:
         held = resources.memory
         assert held is not None
-        if max(held.learning, held.scoring) > plan.gpu_of_trial.gib or not held.sequences_at_once_blending:
+        if (
+            max(held.learning, held.scoring) > plan.gpu_of_trial.gib
+            or not held.sequences_at_once_blending
+        ):
             return None
     hours = []
     for resources in trials:

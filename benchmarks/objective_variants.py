@@ -1,4 +1,5 @@
-"""One objective, forward and backward, at Qwen3-0.6B's head: `python -m benchmarks.objective_variants NAME`.
+"""One objective, forward and backward, at Qwen3-0.6B's head: `python -m
+benchmarks.objective_variants NAME`.
 
 Prints its time and its peak memory beyond inputs and weight gradients, as JSON.
 """
@@ -28,14 +29,18 @@ def plain(name: str, hidden: Tensor, head: Tensor, support: Tensor, log_q: Tenso
 
 def gathered(name: str, hidden: Tensor, head: Tensor, support: Tensor, log_q: Tensor) -> Tensor:
     """The support's rows of the head alone."""
-    return summed_loss(hidden, head, support, lambda x, part: objective.token_loss(name, x, log_q[part]))
+    return summed_loss(
+        hidden, head, support, lambda x, part: objective.token_loss(name, x, log_q[part])
+    )
 
 
 def chunked(name: str, hidden: Tensor, head: Tensor, support: Tensor, log_q: Tensor) -> Tensor:
     """The full vocabulary, a chunk of tokens at a time."""
 
     def loss(logits: Tensor, part: slice) -> Tensor:
-        return objective.token_loss(name, logits.log_softmax(-1).gather(-1, support[part]), log_q[part])
+        return objective.token_loss(
+            name, logits.log_softmax(-1).gather(-1, support[part]), log_q[part]
+        )
 
     return summed_loss(hidden, head, None, loss)
 
@@ -75,7 +80,11 @@ def peak() -> int:
 
 
 def status(field: str) -> int:
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field))
+    line = next(
+        line
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith(field)
+    )
     return int(line.split()[1]) * 1024
 
 

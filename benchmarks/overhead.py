@@ -1,4 +1,5 @@
-"""What a unit costs beside its own work: 200 units that do nothing, through Ray, Tune and the run directories.
+"""What a unit costs beside its own work: 200 units that do nothing, through Ray, Tune and the run
+directories.
 
 `python -m benchmarks.overhead [UNITS]`; part of `make bench-scale`.
 """
@@ -48,12 +49,18 @@ class Trivial(tune.Trainable):
 
 
 def seconds_a_unit(units: int = UNITS) -> float:
-    """Wall-clock seconds for each of so many units, from the first to the last; Ray's own start is not counted."""
+    """Wall-clock seconds for each of so many units, from the first to the last; Ray's own start is
+    not counted.
+    """
     with tempfile.TemporaryDirectory(prefix="trb-overhead-") as folder:
-        experiment = load_experiment(write_experiment(Path(folder), {"vanilla": {}}), [f"seeds={list(range(units))}"])
+        experiment = load_experiment(
+            write_experiment(Path(folder), {"vanilla": {}}), [f"seeds={list(range(units))}"]
+        )
         runs = Path(folder) / "runs"
         runs.mkdir()
-        study = Study(experiment, [unit for unit in expand(experiment, runs) if unit.is_trial], runs)
+        study = Study(
+            experiment, [unit for unit in expand(experiment, runs) if unit.is_trial], runs
+        )
         with cluster(None):
             begun = time.monotonic()
             run_sweep(study, {}, process=Trivial)

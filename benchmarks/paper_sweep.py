@@ -1,8 +1,9 @@
-"""A finished sweep of `paper.yaml` with races, made up through the writers: no model, no training, no benchmark files.
+"""A finished sweep of `paper.yaml` with races, made up through the writers: no model, no training,
+no benchmark files.
 
-Rows and records have the sizes of the paper's protocol: 256 rollouts a step, every problem of every benchmark with its
-counts, answers and response lengths. What is right is drawn from a `race_world`, and who gets more samples is asked
-of `selection`, as in a real sweep.
+Rows and records have the sizes of the paper's protocol: 256 rollouts a step, every problem of every
+benchmark with its counts, answers and response lengths. What is right is drawn from a `race_world`,
+and who gets more samples is asked of `selection`, as in a real sweep.
 """
 
 from __future__ import annotations
@@ -50,7 +51,14 @@ PAPER = Path(__file__).resolve().parents[1] / "experiments" / "paper.yaml"
 OVERRIDES = ("evaluation.budget=adaptive", "training.steps=200")
 ROLLOUT_STEPS = 30  # steps whose rollouts are written: the report reads the first 25 of them
 # Mean success rates at the end of training, by benchmark.
-SUCCESS = {"gsm8k": 0.8, "math500": 0.69, "olympiadbench_674": 0.34, "amc23": 0.44, "aime24": 0.095, "aime25": 0.07}
+SUCCESS = {
+    "gsm8k": 0.8,
+    "math500": 0.69,
+    "olympiadbench_674": 0.34,
+    "amc23": 0.44,
+    "aime24": 0.095,
+    "aime25": 0.07,
+}
 WRONG_ANSWERS = 12  # of a problem, each half as frequent as the one before
 LENGTH_BINS = tuple(ceil(2 ** (j / 8)) for j in range(56, 105))  # lower edges, 128 to 8,192 tokens
 LIMIT = 8192  # tokens of a response
@@ -64,14 +72,19 @@ class Gpus:
         self._free = [FIRST] * GPUS_OF_A_NODE
 
     def work(self, run: RunReader, rows: list[dict[str, Any]]) -> float:
-        """Write rows of `timing.jsonl` as if one GPU had done them one after the other; when it began."""
+        """Write rows of `timing.jsonl` as if one GPU had done them one after the other; when it
+        began.
+        """
         gpu = self._free.index(min(self._free))
         begun = now = self._free[gpu]
         lines = []
         for row in rows:
             now += row["seconds"] if "seconds" in row else sum(row[part] for part in STEP_PARTS)
             lines.append(
-                json.dumps(row | {"host": "node-1", "process": 100 + gpu, "gpu": str(gpu), "at": round(now, 1)})
+                json.dumps(
+                    row
+                    | {"host": "node-1", "process": 100 + gpu, "gpu": str(gpu), "at": round(now, 1)}
+                )
             )
         self._free[gpu] = now
         with (run.path / TIMING).open("a", encoding="utf-8") as file:
@@ -81,7 +94,9 @@ class Gpus:
 
 @dataclass(frozen=True)
 class World:
-    """True success rates (candidates, problems) of each family, by benchmark; `places` finds a unit's rows."""
+    """True success rates (candidates, problems) of each family, by benchmark; `places` finds a
+    unit's rows.
+    """
 
     rates: dict[tuple[str, str | None], dict[str, Floats]]
     places: dict[tuple[str, int], int]
@@ -128,7 +143,9 @@ def make_world(study: Study) -> World:
         )
         rng = np.random.default_rng(_seed(first.setup, first.method))
         found = rates(rng, suites, WORLDS["middle"], len(family), len(steps))
-        drawn[first.setup, first.method] = dict(zip(setup.evaluation.benchmarks, found, strict=True))
+        drawn[first.setup, first.method] = dict(
+            zip(setup.evaluation.benchmarks, found, strict=True)
+        )
         places |= {
             (unit.id, step): run * len(steps) + index
             for run, setting in enumerate(family)
@@ -138,8 +155,12 @@ def make_world(study: Study) -> World:
     return World(drawn, places)
 
 
-def records(rng: np.random.Generator, success: Floats, part: Slice, benchmark: str) -> list[ProblemRecord]:
-    """One record for each problem of a slice, whose true success rates (problems of the slice,) are given."""
+def records(
+    rng: np.random.Generator, success: Floats, part: Slice, benchmark: str
+) -> list[ProblemRecord]:
+    """One record for each problem of a slice, whose true success rates (problems of the slice,) are
+    given.
+    """
     samples = part.samples
     correct = rng.binomial(samples, success)
     no_answer = rng.binomial(samples - correct, 0.1)
@@ -151,24 +172,43 @@ def records(rng: np.random.Generator, success: Floats, part: Slice, benchmark: s
     made = []
     for row, (right, none) in enumerate(zip(correct.tolist(), no_answer.tolist(), strict=True)):
         problem = part.problem + row
-        answers = {f"\\frac{{{problem}}}{{{place + 2}}}": n for place, n in enumerate(wrong[row].tolist()) if n}
+        answers = {
+            f"\\frac{{{problem}}}{{{place + 2}}}": n
+            for place, n in enumerate(wrong[row].tolist())
+            if n
+        }
         bins = {LENGTH_BINS[place]: n for place, n in enumerate(lengths[row].tolist()) if n}
         answers |= {str(17 * problem): right} if right else {}
         cut = bins.get(LIMIT, 0)
         made.append(
-            ProblemRecord(f"{benchmark}-{problem}", samples, right, cut, none, 0, int(tokens[row]), answers, bins)
+            ProblemRecord(
+                f"{benchmark}-{problem}",
+                samples,
+                right,
+                cut,
+                none,
+                0,
+                int(tokens[row]),
+                answers,
+                bins,
+            )
         )
     return made
 
 
 def _train(study: Study, unit: Unit, made_with: dict[str, Any], gpus: Gpus) -> None:
     """All that a unit's training leaves."""
-    experiment, setup, rng = study.experiment, study.setup_of(unit), np.random.default_rng(_seed(unit.id))
+    experiment, setup, rng = (
+        study.experiment,
+        study.setup_of(unit),
+        np.random.default_rng(_seed(unit.id)),
+    )
     config = {"unit": asdict(unit), "setup": asdict(setup), "runtime": asdict(experiment.runtime)}
     with closing(RunWriter(study.runs, unit.id)) as run:
         run.describe(config, lambda: made_with)
         rows = [
-            {"step": 0, "phase": START, "role": role, "seconds": 21.5} for role in ("rollout", "teacher", "learner")
+            {"step": 0, "phase": START, "role": role, "seconds": 21.5}
+            for role in ("rollout", "teacher", "learner")
         ]
         for step in range(unit.steps):
             run.append(METRICS, [_metrics(rng, unit, step)])
@@ -184,7 +224,9 @@ def _train(study: Study, unit: Unit, made_with: dict[str, Any], gpus: Gpus) -> N
             run.commit(0)
         begun = gpus.work(run, rows) if unit.trains else FIRST
         started = datetime.fromtimestamp(begun, UTC).isoformat(timespec="seconds")
-        (run.path / ATTEMPTS).write_text(json.dumps({"started": started} | made_with) + "\n", encoding="utf-8")
+        (run.path / ATTEMPTS).write_text(
+            json.dumps({"started": started} | made_with) + "\n", encoding="utf-8"
+        )
         run.finish()
 
 
@@ -197,17 +239,32 @@ def _save(folder: Path) -> None:
 def _metrics(rng: np.random.Generator, unit: Unit, step: int) -> dict[str, Any]:
     """A row with every column that such a step logs."""
     if unit.is_supervised:
-        keys = {"student_log_prob", "response_tokens", "response_length", "truncated", "reward", "loss", "grad_norm"}
+        keys = {
+            "student_log_prob",
+            "response_tokens",
+            "response_length",
+            "truncated",
+            "reward",
+            "loss",
+            "grad_norm",
+        }
     else:
         behavior = behavior_at(unit.method, unit.knobs, step)
         keys = columns_of_step(behavior.needs_teacher, behavior.measures)
     values = rng.random(len(keys)).tolist()
-    return {"step": step, "lr": 1e-6} | dict(zip(sorted(keys), values, strict=True)) | {"response_tokens": 400_000}
+    return (
+        {"step": step, "lr": 1e-6}
+        | dict(zip(sorted(keys), values, strict=True))
+        | {"response_tokens": 400_000}
+    )
 
 
 def _rollouts(rng: np.random.Generator, step: int, prompts: int) -> list[dict[str, Any]]:
     """Four rollouts of each prompt."""
-    lengths, values = rng.integers(100, 7168, (prompts, 4)).tolist(), rng.random((prompts, 4, 3)).tolist()
+    lengths, values = (
+        rng.integers(100, 7168, (prompts, 4)).tolist(),
+        rng.random((prompts, 4, 3)).tolist(),
+    )
     return [
         {
             "step": step,
@@ -231,7 +288,13 @@ def _evaluate(study: Study, wanted: PendingSlice, world: World, gpus: Gpus) -> N
     rng = np.random.default_rng(_seed(wanted.unit.id, benchmark, step, draw, part.name))
     success = world.of(wanted.unit, benchmark, step)[part.problem : part.problem_end]
     write_slice(run, wanted.evaluation_id, step, part, records(rng, success, part, benchmark))
-    row = {"step": step, "phase": EVALUATE, "benchmark": benchmark, "draw": draw, "responses": part.responses}
+    row = {
+        "step": step,
+        "phase": EVALUATE,
+        "benchmark": benchmark,
+        "draw": draw,
+        "responses": part.responses,
+    }
     gpus.work(run, [row | {"seconds": 0.07 * part.responses}])
 
 

@@ -1,8 +1,10 @@
-"""Long measurements in parts: each part is a process of its own, with a limit of time, a whole log and its own result.
+"""Long measurements in parts: each part is a process of its own, with a limit of time, a whole log
+and its own result.
 
-A part is a command. It gets the path of a JSON file as its last argument, which it may replace by what it has measured
-so far, as often as it likes. Once the part has ended, `<folder>/<part>.json` takes its place, and the next call leaves
-the part out. A hang, a kill or Ctrl-C thus loses no more than the part that was running.
+A part is a command. It gets the path of a JSON file as its last argument, which it may replace by
+what it has measured so far, as often as it likes. Once the part has ended, `<folder>/<part>.json`
+takes its place, and the next call leaves the part out. A hang, a kill or Ctrl-C thus loses no more
+than the part that was running.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ TRACE = signal.SIGUSR1  # asks a part for the stacks of its threads
 
 @dataclass(frozen=True)
 class Part:
-    """What runs, and after how many seconds it is ended. Where it fails and is `needed`, no other part is begun."""
+    """What runs, and after how many seconds it is ended. Where it fails and is `needed`, no other
+    part is begun.
+    """
 
     name: str
     limit_s: float
@@ -45,9 +49,11 @@ class Part:
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a part: its numbers, where it was measured, how long it took, and why it failed if it did.
+    """What came of a part: its numbers, where it was measured, how long it took, and why it failed
+    if it did.
 
-    `device_peak_gib` is the largest use of the GPU by all processes while it ran; None where nothing tells.
+    `device_peak_gib` is the largest use of the GPU by all processes while it ran; None where
+    nothing tells.
     """
 
     part: str
@@ -62,8 +68,9 @@ class Result:
 class Runner:
     """Runs the parts that have no result in `folder` yet.
 
-    A result counts if it was measured in the same `place`: the card and the versions, by name. `commit` is noted, but a
-    part that another commit has measured is not measured again. `say` gets a line about each part.
+    A result counts if it was measured in the same `place`: the card and the versions, by name.
+    `commit` is noted, but a part that another commit has measured is not measured again. `say` gets
+    a line about each part.
     """
 
     folder: Path
@@ -74,7 +81,9 @@ class Runner:
     _ends: float = field(init=False, default=0.0)
 
     def run(self, parts: Iterable[Part], again: Collection[str] = ()) -> None:
-        """Run what is missing or has failed, and those of `again`, until `total_s` seconds are over."""
+        """Run what is missing or has failed, and those of `again`, until `total_s` seconds are
+        over.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         self._ends = time.monotonic() + self.total_s
         for part in parts:
@@ -152,7 +161,9 @@ class Runner:
 
 
 def descendants(pid: int) -> set[Process]:
-    """The processes that a process has started, and those that these have, as far as their parents live."""
+    """The processes that a process has started, and those that these have, as far as their parents
+    live.
+    """
     alive = processes()
     found: set[int] = {pid}
     before = 0
@@ -163,7 +174,9 @@ def descendants(pid: int) -> set[Process]:
 
 
 def copy_hidden_output(family: Iterable[Process], log: BinaryIO) -> None:
-    """Copy what processes have printed into files without a name, as engines do; it is gone once they are."""
+    """Copy what processes have printed into files without a name, as engines do; it is gone once
+    they are.
+    """
     copied: set[tuple[int, int]] = set()
     for each in sorted(family, key=lambda process: process.born):
         with suppress(OSError):  # it has ended meanwhile
@@ -171,14 +184,18 @@ def copy_hidden_output(family: Iterable[Process], log: BinaryIO) -> None:
             file = path.stat()
             if file.st_nlink == 0 and (file.st_dev, file.st_ino) not in copied:
                 copied.add((file.st_dev, file.st_ino))
-                log.write(f"--- process {each.pid} has printed\n".encode() + path.read_bytes() + b"\n")
+                log.write(
+                    f"--- process {each.pid} has printed\n".encode() + path.read_bytes() + b"\n"
+                )
     log.flush()
 
 
 def end(process: subprocess.Popen[bytes], family: set[Process]) -> int:
-    """Kill a part's process group and all that has descended from it; how many live on nevertheless.
+    """Kill a part's process group and all that has descended from it; how many live on
+    nevertheless.
 
-    Engines and clusters have sessions of their own. `family` are those that were seen while their parents lived.
+    Engines and clusters have sessions of their own. `family` are those that were seen while their
+    parents lived.
     """
     family |= descendants(process.pid)
     with suppress(ProcessLookupError):
@@ -198,11 +215,15 @@ def end(process: subprocess.Popen[bytes], family: set[Process]) -> int:
 
 
 def reason(log: Path, status: int) -> str:
-    """The line of an error that ended a part: libraries may say more after it while the process ends."""
+    """The line of an error that ended a part: libraries may say more after it while the process
+    ends.
+    """
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - LAST_BYTES))
         lines = file.read().decode(errors="replace").strip().splitlines()
-    errors = [line for line in lines if re.match(r"[\w.]+(Error|Lost|NotFinite|Refused|Failed)\b", line)]
+    errors = [
+        line for line in lines if re.match(r"[\w.]+(Error|Lost|NotFinite|Refused|Failed)\b", line)
+    ]
     if errors:
         return errors[-1]
     how = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
@@ -213,7 +234,9 @@ def reason(log: Path, status: int) -> str:
 
 
 def prepare_part() -> None:
-    """End this process group when the runner is gone, however it ended, and show stacks when the runner asks."""
+    """End this process group when the runner is gone, however it ended, and show stacks when the
+    runner asks.
+    """
     faulthandler.enable()
     faulthandler.register(TRACE)
     runner = os.getppid()

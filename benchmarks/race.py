@@ -1,10 +1,12 @@
-"""What a race saves and what it risks, by simulation: `python -m benchmarks.race [REPETITIONS] [SHARE …]`.
+"""What a race saves and what it risks, by simulation: `python -m benchmarks.race [REPETITIONS]
+[SHARE …]`.
 
-`python -m benchmarks.race hard [REPETITIONS]` tries the bound where it is hardest to keep: few problems or few
-samples, and families whose checkpoints or runs do not differ at all.
+`python -m benchmarks.race hard [REPETITIONS]` tries the bound where it is hardest to keep: few
+problems or few samples, and families whose checkpoints or runs do not differ at all.
 
-Families of 20 checkpoints a run on the paper's setup A, in worlds whose checkpoints lie near each other or far apart.
-SHAREs try other rungs. The plan's estimate (`orchestrator/planning/evaluation_cost.py`) rests on this table.
+Families of 20 checkpoints a run on the paper's setup A, in worlds whose checkpoints lie near each
+other or far apart. SHAREs try other rungs. The plan's estimate
+(`orchestrator/planning/evaluation_cost.py`) rests on this table.
 """
 
 from __future__ import annotations
@@ -41,7 +43,10 @@ def main() -> None:
         for name, world in WORLDS.items():
             found = [race_of(seed, PAPER, world, runs, STEPS) for seed in range(repetitions)]
             shares = [outcome.share for outcome in found]
-            same, loss = sum(outcome.same for outcome in found), max(outcome.loss for outcome in found)
+            same, loss = (
+                sum(outcome.same for outcome in found),
+                max(outcome.loss for outcome in found),
+            )
             print(
                 f"{runs:4}  {runs * STEPS:11}  {name:7}  {fmean(shares):20.3f}  {max(shares):7.3f}"
                 f"  {same:4}/{repetitions:<4}  {loss:12.5f}",
@@ -56,7 +61,10 @@ def hard(repetitions: int) -> None:
         for between in BETWEEN:
             for runs, steps in SIZES:
                 found = [race_of(seed, suites, between, runs, steps) for seed in range(repetitions)]
-                dropped, share = (1 - fmean(each.same for each in found)), fmean(each.share for each in found)
+                dropped, share = (
+                    (1 - fmean(each.same for each in found)),
+                    fmean(each.share for each in found),
+                )
                 loss = fmean(each.loss for each in found)
                 shown = f"{between.between_runs:12}  {runs * steps:11}  {share:5.3f}  {dropped:7.3f}  {loss:9.6f}"
                 print(f"{name:14}  {shown}", flush=True)

@@ -1,10 +1,12 @@
-"""`make bench-scale`: what looking at a finished paper sweep costs, in CPU seconds of the commands themselves.
+"""`make bench-scale`: what looking at a finished paper sweep costs, in CPU seconds of the commands
+themselves.
 
-Prints a table and writes `bench-scale.json` (name → number). `trb status`, `trb table` and `trb report` look twice at a
-sweep that `paper_sweep` makes: `status_s` is the first look, which reads all files, and `status_again_s` the next one.
-`plan_10k_s` plans `paper.yaml` with so many seeds that it has 10,000 units. Under `before` stand the same numbers of an
-earlier commit, and for the simulated cluster those of waves. `--runs FOLDER` keeps the sweep there, and looks at the
-one that is there already.
+Prints a table and writes `bench-scale.json` (name → number). `trb status`, `trb table` and `trb
+report` look twice at a sweep that `paper_sweep` makes: `status_s` is the first look, which reads
+all files, and `status_again_s` the next one. `plan_10k_s` plans `paper.yaml` with so many seeds
+that it has 10,000 units. Under `before` stand the same numbers of an earlier commit, and for the
+simulated cluster those of waves. `--runs FOLDER` keeps the sweep there, and looks at the one that
+is there already.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ from benchmarks import cluster, overhead, paper_sweep
 RESULTS = Path("bench-scale.json")
 SEEDS = 116  # of each of the 86 trials, with their supervised stages: 10,210 units
 LOOKS = ("status", "table", "report")
-# Measured at 31be9d6 on 2 cores of an x86-64 cloud machine, the same sweep in that layout (6,518 files). A second look
-# at it cost as much as the first.
+# Measured at 31be9d6 on 2 cores of an x86-64 cloud machine, the same sweep in that layout (6,518
+# files). A second look at it cost as much as the first.
 BEFORE = {"plan_10k_s": 116.4, "status_s": 4.8, "table_s": 5.1, "report_s": 67.1}
 TARGETS = {"plan_10k_s": 2.0, "status_s": 2.0, "table_s": 4.0, "report_s": 15.0}
 
@@ -36,25 +38,36 @@ def main() -> None:
         kept = sys.argv[sys.argv.index("--runs") + 1] if "--runs" in sys.argv else scratch
         results = look_seconds(Path(kept).resolve())
     simulated, in_waves = cluster.numbers()
-    results |= {"plan_10k_s": plan_seconds(), "unit_overhead_s": overhead.seconds_a_unit()} | simulated
+    results |= {
+        "plan_10k_s": plan_seconds(),
+        "unit_overhead_s": overhead.seconds_a_unit(),
+    } | simulated
     show(results, BEFORE | in_waves)
     known = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
     before = known.get("before", {}) | BEFORE | in_waves
-    RESULTS.write_text(json.dumps(known | results | {"before": before}, indent=2) + "\n", encoding="utf-8")
+    RESULTS.write_text(
+        json.dumps(known | results | {"before": before}, indent=2) + "\n", encoding="utf-8"
+    )
 
 
 def look_seconds(runs: Path) -> dict[str, float]:
     """CPU seconds of each look at a finished sweep in `runs`, which is made if nothing is there."""
     if not any(runs.glob("*/config.json")):
         made_before = _children_seconds()
-        make = [sys.executable, "-c", f"from benchmarks import paper_sweep as p; p.make(p.Path({str(runs)!r}))"]
+        make = [
+            sys.executable,
+            "-c",
+            f"from benchmarks import paper_sweep as p; p.make(p.Path({str(runs)!r}))",
+        ]
         subprocess.run(make, check=True)
         print(f"the sweep was made in {_children_seconds() - made_before:.0f} s of CPU", flush=True)
     results = {"files": float(sum(path.is_file() for path in runs.rglob("*")))}
     for name in LOOKS:
         paper_sweep.forget_looks(runs)
         for key in (f"{name}_s", f"{name}_again_s"):
-            results[key] = command_seconds(name, str(paper_sweep.PAPER), *paper_sweep.OVERRIDES, "--runs", str(runs))
+            results[key] = command_seconds(
+                name, str(paper_sweep.PAPER), *paper_sweep.OVERRIDES, "--runs", str(runs)
+            )
     return results
 
 
@@ -74,12 +87,16 @@ def command_seconds(*arguments: str) -> float:
 
 def show(results: dict[str, float], earlier: dict[str, float]) -> None:
     """The numbers beside those of before and their targets."""
-    table = Table(title="CPU seconds; utilisation, and makespan over its lower bound, on simulated GPUs")
+    table = Table(
+        title="CPU seconds; utilisation, and makespan over its lower bound, on simulated GPUs"
+    )
     for heading in ("name", "before", "measured", "target"):
         table.add_column(heading, justify="left" if heading == "name" else "right")
     for name, value in results.items():
         before = f"{earlier[name]:.2f}" if name in earlier else ""
-        table.add_row(name, before, f"{value:,.2f}", f"≤ {TARGETS[name]:g}" if name in TARGETS else "")
+        table.add_row(
+            name, before, f"{value:,.2f}", f"≤ {TARGETS[name]:g}" if name in TARGETS else ""
+        )
     Console().print(table)
 
 

@@ -1,7 +1,7 @@
 """On-policy distillation sweeps: from an experiment file to a table that one would sign.
 
-Rooms by floors, the lowest first. A room imports from lower floors and from within itself; `tests/test_layout.py` reads
-this table.
+Rooms by floors, the lowest first. A room imports from lower floors and from within itself;
+`tests/test_layout.py` reads this table.
 
     errors, rules, cores, sheet, start_up
     config
@@ -17,7 +17,7 @@ this table.
     commands
     cli
 
-`cli` is the command, `config` every key with default and rule, `rules` what a rule can be, `errors` the one user error,
-`rollouts` the nouns that flow from role to role, `sheet`
-a table and how it is written. Each room's `__init__` says what the room is for.
+`cli` is the command, `config` every key with default and rule, `rules` what a rule can be, `errors`
+the one user error, `rollouts` the nouns that flow from role to role, `sheet` a table and how it is
+written. Each room's `__init__` says what the room is for.
 """

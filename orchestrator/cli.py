@@ -48,7 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _of_files(error: OSError) -> UserError:
-    """An error of the file system: a file that cannot be written in a read-only folder names the folder."""
+    """An error of the file system: a file that cannot be written in a read-only folder names the
+    folder.
+    """
     path, reason = Path(error.filename or "file system"), error.strerror or str(error)
     if isinstance(error, PermissionError) and path.suffix == ".tmp":
         return refuse("folder", str(path.parent), f"a folder that can be written to ({reason})")
@@ -56,7 +58,9 @@ def _of_files(error: OSError) -> UserError:
 
 
 def _load(options: argparse.Namespace, notes: bool = False) -> Study:
-    """The experiment over its runs folder, which `options.runs` then names; its notes are shown if asked for."""
+    """The experiment over its runs folder, which `options.runs` then names; its notes are shown if
+    asked for.
+    """
     from orchestrator.experiment.local_models import check_local
     from orchestrator.experiment.reading import from_here
     from orchestrator.experiment.shipped import find_experiment
@@ -67,7 +71,9 @@ def _load(options: argparse.Namespace, notes: bool = False) -> Study:
     path = find_experiment(options.experiment)
     if notes and path != options.experiment:
         print(f"experiment: {from_here(path)}", file=sys.stderr)
-    if notes and study.experiment.notes and options.command != "doctor":  # which reports on models in its own form
+    if (
+        notes and study.experiment.notes and options.command != "doctor"
+    ):  # which reports on models in its own form
         for name, setup in study.experiment.setups.items():
             check_local(name, setup)
     for note in study.experiment.notes if notes else ():
@@ -132,7 +138,11 @@ def _detach(study: Study, options: argparse.Namespace) -> int:
         more.append("--report")
     if (address or "").startswith(JOB_SERVERS):
         if not options.detach:
-            raise refuse("--address", address, "--detach beside the address of a job server, else auto or HOST:PORT")
+            raise refuse(
+                "--address",
+                address,
+                "--detach beside the address of a job server, else auto or HOST:PORT",
+            )
         return detach_as_job(study, address, more, print)
     return detach(study, more + ([] if address is None else ["--address", address]), print)
 
@@ -160,10 +170,14 @@ def _logs(options: argparse.Namespace) -> int:
         study = _load(options)
         runs, unit_ids = study.runs, logs.started_units(study)
         if not unit_ids:
-            raise UserError(f"{options.unit}: none of its {len(study.units)} units has a log in {runs}")
+            raise UserError(
+                f"{options.unit}: none of its {len(study.units)} units has a log in {runs}"
+            )
     elif options.overrides or options.methods is not None:
         given = options.overrides[0] if options.overrides else f"--methods {options.methods}"
-        raise UserError(f"{given}: beside an experiment, and {options.unit!r} is none; trb logs EXP.yaml {given}")
+        raise UserError(
+            f"{given}: beside an experiment, and {options.unit!r} is none; trb logs EXP.yaml {given}"
+        )
     else:
         runs = (options.runs or default_runs()).resolve()
         unit_ids = logs.find_units(options.unit, runs)
@@ -179,12 +193,20 @@ def _table(options: argparse.Namespace) -> int:
         raise UserError("table: either EXP.yaml or --results FILE.csv")
     form = options.format or ("text" if sys.stdout.isatty() else "md")
     if form == "parquet" and sys.stdout.isatty():
-        raise refuse("--format", form, "output into a file: trb table EXP --format parquet > table.parquet")
+        raise refuse(
+            "--format", form, "output into a file: trb table EXP --format parquet > table.parquet"
+        )
     if options.compare is not None and options.results is not None:
         raise UserError(
             f"--compare: {options.compare!r}: expected an EXP.yaml, since --results has no records per problem"
         )
-    beside = "--compare" if options.compare is not None else "--results" if options.results is not None else ""
+    beside = (
+        "--compare"
+        if options.compare is not None
+        else "--results"
+        if options.results is not None
+        else ""
+    )
     for option, value in {"--metric": options.metric, "--cost": options.cost}.items():
         if beside and value is not None:
             shown = f"pass@{value}" if option == "--metric" else value
@@ -222,7 +244,9 @@ def _table(options: argparse.Namespace) -> int:
 
 
 def _sound(options: argparse.Namespace) -> Study:
-    """The experiment for one look at all of its files. Raises Damaged where one is not what was written."""
+    """The experiment for one look at all of its files. Raises Damaged where one is not what was
+    written.
+    """
     from orchestrator.selection.damage import refuse_damaged
 
     study = _load(options).snapshot()
@@ -267,7 +291,9 @@ def _figures(options: argparse.Namespace) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
-    """The page's path goes to stdout; for people the verdict stands before it, and the next command after it."""
+    """The page's path goes to stdout; for people the verdict stands before it, and the next command
+    after it.
+    """
     from analysis.report.page import write_report
     from analysis.results import write_figures
 
@@ -279,7 +305,13 @@ def _report(options: argparse.Namespace) -> int:
     report = write_report(study, options.out.resolve() if options.out else None)
     if options.figures:
         write_figures(study, report.path.parent)
-    print(*report.verdict.sentences, "", "All of it on one page, open it in a browser:", sep="\n", file=sys.stderr)
+    print(
+        *report.verdict.sentences,
+        "",
+        "All of it on one page, open it in a browser:",
+        sep="\n",
+        file=sys.stderr,
+    )
     print(report.path, flush=True)
     advice = report.verdict.advice
     if advice is not None:
@@ -338,7 +370,9 @@ def _doctor(options: argparse.Namespace) -> int:
     if options.gpu:
         from orchestrator.commands.doctor_gpu import PAIR, check_gpu
 
-        if options.experiment is None or "=" in options.experiment.name:  # which is the first override
+        if (
+            options.experiment is None or "=" in options.experiment.name
+        ):  # which is the first override
             options.overrides = [*filter(None, [str(options.experiment or "")]), *options.overrides]
             options.experiment = PAIR
         return check_gpu(_load(options), options.small, options.json)

@@ -14,17 +14,22 @@ from typing import Annotated, Any, Literal
 from orchestrator.rules import INFINITE, LARGEST, AtLeast, Between, Must
 
 PromptKind = (
-    Annotated[Literal["chat"], "the tokenizer's chat template"] | Annotated[Literal["plain"], "the problem as it is"]
+    Annotated[Literal["chat"], "the tokenizer's chat template"]
+    | Annotated[Literal["plain"], "the problem as it is"]
 )
 DataSource = (
     Annotated[Literal["arithmetic"], "sums of the embedded world, generated"]
     | Annotated[Literal["jsonl"], "rows {id, problem, answer} of the files below `data_dir`"]
     | Annotated[
-        Literal["openthoughts"], "math rows of OpenThoughts3; the gold is the majority of a prompt's boxed answers"
+        Literal["openthoughts"],
+        "math rows of OpenThoughts3; the gold is the majority of a prompt's boxed answers",
     ]
 )
 ObjectiveName = (
-    Annotated[Literal["renormalized"], "KL(p̄‖q̄) of student and teacher renormalised on the student's top k ids"]
+    Annotated[
+        Literal["renormalized"],
+        "KL(p̄‖q̄) of student and teacher renormalised on the student's top k ids",
+    ]
     | Annotated[
         Literal["surrogate"],
         "policy gradient with the advantage −p̄·log(p/q) of each of the top k ids (the released code)",
@@ -44,13 +49,20 @@ AfterSft = (
 EvaluationBudget = (
     Annotated[Literal["full"], "all n samples of every checkpoint"]
     | Annotated[
-        Literal["adaptive"], "few samples for all, more for those still in their family's race, n for those that remain"
+        Literal["adaptive"],
+        "few samples for all, more for those still in their family's race, n for those that remain",
     ]
 )
 PlacementMode = (
     Annotated[Literal["inline"], "all roles in the trial's process"]
-    | Annotated[Literal["colocated"], "one actor that generates and scores, one that learns, on the same device"]
-    | Annotated[Literal["split"], "an actor for each role, on GPUs of its own where `role_gpus` gives it any"]
+    | Annotated[
+        Literal["colocated"],
+        "one actor that generates and scores, one that learns, on the same device",
+    ]
+    | Annotated[
+        Literal["split"],
+        "an actor for each role, on GPUs of its own where `role_gpus` gives it any",
+    ]
 )
 RoleName = Literal["rollout", "teacher", "learner"]
 Kept = (
@@ -79,14 +91,18 @@ EngineName = (
         "SGLang in processes of its own, tensor-parallel over the GPUs of its role; it wants `make setup-engines`",
     ]
 )
-Dtype = Annotated[Literal["float32"], "for CPUs and exact comparisons"] | Annotated[Literal["bfloat16"], "for GPUs"]
+Dtype = (
+    Annotated[Literal["float32"], "for CPUs and exact comparisons"]
+    | Annotated[Literal["bfloat16"], "for GPUs"]
+)
 AttentionName = (
     Annotated[Literal["triton"], "Triton's, on every GPU, also in float32"]
     | Annotated[Literal["fa3"], "FlashAttention 3, bfloat16 on Ampere to Hopper"]
     | Annotated[Literal["flashinfer"], "FlashInfer's, bfloat16"]
 )
 TokenizerName = (
-    Annotated[Literal["characters"], "the embedded world's characters"] | Annotated[Literal["bytes"], "UTF-8 bytes"]
+    Annotated[Literal["characters"], "the embedded world's characters"]
+    | Annotated[Literal["bytes"], "UTF-8 bytes"]
 )
 
 MOST_STEPS = 10**6
@@ -130,7 +146,8 @@ SEEDS = (
 
 OTHER_SEEDS = (
     Must(
-        "2 or more whole numbers ≥ 0, or none", lambda seeds: len(seeds) != 1 and all(0 <= s <= LARGEST for s in seeds)
+        "2 or more whole numbers ≥ 0, or none",
+        lambda seeds: len(seeds) != 1 and all(0 <= s <= LARGEST for s in seeds),
     ),
     Must("every seed once", lambda seeds: len(set(seeds)) == len(seeds)),
 )
@@ -160,12 +177,15 @@ class Shape:
 class Recipe:
     """Makes a model instead of loading it: supervised steps from random weights, or none at all."""
 
-    updates: Annotated[int, "Supervised updates; 0 leaves the weights random.", AtLeast(0, MOST_STEPS)] = 0
+    updates: Annotated[
+        int, "Supervised updates; 0 leaves the weights random.", AtLeast(0, MOST_STEPS)
+    ] = 0
     batch: Annotated[int, "Examples of an update.", AtLeast(1)] = 64
     lr: Annotated[float, "Learning rate.", POSITIVE] = 3e-3
     seed: Annotated[int, "Seed of the weights and of the examples."] = 0
     dtype: Annotated[
-        Dtype, "Numbers of the weights on disk; bfloat16, for models of billions of parameters, leaves them random."
+        Dtype,
+        "Numbers of the weights on disk; bfloat16, for models of billions of parameters, leaves them random.",
     ] = "float32"
     wrong_step: Annotated[
         float, "Share of reasoning steps whose sum is off by 1 to 3, which is carried on.", A_SHARE
@@ -180,11 +200,14 @@ class Model:
 
     path: Annotated[str | None, "Hub id, or local folder in Hugging Face layout."] = None
     revision: Annotated[
-        str | None, "Of a hub id: its commit, 40 hex digits. Of a folder: sha256 of its files; null takes it as it is."
+        str | None,
+        "Of a hub id: its commit, 40 hex digits. Of a folder: sha256 of its files; null takes it as it is.",
     ] = None
     recipe: Annotated[Recipe | None, "How the model is made, instead of `path`."] = None
     shape: Shape = field(default_factory=Shape)
-    eos: Annotated[int, "Token id that ends this model's responses; not given: as a local folder says."] = -1
+    eos: Annotated[
+        int, "Token id that ends this model's responses; not given: as a local folder says."
+    ] = -1
 
 
 @dataclass(frozen=True)
@@ -192,7 +215,9 @@ class Vocabulary:
     """The token ids that student and teacher share. Omitted values are read from a local folder."""
 
     size: Annotated[int, "Rows of the embedding.", TWO_IDS] = 0
-    valid: Annotated[int, "Ids below this one are tokens; the others are untrained padding rows."] = 0
+    valid: Annotated[
+        int, "Ids below this one are tokens; the others are untrained padding rows."
+    ] = 0
 
 
 @dataclass(frozen=True)
@@ -217,22 +242,32 @@ class Data:
     """Training prompts, in one deterministic order for all methods."""
 
     source: Annotated[DataSource, "Where training prompts come from."] = "jsonl"
-    files: Annotated[list[DataFile], "Of source jsonl: files {file, sha256}."] = field(default_factory=list)
-    path: Annotated[str | None, "Of source openthoughts: hub id, or a local parquet or JSON Lines file."] = None
-    revision: Annotated[str | None, "Of `path`: the hub commit, or the sha256 of the local file or folder."] = None
+    files: Annotated[list[DataFile], "Of source jsonl: files {file, sha256}."] = field(
+        default_factory=list
+    )
+    path: Annotated[
+        str | None, "Of source openthoughts: hub id, or a local parquet or JSON Lines file."
+    ] = None
+    revision: Annotated[
+        str | None, "Of `path`: the hub commit, or the sha256 of the local file or folder."
+    ] = None
     order_seed: Annotated[int, "Seed of the order of the prompts."] = 0
 
 
 @dataclass(frozen=True)
 class Optimizer:
-    """AdamW with a cosine warmup to `lr`; from there it is constant, or falls linearly to zero at the last step."""
+    """AdamW with a cosine warmup to `lr`; from there it is constant, or falls linearly to zero at
+    the last step.
+    """
 
     lr: Annotated[float, "Learning rate after the warmup.", POSITIVE] = 1e-5
     beta1: Annotated[float, "AdamW's β₁.", Between(0, 1, high_open=True)] = 0.9
     beta2: Annotated[float, "AdamW's β₂.", Between(0, 1, high_open=True)] = 0.999
     eps: Annotated[float, "AdamW's ε.", POSITIVE] = 1e-8
     weight_decay: Annotated[float, "AdamW's decoupled weight decay.", AtLeast(0)] = 0.01
-    clip: Annotated[float, "Largest norm of the gradient; larger ones are scaled down.", POSITIVE] = 1.0
+    clip: Annotated[
+        float, "Largest norm of the gradient; larger ones are scaled down.", POSITIVE
+    ] = 1.0
     warmup_steps: Annotated[int, "Steps over which the rate rises to `lr`.", AtLeast(0)] = 15
     decay: Annotated[Decay, "How the rate goes on after the warmup."] = "constant"
 
@@ -242,9 +277,9 @@ class Sft:
     """The supervised stage on teacher responses, shared by the trials that start from it."""
 
     updates: Annotated[int, "Supervised updates of the stage.", AtLeast(1, MOST_STEPS)] = 50
-    checkpoints: Annotated[list[int], "After which updates a trial can start (the K of sft_warmup)."] = field(
-        default_factory=lambda: [15, 25, 50]
-    )
+    checkpoints: Annotated[
+        list[int], "After which updates a trial can start (the K of sft_warmup)."
+    ] = field(default_factory=lambda: [15, 25, 50])
     after: Annotated[AfterSft, "Course of a trial after the stage."] = "restart"
 
 
@@ -277,11 +312,18 @@ class BenchmarkRun:
     limit: Annotated[int | None, "Only the first so many problems; null: all.", AtLeast(1)] = None
     path: Annotated[str | None, "Hub id, or a local JSON Lines or parquet file."] = None
     revision: Annotated[
-        str | None, "Of a hub id: its commit, 40 hex digits. Of a file: its sha256; null takes it as it is."
+        str | None,
+        "Of a hub id: its commit, 40 hex digits. Of a file: its sha256; null takes it as it is.",
     ] = None
-    title: Annotated[str | None, "Heading of its column; null: that of a declared benchmark, else the key."] = None
-    problems: Annotated[int | None, "Rows it has; null: counted in a local file. Needed with a hub id."] = None
-    subset: Annotated[str | None, "Of a hub id: name of the configuration, for data sets that have several."] = None
+    title: Annotated[
+        str | None, "Heading of its column; null: that of a declared benchmark, else the key."
+    ] = None
+    problems: Annotated[
+        int | None, "Rows it has; null: counted in a local file. Needed with a hub id."
+    ] = None
+    subset: Annotated[
+        str | None, "Of a hub id: name of the configuration, for data sets that have several."
+    ] = None
     split: Annotated[str, "Of a hub id: its split."] = "test"
     grader: Annotated[str, "What judges its answers: math, or module:function."] = "math"
 
@@ -295,28 +337,40 @@ class Evaluation:
     seed: Annotated[int, "Seed of the samples."] = 0
     budget: Annotated[EvaluationBudget, "Which checkpoints get how many samples."] = "full"
     error: Annotated[
-        float, "Bound on the probability that a race drops the checkpoint that `full` would select.", A_PROBABILITY
+        float,
+        "Bound on the probability that a race drops the checkpoint that `full` would select.",
+        A_PROBABILITY,
     ] = 0.05
-    rescore: Annotated[bool, "Whether the selected checkpoint is evaluated again on fresh samples."] = True
-    benchmarks: Annotated[dict[str, BenchmarkRun], "Benchmarks by key; null leaves one out.", SOME_BENCHMARK] = field(
-        default_factory=dict
-    )
+    rescore: Annotated[
+        bool, "Whether the selected checkpoint is evaluated again on fresh samples."
+    ] = True
+    benchmarks: Annotated[
+        dict[str, BenchmarkRun], "Benchmarks by key; null leaves one out.", SOME_BENCHMARK
+    ] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Probe:
     """The continuation probe of the untrained student (paper, Figure "continuation gain")."""
 
-    prompts: Annotated[int, "The first so many training prompts whose gold is known.", AtLeast(1)] = 64
+    prompts: Annotated[
+        int, "The first so many training prompts whose gold is known.", AtLeast(1)
+    ] = 64
     prefixes: Annotated[int, "Rollouts of each behavior for a prompt.", AtLeast(1)] = 4
     continuations: Annotated[
-        int, "Continuations of each truncated rollout, by the student and by the teacher.", AtLeast(1)
+        int,
+        "Continuations of each truncated rollout, by the student and by the teacher.",
+        AtLeast(1),
     ] = 4
     lengths: Annotated[
-        list[float], "Lengths of the prefixes in tokens; below 1: shares of the response limit.", LENGTHS
+        list[float],
+        "Lengths of the prefixes in tokens; below 1: shares of the response limit.",
+        LENGTHS,
     ] = field(default_factory=lambda: [0.25, 0.5, 0.75])
     epsilon: Annotated[
-        float | None, "Budget of the trust region in nats; null: the experiment's largest ε₀.", POSITIVE
+        float | None,
+        "Budget of the trust region in nats; null: the experiment's largest ε₀.",
+        POSITIVE,
     ] = None
 
 
@@ -326,7 +380,9 @@ class EngineConfig:
 
     sampler: Annotated[EngineName, "Engine that samples."] = "torch"
     trainer: Annotated[TrainerName, "Engine that trains; the teacher scores on it too."] = "torch"
-    dtype: Annotated[Dtype, "Numbers of the forward passes; the trainer's master weights are float32."] = "bfloat16"
+    dtype: Annotated[
+        Dtype, "Numbers of the forward passes; the trainer's master weights are float32."
+    ] = "bfloat16"
 
 
 @dataclass(frozen=True)
@@ -336,7 +392,9 @@ class Setup:
     title: Annotated[str, "Name of the setup in tables and figures."] = ""
     student: Model = field(default_factory=Model)
     teacher: Model = field(default_factory=Model)
-    tokenizer: Annotated[TokenizerName | None, "Tokenizer of embedded models; null: the teacher's own."] = None
+    tokenizer: Annotated[
+        TokenizerName | None, "Tokenizer of embedded models; null: the teacher's own."
+    ] = None
     vocabulary: Vocabulary = field(default_factory=Vocabulary)
     prompt: PromptTemplate = field(default_factory=PromptTemplate)
     data: Data = field(default_factory=Data)
@@ -350,9 +408,15 @@ class Setup:
 class RoleGpus:
     """GPUs that each role of a trial has for itself, in placement mode split."""
 
-    rollout: Annotated[int, "GPUs that sample; a layer of the model is shared out over them.", OF_A_ROLE] = 1
-    teacher: Annotated[int, "GPUs that score, or answer prompts in the supervised stage.", OF_A_ROLE] = 1
-    learner: Annotated[int, "GPUs that train; parameters and optimizer are sharded over them.", OF_A_ROLE] = 1
+    rollout: Annotated[
+        int, "GPUs that sample; a layer of the model is shared out over them.", OF_A_ROLE
+    ] = 1
+    teacher: Annotated[
+        int, "GPUs that score, or answer prompts in the supervised stage.", OF_A_ROLE
+    ] = 1
+    learner: Annotated[
+        int, "GPUs that train; parameters and optimizer are sharded over them.", OF_A_ROLE
+    ] = 1
 
     @property
     def total(self) -> int:
@@ -373,7 +437,8 @@ class Placement:
         GPUS_OF_A_TRIAL,
     ] = 0
     role_gpus: Annotated[
-        RoleGpus | None, "In mode split: GPUs of each role, for example {rollout: 2, teacher: 1, learner: 1}."
+        RoleGpus | None,
+        "In mode split: GPUs of each role, for example {rollout: 2, teacher: 1, learner: 1}.",
     ] = None
     cpus: Annotated[float, "CPU cores of one trial, its driver included.", POSITIVE] = 1.0
 
@@ -406,7 +471,9 @@ class Runtime:
 
     placement: Placement = field(default_factory=Placement)
     rollout_batch: Annotated[
-        int | None, "Sequences decoded at once; null: what fits on the GPU at full length, 512 on CPUs.", AtLeast(1)
+        int | None,
+        "Sequences decoded at once; null: what fits on the GPU at full length, 512 on CPUs.",
+        AtLeast(1),
     ] = None
     draft_length: Annotated[
         int | None,
@@ -414,7 +481,8 @@ class Runtime:
         AtLeast(1),
     ] = None
     attention_backend: Annotated[
-        AttentionName | None, "Attention kernels of SGLang; null: what suits the GPU and `engine.dtype`."
+        AttentionName | None,
+        "Attention kernels of SGLang; null: what suits the GPU and `engine.dtype`.",
     ] = None
     micro_batch_tokens: Annotated[
         int | None,
@@ -425,22 +493,31 @@ class Runtime:
         int, "Responses that an evaluator samples at a time and writes together.", AtLeast(1)
     ] = 2000
     keep: Annotated[Kept, "Which checkpoints stay on disk."] = "best"
-    worker_timeout_s: Annotated[float, "Seconds after which a call of an actor counts as lost.", POSITIVE] = 7200.0
-    grader_deadline_s: Annotated[float, "Seconds the grader may take for one answer.", POSITIVE] = 5.0
+    worker_timeout_s: Annotated[
+        float, "Seconds after which a call of an actor counts as lost.", POSITIVE
+    ] = 7200.0
+    grader_deadline_s: Annotated[float, "Seconds the grader may take for one answer.", POSITIVE] = (
+        5.0
+    )
     wandb: Annotated[WandbMode, "How runs are mirrored to W&B."] = "auto"
     wandb_project: Annotated[str, "W&B project."] = "trb"
-    rollout_texts: Annotated[int, "Training rollouts whose text is written, per step.", AtLeast(0)] = 4
+    rollout_texts: Annotated[
+        int, "Training rollouts whose text is written, per step.", AtLeast(0)
+    ] = 4
 
 
 @dataclass(frozen=True)
 class Confirm:
-    """Runs that confirm what a sweep found: each method's chosen setting, trained on seeds that took no part.
+    """Runs that confirm what a sweep found: each method's chosen setting, trained on seeds that
+    took no part.
 
     Only the chosen step is evaluated, on samples that took no part either.
     """
 
     seeds: Annotated[
-        list[int], "Seeds of the confirming runs, 2 or more; none: nothing is confirmed.", *OTHER_SEEDS
+        list[int],
+        "Seeds of the confirming runs, 2 or more; none: nothing is confirmed.",
+        *OTHER_SEEDS,
     ] = field(default_factory=list)
     methods: Annotated[list[str] | None, "Methods to confirm; null: all."] = None
     until: Annotated[
@@ -455,31 +532,43 @@ class Confirm:
 class ExperimentFile:
     """An experiment file as written; `load.load_experiment` resolves its setups."""
 
-    name: Annotated[str, "Name of the results folder; by default that of the file.", A_FOLDER_NAME] = ""
+    name: Annotated[
+        str, "Name of the results folder; by default that of the file.", A_FOLDER_NAME
+    ] = ""
     setups: Annotated[
         list[str],
         "Names of setup files, first those in setups/ beside the experiment, then shipped; or whole setups by name.",
     ] = field(default_factory=list)
-    methods: Annotated[dict[str, Any], "Methods with their knobs; a list of values is an axis of the grid."] = field(
-        default_factory=dict
-    )
+    methods: Annotated[
+        dict[str, Any], "Methods with their knobs; a list of values is an axis of the grid."
+    ] = field(default_factory=dict)
     seeds: Annotated[list[int], "Seeds of each trial, an axis of the grid.", *SEEDS] = field(
         default_factory=lambda: [0]
     )
     confirm: Confirm = field(default_factory=Confirm)
-    data_dir: Annotated[str | None, "Folder of the data files; null: that of TRB_DATA_DIR, else `data`."] = None
-    engine: Annotated[dict[str, Any], "Differences to the setups' engine.", EngineConfig] = field(default_factory=dict)
-    training: Annotated[dict[str, Any], "Differences to the setups' training.", Training] = field(default_factory=dict)
-    evaluation: Annotated[dict[str, Any], "Differences to the setups' evaluation.", Evaluation] = field(
+    data_dir: Annotated[
+        str | None, "Folder of the data files; null: that of TRB_DATA_DIR, else `data`."
+    ] = None
+    engine: Annotated[dict[str, Any], "Differences to the setups' engine.", EngineConfig] = field(
         default_factory=dict
     )
-    probe: Annotated[dict[str, Any], "Differences to the setups' probe.", Probe] = field(default_factory=dict)
+    training: Annotated[dict[str, Any], "Differences to the setups' training.", Training] = field(
+        default_factory=dict
+    )
+    evaluation: Annotated[dict[str, Any], "Differences to the setups' evaluation.", Evaluation] = (
+        field(default_factory=dict)
+    )
+    probe: Annotated[dict[str, Any], "Differences to the setups' probe.", Probe] = field(
+        default_factory=dict
+    )
     runtime: Runtime = field(default_factory=Runtime)
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A resolved experiment: setups merged with the experiment's differences, grids as lists of values."""
+    """A resolved experiment: setups merged with the experiment's differences, grids as lists of
+    values.
+    """
 
     name: str
     setups: dict[str, Setup]
@@ -488,26 +577,38 @@ class Experiment:
     seeds: list[int]
     data_dir: str | None
     runtime: Runtime
-    method_seeds: dict[str, list[int]] = field(default_factory=dict)  # methods that do not use `seeds`
+    method_seeds: dict[str, list[int]] = field(
+        default_factory=dict
+    )  # methods that do not use `seeds`
     confirm: Confirm = field(default_factory=Confirm)
     notes: tuple[str, ...] = ()  # values read from local files, which the user could pin
     arguments: tuple[str, ...] = ()  # as typed: file, overrides, options that all commands share
 
     def seeds_of(self, method: str | None) -> list[int]:
-        """The seeds of a method's trials; None, for units without a method, gives the experiment's own."""
+        """The seeds of a method's trials; None, for units without a method, gives the experiment's
+        own.
+        """
         return self.seeds if method is None else self.method_seeds.get(method, self.seeds)
 
     @property
     def explored_seeds(self) -> list[int]:
         """All seeds on which settings are chosen, of any method."""
-        return list(dict.fromkeys([*self.seeds, *(seed for own in self.method_seeds.values() for seed in own)]))
+        return list(
+            dict.fromkeys(
+                [*self.seeds, *(seed for own in self.method_seeds.values() for seed in own)]
+            )
+        )
 
     @property
     def confirmed_methods(self) -> list[str]:
         """The methods whose choice is confirmed on `confirm.seeds`; none without such seeds."""
         if not self.confirm.seeds:
             return []
-        return [method for method in self.methods if self.confirm.methods is None or method in self.confirm.methods]
+        return [
+            method
+            for method in self.methods
+            if self.confirm.methods is None or method in self.confirm.methods
+        ]
 
     def command(self, name: str, *more: str) -> str:
         """`trb NAME` for this experiment, with further overrides or options, quoted for a shell."""

@@ -16,7 +16,9 @@ def cores_here() -> int:
     Slurm, `taskset` and cpusets bind processes to cores; `docker --cpus` and Kubernetes limit CPU
     time. A system with neither, such as macOS, gives all cores of the machine.
     """
-    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    bound = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     return max(1, int(min([bound, *_limits()])))
 
 
@@ -31,6 +33,9 @@ def _limits() -> list[float]:
                 quota, period = (group / "cpu.max").read_text(encoding="utf-8").split()
                 quotas.append((quota, period))
     with suppress(OSError):  # cgroups v1: a container sees its own group at the root
-        quota, period = ((CGROUPS / "cpu" / f"cpu.cfs_{name}_us").read_text("utf-8") for name in ("quota", "period"))
+        quota, period = (
+            (CGROUPS / "cpu" / f"cpu.cfs_{name}_us").read_text("utf-8")
+            for name in ("quota", "period")
+        )
         quotas.append((quota, period))
     return [int(quota) / int(period) for quota, period in quotas if quota.strip().isdigit()]

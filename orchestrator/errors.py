@@ -65,7 +65,9 @@ def shortened(text: str, longest: int) -> str:
 def one_line(error: BaseException) -> str:
     """The message of an error as one printable line of at most LONGEST_LINE characters."""
     text = " ".join(str(error).split())
-    return shortened("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text), LONGEST_LINE)
+    return shortened(
+        "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text), LONGEST_LINE
+    )
 
 
 def one_of(key: str, value: Any, allowed: Collection[str]) -> None:
@@ -78,7 +80,9 @@ def unknown(where: str, noun: str, word: str, known: Iterable[str]) -> UserError
     """A `UserError` for a word outside `known`, with the nearest known word as a suggestion."""
     names = list(known)
     hint = did_you_mean(word, names)
-    return UserError(f"{shortened(where, LONGEST_VALUE)}: unknown {noun}: expected one of {', '.join(names)}{hint}")
+    return UserError(
+        f"{shortened(where, LONGEST_VALUE)}: unknown {noun}: expected one of {', '.join(names)}{hint}"
+    )
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -1,7 +1,7 @@
 """The nouns that flow between the roles of a trial.
 
-Shape legend: B sequences, T response positions (padded to the longest), K support ids. A response ends with the
-student's EOS unless it was truncated; the EOS counts in its length.
+Shape legend: B sequences, T response positions (padded to the longest), K support ids. A response
+ends with the student's EOS unless it was truncated; the EOS counts in its length.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ class Rollouts:
     support_ids_BTK: Tensor  # the student's top-k ids, canonicalised and untempered
     teacher: TeacherScores | None = None
     measured: dict[str, Tensor] = field(default_factory=dict)  # each (B, T), by the behavior's law
-    speculation: dict[str, Tensor] = field(default_factory=dict)  # each (B,): rounds, drafted, accepted; if blended
+    speculation: dict[str, Tensor] = field(
+        default_factory=dict
+    )  # each (B,): rounds, drafted, accepted; if blended
 
     @property
     def mask_BT(self) -> Tensor:
@@ -78,12 +80,16 @@ def in_order(rollouts: Rollouts, requests: list[Request]) -> Rollouts:
     rows = torch.tensor([row_of[request.key] for request in requests])
 
     def ordered(part: object) -> dict[str, Tensor]:
-        return {name: value[rows] for name, value in vars(part).items() if isinstance(value, Tensor)}
+        return {
+            name: value[rows] for name, value in vars(part).items() if isinstance(value, Tensor)
+        }
 
     return replace(
         rollouts,
         requests=requests,
-        teacher=None if rollouts.teacher is None else replace(rollouts.teacher, **ordered(rollouts.teacher)),
+        teacher=None
+        if rollouts.teacher is None
+        else replace(rollouts.teacher, **ordered(rollouts.teacher)),
         measured={name: value[rows] for name, value in rollouts.measured.items()},
         speculation={name: value[rows] for name, value in rollouts.speculation.items()},
         **ordered(rollouts),

@@ -57,7 +57,11 @@ class Between(Rule):
         if self.words:
             return self.words
         left = f"{'>' if self.low_open else '≥'} {self.low:g}"
-        return left if self.high == INFINITE else f"{left} and {'<' if self.high_open else '≤'} {self.high:g}"
+        return (
+            left
+            if self.high == INFINITE
+            else f"{left} and {'<' if self.high_open else '≤'} {self.high:g}"
+        )
 
     def __contains__(self, value: float) -> bool:
         above = value > self.low if self.low_open else value >= self.low
@@ -109,7 +113,11 @@ def entries(schema: type) -> dict[str, Entry]:
             continue
         kind, *markers = typing.get_args(hint)
         texts = [marker for marker in markers if isinstance(marker, str)]
-        parts = [marker for marker in markers if dataclasses.is_dataclass(marker) and isinstance(marker, type)]
+        parts = [
+            marker
+            for marker in markers
+            if dataclasses.is_dataclass(marker) and isinstance(marker, type)
+        ]
         found[name] = Entry(
             kind=plain[name],
             meaning=texts[-1],  # a choice of a single word has its explanation before it
@@ -126,7 +134,11 @@ def choices(hint: Any) -> dict[str, str]:
     Empty for any other type.
     """
     found: dict[str, str] = {}
-    members = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else [hint]
+    members = (
+        typing.get_args(hint)
+        if typing.get_origin(hint) in (types.UnionType, typing.Union)
+        else [hint]
+    )
     for member in members:
         kind, *texts = typing.get_args(member) or [member]
         if typing.get_origin(kind) is typing.Literal:

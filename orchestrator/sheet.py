@@ -14,14 +14,21 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 Mark = Literal["best", "second", "total", "faint"]
-STYLES: Mapping[Mark | None, str] = {"best": "bold", "second": "underline", "total": "bold", "faint": "dim", None: ""}
+STYLES: Mapping[Mark | None, str] = {
+    "best": "bold",
+    "second": "underline",
+    "total": "bold",
+    "faint": "dim",
+    None: "",
+}
 MARKDOWN_MARKS: Mapping[Mark | None, str] = {"best": "**%s**", "second": "<u>%s</u>"}
 GAP = 2  # blanks between columns
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A text, empty where it is missing, with the exact value behind it and its mark, such as its rank in a column.
+    """A text, empty where it is missing, with the exact value behind it and its mark, such as its
+    rank in a column.
 
     `reach` is that of the value's interval: `56.4` and `2.9` are shown as `56.4 ±2.9`.
     """
@@ -37,7 +44,9 @@ class Cell:
         return f"{self.text} ±{self.reach}" if self.reach else self.text
 
     def marked(self, marks: Mapping[Mark | None, str], reach: str = " ±%s") -> str:
-        """The text within its mark and then the reach; `marks` and `reach` have `%s` where these belong."""
+        """The text within its mark and then the reach; `marks` and `reach` have `%s` where these
+        belong.
+        """
         text = marks.get(self.mark, "%s") % self.text
         return text + reach % self.reach if self.reach else text
 
@@ -52,7 +61,8 @@ class Cell:
 class Sheet:
     """Headings, and rows with a cell for each of them.
 
-    The columns at the places in `left` hold texts and are set left, the others hold numbers and are set right.
+    The columns at the places in `left` hold texts and are set left, the others hold numbers and are
+    set right.
     """
 
     headings: Sequence[str]
@@ -60,7 +70,9 @@ class Sheet:
     left: Collection[int] = (0,)
 
     @staticmethod
-    def of(headings: Sequence[str], rows: Iterable[Sequence[str]], left: Collection[int] = (0,)) -> Sheet:
+    def of(
+        headings: Sequence[str], rows: Iterable[Sequence[str]], left: Collection[int] = (0,)
+    ) -> Sheet:
         """A sheet of plain texts."""
         return Sheet(headings, [[Cell(text) for text in row] for row in rows], left)
 
@@ -104,8 +116,8 @@ def to_lines(sheet: Sheet) -> Iterator[Text]:
 def to_rich(sheet: Sheet, unbroken: Collection[int] = (), **options: Any) -> rich.table.Table:
     """A table without rules for rich to print, with its `options`.
 
-    A narrow terminal breaks the cells at blanks, or within words that are too long; it never drops a character. The
-    columns at the places in `unbroken` keep their lines.
+    A narrow terminal breaks the cells at blanks, or within words that are too long; it never drops
+    a character. The columns at the places in `unbroken` keep their lines.
     """
     from rich.table import Table
 
@@ -118,15 +130,21 @@ def to_rich(sheet: Sheet, unbroken: Collection[int] = (), **options: Any) -> ric
     return table
 
 
-def to_markdown(sheet: Sheet, escapes: Mapping[int, str] | None = None, aligned: bool = False) -> list[str]:
-    """Lines of a GitHub table; `escapes` is for `str.translate`, and columns of an `aligned` one have one width."""
+def to_markdown(
+    sheet: Sheet, escapes: Mapping[int, str] | None = None, aligned: bool = False
+) -> list[str]:
+    """Lines of a GitHub table; `escapes` is for `str.translate`, and columns of an `aligned` one
+    have one width.
+    """
     texts = [list(sheet.headings)]
     for row in sheet.rows:
         texts.append([cell.marked(MARKDOWN_MARKS) for cell in escaped(row, escapes or {})])
     widths = [max(3, *map(len, column)) if aligned else 0 for column in zip(*texts, strict=True)]
     rule = []
     for place, width in enumerate(widths):
-        rule.append("-" * (width or 3) if place in sheet.left else "-" * (width - 1 if width else 3) + ":")
+        rule.append(
+            "-" * (width or 3) if place in sheet.left else "-" * (width - 1 if width else 3) + ":"
+        )
     lines = []
     for row in (texts[0], rule, *texts[1:]):
         padded = []
@@ -140,7 +158,9 @@ def escaped(row: Iterable[Cell], escapes: Mapping[int, str]) -> list[Cell]:
     """The cells as another language reads them; `escapes` is for `str.translate`."""
     cells = []
     for cell in row:
-        cells.append(Cell(cell.text.translate(escapes), cell.value, cell.mark, cell.reach.translate(escapes)))
+        cells.append(
+            Cell(cell.text.translate(escapes), cell.value, cell.mark, cell.reach.translate(escapes))
+        )
     return cells
 
 

@@ -1,4 +1,6 @@
-"""A page in headless Chromium, driven through its DevTools pipe: nothing listens, nothing but the browser is needed."""
+"""A page in headless Chromium, driven through its DevTools pipe: nothing listens, nothing but the
+browser is needed.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,29 @@ import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = (
-    *("--headless", "--no-sandbox", "--remote-debugging-pipe", "--disable-gpu", "--disable-dev-shm-usage"),
-    *("--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    *(
+        "--headless",
+        "--no-sandbox",
+        "--remote-debugging-pipe",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+    ),
+    *(
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+    ),
 )
-ABOVE_REDIRECTED = 10  # file descriptors 3 and 4 are the pipe, so its ends must not lie there before
+ABOVE_REDIRECTED = (
+    10  # file descriptors 3 and 4 are the pipe, so its ends must not lie there before
+)
 
 
 class Browser:
-    """One tab. `problems` collects console errors, exceptions and failed or refused requests; `requests` their URLs."""
+    """One tab. `problems` collects console errors, exceptions and failed or refused requests;
+    `requests` their URLs.
+    """
 
     def __init__(self, commands: IO[bytes], answers: IO[bytes]):
         self._commands, self._answers = commands, answers
@@ -53,14 +70,22 @@ class Browser:
     def open(self, page: Path, width: int, height: int = 900) -> None:
         """Load a page into a window of that many CSS pixels, up to the end of its load event."""
         narrow = width < 600
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=narrow)
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=narrow,
+        )
         self.call("Page.navigate", url=page.as_uri())
         while self._read().get("method") != "Page.loadEventFired":
             pass
 
     def evaluate(self, expression: str) -> Any:
         """The JSON value of a JavaScript expression."""
-        found = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        found = self.call(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
@@ -94,7 +119,9 @@ class Browser:
 
 @contextlib.contextmanager
 def browser(profile: Path) -> Iterator[Browser]:
-    """A browser with an empty profile in the folder `profile`; skips without one, unless TRB_BROWSER is set."""
+    """A browser with an empty profile in the folder `profile`; skips without one, unless
+    TRB_BROWSER is set.
+    """
     program = next(filter(None, map(shutil.which, NAMES)), None)
     if program is None:
         if "TRB_BROWSER" in os.environ:
@@ -104,7 +131,10 @@ def browser(profile: Path) -> Iterator[Browser]:
     script = f'exec "$@" 3<&{inner_read} 4>&{inner_write}'
     command = ["bash", "-c", script, "browser", program, *FLAGS, f"--user-data-dir={profile}"]
     process = subprocess.Popen(
-        command, pass_fds=(inner_read, inner_write), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        command,
+        pass_fds=(inner_read, inner_write),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     os.close(inner_read)
     os.close(inner_write)

@@ -1,6 +1,8 @@
-"""Runs the tests of the rooms that differ from a commit: `python -m tests.changed [COMMIT]`, by default `main`'s fork.
+"""Runs the tests of the rooms that differ from a commit: `python -m tests.changed [COMMIT]`, by
+default `main`'s fork.
 
-Tests that start Ray are left out, so that a small change is tried in about a minute; `make test` runs all.
+Tests that start Ray are left out, so that a small change is tried in about a minute; `make test`
+runs all.
 """
 
 from __future__ import annotations
@@ -29,7 +31,11 @@ def main() -> None:
     tests = sorted(test for test in found if str(Path(test).parent) not in found)
     print(f"changed since {base[:10]}: {' '.join(tests)}", flush=True)
     marks = "not ray and not gpu and not models and not engines"
-    sys.exit(subprocess.run([sys.executable, "-m", "pytest", "-m", marks, *tests], cwd=ROOT, check=False).returncode)
+    sys.exit(
+        subprocess.run(
+            [sys.executable, "-m", "pytest", "-m", marks, *tests], cwd=ROOT, check=False
+        ).returncode
+    )
 
 
 def tests_of(path: Path) -> Iterator[str]:
@@ -37,12 +43,18 @@ def tests_of(path: Path) -> Iterator[str]:
     top, *rest = path.parts
     if top == "tests":
         found = (
-            [path if path.name.startswith("test_") else path.parent] if len(rest) > 1 or "test_" in path.name else []
+            [path if path.name.startswith("test_") else path.parent]
+            if len(rest) > 1 or "test_" in path.name
+            else []
         )
     elif top == "analysis":
         found = [Path("tests/analysis")]
     elif top == "orchestrator":
-        found = [Path("tests") / rest[0]] if len(rest) > 1 else [Path(f"tests/test_{path.stem}.py"), Path(ERRORS)]
+        found = (
+            [Path("tests") / rest[0]]
+            if len(rest) > 1
+            else [Path(f"tests/test_{path.stem}.py"), Path(ERRORS)]
+        )
     else:
         found = [Path(test) for test in ELSEWHERE.get("docs" if path.suffix == ".md" else top, ())]
     yield from (str(test) for test in found if (ROOT / test).exists())
@@ -50,7 +62,13 @@ def tests_of(path: Path) -> Iterator[str]:
 
 def changed(base: str) -> list[Path]:
     """Files that differ from a commit, and files that git does not know yet."""
-    return [Path(name) for name in [*_git("diff", "--name-only", base), *_git("ls-files", "-o", "--exclude-standard")]]
+    return [
+        Path(name)
+        for name in [
+            *_git("diff", "--name-only", base),
+            *_git("ls-files", "-o", "--exclude-standard"),
+        ]
+    ]
 
 
 def _fork() -> str:
@@ -59,7 +77,9 @@ def _fork() -> str:
 
 
 def _git(*words: str) -> list[str]:
-    return subprocess.run(["git", *words], cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
+    return subprocess.run(
+        ["git", *words], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.splitlines()
 
 
 if __name__ == "__main__":

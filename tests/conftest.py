@@ -1,4 +1,6 @@
-"""The order of the tests: first what takes long in one process, so that the others can go on beside it."""
+"""The order of the tests: first what takes long in one process, so that the others can go on beside
+it.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +10,27 @@ import pytest
 
 from orchestrator.start_up import quick_imports
 
-# Folders whose files take ten seconds and more: they come before the many that take one, so that no process waits long
-# for another at the end.
+# Folders whose files take ten seconds and more: they come before the many that take one, so that no
+# process waits long for another at the end.
 LONG = ("engines/common", "engines/torch", "analysis", "tracking")
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests with Ray clusters, one after the other, and those of other groups start before all others.
+    """Tests with Ray clusters, one after the other, and those of other groups start before all
+    others.
 
-    The tests of a file are a group where they name none: what they share is then made in one process, not in each.
+    The tests of a file are a group where they name none: what they share is then made in one
+    process, not in each.
     """
 
     def order(item: pytest.Item) -> tuple[bool, bool, bool]:
         long = item.path.parent.as_posix().endswith(LONG)
-        return item.get_closest_marker("ray") is None, item.get_closest_marker("xdist_group") is None, not long
+        return (
+            item.get_closest_marker("ray") is None,
+            item.get_closest_marker("xdist_group") is None,
+            not long,
+        )
 
     items.sort(key=order)
     for item in items:
@@ -39,5 +47,7 @@ def pytest_collection() -> Iterator[object]:
 
 @pytest.fixture(autouse=True)
 def _gpus_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A trial hides the GPUs from its process where it asked for none; the tests after it share that process."""
+    """A trial hides the GPUs from its process where it asked for none; the tests after it share
+    that process.
+    """
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

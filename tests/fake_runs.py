@@ -1,4 +1,6 @@
-"""Run directories made up through `RunWriter`, for the units of a small experiment: no model, no training."""
+"""Run directories made up through `RunWriter`, for the units of a small experiment: no model, no
+training.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,14 @@ from orchestrator.records.slices import Slice
 from orchestrator.records.writer import RunWriter, write_slice
 
 SHIPPED = Path(__file__).resolve().parents[1] / "experiments"
-QUICKSTART = Path(__file__).resolve().parent / "experiments" / "quickstart.yaml"  # of the tests' own
+QUICKSTART = (
+    Path(__file__).resolve().parent / "experiments" / "quickstart.yaml"
+)  # of the tests' own
 SAMPLES = 4  # as quickstart asks for
 
-Scores = Mapping[int, Sequence[int | None]]  # step → correct out of SAMPLES for each benchmark; None: not evaluated
+Scores = Mapping[
+    int, Sequence[int | None]
+]  # step → correct out of SAMPLES for each benchmark; None: not evaluated
 
 
 def quickstart(*overrides: str) -> tuple[Experiment, list[Unit]]:
@@ -28,7 +34,10 @@ def quickstart(*overrides: str) -> tuple[Experiment, list[Unit]]:
 
     Selected checkpoints are not evaluated again unless asked for.
     """
-    by_key = {override.partition("=")[0]: override for override in ("evaluation.rescore=false", *overrides)}
+    by_key = {
+        override.partition("=")[0]: override
+        for override in ("evaluation.rescore=false", *overrides)
+    }
     experiment = load_experiment(QUICKSTART, list(by_key.values()))
     return experiment, expand(experiment)
 
@@ -53,11 +62,25 @@ def units_of(units: list[Unit], name: str) -> list[Unit]:
 def record(correct: int, n: int = SAMPLES, problem: str = "p") -> ProblemRecord:
     """One problem with `correct` right answers out of n."""
     answers = {"right": correct, "wrong": n - correct}
-    return ProblemRecord(problem, n, correct, 0, 0, 0, 10 * n, {key: count for key, count in answers.items() if count})
+    return ProblemRecord(
+        problem,
+        n,
+        correct,
+        0,
+        0,
+        0,
+        10 * n,
+        {key: count for key, count in answers.items() if count},
+    )
 
 
 def write_run(
-    runs: Path, experiment: Experiment, unit: Unit, scores: Scores, steps: int = 0, done: bool = True
+    runs: Path,
+    experiment: Experiment,
+    unit: Unit,
+    scores: Scores,
+    steps: int = 0,
+    done: bool = True,
 ) -> None:
     """A run with `steps` committed rows and the given scores, one problem for each benchmark."""
     ids = list(evaluation_ids(experiment.setups[unit.setup]).values())
@@ -78,7 +101,8 @@ def write_run(
 def write_evaluation(
     run: RunReader, evaluation_id: str, step: int, records: Sequence[ProblemRecord], sample: int = 0
 ) -> None:
-    """Records of all problems of a checkpoint in one slice, whose samples have numbers from `sample` on.
+    """Records of all problems of a checkpoint in one slice, whose samples have numbers from
+    `sample` on.
 
     What was there of these samples or later ones is taken away.
     """
@@ -86,7 +110,9 @@ def write_evaluation(
         if part.sample_end > sample:
             (run.evaluation_path(evaluation_id, step) / part.name).unlink()
     (n,) = {record.n for record in records}
-    write_slice(run, evaluation_id, step, Slice(sample, sample + n, 0, len(records), len(records)), records)
+    write_slice(
+        run, evaluation_id, step, Slice(sample, sample + n, 0, len(records), len(records)), records
+    )
 
 
 def metrics(step: int) -> dict[str, float | int]:

@@ -1,7 +1,8 @@
 """Trials that train nothing: their processes import no torch, and are up in a third of the time.
 
-For tests of what is around the training: when it stops, what it leaves behind, and what the command says
-(`tests.sweeps.FAKE_TRB`). All else is the real thing: cluster, driver, leases, logs, commits and signs of life.
+For tests of what is around the training: when it stops, what it leaves behind, and what the command
+says (`tests.sweeps.FAKE_TRB`). All else is the real thing: cluster, driver, leases, logs, commits
+and signs of life.
 """
 
 from __future__ import annotations
@@ -30,13 +31,20 @@ class FakeTraining(training_process.TrainingProcess):
     def _begin(self) -> Iterator[int]:
         study, unit = self._sweep.study, self._unit
         self._run = training_process._open(study.runs, unit.id)
-        self._pulse = Pulse(pulse_path(study.runs, unit.id), ray.get_runtime_context().get_node_id())
-        self._open_log(self._run, worker_spec(unit, study.experiment, study.runs, self._sweep.pairs[unit.setup]))
+        self._pulse = Pulse(
+            pulse_path(study.runs, unit.id), ray.get_runtime_context().get_node_id()
+        )
+        self._open_log(
+            self._run,
+            worker_spec(unit, study.experiment, study.runs, self._sweep.pairs[unit.setup]),
+        )
         self._run.describe({}, dict)
         return self._steps(self._run)
 
     def _steps(self, run: RunWriter) -> Iterator[int]:
-        checkpoints = checkpoint_steps(self._unit, self._sweep.study.experiment.setups[self._unit.setup])
+        checkpoints = checkpoint_steps(
+            self._unit, self._sweep.study.experiment.setups[self._unit.setup]
+        )
         for step in range(run.next_step, self._unit.steps):
             time.sleep(STEP_S)
             run.append("metrics.jsonl", [metrics(step)])

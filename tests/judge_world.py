@@ -1,9 +1,9 @@
 """Sweeps of seven methods, simulated from counts of right answers to the judgement on each method.
 
-A training run moves the logit of every problem alike, so that the runs of a setting scatter by `between` points of
-standard deviation. The checkpoints of a run scatter by 0.3 of that about their run. All methods are equal but for
-`ahead`, which is TRB's advantage over the others in points. As in a sweep, each method shows the setting and step with
-the highest mean over the exploring seeds.
+A training run moves the logit of every problem alike, so that the runs of a setting scatter by
+`between` points of standard deviation. The checkpoints of a run scatter by 0.3 of that about their
+run. All methods are equal but for `ahead`, which is TRB's advantage over the others in points. As
+in a sweep, each method shows the setting and step with the highest mean over the exploring seeds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,15 @@ Array = NDArray[np.float64]
 Shape = Literal["normal", "skewed"]
 
 VANILLA, TRB = "vanilla", "trust_region"
-METHODS: tuple[str, ...] = (VANILLA, TRB, "fixed_epsilon", "veto", "skd", "temperature_warmup", "sft_warmup")
+METHODS: tuple[str, ...] = (
+    VANILLA,
+    TRB,
+    "fixed_epsilon",
+    "veto",
+    "skd",
+    "temperature_warmup",
+    "sft_warmup",
+)
 GRIDS: Mapping[str, tuple[int, ...]] = {  # settings of each method, in the order of METHODS
     "paper": (1, 15, 5, 4, 9, 6, 3),
     "paper-small": (1, 6, 2, 2, 2, 2, 2),
@@ -80,8 +88,11 @@ def judged(generator: np.random.Generator, world: World) -> Judged:
     return Judged(_judged_different(confirmed), _naively_different(explored), lead)
 
 
-def decided(generator: np.random.Generator, world: World, until: float) -> tuple[dict[str, bool], int]:
-    """Confirm in rounds until each difference is decided; what is called different, and the runs that it took.
+def decided(
+    generator: np.random.Generator, world: World, until: float
+) -> tuple[dict[str, bool], int]:
+    """Confirm in rounds until each difference is decided; what is called different, and the runs
+    that it took.
 
     Scores are those of the runs, without the noise of sampling answers.
     """
@@ -123,25 +134,35 @@ def _candidate(method: str, right: NDArray[np.int64]) -> Candidate:
     """A checkpoint with the counts (seeds, problems) of its runs."""
     n = np.full(PROBLEMS, ALIKE * SAMPLES)
     units = tuple(f"{method}-s{seed}" for seed in range(len(right)))
-    return Candidate(method, {}, 20, units, {"bench": tuple(Tally(n, of_seed) for of_seed in right)})
+    return Candidate(
+        method, {}, 20, units, {"bench": tuple(Tally(n, of_seed) for of_seed in right)}
+    )
 
 
 def _judged_different(candidates: Mapping[str, Candidate]) -> dict[str, bool]:
-    """What the project says of each method's average, if all were chosen from equally many checkpoints."""
+    """What the project says of each method's average, if all were chosen from equally many
+    checkpoints.
+    """
     # Bootstrap replicates are read only where no spread between runs is known.
     columns = {"avg": np.zeros(2), "bench": np.zeros(2)}
     alike = dict.fromkeys(candidates, 1)
-    gaps = to_reference(candidates, dict.fromkeys(candidates, columns), seed_spreads(candidates.values()), alike)
+    gaps = to_reference(
+        candidates, dict.fromkeys(candidates, columns), seed_spreads(candidates.values()), alike
+    )
     return {method: columns["avg"].shown for method, columns in gaps.items()}
 
 
 def _naively_different(candidates: Mapping[str, Candidate]) -> dict[str, bool]:
-    """What a t test says of each method's average without regard to grids and to the number of methods."""
+    """What a t test says of each method's average without regard to grids and to the number of
+    methods.
+    """
     spread = seed_spreads(candidates.values())["avg"]
     assert spread is not None
     found = {}
     for method, candidate in candidates.items():
         if method != VANILLA:
             gap = 100 * (candidate.mean - candidates[VANILLA].mean)
-            found[method] = seeds.p_value(gap, spread, candidate.seeds, candidates[VANILLA].seeds) < 0.05
+            found[method] = (
+                seeds.p_value(gap, spread, candidate.seeds, candidates[VANILLA].seeds) < 0.05
+            )
     return found

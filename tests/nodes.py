@@ -1,7 +1,8 @@
-"""A Ray cluster of several nodes on this one machine, for tests: a raylet for each, on loopback, in its own folder.
+"""A Ray cluster of several nodes on this one machine, for tests: a raylet for each, on loopback, in
+its own folder.
 
-`Nodes` talks to a process that keeps the cluster and ends when its standard input does: nothing of a cluster outlives
-the process that asked for it, however that ends.
+`Nodes` talks to a process that keeps the cluster and ends when its standard input does: nothing of
+a cluster outlives the process that asked for it, however that ends.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class Node:
 
 @dataclass
 class Nodes:
-    """A cluster at `address`: a head without CPUs, through which drivers connect, and nodes of one CPU each.
+    """A cluster at `address`: a head without CPUs, through which drivers connect, and nodes of one
+    CPU each.
 
     `gcs` is the process of the head's server.
     """
@@ -59,7 +61,9 @@ class Nodes:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def add(self, **variables: str) -> Node:
-        """Another node, which has joined when this returns, with these variables in its environment."""
+        """Another node, which has joined when this returns, with these variables in its
+        environment.
+        """
         self.ask(f"add {json.dumps(variables)}")
         self.all.append(Node(**self.read()))
         return self.all[-1]
@@ -84,12 +88,16 @@ class Nodes:
 
 
 def start_nodes(count: int, **variables: str) -> Nodes:
-    """A cluster of a head and `count` nodes, all there when this returns, with these variables in its environment."""
+    """A cluster of a head and `count` nodes, all there when this returns, with these variables in
+    its environment.
+    """
     folder = Path(tempfile.mkdtemp(prefix="trb-", dir="/tmp"))  # sockets have short names
     pipe = subprocess.PIPE
     command = [sys.executable, "-m", "tests.nodes", str(count)]
     env = environment() | KEEPER | variables | {"RAY_TMPDIR": str(folder)}
-    nodes = Nodes(subprocess.Popen(command, cwd=ROOT, env=env, stdin=pipe, stdout=pipe, text=True), folder)
+    nodes = Nodes(
+        subprocess.Popen(command, cwd=ROOT, env=env, stdin=pipe, stdout=pipe, text=True), folder
+    )
     head = nodes.read()
     nodes.address, nodes.gcs = head["address"], head["gcs"]
     nodes.all += [Node(**nodes.read()) for _ in range(count)]
@@ -97,11 +105,15 @@ def start_nodes(count: int, **variables: str) -> Nodes:
 
 
 def keep(count: int) -> None:
-    """Start the nodes and say what they are, a line each; do what the lines read ask for; at their end, end all."""
+    """Start the nodes and say what they are, a line each; do what the lines read ask for; at their
+    end, end all.
+    """
     import ray._private.node as ray_node
     from ray.cluster_utils import Cluster
 
-    from orchestrator.sweep.cluster import SmallNode  # starts sooner, with all that a sweep talks to
+    from orchestrator.sweep.cluster import (
+        SmallNode,
+    )  # starts sooner, with all that a sweep talks to
 
     lines = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # Ray writes there, too
@@ -146,7 +158,9 @@ def keep(count: int) -> None:
             tell(node)
         else:
             servers[int(more)].kill()
-            servers[int(more)].wait()  # the workers of a raylet live on as long as its process is not reaped
+            servers[
+                int(more)
+            ].wait()  # the workers of a raylet live on as long as its process is not reaped
             say()
     for node in cluster.list_all_nodes():
         node.kill_all_processes(check_alive=False, allow_graceful=False, wait=True)

@@ -14,10 +14,22 @@ from orchestrator.experiment.load import load_experiment
 from orchestrator.selection.study import Study
 from tests.sweeps import TINY_SETUP, TINY_SHAPE, write_experiment
 
-SIZES = {"prompts": 40, "prefixes": 2, "continuations": 3, "lengths": [3, 0.75]}  # three commits; t = 3 and 12
+SIZES = {
+    "prompts": 40,
+    "prefixes": 2,
+    "continuations": 3,
+    "lengths": [3, 0.75],
+}  # three commits; t = 3 and 12
 LIMIT = 16
 SHAPE = TINY_SHAPE | {"hidden": 32, "ffn": 64}
-ANSWERS_AT_ONCE = {"updates": 120, "batch": 16, "lr": 1e-2, "no_reasoning": 1.0, "wrong_step": 0.5, "off_task": 0.3}
+ANSWERS_AT_ONCE = {
+    "updates": 120,
+    "batch": 16,
+    "lr": 1e-2,
+    "no_reasoning": 1.0,
+    "wrong_step": 0.5,
+    "off_task": 0.3,
+}
 
 
 def write_probe(folder: Path, **probe: object) -> Path:
@@ -37,7 +49,9 @@ def write_probe(folder: Path, **probe: object) -> Path:
 
 
 def run_probe(path: Path, *overrides: str) -> Experiment:
-    """Run what is missing of the probe, with the run directories beside the file; returns its experiment."""
+    """Run what is missing of the probe, with the run directories beside the file; returns its
+    experiment.
+    """
     experiment = load_experiment(path, overrides)
     run_probes(Study(experiment, [], path.parent / "runs"), Console(file=io.StringIO()))
     return experiment

@@ -1,7 +1,9 @@
-"""Made-up families of checkpoints whose true success rates are known, and races over samples of them.
+"""Made-up families of checkpoints whose true success rates are known, and races over samples of
+them.
 
-Rates are of logits: the difficulty of a problem, the ability of a checkpoint on its run's saturating curve, and what
-a run and a checkpoint are better or worse at by themselves. Shapes: C candidates (runs × steps), P problems.
+Rates are of logits: the difficulty of a problem, the ability of a checkpoint on its run's
+saturating curve, and what a run and a checkpoint are better or worse at by themselves. Shapes: C
+candidates (runs × steps), P problems.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Suite:
-    """A benchmark: its problems, the protocol's n, and the mean success rate at the end of training."""
+    """A benchmark: its problems, the protocol's n, and the mean success rate at the end of
+    training.
+    """
 
     problems: int
     n: int
@@ -29,7 +33,9 @@ class Suite:
 
 @dataclass(frozen=True)
 class World:
-    """How far runs, and the checkpoints of one run, lie apart: standard deviations in logits (0.1 ≈ 1 point)."""
+    """How far runs, and the checkpoints of one run, lie apart: standard deviations in logits (0.1 ≈
+    1 point).
+    """
 
     between_runs: float
     between_checkpoints: float
@@ -37,7 +43,9 @@ class World:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A race beside the full protocol: picks, the score lost in [0, 1], generations as a share of the full ones."""
+    """A race beside the full protocol: picks, the score lost in [0, 1], generations as a share of
+    the full ones.
+    """
 
     pick: int
     full_pick: int
@@ -50,14 +58,23 @@ class Outcome:
         return self.pick == self.full_pick
 
 
-# The paper's setup A: MATH500, OlympiadBench, AMC 2023, AIME 2024 and 2025, with the rates of its table.
-PAPER = (Suite(500, 64, 0.69), Suite(674, 64, 0.34), Suite(40, 512, 0.44), Suite(30, 512, 0.095), Suite(30, 512, 0.07))
+# The paper's setup A: MATH500, OlympiadBench, AMC 2023, AIME 2024 and 2025, with the rates of its
+# table.
+PAPER = (
+    Suite(500, 64, 0.69),
+    Suite(674, 64, 0.34),
+    Suite(40, 512, 0.44),
+    Suite(30, 512, 0.095),
+    Suite(30, 512, 0.07),
+)
 WORLDS = {"far": World(0.15, 0.04), "middle": World(0.07, 0.03), "near": World(0.03, 0.02)}
 DIFFICULTY = 2.2  # standard deviation of problems, in logits
 TASTE = 0.25  # of what a run, and a checkpoint, is good at by itself
 
 
-def rates(rng: np.random.Generator, suites: tuple[Suite, ...], world: World, runs: int, steps: int) -> list[Floats]:
+def rates(
+    rng: np.random.Generator, suites: tuple[Suite, ...], world: World, runs: int, steps: int
+) -> list[Floats]:
     """Success rates (C, P) on each benchmark; candidates are ordered by run, then step."""
     time, ability = np.arange(1, steps + 1), np.empty((runs, steps))
     for run in range(runs):
@@ -67,19 +84,29 @@ def rates(rng: np.random.Generator, suites: tuple[Suite, ...], world: World, run
     return [_rates(rng, suite, ability.reshape(-1, 1), runs) for suite in suites]
 
 
-def samples(rng: np.random.Generator, rates: list[Floats], sizes: list[tuple[int, ...]]) -> list[list[Ints]]:
-    """Right answers (C, P) at each rung, benchmark by benchmark; a rung holds the samples of those before."""
+def samples(
+    rng: np.random.Generator, rates: list[Floats], sizes: list[tuple[int, ...]]
+) -> list[list[Ints]]:
+    """Right answers (C, P) at each rung, benchmark by benchmark; a rung holds the samples of those
+    before.
+    """
     found = []
     for rate, column in zip(rates, zip(*sizes, strict=True), strict=True):
-        added = [rng.binomial(n - before, rate) for before, n in zip((0, *column), column, strict=False)]
+        added = [
+            rng.binomial(n - before, rate) for before, n in zip((0, *column), column, strict=False)
+        ]
         found.append(list(np.cumsum(added, axis=0)))
     return found
 
 
-def play(suites: tuple[Suite, ...], correct: list[list[Ints]], sizes: list[tuple[int, ...]], error: float) -> Outcome:
+def play(
+    suites: tuple[Suite, ...], correct: list[list[Ints]], sizes: list[tuple[int, ...]], error: float
+) -> Outcome:
     """A race over `samples`: a sole survivor goes to full n at once."""
     candidates, full = len(correct[0][0]), sizes[-1]
-    means = np.mean([right[-1].mean(axis=1) / n for right, n in zip(correct, full, strict=True)], axis=0)
+    means = np.mean(
+        [right[-1].mean(axis=1) / n for right, n in zip(correct, full, strict=True)], axis=0
+    )
     alive, generations, before, counted = np.arange(candidates), 0, (0,) * len(full), []
     for rung, size in enumerate(sizes):
         now = size if len(alive) > 1 else full
@@ -87,7 +114,8 @@ def play(suites: tuple[Suite, ...], correct: list[list[Ints]], sizes: list[tuple
         before, counted = now, [*counted, len(alive)]
         if rung + 1 < len(sizes):
             counts = [
-                _counts(right[rung][alive], n, suite.n) for right, n, suite in zip(correct, size, suites, strict=True)
+                _counts(right[rung][alive], n, suite.n)
+                for right, n, suite in zip(correct, size, suites, strict=True)
             ]
             alive = alive[race.survivors(counts, error, len(sizes))]
     pick, best = int(alive[means[alive].argmax()]), int(means.argmax())
@@ -95,9 +123,14 @@ def play(suites: tuple[Suite, ...], correct: list[list[Ints]], sizes: list[tuple
     return Outcome(pick, best, float(means[best] - means[pick]), share, tuple(counted))
 
 
-def race_of(seed: int, suites: tuple[Suite, ...], world: World, runs: int, steps: int, error: float = 0.05) -> Outcome:
+def race_of(
+    seed: int, suites: tuple[Suite, ...], world: World, runs: int, steps: int, error: float = 0.05
+) -> Outcome:
     """One family from its rates to the end of its race."""
-    rng, sizes = np.random.default_rng(seed), evaluation_protocol.rung_sizes([suite.n for suite in suites])
+    rng, sizes = (
+        np.random.default_rng(seed),
+        evaluation_protocol.rung_sizes([suite.n for suite in suites]),
+    )
     return play(suites, samples(rng, rates(rng, suites, world, runs, steps), sizes), sizes, error)
 
 

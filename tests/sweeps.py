@@ -1,4 +1,6 @@
-"""Tiny sweeps as a user types them: an experiment file with a setup of its own, and `trb` in a process."""
+"""Tiny sweeps as a user types them: an experiment file with a setup of its own, and `trb` in a
+process.
+"""
 
 from __future__ import annotations
 
@@ -38,14 +40,31 @@ main()
 FAKE_TRB = [sys.executable, "-c", TRAINS_NOTHING]
 LONGEST_S = 1800  # of one command: far beyond what the slowest machine needs
 NO_MIRROR = "http://127.0.0.1:1"  # no test fetches data files from where they really are
-NOT_COMPARED = {"timing.jsonl", "attempts.jsonl", "log.txt", "phase.json"}  # clocks, and notes for people
+NOT_COMPARED = {
+    "timing.jsonl",
+    "attempts.jsonl",
+    "log.txt",
+    "phase.json",
+}  # clocks, and notes for people
 
-TINY_SHAPE = {"layers": 1, "hidden": 16, "heads": 2, "kv_heads": 1, "head_dim": 8, "ffn": 32, "tied": True}
+TINY_SHAPE = {
+    "layers": 1,
+    "hidden": 16,
+    "heads": 2,
+    "kv_heads": 1,
+    "head_dim": 8,
+    "ffn": 32,
+    "tied": True,
+}
 TINY_SETUP = {
     "title": "Tiny",
     "tokenizer": "characters",
     "vocabulary": {"size": 56, "valid": 47},
-    "student": {"eos": 45, "shape": TINY_SHAPE, "recipe": {"updates": 2, "batch": 4, "wrong_step": 0.3}},
+    "student": {
+        "eos": 45,
+        "shape": TINY_SHAPE,
+        "recipe": {"updates": 2, "batch": 4, "wrong_step": 0.3},
+    },
     "teacher": {"eos": 46, "shape": TINY_SHAPE, "recipe": {"updates": 4, "batch": 4, "seed": 1}},
     "prompt": {"kind": "plain"},
     "data": {"source": "arithmetic"},
@@ -60,7 +79,10 @@ TINY_SETUP = {
         "optimizer": {"lr": 1e-3},
         "sft": {"updates": 4, "checkpoints": [4]},
     },
-    "evaluation": {"max_response_tokens": 24, "benchmarks": {"arithmetic_short": {"n": 1, "limit": 6}}},
+    "evaluation": {
+        "max_response_tokens": 24,
+        "benchmarks": {"arithmetic_short": {"n": 1, "limit": 6}},
+    },
 }
 
 
@@ -86,7 +108,9 @@ def write_experiment(folder: Path, methods: dict, **keys: object) -> Path:
     (folder / "setups").mkdir(parents=True, exist_ok=True)
     (folder / "setups" / "tiny.yaml").write_text(yaml.safe_dump(TINY_SETUP))
     path = folder / "sweep.yaml"
-    path.write_text(yaml.safe_dump({"setups": ["tiny"], "methods": methods, "runtime": {"keep": "all"}, **keys}))
+    path.write_text(
+        yaml.safe_dump({"setups": ["tiny"], "methods": methods, "runtime": {"keep": "all"}, **keys})
+    )
     return path
 
 
@@ -95,7 +119,11 @@ def environment() -> dict[str, str]:
     hidden = ("WANDB_", "TRB_", "RAY_")
     kept = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0123456789abcdef" * 4}
-    return kept | token | {"OMP_NUM_THREADS": "1", "WANDB_MODE": "disabled", "TRB_DATA_MIRROR": NO_MIRROR}
+    return (
+        kept
+        | token
+        | {"OMP_NUM_THREADS": "1", "WANDB_MODE": "disabled", "TRB_DATA_MIRROR": NO_MIRROR}
+    )
 
 
 def start(
@@ -104,7 +132,9 @@ def start(
     """`trb …` running, with more variables in its environment."""
     command = [*command, *map(str, arguments)]
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=cwd, env=environment() | variables, stdout=pipe, stderr=pipe, text=True)
+    return subprocess.Popen(
+        command, cwd=cwd, env=environment() | variables, stdout=pipe, stderr=pipe, text=True
+    )
 
 
 def trb(
@@ -123,7 +153,9 @@ def contents(runs: Path) -> dict[str, str]:
     """
     found = {}
     for unit in sorted(path for path in runs.iterdir() if (path / "config.json").exists()):
-        for file in sorted(path for path in unit.rglob("[!.]*") if path.is_file() and path.name not in NOT_COMPARED):
+        for file in sorted(
+            path for path in unit.rglob("[!.]*") if path.is_file() and path.name not in NOT_COMPARED
+        ):
             found[str(file.relative_to(runs))] = hashlib.sha256(file.read_bytes()).hexdigest()
     return found
 

@@ -1,4 +1,5 @@
-"""Generated bad input: whatever is typed or lies in a file, a command ends with 0 or with 2 and one line.
+"""Generated bad input: whatever is typed or lies in a file, a command ends with 0 or with 2 and one
+line.
 
 The inputs are the same in every run. None of them starts a sweep.
 """
@@ -20,9 +21,50 @@ from tests.sweeps import TINY_SETUP, write_experiment
 LONGEST_LINE = 400
 HUGE = "9" * 5000
 VALUES = (
-    *("", "x", "-1", "0", "1", "1.5", str(10**19), HUGE, ".nan", ".inf", "-.inf", "null", "true", "[]", "{}", "[[1]]"),
-    *("{a: {b: c}}", "${x}", "${", "*x", "&x [*x]", "[" * 2000, "'", '"\\0"', '"\\ud800"', "../../etc", "ä€😀"),
-    *("!!python/object:os.system ls", "<<", "2026-11-21", "0x10", "1e400", "x" * 5000, "a\nb", "\t", "%s{0}", "-", "?"),
+    *(
+        "",
+        "x",
+        "-1",
+        "0",
+        "1",
+        "1.5",
+        str(10**19),
+        HUGE,
+        ".nan",
+        ".inf",
+        "-.inf",
+        "null",
+        "true",
+        "[]",
+        "{}",
+        "[[1]]",
+    ),
+    *(
+        "{a: {b: c}}",
+        "${x}",
+        "${",
+        "*x",
+        "&x [*x]",
+        "[" * 2000,
+        "'",
+        '"\\0"',
+        '"\\ud800"',
+        "../../etc",
+        "ä€😀",
+    ),
+    *(
+        "!!python/object:os.system ls",
+        "<<",
+        "2026-11-21",
+        "0x10",
+        "1e400",
+        "x" * 5000,
+        "a\nb",
+        "\t",
+        "%s{0}",
+        "-",
+        "?",
+    ),
 )
 SETUP_VALUES = (None, -1, 10**30, "x" * 3000, [], {"a": 1}, float("nan"), True)
 FILES = {
@@ -90,14 +132,20 @@ def overrides() -> Iterator[str]:
     values = itertools.cycle(VALUES)
     for key in all_keys():
         if not key.name.startswith("(setup)"):
-            name = key.name.replace(ANY, "arithmetic_short" if "benchmarks" in key.name else "vanilla")
+            name = key.name.replace(
+                ANY, "arithmetic_short" if "benchmarks" in key.name else "vanilla"
+            )
             yield from (f"{name}={value}" for value in itertools.islice(values, 3))
 
 
 def broken_texts() -> Iterator[str]:
     """A good experiment file with a character changed, cut off, or a line twice."""
     good = yaml.safe_dump(
-        {"setups": ["tiny"], "methods": {"trust_region": {"epsilon0": [0.1], "K": [2]}}, "seeds": [0]}
+        {
+            "setups": ["tiny"],
+            "methods": {"trust_region": {"epsilon0": [0.1], "K": [2]}},
+            "seeds": [0],
+        }
     )
     chance = random.Random(0)
     for _ in range(40):
@@ -159,7 +207,13 @@ def test_broken_texts(experiment: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 
 @pytest.mark.parametrize(
-    "key", [f"{part}.{key}" for part, keys in TINY_SETUP.items() if isinstance(keys, dict) for key in keys]
+    "key",
+    [
+        f"{part}.{key}"
+        for part, keys in TINY_SETUP.items()
+        if isinstance(keys, dict)
+        for key in keys
+    ],
 )
 def test_keys_of_a_setup(key: str, experiment: Path, capsys: pytest.CaptureFixture[str]) -> None:
     part, name = key.split(".")

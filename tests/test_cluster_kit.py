@@ -16,7 +16,9 @@ from orchestrator.commands.parser import trb_parser
 from tests.sweeps import ROOT
 
 SBATCH = ROOT / "docker" / "slurm" / "sweep.sbatch"
-RAY_VERSION = re.search(r"^ray==(\S+)", (ROOT / "docker/lock/runtime.txt").read_text(), flags=re.MULTILINE)
+RAY_VERSION = re.search(
+    r"^ray==(\S+)", (ROOT / "docker/lock/runtime.txt").read_text(), flags=re.MULTILINE
+)
 
 
 def program(folder: Path, name: str, lines: str) -> None:
@@ -48,7 +50,9 @@ def run(job: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str
     return subprocess.run(command, env=job, capture_output=True, text=True, check=False)
 
 
-def test_a_job_of_slurm_starts_ray_on_all_its_nodes_and_submits_on_the_first(job: dict[str, str]) -> None:
+def test_a_job_of_slurm_starts_ray_on_all_its_nodes_and_submits_on_the_first(
+    job: dict[str, str],
+) -> None:
     done = run(job, "experiments/paper-small.yaml", "seeds=[0, 1]")
     assert done.returncode == 0, done.stderr
     command, secret = done.stdout.splitlines()
@@ -64,7 +68,10 @@ def test_a_job_of_slurm_starts_ray_on_all_its_nodes_and_submits_on_the_first(job
 def test_folders_and_address_of_a_job_can_be_given(job: dict[str, str], tmp_path: Path) -> None:
     home = tmp_path / "elsewhere"
     home.mkdir()
-    done = run(job | {"TRB_HOME": str(home), "TRB_RUNS": "/shared/runs", "TRB_HEAD_IP": "10.1.0.7"}, "paper.yaml")
+    done = run(
+        job | {"TRB_HOME": str(home), "TRB_RUNS": "/shared/runs", "TRB_HEAD_IP": "10.1.0.7"},
+        "paper.yaml",
+    )
     assert done.returncode == 0, done.stderr
     assert "--address 10.1.0.7:23456 --runs /shared/runs" in done.stdout
     assert f"in {home}" in done.stdout
@@ -101,12 +108,17 @@ def test_the_job_of_kubernetes_says_what_trb_understands(sweep: dict[str, Any]) 
     assert (ROOT / options.experiment).is_file()
 
 
-def test_the_pods_of_kubernetes_share_a_folder_an_image_and_rays_version(sweep: dict[str, Any]) -> None:
+def test_the_pods_of_kubernetes_share_a_folder_an_image_and_rays_version(
+    sweep: dict[str, Any],
+) -> None:
     cluster = sweep["rayClusterSpec"]
     assert RAY_VERSION is not None
     assert cluster["rayVersion"] == RAY_VERSION[1]
     assert cluster["authOptions"] == {"mode": "token"}
-    pods = [group["template"]["spec"] for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"])]
+    pods = [
+        group["template"]["spec"]
+        for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"])
+    ]
     head, worker = (pod["containers"][0] for pod in pods)
     for name in ("image", "env", "volumeMounts"):
         assert head[name] == worker[name]

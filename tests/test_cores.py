@@ -30,7 +30,8 @@ def test_cores_that_a_process_is_bound_to(machine: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "count"), [("400000 100000", 4), ("250000 100000", 2), ("50000 100000", 1), ("max 100000", 64)]
+    ("limit", "count"),
+    [("400000 100000", 4), ("250000 100000", 2), ("50000 100000", 1), ("max 100000", 64)],
 )
 def test_a_container_has_the_time_that_it_was_given(machine: Path, limit: str, count: int) -> None:
     write(machine / "own", "0::/\n")
@@ -60,6 +61,8 @@ def test_what_cannot_be_read_limits_nothing(machine: Path) -> None:
     assert cores_here() == 64
 
 
-def test_a_system_that_does_not_bind_processes_to_cores(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_that_does_not_bind_processes_to_cores(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delattr(os, "sched_getaffinity")
     assert cores_here() == os.cpu_count()

@@ -1,4 +1,6 @@
-"""The documents hold: their examples run, their commands are commands, their links lead somewhere, the help helps."""
+"""The documents hold: their examples run, their commands are commands, their links lead somewhere,
+the help helps.
+"""
 
 from __future__ import annotations
 
@@ -49,18 +51,33 @@ KINDS = ("method", "setup", "benchmark", "grader")
 METHOD, SETUP, BENCHMARK, GRADER = EXTENDING = [DOCS / f"add-a-{what}.md" for what in KINDS]
 FIRST_HOUR = DOCS / "first-hour-on-gpus.md"  # test_first_hour looks at what it says is printed
 README = ROOT / "README.md"
-PAGES = [README, ROOT / "experiments" / "README.md", ROOT / "docker" / "README.md", *sorted(DOCS.glob("*.md"))]
+PAGES = [
+    README,
+    ROOT / "experiments" / "README.md",
+    ROOT / "docker" / "README.md",
+    *sorted(DOCS.glob("*.md")),
+]
 LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "ARCHITECTURE.md"]
-RUN_HERE = ("plan", "config", "list", "status", "table")  # the other commands work for minutes; they are parsed
+RUN_HERE = (
+    "plan",
+    "config",
+    "list",
+    "status",
+    "table",
+)  # the other commands work for minutes; they are parsed
 
 
 def commands(page: Path) -> Iterator[str]:
     """The commands in a page's fenced blocks, without the remarks behind them."""
     text = page.read_text("utf-8")
-    for language, block in re.findall(r"^```(\w*)\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL):
+    for language, block in re.findall(
+        r"^```(\w*)\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL
+    ):
         if language:
             continue
-        yield from (line.partition("  ")[0] for line in block.splitlines() if line.startswith("trb "))
+        yield from (
+            line.partition("  ")[0] for line in block.splitlines() if line.startswith("trb ")
+        )
 
 
 def mentioned(page: Path) -> Iterator[list[str]]:
@@ -74,7 +91,9 @@ COMMANDS = [(page, line) for page in PAGES for line in commands(page)]
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder in which a reader tries the examples, with models where the setup of the page has them."""
+    """The folder in which a reader tries the examples, with models where the setup of the page has
+    them.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("COLUMNS", "200")
@@ -94,19 +113,34 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A runs folder with a made-up finished quickstart: scores that differ between seeds, and clocked work."""
+    """A runs folder with a made-up finished quickstart: scores that differ between seeds, and
+    clocked work.
+    """
     runs = tmp_path_factory.mktemp("finished") / "runs"
     experiment = load_experiment(EXPERIMENTS / "quickstart.yaml")
     units = expand(experiment, runs)
     for unit in units:
         steps = {"base_eval": [0], "sft": []}.get(unit.kind, [20, 40, 60])
-        write_run(runs, experiment, unit, {step: [step // 20, (unit.seed or 0) % 3] for step in steps}, unit.steps)
+        write_run(
+            runs,
+            experiment,
+            unit,
+            {step: [step // 20, (unit.seed or 0) % 3] for step in steps},
+            unit.steps,
+        )
         with closing(RunWriter(runs, unit.id)) as run:
             for step in range(unit.steps):
-                run.append_timing({"step": step, "phase": "train", "rollout": 0.1, "score": 0.1, "learn": 0.1})
+                run.append_timing(
+                    {"step": step, "phase": "train", "rollout": 0.1, "score": 0.1, "learn": 0.1}
+                )
             for key, fresh_id in fresh_evaluation_ids(experiment.setups[unit.setup]).items():
                 for step in steps:
-                    work = {"phase": "evaluate", "benchmark": key, "responses": SAMPLES, "seconds": 0.1}
+                    work = {
+                        "phase": "evaluate",
+                        "benchmark": key,
+                        "responses": SAMPLES,
+                        "seconds": 0.1,
+                    }
                     run.append_timing({"step": step, **work})
                 for step in steps[-1:]:
                     write_evaluation(run, fresh_id, step, [record(2)])
@@ -164,8 +198,12 @@ def test_the_example_of_a_method_is_planned_by_any_of_its_names(
     mixture: dict[str, Any], here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert trials(shown(capsys, "plan", "mixture.yaml", "--json")) == {"vanilla": 2, "mixture": 4}
-    units = json.loads(shown(capsys, "plan", "mixture.yaml", "--json", "--methods", "Mixture"))["units"]
-    assert {unit["resources"]["teacher_online_steps"] for unit in units if unit["kind"] == "trial"} == {12}
+    units = json.loads(shown(capsys, "plan", "mixture.yaml", "--json", "--methods", "Mixture"))[
+        "units"
+    ]
+    assert {
+        unit["resources"]["teacher_online_steps"] for unit in units if unit["kind"] == "trial"
+    } == {12}
     assert "Mixture" in shown(capsys, "plan", "mixture.yaml")
     assert "Teacher mixture" in shown(capsys, "list", "methods")
 
@@ -176,21 +214,32 @@ def test_the_example_of_a_law_passes_the_test_beside_it(mixture: dict[str, Any])
     test()
 
 
-def test_the_example_of_a_setup_is_read_off_its_folders(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert trials(shown(capsys, "plan", "my-experiment.yaml", "--json")) == {"vanilla": 1, "trust_region": 1}
+def test_the_example_of_a_setup_is_read_off_its_folders(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert trials(shown(capsys, "plan", "my-experiment.yaml", "--json")) == {
+        "vanilla": 1,
+        "trust_region": 1,
+    }
     experiment = load_experiment(here / "my-experiment.yaml")
     setup = experiment.setups["my-pair"]
     assert (setup.student.shape.layers, setup.teacher.shape.layers) == (3, 5)
     assert (setup.student.eos, setup.teacher.eos) == (60, 61)
     assert (setup.vocabulary.size, setup.vocabulary.valid) == (64, 62)
-    assert [note.partition(":")[0] for note in experiment.notes] == ["my-pair.student", "my-pair.teacher"]
+    assert [note.partition(":")[0] for note in experiment.notes] == [
+        "my-pair.student",
+        "my-pair.teacher",
+    ]
     assert all("to pin it: revision: " in note for note in experiment.notes)
 
 
 def test_a_pinned_model_that_changes_is_refused(here: Path) -> None:
     setup_file = here / "setups" / "my-pair.yaml"
     pinned = f"student: {{path: ./student, revision: {folder_sha256(here / 'student')}}}"
-    setup_file.write_text(setup_file.read_text("utf-8").replace("student: {path: ./student}", pinned), encoding="utf-8")
+    setup_file.write_text(
+        setup_file.read_text("utf-8").replace("student: {path: ./student}", pinned),
+        encoding="utf-8",
+    )
     (here / "student" / "model.safetensors").write_bytes(b"other weights")
     setup = load_experiment(here / "my-experiment.yaml").setups["my-pair"]
     with pytest.raises(UserError, match="the setup declares"):
@@ -202,7 +251,10 @@ def test_the_rows_of_the_example_of_a_benchmark_are_problems(here: Path) -> None
     run = setup.evaluation.benchmarks["my"]
     assert (run.n, run.problems) == (4, 3)
     assert set(setup.evaluation.benchmarks) == {"arithmetic_short", "my"}
-    found = [(problem.id, problem.gold and problem.gold.answer) for problem in load_benchmark("my", None, run)]
+    found = [
+        (problem.id, problem.gold and problem.gold.answer)
+        for problem in load_benchmark("my", None, run)
+    ]
     assert found == [("first", "7"), ("second", "8"), ("third", "10")]
 
 
@@ -224,26 +276,43 @@ def test_the_example_of_a_grader_judges_the_benchmark_that_names_it(here: Path) 
     setup = load_experiment(here / "choices.yaml").setups["arithmetic"]
     run = setup.evaluation.benchmarks["choices"]
     golds = [problem.gold for problem in load_benchmark("choices", None, run)]
-    assert [gold and (gold.answer, gold.judge) for gold in golds] == [("C", "letters:judge"), ("B", "letters:judge")]
+    assert [gold and (gold.answer, gold.judge) for gold in golds] == [
+        ("C", "letters:judge"),
+        ("B", "letters:judge"),
+    ]
     assert golds[0] is not None
     with Grader() as grader:
-        grades = grader.grade_many((golds[0], text) for text in (r"\boxed{(c).}", r"\boxed{A or C}", "C"))
-    assert [(grade.correct, grade.extracted) for grade in grades] == [(True, "(c)."), (False, "A or C"), (False, None)]
+        grades = grader.grade_many(
+            (golds[0], text) for text in (r"\boxed{(c).}", r"\boxed{A or C}", "C")
+        )
+    assert [(grade.correct, grade.extracted) for grade in grades] == [
+        (True, "(c)."),
+        (False, "A or C"),
+        (False, None),
+    ]
 
 
 def write_program(folder: Path) -> None:
     """A copy of the program with the edits of the method page and no others."""
     for package in ("orchestrator", "analysis"):
-        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__")
+        )
     shutil.copytree(ROOT / "experiments" / "models", folder / "experiments" / "models")
     first, last = "from __future__ import annotations\n", "}  # fmt: skip\nREFERENCE = "
     for file, lines in examples(METHOD, "import").items():
         if not file.startswith("tests/"):
             replace_once(folder / file, first, f"{first}\n{lines}")
-    replace_once(folder / "orchestrator/experiment/methods.py", last, examples(METHOD, "row")["METHODS"] + last)
+    replace_once(
+        folder / "orchestrator/experiment/methods.py",
+        last,
+        examples(METHOD, "row")["METHODS"] + last,
+    )
     for file, lines in examples(METHOD, "append").items():
         if not file.startswith("tests/"):
-            (folder / file).write_text(f"{(folder / file).read_text('utf-8')}\n\n{lines}", encoding="utf-8")
+            (folder / file).write_text(
+                f"{(folder / file).read_text('utf-8')}\n\n{lines}", encoding="utf-8"
+            )
 
 
 def replace_once(file: Path, old: str, new: str) -> None:
@@ -253,8 +322,8 @@ def replace_once(file: Path, old: str, new: str) -> None:
     file.write_text(text.replace(old, new), encoding="utf-8")
 
 
-# Commands one after the other in one process, which imports everything once: argv[1] is a JSON list of them, and what
-# each of them printed is printed as such a list.
+# Commands one after the other in one process, which imports everything once: argv[1] is a JSON list
+# of them, and what each of them printed is printed as such a list.
 COMMANDS_IN_TURN = """
 import contextlib, io, json, sys
 from orchestrator import cli
@@ -273,11 +342,15 @@ print(json.dumps(printed))
 
 @pytest.mark.ray
 @pytest.mark.xdist_group("docs")
-def test_the_example_of_a_method_needs_no_other_edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_of_a_method_needs_no_other_edit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its row and its law alone: plan, submit, status, table, figures and W&B's panels show it."""
     program = tmp_path / "program"
     write_program(program)
-    monkeypatch.setenv("PYTHONPATH", str(program))  # of Ray's workers; the command itself finds its working directory
+    monkeypatch.setenv(
+        "PYTHONPATH", str(program)
+    )  # of Ray's workers; the command itself finds its working directory
     rows = {"vanilla": {}, "mixture": {"weight": [0.05, 0.2], "K": 2}}
     keys = {"training": {"steps": 4, "checkpoint_every": 4}, "evaluation": {"rescore": False}}
     files = [str(write_experiment(tmp_path, rows, **keys)), "--runs", str(tmp_path / "runs")]
@@ -292,7 +365,9 @@ def test_the_example_of_a_method_needs_no_other_edit(tmp_path: Path, monkeypatch
         ["dashboard", *files, "--dry-run"],
     ]
     started = [sys.executable, "-c", COMMANDS_IN_TURN, json.dumps(commands)]
-    done = subprocess.run(started, cwd=program, env=environment(), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        started, cwd=program, env=environment(), capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     plan, _, status, table, _, panels = json.loads(done.stdout)
 
@@ -304,12 +379,20 @@ def test_the_example_of_a_method_needs_no_other_edit(tmp_path: Path, monkeypatch
     assert logged == [columns_of_step(step < 2, ("behavior_kl",)) for step in range(4)]
     assert [row["method"] for row in json.loads(table)["rows"]] == ["vanilla", "mixture", "base"]
     drawn = {file.stem for file in (tmp_path / "figures").glob("*.png")}
-    assert drawn == {"trajectories-tiny", "cost-tiny", "entropy-tiny", "sweep-tiny", "diagnostics-tiny"}
+    assert drawn == {
+        "trajectories-tiny",
+        "cost-tiny",
+        "entropy-tiny",
+        "sweep-tiny",
+        "diagnostics-tiny",
+    }
     assert '"train/behavior_kl"' in panels
     assert '"train/beta"' not in panels
 
 
-@pytest.mark.parametrize(("page", "line"), COMMANDS, ids=lambda value: getattr(value, "stem", value))
+@pytest.mark.parametrize(
+    ("page", "line"), COMMANDS, ids=lambda value: getattr(value, "stem", value)
+)
 def test_commands_of_the_pages(
     page: Path,
     line: str,
@@ -331,7 +414,9 @@ def test_commands_in_sentences_are_commands(page: Path) -> None:
     known = dict(parsers(trb_parser()))
     for command, *words in mentioned(page):
         options = known[f"trb {command}"]._option_string_actions
-        assert [word for word in words if word.startswith("-") and word not in options] == [], command
+        assert [word for word in words if word.startswith("-") and word not in options] == [], (
+            command
+        )
 
 
 def test_the_quickstart_beside_the_pages_is_finished(
@@ -343,7 +428,11 @@ def test_the_quickstart_beside_the_pages_is_finished(
 
 
 def test_every_page_has_files_and_commands() -> None:
-    assert {page for page, line in COMMANDS if line.split()[1] in RUN_HERE} > {README, FIRST_HOUR, *EXTENDING}
+    assert {page for page, line in COMMANDS if line.split()[1] in RUN_HERE} > {
+        README,
+        FIRST_HOUR,
+        *EXTENDING,
+    }
     assert all(examples(page, "file") for page in EXTENDING)
 
 
@@ -373,13 +462,17 @@ def test_links_lead_to_files(page: Path) -> None:
     targets = re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8"))
     local = [target.partition("#")[0] for target in targets if not re.match(r"[a-z]+:|#", target)]
     assert [target for target in local if not (page.parent / target).exists()] == []
-    assert not re.search(r"\]\([^)]*#", page.read_text("utf-8")), "links to headings are not checked"
+    assert not re.search(r"\]\([^)]*#", page.read_text("utf-8")), (
+        "links to headings are not checked"
+    )
 
 
 # --- the command's own help ---
 
 
-def parsers(parser: argparse.ArgumentParser, name: str = "trb") -> Iterator[tuple[str, argparse.ArgumentParser]]:
+def parsers(
+    parser: argparse.ArgumentParser, name: str = "trb"
+) -> Iterator[tuple[str, argparse.ArgumentParser]]:
     """The parser of `trb`, of each command and of each command's own commands, by name."""
     yield name, parser
     for action in parser._actions:
@@ -389,9 +482,13 @@ def parsers(parser: argparse.ArgumentParser, name: str = "trb") -> Iterator[tupl
 
 
 @pytest.mark.parametrize(
-    ("name", "parser"), list(parsers(trb_parser())), ids=lambda value: value if type(value) is str else ""
+    ("name", "parser"),
+    list(parsers(trb_parser())),
+    ids=lambda value: value if type(value) is str else "",
 )
-def test_everything_that_can_be_typed_is_explained(name: str, parser: argparse.ArgumentParser) -> None:
+def test_everything_that_can_be_typed_is_explained(
+    name: str, parser: argparse.ArgumentParser
+) -> None:
     assert parser.description, name
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):

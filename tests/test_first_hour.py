@@ -1,7 +1,8 @@
-"""What the page of the first hour on GPUs quotes is what the program says: output, names of checks, error messages.
+"""What the page of the first hour on GPUs quotes is what the program says: output, names of checks,
+error messages.
 
-Its links and commands are looked at with those of the other pages in `test_docs`, the output of its sweep in
-`sweep/test_gpu_smoke`.
+Its links and commands are looked at with those of the other pages in `test_docs`, the output of its
+sweep in `sweep/test_gpu_smoke`.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ TEXT = FIRST_HOUR.read_text(encoding="utf-8")
 
 def blocks() -> dict[str, list[str]]:
     """Command → the lines that the page says it prints."""
-    found = re.findall(r"^<!-- prints: ([^\n]+) -->\n```\n(.*?)^```$", TEXT, flags=re.MULTILINE | re.DOTALL)
+    found = re.findall(
+        r"^<!-- prints: ([^\n]+) -->\n```\n(.*?)^```$", TEXT, flags=re.MULTILINE | re.DOTALL
+    )
     return {command: lines.splitlines() for command, lines in found}
 
 
@@ -68,15 +71,22 @@ def quoted_errors() -> list[str]:
 # --- output ---
 
 
-@pytest.mark.parametrize("command", [command for command in blocks() if not command.startswith("trb submit")])
+@pytest.mark.parametrize(
+    "command", [command for command in blocks() if not command.startswith("trb submit")]
+)
 def test_commands_print_what_the_page_shows(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     for name in ("TRB_DATA_DIR", "TRB_RUNS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("COLUMNS", "300")
     monkeypatch.setenv("WANDB_MODE", "disabled")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)  # the page shows the plan's card, not this one's
+    monkeypatch.setattr(
+        torch.cuda, "is_available", lambda: False
+    )  # the page shows the plan's card, not this one's
     monkeypatch.chdir(tmp_path)
     (tmp_path / "experiments").symlink_to(ROOT / "experiments")
     with pytest.raises(SystemExit):  # `trb doctor` ends with 1 where SGLang is not installed
@@ -94,7 +104,9 @@ def test_the_checks_on_the_page_are_those_that_are_made() -> None:
 def test_what_make_is_asked_for_is_there() -> None:
     targets = set(re.findall(r"\bmake ([a-z-]+)", TEXT))
     assert targets == {"setup", "setup-engines"}
-    made = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    made = re.findall(
+        r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE
+    )
     assert targets <= set(made)
 
 
@@ -105,15 +117,25 @@ def test_the_page_stays_short() -> None:
 # --- errors ---
 
 
-def test_quoted_errors_are_those_of_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quoted_errors_are_those_of_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each message of the table comes from the code that says it, and each code below has its row."""
     said: list[str] = []
     for each in (installing, starting, fetching, on_a_gpu, engine_at_work, placing):
         with monkeypatch.context() as patch:
             said += each(tmp_path, patch)
-    unknown = [quoted for quoted in quoted_errors() if not any(matches(quoted, message) for message in said)]
+    unknown = [
+        quoted
+        for quoted in quoted_errors()
+        if not any(matches(quoted, message) for message in said)
+    ]
     assert unknown == []
-    assert [message for message in said if not any(matches(quoted, message) for quoted in quoted_errors())] == []
+    assert [
+        message
+        for message in said
+        if not any(matches(quoted, message) for quoted in quoted_errors())
+    ] == []
 
 
 def refused(call: Callable[[], object], kind: type[Exception] = UserError) -> str:
@@ -147,7 +169,9 @@ def starting(folder: Path, patch: pytest.MonkeyPatch) -> list[str]:
     patch.setattr(importlib.metadata, "distribution", no_distribution)
     patch.setattr(sysconfig, "get_paths", lambda: {"include": str(folder)})
     (folder / "file").touch()
-    lacking = toolchain.missing({"PATH": str(folder), "SGLANG_CACHE_DIR": str(folder / "file" / "kernels")}, folder)
+    lacking = toolchain.missing(
+        {"PATH": str(folder), "SGLANG_CACHE_DIR": str(folder / "file" / "kernels")}, folder
+    )
     return messages + [line for line in lacking if not line.startswith(("a C compiler", "ninja"))]
 
 
@@ -166,18 +190,25 @@ def fetching(folder: Path, patch: pytest.MonkeyPatch) -> list[str]:
 
 
 def on_a_gpu(folder: Path, patch: pytest.MonkeyPatch) -> list[str]:
-    """A card that others hold or that is too small, a host without memory, two GPUs that cannot talk."""
+    """A card that others hold or that is too small, a host without memory, two GPUs that cannot
+    talk.
+    """
     setup, holder = load_setup("gpu-smoke"), gpu.MemoryHolder(4711, "python", 70.0)
     bench = small_bench(folder)
     patch.setattr(device, "available_gib", lambda: 0.0)
     patch.setattr(torch.cuda, "device_count", lambda: 2)
     ended = SimpleNamespace(start=lambda: None, join=lambda: None, exitcode=1)
-    patch.setattr(multiprocessing, "get_context", lambda kind: SimpleNamespace(Process=lambda **_: ended))
+    patch.setattr(
+        multiprocessing, "get_context", lambda kind: SimpleNamespace(Process=lambda **_: ended)
+    )
     for who, log_prob in ((canary.LEARNER, -1.0), (canary.SAMPLER, -2.0)):
         canary.write_canary(bench, who, [log_prob] * len(canary.canary_ids(bench.setup)))
     in_bfloat16 = replace(bench.setup, engine=replace(bench.setup.engine, dtype="bfloat16"))
     return [
-        refused(lambda: gpu.wait_for_memory(60, "an SGLang engine", 0, lambda: 3.0, lambda: [holder]), EngineLost),
+        refused(
+            lambda: gpu.wait_for_memory(60, "an SGLang engine", 0, lambda: 3.0, lambda: [holder]),
+            EngineLost,
+        ),
         refused(lambda: budget(setup, Runtime(), 12.0, "decoding")),
         refused(lambda: budget(setup, Runtime(), 12.0, "learning")),
         device.offload(bench).detail,
@@ -210,4 +241,7 @@ def placing(folder: Path, patch: pytest.MonkeyPatch) -> list[str]:
 
     patch.setattr(cluster.ray, "nodes", lambda: [{"Alive": True, "Resources": {"CPU": 2.0}}])
     units = expand(load_experiment(ROOT / "experiments" / "gpu-smoke.yaml"))
-    return [refused(lambda: cluster.check_placement(units)), refused(lambda: check_address("127.0.0.1:1"))]
+    return [
+        refused(lambda: cluster.check_placement(units)),
+        refused(lambda: check_address("127.0.0.1:1")),
+    ]

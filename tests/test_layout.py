@@ -1,4 +1,6 @@
-"""The rooms of the program: imports point one way, down the floors that the packages' docstrings list."""
+"""The rooms of the program: imports point one way, down the floors that the packages' docstrings
+list.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,23 @@ from orchestrator.experiment.methods import METHODS
 from tests.sweeps import ROOT, environment
 
 PACKAGES = ("orchestrator", "analysis")
-FOR_ANALYSIS = {"config", "errors", "data", "experiment", "records", "selection", "monitor", "sheet"}
+FOR_ANALYSIS = {
+    "config",
+    "errors",
+    "data",
+    "experiment",
+    "records",
+    "selection",
+    "monitor",
+    "sheet",
+}
 USING_ANALYSIS = {"orchestrator.commands", "orchestrator.cli"}
-USING_ENGINES = {"models", "workers", "selftest", "trial"}  # the engines' own folders, not their catalog
+USING_ENGINES = {
+    "models",
+    "workers",
+    "selftest",
+    "trial",
+}  # the engines' own folders, not their catalog
 CONFINED = {
     "wandb": {"orchestrator.tracking.upload", "orchestrator.tracking.dashboard"},
     "wandb_workspaces": {"orchestrator.tracking.dashboard"},
@@ -51,9 +67,22 @@ LIGHT = {
     "cli",
 }
 LIGHT_MODULES = {
-    *("policy.spec", "policy.draft_length", "engines.memory", "data.benchmarks", "data.files", "data.sources"),
+    *(
+        "policy.spec",
+        "policy.draft_length",
+        "engines.memory",
+        "data.benchmarks",
+        "data.files",
+        "data.sources",
+    ),
     *("models.checkpoints", "tracking.projection", "tracking.login"),
-    *("selftest.runner", "selftest.process", "selftest.catalog", "selftest.bench", "selftest.canary"),
+    *(
+        "selftest.runner",
+        "selftest.process",
+        "selftest.catalog",
+        "selftest.bench",
+        "selftest.canary",
+    ),
 }
 
 
@@ -61,12 +90,19 @@ LIGHT_MODULES = {
 def modules() -> dict[str, Path]:
     """Dotted name → file of every module of the product."""
     files = [file for package in PACKAGES for file in sorted((ROOT / package).rglob("*.py"))]
-    return {".".join(file.relative_to(ROOT).with_suffix("").parts): file for file in files if file.stem != "__init__"}
+    return {
+        ".".join(file.relative_to(ROOT).with_suffix("").parts): file
+        for file in files
+        if file.stem != "__init__"
+    }
 
 
 def floors(package: str) -> list[set[str]]:
     """The rooms of each floor, the lowest first: the indented block of the package's docstring."""
-    text = ast.get_docstring(ast.parse((ROOT / package / "__init__.py").read_text(encoding="utf-8"))) or ""
+    text = (
+        ast.get_docstring(ast.parse((ROOT / package / "__init__.py").read_text(encoding="utf-8")))
+        or ""
+    )
     lines = re.findall(r"^ {4}([a-z_, ]+)$", text, flags=re.MULTILINE)
     return [set(line.split(", ")) for line in lines]
 
@@ -101,7 +137,9 @@ def room(name: str) -> str:
 def floor(name: str) -> int:
     """The floor of a module's room, counted from the lowest."""
     found = [index for index, rooms in enumerate(FLOORS[name.split(".")[0]]) if room(name) in rooms]
-    assert len(found) == 1, f"{name} needs one place in the table of {name.split('.')[0]}/__init__.py"
+    assert len(found) == 1, (
+        f"{name} needs one place in the table of {name.split('.')[0]}/__init__.py"
+    )
     return found[0]
 
 
@@ -128,7 +166,9 @@ def test_no_module_imports_itself_in_a_circle() -> None:
 
 def test_analysis_reads_and_is_used_by_commands() -> None:
     for name in modules():
-        across = {target for target in own_imports(name) if target.split(".")[0] != name.split(".")[0]}
+        across = {
+            target for target in own_imports(name) if target.split(".")[0] != name.split(".")[0]
+        }
         if name.startswith("analysis."):
             assert {room(target) for target in across} <= FOR_ANALYSIS, name
         elif across:
@@ -137,13 +177,21 @@ def test_analysis_reads_and_is_used_by_commands() -> None:
 
 def test_engines_are_behind_their_users() -> None:
     for name in modules():
-        inside = [target for target in own_imports(name) if re.match(r"orchestrator\.engines\.\w+\.", target)]
+        inside = [
+            target
+            for target in own_imports(name)
+            if re.match(r"orchestrator\.engines\.\w+\.", target)
+        ]
         assert not inside or room(name) in USING_ENGINES | {"engines"}, f"{name} imports {inside}"
 
 
 @pytest.mark.parametrize("package", CONFINED)
 def test_where_a_package_is_imported(package: str) -> None:
-    users = {n for n, file in modules().items() if package in {target.split(".")[0] for target in imported(file)}}
+    users = {
+        n
+        for n, file in modules().items()
+        if package in {target.split(".")[0] for target in imported(file)}
+    }
     assert users == CONFINED[package]
 
 
@@ -151,7 +199,11 @@ def test_methods_are_named_in_their_rows_alone() -> None:
     """Elsewhere code asks a method's row, so that another method needs no edit there."""
     spelled = set()
     for name, file in modules().items():
-        texts = {node.value for node in ast.walk(ast.parse(file.read_text("utf-8"))) if isinstance(node, ast.Constant)}
+        texts = {
+            node.value
+            for node in ast.walk(ast.parse(file.read_text("utf-8")))
+            if isinstance(node, ast.Constant)
+        }
         spelled |= {name} if texts & METHODS.keys() else set()
     assert spelled == {"orchestrator.experiment.methods", *NAMING_METHODS}
 
@@ -159,7 +211,9 @@ def test_methods_are_named_in_their_rows_alone() -> None:
 def test_every_room_says_what_it_is_for() -> None:
     folders = {file.parent for file in modules().values()}
     for folder in folders:
-        assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))), folder
+        assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))), (
+            folder
+        )
 
 
 def test_rooms_of_plans_and_records_are_light() -> None:
@@ -177,7 +231,9 @@ for name in {light!r}:
 print(json.dumps(loaded))
 """
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, check=True, cwd=ROOT, env=environment(), capture_output=True, text=True)
+    done = subprocess.run(
+        command, check=True, cwd=ROOT, env=environment(), capture_output=True, text=True
+    )
     assert json.loads(done.stdout) == {}
 
 
@@ -197,7 +253,9 @@ def docstrings() -> dict[str, str]:
     found = {}
     for name, file in modules().items():
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (text := ast.get_docstring(node)):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (
+                text := ast.get_docstring(node)
+            ):
                 found[f"{name}:{getattr(node, 'lineno', 1)}"] = text
     return found
 
@@ -207,13 +265,17 @@ def test_docstrings_begin_with_a_verb_or_a_name() -> None:
 
 
 def test_names_in_docstrings_are_in_the_tree() -> None:
-    """Every part of a name in backticks is a name or a word of a string somewhere in the product, or a file."""
+    """Every part of a name in backticks is a name or a word of a string somewhere in the product,
+    or a file.
+    """
     known = set(FOREIGN) | {part for name in modules() for part in name.split(".")}
     for file in [*modules().values(), *(ROOT / "experiments").rglob("*.yaml")]:
         text = file.read_text(encoding="utf-8")
         if file.suffix == ".py":
             for node in ast.walk(ast.parse(text)):
-                if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node):
+                if isinstance(
+                    node, ast.Module | ast.ClassDef | ast.FunctionDef
+                ) and ast.get_docstring(node):
                     text = text.replace(ast.get_docstring(node, clean=False) or "", "")
         known |= set(re.findall(r"[A-Za-z_]\w*", text))
     stale = []

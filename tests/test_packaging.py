@@ -1,4 +1,6 @@
-"""What is declared is what is imported, the lock holds it, and an installed wheel finds what it needs."""
+"""What is declared is what is imported, the lock holds it, and an installed wheel finds what it
+needs.
+"""
 
 from __future__ import annotations
 
@@ -46,22 +48,31 @@ def declared() -> dict[str, list[Requirement]]:
     cfg = configparser.ConfigParser()
     cfg.read(ROOT / "setup.cfg")
     parts = {"runtime": cfg["options"]["install_requires"], **cfg["options.extras_require"]}
-    return {part: [Requirement(line) for line in lines.split("\n") if line] for part, lines in parts.items()}
+    return {
+        part: [Requirement(line) for line in lines.split("\n") if line]
+        for part, lines in parts.items()
+    }
 
 
 def names(*parts: str) -> set[str]:
-    return {canonicalize_name(requirement.name) for part in parts for requirement in declared()[part]}
+    return {
+        canonicalize_name(requirement.name) for part in parts for requirement in declared()[part]
+    }
 
 
 def imported(*folders: str) -> set[str]:
-    """Distributions whose modules are imported by the files in these folders, also inside functions."""
+    """Distributions whose modules are imported by the files in these folders, also inside
+    functions.
+    """
     providers = importlib.metadata.packages_distributions()
     distributions = set()
     for folder in folders:
         for file in (ROOT / folder).rglob("*.py"):
             for module in top_level_imports(file) - OURS - sys.stdlib_module_names:
                 # What is not installed (the extra `hub`) goes by its module's name.
-                distributions |= {canonicalize_name(name) for name in providers.get(module, [module])}
+                distributions |= {
+                    canonicalize_name(name) for name in providers.get(module, [module])
+                }
     return distributions
 
 
@@ -97,7 +108,9 @@ def lock_script(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, ROOT / "docker" / "lock" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # resolve.py imports install.py
+    module = sys.modules[name] = importlib.util.module_from_spec(
+        spec
+    )  # resolve.py imports install.py
     spec.loader.exec_module(module)
     return module
 
@@ -107,11 +120,19 @@ resolve = lock_script("resolve")
 upgrade = lock_script("upgrade")
 
 
-@pytest.mark.parametrize(("parts", "files"), [(("runtime", "hub"), ["runtime"]), (None, ["runtime", "dev"])])
+@pytest.mark.parametrize(
+    ("parts", "files"), [(("runtime", "hub"), ["runtime"]), (None, ["runtime", "dev"])]
+)
 def test_the_lock_pins_what_is_declared(parts: tuple[str, ...] | None, files: list[str]) -> None:
-    pins = {name: install.pin_version(pin) for file in files for name, pin in install.read_pins(file).items()}
+    pins = {
+        name: install.pin_version(pin)
+        for file in files
+        for name, pin in install.read_pins(file).items()
+    }
     for requirement in (r for part in parts or declared() for r in declared()[part]):
-        assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), requirement
+        assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), (
+            requirement
+        )
 
 
 @pytest.mark.parametrize("part", ["runtime", "dev"])
@@ -146,14 +167,21 @@ def test_a_torch_for_cpus_leaves_out_what_only_cuda_needs() -> None:
         ("cpu", None, None, "darwin", "cuda"),
     ],
 )
-def test_which_torch(wanted: str, installed: str | None, driver: str | None, platform: str, kind: str) -> None:
+def test_which_torch(
+    wanted: str, installed: str | None, driver: str | None, platform: str, kind: str
+) -> None:
     assert install.torch_kind(wanted, installed, driver, platform) == kind
 
 
 @pytest.mark.parametrize(
     ("wanted", "installed", "driver", "words"),
     [
-        ("auto", "2.13.0+cpu", "580.65.06", ["driver 580.65.06 is here", "2.13.0+cpu is installed", "TORCH=cuda"]),
+        (
+            "auto",
+            "2.13.0+cpu",
+            "580.65.06",
+            ["driver 580.65.06 is here", "2.13.0+cpu is installed", "TORCH=cuda"],
+        ),
         ("auto", "2.13.0", None, ["no NVIDIA driver", "2.13.0 is installed", "TORCH=cpu"]),
         ("auto", None, None, ["no NVIDIA driver", "TORCH=cuda"]),
         ("auto", None, "535.183.01", ["535.183.01 is too old", "580"]),
@@ -191,7 +219,9 @@ def test_a_driver_of_which_the_kernel_does_not_tell(tmp_path: Path) -> None:
     assert install.nvidia_driver(tmp_path / "version", "not-a-library.so") is None
     (tmp_path / "libcuda.so.1").write_text("not a library either")
     assert install.nvidia_driver(tmp_path / "version", str(tmp_path / "libcuda.so.1")) is None
-    loaded = importlib.util.find_spec("numpy._core._multiarray_umath")  # a library that can be loaded
+    loaded = importlib.util.find_spec(
+        "numpy._core._multiarray_umath"
+    )  # a library that can be loaded
     assert loaded is not None
     assert install.nvidia_driver(tmp_path / "version", str(loaded.origin)) == "of unknown version"
 
@@ -207,7 +237,8 @@ def test_a_torch_for_cpus_that_cannot_be_had_is_said(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(install, "offers_cpu", lambda version: False)
     monkeypatch.setattr(install, "pip", pip)
     with pytest.raises(
-        SystemExit, match=r"torch 2\.13\.0\+cpu for Python 3\.\d+ could not be had: make setup TORCH=cuda"
+        SystemExit,
+        match=r"torch 2\.13\.0\+cpu for Python 3\.\d+ could not be had: make setup TORCH=cuda",
     ):
         install.install_cpu_torch("2.13.0")
     assert asked[-1] == "https://download.pytorch.org/whl/cpu"
@@ -225,8 +256,14 @@ def test_nvidias_wheels_get_the_names_that_linkers_look_for(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("offered", "listed"),
     [
-        (True, "torch (2.15.0)\nAvailable versions: 2.15.0, 2.13.0+cpu, 2.13.0\n  INSTALLED: 2.13.0\n"),
-        (False, "torch (2.15.0)\nAvailable versions: 2.15.0, 2.13.0\n  INSTALLED: 2.13.0+cpu\n  LATEST:    2.15.0\n"),
+        (
+            True,
+            "torch (2.15.0)\nAvailable versions: 2.15.0, 2.13.0+cpu, 2.13.0\n  INSTALLED: 2.13.0\n",
+        ),
+        (
+            False,
+            "torch (2.15.0)\nAvailable versions: 2.15.0, 2.13.0\n  INSTALLED: 2.13.0+cpu\n  LATEST:    2.15.0\n",
+        ),
         (False, ""),
     ],
 )
@@ -243,9 +280,8 @@ def test_a_mirror_of_pip_is_also_uvs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_terminal_sees_bars_and_no_list_of_packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    program = (
-        "import sys; print(sys.stderr.isatty(), '[1/2] numpy\\nInstalled 2 packages in 9ms\\n + numpy==1\\n + x==2')"
-    )
+    lines = "[1/2] numpy\\nInstalled 2 packages in 9ms\\n + numpy==1\\n + x==2"
+    program = f"import sys; print(sys.stderr.isatty(), '{lines}')"
     ours, its = pty.openpty()
     with os.fdopen(its, "w") as terminal:
         monkeypatch.setattr(sys, "stderr", terminal)
@@ -259,7 +295,9 @@ def test_a_terminal_sees_bars_and_no_list_of_packages(monkeypatch: pytest.Monkey
 
 def test_engines_are_pinned_beside_everything_else() -> None:
     others = set(install.read_pins("runtime")) | set(install.read_pins("dev"))
-    pins, kernels, compiler = (install.read_pins(part) for part in ("engines", "kernels", "compiler"))
+    pins, kernels, compiler = (
+        install.read_pins(part) for part in ("engines", "kernels", "compiler")
+    )
     assert set(pins) & others == {"triton"}, "torch's build for GPUs has one of its own"
     assert not set(kernels) & (others | set(pins))
     assert not set(compiler) & (others | set(pins) | set(kernels))
@@ -310,35 +348,51 @@ def test_what_sglang_names_is_pinned() -> None:
     for requirement in map(Requirement, importlib.metadata.requires("sglang") or []):
         name = canonicalize_name(requirement.name)
         wanted = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-        if wanted and name in pins and not requirement.specifier.contains(pins[name], prereleases=True):
+        if (
+            wanted
+            and name in pins
+            and not requirement.specifier.contains(pins[name], prereleases=True)
+        ):
             differs.add(name)
     assert differs == OTHER_THAN_NAMED.keys()
 
 
 @pytest.mark.parametrize(
     ("torch", "everywhere", "only_sglang"),
-    [("2.13.0+cpu", {"triton"}, {"torchvision"}), ("2.13.0", {"torchvision", "sglang-kernel"}, set())],
+    [
+        ("2.13.0+cpu", {"triton"}, {"torchvision"}),
+        ("2.13.0", {"torchvision", "sglang-kernel"}, set()),
+    ],
 )
-def test_what_an_engine_finds_fits_torch(torch: str, everywhere: set[str], only_sglang: set[str]) -> None:
+def test_what_an_engine_finds_fits_torch(
+    torch: str, everywhere: set[str], only_sglang: set[str]
+) -> None:
     pins, aside = install.engine_pins(torch)
     assert set(aside) == only_sglang
     assert set(pins) & {"triton", "torchvision", "sglang-kernel"} == everywhere
 
 
-def installed_there(folder: Path, **declared: tuple[str, list[str]]) -> dict[str, importlib.metadata.Distribution]:
+def installed_there(
+    folder: Path, **declared: tuple[str, list[str]]
+) -> dict[str, importlib.metadata.Distribution]:
     """Distributions in a folder by name, each with its version and what it declares."""
     for name, (version, requirements) in declared.items():
         info = folder / f"{name}-{version}.dist-info"
         info.mkdir(parents=True)
         lines = [f"Requires-Dist: {requirement}" for requirement in requirements]
-        (info / "METADATA").write_text("\n".join([f"Name: {name}", f"Version: {version}", *lines, "", ""]))
+        (info / "METADATA").write_text(
+            "\n".join([f"Name: {name}", f"Version: {version}", *lines, "", ""])
+        )
     return {each.name: each for each in importlib.metadata.distributions(path=[str(folder)])}
 
 
 def test_an_upgrade_names_what_does_not_fit(tmp_path: Path) -> None:
     found = installed_there(
         tmp_path,
-        sglang=("0.5.23", ["torch==2.14.1", "transformers<6", "flashinfer-python; extra == 'gpu'", "xgrammar>=1"]),
+        sglang=(
+            "0.5.23",
+            ["torch==2.14.1", "transformers<6", "flashinfer-python; extra == 'gpu'", "xgrammar>=1"],
+        ),
         torch=("2.13.0+cpu", ["triton==3.9; sys_platform == 'nowhere'"]),
         transformers=("5.12.1", []),
     )
@@ -351,7 +405,10 @@ def test_an_upgrade_names_what_does_not_fit(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["sglang", "sglang>=0.5", "sglang==0.5.2,!=0.5.3", "sglang = 0.5"])
 def test_an_upgrade_is_to_one_version(text: str) -> None:
     done = subprocess.run(
-        [sys.executable, ROOT / "docker" / "lock" / "upgrade.py", text], capture_output=True, text=True, check=False
+        [sys.executable, ROOT / "docker" / "lock" / "upgrade.py", text],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 2
     assert done.stderr.startswith("upgrade: ")
@@ -375,7 +432,10 @@ def check_lock(monkeypatch: pytest.MonkeyPatch, error: str | None) -> None:
 def test_the_lock_is_not_checked_without_a_network(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    check_lock(monkeypatch, "error: Request failed\n  cause: Failed to fetch: https://index.invalid/simple/torch/")
+    check_lock(
+        monkeypatch,
+        "error: Request failed\n  cause: Failed to fetch: https://index.invalid/simple/torch/",
+    )
     assert "NOT checked" in capsys.readouterr().err
 
 
@@ -385,7 +445,8 @@ def test_a_lock_without_a_solution_is_refused(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_lock_that_differs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    # This uv adds nothing and drops nothing, so that runtime.txt comes out with the pins of dev.txt too.
+    # This uv adds nothing and drops nothing, so that runtime.txt comes out with the pins of dev.txt
+    # too.
     with pytest.raises(SystemExit, match=r"run make lock\n(.*\n)*runtime\.txt: \+ ruff=="):
         check_lock(monkeypatch, None)
 
@@ -405,8 +466,12 @@ def test_a_hash_of_another_version_is_refused() -> None:
 # --- make ---
 
 
-def make_environment(folder: Path, *arguments: str, **pythons: str) -> subprocess.CompletedProcess[str]:
-    """`make .venv/bin/python` in a folder of its own, with programs of these names and scripts first on PATH."""
+def make_environment(
+    folder: Path, *arguments: str, **pythons: str
+) -> subprocess.CompletedProcess[str]:
+    """`make .venv/bin/python` in a folder of its own, with programs of these names and scripts
+    first on PATH.
+    """
     shutil.copy(ROOT / "Makefile", folder)
     programs = folder / "programs"
     programs.mkdir()
@@ -415,7 +480,9 @@ def make_environment(folder: Path, *arguments: str, **pythons: str) -> subproces
         (programs / name.replace("_", ".")).chmod(0o755)
     environ = {"PATH": f"{programs}:/usr/bin:/bin"}
     command = ["make", ".venv/bin/python", *arguments]
-    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command, cwd=folder, env=environ, capture_output=True, text=True, check=False
+    )
 
 
 def test_make_takes_the_newest_python_that_runs(tmp_path: Path) -> None:
@@ -431,7 +498,10 @@ def test_make_takes_the_newest_python_that_runs(tmp_path: Path) -> None:
 def test_make_says_which_pythons_it_looked_for(tmp_path: Path) -> None:
     done = make_environment(tmp_path, "PYTHON=python3.10", python3_10="exit 1")
     assert done.returncode == 2
-    assert "none of python3.10 runs here with its venv: install Python 3.11, 3.12 or 3.13" in done.stderr
+    assert (
+        "none of python3.10 runs here with its venv: install Python 3.11, 3.12 or 3.13"
+        in done.stderr
+    )
     assert not (tmp_path / ".venv").exists()
 
 
@@ -455,7 +525,10 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     python = folder / "env" / "bin" / "python"
     packages = next((folder / "env" / "lib").glob("python*/site-packages"))
     (packages / "shared.pth").write_text("\n".join(shared_packages()) + "\n")
-    run([*pip, "--python", str(python), "install", *offline, *map(str, folder.glob("*.whl"))], folder)
+    run(
+        [*pip, "--python", str(python), "install", *offline, *map(str, folder.glob("*.whl"))],
+        folder,
+    )
     yield python
     shutil.rmtree(folder)
 
@@ -465,7 +538,9 @@ def shared_packages() -> list[str]:
 
 
 def run(command: list[str], cwd: Path) -> str:
-    done = subprocess.run(command, cwd=cwd, env=environment(), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=cwd, env=environment(), capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -480,13 +555,22 @@ def test_an_installed_wheel_plans_a_shipped_experiment(installed: Path, tmp_path
 def test_an_installed_wheel_holds_all_that_the_checkout_has(installed: Path) -> None:
     packages = next(installed.parents[1].glob("lib/*/site-packages"))
     for package in ("orchestrator", "analysis"):
-        files = [file for file in (ROOT / package).rglob("*") if file.is_file() and "__pycache__" not in file.parts]
+        files = [
+            file
+            for file in (ROOT / package).rglob("*")
+            if file.is_file() and "__pycache__" not in file.parts
+        ]
         assert [file for file in files if not (packages / file.relative_to(ROOT)).is_file()] == []
     for file in (ROOT / "experiments").rglob("*.yaml"):
-        assert (packages / "orchestrator" / "shipped" / file.relative_to(ROOT / "experiments")).is_file()
+        assert (
+            packages / "orchestrator" / "shipped" / file.relative_to(ROOT / "experiments")
+        ).is_file()
 
 
 def test_version(installed: Path, tmp_path: Path) -> None:
     cfg = configparser.ConfigParser()
     cfg.read(ROOT / "setup.cfg")
-    assert run([str(installed.parent / "trb"), "--version"], tmp_path) == f"trb {cfg['metadata']['version']}\n"
+    assert (
+        run([str(installed.parent / "trb"), "--version"], tmp_path)
+        == f"trb {cfg['metadata']['version']}\n"
+    )

@@ -24,7 +24,11 @@ def test_rollouts_go_back_into_the_order_of_their_requests(tmp_path: Path) -> No
     assert found.teacher is not None
     assert expected.teacher is not None
     mask = expected.mask_BT
-    torch.testing.assert_close(found.teacher.token_BT[mask], expected.teacher.token_BT[mask], atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(found.measured["beta"][mask], expected.measured["beta"][mask], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        found.teacher.token_BT[mask], expected.teacher.token_BT[mask], atol=1e-5, rtol=1e-5
+    )
+    torch.testing.assert_close(
+        found.measured["beta"][mask], expected.measured["beta"][mask], atol=1e-4, rtol=1e-4
+    )
     assert list(found.speculation) == list(expected.speculation)
     assert in_order(expected, requests) is expected

@@ -56,8 +56,12 @@ def test_the_documented_ones_are_there() -> None:
 
 
 @pytest.mark.parametrize("name", ["gpu-smoke", "gpu-smoke-random"])
-def test_a_first_sweep_takes_a_quarter_of_an_hour_and_shows_all_that_a_sweep_does(name: str) -> None:
-    """By the plan's middle estimate; blending ends before a checkpoint in the middle, and checkpoints race."""
+def test_a_first_sweep_takes_a_quarter_of_an_hour_and_shows_all_that_a_sweep_does(
+    name: str,
+) -> None:
+    """By the plan's middle estimate; blending ends before a checkpoint in the middle, and
+    checkpoints race.
+    """
     experiment = load_experiment(ROOT / "experiments" / f"{name}.yaml")
     setup = experiment.setups[name]
     hours = totals(make_plan(experiment))["chosen_gpu_hours"]
@@ -72,14 +76,23 @@ def test_a_first_sweep_takes_a_quarter_of_an_hour_and_shows_all_that_a_sweep_doe
 
 
 def test_random_weights_stand_in_for_the_real_pair() -> None:
-    """Shapes and vocabulary, and so memory and speed, are those of the real models, in turn those of qwen3-0.6b."""
-    real, random, paper = (load_setup(name) for name in ("gpu-smoke", "gpu-smoke-random", "qwen3-0.6b"))
+    """Shapes and vocabulary, and so memory and speed, are those of the real models, in turn those
+    of qwen3-0.6b.
+    """
+    real, random, paper = (
+        load_setup(name) for name in ("gpu-smoke", "gpu-smoke-random", "qwen3-0.6b")
+    )
     for setup in (real, random):
         assert (setup.vocabulary, setup.engine) == (paper.vocabulary, paper.engine)
-        assert (setup.student.shape, setup.teacher.shape) == (paper.student.shape, paper.teacher.shape)
+        assert (setup.student.shape, setup.teacher.shape) == (
+            paper.student.shape,
+            paper.teacher.shape,
+        )
     assert (real.student, real.teacher, real.prompt) == (paper.student, paper.teacher, paper.prompt)
     assert random.training == real.training
-    experiments = [load_experiment(ROOT / "experiments" / f"gpu-smoke{kind}.yaml") for kind in ("", "-random")]
+    experiments = [
+        load_experiment(ROOT / "experiments" / f"gpu-smoke{kind}.yaml") for kind in ("", "-random")
+    ]
     assert experiments[0].methods == experiments[1].methods
     assert lacking([random], ROOT / "no such folder") == {}, "nothing to fetch"
     assert len(lacking([real], ROOT / "no such folder")) == 4
@@ -111,6 +124,8 @@ except SystemExit as ended:
     print(json.dumps([ended.code, sorted({HEAVY!r} & set(sys.modules))]), file=sys.stderr)
 """
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, check=False, cwd=ROOT, env=environment(), capture_output=True, text=True)
+    done = subprocess.run(
+        command, check=False, cwd=ROOT, env=environment(), capture_output=True, text=True
+    )
     assert json.loads(done.stderr) == [0, []]
     assert done.stdout

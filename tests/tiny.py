@@ -1,4 +1,5 @@
-"""Tiny random Qwen3 pairs made in memory, and plain float64 readings of them: no cache, no padding, no batching.
+"""Tiny random Qwen3 pairs made in memory, and plain float64 readings of them: no cache, no padding,
+no batching.
 
 Shapes: L positions of one sequence, V vocabulary rows, T response positions.
 """
@@ -53,17 +54,25 @@ BEHAVIORS = (
 )
 
 
-def student(dtype: torch.dtype = torch.float32, tied: bool = True, kv_heads: int = 1) -> CausalModel:
+def student(
+    dtype: torch.dtype = torch.float32, tied: bool = True, kv_heads: int = 1
+) -> CausalModel:
     """Two layers; always the same weights."""
-    return CausalModel(_model(dtype, 1, hidden=16, layers=2, tied=tied, kv_heads=kv_heads), SPACE, "student")
+    return CausalModel(
+        _model(dtype, 1, hidden=16, layers=2, tied=tied, kv_heads=kv_heads), SPACE, "student"
+    )
 
 
 def teacher(dtype: torch.dtype = torch.float32, kv_heads: int = 1) -> CausalModel:
     """Another shape and other weights: about one nat away from the student."""
-    return CausalModel(_model(dtype, 2, hidden=24, layers=1, tied=False, kv_heads=kv_heads), SPACE, "teacher")
+    return CausalModel(
+        _model(dtype, 2, hidden=24, layers=1, tied=False, kv_heads=kv_heads), SPACE, "teacher"
+    )
 
 
-def _model(dtype: torch.dtype, seed: int, hidden: int, layers: int, tied: bool, kv_heads: int) -> Qwen3ForCausalLM:
+def _model(
+    dtype: torch.dtype, seed: int, hidden: int, layers: int, tied: bool, kv_heads: int
+) -> Qwen3ForCausalLM:
     config = Qwen3Config(
         vocab_size=SIZE,
         hidden_size=hidden,
@@ -83,7 +92,9 @@ def _model(dtype: torch.dtype, seed: int, hidden: int, layers: int, tied: bool, 
     return model.double() if dtype == torch.float64 else model
 
 
-def requests(samples: int, prompts: tuple[tuple[int, ...], ...] = PROMPTS, seed: int = 0) -> list[Request]:
+def requests(
+    samples: int, prompts: tuple[tuple[int, ...], ...] = PROMPTS, seed: int = 0
+) -> list[Request]:
     """`samples` requests for each prompt, each with a key of its own."""
     return [
         Request(prompt, SequenceKey(Purpose.TRAINING, seed, 0, index, sample))
@@ -93,11 +104,15 @@ def requests(samples: int, prompts: tuple[tuple[int, ...], ...] = PROMPTS, seed:
 
 
 def canonical(logits: Tensor, owner: Owner, space: TokenSpace = SPACE) -> Tensor:
-    """log-probabilities (…, V) over the shared events, float64, differentiable: the stop event is the student's EOS."""
+    """log-probabilities (…, V) over the shared events, float64, differentiable: the stop event is
+    the student's EOS.
+    """
     weight = (logits.double() - logits.detach().double().amax(-1, keepdim=True)).exp()
     weight = weight * (torch.arange(SIZE) < space.valid)
     if owner == "teacher":
-        weight = weight + weight[..., space.teacher_eos, None] * (torch.arange(SIZE) == space.student_eos)
+        weight = weight + weight[..., space.teacher_eos, None] * (
+            torch.arange(SIZE) == space.student_eos
+        )
     weight = weight * (torch.arange(SIZE) != space.teacher_eos)
     probability = weight / weight.sum(-1, keepdim=True)
     live = probability > 0
@@ -113,7 +128,10 @@ def visited(causal: CausalModel, prompt: tuple[int, ...], response: list[int]) -
 def visited_rows(causal: CausalModel, rollouts: Rollouts) -> list[Array]:
     """`visited` for every row."""
     with torch.no_grad():
-        return [visited(causal, r.prompt_ids, rollouts.response(i)).numpy() for i, r in enumerate(rollouts.requests)]
+        return [
+            visited(causal, r.prompt_ids, rollouts.response(i)).numpy()
+            for i, r in enumerate(rollouts.requests)
+        ]
 
 
 def law(behavior: Behavior, log_p: Array, log_q: Array) -> Array:
@@ -137,12 +155,17 @@ def assert_frequencies(counts: Array, probability: Array) -> None:
     rare = expected < 8
     observed, expected = (np.append(x[~rare], x[rare].sum()) for x in (counts, expected))
     if expected[-1] < 1:
-        observed, expected = observed[:-1], expected[:-1] / expected[:-1].sum() * observed[:-1].sum()
+        observed, expected = (
+            observed[:-1],
+            expected[:-1] / expected[:-1].sum() * observed[:-1].sum(),
+        )
     assert stats.chisquare(observed, expected).pvalue > 1e-4
 
 
 def torch_engine(folder: Path, **options: Any) -> TorchEngine:
-    """The pair saved below `folder`, in the engine that a worker opens; `options` are those of `worker_spec`."""
+    """The pair saved below `folder`, in the engine that a worker opens; `options` are those of
+    `worker_spec`.
+    """
     return TorchEngine(job_of(worker_spec(folder, **options)))
 
 
@@ -165,10 +188,17 @@ def worker_spec(
         vocabulary=Vocabulary(SIZE, VALID),
         engine=EngineConfig(dtype="float32"),
         training=Training(
-            max_response_tokens=6, top_k=4, objective=objective, optimizer=optimizer or Optimizer(warmup_steps=0)
+            max_response_tokens=6,
+            top_k=4,
+            objective=objective,
+            optimizer=optimizer or Optimizer(warmup_steps=0),
         ),
     )
     unit = Unit("tiny", "trial", "tiny", None, {}, 0, (), 1, 0, {})
     start, goal = (ModelFolder(str(folder / owner)) for owner in ("student", "teacher"))
-    runtime = Runtime(rollout_batch=rollout_batch, micro_batch_tokens=micro_batch_tokens, draft_length=draft_length)
+    runtime = Runtime(
+        rollout_batch=rollout_batch,
+        micro_batch_tokens=micro_batch_tokens,
+        draft_length=draft_length,
+    )
     return WorkerSpec(unit, setup, runtime, start, goal, start, None)

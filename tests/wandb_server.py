@@ -1,4 +1,6 @@
-"""A stand-in for the W&B server on 127.0.0.1: keeps what clients send, and answers what they need to go on."""
+"""A stand-in for the W&B server on 127.0.0.1: keeps what clients send, and answers what they need
+to go on.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ class Bucket:
 
 @dataclass
 class WandbServer:
-    """`hold` makes it take requests and never answer; `seen` has every request's line and body, headers apart.
+    """`hold` makes it take requests and never answer; `seen` has every request's line and body,
+    headers apart.
 
     An operation it does not know breaks the connection, so no test passes by an empty answer.
     """
@@ -82,7 +85,14 @@ class WandbServer:
 
     def _Viewer(self, _: dict[str, Any]) -> dict[str, Any]:
         teams = {"edges": [{"node": {"name": ENTITY}}]}
-        viewer = {"id": "viewer", "entity": ENTITY, "username": ENTITY, "email": "", "flags": "{}", "teams": teams}
+        viewer = {
+            "id": "viewer",
+            "entity": ENTITY,
+            "username": ENTITY,
+            "email": "",
+            "flags": "{}",
+            "teams": teams,
+        }
         return {"viewer": viewer}
 
     _GetDefaultEntity = _Viewer
@@ -102,7 +112,14 @@ class WandbServer:
             "historyTail": json.dumps(lines), "eventsTail": "[]",
             "config": bucket.inputs["config"], "tags": bucket.inputs["tags"], "notes": None, "wandbConfig": '{"t": 1}',
         }  # fmt: skip
-        return {"model": {"id": "project", "name": asked["project"], "entity": _named(ENTITY), "bucket": found}}
+        return {
+            "model": {
+                "id": "project",
+                "name": asked["project"],
+                "entity": _named(ENTITY),
+                "bucket": found,
+            }
+        }
 
     def _UpsertBucket(self, given: dict[str, Any]) -> dict[str, Any]:
         inserted = given["name"] not in self.runs
@@ -121,22 +138,37 @@ class WandbServer:
     def _CreateArtifact(self, given: dict[str, Any]) -> dict[str, Any]:
         """Already there: its files need no upload."""
         sequence = {"latestArtifact": {"id": "artifact"}}
-        return {"createArtifact": {"artifact": {"id": "artifact", "state": "COMMITTED", "artifactSequence": sequence}}}
+        return {
+            "createArtifact": {
+                "artifact": {"id": "artifact", "state": "COMMITTED", "artifactSequence": sequence}
+            }
+        }
 
     def _View(self, asked: dict[str, Any]) -> dict[str, Any]:
         if not self.runs:
             return {"project": None}
         found = [view for view in self.views.values() if view["name"] == asked["viewName"]]
-        nodes = [{"node": {"id": v["id"], "displayName": v["displayName"], "spec": v["spec"]}} for v in found]
+        nodes = [
+            {"node": {"id": v["id"], "displayName": v["displayName"], "spec": v["spec"]}}
+            for v in found
+        ]
         return {"project": {"allViews": {"edges": nodes}}}
 
     def _UpsertView2(self, given: dict[str, Any]) -> dict[str, Any]:
         identity = given.get("id") or f"view-{len(self.views)}"
         self.views[identity] = given | {"id": identity}
-        return {"upsertView": {"view": {"id": identity, "name": given["name"]}, "inserted": "id" not in given}}
+        return {
+            "upsertView": {
+                "view": {"id": identity, "name": given["name"]},
+                "inserted": "id" not in given,
+            }
+        }
 
     def _CreateRunFiles(self, given: dict[str, Any]) -> dict[str, Any]:
-        files = [{"name": name, "uploadUrl": f"{self.url}/storage/{given['run']}/{name}"} for name in given["files"]]
+        files = [
+            {"name": name, "uploadUrl": f"{self.url}/storage/{given['run']}/{name}"}
+            for name in given["files"]
+        ]
         return {"createRunFiles": {"runID": given["run"], "uploadHeaders": [], "files": files}}
 
 
@@ -145,7 +177,9 @@ def _named(name: str) -> dict[str, str]:
 
 
 def _own(row: dict[str, Any]) -> dict[str, Any]:
-    return {"step": row["_step"]} | {key: value for key, value in row.items() if not key.startswith("_")}
+    return {"step": row["_step"]} | {
+        key: value for key, value in row.items() if not key.startswith("_")
+    }
 
 
 @contextmanager

@@ -1,6 +1,8 @@
-"""The sweep that nothing disturbs: every unit in this process, one after the other, its roles with it.
+"""The sweep that nothing disturbs: every unit in this process, one after the other, its roles with
+it.
 
-What Ray's scheduling, actors and recovery must come out as, byte for byte, at a small part of their time.
+What Ray's scheduling, actors and recovery must come out as, byte for byte, at a small part of their
+time.
 """
 
 from __future__ import annotations
@@ -28,12 +30,16 @@ from orchestrator.workers.spec import Pairs, resolved
 
 
 def run_without_ray(path: Path, runs: Path, *overrides: str) -> None:
-    """Run what is missing of an experiment: training, then the samples that its results make wanted."""
+    """Run what is missing of an experiment: training, then the samples that its results make
+    wanted.
+    """
     experiment = load_experiment(path, overrides)
     pairs = made_here(experiment, runs)
     study = Study(experiment, expand(experiment, runs), runs)
     seen: Sequence[Unit] = ()
-    while (units := with_confirmation(study).units) != seen:  # samples of a round may make further units wanted
+    while (
+        units := with_confirmation(study).units
+    ) != seen:  # samples of a round may make further units wanted
         seen = units
         for unit in units:
             if not study.reader(unit).trained:
@@ -54,7 +60,9 @@ def made_here(experiment: Experiment, runs: Path) -> Pairs:
 
 
 def train(study: Study, unit: Unit, pairs: Pairs) -> None:
-    """What a process of the sweep does with a unit; of the untrained student there is nothing to train."""
+    """What a process of the sweep does with a unit; of the untrained student there is nothing to
+    train.
+    """
     spec = worker_spec(unit, study.experiment, study.runs, pairs[unit.setup])
     with closing(RunWriter(study.runs, unit.id)) as run:
         run.describe(resolved(spec), provenance, spec.trained_from)

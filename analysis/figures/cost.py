@@ -30,12 +30,18 @@ CAPTION = Caption(
     "Time is that of the machine as it was, with whatever ran beside it; a method on other hardware than vanilla's has "
     "no line there.",
 )
-AXES = {"updates": "updates", "time": "seconds of a GPU, or a core", "teacher_tokens": "tokens of the teacher"}
+AXES = {
+    "updates": "updates",
+    "time": "seconds of a GPU, or a core",
+    "teacher_tokens": "tokens of the teacher",
+}
 
 
 @styled()
 def draw(panels: Mapping[str, Sequence[Series]], title: str, width: float = WIDTH) -> Figure:
-    """A panel for each measure of `AXES` that has lines: pass@1 in [0, 1], shown in per cent, over the cost."""
+    """A panel for each measure of `AXES` that has lines: pass@1 in [0, 1], shown in per cent, over
+    the cost.
+    """
     figure = new_figure(width, 3.6)
     axes_of = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for axes, (measure, lines) in zip(axes_of, panels.items(), strict=True):
@@ -57,10 +63,16 @@ def picture(data: SetupRuns) -> Picture:
     panels: dict[str, list[Series]] = {}
     for measure in AXES:
         left_out = incomparable(data.study, curves, measure)
-        lines = [series(points, measure) for method, points in curves.items() if method not in left_out]
+        lines = [
+            series(points, measure) for method, points in curves.items() if method not in left_out
+        ]
         panels |= {measure: lines} if lines else {}
     if panels.keys() <= {"updates"}:
-        return Picture(name, CAPTION, missing="no method has an evaluated checkpoint whose time or tokens were logged")
+        return Picture(
+            name,
+            CAPTION,
+            missing="no method has an evaluated checkpoint whose time or tokens were logged",
+        )
     basis = scores_basis(panels["updates"], data.chosen)
     return Picture(name, CAPTION, partial(draw, panels, data.title), basis=basis)
 

@@ -1,4 +1,6 @@
-"""Run directories → the plain numbers that the figures draw. A number that is not there is left out, never zero."""
+"""Run directories → the plain numbers that the figures draw. A number that is not there is left
+out, never zero.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from orchestrator.experiment.units import Unit
 from orchestrator.selection import scores as selection
 from orchestrator.selection.study import Study
 
-# Step, or cost → one value for each seed that has it; an empty list is a step without a value, where the line breaks.
+# Step, or cost → one value for each seed that has it; an empty list is a step without a value,
+# where the line breaks.
 Curve = dict[float, list[float]]
 
 Z = 1.96  # of a two-sided 95 % normal interval
@@ -65,8 +68,8 @@ class Series:
 class SeedMean:
     """A mean over seeds in [0, 1] and how far it may be off.
 
-    Of several seeds `spread` is their standard deviation (n − 1); of one seed it is None, and `margin` is half of the
-    95 % interval over the problems, None where all problems score the same.
+    Of several seeds `spread` is their standard deviation (n − 1); of one seed it is None, and
+    `margin` is half of the 95 % interval over the problems, None where all problems score the same.
     """
 
     mean: float
@@ -81,9 +84,11 @@ class SeedMean:
 
 @dataclass(frozen=True)
 class Grid:
-    """The grid of one method: value of the knob `x` on each line, whose knobs are its key, → score, None if missing.
+    """The grid of one method: value of the knob `x` on each line, whose knobs are its key, → score,
+    None if missing.
 
-    `fixed` are the knobs that have one value. A method of a single setting has no `x`, and its score lies at 0.
+    `fixed` are the knobs that have one value. A method of a single setting has no `x`, and its
+    score lies at 0.
     """
 
     method: str
@@ -104,12 +109,20 @@ def read_settings(study: Study, setup: str) -> list[ScoredSetting]:
     for family in trials.families():
         for units in family:
             first = units[0]
-            settings.append(ScoredSetting(first.method or "", first.knobs, tuple(units), _scores(study, units, ids)))
+            settings.append(
+                ScoredSetting(
+                    first.method or "", first.knobs, tuple(units), _scores(study, units, ids)
+                )
+            )
     return settings
 
 
-def best_settings(settings: Sequence[ScoredSetting], chosen: Iterable[Selected]) -> dict[str, ScoredSetting]:
-    """Method → the setting its family was selected with; before that, the only one of a family that has one."""
+def best_settings(
+    settings: Sequence[ScoredSetting], chosen: Iterable[Selected]
+) -> dict[str, ScoredSetting]:
+    """Method → the setting its family was selected with; before that, the only one of a family that
+    has one.
+    """
     families: dict[str, list[ScoredSetting]] = defaultdict(list)
     for setting in settings:
         families[setting.method].append(setting)
@@ -126,7 +139,9 @@ def score_series(setting: ScoredSetting, untrained: float | None) -> Series:
     curve = dict(setting.scores)
     if curve and untrained is not None and not setting.from_supervised:
         curve.setdefault(0, [untrained])
-    return Series(setting.method, setting.knobs, dict(sorted(curve.items())), setting.from_supervised)
+    return Series(
+        setting.method, setting.knobs, dict(sorted(curve.items())), setting.from_supervised
+    )
 
 
 def metric_series(study: Study, setting: ScoredSetting, keys: Sequence[str]) -> dict[str, Series]:
@@ -135,28 +150,35 @@ def metric_series(study: Study, setting: ScoredSetting, keys: Sequence[str]) -> 
     for unit in setting.units:
         for row in study.reader(unit).metrics():
             for key in keys:
-                # A step without the quantity stays in the curve with an empty list: the line breaks there.
+                # A step without the quantity stays in the curve with an empty list: the line breaks
+                # there.
                 value = row.get(key)
                 curves[key][unit.first_batch + row["step"]] += [] if value is None else [value]
     return {
-        key: Series(setting.method, setting.knobs, dict(sorted(curve.items())), setting.from_supervised)
+        key: Series(
+            setting.method, setting.knobs, dict(sorted(curve.items())), setting.from_supervised
+        )
         for key, curve in curves.items()
         if any(curve.values())
     }
 
 
 def best_over_training(candidates: Iterable[Candidate], knobs: dict[str, Any]) -> SeedMean | None:
-    """The highest mean pass@1 of one setting over the checkpoints of its family that selection takes."""
+    """The highest mean pass@1 of one setting over the checkpoints of its family that selection
+    takes.
+    """
     of_setting = [candidate for candidate in candidates if candidate.knobs == knobs]
     best = max(of_setting, key=lambda candidate: candidate.mean, default=None)
     return best and SeedMean(float(best.mean), best.spread, problem_margin(best))
 
 
 def problem_margin(checkpoint: Candidate) -> float | None:
-    """Half of the 95 % interval of a checkpoint's mean score over the problems, for the seeds that were run.
+    """Half of the 95 % interval of a checkpoint's mean score over the problems, for the seeds that
+    were run.
 
-    It is normal: 1.96 times √(Σ s²/P) ÷ benchmarks, where s is the standard deviation of the P problems' scores.
-    Samples need no term of their own (see `uncertainty`). None where all problems of all benchmarks score the same.
+    It is normal: 1.96 times √(Σ s²/P) ÷ benchmarks, where s is the standard deviation of the P
+    problems' scores. Samples need no term of their own (see `uncertainty`). None where all problems
+    of all benchmarks score the same.
     """
     variance = 0.0
     for seeds in checkpoint.counts.values():
@@ -174,7 +196,8 @@ def method_grid(settings: Sequence[ScoredSetting], candidates: Sequence[Candidat
     for knob in settings[0].knobs:
         values[knob] = sorted({setting.knobs[knob] for setting in settings})
     varied = [knob for knob in values if len(values[knob]) > 1]
-    # The axis is the knob that the method's row names for it; where that has one value, the knob with most of them.
+    # The axis is the knob that the method's row names for it; where that has one value, the knob
+    # with most of them.
     longest = max(varied, key=lambda knob: len(values[knob]), default=None)
     axis = METHODS[method].axis if method in METHODS else None
     x = axis if axis in varied else longest

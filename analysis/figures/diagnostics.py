@@ -28,7 +28,8 @@ from analysis.figures.style import (
 )
 from orchestrator.records.columns import COLUMNS, Column, Steps
 
-# Of SKD the diagnostics show the replaced tokens alone: its law is another one, and so are its numbers.
+# Of SKD the diagnostics show the replaced tokens alone: its law is another one, and so are its
+# numbers.
 INJECTION = "skd"
 CAPTION = Caption(
     "What the steps logged",
@@ -40,7 +41,9 @@ CAPTION = Caption(
 
 PANELS: Mapping[str, Column] = {key: column for key, column in COLUMNS.items() if column.figure}
 # The behavior that samples, then what training sees of it.
-BEHAVIOR = [key for key, column in PANELS.items() if column.logged in (Steps.BLENDED, Steps.MEASURED)]
+BEHAVIOR = [
+    key for key, column in PANELS.items() if column.logged in (Steps.BLENDED, Steps.MEASURED)
+]
 TRAINING = [key for key in PANELS if key not in BEHAVIOR]
 REPLACED = "replaced"  # of SKD, which injects at every step: its panel has the axis of all steps
 STEP, BLENDED_STEP = "optimizer step", "blended step"
@@ -48,7 +51,8 @@ STEP, BLENDED_STEP = "optimizer step", "blended step"
 
 @styled()
 def draw(columns: Mapping[str, Sequence[Series]], title: str, width: float = WIDTH) -> Figure:
-    """A panel for each column of PANELS that some run has, what the behavior logs above what training sees.
+    """A panel for each column of PANELS that some run has, what the behavior logs above what
+    training sees.
 
     The quantities of blended steps have one axis of steps, and all others have one of all steps.
     """
@@ -61,7 +65,9 @@ def draw(columns: Mapping[str, Sequence[Series]], title: str, width: float = WID
     # Each group begins a row of its own, so the last row of the first one may have places left.
     panels = dict(zip(groups[0], places, strict=False))
     panels |= zip(groups[1], places[across * heights[0] :], strict=False)
-    order: dict[str, int] = {}  # method → which of the look's variants its lines have, the same in all panels
+    order: dict[
+        str, int
+    ] = {}  # method → which of the look's variants its lines have, the same in all panels
     for name in panels:
         order |= {line.method: index for index, line in enumerate(columns[name])}
     for name, axes in panels.items():
@@ -77,7 +83,9 @@ def draw(columns: Mapping[str, Sequence[Series]], title: str, width: float = WID
     lettered(list(panels.values()))
     set_title(figure, title)
     smoothed = any(is_long(line) for name in panels for line in columns[name])
-    shared_legend(figure, panels.values(), f"Thick lines: {WINDOW}-step means." if smoothed else None)
+    shared_legend(
+        figure, panels.values(), f"Thick lines: {WINDOW}-step means." if smoothed else None
+    )
     return figure
 
 
@@ -101,16 +109,28 @@ def _share_steps(group: Sequence[str], panels: Mapping[str, Axes], across: int) 
 def picture(data: SetupRuns) -> Picture:
     """Draw the diagnostics of vanilla, the best trust-region setting and the best SKD setting."""
     name = f"diagnostics-{data.name}"
-    rows = [curves.metric_series(data.study, setting, list(PANELS)) for setting in data.best_of(COMPARED)]
-    rows += [curves.metric_series(data.study, setting, [REPLACED]) for setting in data.best_of([INJECTION])]
+    rows = [
+        curves.metric_series(data.study, setting, list(PANELS))
+        for setting in data.best_of(COMPARED)
+    ]
+    rows += [
+        curves.metric_series(data.study, setting, [REPLACED])
+        for setting in data.best_of([INJECTION])
+    ]
     if not any(rows):
         return Picture(
-            name, CAPTION, missing="no step of vanilla, skd or the chosen trust_region run has been logged yet"
+            name,
+            CAPTION,
+            missing="no step of vanilla, skd or the chosen trust_region run has been logged yet",
         )
     columns: dict[str, list[Series]] = {key: [] for key in PANELS}
     for row in rows:
         for key, line in row.items():
             columns[key].append(line)
     seeds = max(line.seeds for row in rows for line in row.values())
-    basis = f"Means over {seeds} seeds with bands of ±1 standard deviation." if seeds > 1 else "One seed each."
+    basis = (
+        f"Means over {seeds} seeds with bands of ±1 standard deviation."
+        if seeds > 1
+        else "One seed each."
+    )
     return Picture(name, CAPTION, partial(draw, columns, data.title), basis=basis)

@@ -44,9 +44,11 @@ def draw(
     note: str | None = None,
     width: float = WIDTH,
 ) -> Figure:
-    """Two panels over the same steps: token-mean teacher entropy (nats) and mean pass@1 ([0, 1], shown in per cent).
+    """Two panels over the same steps: token-mean teacher entropy (nats) and mean pass@1 ([0, 1],
+    shown in per cent).
 
-    The `warmup` steps in which the behavior is blended are shaded. The `note` stands over the legend.
+    The `warmup` steps in which the behavior is blended are shaded. The `note` stands over the
+    legend.
     """
     figure = new_figure(width, 4.6)
     upper, lower = figure.subplots(2, 1, sharex=True)
@@ -75,13 +77,23 @@ def picture(data: SetupRuns) -> Picture:
     """Teacher entropy and pass@1 of vanilla and the best trust-region setting."""
     name = f"entropy-{data.name}"
     settings = data.best_of(COMPARED)
-    columns = [curves.metric_series(data.study, setting, ["teacher_entropy"]) for setting in settings]
+    columns = [
+        curves.metric_series(data.study, setting, ["teacher_entropy"]) for setting in settings
+    ]
     found = [column["teacher_entropy"] for column in columns if column]
     if not found:
         return Picture(
-            name, CAPTION, missing="no step of vanilla or of the chosen trust_region run has a teacher entropy yet"
+            name,
+            CAPTION,
+            missing="no step of vanilla or of the chosen trust_region run has a teacher entropy yet",
         )
-    scores = [curves.score_series(setting, data.untrained) for setting in settings if setting.scores]
+    scores = [
+        curves.score_series(setting, data.untrained) for setting in settings if setting.scores
+    ]
     warmup = data.best[PROPOSED].warmup if PROPOSED in data.best else None
-    basis = scores_basis(scores or found, [selected for selected in data.chosen if selected.best.method in COMPARED])
-    return Picture(name, CAPTION, partial(draw, found, scores, warmup, data.title, basis), basis=basis)
+    basis = scores_basis(
+        scores or found, [selected for selected in data.chosen if selected.best.method in COMPARED]
+    )
+    return Picture(
+        name, CAPTION, partial(draw, found, scores, warmup, data.title, basis), basis=basis
+    )

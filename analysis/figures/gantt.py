@@ -52,10 +52,20 @@ TITLES = {
 }
 ENDED = "attempt that died or was stopped"
 
-ROW, LEAST_ROW, HIGHEST = 0.26, 0.11, 7.0  # inches: of a row, of a row with a name of its own, of all rows at most
+ROW, LEAST_ROW, HIGHEST = (
+    0.26,
+    0.11,
+    7.0,
+)  # inches: of a row, of a row with a name of its own, of all rows at most
 BESIDE = 1.5  # inches: title, axis and legend
-THINNEST = 1500  # bars and pauses that are shorter than such a part of the whole run into their neighbours
-HOURS = ((48.0, 24.0, "days"), (2.0, 1.0, "hours"), (0.0, 1 / 60, "minutes"))  # from how many on, size, name
+THINNEST = (
+    1500  # bars and pauses that are shorter than such a part of the whole run into their neighbours
+)
+HOURS = (
+    (48.0, 24.0, "days"),
+    (2.0, 1.0, "hours"),
+    (0.0, 1 / 60, "minutes"),
+)  # from how many on, size, name
 
 Place = tuple[str, str]  # machine and GPU or process, as they are shown
 
@@ -72,7 +82,9 @@ class Bar:
 
 @dataclass(frozen=True)
 class Chart:
-    """Rows from the top by machine and name, their bars, and (row, seconds) at which an attempt ended too early."""
+    """Rows from the top by machine and name, their bars, and (row, seconds) at which an attempt
+    ended too early.
+    """
 
     rows: tuple[Place, ...]
     bars: tuple[Bar, ...]
@@ -87,10 +99,14 @@ def picture(study: Study) -> Picture:
         return Picture(name, CAPTION, missing="nothing was clocked yet")
     lines = []
     if _row_height(len(chart.rows)) < LEAST_ROW:
-        lines.append(f"The {len(chart.rows)} rows are too thin for names and are grouped by machine.")
+        lines.append(
+            f"The {len(chart.rows)} rows are too thin for names and are grouped by machine."
+        )
     if chart.ended:
         lines.append(f"Attempts that died or were stopped: {len(chart.ended)}.")
-    return Picture(name, CAPTION, partial(draw, chart, study.experiment.name), basis=" ".join(lines))
+    return Picture(
+        name, CAPTION, partial(draw, chart, study.experiment.name), basis=" ".join(lines)
+    )
 
 
 # --- numbers ---
@@ -120,7 +136,9 @@ def read_chart(study: Study) -> Chart:
 
 
 def _rows(work: Sequence[Piece]) -> tuple[Callable[[Piece], int], tuple[Place, ...]]:
-    """Which row a piece stands in, and the rows: GPUs; on machines without, as many as processes ran side by side."""
+    """Which row a piece stands in, and the rows: GPUs; on machines without, as many as processes
+    ran side by side.
+    """
     spans: dict[tuple[str, str, int], list[float]] = {}
     for piece in work:
         start, end = spans.setdefault(_doer(piece), [piece.start, piece.end])
@@ -147,13 +165,20 @@ def _doer(piece: Piece) -> tuple[str, str, int]:
 
 
 def _thinned(bars: Sequence[Bar]) -> list[Bar]:
-    """Bars in the order of rows and time; those too thin to be seen run into a neighbour of their kind."""
+    """Bars in the order of rows and time; those too thin to be seen run into a neighbour of their
+    kind.
+    """
     thin = max(bar.end for bar in bars) / THINNEST
     found: list[Bar] = []
     for bar in sorted(bars, key=lambda bar: (bar.row, bar.kind, bar.start, bar.end)):
         last = found[-1] if found else None
         same = last is not None and (last.row, last.kind) == (bar.row, bar.kind)
-        if last is not None and same and bar.start - last.end < thin and min(_length(bar), _length(last)) < thin:
+        if (
+            last is not None
+            and same
+            and bar.start - last.end < thin
+            and min(_length(bar), _length(last)) < thin
+        ):
             found[-1] = Bar(bar.row, bar.kind, last.start, max(last.end, bar.end))
         else:
             found.append(bar)
@@ -179,14 +204,31 @@ def draw(chart: Chart, title: str, width: float = WIDTH) -> Figure:
     shown = [kind for kind in COLORS if any(bar.kind == kind for bar in chart.bars)]
     for kind in shown:
         corners = [_corners(bar, size) for bar in chart.bars if bar.kind == kind]
-        look: dict[str, Any] = {"facecolor": COLORS[kind], "edgecolor": "white", "linewidth": edge, "zorder": 2}
+        look: dict[str, Any] = {
+            "facecolor": COLORS[kind],
+            "edgecolor": "white",
+            "linewidth": edge,
+            "zorder": 2,
+        }
         axes.add_collection(PolyCollection(corners, **look))
     axes.set_xlim(0, max(whole / size, 1e-9))
     axes.set_ylim(len(chart.rows) - 0.4, -0.6)
     if chart.ended:
         rows, moments = zip(*chart.ended, strict=True)
-        marks: dict[str, Any] = {"color": BLACK, "markeredgecolor": BLACK, "markeredgewidth": 1.2, "clip_on": False}
-        axes.plot([at / size for at in moments], rows, "x", markersize=min(6.0, 50 * height), zorder=3, **marks)
+        marks: dict[str, Any] = {
+            "color": BLACK,
+            "markeredgecolor": BLACK,
+            "markeredgewidth": 1.2,
+            "clip_on": False,
+        }
+        axes.plot(
+            [at / size for at in moments],
+            rows,
+            "x",
+            markersize=min(6.0, 50 * height),
+            zorder=3,
+            **marks,
+        )
     _name_rows(axes, chart.rows, height, width)
     axes.grid(visible=False, axis="y")
     axes.set_xlabel(f"{unit} since the first work")
@@ -210,18 +252,24 @@ def _corners(bar: Bar, size: float) -> list[tuple[float, float]]:
 
 
 def _name_rows(axes: Axes, rows: Sequence[Place], height: float, width: float) -> None:
-    """Each row by its name, with its machine where there are several; thin rows by their machine alone."""
+    """Each row by its name, with its machine where there are several; thin rows by their machine
+    alone.
+    """
     hosts = Counter(host for host, _ in rows)
     if height >= LEAST_ROW:
         several = len(hosts) > 1
-        axes.set_yticks(range(len(rows)), [f"{host} {name}" if several else name for host, name in rows])
+        axes.set_yticks(
+            range(len(rows)), [f"{host} {name}" if several else name for host, name in rows]
+        )
     else:
         middles, begin = [], 0
         for count in hosts.values():
             middles.append(begin + (count - 1) / 2)
             begin += count
             axes.axhline(begin - 0.5, color=GRAY, linewidth=0.5)
-        axes.set_yticks(middles, [f"{host or 'machine'} ({count})" for host, count in hosts.items()])
+        axes.set_yticks(
+            middles, [f"{host or 'machine'} ({count})" for host, count in hosts.items()]
+        )
     for label in axes.get_yticklabels():
         label.set_parse_math(False)
         if width < NARROW:

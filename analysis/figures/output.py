@@ -22,7 +22,9 @@ _METADATA: dict[Format, dict[str, Any]] = {
 
 
 def to_bytes(figure: Figure, kind: Format) -> bytes:
-    """The figure as PNG, PDF or SVG; text in an SVG is outlines, so it looks the same without the fonts."""
+    """The figure as PNG, PDF or SVG; text in an SVG is outlines, so it looks the same without the
+    fonts.
+    """
     out = BytesIO()
     with styled():
         _lay_out(figure)
@@ -42,11 +44,14 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
 
 
 def _lay_out(figure: Figure) -> None:
-    """Place everything for good: a layout starts from the last one, so bytes would depend on what was written before.
+    """Place everything for good: a layout starts from the last one, so bytes would depend on what
+    was written before.
 
     One pass is half of what drawing costs; another would move nothing by more than 0.002 inches.
     """
     engine = figure.get_layout_engine()
     if isinstance(engine, ConstrainedLayoutEngine):
         engine.execute(figure)
-        figure.set_layout_engine(None)  # with "none" matplotlib would draw once more before it saves
+        figure.set_layout_engine(
+            None
+        )  # with "none" matplotlib would draw once more before it saves

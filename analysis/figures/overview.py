@@ -1,4 +1,6 @@
-"""The trust region at one real prefix (paper, Figure 1): the path from student to teacher, ended by the budget."""
+"""The trust region at one real prefix (paper, Figure 1): the path from student to teacher, ended by
+the budget.
+"""
 
 from __future__ import annotations
 
@@ -43,13 +45,14 @@ KL = r"KL($\mu_\beta\,\Vert\,\pi_S$) (nats)"
 
 @styled()
 def draw(example: Mapping[str, Any], title: str, width: float = WIDTH) -> Figure:
-    """Left: KL(μ_β‖p) along the path p^(1−β) q^β, with each budget ε and its β*. Right: p, μ and q of the top tokens.
+    """Left: KL(μ_β‖p) along the path p^(1−β) q^β, with each budget ε and its β*. Right: p, μ and q
+    of the top tokens.
 
     In a narrow figure they stand one above the other.
 
-    `example` has `tokens` (texts), `p` and `q` (probabilities of those tokens), `solutions` (`epsilon`, `beta`, `kl`
-    in nats, `mu`) and `path` (pairs of β and KL in nats); its `prefix`, a text, may be there. Of many budgets the right
-    panel shows three.
+    `example` has `tokens` (texts), `p` and `q` (probabilities of those tokens), `solutions`
+    (`epsilon`, `beta`, `kl` in nats, `mu`) and `path` (pairs of β and KL in nats); its `prefix`, a
+    text, may be there. Of many budgets the right panel shows three.
     """
     if width >= NARROW:
         figure = new_figure(width, 3.4)
@@ -58,7 +61,9 @@ def draw(example: Mapping[str, Any], title: str, width: float = WIDTH) -> Figure
         figure = new_figure(width, 6.0)
         left, right = figure.subplots(2, 1)
     solutions = sorted(example["solutions"], key=lambda solution: solution["epsilon"])
-    colors = [colormaps["Blues"](0.35 + 0.6 * (i + 1) / len(solutions)) for i in range(len(solutions))]
+    colors = [
+        colormaps["Blues"](0.35 + 0.6 * (i + 1) / len(solutions)) for i in range(len(solutions))
+    ]
     _draw_path(left, example["path"], solutions, colors)
     _draw_tokens(right, example, [(solutions[i], colors[i]) for i in _spread(len(solutions))])
     lettered([left, right])
@@ -66,9 +71,19 @@ def draw(example: Mapping[str, Any], title: str, width: float = WIDTH) -> Figure
     return figure
 
 
-def _draw_path(axes: Axes, path: Sequence[Sequence[float]], solutions: Sequence[Any], colors: Sequence[Any]) -> None:
-    """Budgets span decades, so the axis is logarithmic; the student itself, β = 0, lies at minus infinity."""
-    floor = min([solution["epsilon"] for solution in solutions if solution["epsilon"] > 0], default=LOWEST) / 5
+def _draw_path(
+    axes: Axes, path: Sequence[Sequence[float]], solutions: Sequence[Any], colors: Sequence[Any]
+) -> None:
+    """Budgets span decades, so the axis is logarithmic; the student itself, β = 0, lies at minus
+    infinity.
+    """
+    floor = (
+        min(
+            [solution["epsilon"] for solution in solutions if solution["epsilon"] > 0],
+            default=LOWEST,
+        )
+        / 5
+    )
     # The solutions are points of the path too: with them the line runs through their markers.
     points = [*path, *((solution["beta"], solution["kl"]) for solution in solutions)]
     drawn = sorted((beta, kl) for beta, kl in points if kl > 0)
@@ -79,13 +94,30 @@ def _draw_path(axes: Axes, path: Sequence[Sequence[float]], solutions: Sequence[
             axes.axhspan(floor, epsilon, color=color, alpha=0.10, linewidth=0)
             axes.axhline(epsilon, color=color, linewidth=0.8, linestyle="--")
             label = rf"{EPSILON}={epsilon:g}: $\beta^*$={beta:.2g}"
-            axes.plot([beta], [kl], color=color, marker="o", markersize=6, linestyle="none", label=label, zorder=3)
+            axes.plot(
+                [beta],
+                [kl],
+                color=color,
+                marker="o",
+                markersize=6,
+                linestyle="none",
+                label=label,
+                zorder=3,
+            )
     axes.set(xlabel=r"$\beta$   (0: student, 1: teacher)", ylabel=KL, xlim=(0, 1.02), yscale="log")
     axes.set_ylim(bottom=floor)
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2, columnspacing=0.8, handletextpad=0.2)
+    axes.legend(
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.18),
+        ncols=2,
+        columnspacing=0.8,
+        handletextpad=0.2,
+    )
 
 
-def _draw_tokens(axes: Axes, example: Mapping[str, Any], solutions: Sequence[tuple[Any, Any]]) -> None:
+def _draw_tokens(
+    axes: Axes, example: Mapping[str, Any], solutions: Sequence[tuple[Any, Any]]
+) -> None:
     laws = [
         (r"student $\pi_S$", example["p"], STUDENT),
         *((rf"$\mu^*$ at {EPSILON}={s['epsilon']:g}", s["mu"], color) for s, color in solutions),
@@ -97,18 +129,28 @@ def _draw_tokens(axes: Axes, example: Mapping[str, Any], solutions: Sequence[tup
         axes.bar(places, values, width, color=color, label=label)
     axes.set_xticks(range(len(example["tokens"])))
     shown = [token_text(token) for token in example["tokens"]]
-    slanted = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if max(map(len, shown)) > 3 else {}
+    slanted = (
+        {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
+        if max(map(len, shown)) > 3
+        else {}
+    )
     for text in axes.set_xticklabels(shown, family="monospace", **slanted):
         text.set_parse_math(False)
     axes.grid(visible=False, axis="x")
-    axes.set_xlabel(_after(example["prefix"]) if "prefix" in example else "next token", parse_math=False)
+    axes.set_xlabel(
+        _after(example["prefix"]) if "prefix" in example else "next token", parse_math=False
+    )
     axes.set_ylabel("probability")
     axes.legend(loc="upper right")
 
 
 def token_text(token: str) -> str:
-    """A token on one line with its white space visible; letters that the figures' font may lack as escapes."""
-    shown = "".join(VISIBLE.get(char, char if _has_glyph(char) else f"\\u{ord(char):04x}") for char in token)
+    """A token on one line with its white space visible; letters that the figures' font may lack as
+    escapes.
+    """
+    shown = "".join(
+        VISIBLE.get(char, char if _has_glyph(char) else f"\\u{ord(char):04x}") for char in token
+    )
     return shown if len(shown) <= TOKEN_LETTERS else shown[: TOKEN_LETTERS - 1] + "…"
 
 
@@ -119,7 +161,9 @@ def _after(prefix: str) -> str:
 
 
 def _has_glyph(char: str) -> bool:
-    """Latin, Greek and Cyrillic letters and mathematical signs are in DejaVu, the font that matplotlib ships."""
+    """Latin, Greek and Cyrillic letters and mathematical signs are in DejaVu, the font that
+    matplotlib ships.
+    """
     return char.isprintable() and (ord(char) < 0x530 or 0x2190 <= ord(char) < 0x22A0)
 
 

@@ -21,7 +21,9 @@ NOT_PROBED = "no continuation probe has been completed; `trb probe continuation`
 
 @dataclass(frozen=True)
 class Caption:
-    """`alt` says what kind of picture it is; `shows` how to read it; `hides` what must not be read from it."""
+    """`alt` says what kind of picture it is; `shows` how to read it; `hides` what must not be read
+    from it.
+    """
 
     title: str
     alt: str
@@ -33,8 +35,9 @@ class Caption:
 class Picture:
     """A figure of one setup by its file name, or the reason why there is none.
 
-    `drawing` has the numbers and draws them, `width` inches wide; nothing is drawn before `figure` is asked for.
-    `basis` says in a sentence how many seeds it rests on and what its bars and bands are.
+    `drawing` has the numbers and draws them, `width` inches wide; nothing is drawn before `figure`
+    is asked for. `basis` says in a sentence how many seeds it rests on and what its bars and bands
+    are.
     """
 
     name: str
@@ -52,7 +55,9 @@ class Picture:
 
 @dataclass(frozen=True)
 class SetupRuns:
-    """The runs that the figures of one setup are drawn from; `best` is the chosen setting of each method family."""
+    """The runs that the figures of one setup are drawn from; `best` is the chosen setting of each
+    method family.
+    """
 
     name: str
     title: str
@@ -66,7 +71,9 @@ class SetupRuns:
         return [setting for setting in self.settings if setting.method == method]
 
     def candidates(self, method: str) -> tuple[Candidate, ...]:
-        return next((selected.pool for selected in self.chosen if selected.best.method == method), ())
+        return next(
+            (selected.pool for selected in self.chosen if selected.best.method == method), ()
+        )
 
     def best_of(self, methods: Sequence[str]) -> list[ScoredSetting]:
         return [self.best[method] for method in methods if method in self.best]
@@ -78,9 +85,15 @@ def scores_basis(series: Sequence[Series], chosen: Sequence[Selected]) -> str:
     if not counts:
         return ""
     if counts[-1] == 1:
-        margins = [margin for selected in chosen if (margin := curves.problem_margin(selected.best)) is not None]
+        margins = [
+            margin
+            for selected in chosen
+            if (margin := curves.problem_margin(selected.best)) is not None
+        ]
         text = "One seed each: another one moves a line by several points."
-        return text + (f" 95 % over problems: up to ±{100 * max(margins):.1f} points." if margins else "")
+        return text + (
+            f" 95 % over problems: up to ±{100 * max(margins):.1f} points." if margins else ""
+        )
     if len(counts) == 1:
         return f"Means over {counts[0]} seeds; bands: ±1 standard deviation over seeds."
     return f"Means over {counts[0]} to {counts[-1]} seeds; bands: ±1 standard deviation over seeds."

@@ -103,7 +103,9 @@ def setting_label(series: Series) -> str:
 
 
 def setting_text(method: str, knobs: Mapping[str, Any]) -> str:
-    """`TRB ε₀=0.05, K=12`; a label that ends in the knob's symbol does not say it twice: `Fixed ε=0.01`."""
+    """`TRB ε₀=0.05, K=12`; a label that ends in the knob's symbol does not say it twice: `Fixed
+    ε=0.01`.
+    """
     label = method_label(method)
     if [knob_symbol(method, name) for name in knobs] == [EPSILON]:
         label = label.removesuffix("ε").rstrip()
@@ -111,19 +113,25 @@ def setting_text(method: str, knobs: Mapping[str, Any]) -> str:
 
 
 def look(method: str, index: int = 0) -> tuple[str, str]:
-    """Colour and marker of a method, the same in every figure; those of unknown methods follow `index`."""
+    """Colour and marker of a method, the same in every figure; those of unknown methods follow
+    `index`.
+    """
     return LOOKS.get(method, OTHERS[index % len(OTHERS)])
 
 
 def shades(color: str, count: int) -> list[Any]:
-    """`count` shades of one colour, from light to the colour itself, for lines in ascending order of a knob."""
+    """`count` shades of one colour, from light to the colour itself, for lines in ascending order
+    of a knob.
+    """
     rgb = np.array(to_rgb(color))
     shares = [1.0] if count == 1 else [0.35 + 0.65 * index / (count - 1) for index in range(count)]
     return [tuple(1 - share * (1 - rgb)) for share in shares]
 
 
 def lettered(axes: Sequence[Axes]) -> None:
-    """Letters before the titles of panels, if there are several. Their titles must be texts of ours, not of users."""
+    """Letters before the titles of panels, if there are several. Their titles must be texts of
+    ours, not of users.
+    """
     if len(axes) > 1:
         for letter, part in zip(ascii_lowercase, axes, strict=False):
             title = part.get_title()
@@ -134,7 +142,9 @@ def lettered(axes: Sequence[Axes]) -> None:
 
 def set_title(target: Axes | Figure, text: str) -> None:
     """A title taken literally: setups are named by users, and a dollar sign is no formula."""
-    title = target.suptitle(text, fontsize=10) if isinstance(target, Figure) else target.set_title(text)
+    title = (
+        target.suptitle(text, fontsize=10) if isinstance(target, Figure) else target.set_title(text)
+    )
     title.set_parse_math(False)
 
 
@@ -150,7 +160,8 @@ def whole_steps(axes: Axes) -> None:
 
 
 def plot_series(axes: Axes, series: Series, label: str, scale: float = 1.0, index: int = 0) -> None:
-    """The mean over seeds as a line that breaks where there is no value, ±1 standard deviation as a band.
+    """The mean over seeds as a line that breaks where there is no value, ±1 standard deviation as a
+    band.
 
     A line of many points is drawn thin, under its running mean.
     """
@@ -160,7 +171,9 @@ def plot_series(axes: Axes, series: Series, label: str, scale: float = 1.0, inde
     if is_long(series):
         axes.plot(steps, means, color=color, linewidth=0.6, alpha=0.35)
         means = running_mean(means)
-    axes.plot(steps, means, label=label, color=color, marker=marker, markevery=_marked(values, index))
+    axes.plot(
+        steps, means, label=label, color=color, marker=marker, markevery=_marked(values, index)
+    )
     if any(len(v) > 1 for v in values):
         low, high = _band(series.curve, scale)
         axes.fill_between(steps, low, high, color=color, alpha=0.15, linewidth=0, label=SPREAD)
@@ -182,15 +195,25 @@ def running_mean(values: Sequence[float]) -> list[float]:
 
 
 def shared_legend(figure: Figure, axes: Iterable[Axes], note: str | None = None) -> None:
-    """One legend below all panels, each label once, in as many columns as the width takes, under a `note`."""
+    """One legend below all panels, each label once, in as many columns as the width takes, under a
+    `note`.
+    """
     entries: dict[str, Any] = {}
     for part in axes:
         handles, labels = part.get_legend_handles_labels()
-        entries |= {label: handle for label, handle in zip(labels, handles, strict=True) if label not in entries}
-    for label in [label for label in entries if label in (SPREAD, MARGIN)]:  # last, and of no line's own colour
+        entries |= {
+            label: handle
+            for label, handle in zip(labels, handles, strict=True)
+            if label not in entries
+        }
+    for label in [
+        label for label in entries if label in (SPREAD, MARGIN)
+    ]:  # last, and of no line's own colour
         handle = entries.pop(label)
         band = isinstance(handle, PolyCollection)
-        entries[label] = Patch(facecolor=GRAY, alpha=0.3) if band else Line2D([], [], color=GRAY, linewidth=1)
+        entries[label] = (
+            Patch(facecolor=GRAY, alpha=0.3) if band else Line2D([], [], color=GRAY, linewidth=1)
+        )
     if entries:
         columns = legend_columns(list(entries), figure.get_figwidth())
         title = "\n".join(wrap(note, int(figure.get_figwidth() * NOTE_LETTERS))) if note else None
@@ -202,12 +225,16 @@ def shared_legend(figure: Figure, axes: Iterable[Axes], note: str | None = None)
 
 def legend_columns(labels: Sequence[str], width: float) -> int:
     """How many columns of the longest label fit into `width` inches."""
-    longest = max(len(label.replace("$", "").replace("\\varepsilon", "e").replace("\\tau", "t")) for label in labels)
+    longest = max(
+        len(label.replace("$", "").replace("\\varepsilon", "e").replace("\\tau", "t"))
+        for label in labels
+    )
     return max(1, min(len(labels), int(width / (0.5 + 0.068 * longest))))
 
 
 def _marked(values: Sequence[list[float]], index: int) -> list[bool]:
-    """Which points of a line carry its marker: all of a short one; of a long one some, and those that stand alone.
+    """Which points of a line carry its marker: all of a short one; of a long one some, and those
+    that stand alone.
 
     Lines have theirs at different places, so that one does not hide the other.
     """

@@ -23,9 +23,10 @@ POOLED_STEPS = 25  # paper, "Additional Warmup Diagnostics"
 class SupportPoint:
     """Rollouts of a run's first steps, pooled.
 
-    `log_prob` is the mean teacher log-prob of a sampled token (nats); `auroc` the probability that a correct rollout
-    has a higher mean_t(log q − log p) than an incorrect one; `reward` the share of correct rollouts. The margins are
-    half of the 95 % intervals over the pooled steps, None of fewer than two.
+    `log_prob` is the mean teacher log-prob of a sampled token (nats); `auroc` the probability that
+    a correct rollout has a higher mean_t(log q − log p) than an incorrect one; `reward` the share
+    of correct rollouts. The margins are half of the 95 % intervals over the pooled steps, None of
+    fewer than two.
     """
 
     method: str
@@ -40,12 +41,16 @@ class SupportPoint:
 
 
 def budgets() -> dict[str, str | None]:
-    """The methods that are shown, with the knob of their KL budget: the reference has none, and others no point."""
+    """The methods that are shown, with the knob of their KL budget: the reference has none, and
+    others no point.
+    """
     return {REFERENCE: None} | {method: row.budget for method, row in METHODS.items() if row.budget}
 
 
 def support_points(study: Study, settings: Iterable[ScoredSetting]) -> list[SupportPoint]:
-    """A point for each run whose first steps are complete, of the reference and of methods with a KL budget."""
+    """A point for each run whose first steps are complete, of the reference and of methods with a
+    KL budget.
+    """
     points = []
     for setting in settings:
         for unit in setting.units if setting.method in budgets() else ():
@@ -69,7 +74,11 @@ def _point(study: Study, setting: ScoredSetting, unit: Unit) -> SupportPoint | N
 
 def _pool(run: RunReader) -> tuple[float, float, float, float | None, float | None] | None:
     """The point of a run's first rollouts, its margins last; None where the AUROC is missing."""
-    rows = [row for row in takewhile(lambda row: row["step"] < POOLED_STEPS, run.rollouts()) if _is_scored(row)]
+    rows = [
+        row
+        for row in takewhile(lambda row: row["step"] < POOLED_STEPS, run.rollouts())
+        if _is_scored(row)
+    ]
     names = ("step", "length", "teacher_log_prob", "log_ratio", "reward")
     columns = {name: np.array([row[name] for row in rows], dtype=float) for name in names}
     separability = _separability(columns)
@@ -84,11 +93,18 @@ def _pool(run: RunReader) -> tuple[float, float, float, float | None, float | No
         others = {name: column[kept] for name, column in columns.items()}
         log_probs.append(_log_prob(others))
         separabilities.append(_separability(others))
-    return _log_prob(columns), separability, reward, jackknife_margin(log_probs), jackknife_margin(separabilities)
+    return (
+        _log_prob(columns),
+        separability,
+        reward,
+        jackknife_margin(log_probs),
+        jackknife_margin(separabilities),
+    )
 
 
 def jackknife_margin(left_out: Sequence[float | None]) -> float | None:
-    """Half of a 95 % interval from the values that leaving out one of m steps gives; None where one cannot be had.
+    """Half of a 95 % interval from the values that leaving out one of m steps gives; None where one
+    cannot be had.
 
     1.96 √((m − 1)/m Σ (θ₋ᵢ − θ̄)²) (Efron and Tibshirani, "An Introduction to the Bootstrap", §11.2). Steps are left out
     and not rollouts, since the rollouts of a step share their policy and their prompts.

@@ -45,11 +45,14 @@ CROWDED = 9  # letters on an inch of an axis from which on they are turned
 
 
 @styled()
-def draw(grids: Sequence[Grid], vanilla: SeedMean | None, title: str, width: float = WIDTH) -> Figure:
-    """A panel for each grid on one scale of per cent, and one for all methods that have a single setting.
+def draw(
+    grids: Sequence[Grid], vanilla: SeedMean | None, title: str, width: float = WIDTH
+) -> Figure:
+    """A panel for each grid on one scale of per cent, and one for all methods that have a single
+    setting.
 
-    Vanilla is a dashed line across all panels. Bars are the standard deviation over seeds; of one seed, the 95 %
-    interval over the problems. At least one grid has several settings.
+    Vanilla is a dashed line across all panels. Bars are the standard deviation over seeds; of one
+    seed, the 95 % interval over the problems. At least one grid has several settings.
     """
     several = [grid for grid in grids if grid.x is not None]
     single = [grid for grid in grids if grid.x is None]
@@ -82,15 +85,26 @@ def _draw_grid(axes: Axes, grid: Grid, index: int, inches: float) -> None:
     line_shades = list(shades(color, len(grid.lines)))
     for place, (knobs, scores) in enumerate(grid.lines.items()):
         label = setting_text(grid.method, dict(knobs))
-        # Lines stand beside each other at a tick, so that their error bars do not cover one another.
+        # Lines stand beside each other at a tick, so that their error bars do not cover one
+        # another.
         shift = DODGE * (place - (len(grid.lines) - 1) / 2)
-        _draw_line(axes, ticks, scores, shift, {"color": line_shades[place], "marker": marker, "label": label})
+        _draw_line(
+            axes,
+            ticks,
+            scores,
+            shift,
+            {"color": line_shades[place], "marker": marker, "label": label},
+        )
     shown = [f"{tick:g}" for tick in ticks]
-    axes.set_xticks(range(len(ticks)), shown, rotation=90 if len("".join(shown)) > CROWDED * inches else 0)
+    axes.set_xticks(
+        range(len(ticks)), shown, rotation=90 if len("".join(shown)) > CROWDED * inches else 0
+    )
     axes.set_xlim(-0.5, len(ticks) - 0.5)
     fixed = ", ".join(knob_text(grid.method, *knob) for knob in grid.fixed.items())
     symbol = knob_symbol(grid.method, grid.x)
-    axes.set(title=method_label(grid.method), xlabel=f"{symbol}   (at {fixed})" if fixed else symbol)
+    axes.set(
+        title=method_label(grid.method), xlabel=f"{symbol}   (at {fixed})" if fixed else symbol
+    )
 
 
 def _draw_single(axes: Axes, single: Sequence[Grid], grids: Sequence[Grid]) -> None:
@@ -107,16 +121,24 @@ def _draw_single(axes: Axes, single: Sequence[Grid], grids: Sequence[Grid]) -> N
 
 def _draw_vanilla(axes: Axes, score: SeedMean) -> None:
     color = look(REFERENCE)[0]
-    axes.axhline(100 * score.mean, color=color, linestyle="--", linewidth=1.2, label=method_label(REFERENCE))
+    axes.axhline(
+        100 * score.mean, color=color, linestyle="--", linewidth=1.2, label=method_label(REFERENCE)
+    )
     if score.reach is not None:
         low, high = (100 * (score.mean + side * score.reach) for side in (-1, 1))
         axes.axhspan(low, high, color=color, alpha=0.08, linewidth=0)
 
 
 def _draw_line(
-    axes: Axes, ticks: Sequence[float], scores: Mapping[float, SeedMean | None], shift: float, look: dict[str, Any]
+    axes: Axes,
+    ticks: Sequence[float],
+    scores: Mapping[float, SeedMean | None],
+    shift: float,
+    look: dict[str, Any],
 ) -> None:
-    """The line breaks where a setting has no score; a single point has no line, on the page and in the legend."""
+    """The line breaks where a setting has no score; a single point has no line, on the page and in
+    the legend.
+    """
     at_ticks = [scores.get(tick) for tick in ticks]
     xs = [place + shift for place in range(len(ticks))]
     means = [nan if score is None else 100 * score.mean for score in at_ticks]
@@ -130,13 +152,19 @@ def _draw_line(
 
 
 def picture(data: SetupRuns) -> Picture:
-    """Best-over-training scores over the grids of all methods; those of a single setting share a panel."""
+    """Best-over-training scores over the grids of all methods; those of a single setting share a
+    panel.
+    """
     name = f"sweep-{data.name}"
-    methods = dict.fromkeys(setting.method for setting in data.settings if setting.method != REFERENCE)
+    methods = dict.fromkeys(
+        setting.method for setting in data.settings if setting.method != REFERENCE
+    )
     grids = [curves.method_grid(data.family(method), data.candidates(method)) for method in methods]
     scored = [grid for grid in grids if grid.scored]
     if not any(grid.x for grid in scored):
-        return Picture(name, CAPTION, missing="no method that has several settings has been evaluated yet")
+        return Picture(
+            name, CAPTION, missing="no method that has several settings has been evaluated yet"
+        )
     vanilla = curves.best_over_training(data.candidates(REFERENCE), {})
     basis = "Bars of several seeds: ±1 standard deviation; of one seed: 95 % interval over the problems, normal."
     return Picture(name, CAPTION, partial(draw, scored, vanilla, data.title), basis=basis)

@@ -36,11 +36,14 @@ CAPTION = Caption(
 
 
 @styled()
-def draw(series: Sequence[Series], title: str, note: str | None = None, width: float = WIDTH) -> Figure:
-    """A line for each run that has a score: pass@1 in [0, 1], shown in per cent, with a band where there are seeds.
+def draw(
+    series: Sequence[Series], title: str, note: str | None = None, width: float = WIDTH
+) -> Figure:
+    """A line for each run that has a score: pass@1 in [0, 1], shown in per cent, with a band where
+    there are seeds.
 
-    Beside it the lines minus vanilla's, if vanilla has one. Runs that start from the supervised stage have no point at
-    step 0, which is the untrained student; the note over the legend says so.
+    Beside it the lines minus vanilla's, if vanilla has one. Runs that start from the supervised
+    stage have no point at step 0, which is the untrained student; the note over the legend says so.
     """
     shown = [line for line in series if any(line.curve.values())]
     several = len({line.seeds for line in shown}) > 1
@@ -48,7 +51,9 @@ def draw(series: Sequence[Series], title: str, note: str | None = None, width: f
     figure = new_figure(width, 3.6 if width > 5 else 4.2)
     panels = figure.subplots(1, 1 if vanilla is None else 2, squeeze=False)[0]
     for index, line in enumerate(shown):
-        label = setting_label(line) + (f", {line.seeds} seed{'s' if line.seeds > 1 else ''}" if several else "")
+        label = setting_label(line) + (
+            f", {line.seeds} seed{'s' if line.seeds > 1 else ''}" if several else ""
+        )
         plot_series(panels[0], line, label, scale=100, index=index)
         if vanilla is not None:
             plot_series(panels[1], _minus(line, vanilla), label, scale=100, index=index)
@@ -59,14 +64,18 @@ def draw(series: Sequence[Series], title: str, note: str | None = None, width: f
     if vanilla is not None:
         panels[1].set_ylabel("minus vanilla (points)")
     if any(line.from_supervised for line in shown):
-        note = " ".join(filter(None, [note, "Lines that start from the supervised stage have no step 0."]))
+        note = " ".join(
+            filter(None, [note, "Lines that start from the supervised stage have no step 0."])
+        )
     set_title(figure if vanilla else panels[0], title)
     shared_legend(figure, [panels[0]], note)
     return figure
 
 
 def _minus(line: Series, vanilla: Series) -> Series:
-    """Differences of means at the steps that both have; vanilla's own line lies at 0, with its seeds around it."""
+    """Differences of means at the steps that both have; vanilla's own line lies at 0, with its
+    seeds around it.
+    """
     curve = {}
     for step, values in line.curve.items():
         others = vanilla.curve.get(step)
@@ -81,6 +90,8 @@ def picture(data: SetupRuns) -> Picture:
     name = f"trajectories-{data.name}"
     series = [curves.score_series(setting, data.untrained) for setting in data.best.values()]
     if not any(line.curve for line in series):
-        return Picture(name, CAPTION, missing="no checkpoint has been evaluated on all benchmarks yet")
+        return Picture(
+            name, CAPTION, missing="no checkpoint has been evaluated on all benchmarks yet"
+        )
     basis = scores_basis(series, data.chosen)
     return Picture(name, CAPTION, partial(draw, series, data.title, basis), basis=basis)

@@ -1,7 +1,7 @@
 """Success of the continuation probe's prefixes, and the gain of TRB prefixes over vanilla ones.
 
-The gain is (s_TRB − s_vanilla) ÷ s_vanilla at one truncation length with one continuer (paper, Figure "continuation
-gain"). Readers give nothing before a probe is done.
+The gain is (s_TRB − s_vanilla) ÷ s_vanilla at one truncation length with one continuer (paper,
+Figure "continuation gain"). Readers give nothing before a probe is done.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Gain = tuple[float, float | None, float | None]  # with the ends of its interval
 class ProbeCounts:
     """Counts of one behavior, continuer and truncation length, a number for each prompt.
 
-    `finished` of the `prefixes` had ended by then; `n` answers were graded, finished ones as often as the others were
-    continued.
+    `finished` of the `prefixes` had ended by then; `n` answers were graded, finished ones as often
+    as the others were continued.
     """
 
     prompts: tuple[int, ...]
@@ -57,7 +57,9 @@ class ProbeCounts:
 
 @dataclass(frozen=True)
 class PrefixComparison:
-    """Both behaviors at one truncation length with one continuer; no `gain` where vanilla never succeeds."""
+    """Both behaviors at one truncation length with one continuer; no `gain` where vanilla never
+    succeeds.
+    """
 
     continuer: str
     t: int
@@ -67,7 +69,9 @@ class PrefixComparison:
 
 
 def continuation_gains(study: Study, setup: str) -> dict[str, dict[int, Gain | None]]:
-    """Continuer → truncation length in tokens → gain with its 95 % interval; empty before the probe is done."""
+    """Continuer → truncation length in tokens → gain with its 95 % interval; empty before the probe
+    is done.
+    """
     gains: dict[str, dict[int, Gain | None]] = defaultdict(dict)
     for found in comparisons(study, setup):
         gains[found.continuer][found.t] = found.gain
@@ -85,7 +89,9 @@ def comparisons(study: Study, setup: str) -> list[PrefixComparison]:
     found = []
     for continuer, t in places:
         vanilla, trust_region = (cells[continuer, t, behavior] for behavior in BEHAVIORS)
-        found.append(PrefixComparison(continuer, t, vanilla, trust_region, gain(vanilla, trust_region)))
+        found.append(
+            PrefixComparison(continuer, t, vanilla, trust_region, gain(vanilla, trust_region))
+        )
     return found
 
 
@@ -96,17 +102,18 @@ def example(study: Study, setup: str) -> dict[str, Any] | None:
 
 
 def excerpts(study: Study, setup: str) -> list[dict[str, Any]]:
-    """Prompt-matched rollouts: `prompt`, `gold`, and for each behavior text, correct, length, truncated,
-    mean_teacher_log_prob (nats)."""
+    """Prompt-matched rollouts: `prompt`, `gold`, and for each behavior text, correct, length,
+    truncated, mean_teacher_log_prob (nats)."""
     run = _finished(study, setup)
     return run.document(DOCUMENTS[1]) if run else []
 
 
 def gain(vanilla: ProbeCounts, trust_region: ProbeCounts) -> Gain | None:
-    """Relative gain in success with its bootstrap interval over prompts, which both behaviors share.
+    """Relative gain in success with its bootstrap interval over prompts, which both behaviors
+    share.
 
-    A replicate without a vanilla success has no finite gain and counts as the largest; where that reaches the upper
-    end, there is no interval.
+    A replicate without a vanilla success has no finite gain and counts as the largest; where that
+    reaches the upper end, there is no interval.
     """
     if not vanilla.total("correct"):
         return None

@@ -19,17 +19,34 @@ def to_json(study: Study) -> dict[str, Any]:
 def _probe_json(study: Study, setup: str) -> dict[str, Any]:
     unit = probe_unit(study.experiment, setup, study.runs)
     rows = [_row_json(row) for row in gains.comparisons(study, setup)]
-    return {"setup": setup, "unit": unit.id, "seed": unit.seed, "epsilon": unit.knobs["epsilon"], "rows": rows}
+    return {
+        "setup": setup,
+        "unit": unit.id,
+        "seed": unit.seed,
+        "epsilon": unit.knobs["epsilon"],
+        "rows": rows,
+    }
 
 
 def _row_json(row: PrefixComparison) -> dict[str, Any]:
     value, low, high = row.gain or (None, None, None)
     cells = dict(zip(BEHAVIORS, map(_cell_json, (row.vanilla, row.trust_region)), strict=True))
-    return {"continuer": row.continuer, "t": row.t, **cells, "gain": value, "gain_low": low, "gain_high": high}
+    return {
+        "continuer": row.continuer,
+        "t": row.t,
+        **cells,
+        "gain": value,
+        "gain_low": low,
+        "gain_high": high,
+    }
 
 
 def _cell_json(cell: ProbeCounts) -> dict[str, Any]:
-    return {"prompts": len(cell.prompts)} | {name: cell.total(name) for name in COUNTS} | {"success": cell.success}
+    return (
+        {"prompts": len(cell.prompts)}
+        | {name: cell.total(name) for name in COUNTS}
+        | {"success": cell.success}
+    )
 
 
 def to_rich(study: Study, setup: str) -> Any:
@@ -56,7 +73,16 @@ def to_rich(study: Study, setup: str) -> Any:
         caption_justify="left",
     )
     table.add_column("by", no_wrap=True)
-    for heading in ("t", REFERENCE, "%", method_label(PROPOSED), "%", "ended", "gain %", "interval"):
+    for heading in (
+        "t",
+        REFERENCE,
+        "%",
+        method_label(PROPOSED),
+        "%",
+        "ended",
+        "gain %",
+        "interval",
+    ):
         table.add_column(heading, justify="right", no_wrap=True)
     for index, row in enumerate(rows):
         last = index + 1 == len(rows) or rows[index + 1].continuer != row.continuer

@@ -1,4 +1,6 @@
-"""Logged quantities of the selected runs in two tables: the mean over the warmup, and the last step."""
+"""Logged quantities of the selected runs in two tables: the mean over the warmup, and the last
+step.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from orchestrator.experiment.methods import METHODS
 from orchestrator.records.columns import COLUMNS, Column
 from orchestrator.selection.study import Study
 
-QUANTITIES: Mapping[str, Column] = {key: column for key, column in COLUMNS.items() if column.heading}
+QUANTITIES: Mapping[str, Column] = {
+    key: column for key, column in COLUMNS.items() if column.heading
+}
 LEGEND = (
     "Means over seeds. β*: blending weight at the budget; Teacher inside: prefixes where the teacher itself lies "
     "within the budget; KL: realised divergence from the student, per token; Acceptance: expected share of the "
@@ -28,12 +32,16 @@ LEGEND = (
 def diagnostics_section(study: Study, chosen: Sequence[Selected]) -> Html:
     """Two tables for each setup."""
     parts = [_setup(study, chosen, name) for name in study.experiment.setups]
-    return section("Diagnostics of the selected runs", "diagnostics", *parts, paragraph(LEGEND, class_="note"))
+    return section(
+        "Diagnostics of the selected runs", "diagnostics", *parts, paragraph(LEGEND, class_="note")
+    )
 
 
 def _setup(study: Study, chosen: Sequence[Selected], name: str) -> Html:
     settings = curves.read_settings(study, name)
-    best = curves.best_settings(settings, [selected for selected in chosen if selected.setup == name])
+    best = curves.best_settings(
+        settings, [selected for selected in chosen if selected.setup == name]
+    )
     logged: dict[str, dict[str, Series]] = {}
     for method in order_methods(best):
         columns = curves.metric_series(study, best[method], list(QUANTITIES))
@@ -51,7 +59,9 @@ def _setup(study: Study, chosen: Sequence[Selected], name: str) -> Html:
 
 
 def warmup(best: Mapping[str, ScoredSetting]) -> int | None:
-    """The steps that all runs are averaged over: those of the first chosen method that fades, in the table's order."""
+    """The steps that all runs are averaged over: those of the first chosen method that fades, in
+    the table's order.
+    """
     chosen = [best[method] for method in METHODS if method in best]
     return next((setting.warmup for setting in chosen if setting.warmup is not None), None)
 
@@ -78,7 +88,11 @@ def last_step(logged: Mapping[str, Series]) -> dict[str, float]:
 
 def _table(caption: str, rows: Mapping[str, Mapping[str, float]]) -> Html:
     headings = ["Method", *(column.heading for column in QUANTITIES.values())]
-    return table(caption, headings, [[method_label(method), *_cells(values)] for method, values in rows.items()])
+    return table(
+        caption,
+        headings,
+        [[method_label(method), *_cells(values)] for method, values in rows.items()],
+    )
 
 
 def _cells(values: Mapping[str, float]) -> list[str]:

@@ -34,10 +34,16 @@ def _setup(study: Study, setup: str) -> Html:
     found = gains.excerpts(study, setup)
     if not found:
         command = element("code", "trb probe continuation EXP.yaml")
-        shown = paragraph("There are none yet: no continuation probe has been completed. ", command, " runs it.")
+        shown = paragraph(
+            "There are none yet: no continuation probe has been completed. ", command, " runs it."
+        )
     else:
         recipe = study.experiment.setups[setup].student.recipe
-        odd = paragraph(OFF_TASK.format(share=recipe.off_task), class_="note") if recipe and recipe.off_task else Html()
+        odd = (
+            paragraph(OFF_TASK.format(share=recipe.off_task), class_="note")
+            if recipe and recipe.off_task
+            else Html()
+        )
         shown = join([odd, *(_pair(index, excerpt) for index, excerpt in enumerate(found, 1))])
     return join([element("h3", setup_title(setup, study.experiment.setups)), shown])
 
@@ -55,12 +61,16 @@ def _pair(index: int, excerpt: Mapping[str, Any]) -> Html:
 
 def _side(title: str, rollout: Mapping[str, Any]) -> Html:
     right = rollout["correct"]
-    mark = element("span", "✓ correct" if right else "✗ incorrect", class_="right" if right else "wrong")
+    mark = element(
+        "span", "✓ correct" if right else "✗ incorrect", class_="right" if right else "wrong"
+    )
     cut = ", cut off at the limit" if rollout["truncated"] else ""
     log_prob = rollout["mean_teacher_log_prob"]
     support = "" if log_prob is None else f", mean teacher log-prob {signed_decimal(log_prob)} nats"
     facts = element("span", f" · {rollout['length']} tokens{cut}{support}", class_="note")
-    return element("div", element("h5", title), paragraph(mark, facts), _text(rollout["text"], title))
+    return element(
+        "div", element("h5", title), paragraph(mark, facts), _text(rollout["text"], title)
+    )
 
 
 def _text(text: str, label: str) -> Html:

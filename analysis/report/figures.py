@@ -31,9 +31,11 @@ def figures_section(study: Study) -> Html:
 
 
 def figure(picture: Picture, subject: str) -> Html:
-    """A picture that has a figure, and its caption; `subject` is the setup or the experiment that it shows.
+    """A picture that has a figure, and its caption; `subject` is the setup or the experiment that
+    it shows.
 
-    As images, not inline: there their names and styles cannot meet those of the page or of other figures.
+    As images, not inline: there their names and styles cannot meet those of the page or of other
+    figures.
 
     The narrow one is for phones and has letters of the same size.
     """
@@ -43,7 +45,13 @@ def figure(picture: Picture, subject: str) -> Html:
         void("source", srcset=_source(picture), media=WIDE),
         void("img", src=_source(replace(picture, width=PHONE)), alt=f"{subject}: {caption.alt}"),
     )
-    text = [element("strong", f"{caption.title}, {subject}. "), caption.shows, " ", picture.basis, " "]
+    text = [
+        element("strong", f"{caption.title}, {subject}. "),
+        caption.shows,
+        " ",
+        picture.basis,
+        " ",
+    ]
     return element(
         "figure",
         image,

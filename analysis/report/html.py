@@ -7,7 +7,9 @@ from collections.abc import Collection, Iterable, Sequence
 
 
 class Html(str):
-    """Finished markup. Joining it with a plain string gives a plain string again, which would be escaped."""
+    """Finished markup. Joining it with a plain string gives a plain string again, which would be
+    escaped.
+    """
 
     __slots__ = ()
 
@@ -21,7 +23,9 @@ def join(parts: Iterable[str], between: str = "") -> Html:
 
 
 def element(name: str, /, *children: str, **attributes: str) -> Html:
-    """`<name …>children</name>`; an attribute's name may end in an underscore, and has hyphens for those within."""
+    """`<name …>children</name>`; an attribute's name may end in an underscore, and has hyphens for
+    those within.
+    """
     return Html(f"{_open(name, attributes)}{join(children)}</{name}>")
 
 
@@ -59,11 +63,14 @@ def table(
 ) -> Html:
     """A table whose first column names the rows; an empty cell is shown as missing.
 
-    The columns named in `texts` are set as text, the others as numbers. `total` is a last row of its own.
+    The columns named in `texts` are set as text, the others as numbers. `total` is a last row of
+    its own.
     """
     kinds = [{"class_": "text"} if name in texts else {} for name in headings]
     kinds[0] = {"class_": "text"}
-    head = [element("th", name, scope="col", **kind) for name, kind in zip(headings, kinds, strict=True)]
+    head = [
+        element("th", name, scope="col", **kind) for name, kind in zip(headings, kinds, strict=True)
+    ]
     parts = [
         element("caption", caption),
         element("thead", element("tr", *head)),
@@ -84,5 +91,8 @@ def _markup(part: str) -> str:
 
 
 def _open(name: str, attributes: dict[str, str]) -> str:
-    texts = (f' {key.rstrip("_").replace("_", "-")}="{html.escape(value)}"' for key, value in attributes.items())
+    texts = (
+        f' {key.rstrip("_").replace("_", "-")}="{html.escape(value)}"'
+        for key, value in attributes.items()
+    )
     return f"<{name}{''.join(texts)}>"

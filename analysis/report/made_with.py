@@ -1,4 +1,6 @@
-"""How the numbers were made: when, with which command, on what machine, and with which hyper-parameters."""
+"""How the numbers were made: when, with which command, on what machine, and with which
+hyper-parameters.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,16 @@ from orchestrator.monitor.unit_status import UnitStatus
 from orchestrator.records.rundir import RunReader
 from orchestrator.selection.results_folder import folder_of, submits
 
-PARTS = ("training", "engine", "evaluation")  # of a setup; its models, data and benchmarks have tables of their own
+PARTS = (
+    "training",
+    "engine",
+    "evaluation",
+)  # of a setup; its models, data and benchmarks have tables of their own
 
 
-def facts(experiment: Experiment, statuses: Sequence[UnitStatus], runs: Path, downloads: Html) -> Html:
+def facts(
+    experiment: Experiment, statuses: Sequence[UnitStatus], runs: Path, downloads: Html
+) -> Html:
     """Date, duration, command, hardware and code, as a list of terms."""
     origins = list(read_origins(statuses, runs).values())
     when = timeline(runs, [status.id for status in statuses])
@@ -31,13 +39,20 @@ def facts(experiment: Experiment, statuses: Sequence[UnitStatus], runs: Path, do
     known = {
         "Command": _commands(experiment, runs),
         "Date": period_text(when.start, when.end) if when else "",
-        "At work": f"{duration_in_words(when.busy)}, without the pauses between runs of it" if when else "",
+        "At work": f"{duration_in_words(when.busy)}, without the pauses between runs of it"
+        if when
+        else "",
         "Hardware": "; ".join(machines(statuses, runs)),
-        "Code": join((element("code", text) for text in sorted(set(map(commit_text, origins)))), ", "),
+        "Code": join(
+            (element("code", text) for text in sorted(set(map(commit_text, origins)))), ", "
+        ),
         "Versions": ", ".join(f"{name} {value}" for name, value in sorted(versions)),
         "Downloads": downloads,
     }
-    rows = [element("dt", name) + element("dd", value or "not recorded") for name, value in known.items()]
+    rows = [
+        element("dt", name) + element("dd", value or "not recorded")
+        for name, value in known.items()
+    ]
     return element("dl", *map(Html, rows), class_="facts")
 
 
@@ -73,7 +88,9 @@ def hardware_text(host: Mapping[str, Any]) -> str:
     gpus = Counter(host.get("gpus") or [])
     parts = [f"{count} × {name}" for name, count in sorted(gpus.items())]
     if host.get("cpu"):
-        parts.append(f"{host['cores']} cores of {host['cpu']}" if host.get("cores") else host["cpu"])
+        parts.append(
+            f"{host['cores']} cores of {host['cpu']}" if host.get("cores") else host["cpu"]
+        )
     return ", ".join([*parts, host.get("machine") or ""]).rstrip(", ")
 
 
@@ -83,9 +100,16 @@ def _methods(experiment: Experiment) -> Html:
     for method, grid in experiment.methods.items():
         knobs = "; ".join(f"{knob} {_plain(values)}" for knob, values in grid.items())
         place = experiment.placements.get(method, experiment.runtime.placement).mode
-        rows.append([method_label(method), knobs or "no knobs", _plain(experiment.seeds_of(method)), place])
+        rows.append(
+            [method_label(method), knobs or "no knobs", _plain(experiment.seeds_of(method)), place]
+        )
     headings = ["Method", "Values", "Seeds", "Placement"]
-    return join([element("h3", "Methods"), table("Settings that were asked for", headings, rows, texts=headings)])
+    return join(
+        [
+            element("h3", "Methods"),
+            table("Settings that were asked for", headings, rows, texts=headings),
+        ]
+    )
 
 
 def _keys(experiment: Experiment) -> Html:
@@ -99,7 +123,12 @@ def _keys(experiment: Experiment) -> Html:
     for key in dict.fromkeys(key for column in columns for key in column):
         rows.append([element("code", key), *(_plain(column.get(key)) for column in columns)])
     titles = [setup_title(name, experiment.setups) for name in experiment.setups]
-    return join([element("h3", "Setups"), table("Keys of the experiment file", ["Key", *titles], rows, texts=titles)])
+    return join(
+        [
+            element("h3", "Setups"),
+            table("Keys of the experiment file", ["Key", *titles], rows, texts=titles),
+        ]
+    )
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -60,7 +60,9 @@ def write_report(study: Study, path: Path | None = None) -> Report:
     UserError where no unit was started yet, and where the results of others cannot be written to.
     """
     if not any((study.runs / unit.id / "config.json").exists() for unit in study.units):
-        raise UserError(f"{study.runs}: nothing to report of {study.experiment.name} yet; trb submit starts it")
+        raise UserError(
+            f"{study.runs}: nothing to report of {study.experiment.name} yet; trb submit starts it"
+        )
     try:
         path = path or claim(study) / "report.html"
         study = study.snapshot()
@@ -70,12 +72,16 @@ def write_report(study: Study, path: Path | None = None) -> Report:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, page)
     except PermissionError as error:
-        raise UserError(f"{error.filename or path}: permission denied; --out report.html writes it here") from None
+        raise UserError(
+            f"{error.filename or path}: permission denied; --out report.html writes it here"
+        ) from None
     return Report(path, results.verdict)
 
 
 def build_page(study: Study, path: Path, results: Table | None = None) -> str:
-    """The page as it will lie at `path`; `results` is the study's table, where that is known already."""
+    """The page as it will lie at `path`; `results` is the study's table, where that is known
+    already.
+    """
     statuses = status.collect(study)
     results = results or build.results_table(study)
     chosen = build.select(study)
@@ -85,7 +91,9 @@ def build_page(study: Study, path: Path, results: Table | None = None) -> str:
         summary(study.experiment, statuses, results.verdict),
         facts(study.experiment, statuses, study.runs, downloads(results, study, path)),
         element(
-            "nav", bullets(element("a", text, href=f"#{key}") for key, text in CONTENTS.items()), aria_label="Parts"
+            "nav",
+            bullets(element("a", text, href=f"#{key}") for key, text in CONTENTS.items()),
+            aria_label="Parts",
         ),
         scores_section(results),
         figures_section(study),
@@ -120,6 +128,8 @@ def _document(title: str, sections: Sequence[Html]) -> str:
 
 
 def _policy() -> str:
-    """Nothing is loaded and nothing runs: this style sheet and the images inside the page are all there is."""
+    """Nothing is loaded and nothing runs: this style sheet and the images inside the page are all
+    there is.
+    """
     digest = base64.b64encode(hashlib.sha256(CSS.encode()).digest()).decode()
     return f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"

@@ -21,7 +21,9 @@ Origin = dict[str, Any]
 def provenance_section(
     experiment: Experiment, statuses: Sequence[UnitStatus], runs: Path, evidence: Evidence | None
 ) -> Html:
-    """Code, versions and machines, the problems of the benchmarks by content, and what the training data hold."""
+    """Code, versions and machines, the problems of the benchmarks by content, and what the training
+    data hold.
+    """
     distinct = _distinct(read_origins(statuses, runs))
     return section(
         "Provenance",
@@ -33,7 +35,9 @@ def provenance_section(
 
 
 def origin_numbers(statuses: Sequence[UnitStatus], runs: Path) -> dict[str, int]:
-    """Unit id → which of the section's origins it was made with, from 1; for the units that were started."""
+    """Unit id → which of the section's origins it was made with, from 1; for the units that were
+    started.
+    """
     origins = read_origins(statuses, runs)
     distinct = _distinct(origins)
     return {unit: distinct.index(origin) + 1 for unit, origin in origins.items()}
@@ -41,7 +45,9 @@ def origin_numbers(statuses: Sequence[UnitStatus], runs: Path) -> dict[str, int]
 
 def _distinct(origins: Mapping[str, Origin]) -> list[Origin]:
     """Each origin once, in the order of the units that were made with it first."""
-    return list({json.dumps(origin, sort_keys=True): origin for origin in origins.values()}.values())
+    return list(
+        {json.dumps(origin, sort_keys=True): origin for origin in origins.values()}.values()
+    )
 
 
 def read_origins(statuses: Sequence[UnitStatus], runs: Path) -> dict[str, Origin]:
@@ -51,7 +57,9 @@ def read_origins(statuses: Sequence[UnitStatus], runs: Path) -> dict[str, Origin
         run = RunReader(runs, status.id)
         if run.started:
             # Models differ from setup to setup; what they are made with does not.
-            origins[status.id] = {key: value for key, value in run.provenance().items() if key != "models"}
+            origins[status.id] = {
+                key: value for key, value in run.provenance().items() if key != "models"
+            }
     return origins
 
 
@@ -66,13 +74,20 @@ def commit_text(origin: Origin) -> str:
 
 def _origin(number: int, origin: Origin, count: int) -> Html:
     host = origin.get("host", {})
-    versions = [f"{name} {value or 'missing'}" for name, value in sorted(origin.get("versions", {}).items())]
+    versions = [
+        f"{name} {value or 'missing'}" for name, value in sorted(origin.get("versions", {}).items())
+    ]
     facts = {
         "Commit": element("code", commit_text(origin)),
-        "Machine": ", ".join(str(host[key]) for key in ("name", "system", "machine", "cpu") if host.get(key)),
+        "Machine": ", ".join(
+            str(host[key]) for key in ("name", "system", "machine", "cpu") if host.get(key)
+        ),
         "Versions": ", ".join(versions),
     }
-    rows = [element("dt", name) + element("dd", value or "not recorded") for name, value in facts.items()]
+    rows = [
+        element("dt", name) + element("dd", value or "not recorded")
+        for name, value in facts.items()
+    ]
     title = f"Made with {number}" if count > 1 else "Made with"
     return join([element("h3", title), element("dl", *map(Html, rows))])
 
@@ -88,21 +103,32 @@ def _benchmarks(experiment: Experiment, evidence: Evidence) -> Html:
         name = f"{benchmark_label(source.benchmark, run)}, {setup_title(source.setup, experiment.setups)}"
         rows.append([name, asked, element("code", content), element("code", source.evaluation_id)])
     headings = ["Benchmark", "Samples × problems", "Content", "Evaluation"]
-    return join([element("h3", "Benchmarks"), table("Problems by content", headings, rows, texts=headings)])
+    return join(
+        [element("h3", "Benchmarks"), table("Problems by content", headings, rows, texts=headings)]
+    )
 
 
 def _data(experiment: Experiment, statuses: Sequence[UnitStatus], runs: Path) -> Html:
     rows = []
     for setup in experiment.setups:
         found = [RunReader(runs, s.id).document("data.json") for s in statuses if s.setup == setup]
-        documents = {json.dumps(document, sort_keys=True): document for document in found if document is not None}
+        documents = {
+            json.dumps(document, sort_keys=True): document
+            for document in found
+            if document is not None
+        }
         for document in documents.values():
-            rows += [[setup_title(setup, experiment.setups), key, value] for key, value in _flat(document)]
+            rows += [
+                [setup_title(setup, experiment.setups), key, value]
+                for key, value in _flat(document)
+            ]
     heading = element("h3", "Training data")
     if not rows:
         return join([heading, paragraph("No unit recorded what its training data hold.")])
     headings = ["Setup", "Counted", "Number"]
-    return join([heading, table("What was counted when it was read", headings, rows, texts=["Counted"])])
+    return join(
+        [heading, table("What was counted when it was read", headings, rows, texts=["Counted"])]
+    )
 
 
 def _flat(document: Mapping[str, Any], within: str = "") -> list[tuple[str, str]]:

@@ -37,7 +37,11 @@ def scores_section(results: Table) -> Html:
         parts.append(join([element("h3", results.title(setup)), *tables]))
     notes = [*([" ".join(explanation(results.evidence))] if results.evidence else []), MARKS]
     return section(
-        "Results", "results", *parts, *(paragraph(note, class_="note") for note in notes), bullets(results.notes)
+        "Results",
+        "results",
+        *parts,
+        *(paragraph(note, class_="note") for note in notes),
+        bullets(results.notes),
     )
 
 
@@ -50,7 +54,9 @@ def _scores(results: Table, setup: str) -> Html:
 
 def _cell(cell: Cell) -> str:
     shown = element(ELEMENTS[cell.mark], cell.text) if cell.mark in ELEMENTS else cell.text
-    return join([shown, element("small", f" ±{cell.reach}") if cell.text and cell.reach else Html()])
+    return join(
+        [shown, element("small", f" ±{cell.reach}") if cell.text and cell.reach else Html()]
+    )
 
 
 def _rest(results: Table, setup: str) -> Html:
@@ -71,7 +77,11 @@ def _further(results: Table, setup: str) -> Html:
     for block in blocks(results.evidence):
         if block.kind != "selected" and block.setup == setup:
             rows = [[cell.text for cell in row] for row in block.sheet.rows]
-            found.append(table(f"{TITLES[block.kind]}, Avg (%)", block.sheet.headings, rows, texts=(SETTING,)))
+            found.append(
+                table(
+                    f"{TITLES[block.kind]}, Avg (%)", block.sheet.headings, rows, texts=(SETTING,)
+                )
+            )
     return join(found)
 
 
@@ -96,6 +106,8 @@ def _evidence_row(row: RowEvidence) -> list[str]:
 
 
 def _pool(row: RowEvidence) -> str:
-    """Scored checkpoints, and how many of them had the samples to be chosen from, where not all had."""
+    """Scored checkpoints, and how many of them had the samples to be chosen from, where not all
+    had.
+    """
     text = str(row.candidates)
     return text if row.eligible == row.candidates else f"{text}, {row.eligible} eligible"

@@ -18,7 +18,10 @@ def summary(experiment: Experiment, statuses: Sequence[UnitStatus], verdict: Ver
     """Name, what may be said of the methods, state and setups."""
     seeds = _seeds(experiment)
     methods = ", ".join(map(method_label, experiment.methods))
-    rows = [[setup_title(name, experiment.setups), *_facts(setup)] for name, setup in experiment.setups.items()]
+    rows = [
+        [setup_title(name, experiment.setups), *_facts(setup)]
+        for name, setup in experiment.setups.items()
+    ]
     return element(
         "header",
         element("h1", experiment.name),
@@ -56,7 +59,9 @@ def _progress(statuses: Sequence[UnitStatus]) -> Html:
         f"{text} The others: {rest}. What is below rests on what has been evaluated so far, and may change.",
         class_="partial",
     )
-    return join([partial, bullets(f"Failed: {s.id}: {s.error}" for s in statuses if s.state == "failed")])
+    return join(
+        [partial, bullets(f"Failed: {s.id}: {s.error}" for s in statuses if s.state == "failed")]
+    )
 
 
 def _facts(setup: Setup) -> list[str]:
@@ -73,7 +78,9 @@ def _facts(setup: Setup) -> list[str]:
 
 def _samples(name: str, run: BenchmarkRun) -> str:
     """A benchmark of which only the first problems count says so."""
-    return f"{name} n = {run.n}" + (f" of the first {run.limit} problems only" if run.limit is not None else "")
+    return f"{name} n = {run.n}" + (
+        f" of the first {run.limit} problems only" if run.limit is not None else ""
+    )
 
 
 def _model(model: Model) -> str:

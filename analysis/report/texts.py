@@ -1,4 +1,6 @@
-"""Numbers as the page shows them; a number that is not there is an empty text, which a table shows as missing."""
+"""Numbers as the page shows them; a number that is not there is an empty text, which a table shows
+as missing.
+"""
 
 from __future__ import annotations
 

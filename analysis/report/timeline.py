@@ -15,7 +15,9 @@ Span = tuple[float, float]  # seconds since 1970 (UTC): start and end
 
 @dataclass(frozen=True)
 class Timeline:
-    """From the first start to the last sign of work, and the seconds in which some unit was worked at."""
+    """From the first start to the last sign of work, and the seconds in which some unit was worked
+    at.
+    """
 
     start: float
     end: float
@@ -23,7 +25,9 @@ class Timeline:
 
 
 def spans(run: RunReader) -> list[Span]:
-    """When one unit was worked at: attempts from their start to the last clock that they left, and evaluators."""
+    """When one unit was worked at: attempts from their start to the last clock that they left, and
+    evaluators.
+    """
     done = pieces(run)
     trained = [(attempt.start, attempt.end) for attempt in attempts(run, done)]
     return sorted([*trained, *((piece.start, piece.end) for piece in done if piece.evaluator)])

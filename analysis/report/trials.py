@@ -27,16 +27,35 @@ EXPLANATION = (
 
 
 def trials_section(
-    statuses: Sequence[UnitStatus], runs: Path, page: Path, numbers: Mapping[str, int], titles: Mapping[str, str]
+    statuses: Sequence[UnitStatus],
+    runs: Path,
+    page: Path,
+    numbers: Mapping[str, int],
+    titles: Mapping[str, str],
 ) -> Html:
-    """`page` is where the page will lie, `numbers` the origin of each unit that was started, `titles` of setups."""
+    """`page` is where the page will lie, `numbers` the origin of each unit that was started,
+    `titles` of setups.
+    """
     several, origins = len(titles) > 1, len(set(numbers.values())) > 1
-    headings = ["Setting", *(["Setup"] if several else []), "Seed", "State", "Best step", "Score", "Minutes"]
+    headings = [
+        "Setting",
+        *(["Setup"] if several else []),
+        "Seed",
+        "State",
+        "Best step",
+        "Score",
+        "Minutes",
+    ]
     headings += [*(["Made with"] if origins else []), "Run directory"]
     rows = []
     for status in by_score(statuses):
         minutes = sum(seconds_spent(RunReader(runs, status.id))) / 60
-        row = [status.label, *([titles[status.setup]] if several else []), str(status.seed), _state(status)]
+        row = [
+            status.label,
+            *([titles[status.setup]] if several else []),
+            str(status.seed),
+            _state(status),
+        ]
         row += ["" if status.best_step is None else str(status.best_step), score_text(status)]
         row += [decimal(minutes or None)]
         row += [str(numbers.get(status.id, ""))] if origins else []
@@ -51,7 +70,9 @@ def trials_section(
 
 
 def by_score(statuses: Sequence[UnitStatus]) -> list[UnitStatus]:
-    """Setups stay together; within one the best score comes first, units without a score last and as they were."""
+    """Setups stay together; within one the best score comes first, units without a score last and
+    as they were.
+    """
     setups = list(dict.fromkeys(status.setup for status in statuses))
 
     def rank(status: UnitStatus) -> tuple[int, bool, float]:
@@ -69,8 +90,12 @@ def downloads(results: Table, study: Study, page: Path) -> Html:
     """Links to the tables, which lie in the page itself, and to the figures beside it."""
     files = {f"table.{form}": formats.FORMATS[form](results) for form in ("csv", "tex", "json")}
     files["trials.csv"] = trials_csv(trials(study))
-    links = [element("a", name, download=name, href=_data_uri(text)) for name, text in files.items()]
-    links += [element("a", path.name, href=quote(path.name)) for path in sorted(page.parent.glob("*.pdf"))]
+    links = [
+        element("a", name, download=name, href=_data_uri(text)) for name, text in files.items()
+    ]
+    links += [
+        element("a", path.name, href=quote(path.name)) for path in sorted(page.parent.glob("*.pdf"))
+    ]
     return join(links, ", ")
 
 
@@ -79,11 +104,17 @@ def _data_uri(text: str) -> str:
 
 
 def _state(status: UnitStatus) -> str:
-    return status.state if status.step == status.steps else f"{status.state}, {status.step} of {status.steps}"
+    return (
+        status.state
+        if status.step == status.steps
+        else f"{status.state}, {status.step} of {status.steps}"
+    )
 
 
 def _link(unit_id: str, runs: Path, page: Path) -> str:
-    """Relative, so that it holds where the runs folder is moved with the page in it; elsewhere the name alone."""
+    """Relative, so that it holds where the runs folder is moved with the page in it; elsewhere the
+    name alone.
+    """
     inside = page.parent.is_relative_to(runs)
     if not (inside and (runs / unit_id).is_dir()):
         return element("code", unit_id)

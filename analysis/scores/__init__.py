@@ -1,1 +1,3 @@
-"""Selected checkpoints, their intervals, and what may be said of the methods; numbers, no text of a table."""
+"""Selected checkpoints, their intervals, and what may be said of the methods; numbers, no text of a
+table.
+"""

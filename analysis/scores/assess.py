@@ -1,4 +1,5 @@
-"""Selected checkpoints → the evidence behind the table: intervals, differences to vanilla, the bias of selecting.
+"""Selected checkpoints → the evidence behind the table: intervals, differences to vanilla, the bias
+of selecting.
 
 With two or more training runs an interval is over seeds, with one it is over problems and says so.
 """
@@ -16,7 +17,14 @@ from analysis.labels import AVERAGE, BASE
 from analysis.scores import uncertainty
 from analysis.scores.candidates import Candidate, Scored, Selected, read_counts
 from analysis.scores.counts import score_matrix
-from analysis.scores.evidence import BenchmarkSource, ColumnEvidence, Difference, Estimate, Evidence, RowEvidence
+from analysis.scores.evidence import (
+    BenchmarkSource,
+    ColumnEvidence,
+    Difference,
+    Estimate,
+    Evidence,
+    RowEvidence,
+)
 from analysis.scores.split_half import split_half_scores
 from analysis.scores.uncertainty import Array, Interval
 from orchestrator.data.benchmarks import benchmark_of
@@ -34,7 +42,9 @@ Spreads = Mapping[str, SeedSpread | None]  # benchmark or `avg` → spread betwe
 
 
 def assess(study: Study, chosen: Sequence[Selected]) -> Evidence:
-    """The evidence for all that was selected. UserError where checkpoints of a setup rest on different problems."""
+    """The evidence for all that was selected. UserError where checkpoints of a setup rest on
+    different problems.
+    """
     rows: list[RowEvidence] = []
     spreads: dict[tuple[str, str], SeedSpread | None] = {}
     for name in study.experiment.setups:
@@ -46,26 +56,33 @@ def assess(study: Study, chosen: Sequence[Selected]) -> Evidence:
     for name, setup in study.experiment.setups.items():
         ids = study.evaluation_ids(name)
         for key, run in setup.evaluation.benchmarks.items():
-            sources.append(BenchmarkSource(name, key, ids[key], benchmark_of(key, run).identity(run)))
+            sources.append(
+                BenchmarkSource(name, key, ids[key], benchmark_of(key, run).identity(run))
+            )
     return Evidence(tuple(rows), tuple(sources), spreads)
 
 
 def replicate_scores(checkpoints: Mapping[str, Candidate]) -> dict[str, Columns]:
-    """Name → column → bootstrap replicates of checkpoints of one setup, all on the same draws; the average first.
+    """Name → column → bootstrap replicates of checkpoints of one setup, all on the same draws; the
+    average first.
 
     UserError where they rest on different problems.
     """
     columns: dict[str, Columns] = {name: {} for name in checkpoints}
     k = next(iter(checkpoints.values())).k if checkpoints else 1
-    # All checkpoints of a setup are resampled together: on the same draws of problems, what two of them share cancels
-    # in their difference. Seeds are averaged first, so that a draw takes a problem with all of its seeds.
+    # All checkpoints of a setup are resampled together: on the same draws of problems, what two of
+    # them share cancels in their difference. Seeds are averaged first, so that a draw takes a
+    # problem with all of its seeds.
     for key in next(iter(checkpoints.values())).counts if checkpoints else ():
         ends = np.cumsum([checkpoint.seeds for checkpoint in checkpoints.values()])
         by_seed = np.split(score_matrix(_rows(checkpoints, key), k), ends[:-1])
         scores = {name: rows.mean(axis=0) for name, rows in zip(checkpoints, by_seed, strict=True)}
         for name, replicates in uncertainty.resample(scores, key).items():
             columns[name][key] = PERCENT * replicates
-    return {name: {AVERAGE: uncertainty.average(list(row.values())), **row} for name, row in columns.items()}
+    return {
+        name: {AVERAGE: uncertainty.average(list(row.values())), **row}
+        for name, row in columns.items()
+    }
 
 
 def exact_scores(checkpoint: Scored) -> dict[str, Fraction]:
@@ -74,7 +91,9 @@ def exact_scores(checkpoint: Scored) -> dict[str, Fraction]:
 
 
 def seed_spreads(checkpoints: Iterable[Scored]) -> dict[str, SeedSpread | None]:
-    """Column → spread between seeds in percent, pooled over the methods of a setup; empty without any checkpoint."""
+    """Column → spread between seeds in percent, pooled over the methods of a setup; empty without
+    any checkpoint.
+    """
     by_seed = [checkpoint.by_seed for checkpoint in checkpoints]
     spreads: dict[str, SeedSpread | None] = {}
     for key in by_seed[0] if by_seed else ():
@@ -89,10 +108,13 @@ def estimates(checkpoint: Scored, replicates: Columns, spreads: Spreads) -> dict
     """Column → score with its interval."""
     scores = {}
     for key, value in exact_scores(checkpoint).items():
-        # A pooled spread would give one run an interval too, but it rests on the seeds of other methods alone.
+        # A pooled spread would give one run an interval too, but it rests on the seeds of other
+        # methods alone.
         spread = spreads[key] if checkpoint.seeds > 1 else None
         if spread is None:
-            scores[key] = Estimate(value, uncertainty.interval(float(value), replicates[key]), "problems")
+            scores[key] = Estimate(
+                value, uncertainty.interval(float(value), replicates[key]), "problems"
+            )
         else:
             reach = seeds.reach(spread, checkpoint.seeds)
             within = Interval(max(0.0, float(value) - reach), min(100.0, float(value) + reach))
@@ -120,23 +142,30 @@ def differences(
         else:
             reach = seeds.reach(spread, *runs)
             within = Interval(float(value) - reach, float(value) + reach)
-            found[key] = Difference(Estimate(value, within, "seeds"), seeds.p_value(value, spread, *runs), runs)
+            found[key] = Difference(
+                Estimate(value, within, "seeds"), seeds.p_value(value, spread, *runs), runs
+            )
     return found
 
 
 def on_fresh_samples(study: Study, setup: str, checkpoint: Candidate) -> Candidate | None:
-    """The checkpoint with counts of samples that took no part in selecting it; None unless all benchmarks have them."""
+    """The checkpoint with counts of samples that took no part in selecting it; None unless all
+    benchmarks have them.
+    """
     ids = study.fresh_evaluation_ids(setup)
     counts = read_counts(study, checkpoint.units, ids, checkpoint.step)
     return replace(checkpoint, counts=counts) if len(counts) == len(ids) else None
 
 
 def split_half(pool: Sequence[Candidate]) -> dict[str, float] | None:
-    """Column → score in percent of what is selected on half of the problems, on the other half; the average first."""
+    """Column → score in percent of what is selected on half of the problems, on the other half; the
+    average first.
+    """
     named = {candidate.title: candidate for candidate in pool}
     by_candidate = {}
     for key in pool[0].counts:
-        # Every candidate of a family has the same seeds, whose rows follow each other: (candidates · seeds, problems).
+        # Every candidate of a family has the same seeds, whose rows follow each other: (candidates
+        # · seeds, problems).
         by_seed = score_matrix(_rows(named, key))
         by_candidate[key] = by_seed.reshape(len(pool), pool[0].seeds, -1).mean(axis=1)
     scores = split_half_scores(by_candidate)
@@ -147,10 +176,12 @@ def split_half(pool: Sequence[Candidate]) -> dict[str, float] | None:
 
 
 def leave_one_seed_out(pool: Sequence[Candidate]) -> dict[str, float] | None:
-    """Column → score in percent of what all seeds but one choose, on that one; its mean over the seeds.
+    """Column → score in percent of what all seeds but one choose, on that one; its mean over the
+    seeds.
 
-    It removes the luck of the choice from the score, but the choices share seeds, so that no test rests on it. None
-    with one seed. Ties are settled as by `selection.scores.best_of`, by the order of the pool.
+    It removes the luck of the choice from the score, but the choices share seeds, so that no test
+    rests on it. None with one seed. Ties are settled as by `selection.scores.best_of`, by the order
+    of the pool.
     """
     count = pool[0].seeds
     if count < 2:
@@ -172,16 +203,23 @@ def _assess_setup(study: Study, setup: str, chosen: Sequence[Selected]) -> list[
         rescored = on_fresh_samples(study, setup, checkpoint)
         if rescored is not None:
             fresh[_fresh(method)] = rescored
-    # Selected and fresh samples are resampled in one go, so that all rest on the same draws of problems.
+    # Selected and fresh samples are resampled in one go, so that all rest on the same draws of
+    # problems.
     drawn = replicate_scores({**best, **fresh})
     spreads, spreads_on_fresh = seed_spreads(best.values()), seed_spreads(fresh.values())
-    gaps = to_reference(best, drawn, spreads, {selected.best.method: selected.candidates for selected in chosen})
+    gaps = to_reference(
+        best, drawn, spreads, {selected.best.method: selected.candidates for selected in chosen}
+    )
     rows = []
     for selected in chosen:
         method = selected.best.method
         name = _fresh(method)
         again = estimates(fresh[name], drawn[name], spreads_on_fresh) if name in fresh else None
-        rows.append(_row(selected, estimates(selected.best, drawn[method], spreads), again, gaps.get(method)))
+        rows.append(
+            _row(
+                selected, estimates(selected.best, drawn[method], spreads), again, gaps.get(method)
+            )
+        )
     return rows
 
 
@@ -194,9 +232,10 @@ def to_reference(
 ) -> dict[str, dict[str, Difference]]:
     """Method → column → its difference to vanilla; empty without vanilla.
 
-    `sizes` are the numbers of checkpoints that each was chosen from. Differences between equal numbers are tested
-    together, corrected for how many they are; others are not tested. `level` is smaller where this is one look of
-    several: intervals are wider, and p-values scaled by 0.05 ÷ level.
+    `sizes` are the numbers of checkpoints that each was chosen from. Differences between equal
+    numbers are tested together, corrected for how many they are; others are not tested. `level` is
+    smaller where this is one look of several: intervals are wider, and p-values scaled by 0.05 ÷
+    level.
     """
     reference = checkpoints.get(REFERENCE)
     if reference is None:
@@ -204,13 +243,19 @@ def to_reference(
     found: dict[str, dict[str, Difference]] = {}
     for method, checkpoint in checkpoints.items():
         if method != REFERENCE:
-            found[method] = differences(checkpoint, reference, [drawn[method], drawn[REFERENCE]], spreads)
+            found[method] = differences(
+                checkpoint, reference, [drawn[method], drawn[REFERENCE]], spreads
+            )
             if method != BASE:
                 found[method] = chosen_alike(found[method], (sizes[method], sizes[REFERENCE]))
     for key, spread in spreads.items():
-        tested = {method: gaps[key] for method, gaps in found.items() if gaps[key].p_value is not None}
+        tested = {
+            method: gaps[key] for method, gaps in found.items() if gaps[key].p_value is not None
+        }
         if spread is not None and tested:
-            for method, gap in zip(tested, _corrected(list(tested.values()), spread, level), strict=True):
+            for method, gap in zip(
+                tested, _corrected(list(tested.values()), spread, level), strict=True
+            ):
                 found[method][key] = gap
     return found
 
@@ -225,14 +270,22 @@ def chosen_alike(gaps: Mapping[str, Difference], sizes: tuple[int, int]) -> dict
 def _corrected(gaps: Sequence[Difference], spread: SeedSpread, level: float) -> list[Difference]:
     """Differences to one reference with intervals and p-values corrected for their number."""
     values = [gap.estimate.value for gap in gaps]
-    by_dunnett = seeds.adjusted(values, spread, [gap.runs[0] for gap in gaps], gaps[0].runs[1], level)
+    by_dunnett = seeds.adjusted(
+        values, spread, [gap.runs[0] for gap in gaps], gaps[0].runs[1], level
+    )
     scale = LEVEL / level
     by_holm = seeds.holm([min(1.0, scale * (gap.p_value or 0.0)) for gap in gaps])
     corrected = []
-    for gap, p, reach, holm in zip(gaps, by_dunnett.p_values, by_dunnett.reaches, by_holm, strict=True):
+    for gap, p, reach, holm in zip(
+        gaps, by_dunnett.p_values, by_dunnett.reaches, by_holm, strict=True
+    ):
         value = float(gap.estimate.value)
         estimate = replace(gap.estimate, interval=Interval(value - reach, value + reach))
-        corrected.append(replace(gap, estimate=estimate, p_value=min(1.0, scale * p), adjusted=len(gaps), holm=holm))
+        corrected.append(
+            replace(
+                gap, estimate=estimate, p_value=min(1.0, scale * p), adjusted=len(gaps), holm=holm
+            )
+        )
     return corrected
 
 

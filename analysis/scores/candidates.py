@@ -1,4 +1,6 @@
-"""Run directories → the checkpoints that each method family was selected from, with their counts per problem."""
+"""Run directories → the checkpoints that each method family was selected from, with their counts
+per problem.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,8 @@ class Scored(Protocol):
 
 @dataclass(frozen=True)
 class Candidate:
-    """One checkpoint of one hyperparameter setting, its scores averaged over seeds (fractions in [0, 1]).
+    """One checkpoint of one hyperparameter setting, its scores averaged over seeds (fractions in
+    [0, 1]).
 
     `counts` has an entry for each seed, in the order of `units`. Scores are pass@`k`.
     """
@@ -72,7 +75,9 @@ class Candidate:
     def _scores_of_seeds(self) -> dict[str, list[Fraction]]:
         scores = {}
         for benchmark, seeds in self.counts.items():
-            scores[benchmark] = [seed.pass_at_1 if self.k == 1 else seed.pass_at(self.k) for seed in seeds]
+            scores[benchmark] = [
+                seed.pass_at_1 if self.k == 1 else seed.pass_at(self.k) for seed in seeds
+            ]
         return scores
 
     @property
@@ -104,9 +109,10 @@ class Selected:
 def select(study: Study) -> list[Selected]:
     """Per setup and method family the checkpoint with the highest mean over the setup's benchmarks.
 
-    Several seeds of one setting are averaged before selecting, so that no lucky seed is picked. Ties go to the
-    earliest checkpoint, then to the grid's order (paper, "Evaluation Protocol"). Checkpoints with fewer samples than
-    others of their family have, which were given up or are not evaluated to the end, are counted but not chosen from.
+    Several seeds of one setting are averaged before selecting, so that no lucky seed is picked.
+    Ties go to the earliest checkpoint, then to the grid's order (paper, "Evaluation Protocol").
+    Checkpoints with fewer samples than others of their family have, which were given up or are not
+    evaluated to the end, are counted but not chosen from.
     """
     selected = []
     for name in study.experiment.setups:
@@ -114,7 +120,8 @@ def select(study: Study) -> list[Selected]:
             evaluated = scores.scored_checkpoints(study, family)
             best = scores.best_of(evaluated)
             if best is not None:
-                # The pool is what `best_of` chose from: the checkpoints with as many samples as the best one.
+                # The pool is what `best_of` chose from: the checkpoints with as many samples as the
+                # best one.
                 pool = [candidate for candidate in evaluated if candidate.sampled == best.sampled]
                 pool.sort(key=lambda candidate: candidate.step)
                 counted = tuple(_count(study, candidate) for candidate in pool)
@@ -122,7 +129,9 @@ def select(study: Study) -> list[Selected]:
     return selected
 
 
-def read_counts(study: Study, unit_ids: tuple[str, ...], ids: Mapping[str, str], step: int) -> CountsOfSeeds:
+def read_counts(
+    study: Study, unit_ids: tuple[str, ...], ids: Mapping[str, str], step: int
+) -> CountsOfSeeds:
     """Counts of a checkpoint by benchmark, for each seed; `ids` are evaluation ids by benchmark.
 
     A benchmark that one of the seeds was not evaluated on is left out.

@@ -1,11 +1,19 @@
-"""The confirmed checkpoints: scores over runs that took no part in choosing, tested against vanilla's."""
+"""The confirmed checkpoints: scores over runs that took no part in choosing, tested against
+vanilla's.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from analysis.scores.assess import estimates, exact_scores, replicate_scores, seed_spreads, to_reference
+from analysis.scores.assess import (
+    estimates,
+    exact_scores,
+    replicate_scores,
+    seed_spreads,
+    to_reference,
+)
 from analysis.scores.candidates import Candidate, Selected, read_counts
 from analysis.scores.evidence import ConfirmedColumn, ConfirmedRow
 from orchestrator.selection.confirmation import Confirmation, confirmations, evaluated_units, level
@@ -13,11 +21,14 @@ from orchestrator.selection.study import Study
 
 
 def confirmed_rows(study: Study, chosen: Sequence[Selected], k: int = 1) -> list[ConfirmedRow]:
-    """A row of pass@k for each settled family to be confirmed, by setup and in the order of the grid.
+    """A row of pass@k for each settled family to be confirmed, by setup and in the order of the
+    grid.
 
     UserError where two runs of a setup were evaluated on different problems.
     """
-    explored = {(selected.setup, selected.best.method): exact_scores(selected.best) for selected in chosen}
+    explored = {
+        (selected.setup, selected.best.method): exact_scores(selected.best) for selected in chosen
+    }
     by_setup: dict[str, list[Confirmation]] = {}
     for confirmation in confirmations(study):
         by_setup.setdefault(confirmation.units[0].setup, []).append(confirmation)
@@ -26,7 +37,9 @@ def confirmed_rows(study: Study, chosen: Sequence[Selected], k: int = 1) -> list
         scored = [replace(_scored(study, confirmation), k=k) for confirmation in found]
         candidates = {candidate.method: candidate for candidate in scored if candidate.units}
         drawn, spreads = replicate_scores(candidates), seed_spreads(candidates.values())
-        gaps = to_reference(candidates, drawn, spreads, dict.fromkeys(candidates, 1), level(study.experiment))
+        gaps = to_reference(
+            candidates, drawn, spreads, dict.fromkeys(candidates, 1), level(study.experiment)
+        )
         for candidate, confirmation in zip(scored, found, strict=True):
             method, columns = candidate.method, {}
             if method in candidates:
@@ -48,7 +61,9 @@ def confirmed_rows(study: Study, chosen: Sequence[Selected], k: int = 1) -> list
 
 
 def confirmed_candidates(study: Study, setup: str) -> dict[str, Candidate]:
-    """Method → its confirmed checkpoint in a setup, for the methods whose confirming runs are all evaluated."""
+    """Method → its confirmed checkpoint in a setup, for the methods whose confirming runs are all
+    evaluated.
+    """
     found = {}
     for confirmation in confirmations(study):
         if confirmation.units[0].setup == setup:
@@ -59,7 +74,9 @@ def confirmed_candidates(study: Study, setup: str) -> dict[str, Candidate]:
 
 
 def _scored(study: Study, confirmation: Confirmation) -> Candidate:
-    """The confirmed checkpoint with the counts of its runs that are evaluated by now, which may be none."""
+    """The confirmed checkpoint with the counts of its runs that are evaluated by now, which may be
+    none.
+    """
     first, ids = confirmation.units[0], study.fresh_evaluation_ids(confirmation.units[0].setup)
     evaluated = [unit.id for unit in evaluated_units(study, confirmation)]
     counts = read_counts(study, tuple(evaluated), ids, confirmation.step)

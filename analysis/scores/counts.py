@@ -29,4 +29,8 @@ def score_matrix(rows: Mapping[str, Tally], k: int = 1) -> NDArray[np.float64]:
 def _difference(first: Sequence[str], second: Sequence[str]) -> str:
     """Describe how the problems of the second differ."""
     lacking, added = set(first) - set(second), set(second) - set(first)
-    return f"{len(lacking)} problems lacking, {len(added)} added" if lacking or added else "problems in another order"
+    return (
+        f"{len(lacking)} problems lacking, {len(added)} added"
+        if lacking or added
+        else "problems in another order"
+    )

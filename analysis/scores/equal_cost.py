@@ -1,7 +1,9 @@
-"""Scores at equal cost, read off each method's trajectory: score against what its training took by then.
+"""Scores at equal cost, read off each method's trajectory: score against what its training took by
+then.
 
-All methods of a setup are compared at one cost, the most that all of them have reached. Between two evaluated
-checkpoints the score is interpolated linearly, as a weighted mean of both, so that no step is chosen by its score.
+All methods of a setup are compared at one cost, the most that all of them have reached. Between two
+evaluated checkpoints the score is interpolated linearly, as a weighted mean of both, so that no
+step is chosen by its score.
 """
 
 from __future__ import annotations
@@ -21,7 +23,11 @@ from orchestrator.experiment.methods import REFERENCE
 from orchestrator.selection.scores import evaluated_steps
 from orchestrator.selection.study import Study
 
-OTHER_HARDWARE, NOT_LOGGED, TOO_EARLY = "other hardware", "not logged", "before its first checkpoint"
+OTHER_HARDWARE, NOT_LOGGED, TOO_EARLY = (
+    "other hardware",
+    "not logged",
+    "before its first checkpoint",
+)
 
 
 @dataclass(frozen=True)
@@ -37,7 +43,9 @@ Curves = Mapping[str, Sequence[CurvePoint]]  # by method, none of them empty
 
 @dataclass(frozen=True)
 class ReadOff:
-    """The score between two checkpoints of a setting, `weight` of the way from the first to the second."""
+    """The score between two checkpoints of a setting, `weight` of the way from the first to the
+    second.
+    """
 
     first: Candidate
     second: Candidate
@@ -60,7 +68,9 @@ class ReadOff:
         return found
 
 
-def cost_tables(study: Study, chosen: Sequence[Selected], measure: str = "updates") -> list[CostTable]:
+def cost_tables(
+    study: Study, chosen: Sequence[Selected], measure: str = "updates"
+) -> list[CostTable]:
     """A table for each setup that a method has a score in; `measure` is a key of `costs.MEASURES`.
 
     UserError where two checkpoints of a setup were evaluated on different problems.
@@ -85,7 +95,9 @@ def curve(study: Study, best: Candidate) -> list[CurvePoint]:
 
 
 def incomparable(study: Study, curves: Curves, measure: str) -> dict[str, str]:
-    """Method → why its cost compares with no other: not logged, or a time on other hardware than vanilla's."""
+    """Method → why its cost compares with no other: not logged, or a time on other hardware than
+    vanilla's.
+    """
     places = _places(study, curves)
     reference = places.get(REFERENCE) or next(iter(places.values()), ())
     found = {}
@@ -109,7 +121,9 @@ def _places(study: Study, curves: Curves) -> dict[str, tuple[str, ...]]:
 def _table(study: Study, setup: str, trained: Sequence[Selected], measure: str) -> CostTable:
     curves = {each.best.method: curve(study, each.best) for each in trained}
     why_not, places = incomparable(study, curves, measure), _places(study, curves)
-    amounts = [_cost(points[-1], measure) for method, points in curves.items() if method not in why_not]
+    amounts = [
+        _cost(points[-1], measure) for method, points in curves.items() if method not in why_not
+    ]
     amount = min(amounts, default=None)
     read: dict[str, ReadOff] = {}
     for method, points in curves.items():
@@ -126,9 +140,15 @@ def _table(study: Study, setup: str, trained: Sequence[Selected], measure: str) 
         method, step = each.best.method, each.best.step
         cost = next(point.cost for point in curves[method] if point.checkpoint.step == step)
         where, scores = places[method], columns.get(method, {})
-        rows.append(CostRow(setup, method, step, each.best.units, where, cost, scores, why_not.get(method, "")))
+        rows.append(
+            CostRow(
+                setup, method, step, each.best.units, where, cost, scores, why_not.get(method, "")
+            )
+        )
     first = next(unit for unit in study.units if unit.id in trained[0].best.units)
-    return CostTable(setup, measure, amount, bool(placement_of(first, study.reader(first)).gpus), tuple(rows))
+    return CostTable(
+        setup, measure, amount, bool(placement_of(first, study.reader(first)).gpus), tuple(rows)
+    )
 
 
 def _cost(point: CurvePoint, measure: str) -> float:
@@ -149,10 +169,14 @@ def _read_off(points: Sequence[CurvePoint], amount: float, measure: str) -> Read
     return None
 
 
-def _compare(read: Mapping[str, ReadOff], trained: Sequence[Selected], tested: bool) -> dict[str, dict[str, AtCost]]:
-    """Method → column → its score at equal cost and the difference to vanilla, with intervals as in the table.
+def _compare(
+    read: Mapping[str, ReadOff], trained: Sequence[Selected], tested: bool
+) -> dict[str, dict[str, AtCost]]:
+    """Method → column → its score at equal cost and the difference to vanilla, with intervals as in
+    the table.
 
-    Without `tested` there is no p-value: a clock has a spread of its own, which the spread between seeds does not hold.
+    Without `tested` there is no p-value: a clock has a spread of its own, which the spread between
+    seeds does not hold.
     """
     ends: dict[str, Candidate] = {}
     for method, found in read.items():
@@ -160,10 +184,16 @@ def _compare(read: Mapping[str, ReadOff], trained: Sequence[Selected], tested: b
     drawn_ends = replicate_scores(ends)
     drawn: dict[str, Columns] = {}
     for method, found in read.items():
-        before, after, weight = drawn_ends[f"{method} before"], drawn_ends[f"{method} after"], float(found.weight)
+        before, after, weight = (
+            drawn_ends[f"{method} before"],
+            drawn_ends[f"{method} after"],
+            float(found.weight),
+        )
         drawn[method] = {key: (1 - weight) * before[key] + weight * after[key] for key in before}
     spreads = seed_spreads(read.values())
-    gaps = to_reference(read, drawn, spreads, {each.best.method: each.candidates for each in trained})
+    gaps = to_reference(
+        read, drawn, spreads, {each.best.method: each.candidates for each in trained}
+    )
     columns = {}
     for method, found in read.items():
         columns[method] = {}

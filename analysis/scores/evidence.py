@@ -1,4 +1,6 @@
-"""The evidence behind the rows of a results table: plain numbers, no computation. Scores are percent, 0 to 100."""
+"""The evidence behind the rows of a results table: plain numbers, no computation. Scores are
+percent, 0 to 100.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from analysis.numbers import signed, tenths_text
 from analysis.scores.uncertainty import CONFIDENCE, Interval
 from orchestrator.selection.seeds import SeedSpread
 
-ONE_RUN = "*"  # behind the reach of an interval over problems, which is no measure of other training runs
+ONE_RUN = (
+    "*"  # behind the reach of an interval over problems, which is no measure of other training runs
+)
 Over = Literal["problems", "seeds"]  # what an interval lets vary
 
 
@@ -20,8 +24,9 @@ Over = Literal["problems", "seeds"]  # what an interval lets vary
 class Estimate:
     """A score, or a difference of two, with its interval.
 
-    `over` is "seeds" for a t interval over training runs (`selection.seeds`), and "problems" for a bootstrap over the
-    problems of the checkpoints that are there (`scores.uncertainty`), which says nothing of other training runs.
+    `over` is "seeds" for a t interval over training runs (`selection.seeds`), and "problems" for a
+    bootstrap over the problems of the checkpoints that are there (`scores.uncertainty`), which says
+    nothing of other training runs.
     """
 
     value: Fraction
@@ -35,7 +40,9 @@ class Estimate:
 
     @property
     def reach(self) -> str:
-        """`1.2`, the margin of an interval over seeds; `1.2*` of one that leaves the training runs as they are."""
+        """`1.2`, the margin of an interval over seeds; `1.2*` of one that leaves the training runs
+        as they are.
+        """
         return f"{tenths_text(self.margin)}{ONE_RUN if self.over == 'problems' else ''}"
 
 
@@ -43,11 +50,12 @@ class Estimate:
 class Difference:
     """One method's score minus another's on the same problems.
 
-    `runs` are the training runs that the two scores are means of, none for the untrained student. `p_value` is
-    two-sided and None where no spread between seeds is known: with one run on either side, or where no two runs of a
-    method differ. It is also None where the two were `chosen_from` different numbers of checkpoints: the best of more
-    is higher by chance alone. `adjusted` counts the differences that interval and p-value are corrected for, by
-    Dunnett's test; `holm` is corrected by Holm's procedure.
+    `runs` are the training runs that the two scores are means of, none for the untrained student.
+    `p_value` is two-sided and None where no spread between seeds is known: with one run on either
+    side, or where no two runs of a method differ. It is also None where the two were `chosen_from`
+    different numbers of checkpoints: the best of more is higher by chance alone. `adjusted` counts
+    the differences that interval and p-value are corrected for, by Dunnett's test; `holm` is
+    corrected by Holm's procedure.
     """
 
     estimate: Estimate
@@ -67,11 +75,12 @@ class Difference:
 class ColumnEvidence:
     """One column of a row; what cannot be had is None.
 
-    `left_out` is the score of the checkpoint chosen on all seeds but one, on that one, averaged over the seeds.
+    `left_out` is the score of the checkpoint chosen on all seeds but one, on that one, averaged
+    over the seeds.
 
-    `problems` are those of the benchmark, or of all benchmarks together for the average. `samples` counts the
-    generations of all problems and seeds, and `n` those of the problem and seed that has the fewest, None for the
-    average, whose benchmarks differ.
+    `problems` are those of the benchmark, or of all benchmarks together for the average. `samples`
+    counts the generations of all problems and seeds, and `n` those of the problem and seed that has
+    the fewest, None for the average, whose benchmarks differ.
     """
 
     score: Estimate
@@ -86,11 +95,12 @@ class ColumnEvidence:
 
 @dataclass(frozen=True)
 class RowEvidence:
-    """The selected checkpoint of a method in one setup; `columns` by benchmark key, the average as `avg`.
+    """The selected checkpoint of a method in one setup; `columns` by benchmark key, the average as
+    `avg`.
 
-    `units` are the ids of its training runs, one for each seed; `spread` is the standard deviation of the average over
-    seeds (n − 1), None for one seed. `candidates` counts the family's checkpoints, `eligible` those chosen from.
-    `complete` says whether it has all samples asked for.
+    `units` are the ids of its training runs, one for each seed; `spread` is the standard deviation
+    of the average over seeds (n − 1), None for one seed. `candidates` counts the family's
+    checkpoints, `eligible` those chosen from. `complete` says whether it has all samples asked for.
     """
 
     setup: str
@@ -117,7 +127,9 @@ class RowEvidence:
 
 @dataclass(frozen=True)
 class ConfirmedColumn:
-    """One column of a confirmed checkpoint: its score over confirming runs, beside the one it was chosen by."""
+    """One column of a confirmed checkpoint: its score over confirming runs, beside the one it was
+    chosen by.
+    """
 
     score: Estimate
     explored: Fraction
@@ -133,7 +145,8 @@ class ConfirmedColumn:
 class ConfirmedRow:
     """The chosen setting of a method, trained on seeds that took no part in choosing it.
 
-    `units` are the confirming runs that are evaluated, of `wanted` in all; `columns` is empty without any.
+    `units` are the confirming runs that are evaluated, of `wanted` in all; `columns` is empty
+    without any.
     """
 
     setup: str
@@ -152,7 +165,9 @@ class ConfirmedRow:
 
 @dataclass(frozen=True)
 class AtCost:
-    """A score read off a method's trajectory at a cost, and its difference to vanilla's at the same cost."""
+    """A score read off a method's trajectory at a cost, and its difference to vanilla's at the same
+    cost.
+    """
 
     score: Estimate
     difference: Difference | None
@@ -160,9 +175,11 @@ class AtCost:
 
 @dataclass(frozen=True)
 class CostRow:
-    """The selected checkpoint of a method: its training cost, a mean over its `units`, and its scores at equal cost.
+    """The selected checkpoint of a method: its training cost, a mean over its `units`, and its
+    scores at equal cost.
 
-    `hardware` says where they were trained. `columns` is empty where nothing can be read off; `why_not` has the reason.
+    `hardware` says where they were trained. `columns` is empty where nothing can be read off;
+    `why_not` has the reason.
     """
 
     setup: str
@@ -179,8 +196,8 @@ class CostRow:
 class CostTable:
     """The methods of a setup at one cost, the most that all of them have reached.
 
-    `measure` is a key of `costs.MEASURES`; `amount` is None before it can be told, and of time it is in seconds of a
-    GPU, or of a core unless trials are trained `on_gpus`.
+    `measure` is a key of `costs.MEASURES`; `amount` is None before it can be told, and of time it
+    is in seconds of a GPU, or of a core unless trials are trained `on_gpus`.
     """
 
     setup: str
@@ -197,7 +214,9 @@ class CostTable:
 
 @dataclass(frozen=True)
 class BenchmarkSource:
-    """The problems of a column: `content` as in `Benchmark.identity`, for a file its name and sha256."""
+    """The problems of a column: `content` as in `Benchmark.identity`, for a file its name and
+    sha256.
+    """
 
     setup: str
     benchmark: str
@@ -209,8 +228,9 @@ class BenchmarkSource:
 class Evidence:
     """Rows by setup and method in the order of the table, and the benchmarks of all setups.
 
-    `spreads` holds the spread between seeds, in percent, by setup and column; None where it is not known. `confirmed`
-    has the confirmed checkpoints of the families that are settled by now, `costs` a table for each setup.
+    `spreads` holds the spread between seeds, in percent, by setup and column; None where it is not
+    known. `confirmed` has the confirmed checkpoints of the families that are settled by now,
+    `costs` a table for each setup.
     """
 
     rows: tuple[RowEvidence, ...]

@@ -1,7 +1,8 @@
 """Split-half selection: the score of a checkpoint on problems that took no part in selecting it.
 
-The best of many noisy checkpoints looks better than it is, the more so the more there are. Choosing on one half of the
-problems and scoring on the other half removes that, at the price of choosing from half as much.
+The best of many noisy checkpoints looks better than it is, the more so the more there are. Choosing
+on one half of the problems and scoring on the other half removes that, at the price of choosing
+from half as much.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ Array = NDArray[np.float64]
 def split_half_scores(scores: Mapping[str, Array], splits: int = SPLITS) -> dict[str, float] | None:
     """Benchmark → mean score (in [0, 1]) of the candidate chosen on the other half of the problems.
 
-    `scores` holds (C, P) for each benchmark: C candidates in the order in which ties are settled, the same for all
-    benchmarks, and P problems. Each of `splits` random splits halves the problems of every benchmark; the candidate
-    with the highest unweighted mean over benchmarks on one half is scored on the other, both ways. Deterministic.
-    None where some benchmark has a single problem, which cannot be split. With one candidate nothing is chosen, and the
-    result is its score.
+    `scores` holds (C, P) for each benchmark: C candidates in the order in which ties are settled,
+    the same for all benchmarks, and P problems. Each of `splits` random splits halves the problems
+    of every benchmark; the candidate with the highest unweighted mean over benchmarks on one half
+    is scored on the other, both ways. Deterministic. None where some benchmark has a single
+    problem, which cannot be split. With one candidate nothing is chosen, and the result is its
+    score.
     """
     counts = {len(matrix) for matrix in scores.values()}
     assert len(counts) == 1, f"benchmarks with different candidates: {counts}"
@@ -32,11 +34,16 @@ def split_half_scores(scores: Mapping[str, Array], splits: int = SPLITS) -> dict
         return {name: float(matrix.mean()) for name, matrix in scores.items()}
     if any(matrix.shape[1] < 2 for matrix in scores.values()):
         return None
-    halves = {name: _halves(matrix, name, splits) for name, matrix in scores.items()}  # each (2, C, splits)
+    halves = {
+        name: _halves(matrix, name, splits) for name, matrix in scores.items()
+    }  # each (2, C, splits)
     means = np.mean(list(halves.values()), axis=0)
     # Sums of the same numbers in another order differ in their last bits; a tie must stay one.
     chosen = np.argmax(np.round(means, 12), axis=1)  # (2, splits)
-    return {name: float(np.take_along_axis(half[::-1], chosen[:, None], 1).mean()) for name, half in halves.items()}
+    return {
+        name: float(np.take_along_axis(half[::-1], chosen[:, None], 1).mean())
+        for name, half in halves.items()
+    }
 
 
 def _halves(scores: Array, key: str, splits: int) -> Array:

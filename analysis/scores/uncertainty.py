@@ -1,13 +1,14 @@
-"""Bootstrap intervals of pass@1 over the problems of given checkpoints; what another training run would give is not in
-them, which is the business of `orchestrator.selection.seeds`.
+"""Bootstrap intervals of pass@1 over the problems of given checkpoints; what another training run
+would give is not in them, which is the business of `orchestrator.selection.seeds`.
 
-Shapes: P problems of a benchmark, B replicates (`REPLICATES` unless told). Scores are c/n, fractions in [0, 1], or
-their means over seeds.
+Shapes: P problems of a benchmark, B replicates (`REPLICATES` unless told). Scores are c/n,
+fractions in [0, 1], or their means over seeds.
 
-A replicate redraws whole problems together with their samples. That already holds the noise of sampling n responses:
-E[Var(c/n)] over problems is the spread of their pass rates plus the mean binomial variance, so drawing the samples once
-more would count that noise twice (Davison and Hinkley, "Bootstrap Methods and their Application", §3.8). P − 1 problems
-are drawn out of P, which makes the replicates' variance the unbiased s²/P (Rao and Wu 1988, "Resampling Inference With
+A replicate redraws whole problems together with their samples. That already holds the noise of
+sampling n responses: E[Var(c/n)] over problems is the spread of their pass rates plus the mean
+binomial variance, so drawing the samples once more would count that noise twice (Davison and
+Hinkley, "Bootstrap Methods and their Application", §3.8). P − 1 problems are drawn out of P, which
+makes the replicates' variance the unbiased s²/P (Rao and Wu 1988, "Resampling Inference With
 Complex Survey Data").
 """
 
@@ -35,17 +36,21 @@ class Interval:
     high: float
 
 
-def resample(scores: Mapping[str, Array], key: str, replicates: int = REPLICATES) -> dict[str, Array]:
+def resample(
+    scores: Mapping[str, Array], key: str, replicates: int = REPLICATES
+) -> dict[str, Array]:
     """Replicates (B,) of the mean score of each entry (P,), all on the same draws of problems.
 
-    Entries are compared on one benchmark, so they must have the same problems in the same order. The draws depend on
-    `key` alone: benchmarks are drawn independently of each other.
+    Entries are compared on one benchmark, so they must have the same problems in the same order.
+    The draws depend on `key` alone: benchmarks are drawn independently of each other.
     """
     sizes = {len(entry) for entry in scores.values()}
     assert len(sizes) == 1, f"scores of {sizes} problems cannot be paired"
     drawn = _weights(sizes.pop(), key, replicates)
     return {
-        name: drawn @ entry if _varies(entry) else _flat_replicates(entry, f"{key} {name}", replicates)
+        name: drawn @ entry
+        if _varies(entry)
+        else _flat_replicates(entry, f"{key} {name}", replicates)
         for name, entry in scores.items()
     }
 
@@ -56,7 +61,9 @@ def average(columns: Sequence[Array]) -> Array:
 
 
 def interval(value: float, replicates: Array, confidence: float = CONFIDENCE) -> Interval:
-    """Percentile interval with equal tails around the observed value, widened to it where it lies outside."""
+    """Percentile interval with equal tails around the observed value, widened to it where it lies
+    outside.
+    """
     tail = (1 - confidence) / 2
     low, high = np.quantile(replicates, [tail, 1 - tail])
     return Interval(min(float(low), value), max(float(high), value))
@@ -66,7 +73,9 @@ def _weights(count: int, key: str, replicates: int) -> Array:
     """Shares (B, count) of each member among count − 1 draws; a lone member always has the whole."""
     if count == 1:
         return np.ones((replicates, 1))
-    return _generator(key).multinomial(count - 1, np.full(count, 1 / count), size=replicates) / (count - 1)
+    return _generator(key).multinomial(count - 1, np.full(count, 1 / count), size=replicates) / (
+        count - 1
+    )
 
 
 def _varies(scores: Array) -> bool:
@@ -75,17 +84,26 @@ def _varies(scores: Array) -> bool:
 
 
 def _flat_replicates(scores: Array, key: str, replicates: int) -> Array:
-    """Replicates where all problems score the same, as when all are right, and resampling them shows no spread.
+    """Replicates where all problems score the same, as when all are right, and resampling them
+    shows no spread.
 
-    Draws of the mid-P confidence distribution of a share known from P independent trials (Clopper and Pearson 1934):
-    no spread of scores in [0, 1] over problems is wider. All right gives the one-sided 95 % bound 0.05^(1/P), the
-    "rule of three".
+    Draws of the mid-P confidence distribution of a share known from P independent trials (Clopper
+    and Pearson 1934): no spread of scores in [0, 1] over problems is wider. All right gives the
+    one-sided 95 % bound 0.05^(1/P), the "rule of three".
     """
     problems = len(scores)
     right = round(float(scores.sum()), 9)
     generator = _generator(key)
-    low = generator.beta(right, problems - right + 1, replicates) if right > 0 else np.zeros(replicates)
-    high = generator.beta(right + 1, problems - right, replicates) if right < problems else np.ones(replicates)
+    low = (
+        generator.beta(right, problems - right + 1, replicates)
+        if right > 0
+        else np.zeros(replicates)
+    )
+    high = (
+        generator.beta(right + 1, problems - right, replicates)
+        if right < problems
+        else np.ones(replicates)
+    )
     return np.where(generator.random(replicates) < 0.5, low, high)
 
 

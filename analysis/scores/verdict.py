@@ -44,11 +44,16 @@ class Verdict:
 
     def lines(self) -> list[str]:
         """Sentences, reason and command, a line each, for forms without styles."""
-        return [*self.sentences, *((self.advice.reason, self.advice.command) if self.advice else ())]
+        return [
+            *self.sentences,
+            *((self.advice.reason, self.advice.command) if self.advice else ()),
+        ]
 
 
 def verdict(experiment: Experiment, evidence: Evidence) -> Verdict:
-    """Sentences on the differences to vanilla. Empty while fewer than two methods have scores in any setup."""
+    """Sentences on the differences to vanilla. Empty while fewer than two methods have scores in
+    any setup.
+    """
     groups: dict[str, list[RowEvidence]] = {}
     for name in experiment.setups:
         trained = [row for row in evidence.rows if row.setup == name and row.method != BASE]
@@ -74,13 +79,17 @@ def verdict(experiment: Experiment, evidence: Evidence) -> Verdict:
 
 
 def _at_equal_cost(evidence: Evidence, setup: str) -> list[str]:
-    """A sentence on the methods whose selected checkpoints did not cost as much as vanilla's; none without any."""
+    """A sentence on the methods whose selected checkpoints did not cost as much as vanilla's; none
+    without any.
+    """
     for table in evidence.costs:
         costs = {row.method: MEASURES[table.measure](row.cost) for row in table.rows}
         if table.setup == setup:
             gaps = []
             for row in table.rows:
-                gap = row.columns[AVERAGE].difference if row.columns else None  # None without vanilla, too
+                gap = (
+                    row.columns[AVERAGE].difference if row.columns else None
+                )  # None without vanilla, too
                 if gap is not None and costs[row.method] != costs[REFERENCE]:
                     gaps.append(f"{method_label(row.method)} {signed(gap.estimate.value)}")
             if gaps:
@@ -102,38 +111,55 @@ def _chosen_unequally(row: RowEvidence) -> bool:
 
 
 def _judge_confirmed(experiment: Experiment, rows: Sequence[ConfirmedRow]) -> list[str]:
-    """A sentence for each confirmed method of a setup, and one for those whose runs are not all there."""
+    """A sentence for each confirmed method of a setup, and one for those whose runs are not all
+    there.
+    """
     reference = method_label(REFERENCE)
     if REFERENCE not in experiment.confirmed_methods:
-        return [f"{reference} is not confirmed, so that no method can be called better: see confirm.methods."]
+        return [
+            f"{reference} is not confirmed, so that no method can be called better: see confirm.methods."
+        ]
     complete = {row.method: row for row in rows if row.complete}
     open_methods = [method for method in experiment.confirmed_methods if method not in complete]
     sentences = []
     for method, row in complete.items() if REFERENCE in complete else ():
         gap = row.columns[AVERAGE].difference
         if gap is not None:
-            sentences.append(_confirmed_sentence(method_label(method), reference, gap, experiment.confirm.until))
+            sentences.append(
+                _confirmed_sentence(method_label(method), reference, gap, experiment.confirm.until)
+            )
     if open_methods:
         sentences.append(f"Not confirmed yet: {', '.join(map(method_label, open_methods))}.")
     return sentences
 
 
 def pair_verdict(
-    experiment: Experiment, methods: tuple[str, str], average: Difference | None, confirmed: bool = False
+    experiment: Experiment,
+    methods: tuple[str, str],
+    average: Difference | None,
+    confirmed: bool = False,
 ) -> Verdict:
     """Judge two methods in a setup from the difference of their averages; empty without one."""
     if average is None:
         return Verdict()
     if BASE in methods:
-        return Verdict((f"{method_label(BASE)} has no seeds: the difference holds for these checkpoints only.",))
+        return Verdict(
+            (
+                f"{method_label(BASE)} has no seeds: the difference holds for these checkpoints only.",
+            )
+        )
     if min(average.runs) == 1:
         sentence = "Neither method can be called better: one seed."
         # Confirming runs are on their way; the advice's seeds could be theirs.
-        return Verdict((sentence,), None if experiment.confirmed_methods else more_seeds(experiment, methods))
+        return Verdict(
+            (sentence,), None if experiment.confirmed_methods else more_seeds(experiment, methods)
+        )
     if average.chosen_from is not None:
         one, other = average.chosen_from
         sentence = f"Not tested: chosen from {one} and {other} checkpoints, and the best of more is higher by chance."
-        return Verdict((sentence,), None if experiment.confirmed_methods else confirmation(experiment))
+        return Verdict(
+            (sentence,), None if experiment.confirmed_methods else confirmation(experiment)
+        )
     sentence = _judged(method_label(methods[0]), method_label(methods[1]), average)
     return Verdict((f"{sentence[:-1]} (confirmed)." if confirmed else sentence,))
 
@@ -141,8 +167,12 @@ def pair_verdict(
 def more_seeds(experiment: Experiment, methods: Sequence[str] = ()) -> Advice:
     """How every method, or each of `methods`, gets five seeds or more."""
     if methods:
-        only = {method: experiment.methods[method] for method in experiment.methods if method in methods}
-        own = {method: seeds for method, seeds in experiment.method_seeds.items() if method in methods}
+        only = {
+            method: experiment.methods[method] for method in experiment.methods if method in methods
+        }
+        own = {
+            method: seeds for method, seeds in experiment.method_seeds.items() if method in methods
+        }
         typed = experiment.arguments
         if len(only) < len(experiment.methods):
             typed = (*_without_option(typed, "--methods"), "--methods", ",".join(only))
@@ -155,7 +185,9 @@ def more_seeds(experiment: Experiment, methods: Sequence[str] = ()) -> Advice:
         chosen.append(next(unused))
     wider = replace(experiment, seeds=chosen, method_seeds={})
     kept = tuple(word for word in experiment.arguments if not OWN_SEEDS.match(word))
-    command = replace(experiment, arguments=kept).command("submit", f"seeds=[{','.join(map(str, chosen))}]")
+    command = replace(experiment, arguments=kept).command(
+        "submit", f"seeds=[{','.join(map(str, chosen))}]"
+    )
     return Advice(command, _trials(wider) - _trials(experiment))
 
 
@@ -168,12 +200,18 @@ def _without_option(words: Sequence[str], option: str) -> tuple[str, ...]:
 
 
 def _trials(experiment: Experiment) -> int:
-    settings = {method: prod(map(len, grid.values())) for method, grid in experiment.methods.items()}
-    return len(experiment.setups) * sum(n * len(experiment.seeds_of(method)) for method, n in settings.items())
+    settings = {
+        method: prod(map(len, grid.values())) for method, grid in experiment.methods.items()
+    }
+    return len(experiment.setups) * sum(
+        n * len(experiment.seeds_of(method)) for method, n in settings.items()
+    )
 
 
 def _confirmed_sentence(one: str, other: str, gap: Difference, until: float | None) -> str:
-    """The judgement on a confirmed difference; with `until` in points, also whether it is settled to that."""
+    """The judgement on a confirmed difference; with `until` in points, also whether it is settled
+    to that.
+    """
     sentence = _judged(one, other, gap).removesuffix(".")
     if until is None or gap.p_value is None or gap.shown:
         return f"{sentence} (confirmed)."
@@ -182,11 +220,15 @@ def _confirmed_sentence(one: str, other: str, gap: Difference, until: float | No
 
 
 def _judge(rows: Sequence[RowEvidence]) -> list[str]:
-    """A sentence for each method of a setup that was trained on several seeds, and one for the others together."""
+    """A sentence for each method of a setup that was trained on several seeds, and one for the
+    others together.
+    """
     reference = method_label(REFERENCE)
     vanilla = next((row for row in rows if row.method == REFERENCE), None)
     if vanilla is None:
-        return [f"{reference} has no scores to compare with; trb table --compare compares any two methods."]
+        return [
+            f"{reference} has no scores to compare with; trb table --compare compares any two methods."
+        ]
     if vanilla.seeds == 1:
         return [f"No method can be called better than {reference}: it has one seed."]
     sentences, untested, unequal = [], [], []
@@ -195,13 +237,17 @@ def _judge(rows: Sequence[RowEvidence]) -> list[str]:
         if row.method == REFERENCE or gap is None:
             continue
         if gap.chosen_from is not None:
-            unequal.append(f"{method_label(row.method)} {signed(gap.estimate.value)} (best of {gap.chosen_from[0]})")
+            unequal.append(
+                f"{method_label(row.method)} {signed(gap.estimate.value)} (best of {gap.chosen_from[0]})"
+            )
         elif row.seeds > 1:
             sentences.append(_judged(method_label(row.method), reference, gap))
         else:
             untested.append(f"{method_label(row.method)} {signed(gap.estimate.value)}")
     if untested:
-        sentences.append(f"Not tested, with one seed each: {', '.join(untested)} against {reference}.")
+        sentences.append(
+            f"Not tested, with one seed each: {', '.join(untested)} against {reference}."
+        )
     if unequal:
         sentences.append(
             f"Not tested, chosen from more or fewer checkpoints than {reference}'s {vanilla.candidates}, and the best "

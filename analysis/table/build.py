@@ -26,11 +26,11 @@ FEW_PROBLEMS = 30  # the smallest of the paper's benchmarks has as many
 def results_table(study: Study, k: int = 1, cost: str = "updates") -> Table:
     """The paper's table of pass@k so far, with what it rests on; notes say what is missing.
 
-    A benchmark that was added to finished trials leaves the columns of the others as they are. Their rows are selected
-    without it, and averages, evidence and verdict wait until it is evaluated. Checkpoints are selected by pass@1,
-    whatever `k` is. `cost` is the measure of `analysis.costs` at which methods are compared, too.
-    UserError where two selected checkpoints of a setup were evaluated on different problems, or where
-    a problem has fewer than k samples.
+    A benchmark that was added to finished trials leaves the columns of the others as they are.
+    Their rows are selected without it, and averages, evidence and verdict wait until it is
+    evaluated. Checkpoints are selected by pass@1, whatever `k` is. `cost` is the measure of
+    `analysis.costs` at which methods are compared, too. UserError where two selected checkpoints of
+    a setup were evaluated on different problems, or where a problem has fewer than k samples.
     """
     study = with_confirmation(study.snapshot())
     awaited = _awaited(study)
@@ -45,21 +45,34 @@ def results_table(study: Study, k: int = 1, cost: str = "updates") -> Table:
         # Every method of the experiment has its row, with empty cells before its first scores.
         for family in families:
             known = by_family.get((name, family), {})
-            scores += [Score(family, name, key, known.get(key)) for key in setup.evaluation.benchmarks]
+            scores += [
+                Score(family, name, key, known.get(key)) for key in setup.evaluation.benchmarks
+            ]
     evidence = assess(study, [] if awaited else chosen)
     if not awaited:
         confirmed = tuple(confirmed_rows(study, chosen, k))
-        evidence = replace(evidence, confirmed=confirmed, costs=tuple(cost_tables(study, chosen, cost)))
-    waiting = [f"waiting for {labels[key]}: rows are selected on the other columns until then" for key in awaited]
+        evidence = replace(
+            evidence, confirmed=confirmed, costs=tuple(cost_tables(study, chosen, cost))
+        )
+    waiting = [
+        f"waiting for {labels[key]}: rows are selected on the other columns until then"
+        for key in awaited
+    ]
     remarks = [*waiting, *notes(study, [] if awaited else chosen)]
     if k > 1:
-        remarks = [f"pass@{k}: one of {k} samples is right, unbiased; checkpoints are selected by pass@1", *remarks]
+        remarks = [
+            f"pass@{k}: one of {k} samples is right, unbiased; checkpoints are selected by pass@1",
+            *remarks,
+        ]
     study.remember()
-    made = make_table(scores, remarks, evidence, titles, labels, verdict(study.experiment, evidence))
+    made = make_table(
+        scores, remarks, evidence, titles, labels, verdict(study.experiment, evidence)
+    )
     if k == 1:
         return made
     columns = [
-        replace(each, label=f"{each.label} pass@{k}") if each.benchmark == AVERAGE else each for each in made.columns
+        replace(each, label=f"{each.label} pass@{k}") if each.benchmark == AVERAGE else each
+        for each in made.columns
     ]
     return replace(made, k=k, columns=tuple(columns))
 
@@ -71,13 +84,17 @@ def _scored_at(selected: Selected, k: int) -> Selected:
     for key, seeds in selected.best.counts.items():
         least = min(seed.samples for seed in seeds)
         if k > least:
-            expected = f"a k of at most {least}, the samples of each problem of {key} in {selected.setup}"
+            expected = (
+                f"a k of at most {least}, the samples of each problem of {key} in {selected.setup}"
+            )
             raise refuse("--metric", f"pass@{k}", expected)
     return replace(selected, best=replace(selected.best, k=k))
 
 
 def _awaited(study: Study) -> list[tuple[str, str]]:
-    """(setup, benchmark) of those that a trained family has no sample of, while it has some of another."""
+    """(setup, benchmark) of those that a trained family has no sample of, while it has some of
+    another.
+    """
     awaited: dict[tuple[str, str], None] = {}
     for family in study.families():
         runs = [study.reader(unit) for setting in family for unit in setting]
@@ -85,7 +102,11 @@ def _awaited(study: Study) -> list[tuple[str, str]]:
             continue
         setup = family[0][0].setup
         ids = study.evaluation_ids(setup)
-        sampled = {key for key, evaluation_id in ids.items() if any(run.evaluated_steps(evaluation_id) for run in runs)}
+        sampled = {
+            key
+            for key, evaluation_id in ids.items()
+            if any(run.evaluated_steps(evaluation_id) for run in runs)
+        }
         awaited |= {(setup, key): None for key in ids if sampled and key not in sampled}
     return list(awaited)
 
@@ -103,17 +124,25 @@ def _without(study: Study, awaited: list[tuple[str, str]]) -> Study:
 def notes(study: Study, chosen: list[Selected]) -> list[str]:
     """Notes that a reader of the table needs: missing units and samples, spread, small benchmarks."""
     missing = len(status.missing_units(study))
-    partial = [f"partial: {len(study.units) - missing} of {len(study.units)} units done"] if missing else []
+    partial = (
+        [f"partial: {len(study.units) - missing} of {len(study.units)} units done"]
+        if missing
+        else []
+    )
     unsampled = []
     spreads: dict[str, list[str]] = {}  # of each setup
     for selected in chosen:
         best, method = selected.best, method_label(selected.best.method)
         if not best.complete:
-            unsampled.append(f"{selected.setup} {method}: selected before any checkpoint has the samples asked for")
+            unsampled.append(
+                f"{selected.setup} {method}: selected before any checkpoint has the samples asked for"
+            )
         if best.spread is not None:
             spread = f"{method} {best.spread * PERCENT:.1f} ({best.seeds} seeds)"
             spreads.setdefault(selected.setup, []).append(spread)
-    deviations = [f"{setup}: standard deviation of Avg: {', '.join(of)}" for setup, of in spreads.items()]
+    deviations = [
+        f"{setup}: standard deviation of Avg: {', '.join(of)}" for setup, of in spreads.items()
+    ]
     return [*partial, *unsampled, *deviations, *_small_benchmarks(study, chosen)]
 
 
@@ -125,7 +154,9 @@ def _small_benchmarks(study: Study, chosen: list[Selected]) -> list[str]:
         for key, counts in selected.best.counts.items():
             if len(counts[0].n) < FEW_PROBLEMS:
                 problems = f"{len(counts[0].n)} problem{'s' * (len(counts[0].n) != 1)}"
-                lines[f"{benchmark_label(key, runs[key])}: {problems}, so its intervals are wide"] = None
+                lines[
+                    f"{benchmark_label(key, runs[key])}: {problems}, so its intervals are wide"
+                ] = None
     return list(lines)
 
 

@@ -40,7 +40,11 @@ def explanation(evidence: Evidence) -> list[str]:
     several = any(row.seeds > 1 for row in evidence.rows)
     columns = [sentence for sentence in COLUMNS if several or not sentence.startswith("Left-out")]
     sentences = [*intervals_sentences(evidence), *columns, *_unequal_families(evidence.rows)]
-    return [*sentences, *(CONFIRMED if evidence.confirmed else ()), *(COST if evidence.costs else ())]
+    return [
+        *sentences,
+        *(CONFIRMED if evidence.confirmed else ()),
+        *(COST if evidence.costs else ()),
+    ]
 
 
 def intervals_sentences(evidence: Evidence) -> list[str]:
@@ -54,16 +58,24 @@ def intervals_sentences(evidence: Evidence) -> list[str]:
             f"{ANOTHER_SEED}."
         )
     if several and len(trained) < len(evidence.rows):
-        sentences.append("The untrained student has no seeds: its ± and [ ] are over problems only.")
+        sentences.append(
+            "The untrained student has no seeds: its ± and [ ] are over problems only."
+        )
     columns = [column for row in several for column in row.columns.values()]
     if any(column.score.over == "problems" for column in columns):
         sentences.append(
             "Where no two seeds of any method differ, no spread between seeds can be told, and the interval is over "
             "problems only."
         )
-    tested = [column.difference for column in columns if column.difference and column.difference.p_value is not None]
+    tested = [
+        column.difference
+        for column in columns
+        if column.difference and column.difference.p_value is not None
+    ]
     if any(gap.adjusted > 1 for gap in tested):
-        sentences.append("p and its interval: two-sided, corrected for the number of methods by Dunnett's test.")
+        sentences.append(
+            "p and its interval: two-sided, corrected for the number of methods by Dunnett's test."
+        )
     elif tested:
         sentences.append("p: two-sided, of the same t distribution.")
     return sentences

@@ -9,14 +9,27 @@ from typing import Any
 
 from analysis.labels import AVERAGE, BASE, benchmark_label, method_label, setup_title
 from analysis.numbers import tenths_text
-from analysis.scores.assess import chosen_alike, differences, exact_scores, replicate_scores, seed_spreads
+from analysis.scores.assess import (
+    chosen_alike,
+    differences,
+    exact_scores,
+    replicate_scores,
+    seed_spreads,
+)
 from analysis.scores.candidates import Candidate, select
 from analysis.scores.confirmed import confirmed_candidates
 from analysis.scores.evidence import Difference
 from analysis.scores.uncertainty import CONFIDENCE, REPLICATES
 from analysis.scores.verdict import Verdict, pair_verdict
 from analysis.table.captions import FEW, PER_CENT
-from analysis.table.evidence_formats import LIMITS, P, difference_object, gap_text, limits_text, tested_text
+from analysis.table.evidence_formats import (
+    LIMITS,
+    P,
+    difference_object,
+    gap_text,
+    limits_text,
+    tested_text,
+)
 from analysis.table.formats import markdown_advice
 from orchestrator import sheet
 from orchestrator.errors import refuse
@@ -26,7 +39,16 @@ from orchestrator.selection.study import Study
 
 CSV_COLUMNS = (
     *("setup", "benchmark", "first", "second", "first_score", "second_score"),
-    *("difference", "ci_low", "ci_high", "p_value", "problems", "first_seeds", "second_seeds", "interval_over"),
+    *(
+        "difference",
+        "ci_low",
+        "ci_high",
+        "p_value",
+        "problems",
+        "first_seeds",
+        "second_seeds",
+        "interval_over",
+    ),
 )
 
 
@@ -36,8 +58,8 @@ class MethodComparison:
 
     They are the `confirmed` ones where all confirming runs of both are evaluated.
 
-    `columns` by benchmark, the average as `avg`; None while one of the two has no scores. `verdict` is what may be said
-    of the two.
+    `columns` by benchmark, the average as `avg`; None while one of the two has no scores. `verdict`
+    is what may be said of the two.
     """
 
     setup: str
@@ -53,8 +75,8 @@ class MethodComparison:
 def compare(study: Study, pair: str) -> list[MethodComparison]:
     """The comparison in each setup, of confirmed checkpoints where both methods have one.
 
-    `pair` is `FIRST,SECOND`, each any name of a method or of the untrained student. UserError if they are not two
-    different methods of the experiment, or rest on different problems.
+    `pair` is `FIRST,SECOND`, each any name of a method or of the untrained student. UserError if
+    they are not two different methods of the experiment, or rest on different problems.
     """
     methods = _parse_pair(pair, [*study.experiment.methods, BASE])
     titles = {name: setup_title(name, study.experiment.setups) for name in study.experiment.setups}
@@ -68,21 +90,31 @@ def compare(study: Study, pair: str) -> list[MethodComparison]:
         if confirmed.keys() >= set(methods):
             best = confirmed
         first, second = (best.get(method) for method in methods)
-        columns: dict[str, Difference | None] = dict.fromkeys([AVERAGE, *setup.evaluation.benchmarks])
+        columns: dict[str, Difference | None] = dict.fromkeys(
+            [AVERAGE, *setup.evaluation.benchmarks]
+        )
         if first is not None and second is not None:
             drawn = replicate_scores({methods[0]: first, methods[1]: second})
-            gaps = differences(first, second, [drawn[method] for method in methods], seed_spreads(best.values()))
+            gaps = differences(
+                first, second, [drawn[method] for method in methods], seed_spreads(best.values())
+            )
             if best is not confirmed and BASE not in methods:
-                gaps = chosen_alike(gaps, (of_setup[methods[0]].candidates, of_setup[methods[1]].candidates))
+                gaps = chosen_alike(
+                    gaps, (of_setup[methods[0]].candidates, of_setup[methods[1]].candidates)
+                )
             columns |= gaps
-        sentence = pair_verdict(study.experiment, methods, columns[AVERAGE], confirmed=best is confirmed)
+        sentence = pair_verdict(
+            study.experiment, methods, columns[AVERAGE], confirmed=best is confirmed
+        )
         found = (first, second, columns, sentence, best is confirmed)
         comparisons.append(MethodComparison(name, titles[name], methods, *found))
     return comparisons
 
 
 def verdict_of(comparisons: Sequence[MethodComparison]) -> Verdict:
-    """The verdict on two methods over all setups; a setup's title precedes each sentence where setups differ."""
+    """The verdict on two methods over all setups; a setup's title precedes each sentence where
+    setups differ.
+    """
     sentences, advice = [], None
     for comparison in comparisons:
         sentences += [(comparison.title, sentence) for sentence in comparison.verdict.sentences]
@@ -97,15 +129,26 @@ def to_markdown(comparisons: Sequence[MethodComparison]) -> str:
     lines: list[str] = []
     for comparison in comparisons:
         names = []
-        for method, checkpoint in zip(comparison.methods, (comparison.first, comparison.second), strict=True):
-            known = "" if checkpoint is None else f"{checkpoint.title}{', confirmed' if comparison.confirmed else ''}"
+        for method, checkpoint in zip(
+            comparison.methods, (comparison.first, comparison.second), strict=True
+        ):
+            known = (
+                ""
+                if checkpoint is None
+                else f"{checkpoint.title}{', confirmed' if comparison.confirmed else ''}"
+            )
             names.append(known or f"{method_label(method)} (no scores yet)")
         headings = ["Benchmark", *map(method_label, comparison.methods), "Difference", LIMITS, P]
         rows = _text_rows(comparison)
         table = sheet.Sheet.of(headings, rows)
         if not any(row[-1] for row in rows):
             table = table.only(range(len(headings) - 1))
-        lines += [f"**{comparison.title}**: {' − '.join(names)}", "", *sheet.to_markdown(table, aligned=True), ""]
+        lines += [
+            f"**{comparison.title}**: {' − '.join(names)}",
+            "",
+            *sheet.to_markdown(table, aligned=True),
+            "",
+        ]
     found = verdict_of(comparisons)
     paragraphs = [" ".join(explanation(comparisons)), *(f"**{line}**" for line in found.sentences)]
     paragraphs += markdown_advice(found)
@@ -114,7 +157,9 @@ def to_markdown(comparisons: Sequence[MethodComparison]) -> str:
 
 def explanation(comparisons: Sequence[MethodComparison]) -> list[str]:
     """Say what the intervals and p let vary."""
-    gaps = [gap for comparison in comparisons for gap in comparison.columns.values() if gap is not None]
+    gaps = [
+        gap for comparison in comparisons for gap in comparison.columns.values() if gap is not None
+    ]
     over_seeds = [gap for gap in gaps if gap.estimate.over == "seeds"]
     sentences = []
     if over_seeds:
@@ -132,17 +177,23 @@ def explanation(comparisons: Sequence[MethodComparison]) -> list[str]:
 
 
 def to_csv(comparisons: Sequence[MethodComparison]) -> str:
-    """A row for each setup and benchmark, percent with two decimals; numbers that are missing are empty."""
+    """A row for each setup and benchmark, percent with two decimals; numbers that are missing are
+    empty.
+    """
     rows = []
     for comparison in comparisons:
         for row in _objects(comparison):
-            gap = row["difference"] or dict.fromkeys(("value", "low", "high", "p_value", "interval_over"))
+            gap = row["difference"] or dict.fromkeys(
+                ("value", "low", "high", "p_value", "interval_over")
+            )
             numbers = [row["first"], row["second"], gap["value"], gap["low"], gap["high"]]
             texts = ["" if number is None else f"{number:.2f}" for number in numbers]
             p_value = "" if gap["p_value"] is None else f"{gap['p_value']:.4f}"
             named = (comparison.setup, row["benchmark"], *comparison.methods)
             runs = [found and found.seeds for found in (comparison.first, comparison.second)]
-            rows.append((*named, *texts, p_value, row["problems"], *runs, *(gap["interval_over"] or [""])))
+            rows.append(
+                (*named, *texts, p_value, row["problems"], *runs, *(gap["interval_over"] or [""]))
+            )
     return sheet.to_csv(CSV_COLUMNS, rows)
 
 
@@ -185,7 +236,9 @@ def format_of(name: str) -> Callable[[Sequence[MethodComparison]], str]:
 
 def _parse_pair(text: str, known: Sequence[str]) -> tuple[str, str]:
     if " vs " in text:
-        raise refuse("--compare", text, f"a comma between the methods: {','.join(text.split(' vs '))}")
+        raise refuse(
+            "--compare", text, f"a comma between the methods: {','.join(text.split(' vs '))}"
+        )
     names = [known_method("--compare", name.strip(), known) for name in text.split(",")]
     if len(names) != 2 or names[0] == names[1]:
         raise refuse("--compare", text, "two different methods, FIRST,SECOND")
@@ -193,8 +246,12 @@ def _parse_pair(text: str, known: Sequence[str]) -> tuple[str, str]:
 
 
 def _objects(comparison: MethodComparison) -> list[dict[str, Any]]:
-    """A row for each column: both scores, their difference and the number of problems; None where missing."""
-    first, second = (exact_scores(found) if found else {} for found in (comparison.first, comparison.second))
+    """A row for each column: both scores, their difference and the number of problems; None where
+    missing.
+    """
+    first, second = (
+        exact_scores(found) if found else {} for found in (comparison.first, comparison.second)
+    )
     known = comparison.first or comparison.second
     sizes = {key: len(counts[0].problems) for key, counts in known.counts.items()} if known else {}
     sizes |= {AVERAGE: sum(sizes.values())} if known else {}
@@ -211,10 +268,15 @@ def _objects(comparison: MethodComparison) -> list[dict[str, Any]]:
 
 
 def _text_rows(comparison: MethodComparison) -> list[list[str]]:
-    first, second = (exact_scores(found) if found else {} for found in (comparison.first, comparison.second))
+    first, second = (
+        exact_scores(found) if found else {} for found in (comparison.first, comparison.second)
+    )
     rows = []
     for key, gap in comparison.columns.items():
-        scores = [tenths_text(first[key]) if first else "", tenths_text(second[key]) if second else ""]
+        scores = [
+            tenths_text(first[key]) if first else "",
+            tenths_text(second[key]) if second else "",
+        ]
         difference = [gap_text(gap), limits_text(gap), tested_text(gap)] if gap else ["", "", ""]
         rows.append([benchmark_label(key), *scores, *difference])
     return rows
@@ -223,5 +285,10 @@ def _text_rows(comparison: MethodComparison) -> list[list[str]]:
 def _checkpoint_object(method: str, found: Candidate | None) -> dict[str, Any]:
     if found is None:
         return {"method": method, "knobs": None, "step": None, "units": [], "seeds": None}
-    known = {"knobs": found.knobs, "step": found.step, "units": list(found.units), "seeds": found.seeds}
+    known = {
+        "knobs": found.knobs,
+        "step": found.step,
+        "units": list(found.units),
+        "seeds": found.seeds,
+    }
     return {"method": method, **known}

@@ -1,4 +1,6 @@
-"""The evidence of a results table's cell as named values: the columns that its CSV form adds, and their types."""
+"""The evidence of a results table's cell as named values: the columns that its CSV form adds, and
+their types.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from typing import Any
 
 from analysis.scores.evidence import ColumnEvidence, RowEvidence
 
-# Name → number in percent, None where it is missing; a CSV file has it in the unit of the table's scores.
+# Name → number in percent, None where it is missing; a CSV file has it in the unit of the table's
+# scores.
 SCORES: dict[str, Callable[[ColumnEvidence], float | Fraction | None]] = {
     "ci_low": lambda column: column.score.interval.low,
     "ci_high": lambda column: column.score.interval.high,
@@ -17,8 +20,12 @@ SCORES: dict[str, Callable[[ColumnEvidence], float | Fraction | None]] = {
     "fresh_low": lambda column: column.fresh and column.fresh.interval.low,
     "fresh_high": lambda column: column.fresh and column.fresh.interval.high,
     "minus_vanilla": lambda column: column.difference and column.difference.estimate.value,
-    "minus_vanilla_low": lambda column: column.difference and column.difference.estimate.interval.low,
-    "minus_vanilla_high": lambda column: column.difference and column.difference.estimate.interval.high,
+    "minus_vanilla_low": lambda column: (
+        column.difference and column.difference.estimate.interval.low
+    ),
+    "minus_vanilla_high": lambda column: (
+        column.difference and column.difference.estimate.interval.high
+    ),
 }
 
 # Name → type of a DataFrame's column, and value; None where it is missing.
@@ -32,7 +39,10 @@ FACTS: dict[str, tuple[str, Callable[[RowEvidence, ColumnEvidence], Any]]] = {
     "samples": ("Int64", lambda _, column: column.samples),
     "n": ("Int64", lambda _, column: column.n),
     "interval_over": ("string", lambda _, column: column.score.over),
-    "minus_vanilla_over": ("string", lambda _, column: column.difference and column.difference.estimate.over),
+    "minus_vanilla_over": (
+        "string",
+        lambda _, column: column.difference and column.difference.estimate.over,
+    ),
 }
 
 EVIDENCE_COLUMNS = (*SCORES, *FACTS)
@@ -49,7 +59,9 @@ def evidence_values(row: RowEvidence, benchmark: str) -> dict[str, Any]:
 
 
 def csv_fields(row: RowEvidence | None, benchmark: str, scale: float) -> list[str]:
-    """Texts for `EVIDENCE_COLUMNS`; scores in percent times `scale`, which is 1 or 1/100. All empty without a row."""
+    """Texts for `EVIDENCE_COLUMNS`; scores in percent times `scale`, which is 1 or 1/100. All empty
+    without a row.
+    """
     if row is None:
         return [""] * len(EVIDENCE_COLUMNS)
     decimals = 2 if scale == 1 else 4

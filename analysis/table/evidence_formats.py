@@ -30,10 +30,38 @@ ESCAPES = str.maketrans({ONE_RUN: f"\\{ONE_RUN}"})  # of Markdown
 PROBLEMS_ONLY = " problems only"
 
 # Columns of the table of selected checkpoints, in this order.
-METHOD, SCORE, SPLIT_HALF, FRESH, LEFT_OUT, GAP = "Method", "Avg", "Split-half", "Fresh", "Left-out", "− Vanilla"
-LIMITS, P, OF, SEEDS, STEP, SETTING = f"{100 * CONFIDENCE:g} % interval", "p", "Of", "Seeds", "Step", "Setting"
-ALWAYS = (METHOD, SCORE, SPLIT_HALF, FRESH, OF, SEEDS, STEP, SETTING)  # the others stand where a row has them
-CONFIRMED, EXPLORED, LEAD, RUNS = "Confirmed", "Explored", "Lead", "Seeds"  # of confirmed checkpoints
+METHOD, SCORE, SPLIT_HALF, FRESH, LEFT_OUT, GAP = (
+    "Method",
+    "Avg",
+    "Split-half",
+    "Fresh",
+    "Left-out",
+    "− Vanilla",
+)
+LIMITS, P, OF, SEEDS, STEP, SETTING = (
+    f"{100 * CONFIDENCE:g} % interval",
+    "p",
+    "Of",
+    "Seeds",
+    "Step",
+    "Setting",
+)
+ALWAYS = (
+    METHOD,
+    SCORE,
+    SPLIT_HALF,
+    FRESH,
+    OF,
+    SEEDS,
+    STEP,
+    SETTING,
+)  # the others stand where a row has them
+CONFIRMED, EXPLORED, LEAD, RUNS = (
+    "Confirmed",
+    "Explored",
+    "Lead",
+    "Seeds",
+)  # of confirmed checkpoints
 AT = "Avg at "  # what follows is a cost
 TRAINED = "Seconds"
 COST_NUMBERS: Mapping[str, Callable[[TrainingCost], float | None]] = {
@@ -55,7 +83,9 @@ LEFT = (METHOD, SETTING)  # the others are numbers
 
 @dataclass(frozen=True)
 class EvidenceBlock:
-    """A sheet of the selected checkpoints of a setup, of its confirmed ones, or of what their training costs."""
+    """A sheet of the selected checkpoints of a setup, of its confirmed ones, or of what their
+    training costs.
+    """
 
     setup: str
     kind: BlockKind
@@ -72,14 +102,19 @@ def blocks(evidence: Evidence | None) -> list[EvidenceBlock]:
         return []
     found = []
     for setup, rows in by_setup(evidence.rows).items():
-        # Without vanilla nothing is compared, and without several seeds nothing has a p-value; other columns stand.
+        # Without vanilla nothing is compared, and without several seeds nothing has a p-value;
+        # other columns stand.
         sheet = _sheet([_cells(row) for row in rows], ALWAYS)
         found.append(EvidenceBlock(setup, "selected", sheet))
     for setup, rows in by_setup(evidence.confirmed).items():
-        found.append(EvidenceBlock(setup, "confirmed", _sheet([_confirmed_cells(row) for row in rows])))
+        found.append(
+            EvidenceBlock(setup, "confirmed", _sheet([_confirmed_cells(row) for row in rows]))
+        )
     for table in evidence.costs:
         rows = by_setup(table.rows)[table.setup]
-        found.append(EvidenceBlock(table.setup, "cost", _sheet([_cost_cells(table, row) for row in rows])))
+        found.append(
+            EvidenceBlock(table.setup, "cost", _sheet([_cost_cells(table, row) for row in rows]))
+        )
     return found
 
 
@@ -103,7 +138,12 @@ def _sheet(rows: Sequence[Mapping[str, str]], always: Collection[str] = ()) -> S
     headings = [name for name in rows[0] if name in filled or name in always]
     cells = []
     for row in rows:
-        cells.append([Cell(row[name], mark="faint" if PROBLEMS_ONLY in row[name] else None) for name in headings])
+        cells.append(
+            [
+                Cell(row[name], mark="faint" if PROBLEMS_ONLY in row[name] else None)
+                for name in headings
+            ]
+        )
     return Sheet(headings, cells, [place for place, name in enumerate(headings) if name in LEFT])
 
 
@@ -130,14 +170,20 @@ def _cost_cells(table: CostTable, row: CostRow) -> dict[str, str]:
     time, texts = row.cost.device_seconds, dict[str, str]()
     for name, number_of in COST_NUMBERS.items():
         value = number_of(row.cost)
-        texts[name] = "" if value is None else f"{value:,.1f}" if name == TRAINED else f"{value:,.0f}"
+        texts[name] = (
+            "" if value is None else f"{value:,.1f}" if name == TRAINED else f"{value:,.0f}"
+        )
     return {
         METHOD: method_label(row.method),
-        f"{AT}{table.text}": f"{tenths_text(column.score.value)} ±{column.score.reach}" if column else row.why_not,
+        f"{AT}{table.text}": f"{tenths_text(column.score.value)} ±{column.score.reach}"
+        if column
+        else row.why_not,
         GAP: gap_text(gap) if gap else "",
         LIMITS: limits_text(gap) if gap else "",
         P: tested_text(gap) if gap else "",
-        "GPU-hours" if table.on_gpus else "Core-min": "" if time is None else hours_or_minutes(time, table.on_gpus),
+        "GPU-hours" if table.on_gpus else "Core-min": ""
+        if time is None
+        else hours_or_minutes(time, table.on_gpus),
         **texts,
     }
 
@@ -148,15 +194,21 @@ def gap_text(gap: Difference) -> str:
 
 
 def tested_text(gap: Difference) -> str:
-    """The p-value of a difference; in its place, where several seeds would have one, that it was not tested."""
+    """The p-value of a difference; in its place, where several seeds would have one, that it was
+    not tested.
+    """
     unequal = gap.chosen_from is not None and gap.estimate.over == "seeds"
     return UNEQUAL if unequal else p_text(gap.p_value)
 
 
 def limits_text(gap: Difference) -> str:
-    """`[+1.2, +7.0]`; one that leaves the training runs as they are is named: `[+4.6, +10.4] problems only`."""
+    """`[+1.2, +7.0]`; one that leaves the training runs as they are is named: `[+4.6, +10.4]
+    problems only`.
+    """
     low, high = gap.estimate.interval.low, gap.estimate.interval.high
-    return f"[{signed(low)}, {signed(high)}]{PROBLEMS_ONLY if gap.estimate.over == 'problems' else ''}"
+    return (
+        f"[{signed(low)}, {signed(high)}]{PROBLEMS_ONLY if gap.estimate.over == 'problems' else ''}"
+    )
 
 
 def markdown_blocks(evidence: Evidence, title: Callable[[str], str]) -> list[str]:
@@ -186,15 +238,29 @@ def comment_lines(evidence: Evidence) -> Iterator[str]:
 def to_object(evidence: Evidence | None) -> dict[str, Any]:
     """The evidence in the JSON form; scores in percent, missing numbers null."""
     if evidence is None:
-        return {"evidence": [], "costs": [], "benchmarks": [], "bootstrap": None, "seed_spread": {}, "caption": []}
+        return {
+            "evidence": [],
+            "costs": [],
+            "benchmarks": [],
+            "bootstrap": None,
+            "seed_spread": {},
+            "caption": [],
+        }
     rows: list[RowEvidence] = []
     for of_setup in by_setup(evidence.rows).values():
         rows += of_setup
     spreads: dict[str, dict[str, Any]] = {}
     for (setup, column), spread in evidence.spreads.items():
-        known = spread and {"standard_deviation": round(spread.deviation, 4), "degrees_of_freedom": spread.freedom}
+        known = spread and {
+            "standard_deviation": round(spread.deviation, 4),
+            "degrees_of_freedom": spread.freedom,
+        }
         spreads.setdefault(setup, {})[column] = known
-    confirmed = {"confirmed": [_confirmed_object(row) for row in evidence.confirmed]} if evidence.confirmed else {}
+    confirmed = (
+        {"confirmed": [_confirmed_object(row) for row in evidence.confirmed]}
+        if evidence.confirmed
+        else {}
+    )
     return {
         **confirmed,
         "costs": [_cost_object(table) for table in evidence.costs],
@@ -207,7 +273,9 @@ def to_object(evidence: Evidence | None) -> dict[str, Any]:
 
 
 def estimate_object(estimate: Estimate | None) -> dict[str, Any] | None:
-    """Value, limits and what the interval is over; the limits to the decimals that a bootstrap can hold."""
+    """Value, limits and what the interval is over; the limits to the decimals that a bootstrap can
+    hold.
+    """
     if estimate is None:
         return None
     low, high = estimate.interval.low, estimate.interval.high
@@ -228,7 +296,11 @@ def difference_object(difference: Difference | None) -> dict[str, Any] | None:
     found |= {"p_value": p_value}
     if difference.adjusted > 1 and difference.holm is not None:
         found |= {"p_value_holm": round(difference.holm, 4), "corrected_for": difference.adjusted}
-    return found if difference.chosen_from is None else found | {"chosen_from": list(difference.chosen_from)}
+    return (
+        found
+        if difference.chosen_from is None
+        else found | {"chosen_from": list(difference.chosen_from)}
+    )
 
 
 def _cells(row: RowEvidence) -> dict[str, str]:
@@ -273,19 +345,34 @@ def _cost_object(table: CostTable) -> dict[str, Any]:
     """A setup's methods at equal cost; seconds and device-seconds to the millisecond."""
     rows = []
     for row in table.rows:
-        cost = {name: None if value is None else round(value, 3) for name, value in asdict(row.cost).items()}
+        cost = {
+            name: None if value is None else round(value, 3)
+            for name, value in asdict(row.cost).items()
+        }
         columns = {}
         for name, column in row.columns.items():
             gap = difference_object(column.difference)
             columns[name] = {"score": estimate_object(column.score), "minus_vanilla": gap}
         names = ("method", "step", "units", "hardware")
-        rows.append({**{name: getattr(row, name) for name in names}, "cost": cost, "columns": columns})
+        rows.append(
+            {**{name: getattr(row, name) for name in names}, "cost": cost, "columns": columns}
+        )
         rows[-1] |= {"why_not": row.why_not} if row.why_not else {}
     return {"setup": table.setup, "measure": table.measure, "amount": table.amount, "rows": rows}
 
 
 def _row_object(row: RowEvidence) -> dict[str, Any]:
-    fields = ("setup", "method", "knobs", "step", "units", "seeds", "candidates", "eligible", "complete")
+    fields = (
+        "setup",
+        "method",
+        "knobs",
+        "step",
+        "units",
+        "seeds",
+        "candidates",
+        "eligible",
+        "complete",
+    )
     columns = {name: _column_object(column) for name, column in row.columns.items()}
     spread = None if row.spread is None else round(row.spread, 4)
     return {**{name: getattr(row, name) for name in fields}, "spread": spread, "columns": columns}

@@ -1,6 +1,7 @@
 """A results table as Markdown, LaTeX (booktabs, laid out as in the paper), CSV and JSON.
 
-Each ends in the verdict, the CSV form excepted, which can hold cells only: who writes it shows the verdict beside it.
+Each ends in the verdict, the CSV form excepted, which can hold cells only: who writes it shows the
+verdict beside it.
 """
 
 import json
@@ -39,30 +40,38 @@ _MARKDOWN_ESCAPES = str.maketrans({char: "\\" + char for char in "\\|*<`"})
 
 
 def to_markdown(table: Table) -> str:
-    """A GitHub table: setup titles over column names, best bold, second underlined; then what the averages rest on, a
-    table for each setup; notes and the verdict below.
+    """A GitHub table: setup titles over column names, best bold, second underlined; then what the
+    averages rest on, a table for each setup; notes and the verdict below.
     """
-    # Markdown has a single heading row; it takes the titles, and the column names become the first row.
+    # Markdown has a single heading row; it takes the titles, and the column names become the first
+    # row.
     titles = [""]
     for setup, places in table.places().items():
         titles += [_markdown(table.title(setup)), *[""] * (len(places) - 1)]
-    lines = sheet.to_markdown(Sheet(titles, [_heading_row(table), *_method_rows(table)]), _MARKDOWN_ESCAPES)
+    lines = sheet.to_markdown(
+        Sheet(titles, [_heading_row(table), *_method_rows(table)]), _MARKDOWN_ESCAPES
+    )
     lines += evidence_formats.markdown_blocks(table.evidence, table.title) if table.evidence else []
-    last = [*map(_markdown, table.notes), *(f"**{_markdown(line)}**" for line in table.verdict.sentences)]
+    last = [
+        *map(_markdown, table.notes),
+        *(f"**{_markdown(line)}**" for line in table.verdict.sentences),
+    ]
     last += markdown_advice(table.verdict)
     return "\n".join(lines) + "\n" + "".join(f"\n{line}\n" for line in last)
 
 
 def markdown_advice(verdict: Verdict) -> list[str]:
-    """Paragraphs: why to run the command of a verdict, and the command as a block that can be copied."""
+    """Paragraphs: why to run the command of a verdict, and the command as a block that can be
+    copied.
+    """
     return [verdict.advice.reason, f"```\n{verdict.advice.command}\n```"] if verdict.advice else []
 
 
 def to_latex(table: Table) -> str:
     """A booktabs tabular laid out as in the paper, between notes, evidence and verdict as comments.
 
-    Where what stands behind the scores is known each has the reach of its interval, and setups that would be too wide
-    side by side have a tabular each.
+    Where what stands behind the scores is known each has the reach of its interval, and setups that
+    would be too wide side by side have a tabular each.
     """
     evidence = evidence_formats.comment_lines(table.evidence) if table.evidence else ()
     comments = [r"needs \usepackage{booktabs}", *table.notes, *evidence]
@@ -73,18 +82,21 @@ def to_latex(table: Table) -> str:
         lines.append(_latex_row(_heading_row(part)))
         rows = list(zip(part.rows, _method_rows(part), strict=True))
         for group in range(3):
-            of_group = [_latex_method(row, cells) for row, cells in rows if _latex_group(row) == group]
+            of_group = [
+                _latex_method(row, cells) for row, cells in rows if _latex_group(row) == group
+            ]
             lines += [r"\midrule", *of_group] if of_group else []
         lines += [r"\bottomrule", r"\end{tabular}"]
     return "\n".join([*lines, *(f"% {_one_line(line)}" for line in table.verdict.lines())]) + "\n"
 
 
 def to_csv(table: Table) -> str:
-    """The long form that `read_results` takes: every cell, averages too, in percent with one decimal.
+    """The long form that `read_results` takes: every cell, averages too, in percent with one
+    decimal.
 
-    Where no cell exceeds 1 percent the values are fractions with three decimals, since the reader would take
-    such percentages for fractions. Where the evidence is known its columns follow, in the same unit with one decimal
-    more. Notes have no place in this form.
+    Where no cell exceeds 1 percent the values are fractions with three decimals, since the reader
+    would take such percentages for fractions. Where the evidence is known its columns follow, in
+    the same unit with one decimal more. Notes have no place in this form.
     """
     values = [cell.value for row in table.rows for cell in row.cells if cell.value is not None]
     highest = max(map(round_to_tenths, values), default=0)
@@ -104,13 +116,16 @@ def to_csv(table: Table) -> str:
 def to_json(table: Table) -> str:
     """Columns, rows, notes, evidence and verdict with sorted keys.
 
-    A cell has `value` (percent before rounding, null if missing), `text` (one decimal, empty if missing) and
-    `mark` ("best", "second" or null). `evidence` has an entry for each selected checkpoint, `benchmarks` one for each
-    benchmark of a setup, `bootstrap` and `seed_spread` (percent, pooled over the methods of a setup) say how the
-    intervals were made, `caption` what they mean; empty and null for a table from a CSV file. `verdict` has a
-    sentence for each method, and `advice` the command that gives every method more seeds, with the trials it adds.
+    A cell has `value` (percent before rounding, null if missing), `text` (one decimal, empty if
+    missing) and `mark` ("best", "second" or null). `evidence` has an entry for each selected
+    checkpoint, `benchmarks` one for each benchmark of a setup, `bootstrap` and `seed_spread`
+    (percent, pooled over the methods of a setup) say how the intervals were made, `caption` what
+    they mean; empty and null for a table from a CSV file. `verdict` has a sentence for each method,
+    and `advice` the command that gives every method more seeds, with the trials it adds.
     """
-    columns = [{"setup": c.setup, "benchmark": c.benchmark, "label": c.label} for c in table.columns]
+    columns = [
+        {"setup": c.setup, "benchmark": c.benchmark, "label": c.label} for c in table.columns
+    ]
     rows = []
     for row in table.rows:
         names = {"method": row.method, "label": row.label, "title": method_title(row.method)}
@@ -148,7 +163,14 @@ def _method_rows(table: Table) -> list[list[Cell]]:
     """The scores, the name of a method that is the best of all bold."""
     rows = []
     for row, (label, *cells) in zip(table.rows, table.sheet().rows, strict=True):
-        rows.append([replace(label, text=_one_line(label.text), mark="best" if _is_best(table, row) else None), *cells])
+        rows.append(
+            [
+                replace(
+                    label, text=_one_line(label.text), mark="best" if _is_best(table, row) else None
+                ),
+                *cells,
+            ]
+        )
     return rows
 
 
@@ -187,20 +209,30 @@ def _latex_group(row: Row) -> int:
 
 
 def _latex_row(cells: Sequence[Cell]) -> str:
-    return _latex_line([cell.marked(_LATEX_MARKS, _LATEX_REACH) for cell in escaped(cells, _LATEX_ESCAPES)])
+    return _latex_line(
+        [cell.marked(_LATEX_MARKS, _LATEX_REACH) for cell in escaped(cells, _LATEX_ESCAPES)]
+    )
 
 
 def _latex_method(row: Row, cells: Sequence[Cell]) -> str:
     """A row under the paper's name of its method."""
     indent = "" if row.method == PROPOSED else r"\quad "
-    return indent + _latex_row([replace(cells[0], text=_one_line(method_title(row.method))), *cells[1:]])
+    return indent + _latex_row(
+        [replace(cells[0], text=_one_line(method_title(row.method))), *cells[1:]]
+    )
 
 
 def _latex_parts(table: Table) -> list[Table]:
-    """The table as one, or a table for each setup where the reach of the intervals makes it wider than a page."""
+    """The table as one, or a table for each setup where the reach of the intervals makes it wider
+    than a page.
+    """
     setups = list(table.places())
     widest = max((len(method_title(row.method)) for row in table.rows), default=0)
-    if table.evidence is None or len(setups) < 2 or widest + LATEX_CELL * len(table.columns) <= LATEX_WIDTH:
+    if (
+        table.evidence is None
+        or len(setups) < 2
+        or widest + LATEX_CELL * len(table.columns) <= LATEX_WIDTH
+    ):
         return [table]
     return [table.only(setup) for setup in setups]
 

@@ -1,7 +1,8 @@
 """The paper's results table, from scores or from a CSV file of them; `formats` writes it out.
 
-Scores are exact fractions in percent (0 to 100) from input to the printed digit; binary floats appear only as
-numbers in the JSON output. Layout and marks are those of the paper's main results table.
+Scores are exact fractions in percent (0 to 100) from input to the printed digit; binary floats
+appear only as numbers in the JSON output. Layout and marks are those of the paper's main results
+table.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ _NUMBER = re.compile(r"[+-]?(?:[0-9]{1,9}(?:\.[0-9]{0,60})?|\.[0-9]{1,60})(?:[eE
 
 @dataclass(frozen=True)
 class Score:
-    """pass@1 of one method on one benchmark, exact, in percent (0 to 100); None while it is missing.
+    """pass@1 of one method on one benchmark, exact, in percent (0 to 100); None while it is
+    missing.
 
     A score whose benchmark is `avg` overrides the computed mean of its method and setup.
     """
@@ -68,7 +70,9 @@ class TableColumn:
 
 @dataclass(frozen=True)
 class Row:
-    """One method under its short label; `cells` follow the table's columns: exact percentages, one decimal, ranks."""
+    """One method under its short label; `cells` follow the table's columns: exact percentages, one
+    decimal, ranks.
+    """
 
     method: str
     label: str
@@ -79,8 +83,9 @@ class Row:
 class Table:
     """Columns grouped by setup, the average first in each group; rows in the paper's order.
 
-    `evidence` is known where the scores come from run directories; `titles` holds those of setups that have their own.
-    `verdict` is what may be said of the methods (`analysis.scores.verdict`), the last lines of every form.
+    `evidence` is known where the scores come from run directories; `titles` holds those of setups
+    that have their own. `verdict` is what may be said of the methods (`analysis.scores.verdict`),
+    the last lines of every form.
     """
 
     columns: tuple[TableColumn, ...]
@@ -105,16 +110,26 @@ class Table:
     def only(self, setup: str) -> Table:
         """The columns of one setup."""
         places = self.places()[setup]
-        rows = [replace(row, cells=tuple(row.cells[place] for place in places)) for row in self.rows]
-        return replace(self, columns=tuple(self.columns[place] for place in places), rows=tuple(rows))
+        rows = [
+            replace(row, cells=tuple(row.cells[place] for place in places)) for row in self.rows
+        ]
+        return replace(
+            self, columns=tuple(self.columns[place] for place in places), rows=tuple(rows)
+        )
 
     def sheet(self, reach: bool = True) -> Sheet:
-        """The methods with their scores, beside which the `reach` of their intervals stands where it is known."""
+        """The methods with their scores, beside which the `reach` of their intervals stands where
+        it is known.
+        """
         rows = []
         for row in self.rows:
             cells = [Cell(row.label)]
             for column, cell in zip(self.columns, row.cells, strict=True):
-                known = self.evidence.find(column.setup, row.method) if self.evidence and reach else None
+                known = (
+                    self.evidence.find(column.setup, row.method)
+                    if self.evidence and reach
+                    else None
+                )
                 margin = known.columns[column.benchmark].score.reach if known else ""
                 cells.append(replace(cell, reach=margin))
             rows.append(cells)
@@ -132,11 +147,12 @@ def make_table(
     labels: Mapping[tuple[str, str], str] | None = None,
     verdict: Verdict = Verdict(),  # noqa: B008 (it is frozen)
 ) -> Table:
-    """Averages, rounds and ranks scores. `titles` are those of setups, `labels` of a setup's benchmarks.
+    """Averages, rounds and ranks scores. `titles` are those of setups, `labels` of a setup's
+    benchmarks.
 
-    Setups and benchmarks come in the order of their first score. The average is the unweighted mean over all
-    benchmarks of the setup, and missing where one of them is. Raises ValueError for a score that is given twice
-    or lies outside 0 to 100, and for a table of more than MOST_CELLS.
+    Setups and benchmarks come in the order of their first score. The average is the unweighted mean
+    over all benchmarks of the setup, and missing where one of them is. Raises ValueError for a
+    score that is given twice or lies outside 0 to 100, and for a table of more than MOST_CELLS.
     """
     values = _index_scores(scores)
     benchmarks: dict[str, dict[str, None]] = {}  # of each setup, in order
@@ -146,18 +162,24 @@ def make_table(
     methods = order_methods(method for method, _, _ in values)
     size = len(methods) * sum(len(own) + 1 for own in benchmarks.values())
     if size > MOST_CELLS:
-        raise ValueError(f"{len(methods):,} methods make a table of {size:,} cells; {MOST_CELLS:,} are the most")
+        raise ValueError(
+            f"{len(methods):,} methods make a table of {size:,} cells; {MOST_CELLS:,} are the most"
+        )
     columns: list[TableColumn] = []
     for setup, own in benchmarks.items():
         columns += _make_columns(setup, list(own), labels or {})
     # Marks are given column by column, and rows then take their cells from each of them.
     by_column = []
     for column in columns:
-        of_methods = [_look_up(values, method, column, benchmarks[column.setup]) for method in methods]
+        of_methods = [
+            _look_up(values, method, column, benchmarks[column.setup]) for method in methods
+        ]
         by_column.append(_make_cells(methods, of_methods))
     rows = []
     for position, method in enumerate(methods):
-        rows.append(Row(method, method_label(method), tuple(cells[position] for cells in by_column)))
+        rows.append(
+            Row(method, method_label(method), tuple(cells[position] for cells in by_column))
+        )
     return Table(tuple(columns), tuple(rows), tuple(notes), evidence, titles or {}, verdict)
 
 
@@ -168,20 +190,29 @@ def _index_scores(scores: Iterable[Score]) -> _Values:
         if key in values:
             raise ValueError(f"score of {', '.join(key)} is given twice: expected every score once")
         if score.value is not None and not 0 <= score.value <= 100:
-            raise ValueError(f"score of {', '.join(key)} is {float(score.value)}: expected percent from 0 to 100")
+            raise ValueError(
+                f"score of {', '.join(key)} is {float(score.value)}: expected percent from 0 to 100"
+            )
         values[key] = score.value
     return values
 
 
 def _make_columns(setup: str, benchmarks: Sequence[str], labels: _Labels) -> list[TableColumn]:
-    """The average, then the benchmarks under their labels; those that have the same label keep their keys."""
+    """The average, then the benchmarks under their labels; those that have the same label keep
+    their keys.
+    """
     label_of = {key: labels.get((setup, key)) or benchmark_label(key) for key in benchmarks}
     uses = Counter(label_of.values())
-    named = [TableColumn(setup, key, label if uses[label] == 1 else key) for key, label in label_of.items()]
+    named = [
+        TableColumn(setup, key, label if uses[label] == 1 else key)
+        for key, label in label_of.items()
+    ]
     return [TableColumn(setup, AVERAGE, AVERAGE_LABEL), *named]
 
 
-def _look_up(values: _Values, method: str, column: TableColumn, benchmarks: Iterable[str]) -> Fraction | None:
+def _look_up(
+    values: _Values, method: str, column: TableColumn, benchmarks: Iterable[str]
+) -> Fraction | None:
     """A score, or where an average is not given the mean over the setup's benchmarks."""
     value = values.get((method, column.setup, column.benchmark))
     if value is None and column.benchmark == AVERAGE:
@@ -190,9 +221,13 @@ def _look_up(values: _Values, method: str, column: TableColumn, benchmarks: Iter
 
 
 def _make_cells(methods: Sequence[str], values: Sequence[Fraction | None]) -> list[Cell]:
-    """The cells of one column. The untrained student is a reference, not a competitor, and is not ranked."""
+    """The cells of one column. The untrained student is a reference, not a competitor, and is not
+    ranked.
+    """
     tenths = [None if value is None else round_to_tenths(value) for value in values]
-    ranked = {n for n, method in zip(tenths, methods, strict=True) if n is not None and method != BASE}
+    ranked = {
+        n for n, method in zip(tenths, methods, strict=True) if n is not None and method != BASE
+    }
     podium: tuple[Mark, Mark] = ("best", "second")
     # Ranked as printed: scores that round to the same tenth share a place.
     marks = dict(zip(sorted(ranked, reverse=True), podium, strict=False))
@@ -207,23 +242,31 @@ def _make_cells(methods: Sequence[str], values: Sequence[Fraction | None]) -> li
 
 
 def read_results(path: str | Path) -> list[Score]:
-    """Scores of a UTF-8 CSV file with the columns method, setup, benchmark, pass_at_1, in any order.
+    """Scores of a UTF-8 CSV file with the columns method, setup, benchmark, pass_at_1, in any
+    order.
 
-    Names are keys or labels. An empty value is a missing score. If any value exceeds 1 the whole file is in
-    percent, else in fractions; either way the scores are returned in percent. The columns that `trb table --format
-    csv` adds are passed over. Raises ValueError, one line that names the file, the line, the column, the value and
-    what would be right.
+    Names are keys or labels. An empty value is a missing score. If any value exceeds 1 the whole
+    file is in percent, else in fractions; either way the scores are returned in percent. The
+    columns that `trb table --format csv` adds are passed over. Raises ValueError, one line that
+    names the file, the line, the column, the value and what would be right.
     """
     (line, header), *records = _read_records(path)
     _check_header(f"{path}:{line}", header)
     if not records:
-        _fail(f"{path}:{line}", "no rows follow the header: expected one row per method, setup and benchmark")
+        _fail(
+            f"{path}:{line}",
+            "no rows follow the header: expected one row per method, setup and benchmark",
+        )
     scores = [_parse_record(f"{path}:{line}", header, record) for line, record in records]
     _reject_duplicates(path, [line for line, _ in records], scores)
-    # One value above 1 shows that the file is in percent. A file in percent whose values are all at most 1 cannot be
-    # told from one in fractions; `formats.to_csv` writes such a table in fractions.
+    # One value above 1 shows that the file is in percent. A file in percent whose values are all at
+    # most 1 cannot be told from one in fractions; `formats.to_csv` writes such a table in
+    # fractions.
     scale = 1 if any(score.value is not None and score.value > 1 for score in scores) else 100
-    return [replace(score, value=None if score.value is None else score.value * scale) for score in scores]
+    return [
+        replace(score, value=None if score.value is None else score.value * scale)
+        for score in scores
+    ]
 
 
 def _fail(where: str, problem: str) -> NoReturn:
@@ -240,7 +283,10 @@ def _read_records(path: str | Path) -> list[tuple[int, list[str]]]:
             for record in reader:  # the line number is that of the record which was read last
                 records.append((reader.line_num, [" ".join(field.split()) for field in record]))
     except OSError as error:
-        _fail(str(path), f"cannot be read ({error.strerror}): expected a CSV file with header {','.join(CSV_COLUMNS)}")
+        _fail(
+            str(path),
+            f"cannot be read ({error.strerror}): expected a CSV file with header {','.join(CSV_COLUMNS)}",
+        )
     except UnicodeDecodeError:
         _fail(str(path), "is not UTF-8 text; save it as a UTF-8 CSV file")
     except csv.Error as error:
@@ -257,7 +303,9 @@ def _check_header(where: str, header: Sequence[str]) -> None:
         if column not in header:
             _fail(where, f"column {column} is missing from {','.join(header)!r}; {wanted}")
     for column in header:
-        if column not in CSV_COLUMNS + EVIDENCE_COLUMNS:  # the latter are of no use here, but `to_csv` writes them
+        if (
+            column not in CSV_COLUMNS + EVIDENCE_COLUMNS
+        ):  # the latter are of no use here, but `to_csv` writes them
             _fail(where, f"column {column!r} is unknown; {wanted}")
         if header.count(column) > 1:
             _fail(where, f"column {column} appears {header.count(column)} times; {wanted}")
@@ -266,7 +314,10 @@ def _check_header(where: str, header: Sequence[str]) -> None:
 def _parse_record(where: str, header: Sequence[str], record: Sequence[str]) -> Score:
     """A score in the unit of the file."""
     if len(record) != len(header):
-        _fail(where, f"{len(record)} values in {','.join(record)!r}: expected {len(header)}, for {','.join(header)}")
+        _fail(
+            where,
+            f"{len(record)} values in {','.join(record)!r}: expected {len(header)}, for {','.join(header)}",
+        )
     fields = dict(zip(header, record, strict=True))
     for column in ("method", "setup", "benchmark"):
         if not fields[column]:
@@ -283,10 +334,16 @@ def _parse_value(where: str, text: str) -> Fraction | None:
     if not text:
         return None
     if not _NUMBER.fullmatch(text):
-        _fail(where, f"{text!r} is not a number: expected one such as 69.7 or 0.697, or nothing if it is missing")
+        _fail(
+            where,
+            f"{text!r} is not a number: expected one such as 69.7 or 0.697, or nothing if it is missing",
+        )
     value = Fraction(text)
     if not 0 <= value <= 100:
-        _fail(where, f"{text!r} is out of range: expected percent from 0 to 100 or a fraction from 0 to 1")
+        _fail(
+            where,
+            f"{text!r} is out of range: expected percent from 0 to 100 or a fraction from 0 to 1",
+        )
     return value
 
 
@@ -296,5 +353,7 @@ def _reject_duplicates(path: str | Path, lines: Sequence[int], scores: Sequence[
         key = (score.method, score.setup, score.benchmark)
         if key in first:
             row = f"columns method,setup,benchmark: {','.join(key)!r}"
-            _fail(f"{path}:{line}", f"{row} is already on line {first[key]}: expected every row once")
+            _fail(
+                f"{path}:{line}", f"{row} is already on line {first[key]}: expected every row once"
+            )
         first[key] = line

@@ -1,7 +1,7 @@
 """The results table on a terminal, or in a pipe, of any width.
 
-No character of a number or a setting is ever dropped: what does not fit beside the others stands on a line of its own,
-and lines break at blanks only.
+No character of a number or a setting is ever dropped: what does not fit beside the others stands on
+a line of its own, and lines break at blanks only.
 """
 
 from __future__ import annotations
@@ -47,20 +47,26 @@ ABOVE = (
     SEEDS,
     STEP,
 )  # columns of the narrow form; the others follow on a line below
-NAMES = {LIMITS: "interval", GAP: GAP}  # what columns are called there, the others by their headings in small letters
+NAMES = {
+    LIMITS: "interval",
+    GAP: GAP,
+}  # what columns are called there, the others by their headings in small letters
 
 
 def to_rich(table: Table, brief: bool = False) -> TerminalTable:
-    """A table for rich to print; a `brief` one has scores and verdict, without the evidence and the advice."""
+    """A table for rich to print; a `brief` one has scores and verdict, without the evidence and the
+    advice.
+    """
     return TerminalTable(table, brief)
 
 
 @dataclass(frozen=True)
 class TerminalTable:
-    """A table for each setup: best bold, second underlined, an empty cell where a number is missing.
+    """A table for each setup: best bold, second underlined, an empty cell where a number is
+    missing.
 
-    The reach of the intervals stands dimmed beside the scores. Then what the averages rest on, the notes and the
-    verdict.
+    The reach of the intervals stands dimmed beside the scores. Then what the averages rest on, the
+    notes and the verdict.
     """
 
     table: Table
@@ -70,7 +76,9 @@ class TerminalTable:
         return self.lines(max(LEAST, options.max_width))
 
     def lines(self, width: int) -> Iterator[Text]:
-        """Lines of at most `width` columns, unless a single word is longer; a command stands on one line."""
+        """Lines of at most `width` columns, unless a single word is longer; a command stands on one
+        line.
+        """
         from rich.text import Text
 
         table = self.table
@@ -89,7 +97,11 @@ class TerminalTable:
         captions = explanation(table.evidence) if table.evidence else []
         if table.evidence and self.brief:
             captions = brief_intervals(table.evidence)
-        for style, texts in (("dim", captions), ("", table.notes), ("bold", table.verdict.sentences)):
+        for style, texts in (
+            ("dim", captions),
+            ("", table.notes),
+            ("bold", table.verdict.sentences),
+        ):
             if texts and not (self.brief and captions and texts is table.notes):
                 yield Text()
             for text in texts:
@@ -101,11 +113,14 @@ class TerminalTable:
 
 
 def _scores(table: Table, width: int) -> Iterator[Text]:
-    """Scores with their reach, without it where it does not fit, in several blocks where a row does not fit at all."""
+    """Scores with their reach, without it where it does not fit, in several blocks where a row does
+    not fit at all.
+    """
     sheet = table.sheet()
     if sheet.width() > width:
         sheet = table.sheet(reach=False)
-    # As many columns as fit stand in a block, one at least; the next block begins with the names again.
+    # As many columns as fit stand in a block, one at least; the next block begins with the names
+    # again.
     places: list[int] = []
     for place in range(1, len(sheet.headings)):
         if places and sheet.only([0, *places, place]).width() > width:
@@ -116,7 +131,9 @@ def _scores(table: Table, width: int) -> Iterator[Text]:
 
 
 def _evidence(sheet: Sheet, width: int) -> Iterator[Text]:
-    """One line for each row where there is room for all, else the first numbers and below them what did not fit."""
+    """One line for each row where there is room for all, else the first numbers and below them what
+    did not fit.
+    """
     from rich.text import Text
 
     if width >= WIDE and sheet.width() <= width:
@@ -144,5 +161,10 @@ def _evidence(sheet: Sheet, width: int) -> Iterator[Text]:
 
 def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
     return textwrap.wrap(
-        text, width, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        text,
+        width,
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
     )

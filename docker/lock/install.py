@@ -1,18 +1,20 @@
-"""Install what the lock beside this file pins into the Python that runs it; `make` and the Dockerfile call this.
+"""Install what the lock beside this file pins into the Python that runs it; `make` and the
+Dockerfile call this.
 
     python docker/lock/install.py runtime --torch cpu
     python docker/lock/install.py dev
     python docker/lock/install.py engines
     python docker/lock/install.py compiler
 
-`runtime.txt` is what `trb` runs with, `dev.txt` what tests and lint need besides, `engines.txt` what SGLang and verl
-import besides. Beside a torch for NVIDIA GPUs `engines` also installs `kernels.txt`, what SGLang calls there, and
-`compiler.txt`, nvcc for the kernels that SGLang compiles itself. All pin versions and sha256.
+`runtime.txt` is what `trb` runs with, `dev.txt` what tests and lint need besides, `engines.txt`
+what SGLang and verl import besides. Beside a torch for NVIDIA GPUs `engines` also installs
+`kernels.txt`, what SGLang calls there, and `compiler.txt`, nvcc for the kernels that SGLang
+compiles itself. All pin versions and sha256.
 
-Only torch comes in two kinds. `cuda` is the public index's own wheel: on Linux it needs CUDA libraries of several GB,
-which the lock pins too. `cpu` is PyTorch's build without CUDA, for machines without an NVIDIA GPU; the public index
-does not have it, so that its sha256 is not in the lock. Only the standard library is imported, since nothing is
-installed yet.
+Only torch comes in two kinds. `cuda` is the public index's own wheel: on Linux it needs CUDA
+libraries of several GB, which the lock pins too. `cpu` is PyTorch's build without CUDA, for
+machines without an NVIDIA GPU; the public index does not have it, so that its sha256 is not in the
+lock. Only the standard library is imported, since nothing is installed yet.
 """
 
 from __future__ import annotations
@@ -35,10 +37,15 @@ LOCK = Path(__file__).resolve().parent
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"  # PyTorch's own; asked where pip's registry has no +cpu wheel
 SGLANG_ONLY = Path(sys.prefix) / "sglang-only"  # read by `orchestrator.engines.sglang.private`
 CUDA_ONLY = ("cuda-", "nvidia-", "triton")  # distributions that only torch's CUDA build needs
-FROM_DEV = ("cffi", "cloudpickle", "pycparser")  # of dev.txt, which SGLang's and verl's requirements require, too
+FROM_DEV = (
+    "cffi",
+    "cloudpickle",
+    "pycparser",
+)  # of dev.txt, which SGLang's and verl's requirements require, too
 DRIVER = Path("/proc/driver/nvidia/version")  # of the kernel's module; containers see the host's
 OLDEST_DRIVER = 580  # that runs programs of CUDA 13, by NVIDIA's release notes
-# Measured on Linux x86-64 with an empty cache: GB to download, GB on disk. macOS takes less than `cpu`.
+# Measured on Linux x86-64 with an empty cache: GB to download, GB on disk. macOS takes less than
+# `cpu`.
 SIZES = {
     "cpu": (0.5, 1.7),
     "cuda": (3.0, 5.7),
@@ -71,7 +78,9 @@ def main() -> None:
             install_compiler()
     except subprocess.CalledProcessError as error:
         command = " ".join(map(str, error.cmd[:6]))
-        sys.exit(f"setup: {command} … failed for the reason above; the same command goes on from here")
+        sys.exit(
+            f"setup: {command} … failed for the reason above; the same command goes on from here"
+        )
 
 
 def announce(part: str, *more: str) -> None:
@@ -88,7 +97,9 @@ def install_runtime(wanted: str) -> None:
     installed, driver = installed_version("torch"), nvidia_driver()
     kind = torch_kind(wanted, installed, driver)
     download, disk = SIZES[kind]
-    say(f"torch {version} for {'CPUs' if kind == 'cpu' else 'NVIDIA GPUs and CPUs'} (TORCH=cpu or TORCH=cuda decides)")
+    say(
+        f"torch {version} for {'CPUs' if kind == 'cpu' else 'NVIDIA GPUs and CPUs'} (TORCH=cpu or TORCH=cuda decides)"
+    )
     if line := remark(wanted, installed, driver):
         say(line)
     say(f"about {download} GB to download and {disk} GB on disk, less what is there or in a cache")
@@ -117,14 +128,18 @@ def install_engines() -> None:
 
 
 def install_compiler() -> None:
-    """nvcc with the headers and the runtime that its programs are linked with, which torch's CUDA build brings too."""
+    """nvcc with the headers and the runtime that its programs are linked with, which torch's CUDA
+    build brings too.
+    """
     install_pins([*read_pins("compiler").values(), read_pins("runtime")["nvidia-cuda-runtime"]])
     nvcc = importlib.metadata.distribution("nvidia-cuda-nvcc")
     complete_toolkit(Path(str(nvcc.locate_file("nvidia/cu13"))))
 
 
 def complete_toolkit(folder: Path) -> None:
-    """Give NVIDIA's wheels the names that linkers look for: their libraries lie in lib, under full names alone."""
+    """Give NVIDIA's wheels the names that linkers look for: their libraries lie in lib, under full
+    names alone.
+    """
     for link, target in (("lib64", "lib"), ("lib/libcudart.so", "libcudart.so.13")):
         if not (folder / link).exists():
             (folder / link).unlink(missing_ok=True)  # a link to what was there before
@@ -134,8 +149,9 @@ def complete_toolkit(folder: Path) -> None:
 def engine_pins(torch: str) -> tuple[dict[str, str], dict[str, str]]:
     """What goes with the torch that is installed, and what only SGLang's own processes may find.
 
-    torch's CUDA build has brought a triton of its own and wants SGLang's kernels. Beside its CPU build the index's
-    torchvision does not work, which is for CUDA, and what finds it fails; SGLang only has to import it.
+    torch's CUDA build has brought a triton of its own and wants SGLang's kernels. Beside its CPU
+    build the index's torchvision does not work, which is for CUDA, and what finds it fails; SGLang
+    only has to import it.
     """
     dev = read_pins("dev")
     pins = read_pins("engines") | {name: dev[name] for name in FROM_DEV}
@@ -170,14 +186,22 @@ def pin_version(pin: str) -> str:
 
 def without_cuda(pins: dict[str, str]) -> dict[str, str]:
     """The pins beside a torch for CPUs, which is installed already."""
-    return {name: pin for name, pin in pins.items() if name != "torch" and not name.startswith(CUDA_ONLY)}
+    return {
+        name: pin
+        for name, pin in pins.items()
+        if name != "torch" and not name.startswith(CUDA_ONLY)
+    }
 
 
 # --- torch ---
 
 
-def torch_kind(wanted: str, installed: str | None, driver: str | None, platform: str = sys.platform) -> str:
-    """`cpu` or `cuda`. `installed` is the version of torch that is there, `driver` that of NVIDIA's."""
+def torch_kind(
+    wanted: str, installed: str | None, driver: str | None, platform: str = sys.platform
+) -> str:
+    """`cpu` or `cuda`. `installed` is the version of torch that is there, `driver` that of
+    NVIDIA's.
+    """
     if platform != "linux":
         return "cuda"  # the index's own wheel has no CUDA there
     if wanted != "auto":
@@ -187,12 +211,21 @@ def torch_kind(wanted: str, installed: str | None, driver: str | None, platform:
     return "cuda" if driver is not None else "cpu"
 
 
-def remark(wanted: str, installed: str | None, driver: str | None, platform: str = sys.platform) -> str | None:
-    """How the kind of torch and this machine's driver contradict each other, in a line; None where they agree."""
+def remark(
+    wanted: str, installed: str | None, driver: str | None, platform: str = sys.platform
+) -> str | None:
+    """How the kind of torch and this machine's driver contradict each other, in a line; None where
+    they agree.
+    """
     kind = torch_kind(wanted, installed, driver, platform)
     if platform != "linux":
         return None
-    if kind == "cuda" and driver is not None and driver[0].isdigit() and int(driver.split(".")[0]) < OLDEST_DRIVER:
+    if (
+        kind == "cuda"
+        and driver is not None
+        and driver[0].isdigit()
+        and int(driver.split(".")[0]) < OLDEST_DRIVER
+    ):
         return f"NVIDIA driver {driver} is too old: CUDA 13 finds no GPU before {OLDEST_DRIVER}"
     if wanted != "auto":
         return None
@@ -211,7 +244,9 @@ def nvidia_driver(proc: Path = DRIVER, library: str = "libcuda.so.1") -> str | N
     Where the kernel does not tell, as under WSL, a driver is there if its library can be loaded.
     """
     try:
-        found = re.search(r"\b\d{3,}\.\d+(\.\d+)?\b", proc.read_text(encoding="utf-8", errors="replace"))
+        found = re.search(
+            r"\b\d{3,}\.\d+(\.\d+)?\b", proc.read_text(encoding="utf-8", errors="replace")
+        )
         return found[0] if found else "of unknown version"
     except OSError:
         pass
@@ -239,7 +274,9 @@ def offers_cpu(version: str) -> bool:
 
 
 def available_versions(listed: str) -> list[str]:
-    """Versions in what `pip index versions` prints; it also names the one that is installed, which is no offer."""
+    """Versions in what `pip index versions` prints; it also names the one that is installed, which
+    is no offer.
+    """
     line = re.search(r"^Available versions: (.*)$", listed, flags=re.MULTILINE)
     return line[1].split(", ") if line else []
 
@@ -249,7 +286,9 @@ def install_cpu_torch(version: str) -> None:
     if installed_version("torch") == f"{version}+cpu":
         return
     others = [] if offers_cpu(version) else ["--retries", "1", "--extra-index-url", CPU_INDEX]
-    say(f"torch {version}+cpu from {CPU_INDEX if others else 'the registry that pip is configured with'}")
+    say(
+        f"torch {version}+cpu from {CPU_INDEX if others else 'the registry that pip is configured with'}"
+    )
     try:
         pip("install", "--no-deps", f"torch=={version}+cpu", *others)
     except subprocess.CalledProcessError:
@@ -258,7 +297,9 @@ def install_cpu_torch(version: str) -> None:
             f"setup: torch {version}+cpu for Python {python} could not be had: make setup TORCH=cuda takes the public "
             f"index's build, which runs on CPUs too ({SIZES['cuda'][0]} GB), PIP_EXTRA_INDEX_URL names another index"
         )
-    names = [dist.name for dist in importlib.metadata.distributions() if dist.name.startswith(CUDA_ONLY)]
+    names = [
+        dist.name for dist in importlib.metadata.distributions() if dist.name.startswith(CUDA_ONLY)
+    ]
     if names:
         uv("uninstall", *names)
 
@@ -281,7 +322,15 @@ def install_pins(pins: Iterable[str], *where: str) -> None:
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
         file.write("".join(pins))
         file.flush()
-        uv("install", "--no-deps", "--require-hashes", "--no-build-isolation", *where, "-r", file.name)
+        uv(
+            "install",
+            "--no-deps",
+            "--require-hashes",
+            "--no-build-isolation",
+            *where,
+            "-r",
+            file.name,
+        )
 
 
 def uv(verb: str, *arguments: str) -> None:
@@ -297,7 +346,9 @@ def uv(verb: str, *arguments: str) -> None:
 
 
 def show_bars(command: list[str], environment: dict[str, str]) -> None:
-    """Run uv on a terminal of its own, where it draws bars, and pass on what it shows before its list of packages."""
+    """Run uv on a terminal of its own, where it draws bars, and pass on what it shows before its
+    list of packages.
+    """
     ours, its = pty.openpty()
     termios.tcsetwinsize(its, termios.tcgetwinsize(sys.stderr))
     with subprocess.Popen(command, env=environment, stdout=its, stderr=its) as process:
@@ -315,7 +366,9 @@ def show_bars(command: list[str], environment: dict[str, str]) -> None:
 
 
 def read_or_end(descriptor: int) -> bytes:
-    """Bytes of a terminal; none when the program on its other end has ended, which Linux calls an error."""
+    """Bytes of a terminal; none when the program on its other end has ended, which Linux calls an
+    error.
+    """
     try:
         return os.read(descriptor, 4096)
     except OSError:
@@ -326,12 +379,16 @@ def uv_environment() -> dict[str, str]:
     """uv does not read pip's configuration: a mirror that stands there is handed on."""
     asked = [sys.executable, "-m", "pip", "config", "get", "global.index-url"]
     done = subprocess.run(asked, capture_output=True, text=True, check=False)
-    mirror = os.environ.get("PIP_INDEX_URL") or (done.stdout.strip() if done.returncode == 0 else "")
+    mirror = os.environ.get("PIP_INDEX_URL") or (
+        done.stdout.strip() if done.returncode == 0 else ""
+    )
     return ({"UV_DEFAULT_INDEX": mirror} if mirror else {}) | os.environ
 
 
 def pip(*arguments: str) -> None:
-    """pip with its progress on a terminal, but without its line for every registry that lacks a package."""
+    """pip with its progress on a terminal, but without its line for every registry that lacks a
+    package.
+    """
     quiet = () if sys.stdout.isatty() else ("--quiet",)
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments, *quiet]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:

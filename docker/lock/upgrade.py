@@ -3,10 +3,11 @@
     python docker/lock/upgrade.py                                  what the installed versions contradict
     python docker/lock/upgrade.py sglang==0.5.23 torch==2.14.1     the lock with these instead, and the engines' tests
 
-The first prints each requirement that a distribution declares and the environment of this Python does not meet: what
-else has to move, or is known to work all the same. The second makes `.venv-upgrade` from the lock, puts the given
-versions in without asking what they require, prints the same list, and runs what `make test-engines` runs; its exit
-status is that of the tests. docs/upgrade-an-engine.md is the page for it.
+The first prints each requirement that a distribution declares and the environment of this Python
+does not meet: what else has to move, or is known to work all the same. The second makes
+`.venv-upgrade` from the lock, puts the given versions in without asking what they require, prints
+the same list, and runs what `make test-engines` runs; its exit status is that of the tests.
+docs/upgrade-an-engine.md is the page for it.
 """
 
 from __future__ import annotations
@@ -30,8 +31,15 @@ TESTS = ("-m", "pytest", "-o", "addopts=", "-q", "-m", "engines", "--durations=1
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("versions", nargs="*", metavar="NAME==VERSION", help="what to try instead of the lock's pins")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "versions",
+        nargs="*",
+        metavar="NAME==VERSION",
+        help="what to try instead of the lock's pins",
+    )
     options = parser.parse_args()
     try:
         wanted = [exact(text) for text in options.versions]
@@ -44,7 +52,9 @@ def main() -> None:
     python = environment(wanted)
     packages = next((FOLDER / "lib").glob("python3*")) / "site-packages"
     show(importlib.metadata.distributions(path=[str(packages)]))
-    tested = subprocess.run([python, *TESTS], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False)
+    tested = subprocess.run(
+        [python, *TESTS], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False
+    )
     sys.exit(tested.returncode)
 
 
@@ -86,7 +96,9 @@ def show(distributions: Iterable[importlib.metadata.Distribution]) -> None:
 
 
 def contradictions(found: dict[str, importlib.metadata.Distribution]) -> Iterator[str]:
-    """`sglang wants torch==2.14.1; here 2.13.0` for what ROOTS declare, without extras, and these versions are not."""
+    """`sglang wants torch==2.14.1; here 2.13.0` for what ROOTS declare, without extras, and these
+    versions are not.
+    """
     for name in ROOTS:
         for text in (found[name].requires or []) if name in found else []:
             requirement = Requirement(text)

@@ -1,4 +1,6 @@
-"""Command lines whose mistakes are a `UserError`: one line that names the word and says what would be right."""
+"""Command lines whose mistakes are a `UserError`: one line that names the word and says what would
+be right.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ MOST_DIGITS = 18  # of a whole number on the command line
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse's parser with the project's errors; the namespace names the parser of the command that was chosen."""
+    """argparse's parser with the project's errors; the namespace names the parser of the command
+    that was chosen.
+    """
 
     def error(self, message: str) -> NoReturn:
         """Called by argparse with its own wording."""
@@ -36,7 +40,12 @@ class Parser(argparse.ArgumentParser):
 
     def flags(self) -> list[str]:
         """Options of this command, for example `--runs`."""
-        return [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
+        return [
+            flag
+            for action in self._actions
+            for flag in action.option_strings
+            if flag.startswith("--")
+        ]
 
     def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, args: Any = None, namespace: Any = None
@@ -52,7 +61,9 @@ class Parser(argparse.ArgumentParser):
             known = list(action.choices)
             if value == "watch":
                 raise refuse(str(name), value, "trb status EXP.yaml --watch")
-            raise refuse(str(name), value, f"one of {', '.join(known)}{did_you_mean(str(value), known)}")
+            raise refuse(
+                str(name), value, f"one of {', '.join(known)}{did_you_mean(str(value), known)}"
+            )
 
     def _words(self) -> list[str]:
         return [word for action in self._actions if action.choices for word in action.choices]
@@ -61,15 +72,26 @@ class Parser(argparse.ArgumentParser):
 def whole_number(text: str) -> int:
     """The type of an option that takes a whole number ≥ 0."""
     if not (text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number ≥ 0 of at most {MOST_DIGITS} digits")
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: expected a whole number ≥ 0 of at most {MOST_DIGITS} digits"
+        )
     return int(text)
 
 
 def pass_at(text: str) -> int:
     """The type of an option that takes `pass@K`: K, at least 1."""
     name, at, k = text.partition("@")
-    if name != "pass" or not at or not k.isascii() or not k.isdigit() or len(k) > MOST_DIGITS or int(k) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected pass@K with a whole number K ≥ 1, for example pass@8")
+    if (
+        name != "pass"
+        or not at
+        or not k.isascii()
+        or not k.isdigit()
+        or len(k) > MOST_DIGITS
+        or int(k) < 1
+    ):
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: expected pass@K with a whole number K ≥ 1, for example pass@8"
+        )
     return int(k)
 
 
@@ -89,14 +111,20 @@ def parse(parser: Parser, arguments: Sequence[str] | None) -> argparse.Namespace
     words = sys.argv[1:] if arguments is None else arguments
     for word in words:
         if any("\ud800" <= letter <= "\udfff" for letter in word):
-            raise refuse("argument", word, "text in UTF-8")  # else what names files, or is printed, fails on the way
+            raise refuse(
+                "argument", word, "text in UTF-8"
+            )  # else what names files, or is printed, fails on the way
     options, late = parser.parse_known_args(words)
     command: Parser = options.parser
     for word in late:
         if word.startswith("-"):
             raise _unknown_option(word, late[late.index(word) + 1 :], command)
         if getattr(options, "compare", None) is not None and "=" not in word:
-            raise refuse("--compare", " ".join([options.compare, *late]), f"A,B: {options.compare},{late[-1]}")
+            raise refuse(
+                "--compare",
+                " ".join([options.compare, *late]),
+                f"A,B: {options.compare},{late[-1]}",
+            )
         if "=" not in word or not hasattr(options, "overrides"):
             raise refuse("argument", word, f"words as in: {command.one_line_usage()}")
     if late:
@@ -112,8 +140,14 @@ def _unknown_option(word: str, after: Sequence[str], command: Parser) -> UserErr
         value = value or next(iter(after), "VALUE")
         if key == "seeds" and value.isascii() and value.isdigit() and 0 < int(value[:3]) <= 10:
             value = "[" + ",".join(map(str, range(int(value)))) + "]"
-        return UserError(f"{flag}: unknown option; a key of the experiment is set without dashes: {key}={value}")
+        return UserError(
+            f"{flag}: unknown option; a key of the experiment is set without dashes: {key}={value}"
+        )
     flags = command.flags()
     if flag == "--watch":
-        return UserError(f"{flag}: unknown option of {command.prog}: expected trb status EXP.yaml --watch")
-    return UserError(f"{flag}: unknown option: expected one of {', '.join(flags)}{did_you_mean(flag, flags)}")
+        return UserError(
+            f"{flag}: unknown option of {command.prog}: expected trb status EXP.yaml --watch"
+        )
+    return UserError(
+        f"{flag}: unknown option: expected one of {', '.join(flags)}{did_you_mean(flag, flags)}"
+    )

@@ -38,13 +38,17 @@ NO_GPU = "a machine with the GPU that is to be measured"
 
 
 def calibrate(study: Study, minutes: float, console: Console) -> int:
-    """Measure each phase of each setup on this machine's GPU; 0 unless one of them could not be measured.
+    """Measure each phase of each setup on this machine's GPU; 0 unless one of them could not be
+    measured.
 
-    Rows go to the card's file below the runs folder as they are measured, so that a kill keeps them; logs go beside it.
+    Rows go to the card's file below the runs folder as they are measured, so that a kill keeps
+    them; logs go beside it.
     """
     placement = study.experiment.runtime.placement
     if placement.gpus != 1:
-        raise refuse("runtime.placement.gpus", placement.gpus, "1: one GPU is measured, and CPUs are not")
+        raise refuse(
+            "runtime.placement.gpus", placement.gpus, "1: one GPU is measured, and CPUs are not"
+        )
     card = card_here()
     check_runs_folder(study.runs)
     deadline = time.monotonic() + 60 * minutes
@@ -66,21 +70,33 @@ def calibrate(study: Study, minutes: float, console: Console) -> int:
                 seconds = (deadline - time.monotonic()) * SHARES[phase] / shares
                 shares -= SHARES[phase]
                 if seconds < LEAST_S:
-                    _say(console, f"{asked.bench.name} {phase}: not begun, the {minutes:g} minutes are over")
+                    _say(
+                        console,
+                        f"{asked.bench.name} {phase}: not begun, the {minutes:g} minutes are over",
+                    )
                     failed = True
                     continue
-                check = Check(phase, f"orchestrator.selftest.phases:{phase}", 2 * seconds + LATE_S, "")
+                check = Check(
+                    phase, f"orchestrator.selftest.phases:{phase}", 2 * seconds + LATE_S, ""
+                )
                 failed |= not _run(check, replace(asked, seconds=seconds), asked.bench, console)
         finally:
-            shutil.rmtree(asked.bench.folder / "models", ignore_errors=True)  # gigabytes of random weights
+            shutil.rmtree(
+                asked.bench.folder / "models", ignore_errors=True
+            )  # gigabytes of random weights
     path = calibration_path(study.runs, card)
     if path.is_file():
-        _say(console, f"written to {path}; what follows for the sweep: {study.experiment.command('plan', '--why')}")
+        _say(
+            console,
+            f"written to {path}; what follows for the sweep: {study.experiment.command('plan', '--why')}",
+        )
     return int(failed)
 
 
 def card_here() -> Card:
-    """The first GPU of this machine; UserError where there is none. A process of its own asks, and frees it again."""
+    """The first GPU of this machine; UserError where there is none. A process of its own asks, and
+    frees it again.
+    """
     if not has_driver():
         raise UserError(f"calibrate: no NVIDIA driver here: expected {NO_GPU}")
     with tempfile.TemporaryDirectory() as folder:
@@ -97,7 +113,9 @@ def _measuring(study: Study, name: str, card: Card, folder: Path) -> Measuring:
     behaviors: dict[str, Behavior] = {}
     for unit in study.units_of(name):
         if unit.method is not None and unit.is_trial and needs_teacher(unit.method, unit.knobs, 0):
-            behaviors.setdefault(unit.method, behavior_at(unit.method, unit.knobs, teacher_online_steps(unit) // 2))
+            behaviors.setdefault(
+                unit.method, behavior_at(unit.method, unit.knobs, teacher_online_steps(unit) // 2)
+            )
     folders: dict[Owner, Path] = {}
     made: list[Owner] = []
     owners: tuple[Owner, ...] = ("student", "teacher")
@@ -106,7 +124,9 @@ def _measuring(study: Study, name: str, card: Card, folder: Path) -> Measuring:
         folders[owner] = found or folder / "models" / owner
         if found is None:
             made.append(owner)
-    bench = Bench(name, setup, setup, runtime, folders, tuple(made), folder, bool(behaviors), small=False)
+    bench = Bench(
+        name, setup, setup, runtime, folders, tuple(made), folder, bool(behaviors), small=False
+    )
     lengths = measure(study).lengths.get(name, {})
     costs = SetupCosts(setup, runtime, setup.engine.sampler, gpu_of_card(card), lengths)
     path, day = calibration_path(study.runs, card), date.today().isoformat()

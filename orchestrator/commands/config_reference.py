@@ -1,4 +1,5 @@
-"""`trb config`: every key with type, rule, default and meaning, read off `config` and the table of methods.
+"""`trb config`: every key with type, rule, default and meaning, read off `config` and the table of
+methods.
 
 With an experiment instead of a key: the resolved values, each with where it comes from.
 """
@@ -26,7 +27,11 @@ from orchestrator.experiment.shipped import find_experiment, names_experiment
 from orchestrator.rules import entries
 
 KINDS = {int: "whole number", float: "number", str: "text", bool: "true or false"}
-GIVEN_BY_SETUP = (config.Shape, config.Vocabulary, config.DataFile)  # where 0 and "" stand for "not given"
+GIVEN_BY_SETUP = (
+    config.Shape,
+    config.Vocabulary,
+    config.DataFile,
+)  # where 0 and "" stand for "not given"
 ANY = "NAME"  # in a key: a name of one's own
 WIDTH = 100
 
@@ -35,7 +40,8 @@ Path_ = tuple[str, ...]  # a dotted key in parts
 
 @dataclass(frozen=True)
 class Key:
-    """One key: its dotted name, type, default as YAML writes it, meaning, and choices with a line each if closed.
+    """One key: its dotted name, type, default as YAML writes it, meaning, and choices with a line
+    each if closed.
 
     `rule` is what its values have to be beside their type, empty if they may be anything.
     """
@@ -52,14 +58,19 @@ class Key:
 
 
 def all_keys() -> list[Key]:
-    """Keys of experiment files in the order of `config.ExperimentFile`, then those that only setup files have."""
+    """Keys of experiment files in the order of `config.ExperimentFile`, then those that only setup
+    files have.
+    """
     keys = list(_keys(config.ExperimentFile, ()))
-    of_setups = (key for key in _keys(config.Setup, ()) if key.name.partition(".")[0] not in SHARED_PARTS)
+    of_setups = (
+        key for key in _keys(config.Setup, ()) if key.name.partition(".")[0] not in SHARED_PARTS
+    )
     return keys + [dataclasses.replace(key, name=f"(setup) {key.name}") for key in of_setups]
 
 
 def find_keys(word: str) -> list[Key]:
-    """Keys called `word`, below it, or ending in it; UserError with the nearest one if there are none.
+    """Keys called `word`, below it, or ending in it; UserError with the nearest one if there are
+    none.
 
     The name of a method stands for its knobs: `mixture` and `Mixture` for `methods.mixture`.
     """
@@ -69,8 +80,14 @@ def find_keys(word: str) -> list[Key]:
     found = below or [key for key in keys if _begins(_parts(key)[-len(wanted) :], wanted)]
     if not found:
         names = {".".join(_parts(key)): key for key in keys}
-        near = did_you_mean(word, names) or did_you_mean(wanted[-1], {_parts(key)[-1] for key in keys})
-        raise refuse("config", word, f"a key, the beginning of one, or a method, as `trb config` lists them{near}")
+        near = did_you_mean(word, names) or did_you_mean(
+            wanted[-1], {_parts(key)[-1] for key in keys}
+        )
+        raise refuse(
+            "config",
+            word,
+            f"a key, the beginning of one, or a method, as `trb config` lists them{near}",
+        )
     return found
 
 
@@ -80,7 +97,9 @@ def reference(keys: Sequence[Key], width: int) -> str:
     for key in keys:
         kind = f"{key.kind}; {key.rule}" if key.rule else key.kind
         lines.append(f"{key.name} = {key.default}  ({kind})")
-        lines += textwrap.wrap(key.meaning, max(min(width, WIDTH), 40), initial_indent="    ", subsequent_indent="    ")
+        lines += textwrap.wrap(
+            key.meaning, max(min(width, WIDTH), 40), initial_indent="    ", subsequent_indent="    "
+        )
         for choice, text in key.choices.items():
             indent = " " * 8
             lines += textwrap.wrap(f"{choice}: {text}", max(min(width, WIDTH), 40),
@@ -89,7 +108,9 @@ def reference(keys: Sequence[Key], width: int) -> str:
 
 
 def resolved(path: Path, overrides: Sequence[str]) -> list[tuple[str, Any, str]]:
-    """(dotted key, value, origin) of an experiment; keys of a setup begin with its name. UserError if it is invalid."""
+    """(dotted key, value, origin) of an experiment; keys of a setup begin with its name. UserError
+    if it is invalid.
+    """
     experiment = load_experiment(path, overrides)
     own, setups = layers(path, overrides)
     rows = [(("name",), experiment.name), (("setups",), list(experiment.setups)), (("seeds",), experiment.seeds),
@@ -97,8 +118,13 @@ def resolved(path: Path, overrides: Sequence[str]) -> list[tuple[str, Any, str]]
     for method, grid in experiment.methods.items():
         rows += [(("methods", *rest), value) for rest, value in _leaves({method: grid})]
     for method, placement in experiment.placements.items():
-        rows += [(("methods", method, PLACEMENT_KEY, *rest), value) for rest, value in _leaves(asdict(placement))]
-    rows += [(("methods", method, SEEDS_KEY), seeds) for method, seeds in experiment.method_seeds.items()]
+        rows += [
+            (("methods", method, PLACEMENT_KEY, *rest), value)
+            for rest, value in _leaves(asdict(placement))
+        ]
+    rows += [
+        (("methods", method, SEEDS_KEY), seeds) for method, seeds in experiment.method_seeds.items()
+    ]
     rows += [(("runtime", *rest), value) for rest, value in _leaves(asdict(experiment.runtime))]
     found = [(".".join(key), value, origin(key, own)) for key, value in rows]
     for name, setup in experiment.setups.items():
@@ -113,12 +139,16 @@ def show(what: str | None, overrides: Sequence[str], as_json: bool, width: int) 
     if what is not None and (names_experiment(what) or Path(what).is_file()):
         rows = resolved(find_experiment(Path(what)), overrides)
         if as_json:
-            return json.dumps({key: {"value": value, "origin": place} for key, value, place in rows}, indent=2)
+            return json.dumps(
+                {key: {"value": value, "origin": place} for key, value, place in rows}, indent=2
+            )
         return "\n".join(f"{key} = {_written(value)}  # {place}" for key, value, place in rows)
     if overrides:
         raise refuse("override", overrides[0], "an EXP.yaml before it")
     keys = all_keys() if what is None else find_keys(what)
-    return json.dumps([key.to_json() for key in keys], indent=2) if as_json else reference(keys, width)
+    return (
+        json.dumps([key.to_json() for key in keys], indent=2) if as_json else reference(keys, width)
+    )
 
 
 def _keys(schema: type, prefix: Path_) -> Iterator[Key]:
@@ -133,7 +163,9 @@ def _keys(schema: type, prefix: Path_) -> Iterator[Key]:
             yield from _keys(entry.part, path)
         else:
             kind, rule = _kind(entry.kind, entry.choices), "; ".join(map(str, entry.rules))
-            yield Key(".".join(path), kind, _default(schema, field), entry.meaning, entry.choices, rule)
+            yield Key(
+                ".".join(path), kind, _default(schema, field), entry.meaning, entry.choices, rule
+            )
         if path == ("methods",):
             yield from _knobs()
         inner = _inner(entry.kind)
@@ -147,7 +179,8 @@ def _knobs() -> Iterator[Key]:
             meaning = f"{knob.meaning} One or several values, each {knob.describe()}."
             yield Key(f"methods.{key}.{name}", KINDS[knob.kind], "—", meaning, {})
     meaning = (
-        "Where this method's trials live, if not as runtime.placement says: a mode, or {mode, gpus, role_gpus, cpus}."
+        "Where this method's trials live, if not as runtime.placement says: "
+        "a mode, or {mode, gpus, role_gpus, cpus}."
     )
     yield Key(f"methods.{ANY}.{PLACEMENT_KEY}", "text or mapping", "null", meaning, {})
     yield Key(
@@ -185,8 +218,12 @@ def _kind(hint: Any, choices: Mapping[str, str]) -> str:
 
 
 def _default(schema: type, field: dataclasses.Field) -> str:
-    default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-    not_given = default in ("", -1) or (schema in GIVEN_BY_SETUP and default == 0 and default is not False)
+    default = (
+        field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    )
+    not_given = default in ("", -1) or (
+        schema in GIVEN_BY_SETUP and default == 0 and default is not False
+    )
     return "—" if not_given else _written(default)
 
 
@@ -201,7 +238,9 @@ def _parts(key: Key) -> list[str]:
 
 
 def _begins(parts: Sequence[str], wanted: Sequence[str]) -> bool:
-    return len(parts) >= len(wanted) and all(p in (w, ANY) for p, w in zip(parts, wanted, strict=False))
+    return len(parts) >= len(wanted) and all(
+        p in (w, ANY) for p, w in zip(parts, wanted, strict=False)
+    )
 
 
 def _leaves(tree: Mapping[str, Any], prefix: Path_ = ()) -> Iterator[tuple[Path_, Any]]:

@@ -26,7 +26,9 @@ def table(only: Sequence[str] = ()) -> str:
 
 
 def chosen(only: Sequence[str]) -> list[str]:
-    """The keys of SOURCES in `only`, each once, or all of them; UserError that names one that is none."""
+    """The keys of SOURCES in `only`, each once, or all of them; UserError that names one that is
+    none.
+    """
     for key in only:
         if key not in SOURCES:
             raise unknown(f"--only: {key}", "data file", key, SOURCES)

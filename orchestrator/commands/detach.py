@@ -1,7 +1,8 @@
 """`trb submit --detach` and `trb cancel`: a sweep that outlives the terminal, and its end.
 
-On this machine the driver is a process in a session of its own; with `--address http://…` it is a job of Ray's job
-server, on the cluster. Either is stopped by a request in the runs folder (`records.drivers`), as by Ctrl-C.
+On this machine the driver is a process in a session of its own; with `--address http://…` it is a
+job of Ray's job server, on the cluster. Either is stopped by a request in the runs folder
+(`records.drivers`), as by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -26,19 +27,29 @@ Say = Callable[[str], None]
 
 
 def detach(study: Study, options: list[str], say: Say) -> int:
-    """Submit in the background of this machine; 0 as soon as that drives the sweep, else what it ended with."""
+    """Submit in the background of this machine; 0 as soon as that drives the sweep, else what it
+    ended with.
+    """
     check_runs_folder(study.runs)
-    log = study.runs / ".submits" / f"{study.experiment.name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.log"
+    log = (
+        study.runs / ".submits" / f"{study.experiment.name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.log"
+    )
     log.parent.mkdir(parents=True, exist_ok=True)
     command = [*TRB, "submit", *study.experiment.arguments, *options]
     with log.open("ab") as output:
         # A session of its own: the end of this terminal, and its Ctrl-C, are not for it.
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
     try:
         while process.poll() is None:
-            if any(each.holder.is_here and each.holder.pid == process.pid for each in _drivers(study)):
+            if any(
+                each.holder.is_here and each.holder.pid == process.pid for each in _drivers(study)
+            ):
                 say(f"process {process.pid} goes on in the background; what it prints: {log}")
                 _say_commands(study, say)
                 return 0
@@ -53,24 +64,39 @@ def detach(study: Study, options: list[str], say: Say) -> int:
 
 
 def detach_as_job(study: Study, address: str, options: list[str], say: Say) -> int:
-    """Hand the sweep to the job server of a Ray cluster, whose machines see this folder, the file and the runs."""
+    """Hand the sweep to the job server of a Ray cluster, whose machines see this folder, the file
+    and the runs.
+    """
     from orchestrator.sweep.jobs import submit_job
 
     check_runs_folder(study.runs)
     trb = Path(sys.executable).parent / "trb"
-    words = [str(trb) if trb.exists() else "trb", "submit", *study.experiment.arguments, *options, "--address", "auto"]
+    words = [
+        str(trb) if trb.exists() else "trb",
+        "submit",
+        *study.experiment.arguments,
+        *options,
+        "--address",
+        "auto",
+    ]
     entrypoint = f"cd {shlex.quote(str(Path.cwd()))} && exec {shlex.join(words)}"
-    job = submit_job(address, entrypoint, f"trb-{study.experiment.name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
+    job = submit_job(
+        address, entrypoint, f"trb-{study.experiment.name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+    )
     say(f"job {job} of {address}; what it prints: ray job logs --address {address} --follow {job}")
     _say_commands(study, say)
     return 0
 
 
 def cancel(study: Study, say: Say) -> int:
-    """Ask every driver of the experiment to stop, and wait until it has. UserError where there is none."""
+    """Ask every driver of the experiment to stop, and wait until it has. UserError where there is
+    none.
+    """
     drivers = _drivers(study)
     if not drivers:
-        raise UserError(f"{study.experiment.name}: nothing to cancel; no trb submit of it runs in {study.runs}")
+        raise UserError(
+            f"{study.experiment.name}: nothing to cancel; no trb submit of it runs in {study.runs}"
+        )
     for driver in drivers:
         driver.ask_to_stop()
         say(f"{driver.holder} was asked to stop; what is committed stays")

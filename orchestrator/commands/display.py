@@ -44,7 +44,8 @@ SHAPES = [  # of the table of families, from wide to narrow: headings of numbers
     (("done", "failed"), False),
 ]
 
-# Setup, label → difference to vanilla with its interval, of finished methods; `*` behind those of one training run.
+# Setup, label → difference to vanilla with its interval, of finished methods; `*` behind those of
+# one training run.
 Gaps = Mapping[tuple[str, str], str]
 
 
@@ -70,17 +71,21 @@ def status_view(
     gaps: Gaps | None = None,
 ) -> Group:
     """The units, and the sweep below; see `units_view` and `best_lines`."""
-    return Group(*units_view(overview, width, rows, every, sort), Text(), *summary_lines(overview, width, gaps))
+    return Group(
+        *units_view(overview, width, rows, every, sort),
+        Text(),
+        *summary_lines(overview, width, gaps),
+    )
 
 
 def units_view(
     overview: Overview, width: int, rows: int, every: bool = False, sort: str | None = None
 ) -> list[Table | Text]:
-    """The units if they take at most `rows` lines or `every` is asked for, else a line for each family and the units
-    that need a look. `sort` is `score`, `name`, `state` or `left`.
+    """The units if they take at most `rows` lines or `every` is asked for, else a line for each
+    family and the units that need a look. `sort` is `score`, `name`, `state` or `left`.
 
-    Columns and their widths follow from `width` and from which units there are, never from how they stand: nothing
-    moves while one looks. Nothing is cropped from `width` 60 on.
+    Columns and their widths follow from `width` and from which units there are, never from how they
+    stand: nothing moves while one looks. Nothing is cropped from `width` 60 on.
     """
     table = unit_table(ordered(overview.units, sort) if sort else overview.units, overview, width)
     if every or sort or table_lines(overview, width) <= rows:
@@ -88,7 +93,8 @@ def units_view(
     else:
         families = family_table(overview, width)
         looks = [s for s in overview.units if s.state in ALWAYS_SHOWN]
-        # Beside the families: a blank line, another heading, and the line that counts what has no room.
+        # Beside the families: a blank line, another heading, and the line that counts what has no
+        # room.
         room = rows + 1 - len(Console(width=width).render_lines(families, pad=False)) - 3
         fitting = list(looks)
         while fitting and table_lines(overview, width, fitting) > room:
@@ -103,14 +109,19 @@ def units_view(
 
 
 def summary_lines(overview: Overview, width: int, gaps: Gaps | None = None) -> list[Text]:
-    """The sweep as a whole: a bar of its steps and what `sweep_lines` says, in lines that break between facts."""
+    """The sweep as a whole: a bar of its steps and what `sweep_lines` says, in lines that break
+    between facts.
+    """
     done, of = sum(s.step for s in overview.units), sum(s.steps for s in overview.units)
     progress = bar(done, of, min(SWEEP_BAR, width // 3))
     facts = [f"{progress.plain} {done} of {of} steps"] if of else []
     for line in (sweep_line(overview), hours_line(overview)):
         facts += line.split(SEPARATOR) if line else []
     first, *rest = flowed(facts, width)
-    lines = [Text.assemble(progress, first[len(progress) :]) if of else Text(first), *map(Text, rest)]
+    lines = [
+        Text.assemble(progress, first[len(progress) :]) if of else Text(first),
+        *map(Text, rest),
+    ]
     for line in best_lines(overview.families, gaps or {}):
         lines += map(Text, flowed(line.split(SEPARATOR), width))
     return lines
@@ -132,12 +143,18 @@ def bar(done: float, of: float, width: int) -> Text:
     """`━━━━────`, of which the heavy part is what is done; blank where there is nothing to do."""
     full = int(width * min(1.0, done / of)) if of else 0
     style = STYLES["done" if done >= of else "running"]
-    return Text.assemble(("━" * full, style), ("─" * (width - full), "dim")) if of else Text(" " * width)
+    return (
+        Text.assemble(("━" * full, style), ("─" * (width - full), "dim"))
+        if of
+        else Text(" " * width)
+    )
 
 
 @dataclass(frozen=True)
 class _Widths:
-    """Characters of the columns of the units: their name, the words on them, the bar and the step, and the loss."""
+    """Characters of the columns of the units: their name, the words on them, the bar and the step,
+    and the loss.
+    """
 
     name: int
     words: int
@@ -147,7 +164,9 @@ class _Widths:
 
 
 def _widths(overview: Overview, width: int) -> _Widths:
-    """The name gives way last: first the loss goes, the bar gets shorter, the words do, and then the bar goes, too."""
+    """The name gives way last: first the loss goes, the bar gets shorter, the words do, and then
+    the bar goes, too.
+    """
     called = names(overview.units).values()
     name = max(map(len, ["unit", *called]))
     word = max(len(word) for label in ["unit", *called] for word in label.split())
@@ -163,16 +182,27 @@ def _widths(overview: Overview, width: int) -> _Widths:
     return _Widths(min(name, max(word, room - words - bar - bool(bar) - step)), words, bar, step, 0)
 
 
-def table_lines(overview: Overview, width: int, statuses: Sequence[UnitStatus] | None = None) -> int:
+def table_lines(
+    overview: Overview, width: int, statuses: Sequence[UnitStatus] | None = None
+) -> int:
     """How many lines all units take, or some of them, without their heading."""
     name, called = _widths(overview, width).name, names(overview.units)
-    return sum(len(textwrap.wrap(called[s.id], name)) for s in (overview.units if statuses is None else statuses))
+    return sum(
+        len(textwrap.wrap(called[s.id], name))
+        for s in (overview.units if statuses is None else statuses)
+    )
 
 
 def unit_table(statuses: Sequence[UnitStatus], overview: Overview, width: int) -> Table:
-    """A row for each unit: what it does, its step, loss, best score and time left; columns suit all of the sweep."""
+    """A row for each unit: what it does, its step, loss, best score and time left; columns suit all
+    of the sweep.
+    """
     called, widths = names(overview.units), _widths(overview, width)
-    columns = [("unit", widths.name), ("state", widths.words), ("step", widths.bar + bool(widths.bar) + widths.step)]
+    columns = [
+        ("unit", widths.name),
+        ("state", widths.words),
+        ("step", widths.bar + bool(widths.bar) + widths.step),
+    ]
     columns += [("loss", LOSS)] * bool(widths.loss) + [("score", SCORE), ("left", LEFT)]
     table = _table(columns, left=2)
     for s in statuses:
@@ -182,7 +212,9 @@ def unit_table(statuses: Sequence[UnitStatus], overview: Overview, width: int) -
         elif widths.words < LONGEST:
             words = words.split()[0].rstrip(",")
         progress = bar(s.step, s.steps, widths.bar)
-        progress.append(f"{s.step}/{s.steps}".rjust(widths.step + bool(widths.bar)) if s.steps else "")
+        progress.append(
+            f"{s.step}/{s.steps}".rjust(widths.step + bool(widths.bar)) if s.steps else ""
+        )
         loss = [Text("" if s.loss is None else f"{s.loss:.4f}")] * bool(widths.loss)
         cells = [Text(called[s.id]), Text(words, STYLES.get(s.state, "dim")), progress, *loss]
         table.add_row(*cells, percent(s.score), duration(s.seconds_left))
@@ -190,9 +222,11 @@ def unit_table(statuses: Sequence[UnitStatus], overview: Overview, width: int) -
 
 
 def family_table(overview: Overview, width: int) -> Table:
-    """A row for each method of each setup: how many of its units stand where, and the best score so far.
+    """A row for each method of each setup: how many of its units stand where, and the best score so
+    far.
 
-    Where `width` is short of it, first the units to do have no column, then the step of the best, then what runs.
+    Where `width` is short of it, first the units to do have no column, then the step of the best,
+    then what runs.
     """
     several = len({family.setup for family in overview.families}) > 1
     called = [f"{f.setup} {f.label}" if several else f.label for f in overview.families]
@@ -206,21 +240,43 @@ def family_table(overview: Overview, width: int) -> Table:
     def room_beside(headings: Sequence[str]) -> int:
         return width - SCORE - total - len("".join(headings[1:])) - GAP * (len(headings) + 2)
 
-    fitting = [shape for shape in SHAPES if name + setting + step * shape[1] <= room_beside(shape[0])]
+    fitting = [
+        shape for shape in SHAPES if name + setting + step * shape[1] <= room_beside(shape[0])
+    ]
     headings, stepped = fitting[0] if fitting else SHAPES[-1]
-    counts, room, place = [total, *map(len, headings[1:])], room_beside(headings), setting + step * stepped
-    least = [max(len(word) for text in texts for word in text.split()) for texts in (["method", *called], settings)]
+    counts, room, place = (
+        [total, *map(len, headings[1:])],
+        room_beside(headings),
+        setting + step * stepped,
+    )
+    least = [
+        max(len(word) for text in texts for word in text.split())
+        for texts in (["method", *called], settings)
+    ]
     while name + place > room and (name > least[0] or place > least[1]):  # both break at blanks
-        name, place = (name - 1, place) if name - least[0] >= place - least[1] else (name, place - 1)
-    columns = [("method", name), ("best at", place), *zip(headings, counts, strict=True), ("best", SCORE)]
+        name, place = (
+            (name - 1, place) if name - least[0] >= place - least[1] else (name, place - 1)
+        )
+    columns = [
+        ("method", name),
+        ("best at", place),
+        *zip(headings, counts, strict=True),
+        ("best", SCORE),
+    ]
     table = _table(columns, left=2)
     for family, label, size in zip(overview.families, called, sizes, strict=True):
         at = family.setting or ""
         if stepped and family.step is not None:
             at = f"{at} step {family.step}".strip()
-        numbers = [sum(family.states.get(state, 0) for state in COUNTED[heading]) for heading in headings]
+        numbers = [
+            sum(family.states.get(state, 0) for state in COUNTED[heading]) for heading in headings
+        ]
         table.add_row(
-            label, at, f"{numbers[0]}/{size}", *(str(number or "") for number in numbers[1:]), percent(family.score)
+            label,
+            at,
+            f"{numbers[0]}/{size}",
+            *(str(number or "") for number in numbers[1:]),
+            percent(family.score),
         )
     return table
 
@@ -235,7 +291,9 @@ def _table(columns: Sequence[tuple[str, int]], left: int) -> Table:
 
 
 def names(statuses: Sequence[UnitStatus]) -> dict[str, str]:
-    """Unit id → label, with the setup where there are several, and the seed where a label has several."""
+    """Unit id → label, with the setup where there are several, and the seed where a label has
+    several.
+    """
     setups = {s.setup for s in statuses}
     seeds: dict[tuple[str, str], set[int]] = {}
     for s in statuses:
@@ -249,16 +307,22 @@ def names(statuses: Sequence[UnitStatus]) -> dict[str, str]:
 
 
 def ordered(statuses: Sequence[UnitStatus], by: str) -> list[UnitStatus]:
-    """The units sorted: best score first, by name, by state, or by the time that is left; the unknown last."""
+    """The units sorted: best score first, by name, by state, or by the time that is left; the
+    unknown last.
+    """
     match by:
         case "score":
-            return sorted(statuses, key=lambda s: -1.0 if s.score is None else s.score, reverse=True)
+            return sorted(
+                statuses, key=lambda s: -1.0 if s.score is None else s.score, reverse=True
+            )
         case "name":
             return sorted(statuses, key=lambda s: (s.setup, s.label, s.seed))
         case "state":
             return sorted(statuses, key=lambda s: STATES.index(s.state))
         case _:
-            return sorted(statuses, key=lambda s: float("inf") if s.seconds_left is None else s.seconds_left)
+            return sorted(
+                statuses, key=lambda s: float("inf") if s.seconds_left is None else s.seconds_left
+            )
 
 
 def sweep_lines(overview: Overview, gaps: Gaps | None = None) -> list[str]:
@@ -268,9 +332,11 @@ def sweep_lines(overview: Overview, gaps: Gaps | None = None) -> list[str]:
 
 
 def best_lines(families: Sequence[FamilyStatus], gaps: Gaps) -> list[str]:
-    """`best so far: SFT warmup 92.0 (+5.6) · Vanilla 86.4` for each setup in which two methods have scores.
+    """`best so far: SFT warmup 92.0 (+5.6) · Vanilla 86.4` for each setup in which two methods have
+    scores.
 
-    In brackets stands the difference to vanilla in points, with the interval of `gaps` where it is known.
+    In brackets stands the difference to vanilla in points, with the interval of `gaps` where it is
+    known.
     """
     setups: dict[str, list[FamilyStatus]] = {}
     for family in families:
@@ -280,10 +346,16 @@ def best_lines(families: Sequence[FamilyStatus], gaps: Gaps) -> list[str]:
     for setup, scored in setups.items():
         if len(scored) < 2:
             continue
-        vanilla = next((family.score for family in scored if family.label == method_label(REFERENCE)), None)
+        vanilla = next(
+            (family.score for family in scored if family.label == method_label(REFERENCE)), None
+        )
         parts = []
         for family in sorted(scored, key=lambda family: family.score or 0.0, reverse=True):
-            gap = "" if vanilla is None or family.label == method_label(REFERENCE) else _points(family, vanilla)
+            gap = (
+                ""
+                if vanilla is None or family.label == method_label(REFERENCE)
+                else _points(family, vanilla)
+            )
             gap = f" ({gaps[setup, family.label]})" if (setup, family.label) in gaps else gap
             parts.append(f"{family.label} {percent(family.score)}{gap}")
         if any(setup == where and gap.endswith("*") for (where, _), gap in gaps.items()):
@@ -307,12 +379,20 @@ def hours_line(overview: Overview) -> str:
     parts = [f"{hours(spent)} {overview.device}-hours spent"] if spent else []
     if left is not None and unfinished:
         unit = "" if parts else f" {overview.device}-hours"
-        parts.append(f"about {hours(left.mid)}{unit} left ({hours(left.low)} to {hours(left.high)})")
+        parts.append(
+            f"about {hours(left.mid)}{unit} left ({hours(left.low)} to {hours(left.high)})"
+        )
     if overview.seconds_left_range is not None:
         now = datetime.now()
-        low, mid, high = (clock(now, overview.seconds_left_range.at(scenario)) for scenario in SCENARIOS)
+        low, mid, high = (
+            clock(now, overview.seconds_left_range.at(scenario)) for scenario in SCENARIOS
+        )
         parts.append(f"done about {mid} ({low} to {high})")
-    if overview.calibrated and (left is not None or overview.seconds_left_range is not None) and unfinished:
+    if (
+        overview.calibrated
+        and (left is not None or overview.seconds_left_range is not None)
+        and unfinished
+    ):
         parts.append("rates measured on this card")
     return " · ".join(parts)
 
@@ -323,7 +403,9 @@ def hours(number: float) -> str:
 
 
 def clock(now: datetime, seconds: float) -> str:
-    """The time of day after so many seconds, with the day if it is another one, and the year if that is another one."""
+    """The time of day after so many seconds, with the day if it is another one, and the year if
+    that is another one.
+    """
     then = now + timedelta(seconds=seconds)
     if then.date() == now.date():
         return f"{then:%H:%M}"
@@ -331,7 +413,9 @@ def clock(now: datetime, seconds: float) -> str:
 
 
 def sweep_line(overview: Overview) -> str:
-    """`4 of 11 done · 2 running · elapsed 1m20s · left about 2m40s (2m to 3m) · 2 of 2 CPUs used · 3.1 trials/min`."""
+    """`4 of 11 done · 2 running · elapsed 1m20s · left about 2m40s (2m to 3m) · 2 of 2 CPUs used ·
+    3.1 trials/min`.
+    """
     parts = [summary(overview.units, overview.driven)]
     if overview.to_confirm:
         parts.append(f"then {overview.to_confirm} to confirm what is chosen")
@@ -353,7 +437,9 @@ def sweep_line(overview: Overview) -> str:
 
 
 def summary(statuses: Sequence[UnitStatus], driven: bool = True) -> str:
-    """`12 of 86 done · 4 running · 70 queued`; queued units are not started where nothing is `driven`."""
+    """`12 of 86 done · 4 running · 70 queued`; queued units are not started where nothing is
+    `driven`.
+    """
     counts = Counter(_word(s, driven) for s in statuses)
     rest = [f"{counts[word]} {word}" for word in (*STATES[1:], NOT_STARTED) if counts[word]]
     return " · ".join([f"{counts['done']} of {len(statuses)} done", *rest])
@@ -372,7 +458,9 @@ def idle_line(overview: Overview, experiment: Experiment) -> str:
 
 
 def runs_line(runs: Path, statuses: Sequence[UnitStatus], absent: str = "does not exist") -> str:
-    """Which runs folder is meant, and how much of the experiment it holds; `absent` if there is no such folder."""
+    """Which runs folder is meant, and how much of the experiment it holds; `absent` if there is no
+    such folder.
+    """
     if not runs.is_dir():
         return f"runs: {runs} ({absent})"
     done = sum(s.state == "done" for s in statuses)
@@ -386,7 +474,11 @@ def where_to_look(failed: UnitStatus, runs: Path) -> str:
 
 def percent(score: float | None) -> str:
     """A score in [0, 1] in per cent, rounded half up like the results table."""
-    return "" if score is None else str(Decimal(str(round(100 * score, 9))).quantize(Decimal("0.1"), ROUND_HALF_UP))
+    return (
+        ""
+        if score is None
+        else str(Decimal(str(round(100 * score, 9))).quantize(Decimal("0.1"), ROUND_HALF_UP))
+    )
 
 
 def duration(seconds: float | None) -> str:

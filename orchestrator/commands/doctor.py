@@ -37,7 +37,9 @@ MOST_IDS, LAST_IDS = 64, 8  # token ids shown of a prompt
 
 @dataclass(frozen=True)
 class Finding:
-    """One check: `verdict` is ok, warn or fail; `detail` is one line, or several of which the first stands alone."""
+    """One check: `verdict` is ok, warn or fail; `detail` is one line, or several of which the first
+    stands alone.
+    """
 
     name: str
     verdict: str
@@ -56,20 +58,28 @@ def examine(study: Study | None, as_json: bool) -> int:
     if study:
         experiment, runs = study.experiment, study.runs
         checks.append(("placement", lambda: _placement(experiment)))
-        asks_for_gpu = any(p.gpus for p in [experiment.runtime.placement, *experiment.placements.values()])
+        asks_for_gpu = any(
+            p.gpus for p in [experiment.runtime.placement, *experiment.placements.values()]
+        )
         for name, setup in experiment.setups.items():
             checks.append((f"{name} engine", partial(_engine, name, setup)))
             if ENGINES[setup.engine.sampler].tools and has_driver() and asks_for_gpu:
-                checks.append((f"{name} compilers", partial(_compilers, name, setup.engine.sampler)))
+                checks.append(
+                    (f"{name} compilers", partial(_compilers, name, setup.engine.sampler))
+                )
             if needs_gpu(setup):
                 checks.append((f"{name} GPU memory", partial(_gpu_memory, name, setup, experiment)))
             checks += _setup_checks(name, setup, experiment, runs)
         for name, setup in experiment.setups.items():  # last, since they may read for minutes
-            checks.append((f"{name} training data", partial(_training_data, name, setup, experiment, runs)))
+            checks.append(
+                (f"{name} training data", partial(_training_data, name, setup, experiment, runs))
+            )
     findings: list[Finding] = []
     for name, check in checks:
         setup_name, _, of = name.rpartition(" ")
-        if of == "prompt" and any((f.name, f.verdict) == (f"{setup_name} models", "fail") for f in findings):
+        if of == "prompt" and any(
+            (f.name, f.verdict) == (f"{setup_name} models", "fail") for f in findings
+        ):
             continue  # transformers would report the same models in words of its own
         findings.append(_once(_run(name, check), findings))
         if not as_json:
@@ -88,7 +98,9 @@ def _conclude(study: Study | None, failed: int) -> None:
         line = f"{failed} check{'s' * (failed > 1)} failed"
     else:
         following = (
-            "trb doctor EXP.yaml checks an experiment, too" if study is None else study.experiment.command("plan")
+            "trb doctor EXP.yaml checks an experiment, too"
+            if study is None
+            else study.experiment.command("plan")
         )
         line = f"nothing failed; next: {following}"
     Console().print(line, highlight=False, markup=False, soft_wrap=True)
@@ -106,7 +118,10 @@ def _once(finding: Finding, earlier: list[Finding]) -> Finding:
 def _show(finding: Finding) -> None:
     """A line with the verdict; further lines of the detail below it."""
     first, *rest = escape(finding.detail).split("\n")
-    lines = [f"{SIGNS[finding.verdict]} {finding.name}: {first}", *(f"     {line}" for line in rest)]
+    lines = [
+        f"{SIGNS[finding.verdict]} {finding.name}: {first}",
+        *(f"     {line}" for line in rest),
+    ]
     Console().print("\n".join(lines), highlight=False, soft_wrap=True)
 
 
@@ -122,7 +137,9 @@ def _devices() -> Finding:
     import torch
 
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    words = ", ".join([counted(cores_here(), "CPU core"), " ".join([counted(len(gpus), "GPU"), *gpus])])
+    words = ", ".join(
+        [counted(cores_here(), "CPU core"), " ".join([counted(len(gpus), "GPU"), *gpus])]
+    )
     return Finding("devices", "ok", f"{words}; torch {torch.__version__}")
 
 
@@ -130,8 +147,12 @@ def _memory() -> Finding:
     try:
         free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
     except ValueError:  # macOS does not count free pages
-        return Finding("memory", "ok", "free memory is not known on this system; a laptop sweep wants 4 GiB")
-    return Finding("memory", "ok" if free > 4 else "warn", f"{free:.1f} GiB free; a laptop sweep wants 4")
+        return Finding(
+            "memory", "ok", "free memory is not known on this system; a laptop sweep wants 4 GiB"
+        )
+    return Finding(
+        "memory", "ok" if free > 4 else "warn", f"{free:.1f} GiB free; a laptop sweep wants 4"
+    )
 
 
 def _grader() -> Finding:
@@ -139,7 +160,11 @@ def _grader() -> Finding:
         right = grader.grade("\\frac{1}{2}", "so it is \\boxed{0.5}").correct
         wrong = grader.grade("\\frac{1}{2}", "so it is \\boxed{0.25}").correct
     verdict = "ok" if right and not wrong else "fail"
-    return Finding("grader", verdict, "0.5 is one half and 0.25 is not" if verdict == "ok" else "grades wrongly here")
+    return Finding(
+        "grader",
+        verdict,
+        "0.5 is one half and 0.25 is not" if verdict == "ok" else "grades wrongly here",
+    )
 
 
 def _gradient() -> Finding:
@@ -151,14 +176,24 @@ def _gradient() -> Finding:
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(3, 8, generator=generator, dtype=torch.float64, requires_grad=True)
     teacher = torch.randn(3, 8, generator=generator, dtype=torch.float64).log_softmax(-1)
-    right = torch.autograd.gradcheck(lambda x: token_loss("renormalized", x.log_softmax(-1), teacher), logits)
-    return Finding("gradient", "ok" if right else "fail", "renormalized reverse KL agrees with finite differences")
+    right = torch.autograd.gradcheck(
+        lambda x: token_loss("renormalized", x.log_softmax(-1), teacher), logits
+    )
+    return Finding(
+        "gradient",
+        "ok" if right else "fail",
+        "renormalized reverse KL agrees with finite differences",
+    )
 
 
 def _wandb(wish: str) -> Finding:
     mode = chosen_mode(wish)
     if mode != "online":
-        hint = "log in with `wandb login` to watch online" if mode == "offline" else "nothing is mirrored"
+        hint = (
+            "log in with `wandb login` to watch online"
+            if mode == "offline"
+            else "nothing is mirrored"
+        )
         return Finding("wandb", "ok", f"{mode}; {hint}")
     import requests
 
@@ -166,40 +201,60 @@ def _wandb(wish: str) -> Finding:
     try:
         requests.get(f"{url}/healthz", timeout=5)
     except requests.RequestException as error:
-        return Finding("wandb", "warn", f"online, but {url} cannot be reached ({type(error).__name__})")
+        return Finding(
+            "wandb", "warn", f"online, but {url} cannot be reached ({type(error).__name__})"
+        )
     return Finding("wandb", "ok", f"online, {url} answers")
 
 
 def _placement(experiment: Experiment) -> Finding:
-    """GPUs that trials ask for against those of this machine; a pair that needs one never goes without a word."""
+    """GPUs that trials ask for against those of this machine; a pair that needs one never goes
+    without a word.
+    """
     import torch
 
     asked = [p.gpus for p in [experiment.runtime.placement, *experiment.placements.values()]]
     here = torch.cuda.device_count()
     large = [name for name, setup in experiment.setups.items() if needs_gpu(setup)]
-    found = f"a trial asks for {counted(max(asked), 'GPU')}; this machine has {counted(here, 'GPU')}"
+    found = (
+        f"a trial asks for {counted(max(asked), 'GPU')}; this machine has {counted(here, 'GPU')}"
+    )
     if large and min(asked) == 0:
-        return Finding("placement", "fail", f"{', '.join(large)} on CPUs would take years: runtime.placement.gpus=1")
+        return Finding(
+            "placement",
+            "fail",
+            f"{', '.join(large)} on CPUs would take years: runtime.placement.gpus=1",
+        )
     if max(asked) > here:
-        return Finding("placement", "warn", f"{found}: only a cluster can run it (trb submit --address)")
+        return Finding(
+            "placement", "warn", f"{found}: only a cluster can run it (trb submit --address)"
+        )
     return Finding("placement", "ok", found)
 
 
 def _engine(name: str, setup: Setup) -> Finding:
     require_all(setup.engine)
-    return Finding(f"{name} engine", "ok", f"{setup.engine.sampler} samples, {setup.engine.trainer} trains")
+    return Finding(
+        f"{name} engine", "ok", f"{setup.engine.sampler} samples, {setup.engine.trainer} trains"
+    )
 
 
 def _compilers(name: str, sampler: str) -> Finding:
     """An engine that compiles kernels at first use would stop there, minutes after its start."""
     lacking = missing_tools(sampler)
     if lacking:
-        return Finding(f"{name} compilers", "fail", "\n".join([f"{sampler} lacks on this GPU's machine", *lacking]))
+        return Finding(
+            f"{name} compilers",
+            "fail",
+            "\n".join([f"{sampler} lacks on this GPU's machine", *lacking]),
+        )
     return Finding(f"{name} compilers", "ok", f"all that {sampler} compiles kernels with")
 
 
 def _gpu_memory(name: str, setup: Setup, experiment: Experiment) -> Finding:
-    """Check the memory that a trial's engines take: of the GPU here, else of the kind that plans assume."""
+    """Check the memory that a trial's engines take: of the GPU here, else of the kind that plans
+    assume.
+    """
     import torch
 
     share = experiment.runtime.placement.gpu_share
@@ -233,13 +288,17 @@ def _setup_checks(
 
 def _benchmarks(name: str, setup: Setup, experiment: Experiment) -> Finding:
     benchmarks = setup.evaluation.benchmarks
-    sizes = {key: len(load_benchmark(key, experiment.data_dir, run)) for key, run in benchmarks.items()}
+    sizes = {
+        key: len(load_benchmark(key, experiment.data_dir, run)) for key, run in benchmarks.items()
+    }
     shown = ", ".join(f"{key} ({size:,} problems)" for key, size in sizes.items())
     return Finding(f"{name} benchmarks", "ok", f"{shown}; as declared")
 
 
 def _models(name: str, setup: Setup, runs: Path) -> Finding:
-    """Both models are there, agree with the setup's vocabulary and shapes, and share their token ids."""
+    """Both models are there, agree with the setup's vocabulary and shapes, and share their token
+    ids.
+    """
     from orchestrator.sweep.prepare import check_models
 
     if not making.are_there(setup, runs):
@@ -250,17 +309,24 @@ def _models(name: str, setup: Setup, runs: Path) -> Finding:
 
 
 def _training_data(name: str, setup: Setup, experiment: Experiment, runs: Path) -> Finding:
-    """The prompts of all steps are selected, as every trial will; what the data hold and what was left out."""
+    """The prompts of all steps are selected, as every trial will; what the data hold and what was
+    left out.
+    """
     from orchestrator.data.openthoughts import needs_scan
     from orchestrator.data.training_set import load_training_set
 
     tokenizer = _tokenizer(setup.teacher, setup, runs)
     if setup.data.source == "openthoughts" and needs_scan(setup.data):
-        print(f"trb: reading all rows of {setup.data.path} once; this takes minutes", file=sys.stderr)
+        print(
+            f"trb: reading all rows of {setup.data.path} once; this takes minutes", file=sys.stderr
+        )
     chosen = load_training_set(setup, experiment.data_dir, tokenizer)
     total = len(chosen.prompts)
     left_out = [f"{count:,} {what.replace('_', ' ')}" for what, count in chosen.rows.items()]
-    golds = [f"{what.replace('_', ' ')} {count:,} ({count / total:.1%})" for what, count in chosen.golds.items()]
+    golds = [
+        f"{what.replace('_', ' ')} {count:,} ({count / total:.1%})"
+        for what, count in chosen.golds.items()
+    ]
     lines = [
         f"{total:,} prompts in one order for all methods; {chosen.too_long:,} too long were passed over",
         *([f"the source: {', '.join(left_out)}"] if left_out else []),
@@ -270,7 +336,9 @@ def _training_data(name: str, setup: Setup, experiment: Experiment, runs: Path) 
 
 
 def _prompt(name: str, setup: Setup, experiment: Experiment, runs: Path) -> Finding:
-    """One rendered prompt of a benchmark with its token ids; student and teacher must read it alike."""
+    """One rendered prompt of a benchmark with its token ids; student and teacher must read it
+    alike.
+    """
     from orchestrator.data.prompts import render
 
     benchmark, run = next(iter(setup.evaluation.benchmarks.items()))
@@ -278,9 +346,17 @@ def _prompt(name: str, setup: Setup, experiment: Experiment, runs: Path) -> Find
     student, teacher = (_tokenizer(model, setup, runs) for model in (setup.student, setup.teacher))
     ids = render(problem.text, setup.prompt, teacher)
     if student.encode(problem.text) != teacher.encode(problem.text):
-        return Finding(f"{name} prompt", "fail", f"the tokenizers of student and teacher disagree on {problem.text!r}")
+        return Finding(
+            f"{name} prompt",
+            "fail",
+            f"the tokenizers of student and teacher disagree on {problem.text!r}",
+        )
     text = "\n".join(f"│ {line}" for line in str(teacher.decode(list(ids))).split("\n"))
-    return Finding(f"{name} prompt", "ok", f"{benchmark} {problem.id}, {len(ids)} tokens\n{text}\n{_shown_ids(ids)}")
+    return Finding(
+        f"{name} prompt",
+        "ok",
+        f"{benchmark} {problem.id}, {len(ids)} tokens\n{text}\n{_shown_ids(ids)}",
+    )
 
 
 def _tokenizer(model: Model, setup: Setup, runs: Path) -> PreTrainedTokenizerBase:

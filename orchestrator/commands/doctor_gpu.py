@@ -1,4 +1,6 @@
-"""`trb doctor --gpu`: small pieces of a sweep's real work on this machine, before anything is spent on the whole."""
+"""`trb doctor --gpu`: small pieces of a sweep's real work on this machine, before anything is spent
+on the whole.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +31,11 @@ RESULTS = "results.json"
 
 
 def check_gpu(study: Study, small: bool, as_json: bool) -> int:
-    """Make all checks, show each outcome as it comes and all of them as a table; 0 unless one of them is `fail`.
+    """Make all checks, show each outcome as it comes and all of them as a table; 0 unless one of
+    them is `fail`.
 
-    The logs, and `results.json` after each check, lie in a folder below the runs folder, whose path is printed.
+    The logs, and `results.json` after each check, lie in a folder below the runs folder, whose path
+    is printed.
     """
     gpu = has_driver()
     if not (gpu or small):
@@ -62,7 +66,9 @@ def check_gpu(study: Study, small: bool, as_json: bool) -> int:
 def _about(bench: Bench) -> str:
     """Name the checks and the folder of their logs."""
     engine = bench.setup.engine
-    models = f"random weights for {' and '.join(bench.made)}" if bench.made else "both models are here"
+    models = (
+        f"random weights for {' and '.join(bench.made)}" if bench.made else "both models are here"
+    )
     size = "tiny models" if bench.small else escape(bench.setup.title or bench.name)
     first = f"{escape(bench.name)}: {size}, {engine.sampler} samples, {engine.trainer} trains, {engine.dtype}; {models}"
     return f"{first}\nlogs: {escape(str(bench.folder))}"
@@ -93,4 +99,7 @@ def _summarize(outcomes: list[Outcome], console: Console) -> None:
 def _as_data(bench: Bench, outcomes: list[Outcome]) -> dict[str, object]:
     """The outcomes for programs; what was not measured is not there."""
     setup = {"setup": bench.name, "small": bench.small, "random_weights": list(bench.made)}
-    return setup | {"folder": str(bench.folder), "checks": [asdict(outcome) for outcome in outcomes]}
+    return setup | {
+        "folder": str(bench.folder),
+        "checks": [asdict(outcome) for outcome in outcomes],
+    }

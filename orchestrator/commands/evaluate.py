@@ -56,7 +56,9 @@ def evaluate_model(options: argparse.Namespace) -> int:
     """Evaluate `options.model`, print a row for each benchmark and keep the result as JSON."""
     data_dir = data_folder(options.data_dir)
     setup = _setup(options, data_dir)
-    if options.out is not None and (options.out.is_dir() or not options.out.resolve().parent.is_dir()):
+    if options.out is not None and (
+        options.out.is_dir() or not options.out.resolve().parent.is_dir()
+    ):
         raise refuse("--out", str(options.out), "a file in a folder that is there")
     model = ModelFolder(_folder(options.model, options.revision))
     check_folder(options.model, Path(model.path))
@@ -86,11 +88,19 @@ def evaluate_model(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(document, indent=2, ensure_ascii=False))
     else:
-        Console().print(_table(records, document), f"written to {path}", sep="\n", highlight=False, soft_wrap=True)
+        Console().print(
+            _table(records, document),
+            f"written to {path}",
+            sep="\n",
+            highlight=False,
+            soft_wrap=True,
+        )
     return 0
 
 
-def scores(records: dict[str, list[ProblemRecord]]) -> tuple[dict[str, BenchmarkScore], BenchmarkScore]:
+def scores(
+    records: dict[str, list[ProblemRecord]],
+) -> tuple[dict[str, BenchmarkScore], BenchmarkScore]:
     """pass@1 of each benchmark, and their unweighted mean."""
     replicates, exact = {}, {key: pass_at_1(rows) for key, rows in records.items()}
     for key, rows in records.items():
@@ -106,7 +116,9 @@ def _score(value: float, replicates: uncertainty.Array) -> BenchmarkScore:
     return BenchmarkScore(value, limits.low, limits.high)
 
 
-def _document(options: argparse.Namespace, setup: Setup, records: dict[str, list[ProblemRecord]]) -> dict[str, Any]:
+def _document(
+    options: argparse.Namespace, setup: Setup, records: dict[str, list[ProblemRecord]]
+) -> dict[str, Any]:
     by_benchmark, mean = scores(records)
     ids = evaluation_ids(setup)
     return {
@@ -128,14 +140,20 @@ def _document(options: argparse.Namespace, setup: Setup, records: dict[str, list
 
 
 def _folder_of(options: argparse.Namespace, setup: Setup, model: ModelFolder) -> Path:
-    """A folder of its own for each model, by its content, setup and way of evaluating it, among the results."""
+    """A folder of its own for each model, by its content, setup and way of evaluating it, among the
+    results.
+    """
     asked = {key: getattr(options, key) for key in ("stops_as", "seed", "step")}
     # A hub's snapshot lies in a folder named by its commit.
     local = Path(options.model).is_dir()
-    asked["model"] = folder_sha256(Path(model.path)) if local else [options.model, Path(model.path).name]
+    asked["model"] = (
+        folder_sha256(Path(model.path)) if local else [options.model, Path(model.path).name]
+    )
     asked["setup"], asked["ids"] = asdict(setup), evaluation_ids(setup)
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(options.model).resolve().name or options.model)
-    return (options.runs or default_runs()).resolve() / "results" / "eval" / f"{name}-{digest(asked)}"
+    return (
+        (options.runs or default_runs()).resolve() / "results" / "eval" / f"{name}-{digest(asked)}"
+    )
 
 
 def _warn_of_cpus(setup: Setup) -> None:
@@ -147,14 +165,18 @@ def _warn_of_cpus(setup: Setup) -> None:
 
 def _setup(options: argparse.Namespace, data_dir: str) -> Setup:
     if options.setups_from is not None and not options.setups_from.is_file():
-        raise refuse("--setups-from", str(options.setups_from), "an experiment file beside its setups/")
+        raise refuse(
+            "--setups-from", str(options.setups_from), "an experiment file beside its setups/"
+        )
     setup = load_setup(options.setup, options.setups_from)
     items = [_benchmark(item, setup, options.limit) for item in options.benchmarks.split(",")]
     runs = dict(items)
     if len(runs) < len(items):
         raise refuse("--benchmarks", options.benchmarks, "every benchmark once")
     name = Path(options.setup).stem if options.setup.endswith(".yaml") else options.setup
-    setup, notes = completed(name, replace(setup, evaluation=replace(setup.evaluation, benchmarks=runs)))
+    setup, notes = completed(
+        name, replace(setup, evaluation=replace(setup.evaluation, benchmarks=runs))
+    )
     validate.check_setup(name, setup)
     require("engine.sampler", setup.engine.sampler)
     for note in notes:
@@ -164,22 +186,36 @@ def _setup(options: argparse.Namespace, data_dir: str) -> Setup:
 
 
 def _benchmark(item: str, setup: Setup, limit: int | None) -> tuple[str, BenchmarkRun]:
-    """`math500:64` → n = 64; without a number, the setup's n or 1. A file is a benchmark of its own name."""
+    """`math500:64` → n = 64; without a number, the setup's n or 1. A file is a benchmark of its own
+    name.
+    """
     key, _, count = item.partition(":")
-    if not key or (count and not (count.isascii() and count.isdigit() and len(count) <= MOST_DIGITS)):
-        raise refuse("--benchmarks", item, "KEY or KEY:n with a whole number n ≥ 1; KEY may be a FILE.jsonl")
+    if not key or (
+        count and not (count.isascii() and count.isdigit() and len(count) <= MOST_DIGITS)
+    ):
+        raise refuse(
+            "--benchmarks", item, "KEY or KEY:n with a whole number n ≥ 1; KEY may be a FILE.jsonl"
+        )
     file = key if key.endswith(SUFFIXES) else None
     key = Path(key).stem if file else key
-    declared = BenchmarkRun(path=file) if file else setup.evaluation.benchmarks.get(key) or BenchmarkRun()
+    declared = (
+        BenchmarkRun(path=file) if file else setup.evaluation.benchmarks.get(key) or BenchmarkRun()
+    )
     return key, replace(declared, n=int(count) if count else declared.n, limit=limit)
 
 
 def _folder(model: str, revision: str | None) -> str:
     if (Path(model) / "checkpoints").is_dir():
         steps = sorted(folder.name for folder in (Path(model) / "checkpoints").iterdir())
-        raise refuse("MODEL", model, f"one of the checkpoints/ of this run: {', '.join(steps) or 'none are left'}")
+        raise refuse(
+            "MODEL",
+            model,
+            f"one of the checkpoints/ of this run: {', '.join(steps) or 'none are left'}",
+        )
     if RunReader(Path(model).resolve().parent, Path(model).resolve().name).attempts():
-        raise refuse("MODEL", model, "a model folder: this run of the untrained student keeps no checkpoint")
+        raise refuse(
+            "MODEL", model, "a model folder: this run of the untrained student keeps no checkpoint"
+        )
     if Path(model).is_dir():
         return str(Path(model).resolve())
     if revision is None:
@@ -193,7 +229,9 @@ def _evaluate(evaluation: ModelEvaluation, count: int) -> dict[str, list[Problem
         from orchestrator.commands.evaluators import run_evaluators, visible_gpus
 
     benchmarks = evaluation.job.setup.evaluation
-    total = sum(problems_wanted(benchmarks, key) * run.n for key, run in benchmarks.benchmarks.items())
+    total = sum(
+        problems_wanted(benchmarks, key) * run.n for key, run in benchmarks.benchmarks.items()
+    )
     shown = -1
 
     def show() -> None:
@@ -220,7 +258,13 @@ def _table(records: dict[str, list[ProblemRecord]], document: dict[str, Any]) ->
     rows = []
     for key in records:
         row = document["benchmarks"][key]
-        rows.append([key, _limits(row), *(str(row[name]) for name in ("problems", "n", "truncated", "no_answer"))])
+        rows.append(
+            [
+                key,
+                _limits(row),
+                *(str(row[name]) for name in ("problems", "n", "truncated", "no_answer")),
+            ]
+        )
     if len(records) > 1:
         rows.append(["mean", _limits(document["mean"]), "", "", "", ""])
     return to_rich(Sheet.of(headings, rows), caption=caption, caption_justify="left")

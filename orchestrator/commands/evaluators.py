@@ -44,19 +44,25 @@ def run_evaluators(evaluation: ModelEvaluation, count: int, done: Callable[[], N
         if evaluation.pending():
             # Another command works on the rest, or an evaluator died with a slice in its hands.
             if not evaluation.at_work():
-                raise UserError("eval: an evaluator died; the same command goes on from what is there")
+                raise UserError(
+                    "eval: an evaluator died; the same command goes on from what is there"
+                )
             time.sleep(LOOK_S)
 
 
 def _side_by_side(evaluation: ModelEvaluation, count: int, done: Callable[[], None]) -> None:
     gpus = visible_gpus()
-    spawn = multiprocessing.get_context("spawn")  # a fork would share this process's threads and CUDA state
+    spawn = multiprocessing.get_context(
+        "spawn"
+    )  # a fork would share this process's threads and CUDA state
     processes: list[BaseProcess] = []
     complaints: list[Connection] = []
     for number in range(count):
         ours, theirs = spawn.Pipe(duplex=False)
         gpu = gpus[number % len(gpus)] if gpus else None
-        process = spawn.Process(target=_evaluator, args=(evaluation, gpu, theirs), name=f"evaluator {number + 1}")
+        process = spawn.Process(
+            target=_evaluator, args=(evaluation, gpu, theirs), name=f"evaluator {number + 1}"
+        )
         process.start()
         theirs.close()
         processes.append(process)
@@ -79,7 +85,9 @@ def _side_by_side(evaluation: ModelEvaluation, count: int, done: Callable[[], No
 
 
 def _evaluator(evaluation: ModelEvaluation, gpu: str | None, complaint: Connection) -> None:
-    """Evaluate slices in a process of its own. Libraries see its GPU only: CUDA begins with the first slice."""
+    """Evaluate slices in a process of its own. Libraries see its GPU only: CUDA begins with the
+    first slice.
+    """
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command ends its evaluators

@@ -32,17 +32,24 @@ class GradeCounts:
 
 
 def grade_file(path: Path, out: Path | None, judge: str = MATH) -> GradeCounts:
-    """Grade a JSON Lines file of ``{gold, generation}`` rows, or standard input where the path is ``-``.
+    """Grade a JSON Lines file of ``{gold, generation}`` rows, or standard input where the path is
+    ``-``.
 
-    The rows with their grades are written to ``out`` if given, which appears whole or not at all and may be ``path``
-    itself. ``gold`` is a string, a number or an object with Gold's fields. Rows keep their other fields and gain
-    ``correct``, ``extracted``, and ``timed_out`` where true. ``judge`` decides where a gold names no other.
-    Raises ValueError (one line: file, line, key, value, what is right) on unusable input.
+    The rows with their grades are written to ``out`` if given, which appears whole or not at all
+    and may be ``path`` itself. ``gold`` is a string, a number or an object with Gold's fields. Rows
+    keep their other fields and gain ``correct``, ``extracted``, and ``timed_out`` where true.
+    ``judge`` decides where a gold names no other. Raises ValueError (one line: file, line, key,
+    value, what is right) on unusable input.
     """
     version_of(judge, "--grader")
-    rows = [(row, replace(gold, judge=judge) if gold.judge == MATH else gold) for row, gold in _read_rows(path)]
+    rows = [
+        (row, replace(gold, judge=judge) if gold.judge == MATH else gold)
+        for row, gold in _read_rows(path)
+    ]
     if out is not None and not out.parent.is_dir():
-        raise ValueError(f"{out}: the folder {out.parent} does not exist; create it or choose another --out")
+        raise ValueError(
+            f"{out}: the folder {out.parent} does not exist; create it or choose another --out"
+        )
     with Grader(workers=min(cores_here(), _MOST_WORKERS)) as grader:
         grades = grader.grade_many((gold, row["generation"]) for row, gold in rows)
     if out is not None:
@@ -67,11 +74,19 @@ def _graded(row: dict[str, Any], grade: Grade) -> dict[str, Any]:
 def _read_rows(path: Path) -> Iterator[tuple[dict[str, Any], Gold]]:
     """Yield (row, gold) for each non-blank line. Raises ValueError naming the file and line."""
     try:
-        text = sys.stdin.buffer.read().decode("utf-8") if str(path) == STDIN else path.read_text(encoding="utf-8")
+        text = (
+            sys.stdin.buffer.read().decode("utf-8")
+            if str(path) == STDIN
+            else path.read_text(encoding="utf-8")
+        )
     except OSError as error:
-        raise ValueError(f"{path}: cannot be read ({error.strerror}): expected a JSON Lines file") from error
+        raise ValueError(
+            f"{path}: cannot be read ({error.strerror}): expected a JSON Lines file"
+        ) from error
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: byte {error.start} is not UTF-8: expected a UTF-8 JSON Lines file") from error
+        raise ValueError(
+            f"{path}: byte {error.start} is not UTF-8: expected a UTF-8 JSON Lines file"
+        ) from error
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             row = _parse_row(line, f"{path}:{number}")
@@ -79,18 +94,27 @@ def _read_rows(path: Path) -> Iterator[tuple[dict[str, Any], Gold]]:
 
 
 def _parse_row(line: str, where: str) -> dict[str, Any]:
-    """One row with both keys present and a string generation. Raises ValueError starting with ``where``."""
+    """One row with both keys present and a string generation. Raises ValueError starting with
+    ``where``.
+    """
     try:
         row = json.loads(line)
-    except (ValueError, RecursionError) as error:  # ValueError: a number of thousands of digits, too
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # ValueError: a number of thousands of digits, too
         raise ValueError(f"{where}: not JSON ({error}): expected one object per line") from error
     if not isinstance(row, dict):
-        raise ValueError(f"{where}: found {_shown(row)}: expected an object with 'gold' and 'generation'")
+        raise ValueError(
+            f"{where}: found {_shown(row)}: expected an object with 'gold' and 'generation'"
+        )
     for key in ("gold", "generation"):
         if key not in row:
             raise ValueError(f"{where}: key '{key}' is missing; the row has {_shown(sorted(row))}")
     if not isinstance(row["generation"], str):
-        raise ValueError(f"{where}: key 'generation' is {_shown(row['generation'])}: expected a string")
+        raise ValueError(
+            f"{where}: key 'generation' is {_shown(row['generation'])}: expected a string"
+        )
     return row
 
 
@@ -109,7 +133,9 @@ def _parse_gold(value: object, where: str) -> Gold:
     unknown = sorted(set(entries) - set(known))
     if unknown or "answer" not in entries:
         problem = f"has unknown fields {_shown(unknown)}" if unknown else "lacks the field 'answer'"
-        raise ValueError(f"{where}: key 'gold' {problem}: expected a string or an object with {known}")
+        raise ValueError(
+            f"{where}: key 'gold' {problem}: expected a string or an object with {known}"
+        )
     try:
         return Gold(**entries)
     except ValueError as error:

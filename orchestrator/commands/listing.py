@@ -27,7 +27,9 @@ def show_list(kind: str | None, runs: Path, console: Console) -> int:
         headings, rows_of = KINDS[name]
         left = [place for place, heading in enumerate(headings) if heading not in NUMBERS]
         table = to_rich(Sheet.of(headings, rows_of(runs), left), unbroken=[0], title=name)
-        console.print(table if table.row_count else f"{name}: none in {runs}", highlight=False, markup=False)
+        console.print(
+            table if table.row_count else f"{name}: none in {runs}", highlight=False, markup=False
+        )
         console.print()
     return 0
 
@@ -65,7 +67,9 @@ def _benchmarks(_: Path) -> Rows:
 
 
 def _results(runs: Path) -> Rows:
-    """Each results folder with its experiment's digest, and the time and command of its last submit."""
+    """Each results folder with its experiment's digest, and the time and command of its last
+    submit.
+    """
     for record in sorted((runs / RESULTS).glob(f"*/{RECORD}")):
         folder = record.parent
         try:
@@ -76,7 +80,9 @@ def _results(runs: Path) -> Rows:
             yield folder.name, "", "", f"{record} cannot be read"
             continue
         last = next(iter(submits(folder)[::-1]), None)
-        when, command = (last["at"][:16].replace("T", " "), last["command"]) if last else ("", "not recorded")
+        when, command = (
+            (last["at"][:16].replace("T", " "), last["command"]) if last else ("", "not recorded")
+        )
         yield folder.name, str(document.get("digest", "")), when, command
 
 

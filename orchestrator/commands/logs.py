@@ -30,7 +30,9 @@ def show_logs(unit_ids: Sequence[str], runs: Path, say: Say) -> None:
             say(f"traceback of the last failure:\n{run.traceback.rstrip()}")
 
 
-def follow_logs(unit_ids: Sequence[str], runs: Path, say: Say, goes_on: Callable[[], bool] = lambda: True) -> None:
+def follow_logs(
+    unit_ids: Sequence[str], runs: Path, say: Say, goes_on: Callable[[], bool] = lambda: True
+) -> None:
     """Print the logs, and what is added to them until Ctrl-C, as long as it `goes_on`."""
     shown = dict.fromkeys(unit_ids, 0)
     last = None
@@ -51,10 +53,12 @@ def follow_logs(unit_ids: Sequence[str], runs: Path, say: Say, goes_on: Callable
 
 
 def find_units(name: str, runs: Path) -> list[str]:
-    """The units that `name` means: one by its id, or by the beginning or another part of it; or those with a label.
+    """The units that `name` means: one by its id, or by the beginning or another part of it; or
+    those with a label.
 
-    A label such as `TRB K=12` means all of its seeds, `TRB K=12 seed 0`, as `trb status` writes it, one of them. Before
-    it may stand the setup. UserError if it means none of the run directories in `runs`, or several by their ids.
+    A label such as `TRB K=12` means all of its seeds, `TRB K=12 seed 0`, as `trb status` writes it,
+    one of them. Before it may stand the setup. UserError if it means none of the run directories in
+    `runs`, or several by their ids.
     """
     if not runs.is_dir():
         raise UserError(f"--runs: {runs} does not exist")
@@ -75,7 +79,9 @@ def find_units(name: str, runs: Path) -> list[str]:
         if found:
             raise UserError(f"{name!r} means {len(found)} units; {_named(found)}")
     known = [*ids, *(label for of_unit in labels.values() for label in of_unit)]
-    raise UserError(f"{name!r}: no such unit in {runs}: expected one of {_named(ids)}{did_you_mean(name, known)}")
+    raise UserError(
+        f"{name!r}: no such unit in {runs}: expected one of {_named(ids)}{did_you_mean(name, known)}"
+    )
 
 
 def started_units(study: Study) -> list[str]:
@@ -95,14 +101,24 @@ def _named(ids: Sequence[str]) -> str:
 
 
 def _labels(folder: Path) -> list[str]:
-    """Labels of the unit in `folder`, see `find_units`; none where its configuration cannot be read."""
+    """Labels of the unit in `folder`, see `find_units`; none where its configuration cannot be
+    read.
+    """
     try:
         unit = RunReader(folder.parent, folder.name).config()["unit"]
         name = method_label(BASE if unit["kind"] == "base_eval" else unit["method"] or unit["kind"])
         name = SUPERVISED_STAGE if unit["kind"] == "sft" else name
-        knobs = sorted(unit["knobs"].items(), key=lambda item: [*METHODS[unit["method"]].knobs].index(item[0]))
+        knobs = sorted(
+            unit["knobs"].items(), key=lambda item: [*METHODS[unit["method"]].knobs].index(item[0])
+        )
         label = " ".join([name, *(f"{knob}={value:g}" for knob, value in knobs)])
         seeded = f"{label} seed {unit['seed']}"
         return [label, seeded, f"{unit['setup']} {label}", f"{unit['setup']} {seeded}"]
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):  # damaged, or of another version
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+    ):  # damaged, or of another version
         return []

@@ -1,4 +1,6 @@
-"""Output on streams that lack some of our characters: `-` for −, `+/-` for ±, `e` for ε, at last `?`."""
+"""Output on streams that lack some of our characters: `-` for −, `+/-` for ±, `e` for ε, at last
+`?`.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ HANDLER = "trb_plain_text"  # its name among Python's handlers of encoding error
 def suit(stream: TextIOWrapper) -> None:
     """Let a stream take every text, also one whose encoding lacks a character of it.
 
-    Under `LC_ALL=C` Python writes UTF-8 all the same. A terminal gets ASCII then; files and pipes keep their UTF-8.
+    Under `LC_ALL=C` Python writes UTF-8 all the same. A terminal gets ASCII then; files and pipes
+    keep their UTF-8.
     """
     codecs.register_error(HANDLER, _substitute)
     forced = os.environ.get("LC_ALL") in ("C", "POSIX") and stream.isatty()

@@ -29,11 +29,20 @@ from orchestrator.selection.damage import refuse_damaged
 from orchestrator.selection.study import Study
 
 
-def plan(study: Study, gpus: int, gpu: Gpu | None, console: Console, why: bool = False, as_json: bool = False) -> int:
-    """Print the plan of an experiment against a runs folder, for `gpus` of the kind `gpu`; write nothing.
+def plan(
+    study: Study,
+    gpus: int,
+    gpu: Gpu | None,
+    console: Console,
+    why: bool = False,
+    as_json: bool = False,
+) -> int:
+    """Print the plan of an experiment against a runs folder, for `gpus` of the kind `gpu`; write
+    nothing.
 
-    With `why` also say why each unit would run; `as_json` prints a document. The default kind is that of the card that
-    was calibrated in the runs folder, if any. Damaged units raise `Damaged`: they leave open what is left to run.
+    With `why` also say why each unit would run; `as_json` prints a document. The default kind is
+    that of the card that was calibrated in the runs folder, if any. Damaged units raise `Damaged`:
+    they leave open what is left to run.
     """
     study = study.snapshot()
     refuse_damaged(study)
@@ -77,7 +86,9 @@ def planned(study: Study, gpu: Gpu | None = None) -> Plan:
     later = unconfirmed_units(study)
     confirming = {*study.confirming, *(unit.id for unit in later if unit.is_trial)}
     units = [*study.units, *later]
-    return make_plan(study.experiment, units, done_of(study), measured, gpu=gpu, confirming=confirming)
+    return make_plan(
+        study.experiment, units, done_of(study), measured, gpu=gpu, confirming=confirming
+    )
 
 
 def gpu_hours_left(study: Study) -> Range:
@@ -90,9 +101,13 @@ def gpu_hours_left(study: Study) -> Range:
 
 
 def _text(document: dict[str, Any]) -> str:
-    """A document whose `units` take a line each: with indentation Python writes ten thousand of them in seconds."""
+    """A document whose `units` take a line each: with indentation Python writes ten thousand of
+    them in seconds.
+    """
     units = ",\n".join(f"    {json.dumps(unit)}" for unit in document["units"])
-    rest = json.dumps({name: value for name, value in document.items() if name != "units"}, indent=2)
+    rest = json.dumps(
+        {name: value for name, value in document.items() if name != "units"}, indent=2
+    )
     return f'{{\n  "units": [\n{units}\n  ],{rest[1:]}'
 
 

@@ -23,7 +23,9 @@ from orchestrator.workers.spec import WorkerSpec, resolved
 
 
 def run_probes(study: Study, console: Console) -> None:
-    """Bring the probe of every setup to its end, from its last commit on. UserError where one cannot be run."""
+    """Bring the probe of every setup to its end, from its last commit on. UserError where one
+    cannot be run.
+    """
     missing = _missing(study)
     if not missing:
         return
@@ -55,7 +57,10 @@ def _run(study: Study, spec: WorkerSpec, console: Console) -> None:
         run = RunWriter(study.runs, unit.id, LOGS)
     except LeaseHeld as error:
         raise UserError(str(error)) from None
-    with closing(run), Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+    with (
+        closing(run),
+        Progress(console=console, transient=True, disable=not console.is_terminal) as progress,
+    ):
         run.describe(resolved(spec), provenance, spec.trained_from)
         task = progress.add_task(f"probing {unit.setup}", total=unit.steps, completed=run.next_step)
         for done in run_probe(spec, run):

@@ -1,7 +1,9 @@
-"""`trb regrade`: count what was right again with the present grader, from the answers that evaluations keep.
+"""`trb regrade`: count what was right again with the present grader, from the answers that
+evaluations keep.
 
-An evaluation's id holds the version of the grader. Records under an id that differs from the present one in nothing
-else are counted again and written under the present id; theirs stay as they are.
+An evaluation's id holds the version of the grader. Records under an id that differs from the
+present one in nothing else are counted again and written under the present id; theirs stay as they
+are.
 """
 
 from __future__ import annotations
@@ -29,12 +31,17 @@ from orchestrator.selection.study import Study
 # A sweep's answers repeat over checkpoints and methods.
 REMEMBERED = 1_000_000
 DRAWS = (0, evaluation_protocol.FRESH)
-NOTES = {"carried": "carried over from an older version of the grader", "timed_out": "answers timed out"}
+NOTES = {
+    "carried": "carried over from an older version of the grader",
+    "timed_out": "answers timed out",
+}
 
 
 @dataclass(frozen=True)
 class Recount:
-    """The new counts of one evaluation of a checkpoint; `gained` and `lost` are net right answers in each problem."""
+    """The new counts of one evaluation of a checkpoint; `gained` and `lost` are net right answers
+    in each problem.
+    """
 
     carried: int  # 1 if the records were an older grader's
     problems: int
@@ -46,7 +53,8 @@ class Recount:
 
 
 def regrade(study: Study) -> int:
-    """Recount every evaluation of the experiment that is there, and print what changed. Idempotent; 0 when done.
+    """Recount every evaluation of the experiment that is there, and print what changed. Idempotent;
+    0 when done.
 
     UserError, before anything is written, if a unit is being run.
     """
@@ -56,13 +64,17 @@ def regrade(study: Study) -> int:
             raise UserError(f"{unit.id} is being run; trb regrade when it is done or stopped")
     golds = Golds(study.experiment)
     found: dict[tuple[str, str], list[Recount]] = {}
-    with Grader(deadline_s=study.experiment.runtime.grader_deadline_s, cache_size=REMEMBERED) as grader:
+    with Grader(
+        deadline_s=study.experiment.runtime.grader_deadline_s, cache_size=REMEMBERED
+    ) as grader:
         for unit in there:
             with _writer(study.runs, unit.id) as run:
                 for benchmark, counted in _regrade_unit(run, unit.setup, golds, grader):
                     found.setdefault((unit.setup, benchmark), []).append(counted)
     if not found:
-        raise UserError(f"{study.runs}: no evaluations of {study.experiment.name}; trb submit makes them")
+        raise UserError(
+            f"{study.runs}: no evaluations of {study.experiment.name}; trb submit makes them"
+        )
     for (setup, benchmark), counted in sorted(found.items()):
         print(_line(setup, benchmark, counted))
     print(f"grader version {GRADER_VERSION}; + and − are net within each problem")
@@ -70,8 +82,12 @@ def regrade(study: Study) -> int:
 
 
 def recount(record: ProblemRecord, gold: Gold, grader: Grader) -> ProblemRecord:
-    """The record with `correct` and `timed_out` as the grader sees its answers; what was extracted stays."""
-    grades = [(grader.grade_answer(gold, answer), count) for answer, count in record.answers.items()]
+    """The record with `correct` and `timed_out` as the grader sees its answers; what was extracted
+    stays.
+    """
+    grades = [
+        (grader.grade_answer(gold, answer), count) for answer, count in record.answers.items()
+    ]
     return replace(
         record,
         correct=sum(count for grade, count in grades if grade.correct),
@@ -80,7 +96,9 @@ def recount(record: ProblemRecord, gold: Gold, grader: Grader) -> ProblemRecord:
 
 
 class Golds:
-    """Golds by problem id, read when first asked for: an experiment's data are needed only where it has scores."""
+    """Golds by problem id, read when first asked for: an experiment's data are needed only where it
+    has scores.
+    """
 
     def __init__(self, experiment: Experiment):
         self.experiment = experiment
@@ -105,8 +123,12 @@ def _writer(runs: Path, unit_id: str) -> Iterator[RecordWriter]:
         yield writer
 
 
-def _regrade_unit(run: RunReader, setup: str, golds: Golds, grader: Grader) -> Iterator[tuple[str, Recount]]:
-    """(benchmark, what came of it) for every checkpoint of a unit with samples, fresh ones included."""
+def _regrade_unit(
+    run: RunReader, setup: str, golds: Golds, grader: Grader
+) -> Iterator[tuple[str, Recount]]:
+    """(benchmark, what came of it) for every checkpoint of a unit with samples, fresh ones
+    included.
+    """
     evaluated = golds.experiment.setups[setup]
     for benchmark, draw in itertools.product(evaluated.evaluation.benchmarks, DRAWS):
         ids = _ids_by_version(evaluated, benchmark, draw)
@@ -115,17 +137,28 @@ def _regrade_unit(run: RunReader, setup: str, golds: Golds, grader: Grader) -> I
 
 
 def _ids_by_version(setup: Setup, benchmark: str, draw: int) -> list[str]:
-    """Ids of one evaluation under the present version of the grader, then under the older ones, newest first."""
+    """Ids of one evaluation under the present version of the grader, then under the older ones,
+    newest first.
+    """
     grader = setup.evaluation.benchmarks[benchmark].grader
     present = int(GRADER_VERSION if grader == MATH else version_of(grader))
     versions = [str(version) for version in range(present, 0, -1)]
-    return [evaluation_protocol.drawn_evaluation_ids(setup, draw, version)[benchmark] for version in versions]
+    return [
+        evaluation_protocol.drawn_evaluation_ids(setup, draw, version)[benchmark]
+        for version in versions
+    ]
 
 
-def _regrade_checkpoint(run: RunReader, ids: list[str], step: int, golds: dict[str, Gold], grader: Grader) -> Recount:
+def _regrade_checkpoint(
+    run: RunReader, ids: list[str], step: int, golds: dict[str, Gold], grader: Grader
+) -> Recount:
     """Recount all slices of a checkpoint into the present id; of equal ones, the newest grader's."""
     present = ids[0]
-    graded_as = {part: evaluation_id for evaluation_id in reversed(ids) for part in run.slices(evaluation_id, step)}
+    graded_as = {
+        part: evaluation_id
+        for evaluation_id in reversed(ids)
+        for part in run.slices(evaluation_id, step)
+    }
     total = {field.name: 0 for field in fields(Recount)}
     for part in disjoint(graded_as):
         old = run.slice_records(graded_as[part], step, part)
@@ -133,7 +166,9 @@ def _regrade_checkpoint(run: RunReader, ids: list[str], step: int, golds: dict[s
         carried = graded_as[part] != present
         if carried or new != old:
             replace_slice(run, present, step, part, new)
-        difference = [after.correct - before.correct for before, after in zip(old, new, strict=True)]
+        difference = [
+            after.correct - before.correct for before, after in zip(old, new, strict=True)
+        ]
         total["carried"] |= carried
         total["problems"] += len(new)
         total["answers"] += sum(record.n - record.no_answer for record in new)
@@ -146,7 +181,9 @@ def _regrade_checkpoint(run: RunReader, ids: list[str], step: int, golds: dict[s
 
 def _line(setup: str, benchmark: str, counted: list[Recount]) -> str:
     """Sum up all files of one benchmark in a line."""
-    total = {field.name: sum(getattr(each, field.name) for each in counted) for field in fields(Recount)}
+    total = {
+        field.name: sum(getattr(each, field.name) for each in counted) for field in fields(Recount)
+    }
     what = f"{len(counted):,} evaluations, {total['problems']:,} problems, {total['answers']:,} answers"
     changed = f"{total['changed']:,} problems changed, right answers +{total['gained']:,} −{total['lost']:,}"
     notes = [f"{total[name]:,} {said}" for name, said in NOTES.items() if total[name]]

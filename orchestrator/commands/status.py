@@ -30,7 +30,12 @@ def show_status(
     code = 0 if study.runs.is_dir() and not damaged else 1
     if as_json:
         units_json = [s.to_json() for s in overview.units]
-        print(json.dumps({"units": units_json, "sweep": overview.to_json(), "runs": str(study.runs)}, indent=2))
+        print(
+            json.dumps(
+                {"units": units_json, "sweep": overview.to_json(), "runs": str(study.runs)},
+                indent=2,
+            )
+        )
         return code
     _say(console, display.runs_line(study.runs, overview.units))
     if not console.is_terminal:
@@ -49,7 +54,9 @@ def _say(console: Console, *lines: str) -> None:
 
 
 def _say_how_it_ends(study: Study, overview: status.Overview, console: Console) -> int:
-    """Name damaged units, else the command that goes on where no process works; 1 if a unit is damaged, else 0."""
+    """Name damaged units, else the command that goes on where no process works; 1 if a unit is
+    damaged, else 0.
+    """
     damaged = [f"{unit.id}: {unit.error}" for unit in overview.units if unit.state == "damaged"]
     idle = display.idle_line(overview, study.experiment)
     _say(console, *(damaged or [idle] * bool(idle)))
@@ -57,9 +64,11 @@ def _say_how_it_ends(study: Study, overview: status.Overview, console: Console) 
 
 
 def watch_status(study: Study, console: Console, every: bool, sort: str | None) -> int:
-    """The units while others work on them, until all are done or one is damaged; in a pipe a line for each event.
+    """The units while others work on them, until all are done or one is damaged; in a pipe a line
+    for each event.
 
-    1 if there is no runs folder or a unit is damaged, else 0. A pipe ends where no process works on the sweep.
+    1 if there is no runs folder or a unit is damaged, else 0. A pipe ends where no process works on
+    the sweep.
     """
     if not study.runs.is_dir():
         overview = status.overview(study)
@@ -71,6 +80,9 @@ def watch_status(study: Study, console: Console, every: bool, sort: str | None) 
         for line in display.header(study.experiment, study.runs, PIPE_WIDTH):
             console.print(line, highlight=False, soft_wrap=True)
     else:
-        _say(console, *filter(None, [display.idle_line(status.overview(study.snapshot()), study.experiment)]))
+        _say(
+            console,
+            *filter(None, [display.idle_line(status.overview(study.snapshot()), study.experiment)]),
+        )
     follow(watch, console, threading.Event())
     return _say_how_it_ends(study, watch.look(), console)

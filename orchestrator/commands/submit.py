@@ -46,8 +46,8 @@ Stopped = Literal["", "interrupted", "limit"]
 class Submission:
     """One call of `trb submit`; `again` is the command that goes on where this one stops.
 
-    `max_hours` limits the device-hours of the experiment, those of earlier calls included. With `report` the page and
-    all figures are written when every unit is done.
+    `max_hours` limits the device-hours of the experiment, those of earlier calls included. With
+    `report` the page and all figures are written when every unit is done.
     """
 
     study: Study
@@ -71,8 +71,16 @@ class Submission:
         self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def submit(study: Study, address: str | None, again: str, max_hours: float | None = None, report: bool = False) -> int:
-    """0 when every unit is done, 1 when some are not, 3 when that is for `max_hours`, 130 after Ctrl-C."""
+def submit(
+    study: Study,
+    address: str | None,
+    again: str,
+    max_hours: float | None = None,
+    report: bool = False,
+) -> int:
+    """0 when every unit is done, 1 when some are not, 3 when that is for `max_hours`, 130 after
+    Ctrl-C.
+    """
     job = Submission(study, address, again, watching.lasting_console(study.runs), max_hours, report)
     if any(unit.provisional for unit in study.units):
         try:
@@ -96,9 +104,13 @@ def submit(study: Study, address: str | None, again: str, max_hours: float | Non
 
 @contextmanager
 def _driving(job: Submission) -> Iterator[None]:
-    """Meanwhile this process is found as a driver; SIGTERM, and a request to stop, end the sweep as Ctrl-C does."""
+    """Meanwhile this process is found as a driver; SIGTERM, and a request to stop, end the sweep as
+    Ctrl-C does.
+    """
     signal.signal(signal.SIGTERM, _interrupt)
-    driving = Driving(job.study.runs, job.study.experiment.name, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    driving = Driving(
+        job.study.runs, job.study.experiment.name, lambda: os.kill(os.getpid(), signal.SIGTERM)
+    )
     try:
         with _answering(job):
             yield
@@ -108,11 +120,13 @@ def _driving(job: Submission) -> Iterator[None]:
 
 @contextmanager
 def _answering(job: Submission) -> Iterator[None]:
-    """Answer Ctrl-C at once, however long the sweep takes to stop; a second one ends this process where it stands.
+    """Answer Ctrl-C at once, however long the sweep takes to stop; a second one ends this process
+    where it stands.
 
-    Python raises KeyboardInterrupt only when a call of Ray's returns, and ending the cluster takes seconds. The signal
-    is therefore also written into a pipe, which a thread reads. A process that ends at once leaves as little behind as
-    a killed one: `sweep.guard` ends its cluster, and the next submit goes on from the last commits.
+    Python raises KeyboardInterrupt only when a call of Ray's returns, and ending the cluster takes
+    seconds. The signal is therefore also written into a pipe, which a thread reads. A process that
+    ends at once leaves as little behind as a killed one: `sweep.guard` ends its cluster, and the
+    next submit goes on from the last commits.
     """
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
@@ -154,7 +168,8 @@ def _with_models(job: Submission) -> Submission:
 
 
 def _check(job: Submission) -> None:
-    """UserError on a folder, cluster, data or models that cannot be used; data files that are lacking are fetched.
+    """UserError on a folder, cluster, data or models that cannot be used; data files that are
+    lacking are fetched.
 
     Says that it looks at them only where that takes a while.
     """
@@ -178,7 +193,11 @@ def _say_where(job: Submission) -> None:
 def _to_run(missing: list[Unit]) -> str:
     """`8 units to run: 6 trials, 1 supervised stage, 1 untrained student`."""
     counts = Counter(unit.kind for unit in missing)
-    parts = [f"{counts[kind]} {name}{'s' * (counts[kind] > 1)}" for kind, name in KIND_NAMES.items() if counts[kind]]
+    parts = [
+        f"{counts[kind]} {name}{'s' * (counts[kind] > 1)}"
+        for kind, name in KIND_NAMES.items()
+        if counts[kind]
+    ]
     return f"{len(missing)} unit{'s' * (len(missing) > 1)} to run: {', '.join(parts)}"
 
 
@@ -209,12 +228,16 @@ def _sweep(job: Submission, missing: list[Unit], started: float) -> Stopped:
     job.say(_to_run(missing))
     later = [unit for unit in unconfirmed_units(job.study) if unit.is_trial]
     if later:
-        job.say(f"then {len(later)} more trials, which confirm what each method is chosen for on seeds of their own")
+        job.say(
+            f"then {len(later)} more trials, which confirm what each method is chosen for on seeds of their own"
+        )
     for line in company(missing, job.study.runs):
         job.say(line)
     job.mirror.announce()
     with ExitStack() as while_running:
-        with watching.taking(job.console, f"joining the cluster at {job.address}" if job.address else "starting Ray"):
+        with watching.taking(
+            job.console, f"joining the cluster at {job.address}" if job.address else "starting Ray"
+        ):
             prepare_environment(job.address)
             with quick_imports():
                 from orchestrator.sweep import cluster, nodes, tuner  # Ray takes seconds to import
@@ -232,7 +255,11 @@ def _sweep(job: Submission, missing: list[Unit], started: float) -> Stopped:
             job.mirror.following(),
             watching.watching(watch, job.console),
         ):
-            return "limit" if tuner.run_sweep(job.study, pairs, usable, max_hours=job.max_hours) else ""
+            return (
+                "limit"
+                if tuner.run_sweep(job.study, pairs, usable, max_hours=job.max_hours)
+                else ""
+            )
 
 
 def _conclude(job: Submission, stopped: Stopped) -> int:
@@ -272,7 +299,9 @@ def _conclude(job: Submission, stopped: Stopped) -> int:
 
 
 def _at_the_limit(job: Submission, overview: Overview) -> str:
-    """Say how many hours were spent and are left where `--max-gpu-hours` stopped the sweep, and how to go on."""
+    """Say how many hours were spent and are left where `--max-gpu-hours` stopped the sweep, and how
+    to go on.
+    """
     left, unit = overview.device_hours_left, f"{overview.device}-hours"
     rest = "" if left is None else f", about {display.hours(left.mid)} left"
     rest += "" if left is None else f" ({display.hours(left.low)} to {display.hours(left.high)})"

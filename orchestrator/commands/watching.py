@@ -14,7 +14,14 @@ from typing import TextIO
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.text import Text
 
 from orchestrator.commands.display import (
@@ -47,7 +54,8 @@ REPORTED_PARTS = 4  # of the making of a model, where output is no terminal
 
 @dataclass
 class Watch:
-    """A sweep that is watched from its run directories, by the process that runs it, with its `session`, or any other.
+    """A sweep that is watched from its run directories, by the process that runs it, with its
+    `session`, or any other.
 
     `keys` say what Ctrl-C does; `every` and `sort` are those of `display.status_view`.
     """
@@ -63,10 +71,13 @@ class Watch:
     _finished: frozenset[tuple[str, str]] = field(default_factory=frozenset, init=False)
 
     def look(self) -> Overview:
-        """Where the sweep stands. Intervals are computed anew only when the units of one more method are done."""
+        """Where the sweep stands. Intervals are computed anew only when the units of one more
+        method are done.
+        """
         study = self.study.snapshot()
         overview = status.overview(study, self.session)
-        # The driver holds the untrained students for a moment, to describe them: that is no phase of work.
+        # The driver holds the untrained students for a moment, to describe them: that is no phase
+        # of work.
         self.at_work = self.at_work or any(s.state == "running" and s.phase for s in overview.units)
         finished = finished_families(overview)
         if finished != self._finished:
@@ -75,23 +86,31 @@ class Watch:
 
     @property
     def starting(self) -> str:
-        """`starting workers, which load PyTorch… 5s` while this session has none at work; else empty."""
+        """`starting workers, which load PyTorch… 5s` while this session has none at work; else
+        empty.
+        """
         if self.session is None or self.at_work:
             return ""
         return f"{STARTING}… {duration(time.monotonic() - self.begun)}"
 
     def view(self, overview: Overview, console: Console, keys: Sequence[str]) -> Group:
-        """The picture for a terminal, in no more lines than it has unless `every` unit is asked for."""
+        """The picture for a terminal, in no more lines than it has unless `every` unit is asked
+        for.
+        """
         width = console.width
         above = header(self.study.experiment, self.study.runs, width, keys)
         rows = max(1, console.height - len(above) - MOST_SUMMARY - 2)  # a heading, and a blank line
         units = units_view(overview, width, rows, self.every, self.sort)
-        below = [Text(self.starting)] * bool(self.starting) + summary_lines(overview, width, self.gaps)
+        below = [Text(self.starting)] * bool(self.starting) + summary_lines(
+            overview, width, self.gaps
+        )
         return Group(*above, *units, Text(), *below[:MOST_SUMMARY])
 
 
 def finished_families(overview: Overview) -> frozenset[tuple[str, str]]:
-    """Setup and label of each method whose units are all done; none where a unit is damaged: scores cannot be read."""
+    """Setup and label of each method whose units are all done; none where a unit is damaged: scores
+    cannot be read.
+    """
     if any(s.state == "damaged" for s in overview.units):
         return frozenset()
     return frozenset((f.setup, f.label) for f in overview.families if set(f.states) == {"done"})
@@ -108,7 +127,10 @@ def gaps_of(study: Study, finished: Collection[tuple[str, str]]) -> Gaps:
     if len(finished) < 2:
         return gaps
     for row in assess(study, select(study)).rows:
-        family, reference = (row.setup, method_label(row.method)), (row.setup, method_label(REFERENCE))
+        family, reference = (
+            (row.setup, method_label(row.method)),
+            (row.setup, method_label(REFERENCE)),
+        )
         difference = row.columns[AVERAGE].difference
         if row.method != BASE and difference is not None and {family, reference} <= set(finished):
             one_run = ONE_RUN if difference.estimate.over == "problems" else ""
@@ -120,7 +142,9 @@ def gaps_of(study: Study, finished: Collection[tuple[str, str]]) -> Gaps:
 def watching(watch: Watch, console: Console) -> Iterator[None]:
     """Show the units while the body runs."""
     ended = threading.Event()
-    thread = threading.Thread(target=follow, args=(watch, console, ended), daemon=True, name="display")
+    thread = threading.Thread(
+        target=follow, args=(watch, console, ended), daemon=True, name="display"
+    )
     thread.start()
     try:
         yield
@@ -130,9 +154,11 @@ def watching(watch: Watch, console: Console) -> Iterator[None]:
 
 
 def follow(watch: Watch, console: Console, ended: threading.Event) -> None:
-    """Show the units until `ended`; without a session, until all of them are done or one is damaged.
+    """Show the units until `ended`; without a session, until all of them are done or one is
+    damaged.
 
-    Without a session a pipe also ends where no process works on the sweep: its reader would wait for ever.
+    Without a session a pipe also ends where no process works on the sweep: its reader would wait
+    for ever.
     """
     (_follow_live if console.is_terminal else _follow_lines)(watch, console, ended)
 
@@ -146,7 +172,9 @@ def _is_over(watch: Watch, overview: Overview, ended: threading.Event) -> bool:
 
 def _follow_live(watch: Watch, console: Console, ended: threading.Event) -> None:
     overview, spent = watch.look(), 0.0
-    with Live(watch.view(overview, console, watch.keys), console=console, auto_refresh=False) as live:
+    with Live(
+        watch.view(overview, console, watch.keys), console=console, auto_refresh=False
+    ) as live:
         while not _is_over(watch, overview, ended):
             ended.wait(pause_after(spent))
             begun = time.thread_time()
@@ -157,7 +185,9 @@ def _follow_live(watch: Watch, console: Console, ended: threading.Event) -> None
 
 
 def pause_after(spent: float) -> float:
-    """Seconds until the next look, after one that took so much CPU time: a large sweep is looked at less often."""
+    """Seconds until the next look, after one that took so much CPU time: a large sweep is looked at
+    less often.
+    """
     return max(REFRESH_S, spent / MOST_OF_A_CORE)
 
 
@@ -177,12 +207,18 @@ def _follow_lines(watch: Watch, console: Console, ended: threading.Event) -> Non
         lines = ended_units + (going_on[-1:] if silence > PROGRESS_S or not signs else [])
         signs = signs or bool(lines)
         # The start is spoken of ever more rarely: after 3, 6, 12 seconds.
-        if not lines and watch.starting and silence > max(SILENCE_S, (time.monotonic() - watch.begun) / 2):
+        if (
+            not lines
+            and watch.starting
+            and silence > max(SILENCE_S, (time.monotonic() - watch.begun) / 2)
+        ):
             lines = [watch.starting]
         if last or (not lines and silence > QUIET_S):
             lines += sweep_lines(overview, watch.gaps)
         for line in lines:
-            console.print(f"{time.strftime('%H:%M:%S')} {line}", highlight=False, markup=False, soft_wrap=True)
+            console.print(
+                f"{time.strftime('%H:%M:%S')} {line}", highlight=False, markup=False, soft_wrap=True
+            )
             spoke = time.monotonic()
         if last:
             return
@@ -195,7 +231,8 @@ class Events:
         self._seen = {s.id: _sign(s) for s in first.units if s.state != "running"}
 
     def since_then(self, overview: Overview) -> tuple[list[str], list[str]]:
-        """Lines on the units that ended or failed, and lines on those that go on, for each unit with news.
+        """Lines on the units that ended or failed, and lines on those that go on, for each unit
+        with news.
 
         `[4/10, 1m20s left] TRB epsilon0=0.05 K=12 seed 0: step 40/60, 45.5`: units that are done, and the time that the
         sweep still takes.
@@ -252,7 +289,9 @@ def _score(s: UnitStatus) -> str:
 
 @contextmanager
 def taking(console: Console, what: str) -> Iterator[None]:
-    """Say what takes a while: on a terminal with the seconds so far, else again each time that these have doubled."""
+    """Say what takes a while: on a terminal with the seconds so far, else again each time that
+    these have doubled.
+    """
     if console.is_terminal:
         columns = TextColumn("{task.description}…"), TimeElapsedColumn()
         with Progress(*columns, console=console, transient=True) as progress:
@@ -265,7 +304,9 @@ def taking(console: Console, what: str) -> Iterator[None]:
         pause = SILENCE_S
         while not ended.wait(pause):
             pause = time.monotonic() - begun
-            console.print(f"{what}… {duration(pause)}", highlight=False, markup=False, soft_wrap=True)
+            console.print(
+                f"{what}… {duration(pause)}", highlight=False, markup=False, soft_wrap=True
+            )
 
     console.print(f"{what}…", highlight=False, markup=False, soft_wrap=True)
     thread = threading.Thread(target=remind, daemon=True, name="taking")
@@ -278,35 +319,54 @@ def taking(console: Console, what: str) -> Iterator[None]:
 
 
 @contextmanager
-def building(console: Console, first: str = "") -> Iterator[Callable[[str, dict[str, float]], None]]:
+def building(
+    console: Console, first: str = ""
+) -> Iterator[Callable[[str, dict[str, float]], None]]:
     """Progress of the embedded models while they are made, and before that of what comes `first`."""
-    columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[loss]}"), TimeRemainingColumn()
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress, ExitStack() as opening:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[loss]}"),
+        TimeRemainingColumn(),
+    )
+    with (
+        Progress(*columns, console=console, disable=not console.is_terminal) as progress,
+        ExitStack() as opening,
+    ):
         tasks: dict[str, TaskID] = {}
         parts: dict[str, int] = {}
         if first and console.is_terminal:
-            opening.callback(progress.remove_task, progress.add_task(f"{first}…", total=None, loss=""))
+            opening.callback(
+                progress.remove_task, progress.add_task(f"{first}…", total=None, loss="")
+            )
         elif first:
             opening.enter_context(taking(console, first))
 
         def report(role: str, point: dict[str, float]) -> None:
             opening.close()
             if role not in tasks:
-                tasks[role] = progress.add_task(f"making the {role} model", total=point["of"], loss="")
-            progress.update(tasks[role], completed=point["update"], loss=f"loss {point['loss']:.3f}")
+                tasks[role] = progress.add_task(
+                    f"making the {role} model", total=point["of"], loss=""
+                )
+            progress.update(
+                tasks[role], completed=point["update"], loss=f"loss {point['loss']:.3f}"
+            )
             part = int(REPORTED_PARTS * point["update"] / max(1, point["of"]))
             if not console.is_terminal and parts.get(role) != part:
                 parts[role] = part
-                console.print(f"making the {role} model: {100 * part // REPORTED_PARTS} %", highlight=False)
+                console.print(
+                    f"making the {role} model: {100 * part // REPORTED_PARTS} %", highlight=False
+                )
 
         yield report
 
 
 class LastingOutput:
-    """Standard output that outlives its reader: once a pipe is closed, what is written goes nowhere.
+    """Standard output that outlives its reader: once a pipe is closed, what is written goes
+    nowhere.
 
-    A sweep of days must not die because `head` has seen enough. Not an `io.TextIOBase`, whose finalizer would flush a
-    stream that belongs to others and may be closed by then.
+    A sweep of days must not die because `head` has seen enough. Not an `io.TextIOBase`, whose
+    finalizer would flush a stream that belongs to others and may be closed by then.
     """
 
     def __init__(self, stream: TextIO, on_end: Callable[[], None]):
@@ -346,6 +406,8 @@ def lasting_console(runs: Path) -> Console:
     """A console on standard output for a sweep in `runs`, which goes on when its reader is gone."""
 
     def tell() -> None:
-        print(f"trb: the reader of the output is gone; the sweep goes on in {runs}", file=sys.stderr)
+        print(
+            f"trb: the reader of the output is gone; the sweep goes on in {runs}", file=sys.stderr
+        )
 
     return Console(file=LastingOutput(sys.stdout, tell))  # pyright: ignore[reportArgumentType]

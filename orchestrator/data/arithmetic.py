@@ -21,7 +21,20 @@ SHORT_TERMS = (2, 3)
 LONG_TERMS = (4, 5)
 BENCHMARK_PROBLEMS = 200
 CHARACTERS = "0123456789+=?;\\{} \nabcdefghijklmnopqrstuvwxyz"
-_OFF_TASK_WORDS = ["the", "day", "was", "calm", "and", "people", "walk", "home", "with", "music", "while", "rain"]
+_OFF_TASK_WORDS = [
+    "the",
+    "day",
+    "was",
+    "calm",
+    "and",
+    "people",
+    "walk",
+    "home",
+    "with",
+    "music",
+    "while",
+    "rain",
+]
 _OFF_TASK_WORDS += ["fell", "over", "green", "hills"]
 
 
@@ -35,7 +48,10 @@ def corrupted_solution(terms: list[int], recipe: Recipe, rng: random.Random) -> 
     kind = rng.random()
     if kind < recipe.off_task:
         return " ".join(rng.choices(_OFF_TASK_WORDS, k=rng.randint(3, 6)))
-    slips = [rng.choice((-3, -2, -1, 1, 2, 3)) if rng.random() < recipe.wrong_step else 0 for _ in terms[1:]]
+    slips = [
+        rng.choice((-3, -2, -1, 1, 2, 3)) if rng.random() < recipe.wrong_step else 0
+        for _ in terms[1:]
+    ]
     if kind < recipe.off_task + recipe.no_reasoning:
         return f"\\boxed{{{max(0, sum(terms) + sum(slips))}}}"
     return _reasoning(terms, slips)
@@ -81,7 +97,10 @@ def benchmark_problems(lengths: tuple[int, int]) -> list[Problem]:
         while len(totals) < count:
             terms = [rng.randint(1, 9) for _ in range(length)]
             totals.setdefault(question(terms), sum(terms))
-    return [Problem(f"arithmetic/{name}/{i}", text, Gold(str(total))) for i, (text, total) in enumerate(totals.items())]
+    return [
+        Problem(f"arithmetic/{name}/{i}", text, Gold(str(total)))
+        for i, (text, total) in enumerate(totals.items())
+    ]
 
 
 def _held_out_counts(lengths: tuple[int, int]) -> tuple[int, int]:
@@ -96,4 +115,8 @@ def _held_out_counts(lengths: tuple[int, int]) -> tuple[int, int]:
 
 @functools.cache
 def _held_out() -> frozenset[str]:
-    return frozenset(problem.text for lengths in (SHORT_TERMS, LONG_TERMS) for problem in benchmark_problems(lengths))
+    return frozenset(
+        problem.text
+        for lengths in (SHORT_TERMS, LONG_TERMS)
+        for problem in benchmark_problems(lengths)
+    )

@@ -46,7 +46,11 @@ class Benchmark:
         """
         if self.terms is not None:
             return {"world": arithmetic.WORLD_VERSION, "terms": list(self.terms)}
-        if run is None or run.path is None or (run.revision == self.sha256 and self.file is not None):
+        if (
+            run is None
+            or run.path is None
+            or (run.revision == self.sha256 and self.file is not None)
+        ):
             return {"file": self.file, "sha256": self.sha256}
         if _is_sha256(run.revision):
             return {"sha256": run.revision}
@@ -128,7 +132,9 @@ def benchmark_of(key: str, run: BenchmarkRun | None = None) -> Benchmark:
     return Benchmark(run.problems or 0)
 
 
-def load_benchmark(key: str, data_dir: str | None, run: BenchmarkRun | None = None) -> list[Problem]:
+def load_benchmark(
+    key: str, data_dir: str | None, run: BenchmarkRun | None = None
+) -> list[Problem]:
     """All problems of a benchmark, in order: from `run.path` if set, else its declared file.
 
     Their golds name the judge that `run` names.
@@ -138,7 +144,9 @@ def load_benchmark(key: str, data_dir: str | None, run: BenchmarkRun | None = No
     problems = _problems(key, data_dir, run)
     if run is None or run.grader == MATH:
         return problems
-    return [replace(each, gold=each.gold and replace(each.gold, judge=run.grader)) for each in problems]
+    return [
+        replace(each, gold=each.gold and replace(each.gold, judge=run.grader)) for each in problems
+    ]
 
 
 def _problems(key: str, data_dir: str | None, run: BenchmarkRun | None) -> list[Problem]:
@@ -147,7 +155,9 @@ def _problems(key: str, data_dir: str | None, run: BenchmarkRun | None) -> list[
         return arithmetic.benchmark_problems(benchmark.terms)
     where, rows = _rows(key, data_dir, run or BenchmarkRun())
     if len(rows) != benchmark.problems:
-        advice = f" of {key}; for another benchmark take a key of your own" if key in BENCHMARKS else ""
+        advice = (
+            f" of {key}; for another benchmark take a key of your own" if key in BENCHMARKS else ""
+        )
         raise UserError(f"{where}: {len(rows)} rows: expected {benchmark.problems}{advice}")
     problems = [benchmark_problem(where, line, row) for line, row in enumerate(rows, 1)]
     lines: dict[str, int] = {}
@@ -174,23 +184,35 @@ def check_source(key: str, run: BenchmarkRun) -> None:
     if run.path is None:
         return
     if declared.terms is not None:
-        raise UserError(f"{where}.path: {run.path!r}: expected null, since these problems are generated")
+        raise UserError(
+            f"{where}.path: {run.path!r}: expected null, since these problems are generated"
+        )
     if not _is_sha256(run.revision):
         if Path(run.path).is_file():
-            raise refuse(f"{where}.revision", run.revision, f"the sha256 of {run.path}, or left out")
+            raise refuse(
+                f"{where}.revision", run.revision, f"the sha256 of {run.path}, or left out"
+            )
         if run.path.endswith((".jsonl", ".parquet", ".json", ".csv", ".tsv")):  # a missing file
             raise _not_there(where, run.path)
         check_hub_id(where, run.path, run.revision)
     if key not in BENCHMARKS and not run.problems:
-        expected = "the number of its rows, 1 or more" if Path(run.path).exists() else "the number of its rows"
+        expected = (
+            "the number of its rows, 1 or more"
+            if Path(run.path).exists()
+            else "the number of its rows"
+        )
         raise refuse(f"{where}.problems", run.problems, f"{expected} ({run.path})")
     if key in BENCHMARKS and run.problems not in (None, declared.problems):
-        raise refuse(f"{where}.problems", run.problems, f"{declared.problems}, or a key of your own")
+        raise refuse(
+            f"{where}.problems", run.problems, f"{declared.problems}, or a key of your own"
+        )
 
 
 def _not_there(where: str, path: str) -> UserError:
     here = "" if Path(path).is_absolute() else f" (not in {Path.cwd()})"
-    return refuse(f"{where}.path", path, f"a file or folder that is there, .jsonl or .parquet{here}")
+    return refuse(
+        f"{where}.path", path, f"a file or folder that is there, .jsonl or .parquet{here}"
+    )
 
 
 def _is_sha256(revision: str | None) -> bool:
@@ -208,7 +230,9 @@ def _rows(key: str, data_dir: str | None, run: BenchmarkRun) -> tuple[str, list[
     elif _is_sha256(run.revision):
         raise _not_there(f"evaluation.benchmarks.{key}", run.path)
     else:
-        rows = iterate_hub(f"evaluation.benchmarks.{key}", run.path, run.revision, None, run.split, run.subset)
+        rows = iterate_hub(
+            f"evaluation.benchmarks.{key}", run.path, run.revision, None, run.split, run.subset
+        )
         return f"{run.path}@{run.revision}", list(rows)
     rows = list(iterate_rows(path))
     verify_sha256(path, sha256)

@@ -55,7 +55,9 @@ def _read(mirror: str, upstream: Upstream) -> bytes:
             return (Path(mirror) / upstream.place).read_bytes()
         except OSError as error:
             key = "--from or TRB_DATA_MIRROR"
-            raise refuse(key, mirror, f"a folder with {upstream.place} ({error.strerror})") from None
+            raise refuse(
+                key, mirror, f"a folder with {upstream.place} ({error.strerror})"
+            ) from None
     url = f"{mirror.rstrip('/')}/{upstream.place}"
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
@@ -65,7 +67,9 @@ def _read(mirror: str, upstream: Upstream) -> bytes:
         elsewhere = "`trb data fetch FOLDER` where a network is, then data_dir=FOLDER; or TRB_DATA_MIRROR=URL"
         raise UserError(f"{url}: cannot be had ({reason}); {elsewhere}") from None
     if len(content) > MOST_BYTES:
-        raise UserError(f"{url}: more than {MOST_BYTES:,} bytes: expected a file of a few megabytes")
+        raise UserError(
+            f"{url}: more than {MOST_BYTES:,} bytes: expected a file of a few megabytes"
+        )
     return content
 
 

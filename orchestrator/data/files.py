@@ -36,11 +36,15 @@ def verify_sha256(path: Path, expected: str | None) -> None:
     actual = folder_sha256(path) if path.is_dir() else file_sha256(path)
     if actual != expected:
         what = "the file was" if path.is_file() else "its files were"
-        raise UserError(f"{path}: sha256 {actual}: expected {expected or 'none'}, as declared; {what} changed")
+        raise UserError(
+            f"{path}: sha256 {actual}: expected {expected or 'none'}, as declared; {what} changed"
+        )
 
 
 def folder_sha256(folder: Path) -> str:
-    """One hash over names and contents of a folder's files: the `revision` of a local model or data folder."""
+    """One hash over names and contents of a folder's files: the `revision` of a local model or data
+    folder.
+    """
     total = hashlib.sha256()
     for file in sorted(path for path in folder.rglob("*") if path.is_file()):
         total.update(f"{file.relative_to(folder).as_posix()}\0{file_sha256(file)}\n".encode())
@@ -60,7 +64,9 @@ def iterate_rows(path: Path, columns: Sequence[str] | None = None) -> Iterator[d
             case ".parquet":
                 yield from _iterate_parquet(file, columns)
             case _:
-                raise UserError(f"{file}: unknown kind of file: expected one of {', '.join(SUFFIXES)}")
+                raise UserError(
+                    f"{file}: unknown kind of file: expected one of {', '.join(SUFFIXES)}"
+                )
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
@@ -89,7 +95,9 @@ def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
         row = json.loads(line.decode("utf-8"))
     except UnicodeDecodeError as error:
-        raise UserError(f"{path} line {number}: not UTF-8 text ({error.reason} at byte {error.start})") from None
+        raise UserError(
+            f"{path} line {number}: not UTF-8 text ({error.reason} at byte {error.start})"
+        ) from None
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} line {number}: not valid JSON ({error})") from None
     if not isinstance(row, dict):
@@ -115,4 +123,6 @@ def _iterate_parquet(path: Path, columns: Sequence[str] | None) -> Iterator[dict
             yield from batch.to_pylist()
             pulse.advance()
     except (pyarrow.ArrowInvalid, OSError) as error:
-        raise UserError(f"{path}: not a readable parquet file ({str(error).splitlines()[0]})") from None
+        raise UserError(
+            f"{path}: not a readable parquet file ({str(error).splitlines()[0]})"
+        ) from None

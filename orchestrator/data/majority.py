@@ -81,7 +81,8 @@ def _compute(counted: Sequence[Mapping[str, int]]) -> list[Majority]:
 def _with_grader(counted: Sequence[Mapping[str, int]]) -> list[Majority]:
     with Grader(deadline_s=DEADLINE_S) as grader:
         return [
-            majority(answers, lambda gold, answer: grader.grade_answer(gold, answer).correct) for answers in counted
+            majority(answers, lambda gold, answer: grader.grade_answer(gold, answer).correct)
+            for answers in counted
         ]
 
 

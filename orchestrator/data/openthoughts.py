@@ -1,4 +1,5 @@
-"""OpenThoughts3-1.2M: training prompts of the paper, from the hub or from local parquet or JSON Lines files.
+"""OpenThoughts3-1.2M: training prompts of the paper, from the hub or from local parquet or JSON
+Lines files.
 
 A row holds `domain`, `source` and `conversations`, the turns `{"from": "human", "value": …}` and
 `{"from": "gpt", "value": …}`. The human turn of a math row is the bare problem. Most problems have

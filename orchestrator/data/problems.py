@@ -44,7 +44,11 @@ def read_training_problems(data: Data, data_dir: str | None) -> list[Problem]:
         rows = read_jsonl(path)
         verify_sha256(path, entry.sha256)
         for line, row in enumerate(rows, 1):
-            gold = Gold(text_field(path, line, row, "answer")) if row.get("answer") is not None else None
+            gold = (
+                Gold(text_field(path, line, row, "answer"))
+                if row.get("answer") is not None
+                else None
+            )
             text = text_field(path, line, row, "problem")
             problems.append(Problem(text_field(path, line, row, "id"), text, gold))
     return problems
@@ -59,7 +63,9 @@ def benchmark_problem(where: str, line: int, row: dict[str, Any]) -> Problem:
     text = next((name for name in TEXT_FIELDS if name in fields), None)
     if text is None:
         raise _lacks(where, line, " or ".join(TEXT_FIELDS), row)
-    return Problem(_id(where, line, fields), text_field(where, line, fields, text), _gold(where, line, fields))
+    return Problem(
+        _id(where, line, fields), text_field(where, line, fields, text), _gold(where, line, fields)
+    )
 
 
 def _id(where: str, line: int, fields: dict[str, Any]) -> str:

@@ -10,13 +10,17 @@ from orchestrator.config import PromptTemplate
 from orchestrator.errors import UserError
 
 
-def render(problem: str, template: PromptTemplate, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+def render(
+    problem: str, template: PromptTemplate, tokenizer: PreTrainedTokenizerBase
+) -> tuple[int, ...]:
     """Render one prompt as token ids. UserError if the setup needs a missing chat template."""
     if template.kind == "plain":
         text = f"{template.system}\n{problem}\n" if template.system else f"{problem}\n"
         return tuple(tokenizer.encode(text, add_special_tokens=False))
     if not tokenizer.chat_template:
-        raise UserError("prompt.kind: 'chat': expected 'plain', since the tokenizer has no chat template")
+        raise UserError(
+            "prompt.kind: 'chat': expected 'plain', since the tokenizer has no chat template"
+        )
     system = [{"role": "system", "content": template.system}] if template.system else []
     text = tokenizer.apply_chat_template(
         [*system, {"role": "user", "content": problem}],

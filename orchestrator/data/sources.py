@@ -127,13 +127,19 @@ def _gsm8k_train(files: Sequence[bytes]) -> list[Row]:
     return [row for number, row in enumerate(_gsm8k("train", files[0])) if taken >> number & 1]
 
 
-def _contest(name: str, source: str, extra_fields: Sequence[str]) -> Callable[[Sequence[bytes]], list[Row]]:
+def _contest(
+    name: str, source: str, extra_fields: Sequence[str]
+) -> Callable[[Sequence[bytes]], list[Row]]:
     """A conversion for a contest whose answers are numbers; `extra_fields` are kept as they are."""
 
     def convert(files: Sequence[bytes]) -> list[Row]:
         rows = []
         for row in _lines(files[0]):
-            head = {"id": f"{name}/{row['id']}", "problem": row["problem"], "answer": str(row["answer"])}
+            head = {
+                "id": f"{name}/{row['id']}",
+                "problem": row["problem"],
+                "answer": str(row["answer"]),
+            }
             kept = {field: row[field] for field in extra_fields}
             rows.append({**head, **kept, "source": source})
         return rows
@@ -158,7 +164,11 @@ def _amc22_23(files: Sequence[bytes]) -> list[Row]:
 def _olympiadbench(files: Sequence[bytes]) -> list[Row]:
     rows = []
     for row in _lines(files[0]):
-        head = {"id": f"olympiadbench/{row['id']}", "problem": row["question"], "answer": row["final_answer"][0]}
+        head = {
+            "id": f"olympiadbench/{row['id']}",
+            "problem": row["question"],
+            "answer": row["final_answer"][0],
+        }
         kept = {name: row[name] for name in ("final_answer", *OLYMPIAD_FIELDS, "context")}
         rows.append({**head, **kept, "source": "OlympiadBench/OE_TO_maths_en_COMP"})
     return rows
@@ -186,17 +196,23 @@ def _olympiadbench_674(files: Sequence[bytes]) -> list[Row]:
 
 
 def _math_train(files: Sequence[bytes]) -> list[Row]:
-    """The training split of MATH without `MATH_LEFT_OUT`; ids upstream are like `train/algebra/27.json`."""
+    """The training split of MATH without `MATH_LEFT_OUT`; ids upstream are like
+    `train/algebra/27.json`.
+    """
     rows = []
     for row in json.loads(files[0]):
         split, subject, name = row["id"].split("/")
-        if split == "train" and int(name.removesuffix(".json")) not in MATH_LEFT_OUT.get(subject, ()):
+        if split == "train" and int(name.removesuffix(".json")) not in MATH_LEFT_OUT.get(
+            subject, ()
+        ):
             head = {"id": f"math/{row['id']}", "problem": row["prompt"], "answer": row["answer"]}
             rows.append({**head, "source": "MATH train", "subject": subject, "level": row["level"]})
     return rows
 
 
-def _benchmark(key: str, convert: Callable[[Sequence[bytes]], list[Row]], licence: str, *upstream: Upstream) -> Source:
+def _benchmark(
+    key: str, convert: Callable[[Sequence[bytes]], list[Row]], licence: str, *upstream: Upstream
+) -> Source:
     """The source of a benchmark's declared file."""
     declared = BENCHMARKS[key]
     assert declared.file is not None

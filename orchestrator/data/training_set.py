@@ -52,7 +52,12 @@ class TrainingSet:
 
     def counts(self) -> dict[str, Any]:
         """The counts that `data.json` and the checks before a sweep report."""
-        return {**self.rows, "too_long": self.too_long, "prompts": len(self.prompts), "golds": self.golds}
+        return {
+            **self.rows,
+            "too_long": self.too_long,
+            "prompts": len(self.prompts),
+            "golds": self.golds,
+        }
 
 
 @dataclass(frozen=True)
@@ -68,7 +73,9 @@ class _Source:
     answers: dict[str, Mapping[str, int]] | None = None
 
 
-def load_training_set(setup: Setup, data_dir: str | None, tokenizer: PreTrainedTokenizerBase) -> TrainingSet:
+def load_training_set(
+    setup: Setup, data_dir: str | None, tokenizer: PreTrainedTokenizerBase
+) -> TrainingSet:
     """The prompts of all steps, steps × prompts_per_step of them, in training order.
 
     Raises UserError if the data hold fewer. Exactly that many generated sums are made; the set is
@@ -105,7 +112,9 @@ def _read_source(data: Data, data_dir: str | None, wanted: int) -> _Source:
     """The problems of the source: `wanted` generated sums, or a whole data set, shuffled."""
     match data.source:
         case "arithmetic":
-            return _Source(list(islice(arithmetic.training_problems(data.order_seed), wanted)), rows={})
+            return _Source(
+                list(islice(arithmetic.training_problems(data.order_seed), wanted)), rows={}
+            )
         case "openthoughts":
             thoughts = load_thoughts(data)
             answers: dict[str, Mapping[str, int]] = {}

@@ -36,11 +36,15 @@ Situation = Literal["decoding", "blending", "evaluating", "answering", "scoring"
 OTHERS = ("contexts", "margin", "teacher", "student")  # parts outside the engine's own memory
 
 # --- any process ---
-CONTEXT_GIB = 0.5  # a CUDA context with cuBLAS workspaces, each process (assumption: 0.4 to 0.6 on H100)
+CONTEXT_GIB = (
+    0.5  # a CUDA context with cuBLAS workspaces, each process (assumption: 0.4 to 0.6 on H100)
+)
 MARGIN_SHARE = 0.03  # of the card: fragments that allocators cannot use (assumption)
 
 # --- SGLang ---
-ATTENTION_GIB = 0.5  # workspace of flashinfer's and TensorRT-LLM's kernels; FlashAttention 3 takes next to none
+ATTENTION_GIB = (
+    0.5  # workspace of flashinfer's and TensorRT-LLM's kernels; FlashAttention 3 takes next to none
+)
 REQUESTS = 256  # at once, as CUDA graphs are captured for them; more rows hide no more launches
 PREFILLED = 8192  # tokens of prompts in one pass of one model
 PREFILLED_BY_TWO = 4096  # the same if student and teacher read them: the teacher's pass is larger
@@ -98,7 +102,11 @@ class Budget:
         """One line: `learning 61.2: learner 19.2, gradient 6.4 …; passes of 16,384 tokens`."""
         largest = sorted(self.parts.items(), key=lambda part: -part[1])
         taken = ", ".join(f"{name} {gib:.1f}" for name, gib in largest if gib >= 0.05)
-        able = f"passes of {self.tokens:,} tokens" if self.tokens else f"{self.requests} responses at once"
+        able = (
+            f"passes of {self.tokens:,} tokens"
+            if self.tokens
+            else f"{self.requests} responses at once"
+        )
         if self.kv_tokens:
             able += f" in a cache of {self.kv_tokens:,} tokens"
         return f"{self.situation} {self.total_gib:.1f}: {taken}; {able}"
@@ -163,7 +171,9 @@ def _pool(
     left = (card_gib - sum(parts.values())) * on.count * GIB
     tokens = min(int(left // of_token), requests * slots)
     if tokens < slots:
-        raise _too_small(setup, card_gib, situation, sum(parts.values()) + slots * of_token / GIB / on.count, on)
+        raise _too_small(
+            setup, card_gib, situation, sum(parts.values()) + slots * of_token / GIB / on.count, on
+        )
     parts["KV cache"] = tokens * of_token / GIB / on.count
     return Budget(situation, card_gib, parts, kv_tokens=tokens, requests=requests)
 
@@ -191,7 +201,9 @@ def _batch(
     left = (card_gib - sum(parts.values())) * GIB * on.count
     rows = runtime.rollout_batch or int(left // of_row)
     if rows < 1:
-        raise _too_small(setup, card_gib, situation, sum(parts.values()) + of_row / GIB / on.count, on)
+        raise _too_small(
+            setup, card_gib, situation, sum(parts.values()) + of_row / GIB / on.count, on
+        )
     parts["KV cache"] = rows * slots * of_token / GIB / on.count
     parts["step"] = rows * (of_row - slots * of_token) / GIB / on.count
     return Budget(situation, card_gib, parts, kv_tokens=rows * slots, requests=rows)
@@ -241,7 +253,9 @@ def blended_round_gib(setup: Setup, requests: int) -> float:
 # --- scoring and learning ---
 
 
-def _passes(setup: Setup, runtime: Runtime, card_gib: float, situation: Situation, on: Gpus) -> Budget:
+def _passes(
+    setup: Setup, runtime: Runtime, card_gib: float, situation: Situation, on: Gpus
+) -> Budget:
     """Passes over the tokens that fit, or the configured number, and at least one full row."""
     learning = situation == "learning"
     parts = _others(setup, card_gib, situation, on)
@@ -252,7 +266,9 @@ def _passes(setup: Setup, runtime: Runtime, card_gib: float, situation: Situatio
     else:
         if on.apart:
             parts["weights"] = decoder(setup.teacher, setup).weight_bytes / GIB / on.count
-        parts["head"] = min(SCORED_AT_ONCE, MOST_TOKENS * setup.vocabulary.size) * SCORED_BYTES / GIB
+        parts["head"] = (
+            min(SCORED_AT_ONCE, MOST_TOKENS * setup.vocabulary.size) * SCORED_BYTES / GIB
+        )
         of_token = scored_token_bytes(setup)
     longest = setup.training.max_prompt_tokens + setup.training.max_response_tokens
     fixed = sum(parts.values())
@@ -301,7 +317,10 @@ def _others(setup: Setup, card_gib: float, situation: Situation, on: Gpus) -> di
     parts = {"contexts": CONTEXT_GIB * processes, "margin": MARGIN_SHARE * card_gib}
     if alone:
         return parts
-    student, teacher = (decoder(model, setup).weight_bytes / GIB / on.count for model in (setup.student, setup.teacher))
+    student, teacher = (
+        decoder(model, setup).weight_bytes / GIB / on.count
+        for model in (setup.student, setup.teacher)
+    )
     if situation in ("decoding", "scoring", "learning"):
         parts["teacher"] = teacher
     if situation in ("scoring", "learning"):
@@ -333,13 +352,20 @@ class TooSmall(UserError):
         self.needed_gib = needed_gib
 
 
-def _too_small(setup: Setup, card_gib: float, situation: Situation, needed: float, on: Gpus) -> TooSmall:
+def _too_small(
+    setup: Setup, card_gib: float, situation: Situation, needed: float, on: Gpus
+) -> TooSmall:
     each = "" if on.count == 1 else f" on each of {on.count} GPUs"
     remedies: dict[str, tuple[str, str]] = {
         "learning": ("while the student learns", "a trainer over several GPUs, or a smaller pair"),
         "scoring": ("while the teacher scores", "a trainer over several GPUs, or a smaller pair"),
-        "blending": ("for one sequence of full length while blending", "fewer prompt or response tokens"),
+        "blending": (
+            "for one sequence of full length while blending",
+            "fewer prompt or response tokens",
+        ),
     }
-    what, fewer = remedies.get(situation, ("for one sequence of full length", "fewer prompt or response tokens"))
+    what, fewer = remedies.get(
+        situation, ("for one sequence of full length", "fewer prompt or response tokens")
+    )
     message = f"GPU memory: {card_gib:.1f} GiB: expected at least {needed:.1f} GiB{each} {what} ({setup.title})"
     return TooSmall(f"{message}: a larger GPU, {fewer}", needed)

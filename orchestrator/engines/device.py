@@ -81,9 +81,17 @@ def holders_in(listed: str, uuid: str) -> list[MemoryHolder]:
     """The processes of one GPU from nvidia-smi's list of all: lines of UUID, id, name and MiB."""
     found = []
     for row in csv.reader(io.StringIO(listed), skipinitialspace=True):
-        if len(row) == 4 and row[0].removeprefix("GPU-") == uuid.removeprefix("GPU-") and row[1].isdigit():
+        if (
+            len(row) == 4
+            and row[0].removeprefix("GPU-") == uuid.removeprefix("GPU-")
+            and row[1].isdigit()
+        ):
             mib = row[3].strip()
-            found.append(MemoryHolder(int(row[1]), Path(row[2]).name, int(mib) / 1024 if mib.isdigit() else None))
+            found.append(
+                MemoryHolder(
+                    int(row[1]), Path(row[2]).name, int(mib) / 1024 if mib.isdigit() else None
+                )
+            )
     return found
 
 
@@ -91,7 +99,9 @@ def nvidia_smi(query: str) -> str:
     """The answer of nvidia-smi to `--query-…`, as CSV without units; empty if missing or failed."""
     command = ["nvidia-smi", f"--query-{query}", "--format=csv,noheader,nounits"]
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=ANSWERS_S, check=True).stdout
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=ANSWERS_S, check=True
+        ).stdout
     except (OSError, subprocess.SubprocessError):
         return ""
 
@@ -101,7 +111,14 @@ def granted(job: Job, situation: Situation, max_tokens: int | None = None) -> Bu
     card = card_gib()
     if card is None:
         return None
-    return budget(job.setup, job.runtime, card * job.runtime.placement.gpu_share, situation, job.on, max_tokens)
+    return budget(
+        job.setup,
+        job.runtime,
+        card * job.runtime.placement.gpu_share,
+        situation,
+        job.on,
+        max_tokens,
+    )
 
 
 def pass_tokens(job: Job, situation: Literal["scoring", "learning"]) -> int:

@@ -113,7 +113,9 @@ class Sampler(Protocol):
         """log p at T = 1 of each id but the first given its predecessors, in the loaded weights."""
         ...
 
-    def sample(self, requests: Sequence[Request], behavior: Behavior, limits: Limits) -> Iterator[Rollouts]:
+    def sample(
+        self, requests: Sequence[Request], behavior: Behavior, limits: Limits
+    ) -> Iterator[Rollouts]:
         """Yield one response to each request, some at a time, in the order in which they finish.
 
         They include teacher scores if the behavior needs the teacher and a support is recorded.
@@ -136,7 +138,9 @@ class Scorer(Protocol):
 class Trainer(Protocol):
     """A student in training, on one or many devices. Calls change it; `restore` rebuilds it."""
 
-    def step(self, rollouts: Rollouts, scores: TeacherScores | None, goal: Objective, step: int) -> dict[str, float]:
+    def step(
+        self, rollouts: Rollouts, scores: TeacherScores | None, goal: Objective, step: int
+    ) -> dict[str, float]:
         """Make update number `step`, counted from 0; returns columns of `metrics.jsonl`."""
         ...
 
@@ -162,7 +166,9 @@ class Trainer(Protocol):
 
 
 class Engine(Protocol):
-    """An engine opened in one process. Roles it cannot play raise ValueError; see `engines.catalog`."""
+    """An engine opened in one process. Roles it cannot play raise ValueError; see
+    `engines.catalog`.
+    """
 
     def sampler(self, owner: Owner = "student") -> Sampler:
         """A sampler from the student, or from the teacher, which then answers prompts itself."""

@@ -14,7 +14,9 @@ GIB = 2**30
 BYTES = {"bfloat16": 2, "float32": 4}  # per value in `engine.dtype`
 STATE_BYTES = 4 + 8  # per parameter in training, float32: weight, two AdamW moments
 GRADIENT_BYTES = 4
-CPU_PARAMETERS = 500e6  # of student and teacher together; the embedded pairs have less than one million
+CPU_PARAMETERS = (
+    500e6  # of student and teacher together; the embedded pairs have less than one million
+)
 CPU_CACHE_GIB = 1.0
 CPU_BATCH = 512  # sequences at once without a GPU, where the embedded models' caches are small
 
@@ -55,7 +57,9 @@ ONE_GPU = Gpus()
 def parameters(shape: Shape, vocabulary_size: int) -> int:
     """Parameters of a Qwen3 decoder; tied embeddings are counted once."""
     embeddings = vocabulary_size * shape.hidden * (1 if shape.tied else 2)
-    attention = shape.hidden * shape.head_dim * 2 * (shape.heads + shape.kv_heads)  # q, o and k, v; no biases
+    attention = (
+        shape.hidden * shape.head_dim * 2 * (shape.heads + shape.kv_heads)
+    )  # q, o and k, v; no biases
     norms = 2 * shape.hidden + 2 * shape.head_dim  # before attention and MLP; of queries and keys
     mlp = 3 * shape.hidden * shape.ffn
     return embeddings + shape.layers * (attention + norms + mlp) + shape.hidden
@@ -64,7 +68,10 @@ def parameters(shape: Shape, vocabulary_size: int) -> int:
 def needs_gpu(setup: Setup) -> bool:
     """Whether the pair is too large for training on CPUs in reasonable time."""
     size = setup.vocabulary.size
-    return sum(parameters(model.shape, size) for model in (setup.student, setup.teacher)) > CPU_PARAMETERS
+    return (
+        sum(parameters(model.shape, size) for model in (setup.student, setup.teacher))
+        > CPU_PARAMETERS
+    )
 
 
 def decoder(model: Model, setup: Setup) -> Decoder:
@@ -86,7 +93,9 @@ def sequences_per_step(training: Training) -> int:
     return training.prompts_per_step * training.samples_per_prompt
 
 
-def cpu_cache_tokens(setup: Setup, context: int, owner: Literal["student", "teacher"] = "student") -> int:
+def cpu_cache_tokens(
+    setup: Setup, context: int, owner: Literal["student", "teacher"] = "student"
+) -> int:
     """Tokens in a serving engine's KV cache on CPUs: CPU_BATCH sequences, within CPU_CACHE_GIB."""
     of_token = decoder(setup.student if owner == "student" else setup.teacher, setup).kv_bytes
     return max(2 * context, min(CPU_BATCH * context, int(CPU_CACHE_GIB * GIB / of_token)))
@@ -109,6 +118,8 @@ def learner_gib(setup: Setup) -> float:
 def kv_gib(setup: Setup, blending: bool, max_tokens: int | None = None) -> float:
     """GiB of a full-length sequence's KV cache: the student's, and the teacher's if `blending`."""
     training = setup.training
-    length = training.max_prompt_tokens + (training.max_response_tokens if max_tokens is None else max_tokens)
+    length = training.max_prompt_tokens + (
+        training.max_response_tokens if max_tokens is None else max_tokens
+    )
     models = (setup.student, setup.teacher) if blending else (setup.student,)
     return sum(length * decoder(model, setup).kv_bytes for model in models) / GIB

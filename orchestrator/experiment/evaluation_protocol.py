@@ -33,7 +33,9 @@ def fresh_evaluation_ids(setup: Setup) -> dict[str, str]:
 
 
 def drawn_evaluation_ids(setup: Setup, draw: int, grader: str | None = None) -> dict[str, str]:
-    """Benchmark key → id of an independent repetition: draw d has the samples of the evaluation with seed + d."""
+    """Benchmark key → id of an independent repetition: draw d has the samples of the evaluation
+    with seed + d.
+    """
     drawn = replace(setup.evaluation, seed=setup.evaluation.seed + draw)
     return evaluation_ids(replace(setup, evaluation=drawn), grader)
 
@@ -44,7 +46,9 @@ def full_samples(evaluation: Evaluation, benchmark: str) -> int:
 
 
 def rungs(evaluation: Evaluation) -> list[dict[str, int]]:
-    """Benchmark → samples for each problem, one entry per rung; the last is n. One entry under `budget: full`."""
+    """Benchmark → samples for each problem, one entry per rung; the last is n. One entry under
+    `budget: full`.
+    """
     full = {benchmark: full_samples(evaluation, benchmark) for benchmark in evaluation.benchmarks}
     if evaluation.budget == "full":
         return [full]
@@ -64,7 +68,9 @@ def problems_wanted(evaluation: Evaluation, benchmark: str) -> int:
 
 
 def rung_sizes(full: Sequence[int]) -> list[tuple[int, ...]]:
-    """Samples for each problem at each rung, by benchmark; the last rung is `full`, and all rungs differ."""
+    """Samples for each problem at each rung, by benchmark; the last rung is `full`, and all rungs
+    differ.
+    """
     sizes: dict[tuple[int, ...], None] = {}
     for share in SHARES:
         # Rounded up to whole numbers: n may be small, and each rung needs at least one sample.

@@ -18,7 +18,9 @@ RESERVED = (PLACEMENT_KEY, SEEDS_KEY)  # keys that a method's block may hold bes
 
 @dataclass(frozen=True)
 class Asked:
-    """The `methods` of an experiment file: method → knob → list of values, and own placements and seeds."""
+    """The `methods` of an experiment file: method → knob → list of values, and own placements and
+    seeds.
+    """
 
     grids: dict[str, dict[str, list[Any]]]
     placements: dict[str, Placement]
@@ -35,18 +37,26 @@ def parse_methods(raw: dict[str, Any], default: Placement) -> Asked:
     for method, body in raw.items():
         if method not in METHODS:
             near = did_you_mean(method, [*METHODS, *map(method_label, METHODS)])
-            raise UserError(f"methods.{method}: unknown method: expected one of {', '.join(METHODS)}{near}")
+            raise UserError(
+                f"methods.{method}: unknown method: expected one of {', '.join(METHODS)}{near}"
+            )
         if body is None:
             continue
         if not isinstance(body, dict):
-            raise refuse(f"methods.{method}", body, "a mapping of knobs to lists of values, {} for none")
+            raise refuse(
+                f"methods.{method}", body, "a mapping of knobs to lists of values, {} for none"
+            )
         key, knobs = f"methods.{method}", METHODS[method].knobs
         for name in body:
             if name not in knobs and name not in RESERVED:
                 raise unknown(f"{key}.{name}", "key", name, [*knobs, *RESERVED])
-        asked.grids[method] = {name: _values(f"{key}.{name}", knob, body.get(name)) for name, knob in knobs.items()}
+        asked.grids[method] = {
+            name: _values(f"{key}.{name}", knob, body.get(name)) for name, knob in knobs.items()
+        }
         if PLACEMENT_KEY in body:
-            asked.placements[method] = _placement(f"{key}.{PLACEMENT_KEY}", body[PLACEMENT_KEY], default)
+            asked.placements[method] = _placement(
+                f"{key}.{PLACEMENT_KEY}", body[PLACEMENT_KEY], default
+            )
         if SEEDS_KEY in body:
             strict.obey(f"{key}.{SEEDS_KEY}", body[SEEDS_KEY], SEEDS)
             asked.seeds[method] = body[SEEDS_KEY]
@@ -54,7 +64,8 @@ def parse_methods(raw: dict[str, Any], default: Placement) -> Asked:
 
 
 def with_method_keys(values: dict[str, Any]) -> dict[str, Any]:
-    """Values of an experiment file with its methods under their keys, which may be written as labels: `TRB`.
+    """Values of an experiment file with its methods under their keys, which may be written as
+    labels: `TRB`.
 
     Raises UserError if two names mean one method.
     """
@@ -72,7 +83,11 @@ def with_method_keys(values: dict[str, Any]) -> dict[str, Any]:
 
 def with_confirmed_keys(confirm: Confirm) -> Confirm:
     """The same with its methods under their keys, which may be written as labels."""
-    return confirm if confirm.methods is None else replace(confirm, methods=[*map(method_key, confirm.methods)])
+    return (
+        confirm
+        if confirm.methods is None
+        else replace(confirm, methods=[*map(method_key, confirm.methods)])
+    )
 
 
 def without_own_seeds(raw: dict[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,9 @@ from orchestrator.grading.judges import version_of
 
 SCHEMA = 2
 
-Models = Mapping[str, dict[str, Any]]  # role → the values that fix that model; see `made_models.models_of`
+Models = Mapping[
+    str, dict[str, Any]
+]  # role → the values that fix that model; see `made_models.models_of`
 
 RECIPE = ("updates", "batch", "lr", "seed", "wrong_step", "off_task", "no_reasoning")
 SHAPE = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "tied")
@@ -47,16 +49,23 @@ def digest(value: Any) -> str:
 
 
 def part(value: Any, keys: Sequence[str]) -> dict[str, Any]:
-    """The named keys of a configuration object, and its keys under LATER that differ from their default."""
+    """The named keys of a configuration object, and its keys under LATER that differ from their
+    default.
+    """
     chosen = {key: getattr(value, key) for key in keys}
     for kind, later in LATER.items():
         if isinstance(value, kind):
-            chosen |= {key: getattr(value, key) for key in later if getattr(value, key) != getattr(kind(), key)}
+            chosen |= {
+                key: getattr(value, key)
+                for key in later
+                if getattr(value, key) != getattr(kind(), key)
+            }
     return chosen
 
 
 def model_identity(model: Model, setup: Setup) -> dict[str, Any]:
-    """The identity of a model before it is made: its revision, or its recipe with shape and tokenizer.
+    """The identity of a model before it is made: its revision, or its recipe with shape and
+    tokenizer.
 
     Units trained from a made model count its weights instead; see `made_models.models_of`.
     """
@@ -98,14 +107,18 @@ def base_identity(setup: Setup, models: Models) -> dict[str, Any]:
 
 
 def sft_identity(setup: Setup, models: Models, seed: int) -> dict[str, Any]:
-    """Identity of the supervised stage; the checkpoint from which a trial goes on belongs to the trial."""
+    """Identity of the supervised stage; the checkpoint from which a trial goes on belongs to the
+    trial.
+    """
     return _training_identity("sft", setup, models, seed) | {"sft": part(setup.training.sft, SFT)}
 
 
 def trial_identity(
     setup: Setup, models: Models, method: str, knobs: dict[str, Any], seed: int, stage: str | None
 ) -> dict[str, Any]:
-    """Identity of a distillation run; `stage` is the id of the supervised stage from which it starts."""
+    """Identity of a distillation run; `stage` is the id of the supervised stage from which it
+    starts.
+    """
     identity = _training_identity("trial", setup, models, seed) | part(setup.training, OBJECTIVE)
     identity |= {"method": method, "knobs": knobs}
     if stage is not None:
@@ -116,8 +129,8 @@ def trial_identity(
 def evaluation_identity(setup: Setup, benchmark: str, grader: str | None = None) -> dict[str, Any]:
     """Identity of an evaluation: the benchmark's content, prompt, decoding and grader.
 
-    The number of samples is not in it: more samples extend a record, they do not replace it. `grader`
-    is a version of the benchmark's grader; None takes the present one.
+    The number of samples is not in it: more samples extend a record, they do not replace it.
+    `grader` is a version of the benchmark's grader; None takes the present one.
     """
     run = setup.evaluation.benchmarks[benchmark]
     version = grader or version_of(run.grader)
@@ -131,7 +144,9 @@ def evaluation_identity(setup: Setup, benchmark: str, grader: str | None = None)
 
 
 def _data_identity(data: Data) -> dict[str, Any]:
-    """Training problems by content, never by location: sha256 of files, a hub's revision, the embedded world."""
+    """Training problems by content, never by location: sha256 of files, a hub's revision, the
+    embedded world.
+    """
     identity = part(data, DATA) | {"files": [file.sha256 for file in data.files]}
     return identity | {"world": _world()} if data.source == "arithmetic" else identity
 
@@ -142,7 +157,9 @@ def _world() -> Any:
 
 def _training_identity(kind: str, setup: Setup, models: Models, seed: int) -> dict[str, Any]:
     """The keys that every kind of training depends on."""
-    training = part(setup.training, TRAINING) | {"optimizer": part(setup.training.optimizer, OPTIMIZER)}
+    training = part(setup.training, TRAINING) | {
+        "optimizer": part(setup.training.optimizer, OPTIMIZER)
+    }
     return pair_identity(setup, models) | {
         "kind": kind,
         "seed": seed,

@@ -7,7 +7,11 @@ from typing import Literal
 Kind = Literal["base_eval", "sft", "trial", "probe"]
 
 # In the order in which they are counted; a probe is no unit of a sweep.
-KIND_NAMES: dict[Kind, str] = {"trial": "trial", "sft": "supervised stage", "base_eval": "untrained student"}
+KIND_NAMES: dict[Kind, str] = {
+    "trial": "trial",
+    "sft": "supervised stage",
+    "base_eval": "untrained student",
+}
 SUPERVISED_STAGE = "Supervised stage"  # name of its units; trials are named by their methods
 
 
@@ -18,17 +22,23 @@ class OfKind:
 
     @property
     def is_trial(self) -> bool:
-        """Whether it is a run of a method: it distils on rollouts, and its checkpoints are evaluated and selected."""
+        """Whether it is a run of a method: it distils on rollouts, and its checkpoints are
+        evaluated and selected.
+        """
         return self.kind == "trial"
 
     @property
     def is_supervised(self) -> bool:
-        """Whether it is the supervised stage: it learns from the teacher's own answers, and trials start from it."""
+        """Whether it is the supervised stage: it learns from the teacher's own answers, and trials
+        start from it.
+        """
         return self.kind == "sft"
 
     @property
     def is_untrained(self) -> bool:
-        """Whether it is the evaluation of the untrained student, which exists from the start and has no rivals."""
+        """Whether it is the evaluation of the untrained student, which exists from the start and
+        has no rivals.
+        """
         return self.kind == "base_eval"
 
     @property

@@ -1,4 +1,6 @@
-"""Loads experiment files as an `Experiment`: read, merged, completed and checked; instant, without torch or ray."""
+"""Loads experiment files as an `Experiment`: read, merged, completed and checked; instant, without
+torch or ray.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,12 @@ from orchestrator import config
 from orchestrator.engines.memory import needs_gpu
 from orchestrator.errors import UserError, refuse
 from orchestrator.experiment import local_models, strict, validate
-from orchestrator.experiment.grids import parse_methods, with_confirmed_keys, with_method_keys, without_own_seeds
+from orchestrator.experiment.grids import (
+    parse_methods,
+    with_confirmed_keys,
+    with_method_keys,
+    without_own_seeds,
+)
 from orchestrator.experiment.origins import SHARED_PARTS, with_origin
 from orchestrator.experiment.reading import from_here, merge, read_overrides, read_yaml
 from orchestrator.experiment.resolved import without_digests
@@ -34,8 +41,11 @@ def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> config.E
     return experiment
 
 
-def load_setup(name: str, beside: Path | None = None, overrides: Sequence[str] = ()) -> config.Setup:
-    """Load one setup by name, with dotlist overrides of its own keys; UserError if it is unknown or invalid.
+def load_setup(
+    name: str, beside: Path | None = None, overrides: Sequence[str] = ()
+) -> config.Setup:
+    """Load one setup by name, with dotlist overrides of its own keys; UserError if it is unknown or
+    invalid.
 
     A name that ends in .yaml is the path of a setup file.
     """
@@ -54,7 +64,9 @@ def data_folder(given: str | None) -> str:
 def _read_experiment(path: Path, overrides: Sequence[str]) -> config.Experiment:
     written = _canonical(without_digests(read_yaml(path)))
     overridden = _canonical(read_overrides(overrides))
-    overridden_placement, written_placement = (_placement_of(values) for values in (overridden, written))
+    overridden_placement, written_placement = (
+        _placement_of(values) for values in (overridden, written)
+    )
     if "role_gpus" in overridden_placement and "gpus" not in overridden_placement:
         written_placement.pop("gpus", None)  # the sum of role_gpus replaces it
     if "seeds" in overridden and isinstance(written.get("methods"), dict):
@@ -79,7 +91,9 @@ def _read_experiment(path: Path, overrides: Sequence[str]) -> config.Experiment:
     runtime = file.runtime
     gpus_given = "gpus" in raw.get("runtime", {}).get("placement", {})
     if not gpus_given and runtime.placement.role_gpus is not None:
-        runtime = replace(runtime, placement=replace(runtime.placement, gpus=runtime.placement.role_gpus.total))
+        runtime = replace(
+            runtime, placement=replace(runtime.placement, gpus=runtime.placement.role_gpus.total)
+        )
     elif not gpus_given and any(needs_gpu(setup) for setup in setups.values()):
         runtime = replace(runtime, placement=replace(runtime.placement, gpus=1))
     asked = parse_methods(file.methods, runtime.placement)
@@ -105,13 +119,19 @@ def _checked_setup(path: Path) -> dict[str, Any]:
     try:
         _build_setup(raw)
     except UserError as error:
-        revision = "; of a local folder leave it out at first" if (error.key or "").endswith(".revision") else ""
+        revision = (
+            "; of a local folder leave it out at first"
+            if (error.key or "").endswith(".revision")
+            else ""
+        )
         raise UserError(f"{from_here(path)}: {error}{revision}", error.key) from None
     return raw
 
 
 def _build_setup(raw: Any) -> config.Setup:
-    return strict.build(config.Setup, _without_null_benchmarks(raw) if isinstance(raw, dict) else raw)
+    return strict.build(
+        config.Setup, _without_null_benchmarks(raw) if isinstance(raw, dict) else raw
+    )
 
 
 def _without_null_benchmarks(setup: dict[str, Any]) -> dict[str, Any]:
@@ -124,7 +144,9 @@ def _without_null_benchmarks(setup: dict[str, Any]) -> dict[str, Any]:
 
 
 def _setups_in(values: dict[str, Any]) -> dict[str, Any]:
-    """Setups written in the experiment file itself, by name; UserError if one breaks a rule of setups."""
+    """Setups written in the experiment file itself, by name; UserError if one breaks a rule of
+    setups.
+    """
     setups = values.get("setups")
     if not isinstance(setups, dict):
         return {}
@@ -137,14 +159,18 @@ def _setups_in(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _placement_of(values: dict[str, Any]) -> dict[str, Any]:
-    """`runtime.placement` of plain values, itself and not a copy; a new empty mapping if it is absent."""
+    """`runtime.placement` of plain values, itself and not a copy; a new empty mapping if it is
+    absent.
+    """
     runtime = values.get("runtime")
     placement = runtime.get("placement") if isinstance(runtime, dict) else None
     return placement if isinstance(placement, dict) else {}
 
 
 def _canonical(values: dict[str, Any]) -> dict[str, Any]:
-    """`values` with methods under their keys, and `runtime.placement: split` as `runtime.placement: {mode: split}`."""
+    """`values` with methods under their keys, and `runtime.placement: split` as `runtime.placement:
+    {mode: split}`.
+    """
     values = with_method_keys(values)
     runtime = values.get("runtime")
     if isinstance(runtime, dict) and isinstance(runtime.get("placement"), str):

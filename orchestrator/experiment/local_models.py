@@ -1,4 +1,5 @@
-"""Reads values that an experiment leaves to local files: sha256, numbers of rows, shapes, vocabularies, stop ids.
+"""Reads values that an experiment leaves to local files: sha256, numbers of rows, shapes,
+vocabularies, stop ids.
 
 A file named without its sha256 is read once, when the experiment is loaded, so that ids and plans
 know its content. The user gets a note for each such file, with the line that pins it.
@@ -31,7 +32,11 @@ CONFIG_KEYS = {
 }
 ROLES = ("student", "teacher")
 MODEL_TYPE = "qwen3"  # the type that engines train, count and share over GPUs
-TOKENIZERS = ("tokenizer.json", "vocab.json", "tokenizer.model")  # one of them is enough for transformers
+TOKENIZERS = (
+    "tokenizer.json",
+    "vocab.json",
+    "tokenizer.model",
+)  # one of them is enough for transformers
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
@@ -66,8 +71,11 @@ def check_local(name: str, setup: Setup) -> None:
 MOST_NAMED = 10  # types of models in a message
 
 
-def check_folder(key: str, folder: Path, types: Collection[str] = (), tokenizer: bool = False) -> None:
-    """UserError that begins with `key` unless a model folder can be loaded; reads a few KiB of each file.
+def check_folder(
+    key: str, folder: Path, types: Collection[str] = (), tokenizer: bool = False
+) -> None:
+    """UserError that begins with `key` unless a model folder can be loaded; reads a few KiB of each
+    file.
 
     Its type must be one of `types`, if any are given. A setup uses its teacher's tokenizer; a
     student's folder needs none.
@@ -78,34 +86,52 @@ def check_folder(key: str, folder: Path, types: Collection[str] = (), tokenizer:
         parts = _json(key, folder / INDEX).get("weight_map")
         names = set(map(str, parts.values())) if isinstance(parts, dict) else set()
         if not names:
-            raise UserError(f"{key}: {folder / INDEX} is broken: expected a Hugging Face model folder")
+            raise UserError(
+                f"{key}: {folder / INDEX} is broken: expected a Hugging Face model folder"
+            )
     for name in sorted(names):
         _check_safetensors(key, folder / name)
     if tokenizer and not any((folder / name).is_file() for name in TOKENIZERS):
-        raise UserError(f"{key}: {folder} has no tokenizer.json: expected the tokenizer that both models are used with")
+        raise UserError(
+            f"{key}: {folder} has no tokenizer.json: expected the tokenizer that both models are used with"
+        )
 
 
 def _check_type(key: str, folder: Path, types: Collection[str]) -> None:
-    """UserError unless the model_type in `folder` is one of `types`, or any text where these are empty."""
+    """UserError unless the model_type in `folder` is one of `types`, or any text where these are
+    empty.
+    """
     found = _json(key, folder / "config.json").get("model_type")
     if not isinstance(found, str) or (types and found not in types):
-        right = " or ".join(types) if 0 < len(types) < MOST_NAMED else "the type of a transformers model"
+        right = (
+            " or ".join(types)
+            if 0 < len(types) < MOST_NAMED
+            else "the type of a transformers model"
+        )
         raise refuse(
-            f"{key}: model_type", found, f"{right} in {folder / 'config.json'}{did_you_mean(str(found), types)}"
+            f"{key}: model_type",
+            found,
+            f"{right} in {folder / 'config.json'}{did_you_mean(str(found), types)}",
         )
 
 
 def _check_safetensors(key: str, file: Path) -> None:
-    """UserError unless the file is as long as its header says: 8 bytes with the header's length, JSON, then tensors."""
+    """UserError unless the file is as long as its header says: 8 bytes with the header's length,
+    JSON, then tensors.
+    """
     try:
         size = file.stat().st_size
         with file.open("rb") as stream:
             length = int.from_bytes(stream.read(8), "little")
             header = json.loads(stream.read(length)) if 0 < length <= size - 8 else {}
-        ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+        ends = [
+            entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"
+        ]
         whole = bool(header) and 8 + length + max(ends, default=0) == size
     except OSError as error:
-        raise UserError(f"{key}: {file}: {error.strerror or error}: expected weights as safetensors") from None
+        raise UserError(
+            f"{key}: {file}: {error.strerror or error}: expected weights as safetensors"
+        ) from None
     except (ValueError, RecursionError, AttributeError, KeyError, TypeError, IndexError):
         whole = False
     if not whole:
@@ -113,7 +139,9 @@ def _check_safetensors(key: str, file: Path) -> None:
 
 
 def describe(key: str, folder: Path) -> tuple[Shape, int]:
-    """Shape and stop id of the model in `folder`, from its configuration. UserError if a value is missing."""
+    """Shape and stop id of the model in `folder`, from its configuration. UserError if a value is
+    missing.
+    """
     _check_type(key, folder, (MODEL_TYPE,))
     config = _json(key, folder / "config.json")
     numbers: dict[str, int] = {}
@@ -122,12 +150,18 @@ def describe(key: str, folder: Path) -> tuple[Shape, int]:
         if isinstance(value, int):
             numbers[ours] = value
         else:
-            raise refuse(f"{key}.shape.{ours}", value, f"a number as {theirs} in {folder / 'config.json'}")
-    return Shape(**numbers, tied=bool(config.get("tie_word_embeddings", False))), _stop_id(key, folder, config)
+            raise refuse(
+                f"{key}.shape.{ours}", value, f"a number as {theirs} in {folder / 'config.json'}"
+            )
+    return Shape(**numbers, tied=bool(config.get("tie_word_embeddings", False))), _stop_id(
+        key, folder, config
+    )
 
 
 def vocabulary_of(key: str, folder: Path) -> Vocabulary:
-    """Number of embedding rows, and of ids of the tokenizer in `folder`. UserError if a value is missing."""
+    """Number of embedding rows, and of ids of the tokenizer in `folder`. UserError if a value is
+    missing.
+    """
     size = _json(key, folder / "config.json").get("vocab_size")
     if not isinstance(size, int):
         raise refuse(f"{key}: vocab_size", size, f"a number in {folder / 'config.json'}")
@@ -135,15 +169,25 @@ def vocabulary_of(key: str, folder: Path) -> Vocabulary:
 
 
 def token_ids(key: str, folder: Path) -> dict[str, int]:
-    """Token → id of the tokenizer.json in `folder`. UserError that begins with `key` if it cannot be read."""
+    """Token → id of the tokenizer.json in `folder`. UserError that begins with `key` if it cannot
+    be read.
+    """
     tokenizer = _json(key, folder / "tokenizer.json")
     try:
-        entries = tokenizer["model"]["vocab"]  # a mapping, or with unigrams a list of [token, score]
-        ids = dict(entries) if isinstance(entries, dict) else {entry[0]: i for i, entry in enumerate(entries)}
+        entries = tokenizer["model"][
+            "vocab"
+        ]  # a mapping, or with unigrams a list of [token, score]
+        ids = (
+            dict(entries)
+            if isinstance(entries, dict)
+            else {entry[0]: i for i, entry in enumerate(entries)}
+        )
         ids |= {token["content"]: token["id"] for token in tokenizer.get("added_tokens") or []}
         return {str(token): int(number) for token, number in ids.items()}
     except (KeyError, TypeError, ValueError, IndexError):
-        raise UserError(f"{key}: {folder / 'tokenizer.json'} has no vocabulary; give vocabulary and eos") from None
+        raise UserError(
+            f"{key}: {folder / 'tokenizer.json'} has no vocabulary; give vocabulary and eos"
+        ) from None
 
 
 def _benchmark(key: str, run: BenchmarkRun, notes: list[str]) -> BenchmarkRun:
@@ -156,11 +200,15 @@ def _benchmark(key: str, run: BenchmarkRun, notes: list[str]) -> BenchmarkRun:
         if path.is_dir():
             raise refuse(f"{where}.path", str(path), "a .jsonl or .parquet file")
         run = replace(run, revision=file_sha256(path))
-        notes.append(f"{where}: the sha256 of {path} is taken as it is; to pin it: {where}.revision={run.revision}")
+        notes.append(
+            f"{where}: the sha256 of {path} is taken as it is; to pin it: {where}.revision={run.revision}"
+        )
     if key not in BENCHMARKS and run.problems is None:
         run = replace(run, problems=sum(1 for _ in iterate_rows(path)))
         check_source(key, run)
-        load_benchmark(key, None, run)  # names a row without a gold now instead of when the sweep begins
+        load_benchmark(
+            key, None, run
+        )  # names a row without a gold now instead of when the sweep begins
     return run
 
 
@@ -169,23 +217,36 @@ def _model(key: str, model: Model, notes: list[str]) -> Model:
     is_whole = _is_described(model)
     if folder is None:
         path = Path(model.path or "").expanduser()
-        is_local = str(model.path).startswith((".", "/", "~")) or (path.parent != Path() and path.parent.is_dir())
+        is_local = str(model.path).startswith((".", "/", "~")) or (
+            path.parent != Path() and path.parent.is_dir()
+        )
         is_open = model.recipe is None and not (is_whole and model.revision)
         if model.path and is_open and (is_local or model.revision is None):
             raise _no_folder(key, model.path)
         return model
     if model.revision is None:
         model = replace(model, revision=_folder_sha256(folder))
-        notes.append(f"{key}: the sha256 of {folder} is taken as it is; to pin it: revision: {model.revision}")
+        notes.append(
+            f"{key}: the sha256 of {folder} is taken as it is; to pin it: revision: {model.revision}"
+        )
     elif set(model.revision) == {"0"}:
-        raise refuse(f"{key}.revision", model.revision, f"left out at first, then what is printed for {folder}")
+        raise refuse(
+            f"{key}.revision",
+            model.revision,
+            f"left out at first, then what is printed for {folder}",
+        )
     given = {name: size for name in CONFIG_KEYS if (size := getattr(model.shape, name))}
     whole = len(given) == len(CONFIG_KEYS)
     if not is_whole:
         shape, eos = describe(key, folder)
-        # `tied` defaults to true, so it counts as given only if all other sizes are given, or if it is false.
+        # `tied` defaults to true, so it counts as given only if all other sizes are given, or if it
+        # is false.
         tied = model.shape.tied if whole or not model.shape.tied else shape.tied
-        model = replace(model, shape=replace(shape, **given, tied=tied), eos=eos if model.eos == -1 else model.eos)
+        model = replace(
+            model,
+            shape=replace(shape, **given, tied=tied),
+            eos=eos if model.eos == -1 else model.eos,
+        )
     return replace(model, path=str(folder.resolve()))
 
 
@@ -195,20 +256,36 @@ def _is_described(model: Model) -> bool:
 
 
 def _no_folder(key: str, path: str) -> UserError:
-    """The error of a model's `path` that is no folder, with the nearest folder beside it as a suggestion."""
+    """The error of a model's `path` that is no folder, with the nearest folder beside it as a
+    suggestion.
+    """
     folder = Path(path).expanduser()
     known: list[str] = []
     if folder.parent.is_dir() and os.access(folder.parent, os.R_OK):
-        known = [path[: -len(folder.name)] + there.name for there in folder.parent.iterdir() if there.is_dir()]
+        known = [
+            path[: -len(folder.name)] + there.name
+            for there in folder.parent.iterdir()
+            if there.is_dir()
+        ]
     where = "" if folder.is_absolute() else f" in {Path.cwd()}"
-    hub = "" if path.startswith((".", "/", "~")) else ", or a hub id with its revision: COMMIT, shape and eos"
+    hub = (
+        ""
+        if path.startswith((".", "/", "~"))
+        else ", or a hub id with its revision: COMMIT, shape and eos"
+    )
     results = next(iter(sorted(default_runs().glob("results/*/experiment.yaml"))), None)
-    finished = "" if results is None else f"; finished runs are looked at with trb table {results.parent}"
-    return refuse(f"{key}.path", path, f"a model folder{where}{hub}{did_you_mean(path, known)}{finished}")
+    finished = (
+        "" if results is None else f"; finished runs are looked at with trb table {results.parent}"
+    )
+    return refuse(
+        f"{key}.path", path, f"a model folder{where}{hub}{did_you_mean(path, known)}{finished}"
+    )
 
 
 def _vocabulary(name: str, setup: Setup) -> Vocabulary:
-    """The setup's vocabulary; missing values are the teacher's, whose tokenizer is used, or else the student's."""
+    """The setup's vocabulary; missing values are the teacher's, whose tokenizer is used, or else
+    the student's.
+    """
     vocabulary = setup.vocabulary
     if vocabulary.size and vocabulary.valid:
         return vocabulary
@@ -220,7 +297,9 @@ def _vocabulary(name: str, setup: Setup) -> Vocabulary:
 
 
 def _stop_id(key: str, folder: Path, config: dict[str, Any]) -> int:
-    """The first stop id of the generation settings, else of the model's configuration, else the tokenizer's."""
+    """The first stop id of the generation settings, else of the model's configuration, else the
+    tokenizer's.
+    """
     generation = folder / "generation_config.json"
     for settings in (_json(key, generation) if generation.is_file() else {}, config):
         ids = settings.get("eos_token_id")
@@ -232,7 +311,9 @@ def _stop_id(key: str, folder: Path, config: dict[str, Any]) -> int:
     text = token.get("content") if isinstance(token, dict) else token
     known = token_ids(key, folder) if text else {}
     if text not in known:
-        raise refuse(f"{key}.eos", None, f"the id of the token that ends a response; {folder} does not say")
+        raise refuse(
+            f"{key}.eos", None, f"the id of the token that ends a response; {folder} does not say"
+        )
     return known[text]
 
 
@@ -242,12 +323,16 @@ def _json(key: str, file: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise UserError(f"{key}: {file} is missing or broken: expected a Hugging Face model folder") from None
+        raise UserError(
+            f"{key}: {file} is missing or broken: expected a Hugging Face model folder"
+        ) from None
     return found
 
 
 def _folder_sha256(folder: Path) -> str:
-    """`folder_sha256`, which reads gigabytes, cached while names, sizes and times of the files stay the same."""
+    """`folder_sha256`, which reads gigabytes, cached while names, sizes and times of the files stay
+    the same.
+    """
     files = sorted(path for path in folder.resolve().rglob("*") if path.is_file())
     stamps = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     try:

@@ -26,10 +26,14 @@ ROLES = ("student", "teacher")
 
 
 def folder_of(model: Model, setup: Setup, runs: Path) -> Path:
-    """Path of a model made by a recipe; under `.models`, used by earlier versions, if it exists there."""
+    """Path of a model made by a recipe; under `.models`, used by earlier versions, if it exists
+    there.
+    """
     recipe = recipe_of(model, setup)
     hidden = runs / ".models" / recipe
-    return (hidden if hidden.is_dir() or _record_path(hidden).exists() else runs / "models" / recipe).resolve()
+    return (
+        hidden if hidden.is_dir() or _record_path(hidden).exists() else runs / "models" / recipe
+    ).resolve()
 
 
 def recipe_of(model: Model, setup: Setup) -> str:
@@ -40,7 +44,8 @@ def recipe_of(model: Model, setup: Setup) -> str:
 def recorded(folder: Path) -> dict[str, str] | None:
     """sha256 by file name of the model that was made in `folder`; None before. Raises Damaged."""
     record = read_sealed(
-        _record_path(folder), f"remove this file; trb submit takes the model in {folder.name} as it is"
+        _record_path(folder),
+        f"remove this file; trb submit takes the model in {folder.name} as it is",
     )
     return None if record is None else record["files"]
 
@@ -94,12 +99,18 @@ def models_of(setup: Setup, runs: Path | None) -> tuple[Models, bool]:
             final = False
         else:
             shape = part(model.shape, SHAPE)
-            models[role] = {"weights": files[WEIGHTS], "tokenizer": files[TOKENIZER], "shape": shape}
+            models[role] = {
+                "weights": files[WEIGHTS],
+                "tokenizer": files[TOKENIZER],
+                "shape": shape,
+            }
     return models, final
 
 
 def _trained_from_here(role: str, recipe: str, runs: Path) -> dict[str, str] | None:
-    """sha256 by file name of the model that units in `runs` were trained from, read from the first such unit."""
+    """sha256 by file name of the model that units in `runs` were trained from, read from the first
+    such unit.
+    """
     for unit_id, models in noted_models(runs):
         if models.get(role, {}).get("recipe") == recipe:
             with suppress(Damaged, KeyError):
@@ -109,7 +120,9 @@ def _trained_from_here(role: str, recipe: str, runs: Path) -> dict[str, str] | N
 
 
 def trained_from(setup: Setup, runs: Path) -> dict[str, dict[str, str | None]]:
-    """A unit's note of its student and teacher: recipe and sha256 of the weights, or the declared revision."""
+    """A unit's note of its student and teacher: recipe and sha256 of the weights, or the declared
+    revision.
+    """
     noted: dict[str, dict[str, str | None]] = {}
     for role in ROLES:
         model: Model = getattr(setup, role)
@@ -122,12 +135,18 @@ def trained_from(setup: Setup, runs: Path) -> dict[str, dict[str, str | None]]:
 
 
 def check_trained_from(setup: Setup, runs: Path) -> None:
-    """UserError if units here were trained from other weights of the same recipe, made on another kind of CPU."""
+    """UserError if units here were trained from other weights of the same recipe, made on another
+    kind of CPU.
+    """
     noted = noted_models(runs)
     for role, now in trained_from(setup, runs).items():
         for unit_id, models in noted:
             then = models.get(role, {})
-            if "recipe" in now and now["recipe"] == then.get("recipe") and now["weights"] != then.get("weights"):
+            if (
+                "recipe" in now
+                and now["recipe"] == then.get("recipe")
+                and now["weights"] != then.get("weights")
+            ):
                 folder = folder_of(getattr(setup, role), setup, runs)
                 raise UserError(
                     f"{folder}: weights {str(now['weights'])[:12]}, but {unit_id} was trained from "

@@ -1,4 +1,5 @@
-"""The seven methods, one row each. A row defines its method completely; no other module treats methods apart.
+"""The seven methods, one row each. A row defines its method completely; no other module treats
+methods apart.
 
 The rows have the order of the paper's main table. `docs/add-a-method.md` adds an eighth.
 """
@@ -13,7 +14,14 @@ from typing import Any
 
 from orchestrator.config import Setup, Training
 from orchestrator.errors import did_you_mean, one_of, refuse
-from orchestrator.policy.spec import Behavior, Objective, Student, TeacherInjection, Tempered, TrustRegion
+from orchestrator.policy.spec import (
+    Behavior,
+    Objective,
+    Student,
+    TeacherInjection,
+    Tempered,
+    TrustRegion,
+)
 from orchestrator.rules import Between
 
 VETO_OBJECTIVES = ("renormalized", "surrogate", "truncated", "full")
@@ -37,8 +45,12 @@ class Knob:
         return f"{'a whole number' if self.kind is int else 'a number'} {self.interval}"
 
     def accepts(self, value: Any) -> bool:
-        """Whether a value of a file has the type (a whole number is a number, too) and is in the interval."""
-        typed = isinstance(value, int if self.kind is int else (int, float)) and not isinstance(value, bool)
+        """Whether a value of a file has the type (a whole number is a number, too) and is in the
+        interval.
+        """
+        typed = isinstance(value, int if self.kind is int else (int, float)) and not isinstance(
+            value, bool
+        )
         return typed and value in self.interval
 
 
@@ -112,13 +124,19 @@ def _veto_fits(grid: Grid, name: str, setup: Setup) -> None:
 def _skd_fits(grid: Grid, name: str, setup: Setup) -> None:
     for k in grid["K"]:
         if k > setup.vocabulary.valid:
-            raise refuse("methods.skd.K", k, f"≤ the {setup.vocabulary.valid} ids of {name}'s vocabulary")
+            raise refuse(
+                "methods.skd.K", k, f"≤ the {setup.vocabulary.valid} ids of {name}'s vocabulary"
+            )
 
 
 def _sft_fits(grid: Grid, name: str, setup: Setup) -> None:
     for k in grid["K"]:
         if k not in setup.training.sft.checkpoints:
-            raise refuse("methods.sft_warmup.K", k, f"one of training.sft.checkpoints {setup.training.sft.checkpoints}")
+            raise refuse(
+                "methods.sft_warmup.K",
+                k,
+                f"one of training.sft.checkpoints {setup.training.sft.checkpoints}",
+            )
 
 
 @dataclass(frozen=True)
@@ -126,12 +144,13 @@ class Method:
     """A method of on-policy distillation: one row of METHODS.
 
     `title` is its name in the paper, `short` its name in every table, list, figure and W&B run.
-    `knobs` are its hyperparameters (Appendix A.2). `behavior` is the policy that samples the rollouts of optimizer
-    step k ≥ 0, given the knobs. `objective` is the loss of step k of N, given knobs, training, k and N.
-    `updates_before` is the number of supervised updates before step 0.
-    `fits` raises UserError if values of the grid do not suit a setup of that name.
-    `axis` is the knob along the horizontal axis of its figure: the paper's; without one, the knob with most values.
-    `fades` is the knob with the number of steps after which the method is vanilla; None if it never is.
+    `knobs` are its hyperparameters (Appendix A.2). `behavior` is the policy that samples the
+    rollouts of optimizer step k ≥ 0, given the knobs. `objective` is the loss of step k of N, given
+    knobs, training, k and N. `updates_before` is the number of supervised updates before step 0.
+    `fits` raises UserError if values of the grid do not suit a setup of that name. `axis` is the
+    knob along the horizontal axis of its figure: the paper's; without one, the knob with most
+    values. `fades` is the knob with the number of steps after which the method is vanilla; None if
+    it never is.
     """
 
     title: str
@@ -217,7 +236,9 @@ BASE_LABEL = "Untrained student"
 
 
 def behavior_at(method: str | None, knobs: Knobs, step: int) -> Behavior:
-    """The behavior policy of optimizer step k ≥ 0 (steps count from 0); the student's own without a method."""
+    """The behavior policy of optimizer step k ≥ 0 (steps count from 0); the student's own without a
+    method.
+    """
     return METHODS[method].behavior(knobs, step) if method else Student()
 
 
@@ -248,7 +269,8 @@ def method_title(key: str) -> str:
 
 
 def method_key(name: str) -> str:
-    """The key of a method given as key, title or short label, in any case and with any of blank, - and _ between words.
+    """The key of a method given as key, title or short label, in any case and with any of blank, -
+    and _ between words.
 
     An unknown name is its own key.
     """
@@ -260,7 +282,9 @@ def method_key(name: str) -> str:
 
 
 def known_method(where: str, name: str, known: Iterable[str]) -> str:
-    """The key of a method given by any of its names; UserError at `where` unless it is one of the keys `known`."""
+    """The key of a method given by any of its names; UserError at `where` unless it is one of the
+    keys `known`.
+    """
     key, keys = method_key(name), list(known)
     if key in keys:
         return key
@@ -270,7 +294,8 @@ def known_method(where: str, name: str, known: Iterable[str]) -> str:
 
 
 def null_overrides(chosen: str, known: Iterable[str]) -> list[str]:
-    """Overrides that leave out the `known` methods of an experiment except the `chosen`, `vanilla,TRB`.
+    """Overrides that leave out the `known` methods of an experiment except the `chosen`,
+    `vanilla,TRB`.
 
     UserError unless all chosen methods are known.
     """

@@ -1,4 +1,6 @@
-"""Finds the origin of a key's value: an override, the experiment's file, a setup's file, or a default."""
+"""Finds the origin of a key's value: an override, the experiment's file, a setup's file, or a
+default.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,12 @@ from orchestrator.experiment.reading import from_here, merge, read_overrides, re
 from orchestrator.experiment.shipped import EXPERIMENTS, setup_path
 
 OVERRIDE, DEFAULT = "override", "default"
-SHARED_PARTS = ("engine", "training", "evaluation", "probe")  # an experiment's differences to each of its setups
+SHARED_PARTS = (
+    "engine",
+    "training",
+    "evaluation",
+    "probe",
+)  # an experiment's differences to each of its setups
 
 
 @dataclass(frozen=True)
@@ -27,7 +34,9 @@ class Layer:
 
 
 def layers(path: Path, overrides: Sequence[str]) -> tuple[list[Layer], dict[str, Layer]]:
-    """Layers of an experiment's values, the strongest first (overrides, its file); and its setups' layers."""
+    """Layers of an experiment's values, the strongest first (overrides, its file); and its setups'
+    layers.
+    """
     own, dotlist = with_method_keys(read_yaml(path)), with_method_keys(read_overrides(overrides))
     names = merge(own, dotlist).get("setups", [])
     setups = {}
@@ -42,7 +51,9 @@ def layers(path: Path, overrides: Sequence[str]) -> tuple[list[Layer], dict[str,
 
 def _shown(path: Path) -> str:
     """A file as origins name it: a shipped one without the folder of shipped files."""
-    return str(path.relative_to(EXPERIMENTS)) if path.is_relative_to(EXPERIMENTS) else from_here(path)
+    return (
+        str(path.relative_to(EXPERIMENTS)) if path.is_relative_to(EXPERIMENTS) else from_here(path)
+    )
 
 
 def origin(key: Sequence[str], above: Sequence[Layer]) -> str:

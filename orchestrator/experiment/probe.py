@@ -19,7 +19,10 @@ from orchestrator.experiment.methods import PROPOSED, REFERENCE
 from orchestrator.experiment.units import Unit
 from orchestrator.grading.grader import GRADER_VERSION
 
-BEHAVIORS = (REFERENCE, PROPOSED)  # the probe compares these two, independently of the experiment's methods
+BEHAVIORS = (
+    REFERENCE,
+    PROPOSED,
+)  # the probe compares these two, independently of the experiment's methods
 CONTINUERS: tuple[Owner, ...] = ("student", "teacher")
 LOGS = ("rollouts.jsonl", "continuations.jsonl")
 DOCUMENTS = ("example.json", "excerpts.json")
@@ -27,7 +30,8 @@ PROMPTS_AT_ONCE = 16  # in one commit
 
 
 def probe_unit(experiment: Experiment, name: str, runs: Path | None = None) -> Unit:
-    """The probe of one setup with the experiment's first seed; a step is a commit. See `units.expand` for `runs`.
+    """The probe of one setup with the experiment's first seed; a step is a commit. See
+    `units.expand` for `runs`.
 
     Raises UserError if the experiment gives no budget, or a truncation length that cuts nothing.
     """
@@ -58,7 +62,11 @@ def truncation_lengths(setup: Setup) -> list[int]:
     lengths = {value: round(value * limit if value < 1 else value) for value in setup.probe.lengths}
     for value, length in lengths.items():
         if not 1 <= length < limit:
-            raise refuse("probe.lengths", value, f"between 1 and {limit - 1} tokens: a response has at most {limit}")
+            raise refuse(
+                "probe.lengths",
+                value,
+                f"between 1 and {limit - 1} tokens: a response has at most {limit}",
+            )
     return sorted(set(lengths.values()))
 
 
@@ -73,7 +81,9 @@ def _budgets(experiment: Experiment, setup: Setup) -> tuple[float, list[float]]:
     return epsilon, sorted({*grid, epsilon})
 
 
-def _identity(setup: Setup, models: Models, seed: int, epsilon: float, budgets: list[float]) -> dict[str, Any]:
+def _identity(
+    setup: Setup, models: Models, seed: int, epsilon: float, budgets: list[float]
+) -> dict[str, Any]:
     """Everything that can change the probe's results."""
     return pair_identity(setup, models) | {
         "kind": "probe",

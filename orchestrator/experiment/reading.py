@@ -18,7 +18,9 @@ TOO_DEEP = "less nesting, and no anchor that stands in itself"
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file, with its references resolved. UserError names the file, and the line if known."""
+    """The mapping in a YAML file, with its references resolved. UserError names the file, and the
+    line if known.
+    """
     try:
         with path.open(encoding="utf-8") as file:
             text = file.read(LONGEST + 1)
@@ -36,9 +38,15 @@ def read_yaml(path: Path) -> dict[str, Any]:
         where = f" line {mark.line + 1}" if mark else ""
         problem = " ".join(str(getattr(error, "problem", None) or "syntax").split())
         if "'\\t'" in problem:
-            raise UserError(f"{path}{where}: '\\t': expected spaces, since YAML takes no tab there") from None
+            raise UserError(
+                f"{path}{where}: '\\t': expected spaces, since YAML takes no tab there"
+            ) from None
         raise UserError(f"{path}{where}: not valid YAML ({problem})") from None
-    except (OmegaConfBaseException, OSError, ValueError) as error:  # ValueError: a number of thousands of digits
+    except (
+        OmegaConfBaseException,
+        OSError,
+        ValueError,
+    ) as error:  # ValueError: a number of thousands of digits
         raise UserError(f"{path}: {_first_line(error)}") from None
     if not isinstance(raw, dict):
         raise UserError(f"{path}: {type(raw).__name__}: expected a mapping of keys to values")
@@ -49,12 +57,17 @@ def read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
     """`training.steps=20` and the like as a mapping of mappings. UserError names the override."""
     _check_overrides(overrides)
     try:
-        return cast(dict[str, Any], OmegaConf.to_container(OmegaConf.from_dotlist(list(overrides)), resolve=True))
+        return cast(
+            dict[str, Any],
+            OmegaConf.to_container(OmegaConf.from_dotlist(list(overrides)), resolve=True),
+        )
     except RecursionError:
         raise refuse("override", " ".join(overrides), TOO_DEEP) from None
     except (OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
         raise refuse(
-            "override", " ".join(overrides), f"key=value, with a value in YAML ({_first_line(error)})"
+            "override",
+            " ".join(overrides),
+            f"key=value, with a value in YAML ({_first_line(error)})",
         ) from None
 
 
@@ -65,12 +78,16 @@ def _check_overrides(overrides: Sequence[str]) -> None:
     for item in overrides:
         key, equals, _ = item.partition("=")
         if before.count("[") > before.count("]") or before.count("{") > before.count("}"):
-            raise refuse("override", before, f"with the words after it in quotes: '{before} {item}'")
+            raise refuse(
+                "override", before, f"with the words after it in quotes: '{before} {item}'"
+            )
         before = item
         if not equals or not key:
             raise refuse("override", item, "key=value, for example training.steps=20")
         if key in given:
-            raise UserError(f"{shortened(key, LONGEST_VALUE)}: given twice: expected every override once")
+            raise UserError(
+                f"{shortened(key, LONGEST_VALUE)}: given twice: expected every override once"
+            )
         given.add(key)
 
 
@@ -83,7 +100,9 @@ def merge(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in top.items():
         below = merged.get(key)
-        merged[key] = merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+        merged[key] = (
+            merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+        )
     return merged
 
 

@@ -35,11 +35,15 @@ def shipped_model(recipe: str) -> ShippedModel | None:
 @cache
 def _shipped_models() -> dict[str, ShippedModel]:
     made = json.loads((MODELS / "made.json").read_text(encoding="utf-8"))
-    return {recipe: ShippedModel(MODELS / model["folder"], model["files"]) for recipe, model in made.items()}
+    return {
+        recipe: ShippedModel(MODELS / model["folder"], model["files"])
+        for recipe, model in made.items()
+    }
 
 
 def find_experiment(path: Path) -> Path:
-    """`path` if it is a file; the `experiment.yaml` of a results folder; else the shipped experiment of that name.
+    """`path` if it is a file; the `experiment.yaml` of a results folder; else the shipped
+    experiment of that name.
 
     Raises UserError, with the names of the shipped ones, if it is none of these.
     """
@@ -55,21 +59,30 @@ def find_experiment(path: Path) -> Path:
         raise UserError(
             f"{path}: a folder without {RECORD}: expected a file, a results folder, or one of {', '.join(shipped)}"
         )
-    others = [file for file in path.parent.glob(f"{path.stem}.*") if file.suffix in (".yaml", ".yml")]
+    others = [
+        file for file in path.parent.glob(f"{path.stem}.*") if file.suffix in (".yaml", ".yml")
+    ]
     if others:
         raise refuse("EXP.yaml", str(path), f"a file that exists (did you mean {others[0]}?)")
     first, *rest = str(path).split(" ")
     if rest and names_experiment(first):
-        raise UserError(f"{path}: no such file: expected {first}, with each override as a word of its own")
+        raise UserError(
+            f"{path}: no such file: expected {first}, with each override as a word of its own"
+        )
     raise UserError(
         f"{path}: no such file: expected a file, or one of {', '.join(shipped)}{did_you_mean(name, [*shipped])}"
     )
 
 
 def names_experiment(word: str) -> bool:
-    """Whether a word means an experiment: a YAML file, a results folder, or the name of a shipped one."""
+    """Whether a word means an experiment: a YAML file, a results folder, or the name of a shipped
+    one.
+    """
     path = Path(word)
-    is_shipped = path.parent == Path() and (EXPERIMENTS / f"{path.name.removesuffix('.yaml')}.yaml").is_file()
+    is_shipped = (
+        path.parent == Path()
+        and (EXPERIMENTS / f"{path.name.removesuffix('.yaml')}.yaml").is_file()
+    )
     return word.endswith((".yaml", ".yml")) or (path / RECORD).is_file() or is_shipped
 
 

@@ -1,4 +1,6 @@
-"""Plain values → frozen dataclasses: every key known, every type right, every rule kept; errors name the key."""
+"""Plain values → frozen dataclasses: every key known, every type right, every rule kept; errors
+name the key.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,16 @@ from orchestrator.errors import LONGEST_VALUE, UserError, one_of, refuse, shorte
 from orchestrator.rules import LARGEST, Rule, entries
 
 EXAMPLES = {"methods": ", for example {vanilla: {}, skd: {K: [4, 16], tau_T: [0.6]}}"}
-RENAMED = {"engine.rollout": "engine.sampler", "engine.learner": "engine.trainer"}  # keys of earlier versions
+RENAMED = {
+    "engine.rollout": "engine.sampler",
+    "engine.learner": "engine.trainer",
+}  # keys of earlier versions
 _NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
 
 def build(schema: type, raw: Any, key: str = "") -> Any:
-    """Build an instance of the dataclass `schema` from the mapping `raw`; absent keys keep their defaults.
+    """Build an instance of the dataclass `schema` from the mapping `raw`; absent keys keep their
+    defaults.
 
     Values get their types, but may break rules: the caller calls `check` after it has merged and
     completed all values. Raises UserError with the dotted key, its value and the right form.
@@ -28,17 +34,26 @@ def build(schema: type, raw: Any, key: str = "") -> Any:
     prefix = f"{key}." if key else ""
     for name in raw:
         if name not in known and f"{prefix}{name}" in RENAMED:
-            raise UserError(f"{prefix}{name}: unknown key: expected {RENAMED[f'{prefix}{name}']}, as it is called now")
+            raise UserError(
+                f"{prefix}{name}: unknown key: expected {RENAMED[f'{prefix}{name}']}, as it is called now"
+            )
         if name not in known:
             inside = next(_places(schema, str(name)), None)
             if inside is not None:
-                raise UserError(f"{prefix}{name}: unknown key, did you mean {prefix}{inside}?", f"{prefix}{name}")
+                raise UserError(
+                    f"{prefix}{name}: unknown key, did you mean {prefix}{inside}?",
+                    f"{prefix}{name}",
+                )
             raise unknown(f"{prefix}{name}", "key", str(name), known)
-    return schema(**{name: _value(known[name].kind, value, f"{prefix}{name}") for name, value in raw.items()})
+    return schema(
+        **{name: _value(known[name].kind, value, f"{prefix}{name}") for name, value in raw.items()}
+    )
 
 
 def _places(schema: type, name: str) -> Iterator[str]:
-    """Dotted keys inside the parts of a schema whose last part is `name`: `training.optimizer.lr` for `lr`."""
+    """Dotted keys inside the parts of a schema whose last part is `name`: `training.optimizer.lr`
+    for `lr`.
+    """
     for key, entry in entries(schema).items():
         part = entry.part or (entry.kind if dataclasses.is_dataclass(entry.kind) else None)
         if part is not None:
@@ -48,7 +63,9 @@ def _places(schema: type, name: str) -> Iterator[str]:
 
 
 def check(instance: Any, key: str = "") -> None:
-    """UserError on the first key of a configuration object, or of its parts, whose value breaks its rule."""
+    """UserError on the first key of a configuration object, or of its parts, whose value breaks its
+    rule.
+    """
     prefix = f"{key}." if key else ""
     for name, entry in entries(type(instance)).items():
         where, value = f"{prefix}{name}", getattr(instance, name)
@@ -84,7 +101,9 @@ def _value(hint: Any, raw: Any, key: str) -> Any:
         case types.UnionType | typing.Union:  # of words, or of a type and null
             if raw is None and type(None) in arguments:
                 return None
-            return _value(next(argument for argument in arguments if argument is not type(None)), raw, key)
+            return _value(
+                next(argument for argument in arguments if argument is not type(None)), raw, key
+            )
         case typing.Literal:  # `check` compares it with the allowed words
             return _scalar(str, raw, key)
         case origin if origin is list:
@@ -94,7 +113,9 @@ def _value(hint: Any, raw: Any, key: str) -> Any:
         case origin if origin is dict:
             if not isinstance(raw, dict):
                 raise refuse(key, raw, f"a mapping{EXAMPLES.get(key, '')}")
-            return {str(name): _value(arguments[1], item, f"{key}.{name}") for name, item in raw.items()}
+            return {
+                str(name): _value(arguments[1], item, f"{key}.{name}") for name, item in raw.items()
+            }
     return _scalar(hint, raw, key)
 
 
@@ -105,7 +126,9 @@ def _scalar(hint: Any, raw: Any, key: str) -> Any:
     if isinstance(raw, hint) and (hint is bool or not isinstance(raw, bool)):
         if isinstance(raw, int) and abs(raw) > LARGEST:  # too large for a tensor or a generator
             raise refuse(key, raw, f"a whole number of at most {LARGEST}")
-        if isinstance(raw, str) and any(c in "\0\x7f" or "\ud800" <= c <= "\udfff" for c in raw):  # nor a file name
+        if isinstance(raw, str) and any(
+            c in "\0\x7f" or "\ud800" <= c <= "\udfff" for c in raw
+        ):  # nor a file name
             raise refuse(key, raw, "text without control characters")
         return raw
     if raw is None:
@@ -119,4 +142,8 @@ def _listed(key: str, raw: Any) -> str:
     """The list that a single value may stand for: `[arithmetic]`; for a number of seeds, that many."""
     if key == "seeds" and isinstance(raw, int) and 1 < raw <= 10:
         return str(list(range(raw)))
-    return "[1, 2]" if isinstance(raw, dict) or raw is None else f"[{shortened(str(raw), LONGEST_VALUE)}]"
+    return (
+        "[1, 2]"
+        if isinstance(raw, dict) or raw is None
+        else f"[{shortened(str(raw), LONGEST_VALUE)}]"
+    )

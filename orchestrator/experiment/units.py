@@ -14,7 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.config import Experiment, Placement, Setup
-from orchestrator.experiment.identity import Models, base_identity, digest, sft_identity, trial_identity
+from orchestrator.experiment.identity import (
+    Models,
+    base_identity,
+    digest,
+    sft_identity,
+    trial_identity,
+)
 from orchestrator.experiment.kinds import SUPERVISED_STAGE, Kind, OfKind
 from orchestrator.experiment.made_models import models_of
 from orchestrator.experiment.methods import BASE, METHODS, method_label, supervised_updates
@@ -71,19 +77,27 @@ def expand(experiment: Experiment, runs: Path | None = None) -> list[Unit]:
         pair = _Pair(name, setup, *models_of(setup, runs))
         base_placement = experiment.runtime.placement
         units.append(_base_eval(pair, base_placement))
-        supervised = [method for method in experiment.methods if METHODS[method].updates_before is not None]
+        supervised = [
+            method for method in experiment.methods if METHODS[method].updates_before is not None
+        ]
         seeds = dict.fromkeys(seed for method in supervised for seed in experiment.seeds_of(method))
         units += [_sft(pair, seed, base_placement) for seed in seeds]
         for method, grid in experiment.methods.items():
             placement = experiment.placements.get(method, base_placement)
-            for values, seed in itertools.product(itertools.product(*grid.values()), experiment.seeds_of(method)):
+            for values, seed in itertools.product(
+                itertools.product(*grid.values()), experiment.seeds_of(method)
+            ):
                 knobs = dict(zip(grid, values, strict=True))
                 units.append(_trial(pair, method, knobs, seed, placement))
     return units
 
 
-def with_seed(unit: Unit, seed: int, experiment: Experiment, runs: Path | None = None) -> list[Unit]:
-    """The trial of the same setting with another seed, after the supervised stage that it starts from, if any."""
+def with_seed(
+    unit: Unit, seed: int, experiment: Experiment, runs: Path | None = None
+) -> list[Unit]:
+    """The trial of the same setting with another seed, after the supervised stage that it starts
+    from, if any.
+    """
     setup = experiment.setups[unit.setup]
     pair = _Pair(unit.setup, setup, *models_of(setup, runs))
     assert unit.method is not None, "only trials have settings"
@@ -92,11 +106,14 @@ def with_seed(unit: Unit, seed: int, experiment: Experiment, runs: Path | None =
 
 
 def families(units: Iterable[Unit]) -> list[Family]:
-    """The settings of each setup and method, and of the untrained student, in the order of the grid.
+    """The settings of each setup and method, and of the untrained student, in the order of the
+    grid.
 
     Selection takes one checkpoint of a family. The supervised stage and the probe offer no choice.
     """
-    settings_of: dict[tuple[str, str | None], dict[str, Setting]] = defaultdict(lambda: defaultdict(list))
+    settings_of: dict[tuple[str, str | None], dict[str, Setting]] = defaultdict(
+        lambda: defaultdict(list)
+    )
     for unit in units:
         if unit.has_scores:
             settings_of[unit.setup, unit.method][unit.label].append(unit)
@@ -154,7 +171,9 @@ def _sft(pair: _Pair, seed: int, placement: Placement) -> Unit:
     )
 
 
-def _trial(pair: _Pair, method: str, knobs: dict[str, Any], seed: int, placement: Placement) -> Unit:
+def _trial(
+    pair: _Pair, method: str, knobs: dict[str, Any], seed: int, placement: Placement
+) -> Unit:
     depends_on: tuple[str, ...] = ()
     steps, first_batch = pair.setup.training.steps, 0
     updates = supervised_updates(method, knobs)
@@ -164,7 +183,9 @@ def _trial(pair: _Pair, method: str, knobs: dict[str, Any], seed: int, placement
             steps, first_batch = steps - updates, updates
     stage = depends_on[0] if depends_on else None
     identity = trial_identity(pair.setup, pair.models, method, knobs, seed, stage)
-    slug = "-".join([pair.name, method, *(f"{knob}={value:g}" for knob, value in knobs.items()), f"s{seed}"])
+    slug = "-".join(
+        [pair.name, method, *(f"{knob}={value:g}" for knob, value in knobs.items()), f"s{seed}"]
+    )
     return Unit(
         id=f"{slug}-{digest(identity)}",
         kind="trial",

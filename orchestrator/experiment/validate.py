@@ -25,7 +25,9 @@ def check_experiment(experiment: Experiment) -> None:
     for method, grid in experiment.methods.items():
         trials = math.prod(map(len, grid.values())) * len(experiment.seeds_of(method))
         if trials > MOST_TRIALS:
-            raise UserError(f"methods.{method}: {trials} trials: expected at most {MOST_TRIALS} of one method")
+            raise UserError(
+                f"methods.{method}: {trials} trials: expected at most {MOST_TRIALS} of one method"
+            )
     _check_confirmation(experiment)
     _check_placement("runtime.placement", experiment.runtime.placement)
     for method, placement in experiment.placements.items():
@@ -37,7 +39,9 @@ def check_experiment(experiment: Experiment) -> None:
     for name, setup in experiment.setups.items():
         check_setup(name, setup)
         _check_draft_length(name, setup, experiment.runtime.draft_length)
-        supervised = any(METHODS[method].updates_before is not None for method in experiment.methods)
+        supervised = any(
+            METHODS[method].updates_before is not None for method in experiment.methods
+        )
         _check_spread("runtime.placement", experiment.runtime.placement, name, setup, supervised)
         for method, placement in experiment.placements.items():
             _check_spread(f"methods.{method}.placement", placement, name, setup, supervised=False)
@@ -46,26 +50,38 @@ def check_experiment(experiment: Experiment) -> None:
 
 
 def _check_confirmation(experiment: Experiment) -> None:
-    """Raise UserError if a seed confirms what it took part in choosing, or a method is not in the experiment."""
+    """Raise UserError if a seed confirms what it took part in choosing, or a method is not in the
+    experiment.
+    """
     seeds, methods = experiment.confirm.seeds, experiment.confirm.methods
     both = [seed for seed in seeds if seed in experiment.explored_seeds]
     if both:
         explored = ", ".join(map(str, experiment.explored_seeds))
-        raise refuse("confirm.seeds", both[0], f"a seed other than {explored}, which choose the settings")
+        raise refuse(
+            "confirm.seeds", both[0], f"a seed other than {explored}, which choose the settings"
+        )
     for method in methods or []:
         one_of("confirm.methods", method, list(experiment.methods))
     if methods == []:
-        raise refuse("confirm.methods", methods, f"null for all, or some of {', '.join(experiment.methods)}")
+        raise refuse(
+            "confirm.methods", methods, f"null for all, or some of {', '.join(experiment.methods)}"
+        )
 
 
 def check_setup(name: str, setup: Setup) -> None:
-    """Raise UserError on the first value in `setup`, named `name`, that breaks a rule or contradicts another."""
+    """Raise UserError on the first value in `setup`, named `name`, that breaks a rule or
+    contradicts another.
+    """
     for role, model in (("student", setup.student), ("teacher", setup.teacher)):
         _check_origin(f"{name}.{role}", model)
         if model.recipe is not None:
             one_of(f"{name}.tokenizer", setup.tokenizer, choices(TokenizerName))
             if model.recipe.updates and model.recipe.dtype != "float32":
-                raise refuse(f"{name}.{role}.recipe.dtype", model.recipe.dtype, "float32 where updates are made")
+                raise refuse(
+                    f"{name}.{role}.recipe.dtype",
+                    model.recipe.dtype,
+                    "float32 where updates are made",
+                )
         check(model, f"{name}.{role}")
     _check_vocabulary(name, setup)
     for part in ("prompt", "data", "engine", "training", "evaluation", "probe"):
@@ -73,35 +89,51 @@ def check_setup(name: str, setup: Setup) -> None:
     _check_engine(setup)
     sft = setup.training.sft
     if not sft.checkpoints or any(not 1 <= k <= sft.updates for k in sft.checkpoints):
-        raise refuse("training.sft.checkpoints", sft.checkpoints, f"updates between 1 and {sft.updates}")
+        raise refuse(
+            "training.sft.checkpoints", sft.checkpoints, f"updates between 1 and {sft.updates}"
+        )
     for key, run in setup.evaluation.benchmarks.items():
         check_source(key, run)
         obey("evaluation.benchmarks", key, [A_NAME])
     if setup.training.top_k > setup.vocabulary.valid:
-        raise refuse("training.top_k", setup.training.top_k, f"≤ the vocabulary of {setup.vocabulary.valid} ids")
+        raise refuse(
+            "training.top_k",
+            setup.training.top_k,
+            f"≤ the vocabulary of {setup.vocabulary.valid} ids",
+        )
 
 
 def _check_engine(setup: Setup) -> None:
-    """Check engines for each role; the teacher scores in the trainer's engine, see `workers.engines`."""
+    """Check engines for each role; the teacher scores in the trainer's engine, see
+    `workers.engines`.
+    """
     one_of("engine.sampler", setup.engine.sampler, catalog.able("sampler"))
     one_of("engine.trainer", setup.engine.trainer, catalog.able("trainer", "scorer"))
 
 
 def _check_draft_length(name: str, setup: Setup, drafted: int | None) -> None:
-    """Check that the engine that blends can draft as many tokens in a round as the experiment asks for."""
+    """Check that the engine that blends can draft as many tokens in a round as the experiment asks
+    for.
+    """
     sampler = catalog.sampler_of(setup.engine.sampler, teacher_decodes=True)
     most = catalog.ENGINES[sampler].longest_draft
     if drafted is not None and most is not None and drafted > most:
-        raise refuse("runtime.draft_length", drafted, f"≤ {most} where {sampler} samples, as in {name}")
+        raise refuse(
+            "runtime.draft_length", drafted, f"≤ {most} where {sampler} samples, as in {name}"
+        )
 
 
 def _check_placement(key: str, placement: Placement) -> None:
     """Check the GPUs of a mode: Ray lets actors share one GPU, but never several."""
     own = placement.role_gpus
     if own is not None and placement.mode != "split":
-        raise UserError(f"{key}.role_gpus: {asdict(own)}: expected none in mode {placement.mode}, only in mode split")
+        raise UserError(
+            f"{key}.role_gpus: {asdict(own)}: expected none in mode {placement.mode}, only in mode split"
+        )
     if own is not None and placement.gpus != own.total:
-        raise refuse(f"{key}.gpus", placement.gpus, f"{own.total}, the sum of role_gpus, or nothing at all")
+        raise refuse(
+            f"{key}.gpus", placement.gpus, f"{own.total}, the sum of role_gpus, or nothing at all"
+        )
     if own is None and placement.mode == "split" and placement.gpus:
         right = "inline or colocated, where roles share GPUs; or role_gpus, which gives each role its own"
         raise refuse(f"{key}.mode", "split", right)
@@ -110,7 +142,9 @@ def _check_placement(key: str, placement: Placement) -> None:
         raise refuse(f"{key}.mode", "colocated", right)
 
 
-def _check_spread(key: str, placement: Placement, name: str, setup: Setup, supervised: bool) -> None:
+def _check_spread(
+    key: str, placement: Placement, name: str, setup: Setup, supervised: bool
+) -> None:
     """Check that the engines of a setup can use as many GPUs as a placement gives to their roles.
 
     In the supervised stage the teacher answers prompts on the sampler's engine; it always scores on
@@ -119,15 +153,24 @@ def _check_spread(key: str, placement: Placement, name: str, setup: Setup, super
     counts = {role: Gpus.of(placement, role).count for role in ("rollout", "teacher", "learner")}
     sampling = ("rollout", "teacher") if supervised else ("rollout",)
     engine, trainers = setup.engine, catalog.spreading("scorer", "trainer")
-    _check_devices("engine.sampler", engine.sampler, catalog.spreading("sampler"), max(counts[r] for r in sampling))
-    _check_devices("engine.trainer", engine.trainer, trainers, max(counts["teacher"], counts["learner"]))
+    _check_devices(
+        "engine.sampler",
+        engine.sampler,
+        catalog.spreading("sampler"),
+        max(counts[r] for r in sampling),
+    )
+    _check_devices(
+        "engine.trainer", engine.trainer, trainers, max(counts["teacher"], counts["learner"])
+    )
     for role in sampling:
         for owner in ("student", "teacher"):
             shape = getattr(setup, owner).shape
             if not shape.divides_by(counts[role]):
                 count = "gpus" if placement.role_gpus is None else f"role_gpus.{role}"
                 sizes = f"{shape.heads} heads, {shape.kv_heads} KV heads and {shape.ffn} feed-forward columns"
-                raise refuse(f"{key}.{count}", counts[role], f"a divisor of the {sizes} of {name}'s {owner}")
+                raise refuse(
+                    f"{key}.{count}", counts[role], f"a divisor of the {sizes} of {name}'s {owner}"
+                )
 
 
 def _check_devices(key: str, engine: str, able: list[str], count: int) -> None:
@@ -142,14 +185,18 @@ def _check_origin(key: str, model: Model) -> None:
         raise UserError(f"{key}: exactly one of path (with revision) and recipe")
     if model.path is None or re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", model.revision or ""):
         return
-    raise refuse(f"{key}.revision", model.revision, "a commit (40 hex digits) or a sha256 of the files (64)")
+    raise refuse(
+        f"{key}.revision", model.revision, "a commit (40 hex digits) or a sha256 of the files (64)"
+    )
 
 
 def _check_vocabulary(name: str, setup: Setup) -> None:
     vocabulary = setup.vocabulary
     check(vocabulary, f"{name}.vocabulary")
     if not 1 <= vocabulary.valid <= vocabulary.size:
-        raise refuse(f"{name}.vocabulary.valid", vocabulary.valid, f"between 1 and size {vocabulary.size}")
+        raise refuse(
+            f"{name}.vocabulary.valid", vocabulary.valid, f"between 1 and size {vocabulary.size}"
+        )
     for role in ("student", "teacher"):
         eos = getattr(setup, role).eos
         if not 0 <= eos < vocabulary.valid:

@@ -1,4 +1,5 @@
-"""Decides whether an answer is right: one grader for rewards and evaluation, in a process that can be killed.
+"""Decides whether an answer is right: one grader for rewards and evaluation, in a process that can
+be killed.
 
 Imports `errors` and the signs of life of `records`. Knows nothing of models, benchmarks or
 experiments.

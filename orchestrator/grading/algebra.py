@@ -1,4 +1,5 @@
-r"""Exact comparison of two mathematical expressions in LaTeX: parsed by math_verify, compared by value.
+r"""Exact comparison of two mathematical expressions in LaTeX: parsed by math_verify, compared by
+value.
 
 Expressions with unknowns are compared at fixed points of exact rational coordinates rather than
 simplified. That takes milliseconds instead of seconds, and two different expressions, as simple as
@@ -17,25 +18,28 @@ from typing import Any
 
 from orchestrator.grading.gold import plain_number
 
-# Digits for the value of a constant, and the most that cancellation may cost while two constants are told apart.
+# Digits for the value of a constant, and the most that cancellation may cost while two constants
+# are told apart.
 _DIGITS, _MAX_DIGITS = 30, 400
-# Number of points to try, and how many of them must have a value before two expressions count as equal.
-# At some points an expression has no value (a logarithm of 0), or one that follows a convention.
+# Number of points to try, and how many of them must have a value before two expressions count as
+# equal. At some points an expression has no value (a logarithm of 0), or one that follows a
+# convention.
 _POINTS, _ENOUGH = 8, 3
 # Coordinates of the points: unrelated fractions of primes, so that no two terms cancel by accident.
 _NUMERATORS = (1009, 2003, 631, 1493, 787, 3001, 211, 1777)
 _DENOMINATORS = (613, 977, 499, 367, 1237, 1451, 307, 829)
 # Digits apart, `1 2`: the parser would read the first group and drop the rest.
 _LOOSE_DIGITS = re.compile(r"\d +\d")
-# No gold is as large as a factorial of five digits, and computing it takes longer than any deadline.
+# No gold is as large as a factorial of five digits, and computing it takes longer than any
+# deadline.
 _HUGE_FACTORIAL = re.compile(r"\d{5,}\}?\s*!")
 _FRACTION = re.compile(
     r"\s*(-?)\s*(?:\\frac\s*\{\s*(-?\d{1,18})\s*\}\s*\{\s*(-?\d{1,18})\s*\}|"
     r"(\d{1,18})\s*/\s*(\d{1,18})|\\frac\s*(\d)(\d))\s*",
     re.ASCII,
 )
-# `_exact` rewrites these: the parser turns decimals into floats, and reads the product `3(\frac12)` as a
-# mixed number.
+# `_exact` rewrites these: the parser turns decimals into floats, and reads the product `3(\frac12)`
+# as a mixed number.
 _DECIMAL = re.compile(r"(?<![\d.])(?:\d+\.\d+|\.\d+|\d+\.(?!\d))")
 _FACTOR = re.compile(r"(?<![\d_^.])(\d+)\s*\((?=\s*\{?\\frac)")
 # Expressions in which i is an index, not the imaginary unit.
@@ -45,7 +49,9 @@ _INDEXED = re.compile(r"\\(?:sum|prod)")
 # A training batch holds many answers to the same few golds.
 @lru_cache(maxsize=1000)
 def parsed(text: str) -> Any:
-    """Parse a LaTeX text to an evaluated sympy object with exact decimals; None if it can't be read."""
+    """Parse a LaTeX text to an evaluated sympy object with exact decimals; None if it can't be
+    read.
+    """
     import sympy
     from latex2sympy2_extended.latex2sympy2 import NormalizationConfig
     from math_verify import LatexExtractionConfig, parse
@@ -56,10 +62,18 @@ def parsed(text: str) -> Any:
     if _LOOSE_DIGITS.search(text) or _HUGE_FACTORIAL.search(text):
         return None
     # units=False: its unit list holds single letters, by which `6m` would become 6.
-    normalization = NormalizationConfig(units=False, malformed_operators=True, nits=True, boxed="last")
+    normalization = NormalizationConfig(
+        units=False, malformed_operators=True, nits=True, boxed="last"
+    )
     config = LatexExtractionConfig(boxed_match_priority=0, normalization_config=normalization)
-    # A bare `2^{1009}` parses to 2, so everything goes in a box. The parent's deadline replaces the library's timeout.
-    candidates = parse(rf"\boxed{{{_exact(text)}}}", [config], fallback_mode="no_fallback", parsing_timeout=None)  # pyright: ignore[reportArgumentType]
+    # A bare `2^{1009}` parses to 2, so everything goes in a box. The parent's deadline replaces the
+    # library's timeout.
+    candidates = parse(
+        rf"\boxed{{{_exact(text)}}}",
+        [config],
+        fallback_mode="no_fallback",
+        parsing_timeout=None,  # pyright: ignore[reportArgumentType]
+    )
     if not candidates or isinstance(candidates[0], str):
         return None
     result = candidates[0].doit()
@@ -69,27 +83,39 @@ def parsed(text: str) -> Any:
 
 
 def _rational(text: str) -> Fraction | None:
-    """The value of a numeral or a plain fraction, by far the most common answers; None for anything else."""
+    """The value of a numeral or a plain fraction, by far the most common answers; None for anything
+    else.
+    """
     match = _FRACTION.fullmatch(text)
     if not match:
         return plain_number(text)
-    sign, *numerals = match.groups()  # the groups of the two unused ways to write a fraction are None
+    sign, *numerals = (
+        match.groups()
+    )  # the groups of the two unused ways to write a fraction are None
     top, bottom = (int(numeral) for numeral in numerals if numeral is not None)
     return None if bottom == 0 else Fraction(-top if sign else top, bottom)
 
 
 def _exact(text: str) -> str:
-    r"""The text with decimals as fractions, ``0.4\pi`` as ``{\frac{2}{5}}\pi``, and with products written out."""
+    r"""The text with decimals as fractions, ``0.4\pi`` as ``{\frac{2}{5}}\pi``, and with products
+    written out.
+    """
 
     def fraction(decimal: re.Match[str]) -> str:
         value = Fraction(decimal[0])
-        return rf"{{\frac{{{value.numerator}}}{{{value.denominator}}}}}" if value.denominator > 1 else str(value)
+        return (
+            rf"{{\frac{{{value.numerator}}}{{{value.denominator}}}}}"
+            if value.denominator > 1
+            else str(value)
+        )
 
     return _FACTOR.sub(r"\1\\cdot (", _DECIMAL.sub(fraction, text))
 
 
 def _canonical(expression: Any, text: str) -> Any:
-    """Give each name one real symbol, whatever the parser assumed, and make a lone i the imaginary unit."""
+    """Give each name one real symbol, whatever the parser assumed, and make a lone i the imaginary
+    unit.
+    """
     import sympy
 
     if not isinstance(expression, sympy.Basic):
@@ -151,7 +177,9 @@ def equal(gold: str, answer: str, rename: tuple[str, str] | None = None) -> bool
 
 
 def _same_value(gold: Any, answer: Any) -> bool | None:
-    """Whether two parsed expressions, matrices or equations agree; None for other kinds, or without values."""
+    """Whether two parsed expressions, matrices or equations agree; None for other kinds, or without
+    values.
+    """
     import sympy
 
     if isinstance(gold, sympy.MatrixBase) and isinstance(answer, sympy.MatrixBase):
@@ -165,7 +193,9 @@ def _same_value(gold: Any, answer: Any) -> bool | None:
 
 
 def _by_value(gold: Any, answer: Any) -> bool | None:
-    """Whether two scalar expressions agree, with unknowns at every point; None if too few points decide."""
+    """Whether two scalar expressions agree, with unknowns at every point; None if too few points
+    decide.
+    """
     import sympy
 
     difference = gold - answer
@@ -178,7 +208,8 @@ def _by_value(gold: Any, answer: Any) -> bool | None:
     for point in _points(difference):
         gold_there, answer_there = gold.xreplace(point), answer.xreplace(point)
         if valued >= _ENOUGH and not (gold_there.is_real and answer_there.is_real):
-            # Roots and logarithms of negative numbers follow conventions, which no answer depends on.
+            # Roots and logarithms of negative numbers follow conventions, which no answer depends
+            # on.
             continue
         if _in_whole_numbers(difference) and (gold_there.is_zero or answer_there.is_zero):
             # The factorial of a negative number below a fraction line.
@@ -191,7 +222,8 @@ def _by_value(gold: Any, answer: Any) -> bool | None:
 
 
 def _is_zero(difference: Any, scale: Any) -> bool | None:
-    """Whether a constant is zero; None if it has no value. ``scale`` is one of the two subtracted numbers.
+    """Whether a constant is zero; None if it has no value. ``scale`` is one of the two subtracted
+    numbers.
 
     The difference of two equal numbers, such as √2·√3 − √6, has no significant digits: sympy gives
     up at _MAX_DIGITS and returns something of that order. Two different numbers in answers do not
@@ -212,36 +244,46 @@ def _is_zero(difference: Any, scale: Any) -> bool | None:
 
 
 def _in_whole_numbers(expression: Any) -> bool:
-    """Whether an expression suits only whole numbers: factorials, rounding, or powers of a negative number."""
+    """Whether an expression suits only whole numbers: factorials, rounding, or powers of a negative
+    number.
+    """
     import sympy
 
-    return expression.has(sympy.floor, sympy.ceiling, sympy.factorial, sympy.binomial, sympy.Mod) or any(
+    return expression.has(
+        sympy.floor, sympy.ceiling, sympy.factorial, sympy.binomial, sympy.Mod
+    ) or any(
         power.base.is_negative and power.exp.free_symbols for power in expression.atoms(sympy.Pow)
     )
 
 
 def _points(expression: Any) -> Iterator[dict[Any, Any]]:
-    """Yield points, {symbol: value}: positive, then negative ones; whole numbers if only those make sense."""
+    """Yield points, {symbol: value}: positive, then negative ones; whole numbers if only those make
+    sense.
+    """
     import sympy
 
     names = sorted(expression.free_symbols, key=str)
     whole = _in_whole_numbers(expression)
     for turn in range(_POINTS):
         if whole:
-            # In every second point the first unknown is the largest, so that n − k and k − n are both tried positive.
+            # In every second point the first unknown is the largest, so that n − k and k − n are
+            # both tried positive.
             steps = range(len(names)) if turn % 2 else range(len(names) - 1, -1, -1)
             values = [sympy.Integer(12 + turn + 7 * step) for step in steps]
         else:
             sign = -1 if turn > _ENOUGH else 1
             values = [
-                sympy.Rational(sign * _NUMERATORS[(index + turn) % 8], _DENOMINATORS[(2 * index + turn) % 8])
+                sympy.Rational(
+                    sign * _NUMERATORS[(index + turn) % 8], _DENOMINATORS[(2 * index + turn) % 8]
+                )
                 for index in range(len(names))
             ]
         yield dict(zip(names, values, strict=True))
 
 
 def _proportional(gold: Any, answer: Any) -> bool:
-    """Whether two equations are the same up to a constant factor and cleared denominators: y = x/2 and 4y = 2x.
+    """Whether two equations are the same up to a constant factor and cleared denominators: y = x/2
+    and 4y = 2x.
 
     With everything on one side and the denominators cleared, an equation is a polynomial (or the
     like) set to zero. Two such expressions g and a are proportional if g(first)·a(point) =
@@ -259,10 +301,14 @@ def _proportional(gold: Any, answer: Any) -> bool:
     points = list(itertools.islice(_points(ours), _ENOUGH + 1))
     values = [(ours.xreplace(point), theirs.xreplace(point)) for point in points]
     (our_first, their_first), rest = values[0], values[1:]
-    if _is_zero(our_first, sympy.Integer(1)) is not False or _is_zero(their_first, sympy.Integer(1)) is not False:
+    if (
+        _is_zero(our_first, sympy.Integer(1)) is not False
+        or _is_zero(their_first, sympy.Integer(1)) is not False
+    ):
         return False
     return all(
-        _is_zero(our_first * their_value - their_first * our_value, our_first) for our_value, their_value in rest
+        _is_zero(our_first * their_value - their_first * our_value, our_first)
+        for our_value, their_value in rest
     )
 
 
@@ -270,7 +316,8 @@ def _proportional(gold: Any, answer: Any) -> bool:
 
 
 def same_family(gold: str, answer: str) -> bool | None:
-    r"""Whether two expressions with one whole-number parameter run through the same angles; None for others.
+    r"""Whether two expressions with one whole-number parameter run through the same angles; None
+    for others.
 
     Neither the parameter's letter nor the starting point matters: ``\frac{\pi}{6}+2\pi k`` and
     ``\frac{13\pi}{6}+2\pi n``. Only a period with π in it tells a family from an expression that
@@ -283,7 +330,9 @@ def same_family(gold: str, answer: str) -> bool | None:
         return None
     (gold_start, gold_period), (answer_start, answer_period) = gold_family, answer_family
     # A family may also run backwards.
-    if (gold_period - answer_period).simplify() != 0 and (gold_period + answer_period).simplify() != 0:
+    if (gold_period - answer_period).simplify() != 0 and (
+        gold_period + answer_period
+    ).simplify() != 0:
         return False
     return bool(((gold_start - answer_start) / gold_period).simplify().is_integer)
 

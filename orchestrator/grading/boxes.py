@@ -1,4 +1,6 @@
-r"""Finds the stated answer of a generation: the last ``\boxed{...}``, or the boxes that form one answer."""
+r"""Finds the stated answer of a generation: the last ``\boxed{...}``, or the boxes that form one
+answer.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,12 @@ _UNCLOSED = re.compile(r"[^$\n]{1,200}(?=\$)")
 # Text between two boxes that joins them to one list: `$\boxed{2}$ and $x = \boxed{3}$`.
 _BLANK = r"\s|\$|\\[()\[\],;! ]|\\q?quad(?![A-Za-z])|~|&"
 _AND = r"[,;]|\\text\s*\{\s*,?\s*(?:and|or)\s*\}|\b(?:and|or)\b"
-_JOINS = re.compile(rf"(?:{_BLANK})*(?:{_AND})(?:{_BLANK}|{_AND})*(?:[A-Za-z](?:_\{{?\w{{1,4}}\}}?)?\s*=\s*\$?\s*)?")
+_JOINS = re.compile(
+    rf"(?:{_BLANK})*(?:{_AND})(?:{_BLANK}|{_AND})*(?:[A-Za-z](?:_\{{?\w{{1,4}}\}}?)?\s*=\s*\$?\s*)?"
+)
 _MAX_JOIN = 60
-# A box that holds one of several answers is short; longer texts are not worth counting in the parent process.
+# A box that holds one of several answers is short; longer texts are not worth counting in the
+# parent process.
 _MAX_PART = 200
 
 
@@ -42,7 +47,9 @@ def _boxes(text: str) -> list[_Box]:
     may then be cut off. One forward pass with a stack keeps the time linear even for thousands of
     unclosed boxes.
     """
-    open_braces: list[tuple[int, int] | None] = []  # for a box the starts of its command and content, for others None
+    open_braces: list[
+        tuple[int, int] | None
+    ] = []  # for a box the starts of its command and content, for others None
     boxes: list[_Box] = []
     for token in _TOKEN.finditer(text):
         kind = token.group()
@@ -70,7 +77,8 @@ def _boxes(text: str) -> list[_Box]:
 
 
 def last_boxed(text: str) -> str | None:
-    r"""Content of the last ``\boxed{...}`` or ``\fbox{...}``, stripped; None without a box that has content.
+    r"""Content of the last ``\boxed{...}`` or ``\fbox{...}``, stripped; None without a box that has
+    content.
 
     Boxes joined only by "and", "or" or a comma are one answer and come out as a comma-separated
     list.
@@ -88,13 +96,16 @@ def last_boxed(text: str) -> str | None:
 def extract(gold: Gold, text: str) -> str | None:
     """The answer a generation puts in a box; None without a box.
 
-    That is :func:`last_boxed`, except where the gold has several answers and the text exactly as many different boxes
-    with one answer each: then they are the list, as in "Alice gets \\boxed{1}. Bob is left with \\boxed{2}."
+    That is :func:`last_boxed`, except where the gold has several answers and the text exactly as
+    many different boxes with one answer each: then they are the list, as in "Alice gets \\boxed{1}.
+    Bob is left with \\boxed{2}."
     """
     parts = _count(gold.answer)
     if parts > 1 and text.count("box") >= parts:
         contents = list(dict.fromkeys(box.content for box in _boxes(text)))
-        if len(contents) == parts and all(len(part) <= _MAX_PART and _count(part) == 1 for part in contents):
+        if len(contents) == parts and all(
+            len(part) <= _MAX_PART and _count(part) == 1 for part in contents
+        ):
             return ", ".join(contents)
     return last_boxed(text)
 

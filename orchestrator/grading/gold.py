@@ -17,10 +17,11 @@ _MAX_NUMERAL_CHARS = 1000
 class Gold:
     """A gold answer as the benchmark publishes it.
 
-    ``multiple``: ``answer`` holds several answers, comma-separated, in free order. ``unit``: a unit the benchmark
-    states apart from the answer; a prediction may carry it. ``tolerance``: allowed absolute difference.
-    ``judge``: a name or a ``module:function`` of `judges`, which decides on answers to this gold.
-    Raises ValueError on a field of the wrong type or a tolerance that is not a finite number >= 0.
+    ``multiple``: ``answer`` holds several answers, comma-separated, in free order. ``unit``: a unit
+    the benchmark states apart from the answer; a prediction may carry it. ``tolerance``: allowed
+    absolute difference. ``judge``: a name or a ``module:function`` of `judges`, which decides on
+    answers to this gold. Raises ValueError on a field of the wrong type or a tolerance that is not
+    a finite number >= 0.
     """
 
     answer: str
@@ -38,18 +39,29 @@ class Gold:
         if self.unit is not None and not isinstance(self.unit, str):
             raise ValueError(f"gold field 'unit' is {self.unit!r}: expected a string or null")
         if self.tolerance is not None and not _is_tolerance(self.tolerance):
-            raise ValueError(f"gold field 'tolerance' is {self.tolerance!r}: expected a finite number >= 0 or null")
+            raise ValueError(
+                f"gold field 'tolerance' is {self.tolerance!r}: expected a finite number >= 0 or null"
+            )
         if not isinstance(self.judge, str) or not self.judge:
-            raise ValueError(f"gold field 'judge' is {self.judge!r}: expected a name or module:function")
+            raise ValueError(
+                f"gold field 'judge' is {self.judge!r}: expected a name or module:function"
+            )
 
 
 def _is_tolerance(value: object) -> bool:
     """Whether the value is a finite non-negative number (bool is not a number here)."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and math.isfinite(value)
+        and value >= 0
+    )
 
 
 def plain_number(text: str) -> Fraction | None:
-    """The exact value of a plain decimal numeral (``025``, ``27.0``, ``-.5``); None for anything else."""
+    """The exact value of a plain decimal numeral (``025``, ``27.0``, ``-.5``); None for anything
+    else.
+    """
     text = text.strip()
     if len(text) > _MAX_NUMERAL_CHARS or not _NUMERAL.fullmatch(text):
         return None
@@ -57,7 +69,9 @@ def plain_number(text: str) -> Fraction | None:
 
 
 def within(gold: Fraction, answer: Fraction, tolerance: float | None) -> bool:
-    """Whether two exact numbers agree up to a tolerance, which is absolute and inclusive: 0.1 is one tenth exactly."""
+    """Whether two exact numbers agree up to a tolerance, which is absolute and inclusive: 0.1 is
+    one tenth exactly.
+    """
     return abs(gold - answer) <= (Fraction(repr(tolerance)) if tolerance else 0)
 
 

@@ -1,9 +1,10 @@
 r"""The one grader behind the training reward and behind every evaluation.
 
-A generation counts when the content of its last ``\boxed{...}`` equals the benchmark's gold answer. The comparison
-itself runs in a worker process (:mod:`orchestrator.grading.worker`), because symbolic algebra on a model's output
-can hang or exhaust memory: a worker that misses its deadline is killed and replaced, and the answer is counted wrong.
-This module imports neither torch nor ray nor math_verify.
+A generation counts when the content of its last ``\boxed{...}`` equals the benchmark's gold answer.
+The comparison itself runs in a worker process (:mod:`orchestrator.grading.worker`), because
+symbolic algebra on a model's output can hang or exhaust memory: a worker that misses its deadline
+is killed and replaced, and the answer is counted wrong. This module imports neither torch nor ray
+nor math_verify.
 """
 
 from __future__ import annotations
@@ -24,9 +25,18 @@ from orchestrator.grading.gold import MATH, Gold, decide_plain
 from orchestrator.grading.judges import GRADER_VERSION, version_of
 from orchestrator.grading.process import Slot
 
-__all__ = ["GRADER_VERSION", "MAX_ANSWER_CHARS", "Gold", "Grade", "Grader", "last_boxed", "shared_grader"]
+__all__ = [
+    "GRADER_VERSION",
+    "MAX_ANSWER_CHARS",
+    "Gold",
+    "Grade",
+    "Grader",
+    "last_boxed",
+    "shared_grader",
+]
 
-# No gold is a tenth as long. Longer answers are derivations or degenerate repetition; parsing them is slow and useless.
+# No gold is a tenth as long. Longer answers are derivations or degenerate repetition; parsing them
+# is slow and useless.
 MAX_ANSWER_CHARS = 2000
 # Answers a worker takes at once: about as many as it grades while another worker starts.
 _SHARE = 40
@@ -34,7 +44,8 @@ _SHARE = 40
 
 @dataclass(frozen=True)
 class Grade:
-    r"""One verdict. ``extracted`` is the content of the last box, None if there is no box ("no answer").
+    r"""One verdict. ``extracted`` is the content of the last box, None if there is no box ("no
+    answer").
 
     ``timed_out``: the worker gave no verdict (deadline passed, or the process died on this answer).
     """
@@ -58,14 +69,19 @@ class Grader:
     Use it as a context manager, or call :meth:`close`. Safe to share between threads.
     """
 
-    def __init__(self, deadline_s: float = 5.0, cache_size: int = 100_000, workers: int = 1) -> None:
-        """Set limits. ``deadline_s``: most seconds for one answer. ``cache_size``: cached (gold, answer) pairs.
+    def __init__(
+        self, deadline_s: float = 5.0, cache_size: int = 100_000, workers: int = 1
+    ) -> None:
+        """Set limits. ``deadline_s``: most seconds for one answer. ``cache_size``: cached (gold,
+        answer) pairs.
 
         ``workers``: processes, which :meth:`grade_many` uses at once. Raises ValueError unless
         deadline_s > 0, cache_size >= 0 and workers >= 1.
         """
         if not (math.isfinite(deadline_s) and deadline_s > 0):
-            raise ValueError(f"deadline_s is {deadline_s!r}: expected a finite number of seconds > 0")
+            raise ValueError(
+                f"deadline_s is {deadline_s!r}: expected a finite number of seconds > 0"
+            )
         if cache_size < 0:
             raise ValueError(f"cache_size is {cache_size!r}: expected an integer >= 0")
         if workers < 1:
@@ -101,7 +117,9 @@ class Grader:
         return self.grade_answer(gold, _answer(gold, generation))
 
     def grade_many(self, pairs: Iterable[tuple[Gold | str, str]]) -> list[Grade]:
-        """Grade (gold, generation) pairs in order, each different (gold, answer) once, on all workers."""
+        """Grade (gold, generation) pairs in order, each different (gold, answer) once, on all
+        workers.
+        """
         answers: list[tuple[Gold, str | None]] = []
         answers_to: dict[Gold, dict[str | None, None]] = {}  # a dict for an ordered set
         for gold, generation in pairs:
@@ -130,7 +148,9 @@ class Grader:
             if plain is not None:
                 return Grade(plain, extracted)
         else:
-            version_of(gold.judge)  # refuses a judge that is not there, which would take every answer for wrong
+            version_of(
+                gold.judge
+            )  # refuses a judge that is not there, which would take every answer for wrong
         with self._lock:
             if (gold, extracted) in self._cache:
                 self._cache.move_to_end((gold, extracted))
@@ -150,5 +170,7 @@ class Grader:
 
 
 def _answer(gold: Gold, generation: str) -> str | None:
-    """The content of the last box. Only the mathematical judge joins several boxes to the answers of one gold."""
+    """The content of the last box. Only the mathematical judge joins several boxes to the answers
+    of one gold.
+    """
     return extract(gold, generation) if gold.judge == MATH else last_boxed(generation)

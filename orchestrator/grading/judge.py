@@ -21,7 +21,15 @@ from orchestrator.grading.gold import Gold, decide_plain, plain_number, within
 from orchestrator.grading.measures import angle_factor, strip_introduction, strip_units, unit_ratio
 from orchestrator.grading.sets import same_real_set
 from orchestrator.grading.spelling import listed, spelled
-from orchestrator.grading.structure import EQUALS, RELATION, both_signs, enclosed, named, readings, split_top
+from orchestrator.grading.structure import (
+    EQUALS,
+    RELATION,
+    both_signs,
+    enclosed,
+    named,
+    readings,
+    split_top,
+)
 from orchestrator.grading.words import same_clock, same_in_base, same_letters, same_words
 
 # A rounded decimal of a value such as 1/3 counts from this many digits on, if they are all right.
@@ -40,9 +48,11 @@ _DECIMAL = re.compile(r"-?(\d*)\.(\d+)")
 
 
 def _decimals(gold: str, answer: str, tolerance: float | None) -> bool | None:
-    """A plain decimal against anything with a value: exact, within the tolerance, or rounded from an exact gold.
+    """A plain decimal against anything with a value: exact, within the tolerance, or rounded from
+    an exact gold.
 
-    Only an answer may be rounded, `0.333333` for a gold of 1/3. A rounded gold would accept answers that are wrong.
+    Only an answer may be rounded, `0.333333` for a gold of 1/3. A rounded gold would accept answers
+    that are wrong.
     """
     plain_gold, plain_answer = plain_number(gold), plain_number(answer)
     if plain_gold is not None and plain_answer is not None:
@@ -63,7 +73,8 @@ def _decimals(gold: str, answer: str, tolerance: float | None) -> bool | None:
 
 
 def _rounds_to(exact: Fraction, decimal: str, least_digits: int) -> bool:
-    """Whether a decimal is an exact value, rounded or cut off at a last digit that comes late enough.
+    """Whether a decimal is an exact value, rounded or cut off at a last digit that comes late
+    enough.
 
     It needs `least_digits` decimals and as many significant digits: `0.000067` states two of them.
     """
@@ -97,8 +108,11 @@ def _equations(gold: str, answer: str, tolerance: float | None) -> bool | None:
     return any(same(side, answer_sides[-1], tolerance) for side in gold_sides)
 
 
-def _both_named(gold: tuple[str, str], answer: tuple[str, str], tolerance: float | None) -> bool | None:
-    r"""Compare two (name, value): ``m_{\max}=3`` equals ``m=3``, and ``f(n)=n^2`` equals ``f(x)=x^2``.
+def _both_named(
+    gold: tuple[str, str], answer: tuple[str, str], tolerance: float | None
+) -> bool | None:
+    r"""Compare two (name, value): ``m_{\max}=3`` equals ``m=3``, and ``f(n)=n^2`` equals
+    ``f(x)=x^2``.
 
     ``x=5`` and ``y=5`` differ. A part of a name, or its letters in another order, may mean the same
     thing or not: if the values differ as well, the algebra has the last word.
@@ -110,7 +124,9 @@ def _both_named(gold: tuple[str, str], answer: tuple[str, str], tolerance: float
         if gold_function[2] == answer_function[2]:
             return same(gold[1], answer[1], tolerance)
         return equal(gold[1], answer[1], rename=(answer_function[2], gold_function[2]))
-    gold_name, answer_name = (re.sub(r"\\(?:mathrm|text|operatorname)|\W|_", "", side[0]) for side in (gold, answer))
+    gold_name, answer_name = (
+        re.sub(r"\\(?:mathrm|text|operatorname)|\W|_", "", side[0]) for side in (gold, answer)
+    )
     if gold_name == answer_name:
         return same(gold[1], answer[1], tolerance)
     one_is_short = gold_name.startswith(answer_name) or answer_name.startswith(gold_name)
@@ -120,7 +136,9 @@ def _both_named(gold: tuple[str, str], answer: tuple[str, str], tolerance: float
 
 
 def _sequences(gold: str, answer: str, tolerance: float | None) -> bool | None:
-    """Compare tuples, points, intervals and vectors: same brackets, and the same elements in the same order."""
+    """Compare tuples, points, intervals and vectors: same brackets, and the same elements in the
+    same order.
+    """
     if _VECTOR.fullmatch(gold) and _VECTOR.fullmatch(answer):
         return None  # both are matrices to the algebra
     gold_sequence, answer_sequence = _sequence(gold), _sequence(answer)
@@ -130,7 +148,9 @@ def _sequences(gold: str, answer: str, tolerance: float | None) -> bool | None:
         return None
     gold_opening, gold_elements, gold_closing = gold_sequence
     answer_opening, answer_elements, answer_closing = answer_sequence
-    if (gold_opening, gold_closing) != (answer_opening, answer_closing) or len(gold_elements) != len(answer_elements):
+    if (gold_opening, gold_closing) != (answer_opening, answer_closing) or len(
+        gold_elements
+    ) != len(answer_elements):
         return False
     return all(same(*pair, tolerance) for pair in zip(gold_elements, answer_elements, strict=True))
 
@@ -150,7 +170,8 @@ def _sequence(text: str) -> tuple[str, list[str], str] | None:
 
 
 def _unions(gold: str, answer: str, tolerance: float | None) -> bool | None:
-    """Accept unions of the same parts in any order, also with ends that are no constants: `(0,a) ∪ (b,1)`.
+    """Accept unions of the same parts in any order, also with ends that are no constants: `(0,a) ∪
+    (b,1)`.
 
     It never says False: the same set may be cut into other parts.
     """
@@ -159,7 +180,9 @@ def _unions(gold: str, answer: str, tolerance: float | None) -> bool | None:
 
 
 def _percents(gold: str, answer: str, tolerance: float | None) -> bool | None:
-    r"""``62.5\%`` equals ``62.5`` and ``0.625``. A bare gold below one is a proportion: there ``0.5\%`` is not 0.5."""
+    r"""``62.5\%`` equals ``62.5`` and ``0.625``. A bare gold below one is a proportion: there
+    ``0.5\%`` is not 0.5.
+    """
     bare_gold, bare_answer = gold.removesuffix(r"\%").strip(), answer.removesuffix(r"\%").strip()
     gold_has_sign, answer_has_sign = bare_gold != gold, bare_answer != answer
     if not (gold_has_sign or answer_has_sign) or "=" in gold + answer:
@@ -167,7 +190,9 @@ def _percents(gold: str, answer: str, tolerance: float | None) -> bool | None:
     if gold_has_sign and answer_has_sign:
         return same(bare_gold, bare_answer, tolerance)
     if gold_has_sign:
-        return same(rf"\frac{{{bare_gold}}}{{100}}", answer, None) or same(bare_gold, bare_answer, tolerance)
+        return same(rf"\frac{{{bare_gold}}}{{100}}", answer, None) or same(
+            bare_gold, bare_answer, tolerance
+        )
     by_value = same(gold, rf"\frac{{{bare_answer}}}{{100}}", None)
     is_proportion = abs(numeric(gold) or 0) < 1
     return by_value or (not is_proportion and same(gold, bare_answer, tolerance))
@@ -184,7 +209,11 @@ def _approximations(gold: str, answer: str, tolerance: float | None) -> bool | N
         return any(same(gold, side, tolerance) for side in answer_sides)
     rounded = gold.startswith(r"\approx")
     if len(gold_sides) == 1 and not rounded:
-        return same(gold, answer_sides[0], tolerance) if answer.startswith(r"\approx") and answer_sides else None
+        return (
+            same(gold, answer_sides[0], tolerance)
+            if answer.startswith(r"\approx") and answer_sides
+            else None
+        )
     if any(same(side, answer_sides[0], tolerance) for side in gold_sides):
         return True
     value = numeric(answer_sides[0])
@@ -200,7 +229,9 @@ _RULES: tuple[Rule, ...] = (
     same_in_base,  # to the algebra `52_8` would be a symbol
     same_clock,
     _equations,
-    lambda gold, answer, _: same_real_set(gold, answer),  # intervals, which the next rule would take for pairs
+    lambda gold, answer, _: same_real_set(
+        gold, answer
+    ),  # intervals, which the next rule would take for pairs
     _sequences,
     _unions,
     lambda gold, answer, _: same_family(gold, answer),
@@ -221,12 +252,16 @@ def same(gold: str, answer: str, tolerance: float | None) -> bool:
 
 
 def _matched(golds: list[str], answers: list[str], tolerance: float | None) -> bool:
-    """Whether the elements pair off in some order. Greedy is enough: equality is transitive up to rounding."""
+    """Whether the elements pair off in some order. Greedy is enough: equality is transitive up to
+    rounding.
+    """
     if len(golds) != len(answers):
         return False
     unmatched = list(answers)
     for gold in golds:
-        partner = next((at for at, answer in enumerate(unmatched) if same(gold, answer, tolerance)), None)
+        partner = next(
+            (at for at, answer in enumerate(unmatched) if same(gold, answer, tolerance)), None
+        )
         if partner is None:
             return False
         del unmatched[partner]
@@ -245,7 +280,9 @@ def _in_order(golds: list[str], answers: list[str], tolerance: float | None) -> 
 
 
 def _by_name(elements: list[str]) -> list[str]:
-    """Sort `y=2, x=1` by its one-letter names, as in the coordinates of a tuple; leave other elements alone."""
+    """Sort `y=2, x=1` by its one-letter names, as in the coordinates of a tuple; leave other
+    elements alone.
+    """
     names = []
     for element in elements:
         name_and_value = named(element)
@@ -255,7 +292,9 @@ def _by_name(elements: list[str]) -> list[str]:
     if len(set(names)) < len(names):
         return elements
     # In space-time coordinates w comes last.
-    order = sorted(range(len(elements)), key=lambda at: (names[at] == "w" and "z" in names, names[at]))
+    order = sorted(
+        range(len(elements)), key=lambda at: (names[at] == "w" and "z" in names, names[at])
+    )
     return [elements[at] for at in order]
 
 
@@ -272,7 +311,9 @@ def _tuple_content(elements: list[str]) -> list[str] | None:
 
 def _repeated(golds: list[str], answers: list[str], tolerance: float | None) -> bool:
     r"""Accept one answer in several spellings, ``\frac{1}{2}, 0.5``, if each of them is right."""
-    return len(golds) == 1 < len(answers) <= 3 and all(same(golds[0], answer, tolerance) for answer in answers)
+    return len(golds) == 1 < len(answers) <= 3 and all(
+        same(golds[0], answer, tolerance) for answer in answers
+    )
 
 
 # --- whole answers ---
@@ -304,9 +345,12 @@ def judge(gold: Gold, answer: str) -> bool:
         answer_text = rf"{angle}\cdot({answer_text})"
     if ratio != 1:
         answer_text = rf"\frac{{{ratio.numerator}}}{{{ratio.denominator}}}\cdot({answer_text})"
-    # Sets of reals come before lists, because their commas and "or" are no separators: `x<2 or x>3`.
+    # Sets of reals come before lists, because their commas and "or" are no separators: `x<2 or
+    # x>3`.
     as_sets = None if gold.multiple else same_real_set(gold_text, answer_text)
-    return as_sets if as_sets is not None else _as_lists(gold, listed(gold_text), listed(answer_text))
+    return (
+        as_sets if as_sets is not None else _as_lists(gold, listed(gold_text), listed(answer_text))
+    )
 
 
 def _as_lists(gold: Gold, gold_text: str, answer_text: str) -> bool:

@@ -17,7 +17,8 @@ from orchestrator.grading.gold import MATH, Gold
 # Part of every evaluation's identity: raise it with any change that can change a grade.
 GRADER_VERSION = "2"
 
-# Name → place and version. The mathematical judge takes long to import, and its version does not need it.
+# Name → place and version. The mathematical judge takes long to import, and its version does not
+# need it.
 JUDGES = {MATH: ("orchestrator.grading.judge:judge", GRADER_VERSION)}
 
 
@@ -44,16 +45,22 @@ def _own(name: str, key: str) -> tuple[Callable[..., Any], str]:
     """The function `module:function` and its module's VERSION. UserError without either of them."""
     module_name, colon, function_name = name.partition(":")
     if not (colon and module_name and function_name):
-        raise refuse(key, name, f"one of {', '.join(JUDGES)}, or module:function{did_you_mean(name, JUDGES)}")
+        raise refuse(
+            key, name, f"one of {', '.join(JUDGES)}, or module:function{did_you_mean(name, JUDGES)}"
+        )
     try:
         module = importlib.import_module(module_name)
     except Exception as error:  # the module is a user's, and may raise anything
         reason = f"{type(error).__name__}: {error}"
-        raise refuse(key, name, f"a module that Python can import ({reason}); PYTHONPATH names its folder") from error
+        raise refuse(
+            key, name, f"a module that Python can import ({reason}); PYTHONPATH names its folder"
+        ) from error
     function = getattr(module, function_name, None)
     if not callable(function):
         raise refuse(key, name, f"a function of {module_name}, which has no {function_name}")
     version = getattr(module, "VERSION", None)
     if type(version) is not int or version < 1:
-        raise refuse(key, name, f"VERSION = 1, or a later whole number, in {module_name}; it is {version!r}")
+        raise refuse(
+            key, name, f"VERSION = 1, or a later whole number, in {module_name}; it is {version!r}"
+        )
     return function, str(version)

@@ -14,7 +14,8 @@ _WORD_UNITS = (
     "mph|kmh|kph|acres?|people|students?|ways?|USD"
 )
 _POWER = r"(?:\s*\^\s*(?:\{\s*[23]\s*\}|[23]))?"
-# A bare word is a unit only straight after a digit or a closing brace (never `2 ab`), and only from this list.
+# A bare word is a unit only straight after a digit or a closing brace (never `2 ab`), and only from
+# this list.
 _BARE_UNIT = re.compile(
     rf"(?<=[\d}})])\s*(?:(?:square|cubic|sq\.?|cu\.?)\s+)?(?:{_WORD_UNITS}){_POWER}"
     rf"(?:\s*(?:/|per)\s*(?:{_WORD_UNITS}|h|s){_POWER})?$|(?<=\d)\s*[mg]\s*/\s*(?:s|h|min|mL|L){_POWER}$"
@@ -44,7 +45,8 @@ _LABEL = re.compile(
     rf"^(?:{TEXT}\s*\{{\s*\(?([A-F])\)?[.:]?\s*\}}|\(([A-F])\))\s*(?=[-+]?[\d.]|\\frac|\\sqrt|[-+]?\\pi)"
 )
 
-# Name → (dimension, size in the dimension's smallest unit here): `cm` is ("length", 10), as it has ten millimeters.
+# Name → (dimension, size in the dimension's smallest unit here): `cm` is ("length", 10), as it has
+# ten millimeters.
 _SIZES: dict[str, tuple[str, Fraction]] = {
     name: (dimension, Fraction(size))
     for dimension, units in {
@@ -110,7 +112,11 @@ def _stated_unit(text: str) -> tuple[str, Fraction] | None:
     match = _STATED.fullmatch(text.strip().strip("$"))
     if match:
         name = (match["text"] or match["bare"]).lower()
-        return _SIZES.get(name) or _SIZES.get(name.removesuffix("s")) or _SIZES.get(name.removesuffix("es"))
+        return (
+            _SIZES.get(name)
+            or _SIZES.get(name.removesuffix("s"))
+            or _SIZES.get(name.removesuffix("es"))
+        )
     return _SIZES["$"] if _DOLLARS.fullmatch(text) else None
 
 
@@ -129,8 +135,13 @@ def unit_ratio(gold: str, answer: str, stated: str | None = None) -> Fraction | 
 
 
 def angle_factor(gold: str, answer: str) -> str | None:
-    r"""LaTeX factor from the answer's measure of angle to the gold's, if one is in degrees and the other is in π."""
-    gold_in_degrees, answer_in_degrees = bool(_IN_DEGREES.search(gold)), bool(_IN_DEGREES.search(answer))
+    r"""LaTeX factor from the answer's measure of angle to the gold's, if one is in degrees and the
+    other is in π.
+    """
+    gold_in_degrees, answer_in_degrees = (
+        bool(_IN_DEGREES.search(gold)),
+        bool(_IN_DEGREES.search(answer)),
+    )
     gold_has_pi, answer_has_pi = bool(_PI.search(gold)), bool(_PI.search(answer))
     if gold_in_degrees and not gold_has_pi and answer_has_pi and not answer_in_degrees:
         return r"\frac{180}{\pi}"

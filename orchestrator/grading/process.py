@@ -1,4 +1,5 @@
-"""The parent's end of a grading process: started when an answer needs it, killed at a deadline, then replaced.
+"""The parent's end of a grading process: started when an answer needs it, killed at a deadline,
+then replaced.
 
 Three things bound the cost of an answer. The parent keeps the deadline: symbolic algebra may spend
 minutes in one call into C, which no Python timer interrupts, and a kill always works. The worker
@@ -40,16 +41,20 @@ class _Worker:
     def __init__(self) -> None:
         """Start the process and wait until it is ready. Raises RuntimeError if it doesn't come up."""
         env = dict(os.environ)
-        env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_PACKAGE_ROOT), env.get("PYTHONPATH")]))
+        env["PYTHONPATH"] = os.pathsep.join(
+            filter(None, [str(_PACKAGE_ROOT), env.get("PYTHONPATH")])
+        )
         # sympy orders some sets by hash; a fixed seed makes every grade repeatable.
         env["PYTHONHASHSEED"] = "0"
         self._process = subprocess.Popen(
             [sys.executable, "-m", _WORKER_MODULE],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            # math_verify and antlr warn about unparsable answers, which are a model's everyday output.
+            # math_verify and antlr warn about unparsable answers, which are a model's everyday
+            # output.
             stderr=subprocess.DEVNULL,
-            # `-m` puts the current folder first on the import path: a stray sympy.py there must not be imported.
+            # `-m` puts the current folder first on the import path: a stray sympy.py there must not
+            # be imported.
             cwd=_PACKAGE_ROOT,
             env=env,
         )
@@ -63,8 +68,14 @@ class _Worker:
             raise
         if handshake is None or not handshake.get("ready"):
             self.kill()
-            why = f"no sign of life within {STARTUP_DEADLINE_S:g} s" if handshake is None else handshake.get("error")
-            raise RuntimeError(f"the grading worker did not start: {why}; try: {sys.executable} -m {_WORKER_MODULE}")
+            why = (
+                f"no sign of life within {STARTUP_DEADLINE_S:g} s"
+                if handshake is None
+                else handshake.get("error")
+            )
+            raise RuntimeError(
+                f"the grading worker did not start: {why}; try: {sys.executable} -m {_WORKER_MODULE}"
+            )
 
     def ask(self, request: dict[str, Any], deadline_s: float) -> bool | None:
         """The worker's verdict; None if none came in time. Raises _Died if the process ended."""
@@ -79,7 +90,9 @@ class _Worker:
         return None if reply is None else bool(reply["correct"])
 
     def _read_line(self, deadline_s: float) -> dict[str, Any] | None:
-        """The next JSON line; None once the deadline has passed. Raises _Died at the end of the stream."""
+        """The next JSON line; None once the deadline has passed. Raises _Died at the end of the
+        stream.
+        """
         stdout = self._process.stdout
         assert stdout is not None
         end = time.monotonic() + deadline_s
@@ -136,7 +149,8 @@ class Slot:
         self.worker: _Worker | None = None
 
     def ask(self, request: dict[str, Any], deadline_s: float) -> bool | None:
-        """The process's verdict; None if it gave none in time or died, and then the process is gone.
+        """The process's verdict; None if it gave none in time or died, and then the process is
+        gone.
 
         Raises RuntimeError if no process can be started.
         """
@@ -150,7 +164,8 @@ class Slot:
         except _Died:
             verdict = None
         except BaseException:
-            # An interrupted exchange leaves a reply in the pipe, which would pass for the next answer's.
+            # An interrupted exchange leaves a reply in the pipe, which would pass for the next
+            # answer's.
             self._drop()
             raise
         if verdict is None:

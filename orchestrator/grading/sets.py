@@ -1,4 +1,6 @@
-r"""Sets of real numbers in any notation: ``(2,5]``, ``2 < x \le 5``, ``\{x : x > 2\}``, ``x \ne 3``."""
+r"""Sets of real numbers in any notation: ``(2,5]``, ``2 < x \le 5``, ``\{x : x > 2\}``, ``x \ne
+3``.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from orchestrator.grading.structure import enclosed, is_name, named, split_top
 _OR = rf"\\(?:cup|lor|vee)(?![A-Za-z])|{TEXT}\s*\{{\s*,?\s*or\s*\}}|\bor\b"
 _AND = rf"\\(?:land|wedge)(?![A-Za-z])|{TEXT}\s*\{{\s*,?\s*(?:and|but|with)\s*\}}|\b(?:and|but)\b|,"
 _RELATION = re.compile(r"(<|>|\\(?:le|ge|ne)(?![A-Za-z]))")
-_MEMBER = re.compile(r"(?P<name>[^=<>]*?)\s*(?:\\in(?![A-Za-z])|=)\s*(?=[\[\](\\])(?P<set>.*)", re.DOTALL)
+_MEMBER = re.compile(
+    r"(?P<name>[^=<>]*?)\s*(?:\\in(?![A-Za-z])|=)\s*(?=[\[\](\\])(?P<set>.*)", re.DOTALL
+)
 # A name straight before a half-open interval has lost its \in: the brackets can't be a product.
 _LOST_IN = re.compile(r"(?P<name>[a-z])\s*(?P<set>\([^()\[\]]*\]|\[[^()\[\]]*\))")
 _SUCH_THAT = rf":|\\(?:mid|vert)(?![A-Za-z])|\||{TEXT}\s*\{{\s*such that\s*\}}"
@@ -31,7 +35,9 @@ _INTERVAL = re.compile(r"(?P<open>[(\[\]])(?P<low>.*),(?P<high>.*)(?P<close>[)\]
 
 
 def real_set(text: str) -> Any:
-    """The sympy set of real numbers that a spelled answer describes; None without one with constant ends."""
+    """The sympy set of real numbers that a spelled answer describes; None without one with constant
+    ends.
+    """
     text = text.strip()
     brackets = enclosed(text)
     if brackets and brackets[0] == "\\{":
@@ -100,7 +106,9 @@ def _interval(text: str) -> Any:
 
 
 def _chain(pieces: list[str]) -> Any:
-    """Parse ``a < x``, ``x < a``, ``a < x < b`` or ``|x| < a`` with constants; pieces alternate with relations."""
+    """Parse ``a < x``, ``x < a``, ``a < x < b`` or ``|x| < a`` with constants; pieces alternate
+    with relations.
+    """
     from sympy import Complement, FiniteSet, Intersection, Reals, Union
 
     if len(pieces) == 3 and not is_name(pieces[0]):
@@ -116,7 +124,11 @@ def _chain(pieces: list[str]) -> Any:
     if size and is_name(size[1]) and end > 0:
         # |x| < a is x < a and x > −a; |x| > a is x > a or x < −a.
         by_plus, by_minus = _half_line(pieces[1], end), _half_line(_FLIPPED[pieces[1]], -end)
-        return Intersection(by_plus, by_minus) if pieces[1] in ("<", r"\le") else Union(by_plus, by_minus)
+        return (
+            Intersection(by_plus, by_minus)
+            if pieces[1] in ("<", r"\le")
+            else Union(by_plus, by_minus)
+        )
     if size or not is_name(pieces[0]):
         return None
     if pieces[1] == r"\ne":
@@ -129,7 +141,11 @@ def _half_line(relation: str, end: Any) -> Any:
     from sympy import Interval, oo
 
     below = relation in ("<", r"\le")
-    return Interval(-oo, end, True, relation == "<") if below else Interval(end, oo, relation == ">", True)
+    return (
+        Interval(-oo, end, True, relation == "<")
+        if below
+        else Interval(end, oo, relation == ">", True)
+    )
 
 
 def _end(text: str) -> Any:
@@ -143,7 +159,8 @@ def _end(text: str) -> Any:
 
 
 def same_real_set(gold: str, answer: str) -> bool | None:
-    """Whether two spelled answers describe the same set of reals; None unless both surely describe one.
+    """Whether two spelled answers describe the same set of reals; None unless both surely describe
+    one.
 
     ``(2,4)`` is a point as well as an interval, so other rules compare two such pairs; likewise
     finite sets.

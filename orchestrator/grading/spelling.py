@@ -31,14 +31,18 @@ _DEGREES = re.compile(
 )
 _DEGREES_AS_TEXT = re.compile(TEXT + r"\s*\{\s*(\^\s*\{?\s*\\circ\s*\}?)\s*\}")
 _TRIG = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])")
-_PERCENT = re.compile(rf"\s*(?:\\?%|{TEXT}\s*\{{\s*(?:percent|\\?%)\s*\}}|(?<![A-Za-z\\])percent(?![A-Za-z]))")
+_PERCENT = re.compile(
+    rf"\s*(?:\\?%|{TEXT}\s*\{{\s*(?:percent|\\?%)\s*\}}|(?<![A-Za-z\\])percent(?![A-Za-z]))"
+)
 CURRENCY = re.compile(
     rf"{TEXT}\s*\{{\s*(?:US)?\\?\$\s*\}}|(?:US)?\\?\$|[£€¥]|\\(?:pounds|euro|textdollar|mathdollar)(?![A-Za-z])"
 )
 _MATRIX = re.compile(
     r"\\(begin|end)\s*\{(?:[bBpvV]|small|psmall|bsmall)?matrix\}|\\(begin|end)\s*\{array\}(?:\s*\{[^{}]*\})?"
 )
-_IN_BRACKETS = re.compile(r"[(\[]\s*(\\begin\{pmatrix\}(?:(?!\\begin).)*?\\end\{pmatrix\})\s*[)\]]", re.DOTALL)
+_IN_BRACKETS = re.compile(
+    r"[(\[]\s*(\\begin\{pmatrix\}(?:(?!\\begin).)*?\\end\{pmatrix\})\s*[)\]]", re.DOTALL
+)
 _SYNONYMS = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
@@ -90,9 +94,14 @@ _ORDINAL = re.compile(
 # Bold or text around something without words is mathematics in another font.
 _FONT = re.compile(TEXT + r"\s*\{([^{}A-Za-z]*[\d∞][^{}A-Za-z]*)\}")
 _MATH_DELIMITERS = ((r"\(", r"\)"), (r"\[", r"\]"))
-_AND_OR = re.compile(TEXT + r"\s*\{\s*,?\s*(?:and|or)\s*\}|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])|\\(?:lor|land|vee)\b")
+_AND_OR = re.compile(
+    TEXT
+    + r"\s*\{\s*,?\s*(?:and|or)\s*\}|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])|\\(?:lor|land|vee)\b"
+)
 # Equations below each other: `\\begin{cases} x = 1 \\\\ y = 2 \\end{cases}`.
-_LINES = re.compile(r"\\begin\s*\{(aligned|cases|gathered|align\*?)\}(.*?)\\end\s*\{\1\}", re.DOTALL)
+_LINES = re.compile(
+    r"\\begin\s*\{(aligned|cases|gathered|align\*?)\}(.*?)\\end\s*\{\1\}", re.DOTALL
+)
 # `for all real x` after a function.
 _FOR_ALL = re.compile(
     rf"(?:,|\s)*\(?(?:{TEXT}\s*\{{\s*,?\s*for (?:all|every|any|each)\b[^{{}}]*\}}|\bfor (?:all|every|any|each)\b|"
@@ -107,7 +116,8 @@ _TEXT_LIST = re.compile(TEXT + r"\s*\{(?P<inner>[^{}]*,[^{}]*)\}")
 
 
 def spelled(text: str) -> str:
-    r"""The answer without currency, math delimiters, spacing commands, degree signs and spelling variants.
+    r"""The answer without currency, math delimiters, spacing commands, degree signs and spelling
+    variants.
 
     The order of the steps matters: a later pattern expects the text that the earlier steps leave.
     For example ``$\dfrac{1}{2}\,\text{cm}$`` becomes ``\frac{1}{2} \text{cm}``.
@@ -121,7 +131,8 @@ def spelled(text: str) -> str:
     text = _LINES.sub(lambda lines: re.sub(r"\\\\", ", ", lines[2].replace("&", "")), text)
     text = _ORDINAL.sub("", _DECORATION.sub("", text))
     text = _SPACING.sub(" ", _THOUSANDS_MARK.sub("", re.sub(r"\\\\\s*\[[^\[\]]*\]", r"\\\\", text)))
-    # Inside a sine the degree sign is a factor of π/180; elsewhere it's a unit, which `measures` has read before.
+    # Inside a sine the degree sign is a factor of π/180; elsewhere it's a unit, which `measures`
+    # has read before.
     text = _DEGREES_AS_TEXT.sub(r"\1", text)
     text = _DEGREES.sub(r"\\cdot\\frac{\\pi}{180}" if _TRIG.search(text) else "", text)
     text = _FONT.sub(r"\1", _PERCENT.sub(r"\\%", text))
@@ -136,14 +147,20 @@ def spelled(text: str) -> str:
 
 
 def listed(text: str) -> str:
-    r"""Turn "and" and "or" of a spelled answer into commas, and ``\text{A, B}`` into a list of texts."""
+    r"""Turn "and" and "or" of a spelled answer into commas, and ``\text{A, B}`` into a list of
+    texts.
+    """
     text = re.sub(r"\s+", " ", _AND_OR.sub(",", text)).strip().strip(",;").strip()
-    return _TEXT_LIST.sub(lambda texts: ",".join(rf"\text{{{part}}}" for part in texts["inner"].split(",")), text)
+    return _TEXT_LIST.sub(
+        lambda texts: ",".join(rf"\text{{{part}}}" for part in texts["inner"].split(",")), text
+    )
 
 
 def _repeating_fraction(decimal: re.Match[str]) -> str:
     r"""Turn ``1.2\overline{3}`` into an exact fraction."""
     whole, fixed, period = decimal[1], decimal[2], decimal[3] or decimal[4]
     shift = 10 ** len(fixed)
-    value = Fraction(int((whole or "0") + fixed), shift) + Fraction(int(period), shift * (10 ** len(period) - 1))
+    value = Fraction(int((whole or "0") + fixed), shift) + Fraction(
+        int(period), shift * (10 ** len(period) - 1)
+    )
     return rf"\frac{{{value.numerator}}}{{{value.denominator}}}"

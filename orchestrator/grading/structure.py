@@ -10,7 +10,9 @@ _PARAMETER = re.compile(
     r"\(?(?:\\text\s*\{[^{}]*\}\s*)?[a-z]\s*(?:,\s*[a-z]\s*)*(?:\\in\s*\\math(?:bb|bf|rm|cal)\s*\{?[ZNQR]\}?|"
     r"\\text\s*\{\s*(?:is|be|an|any|are)\b[^{}]*integers?[^{}]*\}).*"
 )
-_SOLUTION_SET = re.compile(r"(?P<name>[^=<>]*?)(?:\\in(?![A-Za-z])\s*(?=[\[(\\])|=\s*(?=\\\{))(?P<set>.*)", re.DOTALL)
+_SOLUTION_SET = re.compile(
+    r"(?P<name>[^=<>]*?)(?:\\in(?![A-Za-z])\s*(?=[\[(\\])|=\s*(?=\\\{))(?P<set>.*)", re.DOTALL
+)
 _PLUS_MINUS = re.compile(r"\\(pm|mp)(?![A-Za-z])")
 _MOST_SIGNS = 4
 _THOUSANDS_COMMA = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?:,\d{3})+(?!\d|,\d)")
@@ -20,11 +22,14 @@ RELATION = re.compile(r"[<>]|\\(?:le|ge|ne|neq|lt|gt)(?![A-Za-z])")
 _NAME = re.compile(r"[A-Za-z\\|][A-Za-z\\_{}(), 0-9'|]*")
 # An inverse or a transpose is named by its exponent; any other power is computed.
 _MATRIX_POWER = re.compile(r"(?<=[A-Z}])\s*\^\s*\{?\s*(?:-1|T)\s*\}?$")
-_NOT_NAMES = re.compile(r"\\(?:frac|sqrt|cdot|times|pm|mp|le|ge|in|cup|sin|cos|tan|log|ln|pi|infty|binom)(?![A-Za-z])")
+_NOT_NAMES = re.compile(
+    r"\\(?:frac|sqrt|cdot|times|pm|mp|le|ge|in|cup|sin|cos|tan|log|ln|pi|infty|binom)(?![A-Za-z])"
+)
 
 
 def split_top(text: str, separator: str) -> list[str]:
-    """Split at a separator (regular expression) outside all brackets: `1,(2,3)` at commas into `1` and `(2,3)`.
+    """Split at a separator (regular expression) outside all brackets: `1,(2,3)` at commas into `1`
+    and `(2,3)`.
 
     Parts are stripped, and empty ones left out.
     """
@@ -43,7 +48,9 @@ def split_top(text: str, separator: str) -> list[str]:
 
 
 def enclosed(text: str) -> tuple[str, str, str] | None:
-    r"""(opening, content, closing) if one pair of brackets ``( [ \{`` spans the whole text, else None."""
+    r"""(opening, content, closing) if one pair of brackets ``( [ \{`` spans the whole text, else
+    None.
+    """
     opening = "\\{" if text.startswith("\\{") else text[:1]
     closing = "\\}" if text.endswith("\\}") else text[-1:]
     if opening not in ("(", "[", "\\{") or closing not in (")", "]", "\\}") or len(text) < 3:
@@ -53,11 +60,17 @@ def enclosed(text: str) -> tuple[str, str, str] | None:
         depth += (text[at] in _OPEN) - (text[at] in _CLOSE)
         if depth == 0 and at < len(text) - 1:
             return None
-    return (opening, text[len(opening) : len(text) - len(closing)].strip(), closing) if depth == 0 else None
+    return (
+        (opening, text[len(opening) : len(text) - len(closing)].strip(), closing)
+        if depth == 0
+        else None
+    )
 
 
 def is_name(text: str) -> bool:
-    r"""Whether text only names a quantity: ``x``, ``m_{\max}``, ``f(x)``, ``(x, y)``, ``\angle ABC``."""
+    r"""Whether text only names a quantity: ``x``, ``m_{\max}``, ``f(x)``, ``(x, y)``, ``\angle
+    ABC``.
+    """
     text = _MATRIX_POWER.sub("", text.strip())
     brackets = enclosed(text)
     if brackets and brackets[0] == "(":
@@ -66,7 +79,9 @@ def is_name(text: str) -> bool:
 
 
 def named(text: str) -> tuple[str, str] | None:
-    """(name, value) of ``name = ... = value`` or ``value = name``; None for other equations and texts."""
+    """(name, value) of ``name = ... = value`` or ``value = name``; None for other equations and
+    texts.
+    """
     if RELATION.search(text):
         return None
     sides = split_top(text, EQUALS)
@@ -95,7 +110,9 @@ def free_signs(part: str) -> list[str]:
 
 
 def elements(text: str, signs: Callable[[str], list[str]] = both_signs) -> list[str]:
-    r"""The elements of an answer: set braces opened, ``\pm`` written out, range-of-a-parameter clauses dropped."""
+    r"""The elements of an answer: set braces opened, ``\pm`` written out, range-of-a-parameter
+    clauses dropped.
+    """
     parts = split_top(text, "[,;]")
     if len(parts) == 1:
         member = _SOLUTION_SET.fullmatch(parts[0])

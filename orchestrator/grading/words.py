@@ -16,13 +16,29 @@ _CHOICE = re.compile(r"\(?([A-Z])\)?", re.IGNORECASE)
 _LABELLED = (
     re.compile(r"\(([A-Z])\)(?!.*\([A-Z]\)).*", re.DOTALL),
     re.compile(r"([A-Z])\s*[.:)]\s*(?![A-Z][.:)]).*", re.DOTALL),
-    re.compile(r"(?:choice|option|graph|answer|statement|figure)\s*:?\s*\(?([A-Z])\)?", re.IGNORECASE),
+    re.compile(
+        r"(?:choice|option|graph|answer|statement|figure)\s*:?\s*\(?([A-Z])\)?", re.IGNORECASE
+    ),
 )
 _BASED = re.compile(r"(?P<digits>-?[0-9A-Z]+)_(?P<base>[0-9]+)")
 _BASE_WORDS = re.compile(r"\s*(?:,|in|\()?\s*base[\s-]*(\d+)\)?$", re.IGNORECASE)
 _OVERLINE = re.compile(r"\\(?:overline|underline)\s*\{([^{}]*)\}")
 _CLOCK = re.compile(r"(?P<digits>\d{1,9}(?::\d{1,9}){1,2})(?P<half>[ap]m)?", re.ASCII)
-_NUMBERS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
+_NUMBERS = [
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+]
 
 
 def squeezed(text: str) -> str:
@@ -32,7 +48,12 @@ def squeezed(text: str) -> str:
 
 def unwrapped(text: str) -> str:
     r"""Replace text commands by their content; drop outer parentheses and a final period."""
-    text = re.sub(r"\s+", " ", _WRAPPED.sub(lambda wrapped: wrapped["inner"], text)).strip().rstrip(".").strip()
+    text = (
+        re.sub(r"\s+", " ", _WRAPPED.sub(lambda wrapped: wrapped["inner"], text))
+        .strip()
+        .rstrip(".")
+        .strip()
+    )
     brackets = enclosed(text)
     return brackets[1] if brackets and brackets[0] == "(" and brackets[2] == ")" else text
 
@@ -43,17 +64,24 @@ def same_letters(gold: str, answer: str, _: float | None) -> bool | None:
 
 
 def same_words(gold: str, answer: str, _: float | None) -> bool | None:
-    r"""Compare a gold made of words (``\text{Evelyn}``, ``\text{(C)}``) as text, never as a product of letters."""
+    r"""Compare a gold made of words (``\text{Evelyn}``, ``\text{(C)}``) as text, never as a product
+    of letters.
+    """
     # The name of the words is not part of the answer: `\text{winner} = \text{Evelyn}`.
     gold_words, answer_words = unwrapped(gold), unwrapped(answer.rpartition("=")[2])
     if gold_words.casefold() in _NUMBERS:
-        return answer_words.casefold() in (gold_words.casefold(), str(_NUMBERS.index(gold_words.casefold())))
+        return answer_words.casefold() in (
+            gold_words.casefold(),
+            str(_NUMBERS.index(gold_words.casefold())),
+        )
     if answer_words.casefold() in _NUMBERS and gold_words.isdigit():
         return int(gold_words) == _NUMBERS.index(answer_words.casefold())
     same = _plain(gold_words) == _plain(answer_words)
     if not _WRAPPED.search(gold) or not _WORDS.fullmatch(gold_words):
         # Letters outside a text command may be a product, unless they spell the same word.
-        return True if same and len(gold_words) > 1 and gold_words.replace(" ", "").isalpha() else None
+        return (
+            True if same and len(gold_words) > 1 and gold_words.replace(" ", "").isalpha() else None
+        )
     label = _label(answer) if _CHOICE.fullmatch(gold_words) else None
     return label.casefold() == gold_words.casefold() if label else same
 
@@ -77,14 +105,20 @@ def _label(answer: str) -> str | None:
 
 
 def same_in_base(gold: str, answer: str, _: float | None) -> bool | None:
-    """Compare ``52_8``: the digits must agree, and the bases if both are given (a question may name the base)."""
+    """Compare ``52_8``: the digits must agree, and the bases if both are given (a question may name
+    the base).
+    """
     gold_digits, gold_base = _numeral_in_base(gold)
     answer_digits, answer_base = _numeral_in_base(answer)
     if gold_base is None and answer_base is None:
         return None
-    if not re.fullmatch(r"-?[0-9A-Z]+", gold_digits) or not re.fullmatch(r"-?[0-9A-Z]+", answer_digits):
+    if not re.fullmatch(r"-?[0-9A-Z]+", gold_digits) or not re.fullmatch(
+        r"-?[0-9A-Z]+", answer_digits
+    ):
         return None
-    return gold_digits == answer_digits and (gold_base == answer_base or None in (gold_base, answer_base))
+    return gold_digits == answer_digits and (
+        gold_base == answer_base or None in (gold_base, answer_base)
+    )
 
 
 def _numeral_in_base(text: str) -> tuple[str, str | None]:
@@ -98,7 +132,9 @@ def _numeral_in_base(text: str) -> tuple[str, str | None]:
 
 
 def same_clock(gold: str, answer: str, _: float | None) -> bool | None:
-    """Compare times of day and ratios as written: ``05:00`` equals ``5:00``. am and pm count if both state one."""
+    """Compare times of day and ratios as written: ``05:00`` equals ``5:00``. am and pm count if
+    both state one.
+    """
     gold_time, answer_time = _clock(gold), _clock(answer)
     if not gold_time or not answer_time:
         return None

@@ -21,9 +21,9 @@ from orchestrator.grading.judge import judge
 from orchestrator.grading.judges import judge_of
 from orchestrator.start_up import quick_imports
 
-# Address space in bytes: a tower of powers exhausts the machine's memory well before any deadline. At the
-# limit Python raises MemoryError, which counts as a wrong answer like any other exception, or C code
-# aborts, which the parent sees.
+# Address space in bytes: a tower of powers exhausts the machine's memory well before any deadline.
+# At the limit Python raises MemoryError, which counts as a wrong answer like any other exception,
+# or C code aborts, which the parent sees.
 _MEMORY_LIMIT = 2 << 30
 
 
@@ -33,8 +33,8 @@ def _reply(request: dict[str, Any]) -> dict[str, Any]:
     An exception of one's own judge ends the process, so that the answer counts as timed out: a
     server that does not answer says nothing about an answer.
     """
-    # The default action of SIGALRM kills the process even inside C code, so a hanging orphan ends by
-    # itself. The alarm comes too late to forestall the parent.
+    # The default action of SIGALRM kills the process even inside C code, so a hanging orphan ends
+    # by itself. The alarm comes too late to forestall the parent.
     signal.alarm(math.ceil(request["deadline_s"]) + 5)
     try:
         gold = Gold(**request["gold"])
@@ -49,7 +49,8 @@ def _reply(request: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     """Serve requests until stdin closes."""
-    # Replies own the real stdout. Library output goes to stderr, or the parent would read it as a verdict.
+    # Replies own the real stdout. Library output goes to stderr, or the parent would read it as a
+    # verdict.
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
@@ -60,7 +61,11 @@ def main() -> None:
         with quick_imports():
             judge(Gold("$x^2$"), "x+x")
     except Exception as error:
-        print(json.dumps({"ready": False, "error": f"{type(error).__name__}: {error}"}), file=replies, flush=True)
+        print(
+            json.dumps({"ready": False, "error": f"{type(error).__name__}: {error}"}),
+            file=replies,
+            flush=True,
+        )
         return
     print(json.dumps({"ready": True}), file=replies, flush=True)
     for line in sys.stdin:

@@ -22,7 +22,9 @@ def checkpoint_of(model: Model, setup: Setup, runs: Path) -> ModelFolder:
     """
     if model.recipe is not None:
         folder = made_models.folder_of(model, setup, runs)
-        return ModelFolder(str(folder), made_models.recorded(folder) or {}, made_models.remedy(folder))
+        return ModelFolder(
+            str(folder), made_models.recorded(folder) or {}, made_models.remedy(folder)
+        )
     assert model.path is not None
     assert model.revision is not None
     if Path(model.path).is_dir():
@@ -53,7 +55,9 @@ def lies_here(model: Model, setup: Setup, runs: Path) -> Path | None:
         from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
         try:
-            folder = Path(snapshot_download(model.path, revision=model.revision, local_files_only=True))
+            folder = Path(
+                snapshot_download(model.path, revision=model.revision, local_files_only=True)
+            )
         except (HFValidationError, LocalEntryNotFoundError):
             return None
     return folder if _has_weights(folder) else None
@@ -64,7 +68,10 @@ def _has_weights(folder: Path) -> bool:
     index = folder / "model.safetensors.index.json"
     needed = {"config.json", "model.safetensors"}
     if index.is_file():
-        needed = {"config.json", *json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()}
+        needed = {
+            "config.json",
+            *json.loads(index.read_text(encoding="utf-8"))["weight_map"].values(),
+        }
     return all((folder / name).is_file() for name in needed)
 
 
@@ -90,13 +97,21 @@ def download(path: str, revision: str) -> str:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     files = ["*.json", "*.safetensors", "*.txt", "*.jinja"]
-    unreachable = (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError, httpx.HTTPError)
+    unreachable = (
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        OSError,
+        httpx.HTTPError,
+    )
     try:
         return snapshot_download(path, revision=revision, allow_patterns=files)
     except unreachable as error:
         reason = " ".join(str(error).split())[:160]
     try:
-        return snapshot_download(path, revision=revision, allow_patterns=files, local_files_only=True)
+        return snapshot_download(
+            path, revision=revision, allow_patterns=files, local_files_only=True
+        )
     except unreachable:
         raise UserError(
             f"{path}@{revision[:12]}: not a local folder and not to be had from the hub ({reason})"
@@ -111,9 +126,14 @@ def check_config(key: str, model: Model, checkpoint: ModelFolder, setup: Setup) 
     file = Path(checkpoint.path) / "config.json"
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
-        model_config = {name: config.get(name) for name in ("vocab_size", "tie_word_embeddings", *CONFIG_KEYS.values())}
+        model_config = {
+            name: config.get(name)
+            for name in ("vocab_size", "tie_word_embeddings", *CONFIG_KEYS.values())
+        }
     except (OSError, ValueError, AttributeError, RecursionError):
-        raise UserError(f"{key}: {file} is missing or broken: expected a Hugging Face model folder") from None
+        raise UserError(
+            f"{key}: {file} is missing or broken: expected a Hugging Face model folder"
+        ) from None
     if model_config["vocab_size"] != setup.vocabulary.size:
         raise UserError(
             f"{key}: vocabulary of {model_config['vocab_size']} rows; the setup declares {setup.vocabulary.size} "
@@ -135,7 +155,9 @@ def check_same_tokens(name: str, student: ModelFolder, teacher: ModelFolder) -> 
     folders = {f"{name}.student": Path(student.path), f"{name}.teacher": Path(teacher.path)}
     if not all((folder / "tokenizer.json").is_file() for folder in folders.values()):
         return
-    ours, theirs = ({number: token for token, number in token_ids(*each).items()} for each in folders.items())
+    ours, theirs = (
+        {number: token for token, number in token_ids(*each).items()} for each in folders.items()
+    )
     other = [number for number, token in ours.items() if theirs.get(number, token) != token]
     if other:
         first = min(other)

@@ -37,7 +37,9 @@ CHATML = (
 
 
 def build(spec: dict[str, Any], folder: Path) -> None:
-    """Make the model and tokenizer that `spec` describes (see `identity.model_identity`) in `folder`."""
+    """Make the model and tokenizer that `spec` describes (see `identity.model_identity`) in
+    `folder`.
+    """
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     recipe = Recipe(**spec["recipe"])
@@ -59,8 +61,14 @@ def make_tokenizer(kind: str) -> PreTrainedTokenizerFast:
 
     After the alphabet follow the student's EOS, the teacher's, and for bytes ChatML's opening.
     """
-    alphabet = list(arithmetic.CHARACTERS) if kind == "characters" else sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.WordLevel({c: i for i, c in enumerate(alphabet)}, unk_token=alphabet[0]))
+    alphabet = (
+        list(arithmetic.CHARACTERS)
+        if kind == "characters"
+        else sorted(pre_tokenizers.ByteLevel.alphabet())
+    )
+    tokenizer = Tokenizer(
+        models.WordLevel({c: i for i, c in enumerate(alphabet)}, unk_token=alphabet[0])
+    )
     pieces = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     if kind == "characters":
         tokenizer.pre_tokenizer = pieces
@@ -79,25 +87,37 @@ def make_tokenizer(kind: str) -> PreTrainedTokenizerFast:
     )
 
 
-def _train(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, recipe: Recipe, eos: int) -> None:
+def _train(
+    model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, recipe: Recipe, eos: int
+) -> None:
     """Train on arithmetic solutions: loss on responses only, warmup, then cosine decay to zero."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.lr, betas=(0.9, 0.95), weight_decay=0.01)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=recipe.lr, betas=(0.9, 0.95), weight_decay=0.01
+    )
     rng = random.Random(f"arithmetic-recipe-{recipe.seed}")
     model.train()
     for update in range(recipe.updates):
         for group in optimizer.param_groups:
             warmup = min(1.0, (update + 1) / WARMUP_UPDATES)
-            group["lr"] = recipe.lr * warmup * 0.5 * (1 + math.cos(math.pi * update / recipe.updates))
+            group["lr"] = (
+                recipe.lr * warmup * 0.5 * (1 + math.cos(math.pi * update / recipe.updates))
+            )
         examples = _examples(tokenizer, recipe, rng, eos)
         total = sum(len(response) for _, response in examples)
         optimizer.zero_grad()
         half = len(examples) // 2
         # Two passes, shorter examples first, to compute little padding.
-        loss = sum(_backward(model, part, total, eos) for part in (examples[:half], examples[half:]) if part)
+        loss = sum(
+            _backward(model, part, total, eos)
+            for part in (examples[:half], examples[half:])
+            if part
+        )
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         if (update + 1) % REPORT_EVERY == 0 or update + 1 == recipe.updates:
-            print(json.dumps({"update": update + 1, "of": recipe.updates, "loss": loss}), flush=True)
+            print(
+                json.dumps({"update": update + 1, "of": recipe.updates, "loss": loss}), flush=True
+            )
 
 
 def _examples(
@@ -108,11 +128,15 @@ def _examples(
     for _ in range(recipe.batch):
         terms = arithmetic.draw_terms(rng)
         prompt = tokenizer.encode(arithmetic.question(terms) + "\n")
-        examples.append((prompt, [*tokenizer.encode(arithmetic.corrupted_solution(terms, recipe, rng)), eos]))
+        examples.append(
+            (prompt, [*tokenizer.encode(arithmetic.corrupted_solution(terms, recipe, rng)), eos])
+        )
     return sorted(examples, key=lambda example: len(example[0]) + len(example[1]))
 
 
-def _backward(model: Qwen3ForCausalLM, examples: list[tuple[list[int], list[int]]], total: int, eos: int) -> float:
+def _backward(
+    model: Qwen3ForCausalLM, examples: list[tuple[list[int], list[int]]], total: int, eos: int
+) -> float:
     """Add these examples' gradient of a mean over `total` response tokens; returns their loss."""
     pad = torch.nn.utils.rnn.pad_sequence
     ids = pad([torch.tensor(p + r) for p, r in examples], batch_first=True, padding_value=eos)

@@ -56,10 +56,16 @@ def make(setup: Setup, roles: list[str], runs: Path, report: Report) -> None:
             _copy(shipped, folder)
             continue
         spec = folder.with_suffix(".json")
-        spec.write_text(json.dumps(model_identity(model, setup) | {"folder": str(folder)}, indent=2), encoding="utf-8")
+        spec.write_text(
+            json.dumps(model_identity(model, setup) | {"folder": str(folder)}, indent=2),
+            encoding="utf-8",
+        )
         command = [sys.executable, "-m", "orchestrator.models.embedded", str(spec)]
         log = folder.with_suffix(".log").open("w+", encoding="utf-8")
-        processes[role] = (subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True), log)
+        processes[role] = (
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True),
+            log,
+        )
     try:
         _follow(processes, report)
     finally:
@@ -98,7 +104,9 @@ def _follow(processes: dict[str, Any], report: Report) -> None:
             else:
                 log.seek(0)
                 lines = log.read().strip().splitlines()
-                raise UserError(f"making the {role} model failed: {lines[-1] if lines else process.returncode}")
+                raise UserError(
+                    f"making the {role} model failed: {lines[-1] if lines else process.returncode}"
+                )
 
 
 def are_there(setup: Setup, runs: Path) -> bool:

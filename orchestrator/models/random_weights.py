@@ -45,13 +45,19 @@ def write_random_model(
     config.dtype = dtype
     config.save_pretrained(folder)
     with torch.device("meta"):
-        parameters = dict(Qwen3ForCausalLM(config).named_parameters())  # tied embeddings are in it once
+        parameters = dict(
+            Qwen3ForCausalLM(config).named_parameters()
+        )  # tied embeddings are in it once
     generator = torch.Generator().manual_seed(seed)
     pool = (spread * torch.randn(POOL, generator=generator)).to(getattr(torch, dtype))
     shards = [list(parameters)] if one_file else _shards(parameters, BYTES[dtype])
     files = {}
     for number, names in enumerate(shards, 1):
-        file = f"model-{number:05d}-of-{len(shards):05d}.safetensors" if len(shards) > 1 else "model.safetensors"
+        file = (
+            f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+            if len(shards) > 1
+            else "model.safetensors"
+        )
         tensors = {}
         for name in names:
             size = parameters[name].shape
@@ -62,7 +68,9 @@ def write_random_model(
     if len(shards) > 1:
         total = sum(parameter.numel() for parameter in parameters.values()) * BYTES[dtype]
         index = {"metadata": {"total_size": total}, "weight_map": files}
-        (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2), encoding="utf-8")
+        (folder / "model.safetensors.index.json").write_text(
+            json.dumps(index, indent=2), encoding="utf-8"
+        )
 
 
 def qwen3_config(shape: Shape, vocabulary: int, eos: int) -> Qwen3Config:

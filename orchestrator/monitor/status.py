@@ -35,7 +35,9 @@ from orchestrator.selection.study import Study
 
 @dataclass(frozen=True)
 class Session:
-    """Facts that only the driver knows: its start (monotonic), the trials done before it, and its cluster."""
+    """Facts that only the driver knows: its start (monotonic), the trials done before it, and its
+    cluster.
+    """
 
     started: float
     trials_before: int
@@ -43,16 +45,19 @@ class Session:
 
 
 def seconds_left_on(study: Study, cluster: Mapping[str, float]) -> Range | None:
-    """Seconds that the rest of a sweep takes on CPUs and GPUs that do nothing else; None before units were timed."""
+    """Seconds that the rest of a sweep takes on CPUs and GPUs that do nothing else; None before
+    units were timed.
+    """
     return overview(study, Session(time.monotonic(), 0, cluster)).seconds_left_range
 
 
 @dataclass(frozen=True)
 class FamilyStatus:
-    """The trials of one method in one setup, or the untrained student: how many stand where, and what is best so far.
+    """The trials of one method in one setup, or the untrained student: how many stand where, and
+    what is best so far.
 
-    `score` is the mean over seeds and benchmarks in [0, 1] of the checkpoint after `step` in `setting`, all None before
-    there is one that all seeds of a setting have.
+    `score` is the mean over seeds and benchmarks in [0, 1] of the checkpoint after `step` in
+    `setting`, all None before there is one that all seeds of a setting have.
     """
 
     setup: str
@@ -67,12 +72,14 @@ class FamilyStatus:
 class Overview:
     """All units, and the sweep as a whole. `used` and `cluster` count CPUs and GPUs.
 
-    `seconds_left` and their `seconds_left_range` say how long the sweep still takes on what works on it now; None while
-    unknown, or while nothing runs. Device-hours are hours of the `device`, which is `GPU`, or `core` where no unit
-    uses a GPU: those that were spent so far, and an estimate of those that are left, None while unknown. Estimates are
-    `calibrated` while they rest on what `trb calibrate` measured on the card. `tokens_a_second` are those that the
-    units in training sample together, None while none does. `driven`: whether a `trb submit` or a worker is at work.
-    `to_confirm` counts units that will confirm open families; they are not among the units yet.
+    `seconds_left` and their `seconds_left_range` say how long the sweep still takes on what works
+    on it now; None while unknown, or while nothing runs. Device-hours are hours of the `device`,
+    which is `GPU`, or `core` where no unit uses a GPU: those that were spent so far, and an
+    estimate of those that are left, None while unknown. Estimates are `calibrated` while they rest
+    on what `trb calibrate` measured on the card. `tokens_a_second` are those that the units in
+    training sample together, None while none does. `driven`: whether a `trb submit` or a worker is
+    at work. `to_confirm` counts units that will confirm open families; they are not among the units
+    yet.
     """
 
     units: list[UnitStatus]
@@ -93,14 +100,17 @@ class Overview:
 
     def to_json(self) -> dict[str, Any]:
         """The sweep without its units."""
-        return {name: value for name, value in asdict(self).items() if name not in ("units", "families")}
+        return {
+            name: value for name, value in asdict(self).items() if name not in ("units", "families")
+        }
 
 
 @dataclass(frozen=True)
 class _Family:
     """The samples that a family wants now, and its best checkpoint so far.
 
-    Once it is trained it will want `later` samples (EVALUATING or RESCORING) of some of the units in `candidates`.
+    Once it is trained it will want `later` samples (EVALUATING or RESCORING) of some of the units
+    in `candidates`.
     """
 
     settings: Family
@@ -127,12 +137,20 @@ def overview(study: Study, session: Session | None = None) -> Overview:
     sound = [unit for unit in study.units if not damaged.keys() & {unit.id, *unit.depends_on}]
     made = _overview(study.with_units(sound), session)
     known = {s.id: s for s in made.units}
-    statuses = [known.get(unit.id) or unread_status(unit, damaged.get(unit.id)) for unit in study.units]
-    unread = {(unit.setup, method_label(unit.method or BASE)) for unit in study.units if unit.id not in known}
+    statuses = [
+        known.get(unit.id) or unread_status(unit, damaged.get(unit.id)) for unit in study.units
+    ]
+    unread = {
+        (unit.setup, method_label(unit.method or BASE))
+        for unit in study.units
+        if unit.id not in known
+    }
     families = []
     for family in made.families:
         is_known = (family.setup, family.label) not in unread
-        families.append(family if is_known else replace(family, score=None, setting=None, step=None))
+        families.append(
+            family if is_known else replace(family, score=None, setting=None, step=None)
+        )
     unknown = {"seconds_left": None, "seconds_left_range": None, "device_hours_left": None}
     return replace(made, units=statuses, families=families, **unknown)
 
@@ -155,8 +173,8 @@ def _overview(study: Study, session: Session | None) -> Overview:
     states = {s.id: s.state for s in statuses}
     families = [_family_status(family, states) for family in standings]
     running = [s for s in statuses if s.state == "running"]
-    # A unit whose checkpoints are being sampled is running too, but on what its evaluators hold: one evaluator works at
-    # many units in turn, so evaluators are counted by their processes.
+    # A unit whose checkpoints are being sampled is running too, but on what its evaluators hold:
+    # one evaluator works at many units in turn, so evaluators are counted by their processes.
     training = [s for s in running if s.phase not in (EVALUATING, RESCORING)]
     evaluators = len({each.holder for held in claimed.values() for each in held})
     placement = study.experiment.runtime.placement.of_evaluator
@@ -166,8 +184,16 @@ def _overview(study: Study, session: Session | None) -> Overview:
     }
     later_units = unconfirmed_units(study)
     jobs, device = _jobs(study, view.left, states, standings, later_units, costs), device_of(study)
-    left = sweep_seconds(jobs, session.cluster if session else used) if running or (session and jobs) else None
-    rates = [rate for s in training if s.is_trial and (rate := tokens_a_second(study.reader(s.id))) is not None]
+    left = (
+        sweep_seconds(jobs, session.cluster if session else used)
+        if running or (session and jobs)
+        else None
+    )
+    rates = [
+        rate
+        for s in training
+        if s.is_trial and (rate := tokens_a_second(study.reader(s.id))) is not None
+    ]
     made = Overview(
         statuses,
         families,
@@ -211,9 +237,11 @@ def _family(study: Study, family: Family) -> _Family:
         return _Family(family, now.wants, best)
     rescored = {unit.id for unit in best.setting} if best else set()
     for setting in family:
-        # A setting of several seeds may come to stand best only with the last samples of its last seed: none of them is
-        # done before those.
-        if len(setting) > 1 and any(unit.id in now.wants or not study.reader(unit).trained for unit in setting):
+        # A setting of several seeds may come to stand best only with the last samples of its last
+        # seed: none of them is done before those.
+        if len(setting) > 1 and any(
+            unit.id in now.wants or not study.reader(unit).trained for unit in setting
+        ):
             rescored |= {unit.id for unit in setting}
     return _Family(family, now.wants, best, RESCORING, frozenset(rescored))
 
@@ -238,7 +266,9 @@ def _jobs(
     to_confirm: Sequence[Unit],
     costs: Costs,
 ) -> list[UnitLeft]:
-    """List the remaining work of units, of runs to confirm open families, and of families once they are trained."""
+    """List the remaining work of units, of runs to confirm open families, and of families once they
+    are trained.
+    """
     evaluator, jobs = study.experiment.runtime.placement.of_evaluator, []
     for unit in study.units:
         if states[unit.id] not in ("done", "failed"):

@@ -1,4 +1,6 @@
-"""How long what is left of a unit and of a whole experiment will take, with a low and a high estimate."""
+"""How long what is left of a unit and of a whole experiment will take, with a low and a high
+estimate.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.config import Experiment, Placement
-from orchestrator.experiment.evaluation_protocol import Sampling, problems_wanted, rungs, samples_at_once
+from orchestrator.experiment.evaluation_protocol import (
+    Sampling,
+    problems_wanted,
+    rungs,
+    samples_at_once,
+)
 from orchestrator.experiment.units import Family, Unit
 from orchestrator.monitor.timeline import Device, devices_of
 from orchestrator.monitor.timings import Costs
@@ -27,7 +34,9 @@ Work = Counter[str]  # BLENDED, PLAIN or the key of a benchmark → steps or res
 
 @dataclass(frozen=True)
 class Left:
-    """Seconds that are left: of training, in one process, and of evaluators, as if one of them did it all."""
+    """Seconds that are left: of training, in one process, and of evaluators, as if one of them did
+    it all.
+    """
 
     training: Range
     sampling: Range
@@ -35,7 +44,9 @@ class Left:
 
 @dataclass(frozen=True)
 class UnitLeft:
-    """The remaining work of a unit, None while unknown; its evaluators have the placement `evaluator`."""
+    """The remaining work of a unit, None while unknown; its evaluators have the placement
+    `evaluator`.
+    """
 
     unit: Unit
     left: Left | None
@@ -52,8 +63,8 @@ def work_left(
 ) -> Work:
     """Steps and responses that a unit still needs; `step` is the one that comes next.
 
-    `missing` are the responses that are wanted of checkpoints that are there; those of checkpoints to come are added.
-    A unit that `confirms` has a single one evaluated, in full.
+    `missing` are the responses that are wanted of checkpoints that are there; those of checkpoints
+    to come are added. A unit that `confirms` has a single one evaluated, in full.
     """
     setup, evaluation = experiment.setups[unit.setup], experiment.setups[unit.setup].evaluation
     work: Work = Counter()
@@ -61,7 +72,11 @@ def work_left(
         blended = teacher_online_steps(unit)
         work[BLENDED] = max(0, blended - step)
         work[PLAIN] = max(0, unit.steps - max(step, blended))
-        made = run.next_step // setup.training.checkpoint_every if run.next_step < unit.steps else unit.steps
+        made = (
+            run.next_step // setup.training.checkpoint_every
+            if run.next_step < unit.steps
+            else unit.steps
+        )
         to_come = max(0, checkpoints_evaluated(unit, setup) - made) if unit.is_trial else 0
         of_each = samples_at_once(evaluation, unit)
         if confirms:
@@ -74,7 +89,8 @@ def work_left(
 
 
 def work_once_trained(experiment: Experiment, family: Family, scenario: Scenario = "mid") -> Work:
-    """Responses that a family gets when all of it is trained: the later rungs of its race, then fresh samples.
+    """Responses that a family gets when all of it is trained: the later rungs of its race, then
+    fresh samples.
 
     How many a race takes is expected: `scenario` says which of the estimates.
     """
@@ -104,7 +120,9 @@ def left_of(unit: Unit, work: Work, costs: Costs) -> Left | None:
 
 
 def left_once_trained(experiment: Experiment, family: Family, costs: Costs) -> Left | None:
-    """Seconds that evaluators sample a family after its last training; None while a cost is unknown."""
+    """Seconds that evaluators sample a family after its last training; None while a cost is
+    unknown.
+    """
     unit, found = family[0][0], {}
     for scenario in SCENARIOS:
         left = left_of(unit, work_once_trained(experiment, family, scenario), costs)
@@ -115,11 +133,13 @@ def left_once_trained(experiment: Experiment, family: Family, costs: Costs) -> L
 
 
 def sweep_seconds(jobs: Sequence[UnitLeft], capacity: Mapping[str, float]) -> Range | None:
-    """How long the jobs take on GPUs or cores that are kept busy; None while one of them is unknown, or without room.
+    """How long the jobs take on GPUs or cores that are kept busy; None while one of them is
+    unknown, or without room.
 
-    A unit trains in one process as soon as what it needs is trained. Everything else runs side by side, as far as the
-    `capacity` (CPU, GPU → how many) goes. So it takes as long as all of the work on all of the room, or as the longest
-    chain of units that are trained one after the other, whichever is longer.
+    A unit trains in one process as soon as what it needs is trained. Everything else runs side by
+    side, as far as the `capacity` (CPU, GPU → how many) goes. So it takes as long as all of the
+    work on all of the room, or as the longest chain of units that are trained one after the other,
+    whichever is longer.
     """
     if not any(capacity.values()):
         return None
@@ -133,7 +153,9 @@ def sweep_seconds(jobs: Sequence[UnitLeft], capacity: Mapping[str, float]) -> Ra
         chains[job.unit.id] += job.left.training
     for unit in {job.unit.id: job.unit for job in jobs}.values():
         if unit.depends_on:  # units that others wait for depend on none themselves
-            chains[unit.id] += Range.total(chains.get(needed, NOTHING) for needed in unit.depends_on)
+            chains[unit.id] += Range.total(
+                chains.get(needed, NOTHING) for needed in unit.depends_on
+            )
     busy = Range.total(work)
     return Range.of(lambda s: max([busy.at(s), *(chain.at(s) for chain in chains.values())]))
 
@@ -152,4 +174,6 @@ def device_hours(jobs: Sequence[UnitLeft], device: Device) -> Range | None:
 def _side_by_side(placement: Placement, capacity: Mapping[str, float]) -> float:
     """How many processes with this placement run at once."""
     needs = {"CPU": placement.cpus, "GPU": placement.gpus}
-    return max(1.0, min(capacity.get(kind, 0.0) // amount for kind, amount in needs.items() if amount))
+    return max(
+        1.0, min(capacity.get(kind, 0.0) // amount for kind, amount in needs.items() if amount)
+    )

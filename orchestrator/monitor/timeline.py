@@ -1,4 +1,6 @@
-"""When and where units were worked at, and what that cost in device-hours: from the clocks in their directories."""
+"""When and where units were worked at, and what that cost in device-hours: from the clocks in their
+directories.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +16,21 @@ from orchestrator.records.columns import EVALUATE, EVALUATOR, STEP_PARTS, TRAIN
 from orchestrator.records.rundir import ATTEMPTS, TIMING, RunReader
 from orchestrator.selection.study import Study
 
-LEAST_PAUSE_S = 1.0  # between two rows; and as long as the work of the later one, below which it is none
+LEAST_PAUSE_S = (
+    1.0  # between two rows; and as long as the work of the later one, below which it is none
+)
 RESCORE = "rescore"  # the kind of a piece: fresh samples of a selected checkpoint
 Device = Literal["GPU", "core"]
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Work of one kind at one unit without a pause, from `start` to `end` (seconds since 1970, UTC).
+    """Work of one kind at one unit without a pause, from `start` to `end` (seconds since 1970,
+    UTC).
 
-    `kind` is START, TRAIN, EVALUATE or RESCORE. Of steps that were taken again after a kill the first ones are `lost`.
-    Host, process and `gpu` (of CUDA_VISIBLE_DEVICES) are None where the row lacks them.
+    `kind` is START, TRAIN, EVALUATE or RESCORE. Of steps that were taken again after a kill the
+    first ones are `lost`. Host, process and `gpu` (of CUDA_VISIBLE_DEVICES) are None where the row
+    lacks them.
     """
 
     kind: str
@@ -45,7 +51,8 @@ class Piece:
 class Attempt:
     """An attempt at training a unit, from its start to the last clock that it left.
 
-    `complete` unless it ended before the unit was trained: it died, failed or was stopped. `where` is its last piece.
+    `complete` unless it ended before the unit was trained: it died, failed or was stopped. `where`
+    is its last piece.
     """
 
     start: float
@@ -86,7 +93,9 @@ def seconds_spent(run: RunReader) -> tuple[float, float]:
 
 
 def device_of(study: Study) -> Device:
-    """The device whose hours an experiment counts: GPUs, or cores where none of its units uses a GPU."""
+    """The device whose hours an experiment counts: GPUs, or cores where none of its units uses a
+    GPU.
+    """
     placements = [study.experiment.runtime.placement, *(unit.placement for unit in study.units)]
     return "GPU" if any(placement.gpus for placement in placements) else "core"
 
@@ -114,20 +123,25 @@ def _starts(run: RunReader) -> list[float]:
 
 
 def _pieces(rows: Sequence[dict[str, Any]]) -> list[list[Any]]:
-    """The fields of each piece; rows of one kind and place that follow each other without a pause are one."""
+    """The fields of each piece; rows of one kind and place that follow each other without a pause
+    are one.
+    """
     found: list[list[Any]] = []
     last: dict[tuple[Any, ...], list[Any]] = {}  # by all that a row and its piece have in common
     for row, lost in zip(rows, _lost(rows), strict=True):
         if "at" not in row:  # as versions wrote it that did not note the time
             continue
-        seconds = row["seconds"] if "seconds" in row else sum(row.get(part, 0.0) for part in STEP_PARTS)
+        seconds = (
+            row["seconds"] if "seconds" in row else sum(row.get(part, 0.0) for part in STEP_PARTS)
+        )
         start, end = row["at"] - seconds, row["at"]
         kind = RESCORE if row.get("draw") == FRESH else row["phase"]
         where = row.get("host"), row.get("process"), row.get("gpu")
         evaluator = row["phase"] == EVALUATE or row.get("role") == EVALUATOR
         key = (kind, *where, lost, evaluator)
         piece = last.get(key)
-        # A slice is a piece of its own, and so is the start of a role: only steps go on into each other.
+        # A slice is a piece of its own, and so is the start of a role: only steps go on into each
+        # other.
         if kind == TRAIN and piece is not None and start - piece[2] <= max(LEAST_PAUSE_S, seconds):
             piece[2] = end
             continue

@@ -28,9 +28,10 @@ STATES = ("done", "running", "failed", "damaged", "interrupted", "queued", "wait
 class UnitStatus(OfKind):
     """`state` is one of STATES; `score` is the best mean pass@1 so far, in [0, 1], at `best_step`.
 
-    `phase` is `training`, `evaluating` or `rescoring`: what the unit does, or what it waits for. `doing` says the same
-    to people in at most `LONGEST` letters, for example `evaluating 640 left`, which are responses. `seconds_left` is
-    that of a running unit, `seconds_needed` that of every unit that is not done, both None while unknown.
+    `phase` is `training`, `evaluating` or `rescoring`: what the unit does, or what it waits for.
+    `doing` says the same to people in at most `LONGEST` letters, for example `evaluating 640 left`,
+    which are responses. `seconds_left` is that of a running unit, `seconds_needed` that of every
+    unit that is not done, both None while unknown.
     """
 
     id: str
@@ -83,20 +84,28 @@ def unread_status(unit: Unit, damage: str | None) -> UnitStatus:
 
 @dataclass(frozen=True)
 class UnitView:
-    """The basis of every unit's status: the samples wanted now, and those that will be wanted `later`."""
+    """The basis of every unit's status: the samples wanted now, and those that will be wanted
+    `later`.
+    """
 
     study: Study
     wanted: Wants
     later: Mapping[str, str]
     costs: Costs
     claimed: Mapping[str, list[Held]]  # unit id → slices that evaluators sample now
-    left: dict[str, Left | None] = field(default_factory=dict)  # unit id → what it still takes, filled by `unit_status`
+    left: dict[str, Left | None] = field(
+        default_factory=dict
+    )  # unit id → what it still takes, filled by `unit_status`
 
     def unit_status(self, unit: Unit) -> UnitStatus:
         run = self.study.reader(unit)
         steps_logged, last = run.last_metrics()
         confirms = unit.id in self.study.confirming
-        ids = list(self.study.evaluation_ids(unit.setup, evaluation_protocol.FRESH if confirms else 0).values())
+        ids = list(
+            self.study.evaluation_ids(
+                unit.setup, evaluation_protocol.FRESH if confirms else 0
+            ).values()
+        )
         scores = selection.trajectory(run, ids) if unit.has_scores else {}
         best = selection.best_step(run, ids) if scores else None
         latest = max(scores, default=None)
@@ -104,7 +113,9 @@ class UnitView:
         running = state == "running"
         step = steps_logged if running else run.next_step
         lacking = {} if state == "done" else self._missing(unit, run)
-        left = self.left[unit.id] = None if state == "done" else self._left(unit, run, step, lacking)
+        left = self.left[unit.id] = (
+            None if state == "done" else self._left(unit, run, step, lacking)
+        )
         needed = left and (left.training + left.sampling).mid
         note = run.phase() if running else None
         return UnitStatus(
@@ -146,7 +157,11 @@ class UnitView:
             return "waiting" if self._is_rescored(unit) else "queued"
         if run.started and run.next_step < unit.steps:
             return "interrupted"
-        return "queued" if all(self.study.reader(needed).trained for needed in unit.depends_on) else "waiting"
+        return (
+            "queued"
+            if all(self.study.reader(needed).trained for needed in unit.depends_on)
+            else "waiting"
+        )
 
     def _phase(self, unit: Unit, run: RunReader, state: str) -> str | None:
         """Name the phase of a running unit, or the reason why another waits."""
@@ -170,7 +185,11 @@ class UnitView:
         phase = self._phase(unit, run, state)
         if state == "running":
             if phase in (EVALUATING, RESCORING):
-                return f"{phase} {lacking if lacking < 100_000 else f'{lacking // 1000}k'} left" if lacking else phase
+                return (
+                    f"{phase} {lacking if lacking < 100_000 else f'{lacking // 1000}k'} left"
+                    if lacking
+                    else phase
+                )
             note = run.phase()
             words = phase or "starting"
             return f"{words}, try {note.attempt}" if note and note.attempt > 1 else words
@@ -182,14 +201,22 @@ class UnitView:
         return "queued for evaluation" if state == "queued" and stepped else state
 
     def _is_rescored(self, unit: Unit) -> bool:
-        """Whether all samples that a unit wants are fresh ones of the checkpoint selected in its family."""
+        """Whether all samples that a unit wants are fresh ones of the checkpoint selected in its
+        family.
+        """
         if unit.id in self.study.confirming:
             return False
-        return all(sampling.draw == evaluation_protocol.FRESH for sampling in self.wanted.get(unit.id, {}))
+        return all(
+            sampling.draw == evaluation_protocol.FRESH for sampling in self.wanted.get(unit.id, {})
+        )
 
-    def _left(self, unit: Unit, run: RunReader, step: int, lacking: dict[Sampling, int]) -> Left | None:
+    def _left(
+        self, unit: Unit, run: RunReader, step: int, lacking: dict[Sampling, int]
+    ) -> Left | None:
         confirms = unit.id in self.study.confirming
-        return left_of(unit, work_left(self.study.experiment, unit, run, step, lacking, confirms), self.costs)
+        return left_of(
+            unit, work_left(self.study.experiment, unit, run, step, lacking, confirms), self.costs
+        )
 
     def _missing(self, unit: Unit, run: RunReader) -> dict[Sampling, int]:
         """Responses that the checkpoints of a unit lack now."""
@@ -197,7 +224,9 @@ class UnitView:
         for sampling, samples in self.wanted.get(unit.id, {}).items():
             evaluation_id = self.study.evaluation_ids(unit.setup, sampling.draw)[sampling.benchmark]
             problems = evaluation_protocol.problems_wanted(evaluation, sampling.benchmark)
-            parts = missing(run.slices(evaluation_id, sampling.step), problems, samples, [], problems * samples)
+            parts = missing(
+                run.slices(evaluation_id, sampling.step), problems, samples, [], problems * samples
+            )
             lacking[sampling] = sum(part.responses for part in parts)
         return lacking
 

@@ -42,7 +42,9 @@ def to_json(plan: Plan) -> dict[str, Any]:
 
 
 def totals(plan: Plan) -> dict[str, Any]:
-    """Sums over the units, as plain values; `left` holds those of what is not there yet, `engines` those of each."""
+    """Sums over the units, as plain values; `left` holds those of what is not there yet, `engines`
+    those of each.
+    """
     units = [planned.unit for planned in plan.units]
     trials = [unit for unit in units if unit.is_trial]
     by_setup: dict[str, Counter[str]] = {name: Counter() for name in plan.experiment.setups}
@@ -59,8 +61,12 @@ def totals(plan: Plan) -> dict[str, Any]:
         "gpus_per_trial": max((unit.placement.gpus for unit in trials), default=0),
         "training": _generated(plan, "training"),
         "evaluation": _generated(plan, "evaluation"),
-        "evaluation_budgets": {name: _cost_json(cost) for name, cost in evaluation_budgets(plan).items()},
-        "evaluation_chosen": {name: _chosen(setup) for name, setup in plan.experiment.setups.items()},
+        "evaluation_budgets": {
+            name: _cost_json(cost) for name, cost in evaluation_budgets(plan).items()
+        },
+        "evaluation_chosen": {
+            name: _chosen(setup) for name, setup in plan.experiment.setups.items()
+        },
         "chosen_gpu_hours": None if hours is None else rounded(hours["total"], 3),
         "checkpoints_gib": {"kept": round(disk.kept, 3), "most": round(disk.most, 3)},
         "gpu_hours": _rounded(hours),
@@ -70,7 +76,9 @@ def totals(plan: Plan) -> dict[str, Any]:
             "gpu_hours": _rounded(total_gpu_hours(plan, left=True)),
             **_longest_json(plan, left=True),
         },
-        "engines": {engine: _engine_json(on_engine) for engine, on_engine in on_engines(plan).items()},
+        "engines": {
+            engine: _engine_json(on_engine) for engine, on_engine in on_engines(plan).items()
+        },
     }
 
 
@@ -82,7 +90,9 @@ def _engine_json(plan: Plan) -> dict[str, Any]:
     return {
         "chosen_gpu_hours": rounded(hours["total"], 3),
         "gpu_hours": _rounded(hours),
-        "evaluation_budgets": {name: _cost_json(cost) for name, cost in evaluation_budgets(plan).items()},
+        "evaluation_budgets": {
+            name: _cost_json(cost) for name, cost in evaluation_budgets(plan).items()
+        },
         f"days_on_{GPUS_OF_A_NODE}_gpus": rounded(clock / 24, 3),
     }
 
@@ -120,7 +130,9 @@ def _generated(plan: Plan, what: str) -> dict[str, Any]:
 
 def _units_json(plan: Plan) -> list[dict[str, Any]]:
     hours, made = unit_hours(plan), []
-    needs: dict[tuple[int, int], dict[str, Any]] = {}  # units of a kind need the same: one value for all of them
+    needs: dict[
+        tuple[int, int], dict[str, Any]
+    ] = {}  # units of a kind need the same: one value for all of them
     for planned in plan.units:
         of_unit = hours.get(planned.unit.id)
         key = id(planned.resources), id(of_unit)
@@ -163,7 +175,11 @@ def _resources_json(needed: Resources, hours: Hours | None) -> dict[str, Any]:
 
 
 def _memory_json(of_trial: Memory | None) -> dict[str, float] | None:
-    return None if of_trial is None else {name: round(value, 3) for name, value in asdict(of_trial).items()}
+    return (
+        None
+        if of_trial is None
+        else {name: round(value, 3) for name, value in asdict(of_trial).items()}
+    )
 
 
 def _rounded(hours: Hours | None) -> dict[str, Any] | None:
@@ -172,5 +188,7 @@ def _rounded(hours: Hours | None) -> dict[str, Any] | None:
 
 def rounded(value: Range, decimals: int) -> dict[str, float]:
     """The three estimates of a number; without decimals they are whole numbers."""
-    low, mid, high = (round(estimate, decimals or None) for estimate in (value.low, value.mid, value.high))
+    low, mid, high = (
+        round(estimate, decimals or None) for estimate in (value.low, value.mid, value.high)
+    )
     return {"low": low, "mid": mid, "high": high}

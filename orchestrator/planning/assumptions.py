@@ -10,7 +10,15 @@ from orchestrator.planning.costs import BLENDED, PLAIN, SetupCosts
 from orchestrator.planning.lengths import ENDLESS, FINISHED, PROMPT_TOKENS
 from orchestrator.planning.memory import memory
 from orchestrator.planning.ranges import Range
-from orchestrator.planning.rates import ALL_REDUCE_US, LAUNCH_LAYERS, LEARNING, RATES, SCORING, SHARDED, Gpu
+from orchestrator.planning.rates import (
+    ALL_REDUCE_US,
+    LAUNCH_LAYERS,
+    LEARNING,
+    RATES,
+    SCORING,
+    SHARDED,
+    Gpu,
+)
 
 
 @dataclass(frozen=True)
@@ -32,7 +40,8 @@ class Assumption:
 
 
 def assumptions(costs: Mapping[str, SetupCosts], several: bool = False) -> tuple[Assumption, ...]:
-    """List the numbers under a plan: lengths, the GPU, engines in use, measurements, and the rates that follow.
+    """List the numbers under a plan: lengths, the GPU, engines in use, measurements, and the rates
+    that follow.
 
     `several`: some role has more than one GPU.
     """
@@ -53,18 +62,28 @@ def _lengths() -> list[Assumption]:
     why = "where no finished run directory says it"
     return [
         Assumption.of("mean of finished responses", "tokens", FINISHED, why),
-        Assumption.of("responses that run to the limit", "of all", ENDLESS, "they cost most of the decoding"),
-        Assumption.of("prompt", "tokens", PROMPT_TOKENS, "system message and chat template included"),
+        Assumption.of(
+            "responses that run to the limit", "of all", ENDLESS, "they cost most of the decoding"
+        ),
+        Assumption.of(
+            "prompt", "tokens", PROMPT_TOKENS, "system message and chat template included"
+        ),
     ]
 
 
 def _gpu(gpu: Gpu) -> list[Assumption]:
     return [
         Assumption.of("memory bandwidth", "TB/s", gpu.bytes_per_s / 1e12, gpu.title),
-        Assumption.of("peak arithmetic", "TFLOP/s", gpu.flops / 1e12, f"{gpu.title}, dense bfloat16"),
+        Assumption.of(
+            "peak arithmetic", "TFLOP/s", gpu.flops / 1e12, f"{gpu.title}, dense bfloat16"
+        ),
         Assumption.of("GPU memory", "GiB", gpu.gib, "for sequences at once"),
-        Assumption.of("CUDA context", "GiB", CONTEXT_GIB, "of each process, with cuBLAS workspaces"),
-        Assumption.of("margin", "of the GPU", MARGIN_SHARE, "memory in pieces that allocators cannot use"),
+        Assumption.of(
+            "CUDA context", "GiB", CONTEXT_GIB, "of each process, with cuBLAS workspaces"
+        ),
+        Assumption.of(
+            "margin", "of the GPU", MARGIN_SHARE, "memory in pieces that allocators cannot use"
+        ),
     ]
 
 
@@ -72,29 +91,75 @@ def _sampler(engine: str) -> list[Assumption]:
     rates, varied = RATES[engine], Assumption.of
     launches = f"ms at {LAUNCH_LAYERS} layers"
     return [
-        varied(f"{engine}: bandwidth reached in training", "of it", rates.decoding, "decoding the responses of a step"),
-        varied(f"{engine}: bandwidth reached in evaluation", "of it", rates.evaluating, "decoding, responses waiting"),
-        varied(f"{engine}: kernel launches of a step", launches, rates.launch_ms, "∝ layers; 0: CUDA graphs"),
-        varied(f"{engine}: KV cache passes of a step", "× cache", rates.cache_passes, "1: read in place"),
-        varied(f"{engine}: and for each head of a KV head", "× cache", rates.head_passes, "under a padding mask"),
-        varied(f"{engine}: teacher passes while blending", "a token", rates.teacher_passes, "1: drafts of one token"),
-        varied(f"{engine}: rest of a training step", "s", rates.step_s, "passing on weights, grading, data"),
+        varied(
+            f"{engine}: bandwidth reached in training",
+            "of it",
+            rates.decoding,
+            "decoding the responses of a step",
+        ),
+        varied(
+            f"{engine}: bandwidth reached in evaluation",
+            "of it",
+            rates.evaluating,
+            "decoding, responses waiting",
+        ),
+        varied(
+            f"{engine}: kernel launches of a step",
+            launches,
+            rates.launch_ms,
+            "∝ layers; 0: CUDA graphs",
+        ),
+        varied(
+            f"{engine}: KV cache passes of a step",
+            "× cache",
+            rates.cache_passes,
+            "1: read in place",
+        ),
+        varied(
+            f"{engine}: and for each head of a KV head",
+            "× cache",
+            rates.head_passes,
+            "under a padding mask",
+        ),
+        varied(
+            f"{engine}: teacher passes while blending",
+            "a token",
+            rates.teacher_passes,
+            "1: drafts of one token",
+        ),
+        varied(
+            f"{engine}: rest of a training step",
+            "s",
+            rates.step_s,
+            "passing on weights, grading, data",
+        ),
         varied(f"{engine}: start of a unit", "s", rates.start_s, "processes, models, data"),
     ]
 
 
 def _trainer(engine: str) -> list[Assumption]:
     return [
-        Assumption.of(f"{engine}: arithmetic reached in scoring", "of it", SCORING, "padding included"),
-        Assumption.of(f"{engine}: arithmetic reached in learning", "of it", LEARNING, "padding included"),
+        Assumption.of(
+            f"{engine}: arithmetic reached in scoring", "of it", SCORING, "padding included"
+        ),
+        Assumption.of(
+            f"{engine}: arithmetic reached in learning", "of it", LEARNING, "padding included"
+        ),
     ]
 
 
 def _several_gpus() -> list[Assumption]:
     """Of trials with roles on more than one GPU."""
     return [
-        Assumption.of("wait for an all-reduce", "µs", ALL_REDUCE_US, "two in each layer of a decode step; NVLink"),
-        Assumption.of("speed that sharding keeps", "of it", SHARDED, "scoring and learning; NVLink"),
+        Assumption.of(
+            "wait for an all-reduce",
+            "µs",
+            ALL_REDUCE_US,
+            "two in each layer of a decode step; NVLink",
+        ),
+        Assumption.of(
+            "speed that sharding keeps", "of it", SHARDED, "scoring and learning; NVLink"
+        ),
     ]
 
 
@@ -103,10 +168,14 @@ def _measured(name: str, costs: SetupCosts) -> list[Assumption]:
     why, found = "measured: takes the place of what is assumed", []
     for key, lengths in costs.lengths.items():
         found.append(Assumption.of(f"{name}, {key}: mean response", "tokens", lengths.tokens, why))
-        found.append(Assumption.of(f"{name}, {key}: run to the limit", "of all", lengths.truncated, why))
+        found.append(
+            Assumption.of(f"{name}, {key}: run to the limit", "of all", lengths.truncated, why)
+        )
     for phase, factor in costs.factors.items():
         source = costs.sources.get(phase, why)
-        found.append(Assumption.of(f"{name}, {phase}: measured ÷ assumed seconds", "", factor, source))
+        found.append(
+            Assumption.of(f"{name}, {phase}: measured ÷ assumed seconds", "", factor, source)
+        )
     return found
 
 
@@ -117,7 +186,10 @@ def _rollout_rates(name: str, costs: SetupCosts) -> list[Assumption]:
     derived = []
     for kind, who in ((PLAIN, "student alone"), (BLENDED, "blending")):
         if fitting[kind]:  # 0: no room for it, so nothing in the experiment decodes like this
-            # Where costs are low, rates are high: a range goes from the low estimate of costs to the high one.
+            # Where costs are low, rates are high: a range goes from the low estimate of costs to
+            # the high one.
             why = "derived: rollouts of one trial"
-            derived.append(Assumption.of(f"{name}, {who}", "tokens/s", costs.rollout_rate(kind), why))
+            derived.append(
+                Assumption.of(f"{name}, {who}", "tokens/s", costs.rollout_rate(kind), why)
+            )
     return derived

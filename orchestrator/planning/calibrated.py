@@ -1,8 +1,10 @@
-"""Measurements of `trb calibrate` on a card before any run is finished: one file for each card, beside the runs.
+"""Measurements of `trb calibrate` on a card before any run is finished: one file for each card,
+beside the runs.
 
-A row is one measurement: so many responses took so many seconds in one phase. It becomes a factor as those of finished
-runs do (`planning.measured`): measured seconds ÷ those that `planning.costs` gives for exactly the same work. It holds
-for the same kind of card, the same engines and models of the same shapes, whatever their weights.
+A row is one measurement: so many responses took so many seconds in one phase. It becomes a factor
+as those of finished runs do (`planning.measured`): measured seconds ÷ those that `planning.costs`
+gives for exactly the same work. It holds for the same kind of card, the same engines and models of
+the same shapes, whatever their weights.
 """
 
 from __future__ import annotations
@@ -48,16 +50,22 @@ class Card:
         """Whether it is a whole GPU of a kind that plans know."""
         model = gpu.name.partition("-")[0]
         same_size = abs(self.gib / gpu.gib - 1) <= SAME_MEMORY
-        return gpu.share == 1 and same_size and re.search(rf"\b{re.escape(model)}\b", self.name) is not None
+        return (
+            gpu.share == 1
+            and same_size
+            and re.search(rf"\b{re.escape(model)}\b", self.name) is not None
+        )
 
 
 @dataclass(frozen=True)
 class CalibrationRow:
-    """One measurement of a setup: its `responses`, each of `tokens` tokens after a context of `prompt`, in `seconds`.
+    """One measurement of a setup: its `responses`, each of `tokens` tokens after a context of
+    `prompt`, in `seconds`.
 
-    `key` is what it measures: a phase, PLAIN or BLENDED for rollouts of that kind, or PASSING, which has no responses.
-    `shapes` are those of the models, and `random` tells whether their weights were made up. `about` says more for
-    people, such as the parts of its seconds and versions; `day` is as 2026-11-23.
+    `key` is what it measures: a phase, PLAIN or BLENDED for rollouts of that kind, or PASSING,
+    which has no responses. `shapes` are those of the models, and `random` tells whether their
+    weights were made up. `about` says more for people, such as the parts of its seconds and
+    versions; `day` is as 2026-11-23.
     """
 
     setup: str
@@ -79,7 +87,9 @@ class CalibrationRow:
         return ROLLOUT if self.key in (PLAIN, BLENDED) else self.key
 
     def holds_for(self, setup: Setup, sampler: str) -> bool:
-        """Whether it was measured with the engines that `setup` has for this phase, and on models of its shapes."""
+        """Whether it was measured with the engines that `setup` has for this phase, and on models
+        of its shapes.
+        """
         same_sampler, same_trainer = self.sampler == sampler, self.trainer == setup.engine.trainer
         if self.phase in SAMPLED:
             engines = same_sampler
@@ -94,10 +104,16 @@ class CalibrationRow:
         if self.key == PASSING:
             return PASSING_S.mid
         limit = max(1, round(self.tokens))
-        lengths = Lengths(self.tokens, 1.0, limit, self.prompt)  # all of them are as long as their limit
+        lengths = Lengths(
+            self.tokens, 1.0, limit, self.prompt
+        )  # all of them are as long as their limit
         # What the engine may hold was worked out for prompts and responses of full length.
         setup, training = costs.setup, costs.setup.training
-        longest = setup.evaluation.max_response_tokens if self.phase == EVALUATE else training.max_response_tokens
+        longest = (
+            setup.evaluation.max_response_tokens
+            if self.phase == EVALUATE
+            else training.max_response_tokens
+        )
         others = max(1, training.max_prompt_tokens + longest - limit)
         training = replace(training, max_prompt_tokens=others, max_response_tokens=limit)
         runtime = replace(costs.runtime, placement=ONE_GPU)
@@ -121,7 +137,8 @@ class Calibration:
         return f"measured on this card, {max(row.day for row in rows)}, {self.card.name}{made_up}"
 
     def rows_for(self, setup: Setup, sampler: str) -> dict[str, list[CalibrationRow]]:
-        """By key the rows that hold for a setup; without short ones, where longer ones were measured too.
+        """By key the rows that hold for a setup; without short ones, where longer ones were
+        measured too.
 
         Under ROLLOUT stand those of all kinds of steps, for kinds that were not measured.
         """
@@ -143,7 +160,9 @@ def shapes_of(setup: Setup) -> dict[str, Any]:
 
 
 def read_calibrations(runs: Path) -> tuple[Calibration, ...]:
-    """Read the calibrations of a runs folder, one for each card. Files in another form are passed over."""
+    """Read the calibrations of a runs folder, one for each card. Files in another form are passed
+    over.
+    """
     found = []
     for path in sorted((runs / FOLDER).glob("*.json")):
         with suppress(Damaged, KeyError, TypeError):
@@ -166,13 +185,17 @@ def write_rows(path: Path, card: Card, rows: Sequence[CalibrationRow]) -> None:
 
 
 def gpu_of_card(card: Card) -> Gpu:
-    """The kind of a card; of one that plans do not know, the default kind with the card's name and memory."""
+    """The kind of a card; of one that plans do not know, the default kind with the card's name and
+    memory.
+    """
     known = [gpu for gpu in GPUS.values() if card.is_a(gpu)]
     return known[0] if known else replace(GPUS[DEFAULT_GPU], name=card.name, gib=card.gib)
 
 
 def gpu_here(calibrations: Sequence[Calibration]) -> Gpu:
-    """The kind of GPU to plan for where none is named: the one that was calibrated, else DEFAULT_GPU."""
+    """The kind of GPU to plan for where none is named: the one that was calibrated, else
+    DEFAULT_GPU.
+    """
     default = GPUS[DEFAULT_GPU]
     kinds = [gpu for gpu in GPUS.values() if any(each.card.is_a(gpu) for each in calibrations)]
     return default if default in kinds or len(kinds) != 1 else kinds[0]

@@ -1,6 +1,8 @@
-"""Seconds that one training step and one evaluation of a setup take on a GPU, from the rates of an engine.
+"""Seconds that one training step and one evaluation of a setup take on a GPU, from the rates of an
+engine.
 
-For n responses that are decoded together, with the `Lengths` of `planning.lengths` and the `Rates` of `planning.rates`:
+For n responses that are decoded together, with the `Lengths` of `planning.lengths` and the `Rates`
+of `planning.rates`:
 
     rows             `engines.budget`: static batches of full length; continuous ones: tokens of the pool ÷ context, at
                      most the requests that run at once
@@ -11,12 +13,14 @@ For n responses that are decoded together, with the `Lengths` of `planning.lengt
     learning         6 × parameters × n × (prompt + tokens) ÷ FLOP/s   (student)
     other            passing on weights, grading, data: `Rates.step_s` for a step, `Rates.start_s` for a unit
 
-A role on G GPUs has G times their bandwidth and arithmetic. Decoding then waits for the all-reduces of D steps besides
-(`rates.ALL_REDUCE_US`), scoring and learning keep a part of their speed (`rates.SHARDED`). Roles with GPUs of their own
-still work one after the other: GPU-hours are all GPUs of the trial × its time. An evaluator has one GPU at most.
+A role on G GPUs has G times their bandwidth and arithmetic. Decoding then waits for the all-reduces
+of D steps besides (`rates.ALL_REDUCE_US`), scoring and learning keep a part of their speed
+(`rates.SHARDED`). Roles with GPUs of their own still work one after the other: GPU-hours are all
+GPUs of the trial × its time. An evaluator has one GPU at most.
 
-What finished run directories measured of the same engine replaces the rates, phase by phase. These are lower bounds:
-prefill, sampling and loading are not counted. Memory is `orchestrator.engines.budget`.
+What finished run directories measured of the same engine replaces the rates, phase by phase. These
+are lower bounds: prefill, sampling and loading are not counted. Memory is
+`orchestrator.engines.budget`.
 """
 
 from __future__ import annotations
@@ -54,17 +58,23 @@ TRAINING_PHASES = (ROLLOUT, SCORE, LEARN, OTHER)
 PHASES = (*TRAINING_PHASES, EVALUATE)
 BLENDED, PLAIN, SUPERVISED = "blended step", "plain step", "supervised step"
 TRAINING_LENGTHS = "training"  # where lengths go by benchmark, the key of training responses
-DECODING: Mapping[str, Situation] = {BLENDED: "blending", PLAIN: "decoding", SUPERVISED: "answering"}
+DECODING: Mapping[str, Situation] = {
+    BLENDED: "blending",
+    PLAIN: "decoding",
+    SUPERVISED: "answering",
+}
 ROLES_DECODING = {BLENDED: ("student", "teacher"), PLAIN: ("student",), SUPERVISED: ("teacher",)}
 
 
 @dataclass(frozen=True, eq=False)
 class SetupCosts:
-    """Seconds of a setup on the GPUs of `runtime.placement`, each of the kind `gpu`, with the rates of an engine.
+    """Seconds of a setup on the GPUs of `runtime.placement`, each of the kind `gpu`, with the rates
+    of an engine.
 
-    `lengths` are those that were measured, by benchmark and under TRAINING_LENGTHS. `factors` are measured ÷ planned
-    seconds by phase; rollouts of BLENDED or PLAIN steps may have one of their own, and so may PASSING. Both are empty
-    where nothing was measured. `sources` says of a factor where it was measured, if that is no finished run.
+    `lengths` are those that were measured, by benchmark and under TRAINING_LENGTHS. `factors` are
+    measured ÷ planned seconds by phase; rollouts of BLENDED or PLAIN steps may have one of their
+    own, and so may PASSING. Both are empty where nothing was measured. `sources` says of a factor
+    where it was measured, if that is no finished run.
     """
 
     setup: Setup
@@ -74,16 +84,24 @@ class SetupCosts:
     lengths: Mapping[str, Lengths] = field(default_factory=dict)
     factors: Mapping[str, Range] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
-    _steps: dict[str, Mapping[str, Range]] = field(default_factory=dict, init=False, repr=False)  # by kind, once asked
-    _responses: dict[str, Range] = field(default_factory=dict, init=False, repr=False)  # by benchmark, once asked
-    _placed: dict[Placement, SetupCosts] = field(default_factory=dict, init=False, repr=False)  # once asked
+    _steps: dict[str, Mapping[str, Range]] = field(
+        default_factory=dict, init=False, repr=False
+    )  # by kind, once asked
+    _responses: dict[str, Range] = field(
+        default_factory=dict, init=False, repr=False
+    )  # by benchmark, once asked
+    _placed: dict[Placement, SetupCosts] = field(
+        default_factory=dict, init=False, repr=False
+    )  # once asked
 
     def on(self, placement: Placement) -> SetupCosts:
         """The same for trials with another placement, on GPUs of this kind or this share of one."""
         if placement == self.runtime.placement:
             return self
         if placement not in self._placed:
-            self._placed[placement] = replace(self, runtime=replace(self.runtime, placement=placement))
+            self._placed[placement] = replace(
+                self, runtime=replace(self.runtime, placement=placement)
+            )
         return self._placed[placement]
 
     # --- what a unit is charged ---
@@ -92,7 +110,9 @@ class SetupCosts:
     def evaluation(self) -> Range:
         """Seconds of one checkpoint's evaluation under the full protocol."""
         generations = evaluation_generations(self.setup)
-        return Range.total(self.response(benchmark) * count for benchmark, count in generations.items())
+        return Range.total(
+            self.response(benchmark) * count for benchmark, count in generations.items()
+        )
 
     @cached_property
     def start(self) -> Range:
@@ -105,12 +125,19 @@ class SetupCosts:
             responses = sequences_per_step(self.setup.training)
 
             def planned(phase: str, rates: Scenario, lengths: Scenario) -> float:
-                return self.phase_seconds(phase, kind, responses, self.training_lengths(lengths), rates)
+                return self.phase_seconds(
+                    phase, kind, responses, self.training_lengths(lengths), rates
+                )
 
-            steps = {phase: self._measured(phase, kind, partial(planned, phase)) for phase in TRAINING_PHASES}
+            steps = {
+                phase: self._measured(phase, kind, partial(planned, phase))
+                for phase in TRAINING_PHASES
+            }
             if PASSING in self.factors and OTHER not in self.factors:
                 passing = self.factors[PASSING] * PASSING_S.mid
-                steps[OTHER] = Range.of(lambda s: steps[OTHER].at(s) - PASSING_S.at(s) + passing.at(s))
+                steps[OTHER] = Range.of(
+                    lambda s: steps[OTHER].at(s) - PASSING_S.at(s) + passing.at(s)
+                )
             self._steps[kind] = steps
         return self._steps[kind]
 
@@ -120,7 +147,9 @@ class SetupCosts:
             responses = evaluation_generations(self.setup)[benchmark]
 
             def planned(rates: Scenario, lengths: Scenario) -> float:
-                return self.evaluating_seconds(responses, self.evaluation_lengths(benchmark, lengths), rates)
+                return self.evaluating_seconds(
+                    responses, self.evaluation_lengths(benchmark, lengths), rates
+                )
 
             self._responses[benchmark] = self._measured(EVALUATE, EVALUATE, planned) / responses
         return self._responses[benchmark]
@@ -130,10 +159,14 @@ class SetupCosts:
         responses, seconds = sequences_per_step(self.setup.training), self.step(kind)[ROLLOUT]
         return Range.of(lambda s: responses * self.training_lengths(s).tokens / seconds.at(s))
 
-    def _measured(self, phase: str, kind: str, planned: Callable[[Scenario, Scenario], float]) -> Range:
-        """Combine `planned` over the scenarios of rates and of lengths; measured rates replace planned ones.
+    def _measured(
+        self, phase: str, kind: str, planned: Callable[[Scenario, Scenario], float]
+    ) -> Range:
+        """Combine `planned` over the scenarios of rates and of lengths; measured rates replace
+        planned ones.
 
-        Then all scenarios have the middle rates times what was measured, and differ by their lengths besides.
+        Then all scenarios have the middle rates times what was measured, and differ by their
+        lengths besides.
         """
         factor = self.factors.get(phase)
         if phase == ROLLOUT:
@@ -146,7 +179,9 @@ class SetupCosts:
 
     def training_lengths(self, scenario: Scenario) -> Lengths:
         """Lengths of training responses."""
-        return self._lengths_under(TRAINING_LENGTHS, self.setup.training.max_response_tokens, scenario)
+        return self._lengths_under(
+            TRAINING_LENGTHS, self.setup.training.max_response_tokens, scenario
+        )
 
     def evaluation_lengths(self, benchmark: str, scenario: Scenario) -> Lengths:
         """Lengths of the responses to a benchmark."""
@@ -158,8 +193,12 @@ class SetupCosts:
 
     # --- the formulas above ---
 
-    def phase_seconds(self, phase: str, kind: str, responses: int, lengths: Lengths, scenario: Scenario) -> float:
-        """Seconds of one phase of a training step of a kind with so many responses, at a scenario's rates."""
+    def phase_seconds(
+        self, phase: str, kind: str, responses: int, lengths: Lengths, scenario: Scenario
+    ) -> float:
+        """Seconds of one phase of a training step of a kind with so many responses, at a scenario's
+        rates.
+        """
         if phase == ROLLOUT:
             return self._rollout_seconds(kind, responses, lengths, scenario)
         if phase == OTHER:
@@ -168,7 +207,9 @@ class SetupCosts:
         if phase == LEARN:
             learned = LEARNING.at(scenario) * self._arithmetic("learner", scenario)
             return 6 * self.student.parameters * tokens / learned
-        if kind != PLAIN:  # blended rollouts bring their scores, and the supervised stage needs none
+        if (
+            kind != PLAIN
+        ):  # blended rollouts bring their scores, and the supervised stage needs none
             return 0.0
         scored = SCORING.at(scenario) * self._arithmetic("teacher", scenario)
         return 2 * self.teacher.parameters * tokens / scored
@@ -187,10 +228,16 @@ class SetupCosts:
     def _gpus(self, role: RoleName) -> Gpus:
         return Gpus.of(self.runtime.placement, role)
 
-    def _rollout_seconds(self, kind: str, responses: int, lengths: Lengths, scenario: Scenario) -> float:
+    def _rollout_seconds(
+        self, kind: str, responses: int, lengths: Lengths, scenario: Scenario
+    ) -> float:
         sampling = sampler_of(self.engine, teacher_decodes=kind == BLENDED)
-        if sampling != self.engine:  # this one cannot blend: another one does for as long as it takes
-            return replace(self, engine=sampling)._rollout_seconds(kind, responses, lengths, scenario)
+        if (
+            sampling != self.engine
+        ):  # this one cannot blend: another one does for as long as it takes
+            return replace(self, engine=sampling)._rollout_seconds(
+                kind, responses, lengths, scenario
+            )
         rates, roles = RATES[self.engine], ROLES_DECODING[kind]
         on = self._gpus("teacher" if kind == SUPERVISED else "rollout")
         if self.runtime.rollout_batch is None:
@@ -198,14 +245,20 @@ class SetupCosts:
         rows = self.rows(lengths, DECODING[kind], on)
         seconds = 0.0
         for role in roles:
-            passes = rates.teacher_passes.at(scenario) if kind == BLENDED and role == "teacher" else 1.0
+            passes = (
+                rates.teacher_passes.at(scenario) if kind == BLENDED and role == "teacher" else 1.0
+            )
             model = decoder(getattr(self.setup, role), self.setup)
             bandwidth = rates.decoding.at(scenario) * self.gpu.bytes_per_s
-            seconds += passes * self.decode_seconds(model, responses, rows, lengths, bandwidth, scenario, on.count)
+            seconds += passes * self.decode_seconds(
+                model, responses, rows, lengths, bandwidth, scenario, on.count
+            )
         return seconds
 
     def rows(self, lengths: Lengths, situation: Situation, on: Gpus = ONE_GPU) -> int:
-        """How many responses are decoded at once. Raises UserError if not even one of full length fits."""
+        """How many responses are decoded at once. Raises UserError if not even one of full length
+        fits.
+        """
         granted = budget(self.setup, self.runtime, self.gpu.gib, situation, on, lengths.limit)
         if not RATES[self.engine].continuous:
             return granted.requests
@@ -226,7 +279,9 @@ class SetupCosts:
         scenario: Scenario,
         gpus: int = 1,
     ) -> float:
-        """Seconds one model takes to decode `responses`, `rows` at a time, at `bandwidth` bytes/s of each GPU."""
+        """Seconds one model takes to decode `responses`, `rows` at a time, at `bandwidth` bytes/s
+        of each GPU.
+        """
         rates, rows = RATES[self.engine], min(rows, responses)
         if rates.continuous:
             steps = responses * lengths.tokens / rows
@@ -235,7 +290,11 @@ class SetupCosts:
         cache_passes = rates.cache_passes + rates.head_passes.at(scenario) * model.head_groups
         cache_traffic = cache_passes * model.kv_bytes * responses * lengths.reads
         launches = steps * rates.launch_ms.at(scenario) / 1000 * model.layers / LAUNCH_LAYERS
-        waits = ALL_REDUCES_OF_A_LAYER * model.layers * ALL_REDUCE_US.at(scenario) / 1e6 if gpus > 1 else 0.0
+        waits = (
+            ALL_REDUCES_OF_A_LAYER * model.layers * ALL_REDUCE_US.at(scenario) / 1e6
+            if gpus > 1
+            else 0.0
+        )
         reading = (steps * model.weight_bytes + cache_traffic) / (gpus * bandwidth)
         return max(launches, reading) + steps * waits
 

@@ -1,8 +1,9 @@
-"""The cost of evaluation under `budget: full` and `adaptive`, and the disk that checkpoints take. Pure arithmetic.
+"""The cost of evaluation under `budget: full` and `adaptive`, and the disk that checkpoints take.
+Pure arithmetic.
 
-The share of generations that a race takes depends on scores that are still unknown. The estimate is the share of
-simulated families of the paper's first setup (`python -m benchmarks.race`): low where checkpoints differ much, high
-where they hardly do. It is no bound.
+The share of generations that a race takes depends on scores that are still unknown. The estimate is
+the share of simulated families of the paper's first setup (`python -m benchmarks.race`): low where
+checkpoints differ much, high where they hardly do. It is no bound.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from orchestrator.experiment.evaluation_protocol import full_samples, problems_w
 from orchestrator.experiment.units import Family, Unit, checkpoint_steps
 from orchestrator.planning.ranges import Range
 
-# Checkpoints of a family → share of the full protocol's generations, where checkpoints differ much and hardly at all.
+# Checkpoints of a family → share of the full protocol's generations, where checkpoints differ much
+# and hardly at all.
 SIMULATED: dict[int, tuple[float, float]] = {
     1: (1.0, 1.0),
     2: (0.53, 0.55),
@@ -32,7 +34,9 @@ SIMULATED: dict[int, tuple[float, float]] = {
     180: (0.06, 0.13),
     300: (0.055, 0.12),
 }
-SIMULATED_FIRST_RUNG = 1 / 32  # share of the full generations that every checkpoint got in the simulation
+SIMULATED_FIRST_RUNG = (
+    1 / 32
+)  # share of the full generations that every checkpoint got in the simulation
 SIMULATED_GENERATIONS = 126_336  # of one checkpoint under the full protocol
 
 
@@ -44,18 +48,23 @@ class EvaluationCost:
     gpu_hours: Range | None
 
     def __mul__(self, share: Range) -> EvaluationCost:
-        return EvaluationCost(self.generations * share, None if self.gpu_hours is None else self.gpu_hours * share)
+        return EvaluationCost(
+            self.generations * share, None if self.gpu_hours is None else self.gpu_hours * share
+        )
 
     @staticmethod
     def total(costs: Iterable[EvaluationCost]) -> EvaluationCost:
         """Sums; the hours are those of the parts that use a GPU."""
         parts = list(costs)
         hours = [part.gpu_hours for part in parts if part.gpu_hours is not None]
-        return EvaluationCost(Range.total(part.generations for part in parts), Range.total(hours) if hours else None)
+        return EvaluationCost(
+            Range.total(part.generations for part in parts), Range.total(hours) if hours else None
+        )
 
 
 def checkpoints_evaluated(unit: Unit, setup: Setup) -> int:
-    """How many checkpoints of a unit are evaluated: all of a trial, and the untrained student as it is.
+    """How many checkpoints of a unit are evaluated: all of a trial, and the untrained student as it
+    is.
 
     Those of the supervised stage are only started from.
     """
@@ -67,7 +76,10 @@ def checkpoints_evaluated(unit: Unit, setup: Setup) -> int:
 def evaluation_generations(setup: Setup) -> dict[str, int]:
     """Generations of one checkpoint by benchmark: problems × n."""
     evaluation = setup.evaluation
-    return {key: problems_wanted(evaluation, key) * full_samples(evaluation, key) for key in evaluation.benchmarks}
+    return {
+        key: problems_wanted(evaluation, key) * full_samples(evaluation, key)
+        for key in evaluation.benchmarks
+    }
 
 
 def budgets(
@@ -75,8 +87,8 @@ def budgets(
 ) -> dict[str, EvaluationCost]:
     """Cost of evaluating everything in `full`, in races (`adaptive`, expected), and of `rescore`.
 
-    `full_costs` are those of each unit under the full protocol, by its id. Rescoring takes one checkpoint of each
-    family, for each seed.
+    `full_costs` are those of each unit under the full protocol, by its id. Rescoring takes one
+    checkpoint of each family, for each seed.
     """
     full, adaptive, rescore = [], [], []
     for family in families:
@@ -96,22 +108,29 @@ def family_size(family: Family, setup: Setup) -> int:
 
 
 def expected_share(candidates: int, setup: Setup) -> Range:
-    """Share of the full generations that a race between `candidates` checkpoints is expected to take, in (0, 1].
+    """Share of the full generations that a race between `candidates` checkpoints is expected to
+    take, in (0, 1].
 
-    The simulated shares are taken over in two steps: between the simulated family sizes they are interpolated over the
-    logarithm of the size, and the part beyond the first rung is fitted to the setup's own first rung. Where n is small,
-    that rung is a larger share than in the simulation (1 of 4 samples instead of 2 of 64), and less is left for the
-    later rungs to save.
+    The simulated shares are taken over in two steps: between the simulated family sizes they are
+    interpolated over the logarithm of the size, and the part beyond the first rung is fitted to the
+    setup's own first rung. Where n is small, that rung is a larger share than in the simulation (1
+    of 4 samples instead of 2 of 64), and less is left for the later rungs to save.
 
-    With less than half of the simulated samples a race may not separate the checkpoints; the upper bound is then 1.
+    With less than half of the simulated samples a race may not separate the checkpoints; the upper
+    bound is then 1.
     """
     sizes = np.log(list(SIMULATED))
-    low, high = (float(np.interp(np.log(candidates), sizes, shares)) for shares in np.transpose([*SIMULATED.values()]))
+    low, high = (
+        float(np.interp(np.log(candidates), sizes, shares))
+        for shares in np.transpose([*SIMULATED.values()])
+    )
     if 2 * sum(evaluation_generations(setup).values()) < SIMULATED_GENERATIONS:
         high = 1.0
     first = _first_rung_share(setup)
     rest = (1 - first) / (1 - SIMULATED_FIRST_RUNG)
-    return Range.between(first + rest * (low - SIMULATED_FIRST_RUNG), first + rest * (high - SIMULATED_FIRST_RUNG))
+    return Range.between(
+        first + rest * (low - SIMULATED_FIRST_RUNG), first + rest * (high - SIMULATED_FIRST_RUNG)
+    )
 
 
 class Disk(NamedTuple):
@@ -124,14 +143,17 @@ class Disk(NamedTuple):
 def disk_gib(experiment: Experiment, units: Iterable[Unit]) -> Disk:
     """GiB that the trials' checkpoints take.
 
-    Learner states come on top. Trials are trained before their checkpoints are evaluated, so all checkpoints may be
-    there before `keep: best` lets go of any.
+    Learner states come on top. Trials are trained before their checkpoints are evaluated, so all
+    checkpoints may be there before `keep: best` lets go of any.
     """
     best, kept, most = experiment.runtime.keep == "best", 0.0, 0.0
     for unit in units:
         setup = experiment.setups[unit.setup]
         if unit.is_trial:
-            made, of_one = checkpoints_evaluated(unit, setup), decoder(setup.student, setup).weight_bytes / GIB
+            made, of_one = (
+                checkpoints_evaluated(unit, setup),
+                decoder(setup.student, setup).weight_bytes / GIB,
+            )
             kept += of_one * (1 if best else made)
             most += of_one * made
     return Disk(kept, most)
@@ -142,6 +164,8 @@ def _first_rung_share(setup: Setup) -> float:
     generations = evaluation_generations(setup)
     n = [full_samples(setup.evaluation, benchmark) for benchmark in generations]
     first_rung = 0.0
-    for of_benchmark, samples, full in zip(generations.values(), evaluation_protocol.rung_sizes(n)[0], n, strict=True):
+    for of_benchmark, samples, full in zip(
+        generations.values(), evaluation_protocol.rung_sizes(n)[0], n, strict=True
+    ):
         first_rung += of_benchmark * samples / full
     return first_rung / sum(generations.values())

@@ -1,17 +1,18 @@
 """How long responses get: some finish after a while, the others run on until they are cut.
 
-Decoding reads the whole context for each token, so its cost grows with the square of a response's length, and the few
-responses that never finish cost most of it. A mean length would hide them. Responses that finish follow a Gamma law of
-shape 2 with mean m, whose mean square is 1.5 m². A share q runs to the limit L. With prompts of p tokens, one response
-has on average
+Decoding reads the whole context for each token, so its cost grows with the square of a response's
+length, and the few responses that never finish cost most of it. A mean length would hide them.
+Responses that finish follow a Gamma law of shape 2 with mean m, whose mean square is 1.5 m². A
+share q runs to the limit L. With prompts of p tokens, one response has on average
 
     tokens      (1 − q)·m + q·L
     reads       (1 − q)·(p·m + 0.75 m²) + q·(p·L + L²/2)        contexts of all its tokens, in tokens
     context c̄   reads ÷ tokens
 
-Nothing here was measured by us. `LAWS` are the m and q at which, for L = 8,192 and p = 150, the responses that run to
-the limit make up 32 % of the tokens and 73 % of the reads in the low scenario, and 53 % and 78 % in the high one. The
-middle scenario lies between them. What finished run directories hold replaces them (`planning.measured`).
+Nothing here was measured by us. `LAWS` are the m and q at which, for L = 8,192 and p = 150, the
+responses that run to the limit make up 32 % of the tokens and 73 % of the reads in the low
+scenario, and 53 % and 78 % in the high one. The middle scenario lies between them. What finished
+run directories hold replaces them (`planning.measured`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ PROMPT_TOKENS = 150.0  # problem, system message and chat template; the problems
 
 @dataclass(frozen=True)
 class Lengths:
-    """Responses under a `limit` of tokens: a share `truncated` reaches it, the others have `finished` on average."""
+    """Responses under a `limit` of tokens: a share `truncated` reaches it, the others have
+    `finished` on average.
+    """
 
     finished: float
     truncated: float
@@ -43,7 +46,8 @@ class Lengths:
     @property
     def reads(self) -> float:
         """Tokens of context that are read for all tokens of a response, on average."""
-        # Under a limit that cuts most responses the finished ones are nearly as long as it: ½ E[length²] ≤ ½ m·L.
+        # Under a limit that cuts most responses the finished ones are nearly as long as it: ½
+        # E[length²] ≤ ½ m·L.
         half_square = min(0.75 * self.finished**2, self.finished * self.limit / 2)
         finished = self.prompt * self.finished + half_square
         truncated = self.prompt * self.limit + self.limit**2 / 2
@@ -55,23 +59,37 @@ class Lengths:
         return self.reads / self.tokens
 
     def longest(self, responses: int) -> float:
-        """Tokens of the longest of so many responses, on average: how long a batch runs that waits for its last."""
+        """Tokens of the longest of so many responses, on average: how long a batch runs that waits
+        for its last.
+        """
         lengths = np.linspace(0.0, self.limit, 257)
-        shorter = (1 - self.truncated) * _gamma_share(lengths, self.finished) / _gamma_share(self.limit, self.finished)
+        shorter = (
+            (1 - self.truncated)
+            * _gamma_share(lengths, self.finished)
+            / _gamma_share(self.limit, self.finished)
+        )
         return float(np.trapezoid(1 - shorter**responses, lengths))
 
     def spread(self, responses: int) -> list[int]:
         """Lengths of so many responses, ascending, that stand for all: quantiles in equal steps."""
         lengths = np.linspace(0.0, self.limit, 257)
-        shorter = (1 - self.truncated) * _gamma_share(lengths, self.finished) / _gamma_share(self.limit, self.finished)
+        shorter = (
+            (1 - self.truncated)
+            * _gamma_share(lengths, self.finished)
+            / _gamma_share(self.limit, self.finished)
+        )
         shares = (np.arange(responses) + 0.5) / responses
-        found = np.interp(shares, shorter, lengths)  # those beyond the share that finishes have the limit
+        found = np.interp(
+            shares, shorter, lengths
+        )  # those beyond the share that finishes have the limit
         return [max(1, round(length)) for length in found.tolist()]
 
 
 @dataclass(frozen=True)
 class LengthLaw:
-    """Lengths without a limit: a share `endless` never finishes, the others have `finished` tokens on average."""
+    """Lengths without a limit: a share `endless` never finishes, the others have `finished` tokens
+    on average.
+    """
 
     finished: float
     endless: float

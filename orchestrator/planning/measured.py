@@ -1,9 +1,11 @@
-"""Measurements of an experiment's finished runs: lengths of responses, seconds of steps and responses.
+"""Measurements of an experiment's finished runs: lengths of responses, seconds of steps and
+responses.
 
-They replace the plan's assumptions for the rest of the sweep. Lengths are taken over as they are, whatever the engine.
-Seconds become a factor for each setup and phase, measured ÷ planned: of all directories together in the middle
-estimate, and of the fastest and the slowest directory in the low and the high one. Phases that no directory measured
-have the factors of `planning.calibrated`, where a card of the kind was.
+They replace the plan's assumptions for the rest of the sweep. Lengths are taken over as they are,
+whatever the engine. Seconds become a factor for each setup and phase, measured ÷ planned: of all
+directories together in the middle estimate, and of the fastest and the slowest directory in the low
+and the high one. Phases that no directory measured have the factors of `planning.calibrated`, where
+a card of the kind was.
 """
 
 from __future__ import annotations
@@ -37,8 +39,14 @@ from orchestrator.records.files import Damaged
 from orchestrator.records.rundir import RunReader
 from orchestrator.selection.study import Study
 
-MOST_READ = 6  # directories of a setup; those in between say little more, and a plan shall take no time
-PHASE_OF_KEY = {PLAIN: ROLLOUT, BLENDED: ROLLOUT, PASSING: OTHER}  # of a factor that is for a part of a phase
+MOST_READ = (
+    6  # directories of a setup; those in between say little more, and a plan shall take no time
+)
+PHASE_OF_KEY = {
+    PLAIN: ROLLOUT,
+    BLENDED: ROLLOUT,
+    PASSING: OTHER,
+}  # of a factor that is for a part of a phase
 PHASE_OF_PART = {ROLLOUT: ROLLOUT, SCORE: SCORE, LEARN: LEARN, REWARD: OTHER}
 
 
@@ -46,8 +54,8 @@ PHASE_OF_PART = {ROLLOUT: ROLLOUT, SCORE: SCORE, LEARN: LEARN, REWARD: OTHER}
 class Clocked:
     """Seconds by row of a unit's `timing.jsonl`.
 
-    `steps` are those of the parts of each training step, by kind of step (BLENDED or PLAIN). `responses` are those of
-    one response, by benchmark.
+    `steps` are those of the parts of each training step, by kind of step (BLENDED or PLAIN).
+    `responses` are those of one response, by benchmark.
     """
 
     steps: Mapping[str, list[dict[str, float]]]
@@ -56,9 +64,11 @@ class Clocked:
 
 @dataclass(frozen=True)
 class UnitSeconds:
-    """Mean seconds of a finished unit: (steps, their parts) by kind of step, and of a response by benchmark.
+    """Mean seconds of a finished unit: (steps, their parts) by kind of step, and of a response by
+    benchmark.
 
-    Benchmarks are those of the experiment at hand: a unit may have been evaluated on others for another one.
+    Benchmarks are those of the experiment at hand: a unit may have been evaluated on others for
+    another one.
     """
 
     unit: Unit
@@ -68,7 +78,9 @@ class UnitSeconds:
     responses: Mapping[str, float]
 
     def ran_on(self, gpu: Gpu) -> bool:
-        """Whether it used a GPU, and one of this kind where its name was noted: `NVIDIA H100 80GB HBM3`."""
+        """Whether it used a GPU, and one of this kind where its name was noted: `NVIDIA H100 80GB
+        HBM3`.
+        """
         return self.unit.placement.gpus > 0 and all(_is_of_kind(name, gpu) for name in self.gpus)
 
 
@@ -76,12 +88,15 @@ def _is_of_kind(name: str, gpu: Gpu) -> bool:
     """Whether a driver would call a GPU of this kind so; a size counts where both names give one."""
     model, _, size = gpu.name.partition("-")
     noted = re.search(r"\b\d+GB\b", name)
-    return bool(re.search(rf"\b{re.escape(model)}\b", name)) and (not size or noted is None or noted[0] == size)
+    return bool(re.search(rf"\b{re.escape(model)}\b", name)) and (
+        not size or noted is None or noted[0] == size
+    )
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Measurements of finished runs, empty without any. `lengths` are by setup, then as in `SetupCosts`.
+    """Measurements of finished runs, empty without any. `lengths` are by setup, then as in
+    `SetupCosts`.
 
     `calibrations` are those of the runs folder, of whatever cards.
     """
@@ -98,7 +113,9 @@ class Measured:
         """Costs of a setup on an engine: with what was measured of it, else as planned."""
         lengths = self.lengths.get(name, {})
         planned = SetupCosts(setup, runtime, engine, gpu, lengths)
-        clocked = [each for each in self.of_setup(name) if each.engine == engine and each.ran_on(gpu)]
+        clocked = [
+            each for each in self.of_setup(name) if each.engine == engine and each.ran_on(gpu)
+        ]
         pairs: dict[str, list[tuple[float, float]]] = defaultdict(list)
         for each in clocked:
             for phase, pair in _measured_and_planned(each, planned).items():
@@ -115,31 +132,40 @@ class Measured:
             for key, rows in calibration.rows_for(setup, engine).items():
                 if PHASE_OF_KEY.get(key, key) in by_runs:
                     continue
-                factor = measured_factor((row.seconds, row.planned_seconds(planned)) for row in rows)
+                factor = measured_factor(
+                    (row.seconds, row.planned_seconds(planned)) for row in rows
+                )
                 if factor is not None:
                     factors[key], sources[key] = factor, calibration.source(rows)
         return SetupCosts(setup, runtime, engine, gpu, lengths, factors, sources)
 
 
 def measured_factor(pairs: Iterable[tuple[float, float]]) -> Range | None:
-    """Measured ÷ planned of (measured, planned) seconds, a pair for each directory; None without any to compare."""
+    """Measured ÷ planned of (measured, planned) seconds, a pair for each directory; None without
+    any to compare.
+    """
     comparable = [(measured, planned) for measured, planned in pairs if planned > 0]
     if not comparable:
         return None
     ratios = [measured / planned for measured, planned in comparable]
-    together = sum(measured for measured, _ in comparable) / sum(planned for _, planned in comparable)
+    together = sum(measured for measured, _ in comparable) / sum(
+        planned for _, planned in comparable
+    )
     return Range(min(ratios), together, max(ratios))
 
 
 def measure(study: Study) -> Measured:
-    """Read the measurements of a study's finished units; pass over damaged directories and write nothing."""
+    """Read the measurements of a study's finished units; pass over damaged directories and write
+    nothing.
+    """
     if not study.runs.is_dir():
         return Measured()
     units, lengths, present = [], {}, set(os.listdir(study.runs))
     for name in study.experiment.setups:
         there = [unit for unit in study.units_of(name) if unit.id in present]
         finished = [unit for unit in there if study.reader(unit).trained]
-        # Every second, third … of them, so that early and late units of the grid are among those that are read.
+        # Every second, third … of them, so that early and late units of the grid are among those
+        # that are read.
         read = finished[:: -(-len(finished) // MOST_READ) or 1]
         for unit in read:
             with suppress(Damaged):
@@ -182,20 +208,31 @@ def _unit_seconds(study: Study, unit: Unit) -> UnitSeconds:
             means[part] = fmean(row.get(part, 0.0) for row in parts)
         steps[SUPERVISED if unit.is_supervised else kind] = (len(parts), means)
     ours = study.setup_of(unit).evaluation.benchmarks
-    responses = {benchmark: fmean(seconds) for benchmark, seconds in rows.responses.items() if benchmark in ours}
+    responses = {
+        benchmark: fmean(seconds)
+        for benchmark, seconds in rows.responses.items()
+        if benchmark in ours
+    }
     gpus = run.provenance().get("host", {}).get("gpus", [])
     return UnitSeconds(unit, study.setup_of(unit).engine.sampler, tuple(gpus), steps, responses)
 
 
-def _measured_and_planned(found: UnitSeconds, planned: SetupCosts) -> dict[str, tuple[float, float]]:
-    """Measured and planned seconds of a unit's steps by phase, and of one response to each benchmark together."""
+def _measured_and_planned(
+    found: UnitSeconds, planned: SetupCosts
+) -> dict[str, tuple[float, float]]:
+    """Measured and planned seconds of a unit's steps by phase, and of one response to each
+    benchmark together.
+    """
     pairs: dict[str, tuple[float, float]] = {}
     planned = planned.on(found.unit.placement)
     for kind, (steps, means) in found.steps.items():
         for part, seconds in means.items():
             phase = PHASE_OF_PART[part]
             measured, expected = pairs.get(phase, (0.0, 0.0))
-            pairs[phase] = measured + steps * seconds, expected + steps * planned.step(kind)[phase].mid
+            pairs[phase] = (
+                measured + steps * seconds,
+                expected + steps * planned.step(kind)[phase].mid,
+            )
     if found.responses:
         expected = sum(planned.response(benchmark).mid for benchmark in found.responses)
         pairs[EVALUATE] = sum(found.responses.values()), expected
@@ -206,7 +243,9 @@ def _measured_and_planned(found: UnitSeconds, planned: SetupCosts) -> dict[str, 
 
 
 def _lengths(study: Study, name: str, units: Sequence[Unit]) -> dict[str, Lengths]:
-    """Lengths of training responses and of those to each benchmark, as far as `units` of a setup say it."""
+    """Lengths of training responses and of those to each benchmark, as far as `units` of a setup
+    say it.
+    """
     setup = study.experiment.setups[name]
     prompt = min(PROMPT_TOKENS, setup.training.max_prompt_tokens)
     training, limit = _StepCounts(), setup.training.max_response_tokens
@@ -224,8 +263,12 @@ def _lengths(study: Study, name: str, units: Sequence[Unit]) -> dict[str, Length
     return {key: found for key, found in lengths.items() if found is not None}
 
 
-def _evaluations(study: Study, units: Sequence[Unit], evaluation_id: str) -> Iterator[tuple[int, int, int]]:
-    """(responses, truncated, tokens) of each problem at the middle checkpoint that was evaluated of each unit."""
+def _evaluations(
+    study: Study, units: Sequence[Unit], evaluation_id: str
+) -> Iterator[tuple[int, int, int]]:
+    """(responses, truncated, tokens) of each problem at the middle checkpoint that was evaluated of
+    each unit.
+    """
     for unit in units:
         with suppress(Damaged):
             run = study.reader(unit)
@@ -255,4 +298,6 @@ class _StepCounts:
         finished = self.responses - self.truncated
         # Truncated responses have `limit` tokens each; the mean is that of the others.
         mean = (self.tokens - self.truncated * limit) / finished if finished > 0 else float(limit)
-        return Lengths(min(max(mean, 1.0), float(limit)), self.truncated / self.responses, limit, prompt)
+        return Lengths(
+            min(max(mean, 1.0), float(limit)), self.truncated / self.responses, limit, prompt
+        )

@@ -1,4 +1,5 @@
-"""The memory of a trial in one table: the budgets of its roles, and the paper's formulas for generation.
+"""The memory of a trial in one table: the budgets of its roles, and the paper's formulas for
+generation.
 
 GiB on one GPU, for n sequences of full length (longest prompt + longest response):
 
@@ -19,9 +20,10 @@ from orchestrator.engines.memory import GIB, Gpus, decoder, kv_gib, learner_gib,
 class Memory:
     """GiB on each GPU of a trial (its other units need less); `sequences_…` are counts.
 
-    Where roles have GPUs of their own, each part is what the GPUs of its role hold of it. `workspace` is all that is
-    neither weights nor cache while the student samples alone. `scoring` and `learning` are what these take at least,
-    `learning_tokens` is the micro-batch of learning; 0 where it does not fit.
+    Where roles have GPUs of their own, each part is what the GPUs of its role hold of it.
+    `workspace` is all that is neither weights nor cache while the student samples alone. `scoring`
+    and `learning` are what these take at least, `learning_tokens` is the micro-batch of learning; 0
+    where it does not fit.
     """
 
     student_weights: float
@@ -30,7 +32,9 @@ class Memory:
     workspace: float
     kv_student: float  # per sequence of full length
     kv_teacher: float
-    sequences_decoded_vanilla: int  # n of training: what is decoded at once, or all of a step if fewer
+    sequences_decoded_vanilla: (
+        int  # n of training: what is decoded at once, or all of a step if fewer
+    )
     sequences_decoded_blending: int
     sequences_decoded_evaluation: int  # at the evaluation's length
     generation_vanilla: float
@@ -44,10 +48,16 @@ class Memory:
     sequences_at_once_blending: int
 
 
-def memory(setup: Setup, runtime: Runtime, gpu_gib: float, placement: Placement | None = None) -> Memory:
-    """Memory of a trial (all roles on one GPU where no `placement` is given) and of an evaluator, the student alone."""
+def memory(
+    setup: Setup, runtime: Runtime, gpu_gib: float, placement: Placement | None = None
+) -> Memory:
+    """Memory of a trial (all roles on one GPU where no `placement` is given) and of an evaluator,
+    the student alone.
+    """
     placement = placement or Placement(gpus=1)
-    sampling, teacher, learner = (Gpus.of(placement, role) for role in ("rollout", "teacher", "learner"))
+    sampling, teacher, learner = (
+        Gpus.of(placement, role) for role in ("rollout", "teacher", "learner")
+    )
 
     def granted(situation: Situation, on: Gpus) -> tuple[Budget | None, float]:
         """The budget, and GiB that are needed at least."""
@@ -57,16 +67,25 @@ def memory(setup: Setup, runtime: Runtime, gpu_gib: float, placement: Placement 
             return None, error.needed_gib
         return found, found.total_gib
 
-    w_s, w_q = (decoder(model, setup).weight_bytes / GIB for model in (setup.student, setup.teacher))
+    w_s, w_q = (
+        decoder(model, setup).weight_bytes / GIB for model in (setup.student, setup.teacher)
+    )
     kv_s, kv_both = (kv_gib(setup, blending) / sampling.count for blending in (False, True))
     (_, scoring), (learns, learning) = granted("scoring", teacher), granted("learning", learner)
-    (alone, peak_alone), (both, peak_both) = granted("decoding", sampling), granted("blending", sampling)
+    (alone, peak_alone), (both, peak_both) = (
+        granted("decoding", sampling),
+        granted("blending", sampling),
+    )
     (evaluating, _) = granted("evaluating", Gpus())
     others = max(scoring, learning)
-    fits_alone, fits_both = (_sequences(found, setup) if others <= gpu_gib else 0 for found in (alone, both))
+    fits_alone, fits_both = (
+        _sequences(found, setup) if others <= gpu_gib else 0 for found in (alone, both)
+    )
     resident = (w_s if sampling.apart else w_s + w_q) / sampling.count
     wanted, most = runtime.rollout_batch, sequences_per_step(setup.training)
-    decoded_alone, decoded_both = (min(most, fits if wanted is None else wanted) for fits in (fits_alone, fits_both))
+    decoded_alone, decoded_both = (
+        min(most, fits if wanted is None else wanted) for fits in (fits_alone, fits_both)
+    )
     evaluated = setup.training.max_prompt_tokens + setup.evaluation.max_response_tokens
     return Memory(
         student_weights=w_s / sampling.count,

@@ -1,7 +1,8 @@
 """The plan of an experiment before anything runs: `trb plan`. Pure arithmetic on the configuration.
 
-What a training step and an evaluation cost stands in `planning.costs`; here units are charged for as many of them as
-they need. Training and evaluation are apart: a unit trains on its GPU, and evaluators sample its checkpoints on theirs.
+What a training step and an evaluation cost stands in `planning.costs`; here units are charged for
+as many of them as they need. Training and evaluation are apart: a unit trains on its GPU, and
+evaluators sample its checkpoints on theirs.
 """
 
 from __future__ import annotations
@@ -63,9 +64,13 @@ class Done:
     complete: bool = False
 
 
-@dataclass(frozen=True, eq=False)  # two plans are the same where they are one object: sums over it are kept
+@dataclass(
+    frozen=True, eq=False
+)  # two plans are the same where they are one object: sums over it are kept
 class Plan:
-    """Units in the order of the grid, the numbers their costs rest on, and what is there of them already, by id."""
+    """Units in the order of the grid, the numbers their costs rest on, and what is there of them
+    already, by id.
+    """
 
     experiment: Experiment
     units: tuple[PlannedUnit, ...]
@@ -93,22 +98,32 @@ def make_plan(
 ) -> Plan:
     """The plan of `experiment`, whose units are `units`: instant, without side effects.
 
-    `measured` is what finished run directories say. `engine` plans as if all setups sampled with that engine. Of
-    `confirming` units only the checkpoint that they confirm is evaluated.
+    `measured` is what finished run directories say. `engine` plans as if all setups sampled with
+    that engine. Of `confirming` units only the checkpoint that they confirm is evaluated.
     """
     units = expand(experiment) if units is None else units
     measured = measured or Measured()
     costs, part = {}, gpu.part(experiment.runtime.placement.gpu_share)
     for name, setup in experiment.setups.items():
         chosen = engine or setup.engine.sampler
-        as_if = replace(setup, engine=replace(setup.engine, sampler=chosen))  # memory is counted with it, too
+        as_if = replace(
+            setup, engine=replace(setup.engine, sampler=chosen)
+        )  # memory is counted with it, too
         costs[name] = measured.costs(name, as_if, experiment.runtime, chosen, part)
-    # Units that differ in seeds or in knobs that cost nothing need the same, which is worked out once.
+    # Units that differ in seeds or in knobs that cost nothing need the same, which is worked out
+    # once.
     needed: dict[tuple[object, ...], Resources] = {}
     planned = []
     for unit in units:
         confirms = unit.id in confirming
-        kind = (unit.setup, unit.kind, confirms, unit.steps, teacher_online_steps(unit), *vars(unit.placement).values())
+        kind = (
+            unit.setup,
+            unit.kind,
+            confirms,
+            unit.steps,
+            teacher_online_steps(unit),
+            *vars(unit.placement).values(),
+        )
         if kind not in needed:
             needed[kind] = resources(experiment, unit, costs[unit.setup], confirms)
         planned.append(PlannedUnit(unit, needed[kind]))
@@ -118,7 +133,9 @@ def make_plan(
     return Plan(experiment, tuple(planned), costs, gpu, assumed, done or {}, measured, confirming)
 
 
-def resources(experiment: Experiment, unit: Unit, costs: SetupCosts, confirms: bool = False) -> Resources:
+def resources(
+    experiment: Experiment, unit: Unit, costs: SetupCosts, confirms: bool = False
+) -> Resources:
     """Compute the needs of `unit`."""
     setup, placement = experiment.setups[unit.setup], unit.placement
     checkpoints = 1 if confirms else checkpoints_evaluated(unit, setup)
@@ -134,13 +151,17 @@ def resources(experiment: Experiment, unit: Unit, costs: SetupCosts, confirms: b
         evaluation_generations=evaluations,
         evaluation_tokens=evaluations * setup.evaluation.max_response_tokens,
         teacher_online_steps=teacher_online_steps(unit),
-        memory=memory(setup, experiment.runtime, costs.gpu.gib, placement) if placement.gpus else None,
+        memory=memory(setup, experiment.runtime, costs.gpu.gib, placement)
+        if placement.gpus
+        else None,
         gpu_hours=gpu_hours(unit, costs, checkpoints) if placement.gpus else None,
     )
 
 
 def gpu_hours(unit: Unit, costs: SetupCosts, checkpoints: int, first: int = 0) -> dict[str, Range]:
-    """GPU-hours of a unit by phase: training from step `first` on, and all its checkpoints evaluated in full."""
+    """GPU-hours of a unit by phase: training from step `first` on, and all its checkpoints
+    evaluated in full.
+    """
     seconds = training_seconds(unit, costs, first)
     hours = {phase: of_phase * (unit.placement.gpus / 3600) for phase, of_phase in seconds.items()}
     if checkpoints:
@@ -149,7 +170,9 @@ def gpu_hours(unit: Unit, costs: SetupCosts, checkpoints: int, first: int = 0) -
 
 
 def training_seconds(unit: Unit, costs: SetupCosts, first: int = 0) -> dict[str, Range]:
-    """Seconds of a unit's training from step `first` on, by phase; of evaluating its checkpoints nothing yet."""
+    """Seconds of a unit's training from step `first` on, by phase; of evaluating its checkpoints
+    nothing yet.
+    """
     costs = costs.on(unit.placement)
     online, alone = steps_left(unit, first)
     steps = {BLENDED: online, SUPERVISED if unit.is_supervised else PLAIN: alone}

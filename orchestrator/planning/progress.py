@@ -1,4 +1,6 @@
-"""The part of an experiment that a runs folder holds, as `trb plan` counts it, and why each unit would run."""
+"""The part of an experiment that a runs folder holds, as `trb plan` counts it, and why each unit
+would run.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +16,27 @@ from orchestrator.experiment.units import Unit
 from orchestrator.planning.plan import Done
 from orchestrator.records.rundir import RunReader, started_units
 from orchestrator.selection import scores
-from orchestrator.selection.samples_wanted import FamilyState, confirming_samples, family_state, wants
+from orchestrator.selection.samples_wanted import (
+    FamilyState,
+    confirming_samples,
+    family_state,
+    wants,
+)
 from orchestrator.selection.study import Study
 
 # Where the parts of an identity stand in a setup file; the others have their own names.
-CONFIG_NAMES = {name: f"training.{name}" for name in ("objective", "top_k", "steps", "checkpoint_every")}
+CONFIG_NAMES = {
+    name: f"training.{name}" for name in ("objective", "top_k", "steps", "checkpoint_every")
+}
 
 
 def done_of(study: Study) -> dict[str, Done]:
     """Count the finished part of each unit, by id; write nothing."""
     if not study.runs.is_dir():
         return {}
-    present = set(os.listdir(study.runs))  # one look, where asking for each of ten thousand directories takes seconds
+    present = set(
+        os.listdir(study.runs)
+    )  # one look, where asking for each of ten thousand directories takes seconds
     state_of: dict[str, FamilyState] = {}
     for family in study.families():
         members = [unit.id for setting in family for unit in setting]
@@ -34,7 +45,9 @@ def done_of(study: Study) -> dict[str, Done]:
     for unit in study.units:
         if unit.id in study.confirming and unit.id in present:
             wanted = confirming_samples(study, unit)
-            state_of[unit.id] = FamilyState(wanted, settled=study.reader(unit).trained and not wanted)
+            state_of[unit.id] = FamilyState(
+                wanted, settled=study.reader(unit).trained and not wanted
+            )
     done = {}
     for unit in study.units:
         if unit.id not in present:
@@ -69,8 +82,8 @@ def _generations(study: Study, unit: Unit) -> int:
 class Reason:
     """Why a unit would run, or not: `why` in a few words.
 
-    Of a unit that has no directory, `nearest` is the one of the same setup and method that differs least, if any, and
-    `differences` are the fields that differ.
+    Of a unit that has no directory, `nearest` is the one of the same setup and method that differs
+    least, if any, and `differences` are the fields that differ.
     """
 
     unit: Unit
@@ -106,7 +119,9 @@ def _why_started(unit: Unit, run: RunReader, wanted: Mapping[Sampling, int]) -> 
     for fresh, words in by_draw.items():
         asked = {sampling: n for sampling, n in wanted.items() if (sampling.draw == FRESH) == fresh}
         if asked:
-            benchmarks = ", ".join(dict.fromkeys(f"{sampling.benchmark} n={n}" for sampling, n in asked.items()))
+            benchmarks = ", ".join(
+                dict.fromkeys(f"{sampling.benchmark} n={n}" for sampling, n in asked.items())
+            )
             steps = sorted({sampling.step for sampling in asked})
             at = f"step {steps[0]}" if len(steps) == 1 else f"{len(steps)} checkpoints"
             parts.append(f"{words}: {benchmarks} at {at}")
@@ -124,18 +139,28 @@ def _recorded(runs: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             yield name, unit
 
 
-def _nearest(unit: Unit, others: Sequence[tuple[str, dict[str, Any]]]) -> tuple[str | None, tuple[str, ...]]:
-    """The directory of the same setup, kind and method with the fewest fields that differ, and these fields."""
+def _nearest(
+    unit: Unit, others: Sequence[tuple[str, dict[str, Any]]]
+) -> tuple[str | None, tuple[str, ...]]:
+    """The directory of the same setup, kind and method with the fewest fields that differ, and
+    these fields.
+    """
     differing: dict[str, list[str]] = {}
     for name, other in others:
-        if (other.get("setup"), other.get("kind"), other.get("method")) == (unit.setup, unit.kind, unit.method):
+        if (other.get("setup"), other.get("kind"), other.get("method")) == (
+            unit.setup,
+            unit.kind,
+            unit.method,
+        ):
             differing[name] = differences(other["identity"], unit.identity)
     nearest = min(differing, key=lambda name: len(differing[name]), default=None)
     return (nearest, tuple(differing[nearest])) if nearest else (None, ())
 
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
-    """`training.optimizer.lr: 0.001 there, 0.0006 here` for every field of two identities that differs."""
+    """`training.optimizer.lr: 0.001 there, 0.0006 here` for every field of two identities that
+    differs.
+    """
     old, new = dict(_flat(there)), dict(_flat(here))
     return [
         f"{name}: {_shown(old, name)} there, {_shown(new, name)} here"

@@ -12,10 +12,11 @@ SCENARIOS: tuple[Scenario, ...] = ("low", "mid", "high")
 
 @dataclass(frozen=True)
 class Range:
-    """A number in the scenarios that cost little, a middling amount and much. It is no confidence interval.
+    """A number in the scenarios that cost little, a middling amount and much. It is no confidence
+    interval.
 
-    Costs rise from `low` to `high`. An input of the model may fall: an engine that reaches much of its hardware is the
-    low scenario.
+    Costs rise from `low` to `high`. An input of the model may fall: an engine that reaches much of
+    its hardware is the low scenario.
     """
 
     low: float

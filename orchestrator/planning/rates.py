@@ -1,8 +1,10 @@
-"""Rates of GPUs and of engines on them: the numbers under a plan, one row for each engine that samples.
+"""Rates of GPUs and of engines on them: the numbers under a plan, one row for each engine that
+samples.
 
-`planning.costs` makes tokens a second and seconds of them. Nothing here was measured by us on a GPU. A `Range` gives
-the number in the low, the middle and the high estimate, so a share of the hardware falls from left to right. Finished
-run directories replace what they measured (`planning.measured`).
+`planning.costs` makes tokens a second and seconds of them. Nothing here was measured by us on a
+GPU. A `Range` gives the number in the low, the middle and the high estimate, so a share of the
+hardware falls from left to right. Finished run directories replace what they measured
+(`planning.measured`).
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ LAUNCH_LAYERS = 28  # decoder layers of the model that `Rates.launch_ms` is give
 
 @dataclass(frozen=True)
 class Gpu:
-    """A kind of GPU: its name, memory, memory bandwidth, and dense bfloat16 arithmetic; or a `share` of one.
+    """A kind of GPU: its name, memory, memory bandwidth, and dense bfloat16 arithmetic; or a
+    `share` of one.
 
     `gib` is the memory that torch sees, `torch.cuda.get_device_properties().total_memory`.
     """
@@ -42,12 +45,14 @@ class Gpu:
         return Gpu(self.name, self.gib * share, self.bytes_per_s * share, self.flops * share, share)
 
 
-# Memory: what torch's own out-of-memory messages call the total capacity, which differs by the driver by a tenth of a
-# GiB. The least that was found is taken, rounded down to a tenth. H100: 79.11 (vllm-project/vllm#27508) to 79.21;
-# H200: 139.80 and B200: 178.35 (PrimeIntellect-ai/prime-rl, table of benchmarks of January 2026: 139.80, 178.36);
-# A100: 79.15 to 79.25 (wbfwonderful/Vad-R1#11) and 39.38 (vllm-project/vllm#16570) to 39.50; L40S: 44.39 to 44.42
-# (stepfun-ai/Step-Video-T2V#8). Bandwidth and arithmetic: NVIDIA's data sheets, of the SXM modules where there are
-# any. The sheets of Hopper and later give arithmetic with sparsity, which is twice the dense one here.
+# Memory: what torch's own out-of-memory messages call the total capacity, which differs by the
+# driver by a tenth of a GiB. The least that was found is taken, rounded down to a tenth. H100:
+# 79.11 (vllm-project/vllm#27508) to 79.21; H200: 139.80 and B200: 178.35
+# (PrimeIntellect-ai/prime-rl, table of benchmarks of January 2026: 139.80, 178.36); A100: 79.15 to
+# 79.25 (wbfwonderful/Vad-R1#11) and 39.38 (vllm-project/vllm#16570) to 39.50; L40S: 44.39 to 44.42
+# (stepfun-ai/Step-Video-T2V#8). Bandwidth and arithmetic: NVIDIA's data sheets, of the SXM modules
+# where there are any. The sheets of Hopper and later give arithmetic with sparsity, which is twice
+# the dense one here.
 GPUS: Mapping[str, Gpu] = MappingProxyType(
     {
         "H100-80GB": Gpu("H100-80GB", 79.1, 3.35e12, 990e12),
@@ -62,7 +67,8 @@ DEFAULT_GPU = "H100-80GB"
 
 
 def gpu_of(text: str) -> Gpu:
-    """One of GPUS by its name, or another kind as `name=GiB,TB/s,TFLOP/s`, for example `MI=190,5.3,1300`.
+    """One of GPUS by its name, or another kind as `name=GiB,TB/s,TFLOP/s`, for example
+    `MI=190,5.3,1300`.
 
     Raises UserError that says what would be right.
     """
@@ -73,9 +79,13 @@ def gpu_of(text: str) -> Gpu:
         gib, terabytes, teraflops = (float(number) for number in numbers.split(","))
     except ValueError:  # not three of them, or not numbers
         gib = terabytes = teraflops = math.nan
-    if re.fullmatch(r"[\w.-]+", name) and all(0 < number < math.inf for number in (gib, terabytes, teraflops)):
+    if re.fullmatch(r"[\w.-]+", name) and all(
+        0 < number < math.inf for number in (gib, terabytes, teraflops)
+    ):
         return Gpu(name, gib, terabytes * 1e12, teraflops * 1e12)
-    near = [known for known in GPUS if known.startswith(text.upper())]  # for H100 rather H100-80GB than H200
+    near = [
+        known for known in GPUS if known.startswith(text.upper())
+    ]  # for H100 rather H100-80GB than H200
     expected = f"one of {', '.join(GPUS)}, or name=GiB,TB/s,TFLOP/s as MI=190,5.3,1300"
     raise refuse("--gpu", text, expected + did_you_mean(text, near or GPUS))
 
@@ -84,15 +94,17 @@ def gpu_of(text: str) -> Gpu:
 class Rates:
     """The part of its GPU's rates that an engine reaches.
 
-    `decoding` is the share of the memory bandwidth while the responses of one training step are decoded, `evaluating`
-    the same while thousands of responses wait. `launch_ms` is what the kernel launches of a decode step take at
-    `LAUNCH_LAYERS` layers. `teacher_passes` are the passes of the teacher for each token of a blended response.
-    `step_s` are seconds of a training step that no GPU works for: passing on weights, moving the learner's state,
-    grading, data. `start_s` are seconds until a unit works.
+    `decoding` is the share of the memory bandwidth while the responses of one training step are
+    decoded, `evaluating` the same while thousands of responses wait. `launch_ms` is what the kernel
+    launches of a decode step take at `LAUNCH_LAYERS` layers. `teacher_passes` are the passes of the
+    teacher for each token of a blended response. `step_s` are seconds of a training step that no
+    GPU works for: passing on weights, moving the learner's state, grading, data. `start_s` are
+    seconds until a unit works.
 
-    A decode step moves the KV cache `cache_passes` times, and `head_passes` times more for each query head that shares
-    a key–value head. An engine with `continuous` batching gives the place of a response that ended to the next one, and
-    holds as many as fit at their mean context; otherwise a batch of full-length places runs until its longest ends.
+    A decode step moves the KV cache `cache_passes` times, and `head_passes` times more for each
+    query head that shares a key–value head. An engine with `continuous` batching gives the place of
+    a response that ended to the next one, and holds as many as fit at their mean context; otherwise
+    a batch of full-length places runs until its longest ends.
     """
 
     title: str  # as people write its name
@@ -107,30 +119,36 @@ class Rates:
     continuous: bool
 
 
-# Allowances that nothing published covers. A step passes on 1.2 to 3.4 GB of weights and grades 256 responses.
+# Allowances that nothing published covers. A step passes on 1.2 to 3.4 GB of weights and grades 256
+# responses.
 STEP_S, START_S = Range(6.0, 10.0, 20.0), Range(60.0, 120.0, 300.0)
-# The part of STEP_S in which weights and the learner's state are moved, which can be measured by itself.
+# The part of STEP_S in which weights and the learner's state are moved, which can be measured by
+# itself.
 PASSING_S = Range(4.0, 6.0, 12.0)
 
-# What trainers reach of the arithmetic. The same for each of them, since all run the same transformers model. Scoring:
-# long forward passes; an assumption. Learners by FSDP2 on one H100 reach 11 to 27 % (0.6B) and 21 to 37 % (4B):
-# prime-rl's baselines. The students lie between the two sizes; the head of 151,936 rows keeps it low.
+# What trainers reach of the arithmetic. The same for each of them, since all run the same
+# transformers model. Scoring: long forward passes; an assumption. Learners by FSDP2 on one H100
+# reach 11 to 27 % (0.6B) and 21 to 37 % (4B): prime-rl's baselines. The students lie between the
+# two sizes; the head of 151,936 rows keeps it low.
 SCORING, LEARNING = Range(0.45, 0.40, 0.30), Range(0.30, 0.21, 0.11)
 
 # Several GPUs for one role. Nothing of it was measured by us either.
-# Tensor parallelism waits for two all-reduces in each layer of a decode step. Those of some 200 rows × hidden width are
-# 0.5 to 1 MB, for which NVLink's latency counts and not its bandwidth: about 10 µs with the engine's own kernels, 20 to
-# 50 µs with NCCL. The gathered logits, 40 to 80 MB, add 0.1 to 0.3 ms to a step, which the range has room for.
+# Tensor parallelism waits for two all-reduces in each layer of a decode step. Those of some 200
+# rows × hidden width are 0.5 to 1 MB, for which NVLink's latency counts and not its bandwidth:
+# about 10 µs with the engine's own kernels, 20 to 50 µs with NCCL. The gathered logits, 40 to 80
+# MB, add 0.1 to 0.3 ms to a step, which the range has room for.
 ALL_REDUCES_OF_A_LAYER = 2
 ALL_REDUCE_US = Range(10.0, 20.0, 40.0)
-# Sharding gathers parameters while the layer before computes. Of what it reaches on one GPU a 7B model on one node's
-# NVLink keeps 89 % on 2 GPUs and 93 % on 4 (KempnerForge's benchmarks, H200); students of a quarter of that have a
-# quarter of the parameters to gather for a quarter of the arithmetic, but fewer micro-batches to share out evenly.
+# Sharding gathers parameters while the layer before computes. Of what it reaches on one GPU a 7B
+# model on one node's NVLink keeps 89 % on 2 GPUs and 93 % on 4 (KempnerForge's benchmarks, H200);
+# students of a quarter of that have a quarter of the parameters to gather for a quarter of the
+# arithmetic, but fewer micro-batches to share out evenly.
 SHARDED = Range(0.95, 0.90, 0.80)
 
 RATES: Mapping[str, Rates] = MappingProxyType(
     {
-        # Eager decoding by transformers: thousands of small kernels for each token. Its shares are assumptions.
+        # Eager decoding by transformers: thousands of small kernels for each token. Its shares are
+        # assumptions.
         "torch": Rates(
             title="torch",
             decoding=Range(0.80, 0.65, 0.50),
@@ -140,7 +158,9 @@ RATES: Mapping[str, Rates] = MappingProxyType(
             step_s=STEP_S,
             start_s=START_S,
             cache_passes=3,  # copied to append (read, written), read by attention
-            head_passes=Range(0.0, 1.0, 2.0),  # under a padding mask each query head gets its own copy
+            head_passes=Range(
+                0.0, 1.0, 2.0
+            ),  # under a padding mask each query head gets its own copy
             continuous=False,
         ),
         # Decoding of a small model with grouped queries is bound by reading the KV cache:
@@ -149,12 +169,14 @@ RATES: Mapping[str, Rates] = MappingProxyType(
             title="SGLang",
             # Short batches that end in a tail reach 50 to 60 % of that bound.
             decoding=Range(0.60, 0.55, 0.50),
-            # 72 to 84 % of it where responses wait: datatrove's inference benchmark, one H100, vLLM 0.15, contexts of
-            # about 1,500 tokens, has 14,100, 12,300, 8,100 and 6,400 tokens/s for Qwen3 0.6B, 1.7B, 4B and 8B. The
-            # middle is that of these shares; in the high estimate every slice of an evaluation ends in a tail too.
+            # 72 to 84 % of it where responses wait: datatrove's inference benchmark, one H100, vLLM
+            # 0.15, contexts of about 1,500 tokens, has 14,100, 12,300, 8,100 and 6,400 tokens/s for
+            # Qwen3 0.6B, 1.7B, 4B and 8B. The middle is that of these shares; in the high estimate
+            # every slice of an evaluation ends in a tail too.
             evaluating=Range(0.84, 0.78, 0.60),
             launch_ms=Range.exactly(0.0),  # CUDA graphs
-            # Drafts that the teacher judges together: 5 or 4 tokens for a pass; in the high estimate none at all.
+            # Drafts that the teacher judges together: 5 or 4 tokens for a pass; in the high
+            # estimate none at all.
             teacher_passes=Range(0.20, 0.25, 1.0),
             step_s=STEP_S,
             start_s=START_S,

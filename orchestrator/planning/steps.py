@@ -25,5 +25,8 @@ def steps_left(unit: Unit, first: int = 0) -> tuple[int, int]:
 
 @lru_cache(maxsize=2**16)
 def _online(method: str | None, knobs: tuple[tuple[str, Any], ...], steps: int) -> int:
-    # All of them come before all others, so their number is where the answer changes: 9 questions instead of 400.
-    return bisect_left(range(steps), True, key=lambda step: not needs_teacher(method, dict(knobs), step))
+    # All of them come before all others, so their number is where the answer changes: 9 questions
+    # instead of 400.
+    return bisect_left(
+        range(steps), True, key=lambda step: not needs_teacher(method, dict(knobs), step)
+    )

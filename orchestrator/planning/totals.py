@@ -1,7 +1,9 @@
-"""Sums over a plan: of all of it, and of what its runs folder still lacks; everything as the experiment chooses it.
+"""Sums over a plan: of all of it, and of what its runs folder still lacks; everything as the
+experiment chooses it.
 
-A unit's evaluation is that of the chosen budget. Of a race that is an expected share of the full one; what a family
-was sampled already is taken off. The selected checkpoint's fresh samples are the phase `rescore`.
+A unit's evaluation is that of the chosen budget. Of a race that is an expected share of the full
+one; what a family was sampled already is taken off. The selected checkpoint's fresh samples are the
+phase `rescore`.
 """
 
 from __future__ import annotations
@@ -41,14 +43,16 @@ NOT_BEGUN = Done()
 
 @lru_cache(maxsize=16)
 def unit_hours(plan: Plan, left: bool = False) -> dict[str, Hours]:
-    """GPU-hours of each unit that uses a GPU, by its id and phase; `left`: of what is not there yet.
+    """GPU-hours of each unit that uses a GPU, by its id and phase; `left`: of what is not there
+    yet.
 
     The fresh samples of a family's selected checkpoint stand at its first setting, for each seed.
     """
     done = plan.done if left else {}
     shares, hours = evaluation_shares(plan), {}
     rescored = {unit.id for unit in rescored_units(plan, done)}
-    # Thousands of units share a few kinds, places in a race and states, so the same hours are worked out once.
+    # Thousands of units share a few kinds, places in a race and states, so the same hours are
+    # worked out once.
     known: dict[tuple[object, ...], Hours] = {}
     for planned in plan.units:
         unit, needed = planned.unit, planned.resources
@@ -57,11 +61,16 @@ def unit_hours(plan: Plan, left: bool = False) -> dict[str, Hours]:
         there = done.get(unit.id, NOT_BEGUN)
         case = (id(needed), shares[unit.id], there, unit.id in rescored)
         if case not in known:
-            trained = gpu_hours(unit, plan.costs[unit.setup], 0, there.steps) if there.steps else needed.gpu_hours
+            trained = (
+                gpu_hours(unit, plan.costs[unit.setup], 0, there.steps)
+                if there.steps
+                else needed.gpu_hours
+            )
             evaluated = needed.gpu_hours[EVALUATE]
             known[case] = {
                 **trained,
-                EVALUATE: evaluated * share_left(shares[unit.id], there, needed.evaluation_generations),
+                EVALUATE: evaluated
+                * share_left(shares[unit.id], there, needed.evaluation_generations),
                 RESCORE: evaluated / needed.checkpoints if unit.id in rescored else NOTHING,
             }
         hours[unit.id] = known[case]
@@ -71,7 +80,9 @@ def unit_hours(plan: Plan, left: bool = False) -> dict[str, Hours]:
 @lru_cache(maxsize=16)
 def families_of(plan: Plan) -> list[Family]:
     """The settings of each setup and method, and of the untrained student."""
-    return families(planned.unit for planned in plan.units if planned.unit.id not in plan.confirming)
+    return families(
+        planned.unit for planned in plan.units if planned.unit.id not in plan.confirming
+    )
 
 
 @lru_cache(maxsize=16)
@@ -88,7 +99,9 @@ def evaluation_shares(plan: Plan) -> dict[str, Range]:
 
 
 def share_left(share: Range, done: Done, generations: int) -> Range:
-    """Subtract existing samples from an expected `share` of `generations`; 0 once the family's selection is final."""
+    """Subtract existing samples from an expected `share` of `generations`; 0 once the family's
+    selection is final.
+    """
     if done.selected or not generations:
         return NOTHING
     there = done.generations / generations
@@ -108,9 +121,13 @@ def rescored_units(plan: Plan, done: Mapping[str, Done]) -> list[Unit]:
 
 
 def total_gpu_hours(plan: Plan, setup: str | None = None, left: bool = False) -> Hours | None:
-    """GPU-hours of all units, or of one setup's, by phase with their `total`; None if none of them uses a GPU."""
+    """GPU-hours of all units, or of one setup's, by phase with their `total`; None if none of them
+    uses a GPU.
+    """
     of_setup = {planned.unit.id for planned in plan.units if setup in (None, planned.unit.setup)}
-    return with_total([hours for unit_id, hours in unit_hours(plan, left).items() if unit_id in of_setup])
+    return with_total(
+        [hours for unit_id, hours in unit_hours(plan, left).items() if unit_id in of_setup]
+    )
 
 
 def with_total(parts: list[Hours]) -> Hours | None:
@@ -129,8 +146,8 @@ def with_total(parts: list[Hours]) -> Hours | None:
 def on_engines(plan: Plan) -> dict[str, Plan]:
     """The plan as if all setups sampled with one engine, for each engine with rates.
 
-    Empty where no GPU is used. Engines that find no room on the GPU, or cannot sample on several where trials do, are
-    left out.
+    Empty where no GPU is used. Engines that find no room on the GPU, or cannot sample on several
+    where trials do, are left out.
     """
     if not any(planned.resources.gpus for planned in plan.units):
         return {}
@@ -159,20 +176,27 @@ def longest_unit_hours(plan: Plan, left: bool = False) -> Range | None:
 
 @lru_cache(maxsize=16)
 def longest_chain_hours(plan: Plan, left: bool = False) -> Range | None:
-    """Hours on the clock of the longest chain of units that wait for each other, however many GPUs there are."""
+    """Hours on the clock of the longest chain of units that wait for each other, however many GPUs
+    there are.
+    """
     alone = _clock_hours(plan, left)
     chains: dict[str, Range] = {}
-    # What a unit depends on stands before it in the plan, so its chain is known when the unit comes.
+    # What a unit depends on stands before it in the plan, so its chain is known when the unit
+    # comes.
     for planned in plan.units:
         unit = planned.unit
         if unit.id in alone:
             before = _longest(chains[needed] for needed in unit.depends_on if needed in chains)
-            chains[unit.id] = alone[unit.id] if before is None else Range.total([alone[unit.id], before])
+            chains[unit.id] = (
+                alone[unit.id] if before is None else Range.total([alone[unit.id], before])
+            )
     return _longest(chains.values())
 
 
 def hours_on_gpus(plan: Plan, gpus: int, left: bool = False) -> Range | None:
-    """Hours on the clock with so many GPUs, kept busy: never less than the longest chain. None without GPU units."""
+    """Hours on the clock with so many GPUs, kept busy: never less than the longest chain. None
+    without GPU units.
+    """
     hours, chain = total_gpu_hours(plan, left=left), longest_chain_hours(plan, left)
     if hours is None or chain is None:
         return None
@@ -181,7 +205,9 @@ def hours_on_gpus(plan: Plan, gpus: int, left: bool = False) -> Range | None:
 
 @lru_cache(maxsize=16)
 def _clock_hours(plan: Plan, left: bool) -> dict[str, Range]:
-    """Hours that each unit trains; evaluators sample its checkpoints beside it, on as many GPUs as there are."""
+    """Hours that each unit trains; evaluators sample its checkpoints beside it, on as many GPUs as
+    there are.
+    """
     clock, known = {}, {}
     gpus = {planned.unit.id: planned.resources.gpus for planned in plan.units}
     for unit_id, hours in unit_hours(plan, left).items():
@@ -201,18 +227,24 @@ def _longest(hours: Iterable[Range]) -> Range | None:
 
 def units_left(plan: Plan) -> list[PlannedUnit]:
     """Units that `trb submit` would still have something to do for."""
-    return [planned for planned in plan.units if not plan.done.get(planned.unit.id, NOT_BEGUN).complete]
+    return [
+        planned for planned in plan.units if not plan.done.get(planned.unit.id, NOT_BEGUN).complete
+    ]
 
 
 @lru_cache(maxsize=16)
 def evaluation_budgets(plan: Plan) -> dict[str, EvaluationCost]:
-    """Cost of all of the evaluation under each budget and of rescoring; see `planning.evaluation_cost`."""
+    """Cost of all of the evaluation under each budget and of rescoring; see
+    `planning.evaluation_cost`.
+    """
     full, known = {}, {}
     for planned in plan.units:
         needed = planned.resources
         if id(needed) not in known:
             hours = needed.gpu_hours[EVALUATE] if needed.gpu_hours else None
-            known[id(needed)] = EvaluationCost(Range.exactly(float(needed.evaluation_generations)), hours)
+            known[id(needed)] = EvaluationCost(
+                Range.exactly(float(needed.evaluation_generations)), hours
+            )
         full[planned.unit.id] = known[id(needed)]
     return budgets(plan.experiment, families_of(plan), full)
 
@@ -229,7 +261,10 @@ def training_tokens(plan: Plan) -> Range:
         steps[planned.unit.setup] += planned.unit.steps
     expected = []
     for name, of_setup in steps.items():
-        costs, responses = plan.costs[name], of_setup * sequences_per_step(plan.experiment.setups[name].training)
+        costs, responses = (
+            plan.costs[name],
+            of_setup * sequences_per_step(plan.experiment.setups[name].training),
+        )
         expected.append(Range.of(lambda s, c=costs: c.training_lengths(s).tokens) * responses)
     return Range.total(expected)
 

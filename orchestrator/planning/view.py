@@ -47,14 +47,18 @@ from orchestrator.planning.totals import (
 from orchestrator.selection.confirmation import LOOKS
 from orchestrator.sheet import Cell, Sheet, to_rich
 
-PARTS = {"training": "training", "evaluation": "evaluation, full"}  # that generate responses, and their rows
+PARTS = {
+    "training": "training",
+    "evaluation": "evaluation, full",
+}  # that generate responses, and their rows
 MOST_DIFFERENCES = 6  # shown of a unit's nearest neighbour
 KINDS: tuple[Kind, ...] = ("trial", "base_eval", "sft")  # as they are counted in the first line
 
 
 @dataclass(frozen=True)
 class Machines:
-    """The machines that hours on the clock are told for: some `gpus`, or `cores` where no unit uses a GPU.
+    """The machines that hours on the clock are told for: some `gpus`, or `cores` where no unit uses
+    a GPU.
 
     `cpu_seconds` is the time left on these cores, None before any unit was timed.
     """
@@ -64,8 +68,12 @@ class Machines:
     cpu_seconds: Range | None = None
 
 
-def render(plan: Plan, clock: Machines | None = None, reasons: Sequence[Reason] | None = None) -> Group:
-    """The plan for a terminal of 80 columns or more; with `reasons`, why each unit would run, and the assumptions."""
+def render(
+    plan: Plan, clock: Machines | None = None, reasons: Sequence[Reason] | None = None
+) -> Group:
+    """The plan for a terminal of 80 columns or more; with `reasons`, why each unit would run, and
+    the assumptions.
+    """
     clock = clock or Machines()
     total, left = totals(plan), len(units_left(plan))
     why = [] if reasons is None else ["", *_why(reasons)]
@@ -74,11 +82,18 @@ def render(plan: Plan, clock: Machines | None = None, reasons: Sequence[Reason] 
         return Group(_heading(plan, total), everything, *why)
     on_gpus = any(planned.resources.gpus for planned in plan.units)
     # Without a GPU the minutes are the whole cost: they stand first.
-    parts: list[Any] = [_heading(plan, total), *_progress(plan, left), *([] if on_gpus else _cpu_time(clock)), ""]
+    parts: list[Any] = [
+        _heading(plan, total),
+        *_progress(plan, left),
+        *([] if on_gpus else _cpu_time(clock)),
+        "",
+    ]
     parts += [_methods_table(plan), "", *_order(plan)]
     placement = plan.experiment.runtime.placement  # of every setup's untrained student, at least
     of_setups = [p for p in plan.units if p.unit.placement == placement] or plan.units
-    memories = {p.unit.setup: p.resources.memory for p in of_setups if p.resources.memory is not None}
+    memories = {
+        p.unit.setup: p.resources.memory for p in of_setups if p.resources.memory is not None
+    }
     if memories:
         gib, apart = plan.gpu_of_trial.gib, placement.role_gpus is not None
         parts += ["", _memory_table(memories, gib, apart), *_memory_notes(memories, gib)]
@@ -91,19 +106,27 @@ def render(plan: Plan, clock: Machines | None = None, reasons: Sequence[Reason] 
 
 
 def _progress(plan: Plan, left: int) -> list[str]:
-    if left == len(plan.units) and not any(done.steps or done.generations for done in plan.done.values()):
+    if left == len(plan.units) and not any(
+        done.steps or done.generations for done in plan.done.values()
+    ):
         return []
-    return [f"{len(plan.units) - left} of {len(plan.units)} units done; hours and minutes are of what is left."]
+    return [
+        f"{len(plan.units) - left} of {len(plan.units)} units done; hours and minutes are of what is left."
+    ]
 
 
 def _why(reasons: Sequence[Reason]) -> list[str]:
-    """A line for each unit, with the fields in which a missing one differs from its nearest neighbour."""
+    """A line for each unit, with the fields in which a missing one differs from its nearest
+    neighbour.
+    """
     lines = ["[bold]why each unit would run[/]"]
     for reason in reasons:
         lines.append(escape(f"{reason.unit.id}: {reason.why}"))
         if reason.nearest:
             lines.append(escape(f"  nearest: {reason.nearest}"))
-            lines += [escape(f"    {difference}") for difference in reason.differences[:MOST_DIFFERENCES]]
+            lines += [
+                escape(f"    {difference}") for difference in reason.differences[:MOST_DIFFERENCES]
+            ]
             more = len(reason.differences) - MOST_DIFFERENCES
             lines += [f"    and {more} more"] if more > 0 else []
     return lines
@@ -116,8 +139,14 @@ def _disk(plan: Plan) -> str:
 
 
 def _heading(plan: Plan, total: dict[str, Any]) -> str:
-    kinds = ", ".join(counted(total["by_kind"][kind], KIND_NAMES[kind]) for kind in KINDS if kind in total["by_kind"])
-    lines = [f"[bold]{escape(plan.experiment.name)}[/] · {counted(total['units'], 'unit')}: {kinds}"]
+    kinds = ", ".join(
+        counted(total["by_kind"][kind], KIND_NAMES[kind])
+        for kind in KINDS
+        if kind in total["by_kind"]
+    )
+    lines = [
+        f"[bold]{escape(plan.experiment.name)}[/] · {counted(total['units'], 'unit')}: {kinds}"
+    ]
     for key, setup in plan.experiment.setups.items():
         trials = counted(total["by_setup"][key].get("trial", 0), "trial")
         lines.append(f"  {escape(key)}: {escape(setup.title)} · {trials}")
@@ -133,12 +162,20 @@ def _methods_table(plan: Plan) -> Table:
         knobs = []
         for knob, values in grid.items():
             knobs.append(f"{knob} {', '.join(f'{value:g}' for value in values)}")
-        rows.append([method_label(method), " × ".join(knobs), *(str(trials[method, name]) for name in setups)])
+        rows.append(
+            [
+                method_label(method),
+                " × ".join(knobs),
+                *(str(trials[method, name]) for name in setups),
+            ]
+        )
     if any(len(plan.experiment.seeds_of(method)) > 1 for method in plan.experiment.methods):
         rows.append(["", _seeds(plan.experiment), *[""] * len(setups)])
     if plan.confirming:
         seeds = ", ".join(map(str, plan.experiment.confirm.seeds))
-        counts = Counter(planned.unit.setup for planned in plan.units if planned.unit.id in plan.confirming)
+        counts = Counter(
+            planned.unit.setup for planned in plan.units if planned.unit.id in plan.confirming
+        )
         confirmed = f"what each is chosen for, on seeds {seeds}; one checkpoint each"
         if plan.experiment.confirm.until is not None:
             confirmed += f"; until decided up to {LOOKS} times as many"
@@ -155,12 +192,16 @@ def _seeds(experiment: Experiment) -> str:
         return f"each with seeds {next(iter(methods_of))}"
     parts = []
     for seeds, methods in methods_of.items():
-        parts.append(f"{', '.join(map(method_label, methods))} with seed{'s' * (',' in seeds)} {seeds}")
+        parts.append(
+            f"{', '.join(map(method_label, methods))} with seed{'s' * (',' in seeds)} {seeds}"
+        )
     return "; ".join(parts)
 
 
 def _order(plan: Plan) -> list[str]:
-    """Placements of the units that are left, how many can start at once, and which units others wait for."""
+    """Placements of the units that are left, how many can start at once, and which units others
+    wait for.
+    """
     placements: Counter[tuple[str, float, float]] = Counter()
     waiting: Counter[str] = Counter()  # unit id → how many units wait for it
     left = units_left(plan)
@@ -174,8 +215,13 @@ def _order(plan: Plan) -> list[str]:
     for (mode, gpus, cpus), number in placements.items():
         on = f"{counted(gpus, 'GPU') if gpus else 'no GPU'} and {counted(cpus, 'CPU core')}"
         placed.append(f"{counted(number, 'unit')} {mode} on {on}")
-    lines = [f"placement: {'; '.join(placed)}", f"order: {counted(ready, 'unit')} can start at once"]
-    return lines + [f"  {needed} → {counted(number, 'trial')}" for needed, number in waiting.items()]
+    lines = [
+        f"placement: {'; '.join(placed)}",
+        f"order: {counted(ready, 'unit')} can start at once",
+    ]
+    return lines + [
+        f"  {needed} → {counted(number, 'trial')}" for needed, number in waiting.items()
+    ]
 
 
 def _memory_table(memories: dict[str, Memory], gpu_gib: float, apart: bool) -> Table:
@@ -210,7 +256,9 @@ def _memory_table(memories: dict[str, Memory], gpu_gib: float, apart: bool) -> T
 def _memory_notes(memories: dict[str, Memory], gpu_gib: float) -> list[str]:
     """Notes below the memory table, with a warning where a batch of full length may not fit."""
     notes = []
-    surely = min(min(m.sequences_at_once_vanilla, m.sequences_at_once_blending) for m in memories.values())
+    surely = min(
+        min(m.sequences_at_once_vanilla, m.sequences_at_once_blending) for m in memories.values()
+    )
     decoded = max(m.sequences_decoded_vanilla for m in memories.values())
     # A configured batch may be larger than what surely fits; a derived one never is.
     exceeding = [
@@ -220,7 +268,9 @@ def _memory_notes(memories: dict[str, Memory], gpu_gib: float) -> list[str]:
         or m.sequences_decoded_blending > m.sequences_at_once_blending
     ]
     if surely == 0:
-        notes.append(f"[yellow]Not even one sequence of full length fits in {gpu_gib:g} GiB while blending.[/]")
+        notes.append(
+            f"[yellow]Not even one sequence of full length fits in {gpu_gib:g} GiB while blending.[/]"
+        )
     elif exceeding:
         notes.append(
             f"[yellow]runtime.rollout_batch: {decoded} sequences fit in {gpu_gib:g} GiB only while they are short; "
@@ -240,7 +290,10 @@ def _tokens(total: dict[str, Any]) -> list[Any]:
     training, evaluation = total["training"]["generations"], total["evaluation"]["generations"]
     if not training:
         return [table]
-    return [table, f"Evaluation generates {evaluation / training:.1f} responses for each one of training."]
+    return [
+        table,
+        f"Evaluation generates {evaluation / training:.1f} responses for each one of training.",
+    ]
 
 
 def _budget_table(plan: Plan) -> Table:
@@ -251,30 +304,42 @@ def _budget_table(plan: Plan) -> Table:
     rows = []
     for key, name in names.items():
         generations, hours = costs[key].generations, costs[key].gpu_hours
-        shares = span_text(generations / whole, lambda share: f"{100 * share:.2g} %" if share < 1 else "100 %")
-        rows.append([name, span_text(generations, short), shares, hours_text(hours) if hours else "—"])
+        shares = span_text(
+            generations / whole, lambda share: f"{100 * share:.2g} %" if share < 1 else "100 %"
+        )
+        rows.append(
+            [name, span_text(generations, short), shares, hours_text(hours) if hours else "—"]
+        )
     return _table(["evaluation", "generations", "of full", "GPU-hours"], rows)
 
 
 def _budget_notes(plan: Plan) -> list[str]:
     """Name the chosen budget and the basis of the expected one."""
     evaluations = [setup.evaluation for setup in plan.experiment.setups.values()]
-    chosen = " and ".join(dict.fromkeys(f"{e.budget} with rescore {str(e.rescore).lower()}" for e in evaluations))
+    chosen = " and ".join(
+        dict.fromkeys(f"{e.budget} with rescore {str(e.rescore).lower()}" for e in evaluations)
+    )
     basis = "Expected: shares that simulated races took (benchmarks/race.py); no bound."
     return [f"Chosen: {chosen}.", f"[dim]{basis}[/]"]
 
 
 def _gpu_time(plan: Plan, gpus: int) -> list[Any]:
-    """GPU-hours by phase as chosen, what they are on the clock, and what each engine would make of them."""
+    """GPU-hours by phase as chosen, what they are on the clock, and what each engine would make of
+    them.
+    """
     whole = total_gpu_hours(plan)
     if whole is None:
         return []
     # Of a sweep that has begun people ask how much is left; before, what each setup costs.
-    some_done = len(units_left(plan)) < len(plan.units) or any(done.steps for done in plan.done.values())
+    some_done = len(units_left(plan)) < len(plan.units) or any(
+        done.steps for done in plan.done.values()
+    )
     if some_done:
         columns = {"left": total_gpu_hours(plan, left=True), "whole": whole}
     else:
-        columns = {name: total_gpu_hours(plan, name) for name in plan.experiment.setups} | {"all": whole}
+        columns = {name: total_gpu_hours(plan, name) for name in plan.experiment.setups} | {
+            "all": whole
+        }
     budgets = {setup.evaluation.budget for setup in plan.experiment.setups.values()}
     names = {"evaluate": f"evaluate, {' and '.join(sorted(budgets))}", "rescore": "fresh samples"}
     columns = {name: part for name, part in columns.items() if part}
@@ -294,21 +359,30 @@ def _on_the_clock(plan: Plan, gpus: int, left: bool) -> list[str]:
         return []
     lines = [f"The longest unit trains for {long_time(unit)} on the clock."] if unit.high else []
     if chain != unit:
-        lines.append(f"The longest chain of units that wait for each other takes {long_time(chain)}.")
+        lines.append(
+            f"The longest chain of units that wait for each other takes {long_time(chain)}."
+        )
     on = f"On {counted(gpus, 'GPU')}{', kept busy' if gpus > 1 else ''}"
     return [*lines, f"[bold]{on}: {long_time(hours)}.[/]"]
 
 
 def _engines(plan: Plan, left: bool) -> list[str]:
-    """The engines of the experiment, what it costs on a node with each that samples, and what that rests on."""
+    """The engines of the experiment, what it costs on a node with each that samples, and what that
+    rests on.
+    """
     engines = [setup.engine for setup in plan.experiment.setups.values()]
     samplers = list(dict.fromkeys(engine.sampler for engine in engines))
     trainers = " and ".join(dict.fromkeys(engine.trainer for engine in engines))
     names = " and ".join(RATES[sampler].title for sampler in samplers)
     lines, middles = [f"Engines: {names} for sampling, {trainers} for scoring and training."], {}
     # Engines of the experiment come first.
-    for engine, on_engine in sorted(on_engines(plan).items(), key=lambda item: item[0] not in samplers):
-        hours, clock = total_gpu_hours(on_engine, left=left), hours_on_gpus(on_engine, GPUS_OF_A_NODE, left)
+    for engine, on_engine in sorted(
+        on_engines(plan).items(), key=lambda item: item[0] not in samplers
+    ):
+        hours, clock = (
+            total_gpu_hours(on_engine, left=left),
+            hours_on_gpus(on_engine, GPUS_OF_A_NODE, left),
+        )
         if hours is not None and clock is not None:
             chosen = " (this experiment)" if samplers == [engine] else ""
             middles[engine] = hours["total"].mid
@@ -321,11 +395,15 @@ def _engines(plan: Plan, left: bool) -> list[str]:
 
 
 def _basis(plan: Plan) -> list[str]:
-    """Name the basis of rates and lengths: finished runs, then calibrations of the card, then published numbers."""
+    """Name the basis of rates and lengths: finished runs, then calibrations of the card, then
+    published numbers.
+    """
     lines: list[str] = []
     calibrated: dict[str, list[str]] = {}  # by the source of rates
     if any(costs.factors.keys() - costs.sources.keys() for costs in plan.costs.values()):
-        lines.append("Finished runs gave lengths of responses and the seconds of the engine that they ran on.")
+        lines.append(
+            "Finished runs gave lengths of responses and the seconds of the engine that they ran on."
+        )
     for name, costs in plan.costs.items():
         words: dict[str, list[str]] = {}
         for key, source in costs.sources.items():
@@ -334,22 +412,32 @@ def _basis(plan: Plan) -> list[str]:
         for source, measured in words.items():
             calibrated.setdefault(source, []).append(f"{name}: {', '.join(measured)}")
     for source, of_setups in calibrated.items():
-        lines.append(f"{source[0].upper()}{source[1:]} ({'; '.join(of_setups)}). All else is published or assumed.")
+        lines.append(
+            f"{source[0].upper()}{source[1:]} ({'; '.join(of_setups)}). All else is published or assumed."
+        )
     if not lines:
-        lines.append("No run measured an engine on this GPU yet: rates and lengths are published or assumed.")
+        lines.append(
+            "No run measured an engine on this GPU yet: rates and lengths are published or assumed."
+        )
     gpu = plan.gpu_of_trial
     for calibration in plan.measured.calibrations:
         if not calibration.card.is_a(gpu):
-            lines.append(f"What was calibrated on {calibration.card.name} says nothing of {gpu.title} and is left out.")
+            lines.append(
+                f"What was calibrated on {calibration.card.name} says nothing of {gpu.title} and is left out."
+            )
     return lines
 
 
 def _which_engine(samplers: Sequence[str], middles: Mapping[str, float]) -> list[str]:
-    """Why the engine that samples is the right one, or which would be, by GPU-hours in the middle estimate."""
+    """Why the engine that samples is the right one, or which would be, by GPU-hours in the middle
+    estimate.
+    """
     least, *others = sorted(middles, key=lambda engine: middles[engine])
     if not others or not middles[others[0]]:
         return []
-    share = f"{100 * middles[least] / middles[others[0]]:.2g} % of {RATES[others[0]].title}'s GPU-hours"
+    share = (
+        f"{100 * middles[least] / middles[others[0]]:.2g} % of {RATES[others[0]].title}'s GPU-hours"
+    )
     if samplers == [least]:
         return [f"{RATES[least].title} samples because it takes {share}."]
     return [f"{RATES[least].title} would take {share}: engine.sampler={least}."]
@@ -378,4 +466,6 @@ def _assumptions(assumed: Sequence[Assumption]) -> list[str]:
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     """A table without its last column where no row has a number there."""
     sheet = Sheet.of(headings, rows)
-    return to_rich(sheet if any(row[-1] != "—" for row in rows) else sheet.only(range(len(headings) - 1)))
+    return to_rich(
+        sheet if any(row[-1] != "—" for row in rows) else sheet.only(range(len(headings) - 1))
+    )

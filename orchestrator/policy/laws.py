@@ -1,7 +1,7 @@
 """The law of each behavior: the student's log p and the teacher's log q at a prefix → log μ.
 
-Sources: for the trust region Section 4 of the paper, for teacher injection SKD (Appendix A.2) with γ = 1, for the
-temperature Appendix A.2.
+Sources: for the trust region Section 4 of the paper, for teacher injection SKD (Appendix A.2) with
+γ = 1, for the temperature Appendix A.2.
 
 Shapes: B rows (prefixes), V vocabulary rows.
 """
@@ -54,15 +54,21 @@ def trust_region_law(behavior: TrustRegion, log_p: Tensor, log_q: Tensor | None)
     assert log_q is not None
     solved = trust_region.solve(log_p, log_q, behavior.epsilon)
     feasible = solved.teacher_feasible.to(log_p.dtype)
-    return Law(solved.log_mu, {"beta": solved.beta, "teacher_feasible": feasible, "behavior_kl": solved.kl})
+    return Law(
+        solved.log_mu, {"beta": solved.beta, "teacher_feasible": feasible, "behavior_kl": solved.kl}
+    )
 
 
 @law.register
 def teacher_injection_law(behavior: TeacherInjection, log_p: Tensor, log_q: Tensor | None) -> Law:
-    """SKD: μ(x) = p(x)·1[x ∈ TopK(q)] + (1 − p(TopK(q)))·q_τ(x), q_τ ∝ q^(1/τ) over the full vocabulary."""
+    """SKD: μ(x) = p(x)·1[x ∈ TopK(q)] + (1 − p(TopK(q)))·q_τ(x), q_τ ∝ q^(1/τ) over the full
+    vocabulary.
+    """
     assert log_q is not None
     top = log_q.topk(min(behavior.top_k, log_q.shape[-1]), dim=-1)
-    allowed = torch.zeros_like(log_p, dtype=torch.bool).scatter(-1, top.indices, top.values > NEG_INF)
+    allowed = torch.zeros_like(log_p, dtype=torch.bool).scatter(
+        -1, top.indices, top.values > NEG_INF
+    )
     kept = torch.where(allowed, log_p, NEG_INF)
     replaced = torch.where(allowed, 0.0, log_p.exp()).sum(-1)
     log_resampled = replaced.log()[:, None] + (log_q / behavior.tau).log_softmax(-1)

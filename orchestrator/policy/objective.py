@@ -1,4 +1,5 @@
-"""The reverse-KL family on the student's top-k support, and Veto's target (Li et al. 2604.13016; 2601.07155).
+"""The reverse-KL family on the student's top-k support, and Veto's target (Li et al. 2604.13016;
+2601.07155).
 
 The student's support S holds the k ids that are compared. A loss on S shapes p on S, and moves the
 mass M = Σ_S p. With Q = Σ_S q and p̄, q̄ renormalised on S, every member's gradient is
@@ -41,7 +42,8 @@ def token_loss(name: str, log_p: Tensor, log_q: Tensor) -> Tensor:
 
 
 def veto_target(log_p: Tensor, log_q: Tensor, beta: float) -> Tensor:
-    """log q̃ ∝ log q + β·sg(log p), normalised on the support: (N, k) → (N, k). Fixed point p ∝ q^{1/(1−β)}.
+    """log q̃ ∝ log q + β·sg(log p), normalised on the support: (N, k) → (N, k). Fixed point p ∝
+    q^{1/(1−β)}.
 
     Entries without student mass keep none.
     """
@@ -70,7 +72,8 @@ def _kl(log_a: Tensor, log_b: Tensor) -> Tensor:
 
 
 def _surrogate(log_p: Tensor, log_q: Tensor) -> Tensor:
-    """−Σ_S sg(A)·p/sg(p) with A = −p̄(log p − log q): the released code's estimator; sg stops the gradient.
+    """−Σ_S sg(A)·p/sg(p) with A = −p̄(log p − log q): the released code's estimator; sg stops the
+    gradient.
 
     p/sg(p) is 1 with the gradient of log p. The value is therefore Σ_S p̄·(log p − log q). The
     gradient Σ_S p̄·(log p − log q)·∇log p is a policy gradient over all ids of the support.

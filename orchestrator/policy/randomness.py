@@ -50,12 +50,15 @@ class SequenceKey:
 def uniforms(keys: Sequence[SequenceKey], role: Role, length: int) -> Tensor:
     """float64 uniforms in [0, 1) for positions 0 … length−1 of each sequence: (B, length).
 
-    Positions of a sequence are consecutive draws of its own Philox stream, so a longer `length` extends a
-    shorter one.
+    Positions of a sequence are consecutive draws of its own Philox stream, so a longer `length`
+    extends a shorter one.
     """
     rows = np.empty((len(keys), length), dtype=np.float64)
     philox = np.random.Philox(0)
-    start = philox.state | {"buffer_pos": 4, "has_uint32": 0}  # nothing left over of an earlier draw
+    start = philox.state | {
+        "buffer_pos": 4,
+        "has_uint32": 0,
+    }  # nothing left over of an earlier draw
     generator = np.random.Generator(philox)
     for row, key in zip(rows, keys, strict=True):
         entropy = (key.purpose, key.seed, key.step, key.prompt, key.sample, key.draw, int(role))

@@ -65,12 +65,16 @@ class TrustRegion:
 
 @dataclass(frozen=True)
 class TeacherInjection:
-    """SKD with γ = 1: a drafted token outside the teacher's top K is replaced by a teacher sample (Appendix A.2)."""
+    """SKD with γ = 1: a drafted token outside the teacher's top K is replaced by a teacher sample
+    (Appendix A.2).
+    """
 
     top_k: int
     tau: float
     needs_teacher = True
-    acceptance_guess = 0.95  # not bounded; replaced tokens are few (the paper reports 0.0093 at the first step)
+    acceptance_guess = (
+        0.95  # not bounded; replaced tokens are few (the paper reports 0.0093 at the first step)
+    )
     measures = ("replaced",)
 
 

@@ -1,11 +1,12 @@
-"""Exact sampling of any μ from a draft of p: accept with min(1, μ/p), else draw from (μ − p)₊ normalised.
+"""Exact sampling of any μ from a draft of p: accept with min(1, μ/p), else draw from (μ − p)₊
+normalised.
 
-The result has law μ exactly. Token x comes out as an accepted draft with probability p(x)·min(1, μ(x)/p(x)) =
-min(p(x), μ(x)). Drafts are rejected with probability 1 − Σ min(p, μ) = Σ (μ − p)₊, the normaliser
-of the residual. A replacement thus adds (μ(x) − p(x))₊, and min(p, μ) + (μ − p)₊ = μ.
+The result has law μ exactly. Token x comes out as an accepted draft with probability p(x)·min(1,
+μ(x)/p(x)) = min(p(x), μ(x)). Drafts are rejected with probability 1 − Σ min(p, μ) = Σ (μ − p)₊, the
+normaliser of the residual. A replacement thus adds (μ(x) − p(x))₊, and min(p, μ) + (μ − p)₊ = μ.
 
-The draft survives with probability Σ min(μ, p) = 1 − TV(μ, p), at least 1 − √(ε/2) inside a KL ball of radius ε
-(Pinsker). Decoding in lockstep is this step at one position.
+The draft survives with probability Σ min(μ, p) = 1 − TV(μ, p), at least 1 − √(ε/2) inside a KL ball
+of radius ε (Pinsker). Decoding in lockstep is this step at one position.
 
 Shapes: B rows (prefixes), V vocabulary rows; uniforms are float64 in [0, 1).
 """
@@ -27,7 +28,8 @@ class Verified:
 
 
 def sample(log_prob: Tensor, uniform: Tensor) -> Tensor:
-    """Inverse-CDF sample per row: (B, V) log-probabilities (unnormalised allowed), (B,) uniforms → (B,) ids.
+    """Inverse-CDF sample per row: (B, V) log-probabilities (unnormalised allowed), (B,) uniforms →
+    (B,) ids.
 
     The id is the first with cumulative mass above u·total. Sums are in float64: tokens without mass
     are never drawn, and rare ones at their right frequency. A row of NaNs gives the last id rather
@@ -39,14 +41,18 @@ def sample(log_prob: Tensor, uniform: Tensor) -> Tensor:
     # Strictly below the total: the first sum above the point then belongs to a token with mass,
     # even where u·total rounds up to the total.
     point = torch.minimum(uniform[:, None] * total, total.nextafter(torch.zeros_like(total)))
-    return torch.searchsorted(cumulative, point, right=True)[:, 0].clamp_max_(log_prob.shape[-1] - 1)
+    return torch.searchsorted(cumulative, point, right=True)[:, 0].clamp_max_(
+        log_prob.shape[-1] - 1
+    )
 
 
-def verify(log_p: Tensor, log_mu: Tensor, draft: Tensor, u_accept: Tensor, u_residual: Tensor) -> Verified:
+def verify(
+    log_p: Tensor, log_mu: Tensor, draft: Tensor, u_accept: Tensor, u_residual: Tensor
+) -> Verified:
     """Accept each draft (B,) drawn from p, or replace it, so that the outcome has law μ.
 
-    log p and log μ are (B, V) and normalised; the uniforms of acceptance and of the replacement are (B,), independent
-    of each other and of the draft.
+    log p and log μ are (B, V) and normalised; the uniforms of acceptance and of the replacement are
+    (B,), independent of each other and of the draft.
     """
     log_ratio = log_prob_of(draft, log_mu) - log_prob_of(draft, log_p)
     accepted = u_accept < log_ratio.double().exp()

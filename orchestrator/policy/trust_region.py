@@ -1,4 +1,5 @@
-"""The policy closest to the teacher inside a KL ball around the student (paper, Eq. 1–2, Appendix "Derivation").
+"""The policy closest to the teacher inside a KL ball around the student (paper, Eq. 1–2, Appendix
+"Derivation").
 
 μ_β ∝ p^(1−β) q^β and β* = max{β ∈ [0,1] : KL(μ_β‖p) ≤ ε}. With r = log q − log p and
 A(β) = log Σ p e^{βr}: KL(μ_β‖p) = βA'(β) − A(β), whose derivative is β·Var_{μ_β}[r] ≥ 0.
@@ -31,12 +32,14 @@ class Solution:
 
 
 def solve(log_p: Tensor, log_q: Tensor, epsilon: float) -> Solution:
-    """β* and μ* of every row for the budget ε ≥ 0 in nats: log p and log q (B, V) → `Solution`, in their precision.
+    """β* and μ* of every row for the budget ε ≥ 0 in nats: log p and log q (B, V) → `Solution`, in
+    their precision.
 
-    KL(μ_β‖p) grows with β, so β* is the root of KL = ε, or 1 if even the teacher lies in the ball. The root is found by
-    Newton's method on √(2·KL), kept inside a bracket by bisection: close to the student KL ≈ ½β²·Var_p[r], so this root
-    is nearly linear in β where KL itself is a parabola. The result always lies in the ball: KL(μ‖p) ≤ ε up to rounding.
-    Temporaries take four times the memory of the input.
+    KL(μ_β‖p) grows with β, so β* is the root of KL = ε, or 1 if even the teacher lies in the ball.
+    The root is found by Newton's method on √(2·KL), kept inside a bracket by bisection: close to
+    the student KL ≈ ½β²·Var_p[r], so this root is nearly linear in β where KL itself is a parabola.
+    The result always lies in the ball: KL(μ‖p) ≤ ε up to rounding. Temporaries take four times the
+    memory of the input.
     """
     if epsilon == 0:
         zeros = torch.zeros(log_p.shape[:-1], dtype=log_p.dtype, device=log_p.device)
@@ -104,7 +107,9 @@ class _Path:
 
     def moments(self, beta: Tensor, rows: Tensor | None = None) -> _Moments:
         """Moments at β in (0, 1] of some rows, all by default."""
-        log_p, ratio = (self.log_p, self.ratio) if rows is None else (self.log_p[rows], self.ratio[rows])
+        log_p, ratio = (
+            (self.log_p, self.ratio) if rows is None else (self.log_p[rows], self.ratio[rows])
+        )
         weight = torch.addcmul(log_p, ratio, beta[:, None])
         top = weight.amax(-1, keepdim=True)
         weight.sub_(top).exp_()
@@ -174,9 +179,11 @@ def _search(path: _Path, epsilon: float) -> _Bracket:
 
 
 def _first_guess(path: _Path, target: Tensor) -> Tensor:
-    """β where the third-order expansion 2·(KL − jump) ≈ β²·Var_p[r] + ⅔β³·E_p[(r − E r)³] reaches target².
+    """β where the third-order expansion 2·(KL − jump) ≈ β²·Var_p[r] + ⅔β³·E_p[(r − E r)³] reaches
+    target².
 
-    The second order gives `first`; the third corrects it by a factor, which is kept within reason for long tails.
+    The second order gives `first`; the third corrects it by a factor, which is kept within reason
+    for long tails.
     """
     first = target / path.variance.sqrt()
     return first / (1 + first * path.skew / (3 * path.variance)).clamp(0.5, 4.0)
@@ -193,7 +200,12 @@ def _try_teacher(path: _Path, bracket: _Bracket, epsilon: float) -> None:
     """
     beta = bracket.beta
     bound = (-beta * path.mean - bracket.log_mass) / (1 - beta)
-    excluded = (bracket.high <= 1) | (beta == 1) | (path.jump > epsilon) | (~path.outside & (bound > epsilon))
+    excluded = (
+        (bracket.high <= 1)
+        | (beta == 1)
+        | (path.jump > epsilon)
+        | (~path.outside & (bound > epsilon))
+    )
     rows = (~excluded).nonzero()[:, 0]
     if len(rows):
         ones = torch.ones_like(beta[rows])
@@ -202,7 +214,8 @@ def _try_teacher(path: _Path, bracket: _Bracket, epsilon: float) -> None:
 
 
 def _inside(bracket: _Bracket, rows: Tensor, guess: Tensor) -> Tensor:
-    """`guess` where it falls strictly inside the bracket, but at most 1; elsewhere the bracket's middle.
+    """`guess` where it falls strictly inside the bracket, but at most 1; elsewhere the bracket's
+    middle.
 
     The NaN of a step at zero variance is never inside.
     """

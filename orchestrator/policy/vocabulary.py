@@ -1,4 +1,5 @@
-"""Two models, one vocabulary: EOS canonicalisation and padding ids (paper, Appendix "EOS Canonicalization").
+"""Two models, one vocabulary: EOS canonicalisation and padding ids (paper, Appendix "EOS
+Canonicalization").
 
 Shapes: … any batch dimensions, V vocabulary rows.
 """

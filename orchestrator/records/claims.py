@@ -1,7 +1,7 @@
 """Claims on slices, so that no two evaluators do the same work.
 
-A claim is a lease (`records.lease`) in `.locks/<unit id>/`, removed when the slice is there. The next evaluator takes
-over the claim of a process that died; the claim counts such takeovers.
+A claim is a lease (`records.lease`) in `.locks/<unit id>/`, removed when the slice is there. The
+next evaluator takes over the claim of a process that died; the claim counts such takeovers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from orchestrator.records.slices import Slice
 
 @dataclass(frozen=True)
 class Held:
-    """A claim that is held: on a slice of which evaluation of the checkpoint after how many steps, and by whom."""
+    """A claim that is held: on a slice of which evaluation of the checkpoint after how many steps,
+    and by whom.
+    """
 
     evaluation_id: str
     step: int
@@ -47,7 +49,9 @@ class Claims:
         return found
 
     def forget_lost(self, unit_id: str) -> None:
-        """Remove claims of processes that are gone, and with them how often a slice was begun in vain."""
+        """Remove claims of processes that are gone, and with them how often a slice was begun in
+        vain.
+        """
         for path in self._files(unit_id):
             if holder_of(path) is None:
                 path.unlink(missing_ok=True)

@@ -1,10 +1,11 @@
-"""Every column of `metrics.jsonl` and every phase that is clocked: what it is, which steps have it, how people read it.
+"""Every column of `metrics.jsonl` and every phase that is clocked: what it is, which steps have it,
+how people read it.
 
-A training step writes one row of `metrics.jsonl`: its `step`, counted from 0, and a value under the key of each column
-below. Values are in the column's unit; a share lies in [0, 1] and is shown in per cent. A value over nothing, such as
-the mean reward of prompts without a known answer, is null and never zero; a column that a step does not have is left
-out of its row. `timing.jsonl` has a row for each thing that a unit was clocked at, and `phase.json` names the one thing
-that it does now.
+A training step writes one row of `metrics.jsonl`: its `step`, counted from 0, and a value under the
+key of each column below. Values are in the column's unit; a share lies in [0, 1] and is shown in
+per cent. A value over nothing, such as the mean reward of prompts without a known answer, is null
+and never zero; a column that a step does not have is left out of its row. `timing.jsonl` has a row
+for each thing that a unit was clocked at, and `phase.json` names the one thing that it does now.
 """
 
 from __future__ import annotations
@@ -27,11 +28,12 @@ class Steps(Enum):
 
 @dataclass(frozen=True)
 class Column:
-    """One column: `meaning` and `unit` as logged, the steps that log it, and its names where people read it.
+    """One column: `meaning` and `unit` as logged, the steps that log it, and its names where people
+    read it.
 
-    `panel` is its title in W&B; columns with one title share a panel. `figure` is its title among the diagnostics'
-    small multiples (mathtext), `heading` that in the report's tables, which show `decimals`. A column without such a
-    name is not shown there.
+    `panel` is its title in W&B; columns with one title share a panel. `figure` is its title among
+    the diagnostics' small multiples (mathtext), `heading` that in the report's tables, which show
+    `decimals`. A column without such a name is not shown there.
     """
 
     meaning: str
@@ -59,8 +61,8 @@ COLUMNS: Mapping[str, Column] = {
         panel="prefixes where the teacher itself is in the ball",
         figure="teacher inside (%)", heading="Teacher inside (%)", decimals=1,
     ),
-    # How far a blended rollout is from the student, and what its drafts came to: `engines/common/rounds.py`,
-    # `workers/digests.py`.
+    # How far a blended rollout is from the student, and what its drafts came to:
+    # `engines/common/rounds.py`, `workers/digests.py`.
     "behavior_kl": Column(
         "KL(μ‖p) at a prefix, mean over tokens.", "nats", Steps.BLENDED,
         panel="KL(μ‖p) at a prefix, nats",
@@ -96,8 +98,9 @@ COLUMNS: Mapping[str, Column] = {
         "Probability that SKD replaces the student's token, mean over tokens.", "share", Steps.MEASURED,
         panel="replaced tokens", figure="tokens replaced (%)", heading="Replaced (%)", decimals=2,
     ),
-    # How student and teacher see the rollouts: `workers/digests.py`; the AUROC, which needs rewards:
-    # `trial/diagnostics.py`; M and Q, over the student's top-k support: `engines/torch/trainer.py`.
+    # How student and teacher see the rollouts: `workers/digests.py`; the AUROC, which needs
+    # rewards: `trial/diagnostics.py`; M and Q, over the student's top-k support:
+    # `engines/torch/trainer.py`.
     "support_mass_student": Column(
         "Probability M of the student on the support, mean over tokens.", "share", Steps.DISTILLED,
         panel="mass of the support, student M and teacher Q",
@@ -152,22 +155,27 @@ COLUMNS: Mapping[str, Column] = {
 
 
 def columns_of_step(needs_teacher: bool, measures: Collection[str]) -> set[str]:
-    """Keys that a step of distillation logs, by what its behavior says of itself (`policy.spec.Behavior`)."""
-    always = {key for key, column in COLUMNS.items() if column.logged in (Steps.ALL, Steps.DISTILLED)}
+    """Keys that a step of distillation logs, by what its behavior says of itself
+    (`policy.spec.Behavior`).
+    """
+    always = {
+        key for key, column in COLUMNS.items() if column.logged in (Steps.ALL, Steps.DISTILLED)
+    }
     blended = {key for key, column in COLUMNS.items() if column.logged is Steps.BLENDED}
     return always | blended | set(measures) if needs_teacher else always
 
 
 # --- the phases of timing.jsonl and phase.json ---
 
-# `phase` of a row of timing.jsonl. START: a role came up with its models, or an evaluator loaded a checkpoint;
-# TRAIN: one training step; EVALUATE: a slice of the responses to one benchmark from one checkpoint. A row is written
-# when its work is done, `at` that time, with the `host`, `process` and `gpu` that did it.
+# `phase` of a row of timing.jsonl. START: a role came up with its models, or an evaluator loaded a
+# checkpoint; TRAIN: one training step; EVALUATE: a slice of the responses to one benchmark from one
+# checkpoint. A row is written when its work is done, `at` that time, with the `host`, `process` and
+# `gpu` that did it.
 START, TRAIN, EVALUATE = "start", "train", "evaluate"
 EVALUATOR = "evaluator"  # `role` of a START row whose process belongs to no attempt at the unit
-# The parts of a training step: keys of a TRAIN row, in seconds. SCORE is what the teacher takes beyond the grading that
-# goes on beside it: next to nothing after a blended rollout, which it scored while decoding, and no key of a step of
-# the supervised stage.
+# The parts of a training step: keys of a TRAIN row, in seconds. SCORE is what the teacher takes
+# beyond the grading that goes on beside it: next to nothing after a blended rollout, which it
+# scored while decoding, and no key of a step of the supervised stage.
 ROLLOUT, SCORE, REWARD, LEARN = "rollout", "score", "reward", "learn"
 STEP_PARTS: Mapping[str, str] = {  # with the titles of their panels in W&B
     ROLLOUT: "seconds of a rollout",
@@ -175,9 +183,10 @@ STEP_PARTS: Mapping[str, str] = {  # with the titles of their panels in W&B
     REWARD: "seconds of the grader",
     LEARN: "seconds of an update",
 }
-# On a GPU a TRAIN row has two more keys, each with GiB by part: the peak of the memory that all processes of the GPU
-# used together, and what `engines.budget` grants them.
+# On a GPU a TRAIN row has two more keys, each with GiB by part: the peak of the memory that all
+# processes of the GPU used together, and what `engines.budget` grants them.
 PEAK_GIB, BUDGET_GIB = "peak_gib", "budget_gib"
-# What a unit does now, in phase.json and `trb status`: three on the way to its first step, and three for good.
+# What a unit does now, in phase.json and `trb status`: three on the way to its first step, and
+# three for good.
 LOADING, READING, OPENING = "loading PyTorch", "reading data", "starting models"
 TRAINING, EVALUATING, RESCORING = "training", "evaluating", "rescoring"

@@ -1,7 +1,8 @@
-"""The processes that drive sweeps in a runs folder: a lease for each `trb submit`, and how to ask one to stop.
+"""The processes that drive sweeps in a runs folder: a lease for each `trb submit`, and how to ask
+one to stop.
 
-A request, of `trb cancel`, is a file beside the lease. So it reaches a driver on whatever machine sees the folder,
-without a port.
+A request, of `trb cancel`, is a file beside the lease. So it reaches a driver on whatever machine
+sees the folder, without a port.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ class Driver:
 
 
 class Driving:
-    """This process drives the experiment of that name until `end`; `stop` is called whenever somebody asks for it."""
+    """This process drives the experiment of that name until `end`; `stop` is called whenever
+    somebody asks for it.
+    """
 
     def __init__(self, runs: Path, name: str, stop: Callable[[], None]):
         folder = _folder(runs)

@@ -1,6 +1,7 @@
 """Files that are whole or not there, and that notice when they are not what was written.
 
-A sealed file holds the sha256 of the rest of itself: a JSON object under a key, JSON Lines in a last line of their own.
+A sealed file holds the sha256 of the rest of itself: a JSON object under a key, JSON Lines in a
+last line of their own.
 """
 
 from __future__ import annotations
@@ -40,14 +41,17 @@ def pretty(value: Any) -> str:
     return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
-def write_atomically(path: Path, content: str | bytes, shared: bool = False, durable: bool = True) -> None:
-    """Replace `path` by `content`, text as UTF-8: a reader finds the old file or the new one, whole.
+def write_atomically(
+    path: Path, content: str | bytes, shared: bool = False, durable: bool = True
+) -> None:
+    """Replace `path` by `content`, text as UTF-8: a reader finds the old file or the new one,
+    whole.
 
-    `shared` is for files that several processes may write at once: the last one to finish wins. Unless `durable`, a
-    loss of power may lose the file, which is then made again.
+    `shared` is for files that several processes may write at once: the last one to finish wins.
+    Unless `durable`, a loss of power may lose the file, which is then made again.
 
-    The content goes through a hidden scratch file beside `path`. A kill can leave it; no reader opens it, and the next
-    write of a file with one writer replaces it.
+    The content goes through a hidden scratch file beside `path`. A kill can leave it; no reader
+    opens it, and the next write of a file with one writer replaces it.
     """
     data = content.encode() if isinstance(content, str) else content
     scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp" if shared else f".{path.name}.tmp")
@@ -62,7 +66,8 @@ def write_atomically(path: Path, content: str | bytes, shared: bool = False, dur
 
 
 def write_once(path: Path, content: str) -> bool:
-    """Write `path`, text as UTF-8, unless it is there; False if it was. It is whole and durable when it is seen.
+    """Write `path`, text as UTF-8, unless it is there; False if it was. It is whole and durable
+    when it is seen.
 
     A kill can leave a hidden scratch file beside it, which no reader opens.
     """
@@ -108,7 +113,9 @@ def sync(path: Path) -> None:
 
 
 def give_usual_mode(folder: Path) -> None:
-    """Give all files in a folder the mode that a new file has there: safetensors lets the owner alone read weights."""
+    """Give all files in a folder the mode that a new file has there: safetensors lets the owner
+    alone read weights.
+    """
     new = folder / ".mode"
     new.touch()
     mode = new.stat().st_mode & 0o777
@@ -119,7 +126,9 @@ def give_usual_mode(folder: Path) -> None:
 
 
 def read_bytes(path: Path, remedy: str) -> bytes | None:
-    """Read a file; None if there is none. Raises Damaged where a folder or a loop of links is in its place."""
+    """Read a file; None if there is none. Raises Damaged where a folder or a loop of links is in
+    its place.
+    """
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -138,7 +147,9 @@ def read_text(path: Path, remedy: str) -> str | None:
 
 
 def read_object(path: Path, remedy: str) -> dict[str, Any] | None:
-    """The JSON object in a file; None if there is no file. Raises Damaged if it holds anything else."""
+    """The JSON object in a file; None if there is no file. Raises Damaged if it holds anything
+    else.
+    """
     text = read_text(path, remedy)
     return None if text is None else parse_object(text, path, remedy)
 
@@ -165,7 +176,9 @@ def write_sealed(path: Path, value: dict[str, Any]) -> None:
 
 
 def read_sealed(path: Path, remedy: str) -> dict[str, Any] | None:
-    """Read a file of `write_sealed`; None if there is none, or an empty one. Raises Damaged if it is anything else."""
+    """Read a file of `write_sealed`; None if there is none, or an empty one. Raises Damaged if it
+    is anything else.
+    """
     text = read_text(path, remedy)
     if not text:
         return None
@@ -193,8 +206,11 @@ def sealed_lines(lines: str, of: Mapping[str, Any] | None = None) -> str:
     return lines + _last_line(lines.encode(), of or {})
 
 
-def unsealed_lines(data: bytes, path: Path, remedy: str, of: Mapping[str, Any] | None = None) -> bytes:
-    """The lines of a file that `sealed_lines` made, without the last. Raises Damaged if they are others.
+def unsealed_lines(
+    data: bytes, path: Path, remedy: str, of: Mapping[str, Any] | None = None
+) -> bytes:
+    """The lines of a file that `sealed_lines` made, without the last. Raises Damaged if they are
+    others.
 
     A last line with the sha256 alone, as earlier versions wrote it, is right for lines of anything.
     """
@@ -220,8 +236,8 @@ def parse_rows(data: bytes, path: Path, remedy: str) -> Iterator[dict[str, Any]]
     lines = data.split(b"\n")[:-1]
     for start in range(0, len(lines), PARSED_AT_ONCE):
         chunk = lines[start : start + PARSED_AT_ONCE]
-        # One call for many lines takes half the time. Where they are not as many objects, they are read one by one,
-        # which finds the line that is wrong.
+        # One call for many lines takes half the time. Where they are not as many objects, they are
+        # read one by one, which finds the line that is wrong.
         try:
             rows = json.loads(b"[%b]" % b",".join(chunk))
         except (ValueError, RecursionError):
@@ -234,7 +250,9 @@ def parse_rows(data: bytes, path: Path, remedy: str) -> Iterator[dict[str, Any]]
 
 
 def list_folder(folder: Path, remedy: str) -> list[str]:
-    """Names in a folder, sorted; none if there is no folder. Raises Damaged where something else is in its place."""
+    """Names in a folder, sorted; none if there is no folder. Raises Damaged where something else is
+    in its place.
+    """
     try:
         return sorted(os.listdir(folder))
     except FileNotFoundError:

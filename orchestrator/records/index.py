@@ -1,8 +1,10 @@
-"""Values computed from the files of a unit, so that the next look reads only files that have changed.
+"""Values computed from the files of a unit, so that the next look reads only files that have
+changed.
 
-`runs/.index/<unit id>.json` holds each value beside the stamp of the file that it was computed from, and it counts only
-while the file has that stamp. Nothing else rests on these files: a damaged one is taken as empty, they can be removed
-at any time, and a read-only folder is looked at without them.
+`runs/.index/<unit id>.json` holds each value beside the stamp of the file that it was computed
+from, and it counts only while the file has that stamp. Nothing else rests on these files: a damaged
+one is taken as empty, they can be removed at any time, and a read-only folder is looked at without
+them.
 """
 
 from __future__ import annotations
@@ -21,8 +23,9 @@ from numpy.typing import NDArray
 from orchestrator.records.files import Damaged, sealed_lines, unsealed_lines, write_atomically
 from orchestrator.records.slice_files import SliceCounts
 
-# What a slice's counts or a stamp are made of. A change to either needs another number, so that older files are not
-# believed. Values under a name (`Index.value`) get another name where their meaning changes.
+# What a slice's counts or a stamp are made of. A change to either needs another number, so that
+# older files are not believed. Values under a name (`Index.value`) get another name where their
+# meaning changes.
 FORMAT = 1
 
 FOLDER = ".index"  # of what can always be made again, in a runs folder
@@ -31,7 +34,9 @@ Stamp = tuple[int, int, int, int]
 
 
 def stamp_of(stat: os.stat_result) -> Stamp:
-    """Numbers that change whenever a file is written or replaced: size, times of content and inode (ns), inode."""
+    """Numbers that change whenever a file is written or replaced: size, times of content and inode
+    (ns), inode.
+    """
     return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino
 
 
@@ -55,7 +60,9 @@ class Index:
         self.changed = True
 
     def value(self, file: str, stamp: Stamp, name: str, given: Any) -> tuple[Any] | None:
-        """A value under a name in a tuple, as long as its file and what else was `given` are the same; else None."""
+        """A value under a name in a tuple, as long as its file and what else was `given` are the
+        same; else None.
+        """
         known = self.values.get(file)
         if known is None or known[0] != stamp or name not in known[1]:
             return None
@@ -74,7 +81,9 @@ class Index:
         if not self.changed:
             return
         self.changed = False
-        self.slices = {file: known for file, known in self.slices.items() if (directory / file).exists()}
+        self.slices = {
+            file: known for file, known in self.slices.items() if (directory / file).exists()
+        }
         problems = {counts.problems: None for _, counts in self.slices.values()}
         number = {names: index for index, names in enumerate(problems)}
         raw = {
@@ -119,9 +128,15 @@ def _read(path: Path, unit_id: str) -> Index:
             return index
         problems = [tuple(names) for names in raw["problems"]]
         for file, (stamp, number, tokens, correct) in raw["slices"].items():
-            index.slices[file] = tuple(stamp), SliceCounts(problems[number], _from_text(correct), tokens)
+            index.slices[file] = (
+                tuple(stamp),
+                SliceCounts(problems[number], _from_text(correct), tokens),
+            )
         for file, (stamp, names) in raw["values"].items():
-            index.values[file] = tuple(stamp), {name: (given, value) for name, (given, value) in names.items()}
+            index.values[file] = (
+                tuple(stamp),
+                {name: (given, value) for name, (given, value) in names.items()},
+            )
     except (OSError, Damaged, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return Index(path)
     return index

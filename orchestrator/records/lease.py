@@ -1,12 +1,13 @@
 """One writer for each unit: a lock file beside the run directories, `.locks/<unit id>.lock`.
 
-Between processes of one host the kernel's lock decides, and it goes with its process however that ends. Some shared
-file systems do not carry such a lock to other hosts. The holder therefore notes itself in the file and touches it every
-HEARTBEAT_S: a note of another host on a file that was touched within STALE_AFTER_S means that the unit is taken. The
-note of a host that died looks alive until then, which is why a sweep asks again for LEASE_PATIENCE_S.
+Between processes of one host the kernel's lock decides, and it goes with its process however that
+ends. Some shared file systems do not carry such a lock to other hosts. The holder therefore notes
+itself in the file and touches it every HEARTBEAT_S: a note of another host on a file that was
+touched within STALE_AFTER_S means that the unit is taken. The note of a host that died looks alive
+until then, which is why a sweep asks again for LEASE_PATIENCE_S.
 
-The heartbeat keeps out who comes while another host works. Two hosts that find a stale note in the same instant could
-both take it; only the lock, where the file system carries it, excludes that.
+The heartbeat keeps out who comes while another host works. Two hosts that find a stale note in the
+same instant could both take it; only the lock, where the file system carries it, excludes that.
 
 `holder_of` only reads the note, which needs no lock and, on the holder's host, no write access.
 """
@@ -28,7 +29,8 @@ from orchestrator.records.processes import process_stat, take_lock
 
 HEARTBEAT_S = 15.0
 STALE_AFTER_S = 90.0
-# A killed predecessor's processes may still hold the unit, and a dead host's heartbeat looks alive for a while.
+# A killed predecessor's processes may still hold the unit, and a dead host's heartbeat looks alive
+# for a while.
 LEASE_PATIENCE_S = STALE_AFTER_S + 2 * HEARTBEAT_S
 
 
@@ -38,10 +40,12 @@ class LeaseHeld(RuntimeError):
 
 @dataclass(frozen=True)
 class Holder:
-    """The process that holds a lease; `started` tells it from a later one with its number, where the system says it.
+    """The process that holds a lease; `started` tells it from a later one with its number, where
+    the system says it.
 
-    `attempt` counts the holders in a row that died without letting go, and this one. `space` is the Linux namespace
-    that `pid` is a number of: containers with their host's name have numbers of their own.
+    `attempt` counts the holders in a row that died without letting go, and this one. `space` is the
+    Linux namespace that `pid` is a number of: containers with their host's name have numbers of
+    their own.
     """
 
     host: str
@@ -71,33 +75,37 @@ class Lease:
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            # Appending, so that opening it neither empties the holder's note nor counts as a heartbeat.
+            # Appending, so that opening it neither empties the holder's note nor counts as a
+            # heartbeat.
             self._file = path.open("a+")
         except (FileExistsError, IsADirectoryError, NotADirectoryError) as error:
             raise damaged(path, f"cannot be locked ({error.strerror})", "remove it") from None
         if not take_lock(self._file, wait=False):
             self._file.close()
             raise LeaseHeld(f"{path.stem} is being run by {_holder(path) or 'another process'}")
-        # With the lock in hand a note of this host is of a process that is gone. One of another host may be of a
-        # process whose lock does not reach here, so its heartbeat is asked, by the clock of the file system that stamps
-        # it.
+        # With the lock in hand a note of this host is of a process that is gone. One of another
+        # host may be of a process whose lock does not reach here, so its heartbeat is asked, by the
+        # clock of the file system that stamps it.
         holder = _holder(path)
         if holder and not holder.on_this_host and _beats(path, _file_system_time(path.parent)):
             self._file.close()
             raise LeaseHeld(f"{path.stem} is being run by {holder}")
         self.attempt = holder.attempt + 1 if holder else 1
         self._file.truncate(0)
-        note = Holder(socket.gethostname(), os.getpid(), _start_of(os.getpid()), self.attempt, _space())
+        note = Holder(
+            socket.gethostname(), os.getpid(), _start_of(os.getpid()), self.attempt, _space()
+        )
         self._file.write(json.dumps(asdict(note)))
         self._file.flush()
         self._ended = threading.Event()
         threading.Thread(target=self._beat, daemon=True, name="lease").start()
 
     def release(self, remove: bool = False) -> None:
-        """Let others work on the unit. The note goes before the lock, so that no one reads a holder that is none.
+        """Let others work on the unit. The note goes before the lock, so that no one reads a holder
+        that is none.
 
-        `remove` deletes the file, too. A process that had opened it and another that makes a new one may then both hold
-        the lease: `remove` is for work that may be done twice.
+        `remove` deletes the file, too. A process that had opened it and another that makes a new
+        one may then both hold the lease: `remove` is for work that may be done twice.
         """
         self._ended.set()
         if not self._file.closed:
@@ -113,10 +121,12 @@ class Lease:
 
 
 def holder_of(path: Path) -> Holder | None:
-    """The process that holds the lease now by its file; None also where the file is in another form.
+    """The process that holds the lease now by its file; None also where the file is in another
+    form.
 
-    A process of this host is looked up. One of another host, or of another container, is believed while it beats, by
-    the clock that stamps its beats; by this host's only where nothing can be written beside them.
+    A process of this host is looked up. One of another host, or of another container, is believed
+    while it beats, by the clock that stamps its beats; by this host's only where nothing can be
+    written beside them.
     """
     holder = _holder(path)
     if holder is None:
@@ -134,7 +144,12 @@ def _holder(path: Path) -> Holder | None:
     """The note in the file; None if it holds none, or anything else."""
     try:
         note = json.loads(path.read_bytes())
-        host, pid, started, attempt = note["host"], note["pid"], note.get("started"), note.get("attempt", 1)
+        host, pid, started, attempt = (
+            note["host"],
+            note["pid"],
+            note.get("started"),
+            note.get("attempt", 1),
+        )
         space = note.get("space")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
@@ -185,6 +200,8 @@ def _beats(path: Path, now: float) -> bool:
 
 
 def _file_system_time(folder: Path) -> float:
-    """The time by the clock that stamps files in `folder`: on a shared file system not always this host's."""
+    """The time by the clock that stamps files in `folder`: on a shared file system not always this
+    host's.
+    """
     with tempfile.TemporaryFile(dir=folder) as file:
         return os.fstat(file.fileno()).st_mtime

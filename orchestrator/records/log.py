@@ -1,7 +1,8 @@
 """A unit's notes for people: `log.txt`, and in `phase.json` its work at this moment.
 
-Both are notes: nothing is computed from them, and recovery does not reproduce them. A note that cannot be written, as
-on a full disk, is left out, since the rows and checkpoints that matter fail on the same disk and with a message.
+Both are notes: nothing is computed from them, and recovery does not reproduce them. A note that
+cannot be written, as on a full disk, is left out, since the rows and checkpoints that matter fail
+on the same disk and with a message.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ LOG, PHASE = "log.txt", "phase.json"
 
 @dataclass(frozen=True)
 class Phase:
-    """The work of the process that trains a unit: `name` is TRAINING of `records.columns` or what precedes it there, or
-    empty at the very start.
+    """The work of the process that trains a unit: `name` is TRAINING of `records.columns` or what
+    precedes it there, or empty at the very start.
 
-    `attempt` counts from 1 within one call of `trb submit`, which is named by `sweep` and makes at most `attempts`;
-    `out_of_memory` of them ended for want of memory.
+    `attempt` counts from 1 within one call of `trb submit`, which is named by `sweep` and makes at
+    most `attempts`; `out_of_memory` of them ended for want of memory.
     """
 
     name: str = ""
@@ -48,11 +49,17 @@ class RunLog:
         return self._folder / LOG
 
     def begin(self, sweep: str, attempts: int) -> int:
-        """Start an attempt within `sweep`, which makes at most `attempts`; returns its number, from 1."""
+        """Start an attempt within `sweep`, which makes at most `attempts`; returns its number, from
+        1.
+        """
         before = read_phase(self._folder)
         again = before is not None and before.sweep == sweep
-        number, out_of_memory = (before.attempt + 1, before.out_of_memory) if before and again else (1, 0)
-        self._phase = Phase(attempt=number, attempts=attempts, sweep=sweep, out_of_memory=out_of_memory)
+        number, out_of_memory = (
+            (before.attempt + 1, before.out_of_memory) if before and again else (1, 0)
+        )
+        self._phase = Phase(
+            attempt=number, attempts=attempts, sweep=sweep, out_of_memory=out_of_memory
+        )
         _write(self._folder, self._phase)
         return number
 

@@ -13,10 +13,11 @@ COUNTS = ("n", "correct", "truncated", "no_answer", "timed_out", "tokens")
 
 @dataclass(frozen=True)
 class ProblemRecord:
-    """Counts over n generations; `answers` keeps every extracted answer, so that a corrected grader recounts.
+    """Counts over n generations; `answers` keeps every extracted answer, so that a corrected grader
+    recounts.
 
-    `lengths` counts responses by length in tokens, in bins that grow by 2^(1/8): {lower edge: responses}. It is
-    empty where lengths were not kept, as in records of older versions.
+    `lengths` counts responses by length in tokens, in bins that grow by 2^(1/8): {lower edge:
+    responses}. It is empty where lengths were not kept, as in records of older versions.
     """
 
     problem: str
@@ -30,7 +31,9 @@ class ProblemRecord:
     lengths: dict[int, int] = field(default_factory=dict)
 
     def to_row(self) -> dict[str, Any]:
-        return asdict(self) | {"lengths": {str(edge): count for edge, count in sorted(self.lengths.items())}}
+        return asdict(self) | {
+            "lengths": {str(edge): count for edge, count in sorted(self.lengths.items())}
+        }
 
     @staticmethod
     def from_row(row: dict[str, Any]) -> ProblemRecord:
@@ -72,7 +75,9 @@ def _merge_lengths(parts: Sequence[ProblemRecord]) -> dict[int, int]:
 
 
 def _lower_edge(length: int) -> int:
-    """The smallest whole length in the bin of `length`: bins start at 2^(j/8), compared exactly as 2^j ≤ length^8."""
+    """The smallest whole length in the bin of `length`: bins start at 2^(j/8), compared exactly as
+    2^j ≤ length^8.
+    """
     if length < 1:
         return 0
     j = (length**8).bit_length() - 1

@@ -25,11 +25,12 @@ class Process:
 
 
 def take_lock(file: IO[Any], wait: bool) -> bool:
-    """Take the exclusive lock of an open file, and tell whether it is ours; with `wait`, sleep until it is.
+    """Take the exclusive lock of an open file, and tell whether it is ours; with `wait`, sleep
+    until it is.
 
-    The kernel lets go of it when the file is closed, which the end of the process does however it ends: a lock file
-    that a killed process leaves behind locks nothing. Raises OSError where a file system knows no locks and `wait` is
-    set.
+    The kernel lets go of it when the file is closed, which the end of the process does however it
+    ends: a lock file that a killed process leaves behind locks nothing. Raises OSError where a file
+    system knows no locks and `wait` is set.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -41,7 +42,8 @@ def take_lock(file: IO[Any], wait: bool) -> bool:
 
 
 def place() -> dict[str, Any]:
-    """Where this process works, for rows of `timing.jsonl`: `host`, `process` and, if it sees any, its `gpu`.
+    """Where this process works, for rows of `timing.jsonl`: `host`, `process` and, if it sees any,
+    its `gpu`.
 
     `gpu` is what CUDA_VISIBLE_DEVICES says, for example `3` or `4,5`.
     """
@@ -56,10 +58,11 @@ def described(place: Mapping[str, Any]) -> str:
 
 
 def process_stat(pid: int) -> list[str] | None:
-    """Fields of `/proc/<pid>/stat` from the third on: the state (`R`, `S`, `T` …) first, the start in ticks at 19.
+    """Fields of `/proc/<pid>/stat` from the third on: the state (`R`, `S`, `T` …) first, the start
+    in ticks at 19.
 
-    The first two are the id and the name in parentheses, which may hold spaces and parentheses of its own. None if
-    there is no such process, or the system has no such file.
+    The first two are the id and the name in parentheses, which may hold spaces and parentheses of
+    its own. None if there is no such process, or the system has no such file.
     """
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
@@ -69,9 +72,11 @@ def process_stat(pid: int) -> list[str] | None:
 
 
 def group_members(group: int) -> list[int]:
-    """Ids of the processes of a process group that have not ended; none where the system has no `/proc`.
+    """Ids of the processes of a process group that have not ended; none where the system has no
+    `/proc`.
 
-    A zombie has ended once no thread of it is left: its files, and what a driver holds for them, are closed by then.
+    A zombie has ended once no thread of it is left: its files, and what a driver holds for them,
+    are closed by then.
     """
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
@@ -92,7 +97,12 @@ def processes() -> dict[int, Process]:
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            fields = (folder / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+            fields = (
+                (folder / "stat")
+                .read_text(encoding="utf-8", errors="replace")
+                .rpartition(")")[2]
+                .split()
+            )
             if fields[0] != "Z":
                 pid = int(folder.name)
                 found[pid] = Process(pid, int(fields[19]), int(fields[1]))
@@ -100,7 +110,9 @@ def processes() -> dict[int, Process]:
 
 
 def descendants(ancestors: Iterable[int], alive: Iterable[Process]) -> set[Process]:
-    """The children of the ids `ancestors` among `alive`, their children, and so on; no ancestor itself."""
+    """The children of the ids `ancestors` among `alive`, their children, and so on; no ancestor
+    itself.
+    """
     first, alive = set(ancestors), list(alive)
     found, before = set(first), -1
     while len(found) > before:  # until a look at all processes finds no further child

@@ -1,4 +1,6 @@
-"""The code, versions and machine that a run was made with. No clock, no environment variables, no secrets."""
+"""The code, versions and machine that a run was made with. No clock, no environment variables, no
+secrets.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +13,30 @@ import sys
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("trb", "torch", "transformers", "ray", "numpy", "math-verify", "tokenizers", "safetensors")
+PACKAGES = (
+    "trb",
+    "torch",
+    "transformers",
+    "ray",
+    "numpy",
+    "math-verify",
+    "tokenizers",
+    "safetensors",
+)
 CPU_INFO = Path("/proc/cpuinfo")
 GPU_INFO = Path("/proc/driver/nvidia/gpus")
 
 
 def provenance() -> dict[str, Any]:
-    """Commit, dirty diff and untracked files of the source tree (null where it is no checkout), versions, machine."""
+    """Commit, dirty diff and untracked files of the source tree (null where it is no checkout),
+    versions, machine.
+    """
     return {
         "commit": _git("rev-parse", "HEAD"),
         "dirty_diff": _git("diff", "HEAD"),
         "untracked": _untracked(),
-        "versions": {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES},
+        "versions": {"python": platform.python_version()}
+        | {name: _version(name) for name in PACKAGES},
         "host": {
             "name": platform.node(),
             "system": platform.platform(),
@@ -35,7 +49,9 @@ def provenance() -> dict[str, Any]:
 
 
 def cpu_model(info: Path) -> str | None:
-    """The processor's name in a `/proc/cpuinfo`, elsewhere what the platform module knows; None if that is nothing."""
+    """The processor's name in a `/proc/cpuinfo`, elsewhere what the platform module knows; None if
+    that is nothing.
+    """
     text = info.read_text(errors="replace") if info.exists() else ""
     match = re.search(r"^(?:model name|Model|Hardware)\s*:\s*(.+)$", text, re.MULTILINE)
     return match[1].strip() if match else platform.processor() or None
@@ -44,7 +60,8 @@ def cpu_model(info: Path) -> str | None:
 def gpu_models(folder: Path) -> list[str]:
     """Names of the machine's NVIDIA GPUs, from the driver's folder, which needs no CUDA context.
 
-    Where the driver shows no such folder, as in some containers, torch is asked if it already uses a GPU.
+    Where the driver shows no such folder, as in some containers, torch is asked if it already uses
+    a GPU.
     """
     names = []
     for file in sorted(folder.glob("*/information")):
@@ -59,7 +76,10 @@ def gpu_models(folder: Path) -> list[str]:
 
 def version_line() -> str:
     """`trb 0.1.0`, in a checkout with its commit: `trb 0.1.0, commit 0f3a9c1b2d3e with changes`."""
-    line, commit = f"trb {_version('trb') or '(not installed)'}", _git("rev-parse", "--short=12", "HEAD")
+    line, commit = (
+        f"trb {_version('trb') or '(not installed)'}",
+        _git("rev-parse", "--short=12", "HEAD"),
+    )
     if commit is None:
         return line
     return f"{line}, commit {commit}{' with changes' if _git('status', '--porcelain') else ''}"
@@ -69,7 +89,9 @@ def _git(*arguments: str) -> str | None:
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None
-    done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False
+    )
     return done.stdout.strip() if done.returncode == 0 else None
 
 

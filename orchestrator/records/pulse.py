@@ -1,9 +1,10 @@
 """Signs of life of the process that runs a unit: that it runs at all, and that its work gets on.
 
-Work calls `advance` after each small piece: a round of decoding, a micro-batch, an answer graded, some rows read. Every
-BEAT_S seconds a thread of the process writes how long ago the last piece was done. A reader can thus tell a process
-that is stopped (no beats) from one that hangs (beats, but no work) and from one that is merely slow. Models come up
-within `loading`: that takes minutes, and says nothing of how long a piece of work may take.
+Work calls `advance` after each small piece: a round of decoding, a micro-batch, an answer graded,
+some rows read. Every BEAT_S seconds a thread of the process writes how long ago the last piece was
+done. A reader can thus tell a process that is stopped (no beats) from one that hangs (beats, but no
+work) and from one that is merely slow. Models come up within `loading`: that takes minutes, and
+says nothing of how long a piece of work may take.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ BEAT_S = 2.0
 
 @dataclass(frozen=True)
 class Beat:
-    """A sign of life. `number` counts beats; `born` tells the process from a later one with the same pid."""
+    """A sign of life. `number` counts beats; `born` tells the process from a later one with the
+    same pid.
+    """
 
     host: str
     node: str  # Ray's id of the machine
@@ -39,7 +42,9 @@ class Beat:
 
 
 class _Work:
-    """The work of this process. One for the whole process suffices, since a process runs one unit at a time."""
+    """The work of this process. One for the whole process suffices, since a process runs one unit
+    at a time.
+    """
 
     def __init__(self) -> None:
         self.pieces = 0
@@ -62,7 +67,9 @@ def advance() -> None:
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """Models come up meanwhile: pieces that are done, and whose length does not count as the longest."""
+    """Models come up meanwhile: pieces that are done, and whose length does not count as the
+    longest.
+    """
     advance()
     work = _work
     work.loading += 1
@@ -104,8 +111,12 @@ class Pulse:
     def _beat(self) -> None:
         self._number += 1
         idle, pid = time.monotonic() - _work.last, os.getpid()
-        beat = Beat(socket.gethostname(), self._node, pid, born(pid) or 0, self._number, idle, _work.longest)
-        with suppress(OSError):  # a file system that is away for a moment: the work will say so if it stays away
+        beat = Beat(
+            socket.gethostname(), self._node, pid, born(pid) or 0, self._number, idle, _work.longest
+        )
+        with suppress(
+            OSError
+        ):  # a file system that is away for a moment: the work will say so if it stays away
             write_atomically(self._path, json.dumps(asdict(beat)), durable=False)
 
 
@@ -126,7 +137,9 @@ def read_beat(path: Path) -> Beat | None:
 
 
 def born(pid: int) -> int | None:
-    """When a process of this machine was started, in clock ticks since boot; None if it is gone, or not on Linux."""
+    """When a process of this machine was started, in clock ticks since boot; None if it is gone, or
+    not on Linux.
+    """
     stat = process_stat(pid)
     return int(stat[19]) if stat else None
 

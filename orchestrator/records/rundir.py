@@ -1,4 +1,5 @@
-"""The run directory of a unit as it is read: `runs/<unit id>/`, the only truth. `records.writer` writes it.
+"""The run directory of a unit as it is read: `runs/<unit id>/`, the only truth. `records.writer`
+writes it.
 
 | file | holds | written |
 |---|---|---|
@@ -12,8 +13,8 @@
 | `attempts.jsonl`, `timing.jsonl`, `log.txt` | clock times and words, which recovery does not reproduce | appended |
 | `error.txt`, `traceback.txt` | why the last attempt failed | whole; removed by the next |
 
-`state.json` vouches for what was committed, and evaluations carry a seal of their own. A file that is not what was
-written raises `files.Damaged` wherever it is read, and never gives another number.
+`state.json` vouches for what was committed, and evaluations carry a seal of their own. A file that
+is not what was written raises `files.Damaged` wherever it is read, and never gives another number.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ T = TypeVar("T")
 
 
 def is_learner_state(file: str) -> bool:
-    """Whether a file of a checkpoint holds the learner's state, which is one file or a folder of them."""
+    """Whether a file of a checkpoint holds the learner's state, which is one file or a folder of
+    them.
+    """
     return file == LEARNER_STATE or file.startswith(f"{LEARNER_FOLDER}/")
 
 
@@ -63,14 +66,18 @@ def started_units(runs: Path) -> list[str]:
 
 
 class RunReader:
-    """A unit's directory, read only; safe while another process writes. Raises Damaged where it is no folder."""
+    """A unit's directory, read only; safe while another process writes. Raises Damaged where it is
+    no folder.
+    """
 
     def __init__(self, runs: Path, unit_id: str):
         self.unit_id = unit_id
         self.path = runs / unit_id
         self._lock = runs / ".locks" / f"{unit_id}.lock"
         if os.path.lexists(self.path) and not self.path.is_dir():
-            raise damaged(self.path, "is not a folder", "remove it; trb submit trains the unit again")
+            raise damaged(
+                self.path, "is not a folder", "remove it; trb submit trains the unit again"
+            )
 
     # --- how far the unit is ---
 
@@ -86,7 +93,9 @@ class RunReader:
 
     @property
     def trained(self) -> bool:
-        """Whether training is complete (evaluations may still be missing): DONE names the step that was committed."""
+        """Whether training is complete (evaluations may still be missing): DONE names the step that
+        was committed.
+        """
         done = self.once("done", lambda: read_text(self.path / DONE, self.remedy))
         return done is not None and done.strip() == str(self.next_step)
 
@@ -122,7 +131,9 @@ class RunReader:
         return self._described(CONFIG)
 
     def provenance(self) -> dict[str, Any]:
-        """Commit, dirty diff, versions and host of the first attempt, and the models that the unit is trained from."""
+        """Commit, dirty diff, versions and host of the first attempt, and the models that the unit
+        is trained from.
+        """
         return self._described(PROVENANCE)
 
     @property
@@ -163,12 +174,16 @@ class RunReader:
         path = self.path / name
         data = read_bytes(path, self.remedy)
         committed_sha256 = self._state().get("documents", {}).get(name)
-        if committed_sha256 is not None and (data is None or hashlib.sha256(data).hexdigest() != committed_sha256):
+        if committed_sha256 is not None and (
+            data is None or hashlib.sha256(data).hexdigest() != committed_sha256
+        ):
             raise damaged(path, "is not what was written", self.remedy)
         return None if data is None else parse_json(data, path, self.remedy)
 
     def attempts(self) -> list[dict[str, Any]]:
-        """A row for each attempt at the unit: when it `started`, with what code, versions and machine."""
+        """A row for each attempt at the unit: when it `started`, with what code, versions and
+        machine.
+        """
         return self._clock(ATTEMPTS, {"started": str})
 
     def timing(self) -> list[dict[str, Any]]:
@@ -179,8 +194,14 @@ class RunReader:
         return self._clock(TIMING, {"phase": str, "step": int})
 
     def check_documents(self) -> None:
-        """Raise Damaged unless the clocks and documents that describe the unit are what was written."""
-        documents = {TIMING: self.timing, ATTEMPTS: self.attempts, DATA: lambda: self.document(DATA)}
+        """Raise Damaged unless the clocks and documents that describe the unit are what was
+        written.
+        """
+        documents = {
+            TIMING: self.timing,
+            ATTEMPTS: self.attempts,
+            DATA: lambda: self.document(DATA),
+        }
         if self.started:
             documents |= {CONFIG: self.config, PROVENANCE: self.provenance}
         for name, read in documents.items():
@@ -205,7 +226,9 @@ class RunReader:
         return self.path / "checkpoints" / f"step_{step:06d}"
 
     def committed_checkpoints(self) -> list[int]:
-        """Steps of the checkpoints that were committed and not dropped; one that is not there was lost."""
+        """Steps of the checkpoints that were committed and not dropped; one that is not there was
+        lost.
+        """
         return sorted(map(int, self._state().get("checkpoints", {})))
 
     def checkpoint_files(self, step: int) -> dict[str, str]:
@@ -218,7 +241,9 @@ class RunReader:
         return read_object(self.checkpoint_path(step) / CANARY, self.remedy)
 
     def verify_checkpoint(self, step: int, learner: bool = False) -> None:
-        """Raise Damaged unless a committed checkpoint is what was written, with the `learner`'s state or without."""
+        """Raise Damaged unless a committed checkpoint is what was written, with the `learner`'s
+        state or without.
+        """
         with_learner = self._state().get("checkpoints", {}).get(str(step))
         if with_learner is None:
             raise damaged(self.checkpoint_path(step), "was never committed", self.remedy)
@@ -233,9 +258,11 @@ class RunReader:
         return disjoint(part for name in names if (part := parse(name)) is not None)
 
     def evaluation(self, evaluation_id: str, step: int) -> list[ProblemRecord] | None:
-        """Records of a checkpoint, a row per problem, over the samples that all problems have; None if there are none.
+        """Records of a checkpoint, a row per problem, over the samples that all problems have; None
+        if there are none.
 
-        Samples that only some problems have are left out: what they say depends on which slices came first.
+        Samples that only some problems have are left out: what they say depends on which slices
+        came first.
         """
         slices = self.slices(evaluation_id, step)
         complete = complete_samples(slices)
@@ -244,7 +271,9 @@ class RunReader:
         by_problem: list[list[ProblemRecord]] = [[] for _ in range(slices[0].problems)]
         for part in slices:
             if part.sample_end <= complete[-1]:
-                for index, record in enumerate(self.slice_records(evaluation_id, step, part), part.problem):
+                for index, record in enumerate(
+                    self.slice_records(evaluation_id, step, part), part.problem
+                ):
                     by_problem[index].append(record)
         return [merge(records) for records in by_problem]
 
@@ -271,7 +300,9 @@ class RunReader:
         """Steps of which every problem of this evaluation has samples."""
         steps = self._steps(self.path / "evals" / evaluation_id)
         key = "evaluated", evaluation_id
-        return self.once(key, lambda: [s for s in steps if complete_samples(self.slices(evaluation_id, s))])
+        return self.once(
+            key, lambda: [s for s in steps if complete_samples(self.slices(evaluation_id, s))]
+        )
 
     def evaluation_error(self, evaluation_id: str, step: int) -> str | None:
         """Why samples of a checkpoint could not be taken; None where nothing went wrong."""
@@ -288,9 +319,11 @@ class RunReader:
         return compute()
 
     def derived(self, file: str, name: str, compute: Callable[[], T]) -> T:
-        """A JSON value, of that `name`, which `compute` makes of one file of the unit and of nothing else.
+        """A JSON value, of that `name`, which `compute` makes of one file of the unit and of
+        nothing else.
 
-        A snapshot remembers it while the file is the same. A value that means something else gets another name.
+        A snapshot remembers it while the file is the same. A value that means something else gets
+        another name.
         """
         return compute()
 
@@ -305,7 +338,9 @@ class RunReader:
         return self.once(("steps", folder), lambda: self._list_steps(folder))
 
     def _list_steps(self, folder: Path) -> list[int]:
-        matches = [re.fullmatch(r"step_([0-9]{6,})", name) for name in list_folder(folder, self.remedy)]
+        matches = [
+            re.fullmatch(r"step_([0-9]{6,})", name) for name in list_folder(folder, self.remedy)
+        ]
         return sorted(int(match[1]) for match in matches if match)
 
     def _described(self, name: str) -> dict[str, Any]:
@@ -315,11 +350,14 @@ class RunReader:
         return value
 
     def _rows(self, log: str, committed: bool = False) -> Iterator[dict[str, Any]]:
-        """Rows of a log, of which what was committed is verified; the others are left out once training is complete."""
+        """Rows of a log, of which what was committed is verified; the others are left out once
+        training is complete.
+        """
         path = self.path / log
         committed = committed or self.trained
-        # The state is read once and before the log. A writer may append and commit between the two, so the log may be
-        # longer than the state says, which is no damage; read the other way round it could seem too short.
+        # The state is read once and before the log. A writer may append and commit between the two,
+        # so the log may be longer than the state says, which is no damage; read the other way round
+        # it could seem too short.
         state = self._state()
         size = committed_bytes(state, log)
         data = read_bytes(path, self.remedy) or b""
@@ -327,7 +365,9 @@ class RunReader:
         return parse_rows(data[:size] if committed else data, path, self.remedy)
 
     def _verify_log(self, state: dict[str, Any], log: str, size: int, sha256: str) -> None:
-        """Raise Damaged unless a log of `size` bytes, whose committed ones have this sha256, is what `state` says."""
+        """Raise Damaged unless a log of `size` bytes, whose committed ones have this sha256, is
+        what `state` says.
+        """
         committed = committed_bytes(state, log)
         if size < committed:
             what = f"has {size:,} of the {committed:,} bytes that were committed"
@@ -336,7 +376,9 @@ class RunReader:
             raise damaged(self.path / log, "is not what was committed", self.remedy)
 
     def _clock(self, name: str, columns: dict[str, type]) -> list[dict[str, Any]]:
-        """Rows of a wall-clock log. Raises Damaged where one lacks a column or has it of another type."""
+        """Rows of a wall-clock log. Raises Damaged where one lacks a column or has it of another
+        type.
+        """
         path, remedy = self.path / name, "remove it; only clock times are lost"
         rows = list(parse_rows(read_bytes(path, remedy) or b"", path, remedy))
         for number, row in enumerate(rows, 1):
@@ -352,7 +394,9 @@ def committed_bytes(state: dict[str, Any], log: str) -> int:
 
 
 def noted_models(runs: Path) -> list[tuple[str, dict[str, dict[str, str | None]]]]:
-    """(unit id, models it was trained from) of every unit that has committed; damaged ones are left out."""
+    """(unit id, models it was trained from) of every unit that has committed; damaged ones are left
+    out.
+    """
     noted = []
     for state in sorted(runs.glob(f"*/{STATE}")):
         run = RunReader(runs, state.parent.name)

@@ -1,8 +1,8 @@
 """Reading the file of one slice: its records whole, or only what they count.
 
-A file has a row for each problem of its slice (`problem_record`), and a last line that says what the rows are
-(`identity`) and has their sha256. The name says which problems and samples it holds (`slices`). `writer.write_slice`
-writes it.
+A file has a row for each problem of its slice (`problem_record`), and a last line that says what
+the rows are (`identity`) and has their sha256. The name says which problems and samples it holds
+(`slices`). `writer.write_slice` writes it.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.records.slices import Slice
 
 REMEDY = "remove it; trb submit takes these samples again"
-# How a line of `ProblemRecord.to_row` begins. Tables over many runs read nothing but these four fields of hundreds of
-# thousands of lines, and a regular expression finds them ten times as fast as a JSON parser: most of a line is answers.
-# It matches complete lines alone, so fewer matches than lines mean that some line has another layout (other keys first,
-# or an id with an escaped character); `read_counts` then parses the file.
+# How a line of `ProblemRecord.to_row` begins. Tables over many runs read nothing but these four
+# fields of hundreds of thousands of lines, and a regular expression finds them ten times as fast as
+# a JSON parser: most of a line is answers. It matches complete lines alone, so fewer matches than
+# lines mean that some line has another layout (other keys first, or an id with an escaped
+# character); `read_counts` then parses the file.
 _COUNTS = re.compile(
     rb'^\{"problem": "([^"\\]*)", "n": ([0-9]+), "correct": ([0-9]+), "truncated": [0-9]+, "no_answer": [0-9]+, '
     rb'"timed_out": [0-9]+, "tokens": ([0-9]+), .*\n',
@@ -35,7 +36,9 @@ _COUNTS = re.compile(
 
 @dataclass(frozen=True, eq=False)
 class SliceCounts:
-    """Counts of one slice: `correct` samples (problems,) of each of its `problems`, and the tokens of all of them."""
+    """Counts of one slice: `correct` samples (problems,) of each of its `problems`, and the tokens
+    of all of them.
+    """
 
     problems: tuple[str, ...]
     correct: NDArray[np.int64]
@@ -47,7 +50,8 @@ def identity(folder: Path, part: Slice) -> dict[str, Any]:
 
     `folder` is `<unit>/evals/<evaluation id>/step_000020`.
 
-    A slice that a wrong copy has put into the folder of another checkpoint, evaluation or unit is known by it.
+    A slice that a wrong copy has put into the folder of another checkpoint, evaluation or unit is
+    known by it.
     """
     return {
         "unit": folder.parts[-4],
@@ -61,17 +65,21 @@ def identity(folder: Path, part: Slice) -> dict[str, Any]:
 def read_records(folder: Path, part: Slice) -> list[ProblemRecord]:
     """The records of a slice in the folder of its evaluation, a row per problem.
 
-    Raises Damaged where the file is gone, is not what was written, or holds another slice than its name and its folder
-    say.
+    Raises Damaged where the file is gone, is not what was written, or holds another slice than its
+    name and its folder say.
     """
     path = folder / part.name
-    records = [ProblemRecord.from_row(row) for row in parse_rows(_lines(folder, part), path, REMEDY)]
+    records = [
+        ProblemRecord.from_row(row) for row in parse_rows(_lines(folder, part), path, REMEDY)
+    ]
     _check_extent(path, part, [record.n for record in records])
     return records
 
 
 def read_counts(folder: Path, part: Slice) -> SliceCounts:
-    """Sums over the records of a slice: `read_records` at a tenth of its time, for tables over many runs."""
+    """Sums over the records of a slice: `read_records` at a tenth of its time, for tables over many
+    runs.
+    """
     path = folder / part.name
     lines = _lines(folder, part)
     matches = _COUNTS.findall(lines)
@@ -91,7 +99,9 @@ def stamp_of_slice(folder: Path, part: Slice) -> tuple[int, ...]:
     try:
         stat = os.stat(f"{folder}/{part.name}")  # a race asks for hundreds at each look
     except OSError as error:
-        raise damaged(folder / part.name, f"cannot be read ({error.strerror or error})", REMEDY) from None
+        raise damaged(
+            folder / part.name, f"cannot be read ({error.strerror or error})", REMEDY
+        ) from None
     return stat.st_ino, stat.st_mtime_ns
 
 

@@ -1,9 +1,11 @@
-"""Slices of an evaluation: which problems and which samples of one checkpoint stand together in one file.
+"""Slices of an evaluation: which problems and which samples of one checkpoint stand together in one
+file.
 
-An evaluation of a checkpoint is a rectangle, its problems by the samples that each of them gets. It is worked off in
-parts that need nothing of each other, `evals/<evaluation id>/step_000020/problems_0-250_of_500.samples_0-4.jsonl` and
-so on. A part whose file is there is done, and what an evaluation has is the union of its files. Which parts are wanted
-stands in `selection.pending_slices`; `records.claims` keeps two evaluators from taking the same.
+An evaluation of a checkpoint is a rectangle, its problems by the samples that each of them gets. It
+is worked off in parts that need nothing of each other, `evals/<evaluation
+id>/step_000020/problems_0-250_of_500.samples_0-4.jsonl` and so on. A part whose file is there is
+done, and what an evaluation has is the union of its files. Which parts are wanted stands in
+`selection.pending_slices`; `records.claims` keeps two evaluators from taking the same.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ _NAME = re.compile(r"problems_([0-9]+)-([0-9]+)_of_([0-9]+)\.samples_([0-9]+)-([
 
 @dataclass(frozen=True)
 class Slice:
-    """Samples [`sample`, `sample_end`) of each of the problems [`problem`, `problem_end`), of `problems` in all."""
+    """Samples [`sample`, `sample_end`) of each of the problems [`problem`, `problem_end`), of
+    `problems` in all.
+    """
 
     sample: int
     sample_end: int
@@ -67,8 +71,9 @@ def parse(name: str) -> Slice | None:
 def disjoint(slices: Iterable[Slice]) -> list[Slice]:
     """The slices that count, those of the first samples first.
 
-    Two sweeps that cut one evaluation differently may leave slices that overlap. Of these the first counts, and the
-    largest of those that begin alike, so that no sample counts twice and every reader comes to the same numbers.
+    Two sweeps that cut one evaluation differently may leave slices that overlap. Of these the first
+    counts, and the largest of those that begin alike, so that no sample counts twice and every
+    reader comes to the same numbers.
     """
     counted: list[Slice] = []
     for each in sorted(slices, key=lambda s: (s.sample, s.problem, -s.sample_end, -s.problem_end)):
@@ -78,7 +83,8 @@ def disjoint(slices: Iterable[Slice]) -> list[Slice]:
 
 
 def complete_samples(slices: Sequence[Slice]) -> list[int]:
-    """The numbers m, ascending, for which disjoint slices hold samples [0, m) of every problem, and no others of less.
+    """The numbers m, ascending, for which disjoint slices hold samples [0, m) of every problem, and
+    no others of less.
 
     Races were decided at these; the last is what the evaluation has.
     """
@@ -93,12 +99,14 @@ def complete_samples(slices: Sequence[Slice]) -> list[int]:
     return complete
 
 
-def missing(there: Sequence[Slice], problems: int, samples: int, cuts: Iterable[int], most: int) -> list[Slice]:
+def missing(
+    there: Sequence[Slice], problems: int, samples: int, cuts: Iterable[int], most: int
+) -> list[Slice]:
     """The slices that disjoint ones, `there`, leave out of samples [0, `samples`) of all problems.
 
-    Parts end at the `cuts`, the numbers of samples at which a race is decided, and hold `most` responses or fewer,
-    one problem's at least. They are cut at the same places whatever is there already, so that any order of work makes
-    the same files.
+    Parts end at the `cuts`, the numbers of samples at which a race is decided, and hold `most`
+    responses or fewer, one problem's at least. They are cut at the same places whatever is there
+    already, so that any order of work makes the same files.
     """
     inner = {*cuts, *(edge for each in there for edge in (each.sample, each.sample_end))}
     edges = [0, *sorted(edge for edge in inner if 0 < edge < samples), samples]
@@ -107,7 +115,9 @@ def missing(there: Sequence[Slice], problems: int, samples: int, cuts: Iterable[
         parts = -(-problems // max(1, most // (end - start)))
         width = -(-problems // parts)
         covered = sorted(
-            (each.problem, each.problem_end) for each in there if each.sample <= start and end <= each.sample_end
+            (each.problem, each.problem_end)
+            for each in there
+            if each.sample <= start and end <= each.sample_end
         )
         position = 0
         for problem, problem_end in [*covered, (problems, problems)]:

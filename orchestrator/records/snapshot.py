@@ -19,8 +19,9 @@ T = TypeVar("T")
 class RunSnapshot(RunReader):
     """A reader for one look at a unit. It lists each folder once and reads each file at most once.
 
-    What was computed from a file before is taken from the unit's index (`records.index`) while the file's stamp is the
-    same; `remember` keeps there what is new. Damage is found as by any reader, in files whose stamp changed.
+    What was computed from a file before is taken from the unit's index (`records.index`) while the
+    file's stamp is the same; `remember` keeps there what is new. Damage is found as by any reader,
+    in files whose stamp changed.
     """
 
     def __init__(self, runs: Path, unit_id: str):
@@ -54,16 +55,24 @@ class RunSnapshot(RunReader):
         """The entry of `state.json` that a file's values rest on, too."""
         state = self._state()
         if file in (METRICS, ROLLOUTS):
-            return [committed_bytes(state, file), state.get("log_sha256", {}).get(file), self.trained]
+            return [
+                committed_bytes(state, file),
+                state.get("log_sha256", {}).get(file),
+                self.trained,
+            ]
         return state.get("documents", {}).get(file)
 
     # --- evaluations ---
 
     def slices(self, evaluation_id: str, step: int) -> list[Slice]:
-        return self.once(("slices", evaluation_id, step), lambda: disjoint(self._listed(evaluation_id, step)))
+        return self.once(
+            ("slices", evaluation_id, step), lambda: disjoint(self._listed(evaluation_id, step))
+        )
 
     def slice_stamp(self, evaluation_id: str, step: int, part: Slice) -> tuple[int, ...]:
-        return self._listed(evaluation_id, step)[part] or super().slice_stamp(evaluation_id, step, part)
+        return self._listed(evaluation_id, step)[part] or super().slice_stamp(
+            evaluation_id, step, part
+        )
 
     def slice_counts(self, evaluation_id: str, step: int, part: Slice) -> SliceCounts:
         stamp = self._listed(evaluation_id, step)[part]
@@ -78,7 +87,10 @@ class RunSnapshot(RunReader):
 
     def _listed(self, evaluation_id: str, step: int) -> dict[Slice, Stamp | None]:
         """The slices in a folder with their stamps; None for a file that has none."""
-        return self.once(("listed", evaluation_id, step), lambda: self._list(self.evaluation_path(evaluation_id, step)))
+        return self.once(
+            ("listed", evaluation_id, step),
+            lambda: self._list(self.evaluation_path(evaluation_id, step)),
+        )
 
     def _list(self, folder: Path) -> dict[Slice, Stamp | None]:
         listed: dict[Slice, Stamp | None] = {}

@@ -1,8 +1,10 @@
-"""Writing the run directory of a unit, so that any kill leaves either the last commit or the next one.
+"""Writing the run directory of a unit, so that any kill leaves either the last commit or the next
+one.
 
-Rows are appended freely, and checkpoints and documents are written whole. All of it counts only from the next `commit`
-on, which replaces `state.json` in one step. Opening for writing takes back what was not committed, so the files of a
-unit that was killed any number of times go on as if nothing had happened, and end equal to those of an undisturbed run.
+Rows are appended freely, and checkpoints and documents are written whole. All of it counts only
+from the next `commit` on, which replaces `state.json` in one step. Opening for writing takes back
+what was not committed, so the files of a unit that was killed any number of times go on as if
+nothing had happened, and end equal to those of an undisturbed run.
 """
 
 from __future__ import annotations
@@ -59,8 +61,8 @@ LOGS = (METRICS, ROLLOUTS)
 class RecordWriter(RunReader):
     """Drops checkpoints; holds the unit's lease until `close`. Raises LeaseHeld.
 
-    Nothing else of the directory changes, neither the logs nor the story of a failure: this is for commands on units
-    that no process trains.
+    Nothing else of the directory changes, neither the logs nor the story of a failure: this is for
+    commands on units that no process trains.
     """
 
     def __init__(self, runs: Path, unit_id: str):
@@ -70,9 +72,9 @@ class RecordWriter(RunReader):
     def drop_checkpoints(self, keep: set[int]) -> None:
         """Remove all checkpoints but those of the steps in `keep`.
 
-        `state.json` lets go of them first: a kill in between leaves folders that it does not name, which the next
-        opening for training or the next call removes. The other way round, a checkpoint that it names would be missing,
-        which is damage.
+        `state.json` lets go of them first: a kill in between leaves folders that it does not name,
+        which the next opening for training or the next call removes. The other way round, a
+        checkpoint that it names would be missing, which is damage.
         """
         if not set(self.committed_checkpoints()) <= keep:
             self._let_go_of_checkpoints(keep)
@@ -94,7 +96,8 @@ class RecordWriter(RunReader):
 class RunWriter(RecordWriter):
     """The one writer of a unit's directory with its `logs`; holds the unit's lease until `close`.
 
-    Opening it takes back what was not committed. Raises LeaseHeld, and Damaged where what was committed is not there.
+    Opening it takes back what was not committed. Raises LeaseHeld, and Damaged where what was
+    committed is not there.
     """
 
     def __init__(self, runs: Path, unit_id: str, logs: Sequence[str] = LOGS):
@@ -131,24 +134,31 @@ class RunWriter(RecordWriter):
         provenance: Callable[[], dict[str, Any]],
         models: Mapping[str, Any] | None = None,
     ) -> None:
-        """Write `config.json` and `provenance.json` once, when the unit starts, and a row of `attempts.jsonl`.
+        """Write `config.json` and `provenance.json` once, when the unit starts, and a row of
+        `attempts.jsonl`.
 
-        `models` is what the unit is trained from. Raises UserError if what was committed was trained from others.
+        `models` is what the unit is trained from. Raises UserError if what was committed was
+        trained from others.
         """
         self._models = models or self.models
         for role, model in self.models.items():
             if model != self._models.get(role):
-                raise UserError(f"{self.path}: trained from another {role} than the one that is here; {self.remedy}")
+                raise UserError(
+                    f"{self.path}: trained from another {role} than the one that is here; {self.remedy}"
+                )
         now = provenance() | {"models": self._models}
         if not self.started:
-            # `started` looks for the configuration, so it comes last: a kill between the two writes both again.
+            # `started` looks for the configuration, so it comes last: a kill between the two writes
+            # both again.
             write_atomically(self.path / PROVENANCE, pretty(now))
             write_atomically(self.path / CONFIG, pretty(config))
         started = datetime.now(UTC).isoformat(timespec="seconds")
         self._append_clock(ATTEMPTS, {"started": started} | now)
 
     def describe_data(self, counts: dict[str, Any]) -> None:
-        """Write `data.json` once: what the training data hold, what was left out, where the golds come from."""
+        """Write `data.json` once: what the training data hold, what was left out, where the golds
+        come from.
+        """
         if self.document(DATA) is None:
             self.write_document(DATA, counts)
         else:  # by an attempt that may have ended before its first commit
@@ -174,10 +184,12 @@ class RunWriter(RecordWriter):
     # --- checkpoints and commits ---
 
     def new_checkpoint(self, step: int, save: Callable[[Path], None]) -> None:
-        """Make a checkpoint complete or not at all: `save` fills a scratch folder that is then renamed.
+        """Make a checkpoint complete or not at all: `save` fills a scratch folder that is then
+        renamed.
 
-        It counts from the next `commit` on. A kill leaves a `.tmp` folder before the rename, and after it a folder that
-        `state.json` does not name; the next opening removes either, and the steps since the last commit are repeated.
+        It counts from the next `commit` on. A kill leaves a `.tmp` folder before the rename, and
+        after it a folder that `state.json` does not name; the next opening removes either, and the
+        steps since the last commit are repeated.
         """
         target = self.checkpoint_path(step)
         scratch = target.with_name(f"{target.name}.tmp")
@@ -187,8 +199,14 @@ class RunWriter(RecordWriter):
         give_usual_mode(scratch)
         for path in scratch.rglob("*"):
             sync(path)
-        files = {path.relative_to(scratch).as_posix(): path for path in scratch.rglob("*") if path.is_file()}
-        self._checkpoints[str(step)] = {name: file_sha256(path) for name, path in sorted(files.items())}
+        files = {
+            path.relative_to(scratch).as_posix(): path
+            for path in scratch.rglob("*")
+            if path.is_file()
+        }
+        self._checkpoints[str(step)] = {
+            name: file_sha256(path) for name, path in sorted(files.items())
+        }
         shutil.rmtree(target, ignore_errors=True)
         os.replace(scratch, target)
         sync(target.parent)
@@ -211,21 +229,25 @@ class RunWriter(RecordWriter):
             self._committed[name].extend(self.path / name, file.tell())
         for step, files in self._checkpoints.items():
             if int(step) != next_step:
-                self._checkpoints[step] = {name: sha for name, sha in files.items() if not is_learner_state(name)}
+                self._checkpoints[step] = {
+                    name: sha for name, sha in files.items() if not is_learner_state(name)
+                }
         self._write_state(next_step)
         for step, folder in self.checkpoints().items():
             if step != next_step:
                 _remove_learner_state(folder)
 
     def _let_go_of_checkpoints(self, keep: set[int]) -> None:
-        self._checkpoints = {step: files for step, files in self._checkpoints.items() if int(step) in keep}
+        self._checkpoints = {
+            step: files for step, files in self._checkpoints.items() if int(step) in keep
+        }
         self._write_state(self.next_step)
 
     def finish(self) -> None:
         """Training is complete: the learner's state is no longer needed.
 
-        `DONE` comes last. A kill before it leaves a unit whose steps are all committed, and the next attempt trains
-        nothing, needs no learner's state, and comes here again.
+        `DONE` comes last. A kill before it leaves a unit whose steps are all committed, and the
+        next attempt trains nothing, needs no learner's state, and comes here again.
         """
         for folder in self.checkpoints().values():
             _remove_learner_state(folder)
@@ -273,7 +295,9 @@ class RunWriter(RecordWriter):
 
 
 class _CommittedPart:
-    """The committed first bytes of a log, with a running sha256, so that a commit reads only what is new."""
+    """The committed first bytes of a log, with a running sha256, so that a commit reads only what
+    is new.
+    """
 
     def __init__(self) -> None:
         self.size = 0
@@ -288,17 +312,23 @@ class _CommittedPart:
         self.size += len(data)
 
 
-def write_slice(run: RunReader, evaluation_id: str, step: int, part: Slice, records: Sequence[ProblemRecord]) -> bool:
-    """Write the records of a slice, one for each of its problems; False where the slice is there already.
+def write_slice(
+    run: RunReader, evaluation_id: str, step: int, part: Slice, records: Sequence[ProblemRecord]
+) -> bool:
+    """Write the records of a slice, one for each of its problems; False where the slice is there
+    already.
 
     The file is whole or not there, and the first to write it wins. It needs no lease: existing
-    slices never change, and any evaluator takes the same samples of a slice, or samples of the same law.
+    slices never change, and any evaluator takes the same samples of a slice, or samples of the same
+    law.
     """
     path, content = _slice_file(run, evaluation_id, step, part, records)
     return write_once(path, content)
 
 
-def replace_slice(run: RunReader, evaluation_id: str, step: int, part: Slice, records: Sequence[ProblemRecord]) -> None:
+def replace_slice(
+    run: RunReader, evaluation_id: str, step: int, part: Slice, records: Sequence[ProblemRecord]
+) -> None:
     """Write the records of a slice with other grades, whether it is there or not."""
     path, content = _slice_file(run, evaluation_id, step, part, records)
     write_atomically(path, content, shared=True)
@@ -315,8 +345,12 @@ def _slice_file(
     return folder / part.name, sealed_lines(lines, identity(folder, part))
 
 
-def note_evaluation_error(run: RunReader, evaluation_id: str, step: int, reason: str, traceback: str = "") -> None:
-    """Say why samples of a checkpoint cannot be taken, beside its slices; no more are taken until it is forgotten."""
+def note_evaluation_error(
+    run: RunReader, evaluation_id: str, step: int, reason: str, traceback: str = ""
+) -> None:
+    """Say why samples of a checkpoint cannot be taken, beside its slices; no more are taken until
+    it is forgotten.
+    """
     folder = run.evaluation_path(evaluation_id, step)
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / TRACEBACK, traceback, shared=True)
@@ -332,7 +366,9 @@ def forget_evaluation_errors(run: RunReader) -> None:
 
 def append_timing(run: RunReader, row: dict[str, Any]) -> None:
     """Append a row to the wall-clock log of a unit, with the time; needs no lease."""
-    run.path.mkdir(parents=True, exist_ok=True)  # an evaluator may be the first to work at an untrained student
+    run.path.mkdir(
+        parents=True, exist_ok=True
+    )  # an evaluator may be the first to work at an untrained student
     with (run.path / TIMING).open("a", encoding="utf-8") as file:
         file.write(_line(row | {"at": round(time.time(), 1)}))
 

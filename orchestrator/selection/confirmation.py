@@ -1,4 +1,5 @@
-"""Finds the runs that confirm what a sweep found: a projection of its run directories, equal after any kill.
+"""Finds the runs that confirm what a sweep found: a projection of its run directories, equal after
+any kill.
 
 A family's choice of setting and step rests on its exploring seeds, and the larger the family, the
 luckier the choice. Once a family is settled, its chosen setting is therefore trained again on
@@ -27,10 +28,14 @@ from orchestrator.selection import scores, seeds
 from orchestrator.selection.samples_wanted import confirming_samples, family_state
 from orchestrator.selection.study import Study
 
-FIRST_SEED = 100  # of the seeds that `confirming_seeds` gives: more exploring seeds may be added below it
+FIRST_SEED = (
+    100  # of the seeds that `confirming_seeds` gives: more exploring seeds may be added below it
+)
 PERCENT = 100
 LOOKS = 5  # rounds of seeds at most
-NOMINAL_LEVEL = 0.0158  # of each of LOOKS looks: Jennison and Turnbull 2000, Table 2.1, C_P(5, 0.05) = 2.413
+NOMINAL_LEVEL = (
+    0.0158  # of each of LOOKS looks: Jennison and Turnbull 2000, Table 2.1, C_P(5, 0.05) = 2.413
+)
 
 
 def confirming_seeds(experiment: Experiment, count: int) -> list[int]:
@@ -50,9 +55,9 @@ def level(experiment: Experiment) -> float:
 class Confirmation:
     """The chosen checkpoint of one method in one setup, and the runs that confirm it.
 
-    `chosen` are the exploring units of the setting and `step` its chosen step. `units` are trials of
-    the same setting with confirming seeds, in their order; `stages` are the supervised stages that
-    these start from.
+    `chosen` are the exploring units of the setting and `step` its chosen step. `units` are trials
+    of the same setting with confirming seeds, in their order; `stages` are the supervised stages
+    that these start from.
     """
 
     chosen: Setting
@@ -101,7 +106,9 @@ def _seeds(experiment: Experiment, rounds: int) -> list[int]:
 
 
 def _rounds(study: Study, chosen: Mapping[str, tuple[Setting, int]]) -> dict[str, int]:
-    """Method → rounds of seeds that it wants by now; the looks so far are replayed from the beginning."""
+    """Method → rounds of seeds that it wants by now; the looks so far are replayed from the
+    beginning.
+    """
     experiment = study.experiment
     until, rounds = experiment.confirm.until, dict.fromkeys(chosen, 1)
     if until is None or set(chosen) != set(experiment.confirmed_methods) or REFERENCE not in chosen:
@@ -147,7 +154,11 @@ def evaluated_units(study: Study, confirmation: Confirmation) -> list[Unit]:
     """The confirming units that have all samples of the step that they confirm, in their order."""
     steps = {unit.id: confirmation.step for unit in confirmation.units}
     known = replace(study, confirming=steps)
-    return [unit for unit in confirmation.units if study.reader(unit).trained and not confirming_samples(known, unit)]
+    return [
+        unit
+        for unit in confirmation.units
+        if study.reader(unit).trained and not confirming_samples(known, unit)
+    ]
 
 
 def _score(study: Study, unit: Unit, step: int) -> Fraction:
@@ -180,7 +191,8 @@ def with_confirmation(study: Study) -> Study:
 
 
 def unconfirmed_units(study: Study) -> list[Unit]:
-    """Units like those that will confirm the families which are still open; their settings may be others.
+    """Units like those that will confirm the families which are still open; their settings may be
+    others.
 
     `study` comes from `with_confirmation`. Units of models that are not made yet are provisional.
     """
@@ -190,7 +202,10 @@ def unconfirmed_units(study: Study) -> list[Unit]:
     for family in study.families():
         if family[0][0].method in study.experiment.confirmed_methods and _key(family) not in known:
             for seed in study.experiment.confirm.seeds:
-                units |= {unit.id: unit for unit in with_seed(family[0][0], seed, study.experiment, study.runs)}
+                units |= {
+                    unit.id: unit
+                    for unit in with_seed(family[0][0], seed, study.experiment, study.runs)
+                }
     return [unit for unit in units.values() if unit.id not in there]
 
 

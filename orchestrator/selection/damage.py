@@ -21,7 +21,9 @@ def damaged_units(study: Study) -> dict[str, str]:
             _read_all(study, unit)
         except Damaged as error:
             damages[unit.id] = str(error)
-    return damages | _lost_checkpoints(study.with_units([unit for unit in study.units if unit.id not in damages]))
+    return damages | _lost_checkpoints(
+        study.with_units([unit for unit in study.units if unit.id not in damages])
+    )
 
 
 def refuse_damaged(study: Study) -> None:
@@ -37,14 +39,19 @@ def _read_all(study: Study, unit: Unit) -> None:
     run.last_metrics()
     run.check_documents()
     run.checkpoints()
-    for evaluation_ids in (study.evaluation_ids(unit.setup), study.fresh_evaluation_ids(unit.setup)):
+    for evaluation_ids in (
+        study.evaluation_ids(unit.setup),
+        study.fresh_evaluation_ids(unit.setup),
+    ):
         for evaluation_id in evaluation_ids.values():
             for step in run.evaluated_steps(evaluation_id):
                 scores.tally(run, evaluation_id, step)
 
 
 def _lost_checkpoints(study: Study) -> dict[str, str]:
-    """Find units that lack a checkpoint which still wants samples; fully evaluated checkpoints may go."""
+    """Find units that lack a checkpoint which still wants samples; fully evaluated checkpoints may
+    go.
+    """
     losers = {unit.id for unit in study.units if _lacks_a_checkpoint(study, unit)}
     damages: dict[str, str] = {}
     for family in study.families() if losers else []:

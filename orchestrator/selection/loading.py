@@ -52,7 +52,9 @@ def load_study(
     if until is not None:
         loaded = load_experiment(path, words := [*words, f"confirm.until={until:g}"])
         typed += ("--until", f"{until:g}")
-    of_results = runs_of(path) if runs is None else None  # the runs folder that a results folder lies in
+    of_results = (
+        runs_of(path) if runs is None else None
+    )  # the runs folder that a results folder lies in
     runs = of_results or runs or default_runs()
     typed += ("--runs", str(runs)) if of_results is None and runs != Path("runs") else ()
     folder = runs.resolve()

@@ -20,7 +20,9 @@ from orchestrator.selection.study import Study
 
 @dataclass(frozen=True)
 class PendingSlice:
-    """One part of the samples that a checkpoint lacks; its family waits for no other work if it `decides`."""
+    """One part of the samples that a checkpoint lacks; its family waits for no other work if it
+    `decides`.
+    """
 
     unit: Unit
     sampling: Sampling
@@ -48,7 +50,8 @@ class Slicelike(Protocol):
 
 
 def preference(wanted: Slicelike, loaded: object, setup: str | None) -> tuple[bool, bool, bool]:
-    """Sort key of slices for an evaluator with these weights and this setup's models, the smallest first.
+    """Sort key of slices for an evaluator with these weights and this setup's models, the smallest
+    first.
 
     The evaluator goes on with its checkpoint, else with a slice that decides a family, else in its
     setup; among equals it takes the first.
@@ -57,7 +60,8 @@ def preference(wanted: Slicelike, loaded: object, setup: str | None) -> tuple[bo
 
 
 def pending_slices(study: Study) -> Iterator[PendingSlice]:
-    """Yield every slice that can and should be sampled now, by family, the oldest checkpoints first.
+    """Yield every slice that can and should be sampled now, by family, the oldest checkpoints
+    first.
 
     Slices of confirming units come last. Slices of a checkpoint whose evaluation failed
     (`RunReader.evaluation_error`) are left out.
@@ -74,10 +78,15 @@ def pending_slices(study: Study) -> Iterator[PendingSlice]:
             yield from _slices_of(study, unit, sampling, samples, decides=False)
 
 
-def _slices_of(study: Study, unit: Unit, sampling: Sampling, samples: int, decides: bool) -> Iterator[PendingSlice]:
+def _slices_of(
+    study: Study, unit: Unit, sampling: Sampling, samples: int, decides: bool
+) -> Iterator[PendingSlice]:
     """Yield the slices that one evaluation of a checkpoint lacks of its first `samples` samples."""
     evaluation = study.setup_of(unit).evaluation
-    run, evaluation_id = study.reader(unit), study.evaluation_ids(unit.setup, sampling.draw)[sampling.benchmark]
+    run, evaluation_id = (
+        study.reader(unit),
+        study.evaluation_ids(unit.setup, sampling.draw)[sampling.benchmark],
+    )
     if run.evaluation_error(evaluation_id, sampling.step) is not None:
         return
     problems = evaluation_protocol.problems_wanted(evaluation, sampling.benchmark)

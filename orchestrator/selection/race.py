@@ -1,4 +1,5 @@
-"""Finds the checkpoints of a family that the full protocol may still pick. Pure functions of counts.
+"""Finds the checkpoints of a family that the full protocol may still pick. Pure functions of
+counts.
 
 `samples_wanted` calls it, and decides which samples each survivor gets next.
 
@@ -35,7 +36,9 @@ PRIOR_SAMPLES = 2.0  # weight of the pooled rate of all candidates on a problem
 
 @dataclass(frozen=True)
 class Counts:
-    """One benchmark: `correct` out of `n`, each (candidates, problems × seeds); `full` is the protocol's n."""
+    """One benchmark: `correct` out of `n`, each (candidates, problems × seeds); `full` is the
+    protocol's n.
+    """
 
     correct: NDArray[np.int64]
     n: NDArray[np.int64]
@@ -59,7 +62,9 @@ def survivors(benchmarks: Sequence[Counts], error: float, rungs: int) -> NDArray
 
 
 def _ends_above(gaps: NDArray[np.float64], deviations: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Probability that a normal variable of these deviations exceeds the gap; 1 for a gap of 0 without deviation."""
+    """Probability that a normal variable of these deviations exceeds the gap; 1 for a gap of 0
+    without deviation.
+    """
     found = np.where(gaps > 0, 0.0, 1.0)
     for index in np.flatnonzero(deviations > 0):
         found[index] = math.erfc(gaps[index] / deviations[index] / math.sqrt(2)) / 2
@@ -71,12 +76,17 @@ def _mean(counts: Counts) -> NDArray[np.float64]:
 
 
 def _variance(counts: Counts) -> NDArray[np.float64]:
-    """(candidates,) variance of the mean of `full` samples around the mean of the samples taken so far."""
-    return (_spread(counts) * (1 / counts.n - 1 / counts.full).clip(min=0)).mean(axis=1) / counts.n.shape[1]
+    """(candidates,) variance of the mean of `full` samples around the mean of the samples taken so
+    far.
+    """
+    return (_spread(counts) * (1 / counts.n - 1 / counts.full).clip(min=0)).mean(
+        axis=1
+    ) / counts.n.shape[1]
 
 
 def _spread(counts: Counts) -> NDArray[np.float64]:
-    """Smoothed θ(1 − θ): a few samples that are all right or all wrong do not make a problem certain.
+    """Smoothed θ(1 − θ): a few samples that are all right or all wrong do not make a problem
+    certain.
 
     Each rate is shrunk towards that of all candidates on the same problem. The factor restores the
     spread that the noise of the shrunk rate hides, as n − 1 does in a sample variance.

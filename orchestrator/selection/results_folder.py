@@ -1,4 +1,5 @@
-"""Chooses the folder of an experiment's results: one folder for one experiment, however it is edited or overridden.
+"""Chooses the folder of an experiment's results: one folder for one experiment, however it is
+edited or overridden.
 
 `runs/results/<name>/experiment.yaml` holds the resolved experiment and a digest of all settings
 that rows and numbers rest on. If `<name>` belongs to another digest, or overrides change the
@@ -34,15 +35,24 @@ DRAWN = (".png", ".pdf")
 
 
 def content_digest(experiment: Experiment) -> str:
-    """8 hex digits over setups, methods and all seeds. Defaults do not count, so later keys keep the digest."""
-    counted: list[Any] = [experiment.setups, experiment.methods, experiment.seeds, experiment.method_seeds]
+    """8 hex digits over setups, methods and all seeds. Defaults do not count, so later keys keep
+    the digest.
+    """
+    counted: list[Any] = [
+        experiment.setups,
+        experiment.methods,
+        experiment.seeds,
+        experiment.method_seeds,
+    ]
     if experiment.confirm.seeds:
         counted.append(experiment.confirm)
     return digest([_differences(part) for part in counted])
 
 
 def settled_name(experiment: Experiment, overrides: Sequence[str], runs: Path) -> str:
-    """The name of the results folder, until other results are written: `<name>` or `<name>-<digest>`."""
+    """The name of the results folder, until other results are written: `<name>` or
+    `<name>-<digest>`.
+    """
     own = content_digest(experiment)
     longer = f"{experiment.name}-{own}"
     for name in (experiment.name, longer):
@@ -74,7 +84,10 @@ def claim(study: Study) -> Path:
         if _recorded(folder, "digest") == own:
             break
     of = digest(
-        [sorted(unit.id for unit in study.units), *(study.evaluation_ids(name) for name in study.experiment.setups)]
+        [
+            sorted(unit.id for unit in study.units),
+            *(study.evaluation_ids(name) for name in study.experiment.setups),
+        ]
     )
     if _recorded(folder, "runs") != of:
         for path in _drawn(folder, study.experiment):
@@ -85,7 +98,9 @@ def claim(study: Study) -> Path:
 
 
 def note_submit(study: Study) -> None:
-    """Add a line on this submit to the experiment's results folder: command, time, user, machine and code."""
+    """Add a line on this submit to the experiment's results folder: command, time, user, machine
+    and code.
+    """
     line = {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": study.experiment.command("submit"),
@@ -106,7 +121,9 @@ def _user() -> str:
 
 
 def submits(folder: Path) -> list[dict[str, str]]:
-    """The lines that `note_submit` wrote to a results folder, in order; torn or foreign lines are left out."""
+    """The lines that `note_submit` wrote to a results folder, in order; torn or foreign lines are
+    left out.
+    """
     try:
         lines = (folder / SUBMITS).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -117,7 +134,9 @@ def submits(folder: Path) -> list[dict[str, str]]:
             values = json.loads(line)
         except ValueError:
             continue
-        if isinstance(values, dict) and all(isinstance(values.get(key), str) for key in SUBMIT_KEYS):
+        if isinstance(values, dict) and all(
+            isinstance(values.get(key), str) for key in SUBMIT_KEYS
+        ):
             found.append(values)
     return found
 
@@ -127,7 +146,11 @@ def _differences(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         default = type(value)()
         names = [field.name for field in fields(value)]
-        return {name: _differences(getattr(value, name)) for name in names if _is_set(value, default, name)}
+        return {
+            name: _differences(getattr(value, name))
+            for name in names
+            if _is_set(value, default, name)
+        }
     if isinstance(value, dict):
         return {key: _differences(own) for key, own in value.items()}
     return [_differences(own) for own in value] if isinstance(value, list) else value
@@ -149,12 +172,16 @@ def _recorded(folder: Path, key: str) -> str | None:
 
 def _is_free(folder: Path) -> bool:
     """Whether the folder is missing or holds no visible file."""
-    return not folder.exists() or (folder.is_dir() and not any(not p.name.startswith(".") for p in folder.iterdir()))
+    return not folder.exists() or (
+        folder.is_dir() and not any(not p.name.startswith(".") for p in folder.iterdir())
+    )
 
 
 def _drawn(folder: Path, experiment: Experiment) -> Iterator[Path]:
     """The page, and the figures of the experiment's setups."""
     for path in list(folder.iterdir()):
-        figure = path.suffix in DRAWN and any(path.stem.endswith(f"-{setup}") for setup in experiment.setups)
+        figure = path.suffix in DRAWN and any(
+            path.stem.endswith(f"-{setup}") for setup in experiment.setups
+        )
         if figure or path.name == "report.html":
             yield path

@@ -1,4 +1,5 @@
-"""Drops checkpoints under `runtime.keep: best`: keeps those that may still want samples, then only the best.
+"""Drops checkpoints under `runtime.keep: best`: keeps those that may still want samples, then only
+the best.
 
 In a race, and where scores are averaged over seeds, other trials decide which checkpoints may want
 samples: there all checkpoints stay until the family's selection is final. Elsewhere only a trial's
@@ -39,7 +40,11 @@ def prune(study: Study) -> None:
             for unit_id, samplings in state.wants.items():
                 if any(sampling.draw == 0 for sampling in samplings):
                     wanting.add(unit_id)
-            final = [[unit] for (unit,) in family if study.reader(unit).trained and unit.id not in wanting]
+            final = [
+                [unit]
+                for (unit,) in family
+                if study.reader(unit).trained and unit.id not in wanting
+            ]
         for setting in final:
             best = scores.best_of(scores.scored_checkpoints(study, [setting]))
             if best is not None:
@@ -50,7 +55,9 @@ def prune(study: Study) -> None:
 
 
 def _keep(study: Study, setting: Setting, step: int) -> None:
-    """Drop all checkpoints but one; those of a setting whose step is not there, for example after a drop, stay."""
+    """Drop all checkpoints but one; those of a setting whose step is not there, for example after a
+    drop, stay.
+    """
     for unit in setting:
         checkpoints = set(study.reader(unit).checkpoints())
         if step in checkpoints and checkpoints - {step}:

@@ -1,4 +1,5 @@
-"""Finds the samples that an experiment still needs: a projection of its run directories, equal after any kill.
+"""Finds the samples that an experiment still needs: a projection of its run directories, equal
+after any kill.
 
 A checkpoint gets the first rung of samples as soon as it exists. Once all trials of a family are
 trained, its race is replayed from the counts at each rung (`orchestrator.selection.race`), and the
@@ -47,7 +48,9 @@ def wants(study: Study) -> Wants:
 
 
 def confirming_samples(study: Study, unit: Unit) -> Wants:
-    """Fresh samples that a confirming unit still needs of the step it confirms; none of any other unit."""
+    """Fresh samples that a confirming unit still needs of the step it confirms; none of any other
+    unit.
+    """
     step = study.confirming.get(unit.id)
     if step is None or not study.reader(unit).trained:
         return {}
@@ -56,7 +59,8 @@ def confirming_samples(study: Study, unit: Unit) -> Wants:
 
 
 def family_state(study: Study, family: Family) -> FamilyState:
-    """Compute a family's wants: first rungs, then its race's rungs, then the selected checkpoint's fresh samples.
+    """Compute a family's wants: first rungs, then its race's rungs, then the selected checkpoint's
+    fresh samples.
 
     Raises Damaged if a checkpoint was lost that still wants samples.
     """
@@ -64,10 +68,12 @@ def family_state(study: Study, family: Family) -> FamilyState:
     members = [unit for setting in family for unit in setting]
     at_once = evaluation_protocol.samples_at_once(evaluation, members[0])
     first_rungs = _union(
-        _lacking(study, [unit], step, at_once) for unit in members for step in _kept_checkpoints(study, unit)
+        _lacking(study, [unit], step, at_once)
+        for unit in members
+        for step in _kept_checkpoints(study, unit)
     )
-    # A race is decided among all checkpoints of a family, and a later one could change which are dropped.
-    # So no race begins before every trial is trained and has its first samples.
+    # A race is decided among all checkpoints of a family, and a later one could change which are
+    # dropped. So no race begins before every trial is trained and has its first samples.
     trained = all(study.reader(unit).trained for unit in members if unit.trains)
     if first_rungs or not trained:
         return FamilyState(first_rungs, settled=False)
@@ -78,14 +84,17 @@ def family_state(study: Study, family: Family) -> FamilyState:
 
 
 def _next_rung(study: Study, family: Family) -> Wants:
-    """The samples that the first incomplete rung of a family's race still needs; empty once the race is over.
+    """The samples that the first incomplete rung of a family's race still needs; empty once the
+    race is over.
 
     The race is replayed from its beginning, each rung on the counts of the time when that rung was
     complete.
     """
     setup = study.setup_of(family[0][0])
     rungs = evaluation_protocol.rungs(setup.evaluation)
-    rivals = [(setting, step) for setting in family for step in scores.evaluated_steps(study, setting)]
+    rivals = [
+        (setting, step) for setting in family for step in scores.evaluated_steps(study, setting)
+    ]
     for rung in rungs[:-1]:
         if len(rivals) < 2:
             break  # a sole survivor skips the rungs between and gets all samples at once
@@ -100,7 +109,9 @@ def _next_rung(study: Study, family: Family) -> Wants:
     return needed
 
 
-def _able_rivals(study: Study, rivals: Iterable[Rival], rung: dict[str, int]) -> tuple[list[Rival], Wants]:
+def _able_rivals(
+    study: Study, rivals: Iterable[Rival], rung: dict[str, int]
+) -> tuple[list[Rival], Wants]:
     """Rivals that have or can still get the samples of a rung, and the samples that they lack.
 
     A checkpoint that was dropped, for example under another `budget`, cannot be sampled again. It
@@ -131,7 +142,9 @@ def _fresh_samples(study: Study, family: Family) -> Wants:
     return _lacking(study, best.setting, best.step, full, FRESH)
 
 
-def _lacking(study: Study, setting: Sequence[Unit], step: int, wanted: dict[str, int], draw: int = 0) -> Wants:
+def _lacking(
+    study: Study, setting: Sequence[Unit], step: int, wanted: dict[str, int], draw: int = 0
+) -> Wants:
     """The `wanted` samples (benchmark → n) that each seed of a setting lacks at one checkpoint.
 
     Raises Damaged if they cannot be taken any more, because the checkpoint was lost.
@@ -143,7 +156,9 @@ def _lacking(study: Study, setting: Sequence[Unit], step: int, wanted: dict[str,
             have = scores.tally(run, ids[benchmark], step)
             if have is None or have.samples < n:
                 if step in set(run.committed_checkpoints()) - set(run.checkpoints()):
-                    raise damaged(run.checkpoint_path(step), "is gone before it was evaluated", run.remedy)
+                    raise damaged(
+                        run.checkpoint_path(step), "is gone before it was evaluated", run.remedy
+                    )
                 lacking.setdefault(unit.id, {})[Sampling(benchmark, step, draw)] = n
     return lacking
 
@@ -159,7 +174,9 @@ def _is_kept(study: Study, setting: Sequence[Unit], step: int) -> bool:
 
 
 def _counts(study: Study, benchmark: str, rivals: Sequence[Rival], n: int) -> race.Counts:
-    """Counts of the rivals on one benchmark at the rung of n samples, with a setting's seeds side by side."""
+    """Counts of the rivals on one benchmark at the rung of n samples, with a setting's seeds side
+    by side.
+    """
     correct, samples = [], []
     for setting, step in rivals:
         ids = study.evaluation_ids(setting[0].setup)
@@ -167,7 +184,11 @@ def _counts(study: Study, benchmark: str, rivals: Sequence[Rival], n: int) -> ra
         correct.append(np.concatenate([seed.correct for seed in seeds]))
         samples.append(np.concatenate([seed.n for seed in seeds]))
     evaluation = study.setup_of(rivals[0][0][0]).evaluation
-    return race.Counts(np.stack(correct), np.stack(samples), evaluation_protocol.full_samples(evaluation, benchmark))
+    return race.Counts(
+        np.stack(correct),
+        np.stack(samples),
+        evaluation_protocol.full_samples(evaluation, benchmark),
+    )
 
 
 def _union(parts: Iterable[Wants]) -> Wants:

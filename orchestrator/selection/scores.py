@@ -23,7 +23,8 @@ from orchestrator.selection.study import Study
 
 @dataclass(frozen=True, eq=False)
 class Tally:
-    """One benchmark at one checkpoint of one unit: `correct` out of `n` samples of each problem, (problems,).
+    """One benchmark at one checkpoint of one unit: `correct` out of `n` samples of each problem,
+    (problems,).
 
     `problems` names them if the counts come from a run directory.
     """
@@ -39,13 +40,17 @@ class Tally:
         return sum((Fraction(c, n) for n, c in right.items()), Fraction(0)) / len(self.n)
 
     def pass_at(self, k: int) -> Fraction:
-        """Mean over problems of the probability that one of k samples is right: 1 − C(n − c, k) ÷ C(n, k).
+        """Mean over problems of the probability that one of k samples is right: 1 − C(n − c, k) ÷
+        C(n, k).
 
-        It is exact and unbiased for k ≤ n (Chen et al. 2021, "Evaluating Large Language Models Trained
-        on Code", equation 1).
+        It is exact and unbiased for k ≤ n (Chen et al. 2021, "Evaluating Large Language Models
+        Trained on Code", equation 1).
         """
         problems = Counter(zip(self.n.tolist(), self.correct.tolist(), strict=True))
-        missed = sum((times * Fraction(comb(n - c, k), comb(n, k)) for (n, c), times in problems.items()), Fraction(0))
+        missed = sum(
+            (times * Fraction(comb(n - c, k), comb(n, k)) for (n, c), times in problems.items()),
+            Fraction(0),
+        )
         return 1 - missed / len(self.n)
 
     def shares(self, k: int) -> NDArray[np.float64]:
@@ -100,7 +105,11 @@ def benchmark_scores(run: RunReader, evaluation_ids: list[str], step: int) -> li
 def exact_mean(scores: Sequence[Fraction | None]) -> Fraction | None:
     """Unweighted mean over benchmarks; None if any is missing."""
     present = [score for score in scores if score is not None]
-    return sum(present, Fraction(0)) / len(present) if present and len(present) == len(scores) else None
+    return (
+        sum(present, Fraction(0)) / len(present)
+        if present and len(present) == len(scores)
+        else None
+    )
 
 
 def mean_score(run: RunReader, evaluation_ids: list[str], step: int) -> float | None:
@@ -111,8 +120,12 @@ def mean_score(run: RunReader, evaluation_ids: list[str], step: int) -> float | 
 
 def trajectory(run: RunReader, evaluation_ids: list[str]) -> dict[int, Fraction]:
     """Mean pass@1 by step, for the checkpoints that all benchmarks have."""
-    steps = set.intersection(*(set(run.evaluated_steps(evaluation_id)) for evaluation_id in evaluation_ids))
-    means = {step: exact_mean(benchmark_scores(run, evaluation_ids, step)) for step in sorted(steps)}
+    steps = set.intersection(
+        *(set(run.evaluated_steps(evaluation_id)) for evaluation_id in evaluation_ids)
+    )
+    means = {
+        step: exact_mean(benchmark_scores(run, evaluation_ids, step)) for step in sorted(steps)
+    }
     return {step: mean for step, mean in means.items() if mean is not None}
 
 
@@ -122,7 +135,10 @@ def best_step(run: RunReader, evaluation_ids: list[str]) -> int | None:
     None before the first evaluation. A checkpoint with fewer samples was dropped from its race.
     """
     means = trajectory(run, evaluation_ids)
-    samples = {step: sum(_samples(run, evaluation_id, step) for evaluation_id in evaluation_ids) for step in means}
+    samples = {
+        step: sum(_samples(run, evaluation_id, step) for evaluation_id in evaluation_ids)
+        for step in means
+    }
     most = max(samples.values(), default=0)
     return highest({step: mean for step, mean in means.items() if samples[step] == most})
 
@@ -133,25 +149,40 @@ def highest(means: dict[int, Fraction]) -> int | None:
 
 
 def decided_by_family(experiment: Experiment, unit: Unit) -> bool:
-    """Whether a trial alone cannot decide which checkpoints may be selected: in a race, or averaged over seeds."""
+    """Whether a trial alone cannot decide which checkpoints may be selected: in a race, or averaged
+    over seeds.
+    """
     budget = experiment.setups[unit.setup].evaluation.budget
     return budget == "adaptive" or len(experiment.seeds_of(unit.method)) > 1
 
 
 def scored_checkpoints(study: Study, family: Family) -> list[ScoredCheckpoint]:
     """Checkpoints of a family that all seeds of their setting have on all benchmarks."""
-    return [_scored(study, setting, step) for setting in family for step in evaluated_steps(study, setting)]
+    return [
+        _scored(study, setting, step)
+        for setting in family
+        for step in evaluated_steps(study, setting)
+    ]
 
 
 def evaluated_steps(study: Study, setting: Setting) -> list[int]:
-    """Steps at which all seeds have all benchmarks; step 0 counts only for the untrained student itself."""
+    """Steps at which all seeds have all benchmarks; step 0 counts only for the untrained student
+    itself.
+    """
     ids = study.evaluation_ids(setting[0].setup).values()
-    steps = [set(study.reader(unit).evaluated_steps(evaluation_id)) for unit in setting for evaluation_id in ids]
-    return [step for step in sorted(set.intersection(*steps)) if step > 0 or setting[0].is_untrained]
+    steps = [
+        set(study.reader(unit).evaluated_steps(evaluation_id))
+        for unit in setting
+        for evaluation_id in ids
+    ]
+    return [
+        step for step in sorted(set.intersection(*steps)) if step > 0 or setting[0].is_untrained
+    ]
 
 
 def best_of(candidates: Sequence[ScoredCheckpoint]) -> ScoredCheckpoint | None:
-    """The highest mean among those with the most samples; ties go to the earlier step, then to the grid's order.
+    """The highest mean among those with the most samples; ties go to the earlier step, then to the
+    grid's order.
 
     A race is therefore judged on its survivors. A checkpoint with fewer samples wins only if no
     other exists (paper, "Evaluation Protocol", for the full one).
@@ -182,8 +213,12 @@ def _samples(run: RunReader, evaluation_id: str, step: int) -> int:
 
 
 def _tallies(run: RunReader, evaluation_id: str, step: int) -> tuple[Tally, ...]:
-    """Counts at each number of samples that all problems had, fewest first; cached while no slice changes."""
-    return run.once(("tallies", evaluation_id, step), lambda: _known_tallies(run, evaluation_id, step))
+    """Counts at each number of samples that all problems had, fewest first; cached while no slice
+    changes.
+    """
+    return run.once(
+        ("tallies", evaluation_id, step), lambda: _known_tallies(run, evaluation_id, step)
+    )
 
 
 def _known_tallies(run: RunReader, evaluation_id: str, step: int) -> tuple[Tally, ...]:
@@ -196,10 +231,14 @@ def _known_tallies(run: RunReader, evaluation_id: str, step: int) -> tuple[Tally
 
 
 # (run directory, evaluation id, step) → slices with their stamps, and the tallies of these slices.
-_SUMMED: dict[tuple[str, str, int], tuple[list[tuple[Slice, tuple[int, ...]]], tuple[Tally, ...]]] = {}
+_SUMMED: dict[
+    tuple[str, str, int], tuple[list[tuple[Slice, tuple[int, ...]]], tuple[Tally, ...]]
+] = {}
 
 
-def _sum_slices(run: RunReader, evaluation_id: str, step: int, slices: Sequence[Slice]) -> tuple[Tally, ...]:
+def _sum_slices(
+    run: RunReader, evaluation_id: str, step: int, slices: Sequence[Slice]
+) -> tuple[Tally, ...]:
     complete = complete_samples(slices)
     if not complete:
         return ()

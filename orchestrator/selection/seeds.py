@@ -1,13 +1,16 @@
-"""Intervals and p-values over training runs: t, with the variance between seeds pooled over the methods of a setup.
+"""Intervals and p-values over training runs: t, with the variance between seeds pooled over the
+methods of a setup.
 
-What differs from one training run to the next is far more than what differs from one set of problems to the next, and
-a handful of seeds is too few for a bootstrap. Every method of a setup trains for as long on as much, so their runs
-scatter alike, and each adds its degrees of freedom to one variance:
+What differs from one training run to the next is far more than what differs from one set of
+problems to the next, and a handful of seeds is too few for a bootstrap. Every method of a setup
+trains for as long on as much, so their runs scatter alike, and each adds its degrees of freedom to
+one variance:
 
     s² = Σ_m Σ_i (x_mi − x̄_m)² / Σ_m (n_m − 1)
 
-where x_mi is the score of method m's selected checkpoint trained with seed i (Student 1908; Cox and Reid, "The Theory
-of the Design of Experiments", §2.2). The problems are those of the benchmark: what is said holds for them.
+where x_mi is the score of method m's selected checkpoint trained with seed i (Student 1908; Cox and
+Reid, "The Theory of the Design of Experiments", §2.2). The problems are those of the benchmark:
+what is said holds for them.
 """
 
 from __future__ import annotations
@@ -27,7 +30,9 @@ NODES = 40  # of each of the two integrals: p-values to 3e-5
 
 @dataclass(frozen=True)
 class SeedSpread:
-    """Standard deviation of one run's score around the mean of its method, and its degrees of freedom."""
+    """Standard deviation of one run's score around the mean of its method, and its degrees of
+    freedom.
+    """
 
     deviation: float
     freedom: int
@@ -36,8 +41,8 @@ class SeedSpread:
 def pool(methods: Iterable[Sequence[Fraction | float]]) -> SeedSpread | None:
     """The spread between seeds from the scores of each method's runs.
 
-    Methods of one run say nothing of it. None unless one has two, and where no two runs of a method differ, as with a
-    few easy problems: a spread of nothing would make every difference certain.
+    Methods of one run say nothing of it. None unless one has two, and where no two runs of a method
+    differ, as with a few easy problems: a spread of nothing would make every difference certain.
     """
     squares, freedom = 0.0, 0
     for scores in methods:
@@ -49,7 +54,9 @@ def pool(methods: Iterable[Sequence[Fraction | float]]) -> SeedSpread | None:
 
 
 def reach(spread: SeedSpread, *runs: int) -> float:
-    """Half-width of the interval of a mean over so many runs, or of the difference of two such means."""
+    """Half-width of the interval of a mean over so many runs, or of the difference of two such
+    means.
+    """
     from scipy.special import stdtrit  # half a second to import
 
     return float(stdtrit(spread.freedom, (1 + CONFIDENCE) / 2)) * _standard_error(spread, runs)
@@ -69,7 +76,8 @@ def adjusted(
     control: int,
     level: float = 1 - CONFIDENCE,
 ) -> Adjusted:
-    """Corrects the differences of several methods to one control for their number, by Dunnett's test.
+    """Corrects the differences of several methods to one control for their number, by Dunnett's
+    test.
 
     `runs` are the training runs of each method, `control` those of the control. A p-value is the
     probability that the largest of so many differences would be as many standard errors from zero,
@@ -78,10 +86,15 @@ def adjusted(
     intervals miss any of the differences with probability `level`.
     """
     if len(differences) == 1 and level == 1 - CONFIDENCE:
-        return Adjusted([p_value(differences[0], spread, runs[0], control)], [reach(spread, runs[0], control)])
+        return Adjusted(
+            [p_value(differences[0], spread, runs[0], control)], [reach(spread, runs[0], control)]
+        )
     largest = _largest(tuple(count / (count + control) for count in runs), spread.freedom)
     errors = [_standard_error(spread, (count, control)) for count in runs]
-    p_values = [largest.tail(abs(float(gap)) / error) for gap, error in zip(differences, errors, strict=True)]
+    p_values = [
+        largest.tail(abs(float(gap)) / error)
+        for gap, error in zip(differences, errors, strict=True)
+    ]
     return Adjusted(p_values, [largest.bound(level) * error for error in errors])
 
 
@@ -94,7 +107,9 @@ class Adjusted:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """The p-values corrected for their number by Holm's step-down procedure (Holm 1979), in their order."""
+    """The p-values corrected for their number by Holm's step-down procedure (Holm 1979), in their
+    order.
+    """
     order = sorted(range(len(p_values)), key=p_values.__getitem__)
     corrected, highest = [0.0] * len(p_values), 0.0
     for rank, place in enumerate(order):
@@ -117,7 +132,8 @@ class _Largest:
         self._z, weights = np.polynomial.hermite_e.hermegauss(NODES)
         self._of_z = weights / weights.sum()
         at, weights = np.polynomial.legendre.leggauss(NODES)
-        # Nodes at quantiles of s ÷ σ, more of them where it is small: large values of T come from there.
+        # Nodes at quantiles of s ÷ σ, more of them where it is small: large values of T come from
+        # there.
         root = (1 + at) / 2
         self._scale = np.sqrt(2 * gammaincinv(freedom / 2, root**3) / freedom)
         self._of_scale = weights / 2 * 3 * root**2

@@ -1,4 +1,6 @@
-"""The noun for "this experiment over these run directories", with the look-ups that many rooms need."""
+"""The noun for "this experiment over these run directories", with the look-ups that many rooms
+need.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +20,22 @@ from orchestrator.records.snapshot import RunSnapshot
 class Study:
     """An experiment, its units and the folder that holds their run directories.
 
-    `units` are all units of the experiment or some of them, in the order of the grid, and after them
-    those that confirm what was chosen (`selection.confirmation`). A study keeps nothing of a run
-    directory: every reader sees the current files. Readers of a `snapshot` see the files of their
-    first look.
+    `units` are all units of the experiment or some of them, in the order of the grid, and after
+    them those that confirm what was chosen (`selection.confirmation`). A study keeps nothing of a
+    run directory: every reader sees the current files. Readers of a `snapshot` see the files of
+    their first look.
     """
 
     experiment: Experiment
     units: Sequence[Unit]
     runs: Path
-    confirming: Mapping[str, int] = field(default_factory=dict)  # id of a confirming unit → the step it confirms
+    confirming: Mapping[str, int] = field(
+        default_factory=dict
+    )  # id of a confirming unit → the step it confirms
     _snapshots: dict[str, RunSnapshot] | None = field(default=None, repr=False, compare=False)
-    _ids: dict[tuple[str, int], dict[str, str]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _ids: dict[tuple[str, int], dict[str, str]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def reader(self, unit: Unit | str) -> RunReader:
         """The run directory of a unit, which may be given by its id."""
@@ -41,7 +47,9 @@ class Study:
         return self._snapshots[unit_id]
 
     def snapshot(self) -> Study:
-        """The same study for one look: it reads no file twice, and none that an earlier look has cached."""
+        """The same study for one look: it reads no file twice, and none that an earlier look has
+        cached.
+        """
         return self if self._snapshots is not None else replace(self, _snapshots={})
 
     def remember(self) -> None:
@@ -60,7 +68,9 @@ class Study:
         selection. The ids are digests of the whole setup, so they are computed once.
         """
         if (setup, draw) not in self._ids:
-            self._ids[setup, draw] = evaluation_protocol.drawn_evaluation_ids(self.experiment.setups[setup], draw)
+            self._ids[setup, draw] = evaluation_protocol.drawn_evaluation_ids(
+                self.experiment.setups[setup], draw
+            )
         return self._ids[setup, draw]
 
     def fresh_evaluation_ids(self, setup: str) -> dict[str, str]:
@@ -72,7 +82,8 @@ class Study:
         return [unit for unit in self.units if unit.setup == setup]
 
     def families(self) -> list[Family]:
-        """The settings of each setup and method, and of the untrained student; see `units.families`.
+        """The settings of each setup and method, and of the untrained student; see
+        `units.families`.
 
         Confirming units belong to none, since nothing is chosen among them.
         """
@@ -84,8 +95,15 @@ class Study:
             return self
         confirmed = [unit for unit in self.units if unit.id in self.confirming]
         stages = {needed for unit in confirmed for needed in unit.depends_on}
-        stages -= {needed for unit in self.units if unit.id not in self.confirming for needed in unit.depends_on}
-        units = [unit for unit in self.units if unit.id not in self.confirming and unit.id not in stages]
+        stages -= {
+            needed
+            for unit in self.units
+            if unit.id not in self.confirming
+            for needed in unit.depends_on
+        }
+        units = [
+            unit for unit in self.units if unit.id not in self.confirming and unit.id not in stages
+        ]
         return replace(self, units=units, confirming={})
 
     def with_units(self, units: Sequence[Unit]) -> Study:

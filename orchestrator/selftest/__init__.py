@@ -1,4 +1,5 @@
-"""Checks a machine with GPUs before a sweep, by small pieces of the real work, each in its own process.
+"""Checks a machine with GPUs before a sweep, by small pieces of the real work, each in its own
+process.
 
 Imports the engines, `models`, `workers`, `planning` and the rooms below, and nothing of a sweep.
 `runner` starts the processes and is independent of the checks; `catalog` lists the checks; `bench`

@@ -15,14 +15,17 @@ MEASURED = "collective.json"
 
 
 def add_up(rank: int, kind: str, backend: str, folder: str) -> None:
-    """Add up as process `rank` of two, on GPU `rank` if `kind` is cuda; the first writes bytes and seconds.
+    """Add up as process `rank` of two, on GPU `rank` if `kind` is cuda; the first writes bytes and
+    seconds.
 
     Raises RuntimeError if the sum is wrong. NCCL has never been run.
     """
     device = torch.device(kind, rank) if kind == "cuda" else torch.device("cpu")
     if kind == "cuda":
         torch.cuda.set_device(device)
-    torch.distributed.init_process_group(backend, init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+    torch.distributed.init_process_group(
+        backend, init_method=f"file://{folder}/meeting", rank=rank, world_size=2
+    )
     numbers = torch.full((SUMMED[kind],), 1.0 + rank, device=device)
     torch.distributed.all_reduce(numbers)
     if not bool((numbers == 3).all()):

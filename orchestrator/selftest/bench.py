@@ -15,7 +15,9 @@ from orchestrator.models.checkpoints import lies_here
 from orchestrator.selection.study import Study
 from orchestrator.workers.placement import ranks
 
-MADE_TEACHER_LAYERS = 4  # random weights, written quickly: the checks depend on vocabulary and widths
+MADE_TEACHER_LAYERS = (
+    4  # random weights, written quickly: the checks depend on vocabulary and widths
+)
 SMALL = Shape(layers=2, hidden=64, heads=4, kv_heads=2, head_dim=64, ffn=128)
 SMALL_VOCABULARY = 512
 
@@ -43,21 +45,38 @@ class Bench:
     def job(self) -> Job:
         """Training of the pair as in a trial, by roles that take turns on their device."""
         placement = self.runtime.placement
-        student, teacher = (ModelFolder(str(self.folders[owner])) for owner in ("student", "teacher"))
+        student, teacher = (
+            ModelFolder(str(self.folders[owner])) for owner in ("student", "teacher")
+        )
         on, over = Gpus.of(placement, "rollout"), ranks(placement, "learner")
-        return Job(self.setup, self.runtime, student, teacher, steps=100, ranks=over, on=on, takes_turns=True)
+        return Job(
+            self.setup,
+            self.runtime,
+            student,
+            teacher,
+            steps=100,
+            ranks=over,
+            on=on,
+            takes_turns=True,
+        )
 
     def model(self, owner: Owner) -> Model:
         return self.setup.student if owner == "student" else self.setup.teacher
 
 
 def bench_of(study: Study, folder: Path, gpu: bool, small: bool) -> Bench:
-    """The bench of an experiment's largest pair, on a GPU or on CPUs. The checks write files into `folder`."""
+    """The bench of an experiment's largest pair, on a GPU or on CPUs. The checks write files into
+    `folder`.
+    """
     name, setup = max(study.experiment.setups.items(), key=lambda each: _size(each[1]))
-    blends = any(needs_teacher(unit.method, unit.knobs, 0) for unit in study.units if unit.setup == name)
+    blends = any(
+        needs_teacher(unit.method, unit.knobs, 0) for unit in study.units if unit.setup == name
+    )
     runtime = study.experiment.runtime
     if small:
-        runtime = Runtime(placement=Placement(gpus=int(gpu)), rollout_batch=4, micro_batch_tokens=256)
+        runtime = Runtime(
+            placement=Placement(gpus=int(gpu)), rollout_batch=4, micro_batch_tokens=256
+        )
         setup = _small(setup, setup.engine.dtype if gpu else "float32")
     declared = setup
     folders: dict[Owner, Path] = {}
@@ -71,7 +90,9 @@ def bench_of(study: Study, folder: Path, gpu: bool, small: bool) -> Bench:
             made.append(owner)
     if "teacher" in made and not small:
         layers = min(setup.teacher.shape.layers, MADE_TEACHER_LAYERS)
-        setup = replace(setup, teacher=replace(setup.teacher, shape=replace(setup.teacher.shape, layers=layers)))
+        setup = replace(
+            setup, teacher=replace(setup.teacher, shape=replace(setup.teacher.shape, layers=layers))
+        )
     return Bench(name, declared, setup, runtime, folders, tuple(made), folder, blends, small)
 
 
@@ -88,7 +109,9 @@ def _small(setup: Setup, dtype: Dtype) -> Setup:
     return replace(
         setup,
         student=Model(eos=SMALL_VOCABULARY - 2, shape=SMALL),
-        teacher=Model(eos=SMALL_VOCABULARY - 1, shape=replace(SMALL, layers=4, hidden=128, tied=False)),
+        teacher=Model(
+            eos=SMALL_VOCABULARY - 1, shape=replace(SMALL, layers=4, hidden=128, tied=False)
+        ),
         vocabulary=Vocabulary(SMALL_VOCABULARY, SMALL_VOCABULARY),
         engine=replace(setup.engine, dtype=dtype),
         training=training,

@@ -1,4 +1,6 @@
-"""Compares the canaries of trainer and sampler: log-probabilities of the same ids in the same weights."""
+"""Compares the canaries of trainer and sampler: log-probabilities of the same ids in the same
+weights.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ LEARNER, SAMPLER = "learner", "sampler"
 
 
 def write_canary(bench: Bench, who: str, log_probs: Sequence[float]) -> None:
-    """Write the canary of `who`: its log-probabilities of the canary's ids in the student's first weights."""
+    """Write the canary of `who`: its log-probabilities of the canary's ids in the student's first
+    weights.
+    """
     content = json.dumps(canary(canary_ids(bench.setup), log_probs))
     (bench.folder / f"canary_of_{who}.json").write_text(content, encoding="utf-8")
 
@@ -28,5 +32,7 @@ def same_weights(bench: Bench) -> Found:
         read[who] = json.loads(path.read_text(encoding="utf-8"))
     dtype = bench.setup.engine.dtype
     apart, allowed = difference(read[LEARNER], read[SAMPLER]["log_probs"]), TOLERANCE[dtype]
-    words = f"{apart:.2g} nats apart on {len(read[LEARNER]['ids'])} ids, {allowed:g} allowed in {dtype}"
+    words = (
+        f"{apart:.2g} nats apart on {len(read[LEARNER]['ids'])} ids, {allowed:g} allowed in {dtype}"
+    )
     return Found("ok" if apart <= allowed else "fail", words, numbers={"nats": apart})

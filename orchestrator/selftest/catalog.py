@@ -1,4 +1,6 @@
-"""The checks of a GPU node in the order of their runs: cheap ones first, and each after the checks that it needs."""
+"""The checks of a GPU node in the order of their runs: cheap ones first, and each after the checks
+that it needs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Checks the compilers with which an engine builds its kernels, minutes after its start. Loads no torch."""
+"""Checks the compilers with which an engine builds its kernels, minutes after its start. Loads no
+torch.
+"""
 
 from __future__ import annotations
 

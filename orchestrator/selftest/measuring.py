@@ -1,4 +1,6 @@
-"""The tasks of the processes of `trb calibrate`, and the file of their measurements. Loads no torch."""
+"""The tasks of the processes of `trb calibrate`, and the file of their measurements. Loads no
+torch.
+"""
 
 from __future__ import annotations
 
@@ -37,11 +39,15 @@ class Measuring:
 
 
 def add_row(path: Path, card: Card, row: CalibrationRow, before: Sequence[CalibrationRow]) -> None:
-    """Add a row to a card's file. Earlier rows of its kind stay only if this process wrote them (`before`)."""
+    """Add a row to a card's file. Earlier rows of its kind stay only if this process wrote them
+    (`before`).
+    """
     kept = []
     for calibration in read_calibrations(path.parent.parent):
         if calibration.card == card:
-            kept += [each for each in calibration.rows if each in before or not _same_kind(each, row)]
+            kept += [
+                each for each in calibration.rows if each in before or not _same_kind(each, row)
+            ]
     write_rows(path, card, [*kept, row])
 
 

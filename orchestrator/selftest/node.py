@@ -1,4 +1,5 @@
-"""Checks of the machine itself: driver, compilers, the card's free memory and its holders, one compiled kernel.
+"""Checks of the machine itself: driver, compilers, the card's free memory and its holders, one
+compiled kernel.
 
 Only a small bench runs without a GPU. The other checks then report that, and the kernel is built
 for an H100 but not run.
@@ -16,24 +17,38 @@ from contextlib import suppress
 import torch
 
 from orchestrator.engines.catalog import ENGINES, require
-from orchestrator.engines.device import DRIVER, MemoryHolder, card_gib, free_gib, has_driver, holders
+from orchestrator.engines.device import (
+    DRIVER,
+    MemoryHolder,
+    card_gib,
+    free_gib,
+    has_driver,
+    holders,
+)
 from orchestrator.engines.sglang import toolchain
 from orchestrator.selftest.bench import Bench
 from orchestrator.selftest.runner import Found
 
-OLDEST_DRIVER = {13: 580, 12: 525}  # by CUDA major version, from NVIDIA's table of minor version compatibility
+OLDEST_DRIVER = {
+    13: 580,
+    12: 525,
+}  # by CUDA major version, from NVIDIA's table of minor version compatibility
 CONTEXT_GIB = 1.0  # a generous bound for a process that has opened the GPU and holds nothing there
 HELD_SHARE = 0.02  # of the card: other processes may hold no more
 HOPPER = (9, 0)  # the architecture that a kernel is built for without a GPU
 
 
 def driver(bench: Bench) -> Found:
-    """Check that the driver knows torch's CUDA, and that torch sees as many GPUs as a trial asks for."""
+    """Check that the driver knows torch's CUDA, and that torch sees as many GPUs as a trial asks
+    for.
+    """
     if not has_driver() and bench.small:
         return Found("skipped", "no NVIDIA driver here")
     version, knows, wants = driver_version(), driver_cuda(), torch.version.cuda
     if wants is None:
-        return Found("fail", f"torch {torch.__version__} is a build without CUDA", "make setup TORCH=cuda")
+        return Found(
+            "fail", f"torch {torch.__version__} is a build without CUDA", "make setup TORCH=cuda"
+        )
     newer = f"NVIDIA driver {OLDEST_DRIVER.get(int(wants.split('.')[0]), 'of this CUDA')} or newer on this machine"
     words = f"driver {version or 'of an unknown version'}, which knows CUDA {knows or '?'}; torch wants {wants}"
     if knows is not None and int(knows.split(".")[0]) < int(wants.split(".")[0]):
@@ -41,19 +56,27 @@ def driver(bench: Bench) -> Found:
     here, asked = torch.cuda.device_count(), bench.runtime.placement.gpus
     if here == 0:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        change = newer if visible is None else "CUDA_VISIBLE_DEVICES, which hides GPUs from this process"
+        change = (
+            newer if visible is None else "CUDA_VISIBLE_DEVICES, which hides GPUs from this process"
+        )
         shown = "" if visible is None else f"; CUDA_VISIBLE_DEVICES={visible!r}"
         return Found("fail", f"{words}; torch sees no GPU{shown}", change)
     words += f"; {here} × {torch.cuda.get_device_name()}"
     if asked > here:
-        return Found("fail", f"{words}, a trial asks for {asked:g}", "runtime.placement.gpus, or a node with more GPUs")
+        return Found(
+            "fail",
+            f"{words}, a trial asks for {asked:g}",
+            "runtime.placement.gpus, or a node with more GPUs",
+        )
     return Found("ok", words, numbers={"gpus": here})
 
 
 def driver_version() -> str | None:
     """The version of the kernel's NVIDIA module, for example `580.65.06`."""
     with suppress(OSError):
-        found = re.search(r"\b\d{3,}\.\d+(\.\d+)?\b", DRIVER.read_text(encoding="utf-8", errors="replace"))
+        found = re.search(
+            r"\b\d{3,}\.\d+(\.\d+)?\b", DRIVER.read_text(encoding="utf-8", errors="replace")
+        )
         return found and found[0]
     return None
 
@@ -76,7 +99,9 @@ def kernel(bench: Bench) -> Found:
         return Found("skipped", "no compilers here, and no GPU that would need them")
     require("engine.sampler", name)
     os.environ |= toolchain.environment(os.environ)  # as in an engine's process, except its cache,
-    os.environ["SGLANG_JIT_CACHE_DIR"] = str(bench.folder / "kernels")  # which may hold the kernel already
+    os.environ["SGLANG_JIT_CACHE_DIR"] = str(
+        bench.folder / "kernels"
+    )  # which may hold the kernel already
     from orchestrator.engines.sglang import private
     from orchestrator.engines.sglang.one_kernel import build_one_kernel
 
@@ -86,7 +111,11 @@ def kernel(bench: Bench) -> Found:
     build_one_kernel(None if gpu else HOPPER)
     built = time.monotonic() - imported
     for_whom = "and run" if gpu else "for an H100 and not run"
-    return Found("ok", f"built in {built:.1f} s {for_whom}", numbers={"build_s": built, "import_s": imported - began})
+    return Found(
+        "ok",
+        f"built in {built:.1f} s {for_whom}",
+        numbers={"build_s": built, "import_s": imported - began},
+    )
 
 
 def memory(bench: Bench) -> Found:
@@ -94,11 +123,15 @@ def memory(bench: Bench) -> Found:
     card = card_gib()
     if card is None:
         return Found("skipped", "no GPU here")
-    return held_by_others(card, free_gib(), [holder for holder in holders() if holder.pid != os.getpid()])
+    return held_by_others(
+        card, free_gib(), [holder for holder in holders() if holder.pid != os.getpid()]
+    )
 
 
 def held_by_others(card: float, free: float, others: Sequence[MemoryHolder]) -> Found:
-    """The finding about a card with `free` GiB free: other processes and this one's context hold the rest."""
+    """The finding about a card with `free` GiB free: other processes and this one's context hold
+    the rest.
+    """
     numbers = {"total_gib": card, "free_gib": free}
     words = f"{card:.1f} GiB, {free:.1f} of it free"
     if others:
@@ -107,7 +140,10 @@ def held_by_others(card: float, free: float, others: Sequence[MemoryHolder]) -> 
         return Found("ok", words, numbers=numbers)
     if not others:
         return Found(
-            "fail", f"{words}; nvidia-smi names no process", "another GPU, or end its other processes", numbers
+            "fail",
+            f"{words}; nvidia-smi names no process",
+            "another GPU, or end its other processes",
+            numbers,
         )
     end = f"end them (kill {' '.join(str(each.pid) for each in others)}), or take another GPU"
     return Found("fail", words, end, numbers)

@@ -23,7 +23,10 @@ from orchestrator.selftest.usage import UsageWatch, gauge_here, measured_beside
 from orchestrator.workers.canary import canary_ids
 from orchestrator.workers.generation import support_size
 
-STAYING = ("student", "teacher")  # parts of the budget that sampler and scorer keep while the student learns
+STAYING = (
+    "student",
+    "teacher",
+)  # parts of the budget that sampler and scorer keep while the student learns
 UPDATES = 3  # the first sets up buffers and kernels for the others
 
 
@@ -37,7 +40,9 @@ def models(bench: Bench) -> Found:
     free = shutil.disk_usage(bench.folder).free / GIB
     if wanted > free:
         found = f"{wanted:.1f} GiB of random weights, and {free:.1f} GiB free in {bench.folder}"
-        return Found("fail", found, "--runs on a larger disk, or the real models in this machine's cache")
+        return Found(
+            "fail", found, "--runs on a larger disk, or the real models in this machine's cache"
+        )
     for owner, folder in bench.folders.items():
         model = bench.model(owner)
         if owner not in bench.made:
@@ -49,12 +54,16 @@ def models(bench: Bench) -> Found:
         write_random_model(folder, model.shape, bench.setup.vocabulary.size, model.eos, dtype, seed)
         gib = memory.decoder(model, bench.setup).weight_bytes / GIB
         taken = time.monotonic() - began
-        words.append(f"{owner}: random weights, {model.shape.layers} layers, {gib:.2g} GiB in {taken:.1f} s")
+        words.append(
+            f"{owner}: random weights, {model.shape.layers} layers, {gib:.2g} GiB in {taken:.1f} s"
+        )
     return Found("ok", "; ".join(words))
 
 
 def learner(bench: Bench) -> Found:
-    """Time updates on a micro-batch of full length, with the GPU memory that other roles hold meanwhile taken."""
+    """Time updates on a micro-batch of full length, with the GPU memory that other roles hold
+    meanwhile taken.
+    """
     setup = bench.setup
     require("engine.trainer", setup.engine.trainer)
     engine, gauge = open_engine(setup.engine.trainer, bench.job()), gauge_here()
@@ -66,7 +75,9 @@ def learner(bench: Bench) -> Found:
     trainer = engine.trainer()
     write_canary(bench, LEARNER, trainer.log_probs(canary_ids(setup)))
     rollouts, scores = full_length(bench, pass_tokens(declared, "learning"))
-    tokens = sum(len(request.prompt_ids) for request in rollouts.requests) + int(rollouts.lengths_B.sum())
+    tokens = sum(len(request.prompt_ids) for request in rollouts.requests) + int(
+        rollouts.lengths_B.sum()
+    )
     taken, row = [], {}
     with UsageWatch(gauge) as watch:
         for step in range(UPDATES):
@@ -76,7 +87,9 @@ def learner(bench: Bench) -> Found:
     engine.close()
     del held
     seconds, rows = statistics.median(taken[1:]), len(rollouts.requests)
-    words = f"{rows} × {tokens // rows:,} tokens in {seconds:.2g} s ({tokens / seconds:,.0f} tokens/s)"
+    words = (
+        f"{rows} × {tokens // rows:,} tokens in {seconds:.2g} s ({tokens / seconds:,.0f} tokens/s)"
+    )
     numbers = {"seconds": seconds, "tokens_per_s": tokens / seconds, "first_s": taken[0]}
     if not all(torch.isfinite(torch.tensor(value)) for value in row.values()):
         return Found("fail", f"{words}; its numbers are not finite: {row}", numbers=numbers)
@@ -84,7 +97,9 @@ def learner(bench: Bench) -> Found:
 
 
 def full_length(bench: Bench, tokens: int) -> tuple[Rollouts, TeacherScores]:
-    """Make up rollouts of full length, as many as `tokens` hold but at least one, with a teacher's scores."""
+    """Make up rollouts of full length, as many as `tokens` hold but at least one, with a teacher's
+    scores.
+    """
     setup, generator = bench.setup, torch.Generator().manual_seed(0)
     prompt, response = setup.training.max_prompt_tokens, setup.training.max_response_tokens
     rows = max(1, tokens // (prompt + response))
@@ -104,7 +119,9 @@ def full_length(bench: Bench, tokens: int) -> tuple[Rollouts, TeacherScores]:
         support_ids_BTK=support,
     )
     log_q = torch.randn(*shape, size, generator=generator).log_softmax(-1)
-    return rollouts, TeacherScores(support_BTK=log_q, token_BT=nothing, entropy_BT=nothing, overlap_BT=nothing)
+    return rollouts, TeacherScores(
+        support_BTK=log_q, token_BT=nothing, entropy_BT=nothing, overlap_BT=nothing
+    )
 
 
 def requests(bench: Bench, lengths: tuple[int, ...]) -> list[Request]:

@@ -1,4 +1,5 @@
-"""The phases of `trb calibrate`: pieces of the plan's work, in the engines that a trial and an evaluator open.
+"""The phases of `trb calibrate`: pieces of the plan's work, in the engines that a trial and an
+evaluator open.
 
 Each function runs in a process of its own (`runner`) and writes a row as soon as it has one. It
 begins with little work, and increases the work until two more pieces of the same size fill its
@@ -35,7 +36,9 @@ from orchestrator.selftest.runner import Found
 from orchestrator.workers.canary import canary_ids
 from orchestrator.workers.generation import support_size
 
-FIRST_TOKENS = 8  # of each response: their time contains all earlier work, above all reading the prompts
+FIRST_TOKENS = (
+    8  # of each response: their time contains all earlier work, above all reading the prompts
+)
 FIRST_SIZES = {"tokens": 32, "responses": 8}
 GROWTH = 4
 TWICE = 2.2  # times the seconds of a measurement, to do it twice
@@ -56,7 +59,9 @@ def card(_: None) -> Found:
 
 
 def decoding(asked: Measuring) -> Found:
-    """Time the student alone, as in a trial's steps; then passing weights to it, and moving the learner's state."""
+    """Time the student alone, as in a trial's steps; then passing weights to it, and moving the
+    learner's state.
+    """
     began = time.monotonic()
     setup, costs, notes = asked.bench.setup, asked.costs, Notes(asked)
     engine = open_engine(setup.engine.sampler, asked.job)
@@ -67,30 +72,42 @@ def decoding(asked: Measuring) -> Found:
     work = DecodingPhase(asked, notes, PLAIN, sampler, rows, lengths)
     work.measure(Student(), support_size(setup), began + OF_DECODING * asked.seconds)
     same = setup.engine.trainer == setup.engine.sampler  # roles of one engine share its models
-    _change_weights(asked, notes, sampler, engine if same else open_engine(setup.engine.trainer, asked.job))
+    _change_weights(
+        asked, notes, sampler, engine if same else open_engine(setup.engine.trainer, asked.job)
+    )
     return notes.found()
 
 
 def blending(asked: Measuring) -> Found:
-    """Time student and teacher, as in the steps of each method that asks the teacher while it decodes."""
+    """Time student and teacher, as in the steps of each method that asks the teacher while it
+    decodes.
+    """
     began = time.monotonic()
     setup, costs, notes = asked.bench.setup, asked.costs, Notes(asked)
-    sampler = open_engine(sampler_of(setup.engine.sampler, teacher_decodes=True), asked.job).sampler()
+    sampler = open_engine(
+        sampler_of(setup.engine.sampler, teacher_decodes=True), asked.job
+    ).sampler()
     sampler.start(teacher=True)
     lengths = costs.training_lengths("mid")
     rows = min(costs.rows(lengths, "blending"), sequences_per_step(setup.training))
     work = DecodingPhase(asked, notes, BLENDED, sampler, rows, lengths)
     for number, behavior in enumerate(asked.behaviors, 1):
-        work.measure(behavior, support_size(setup), began + asked.seconds * number / len(asked.behaviors))
+        work.measure(
+            behavior, support_size(setup), began + asked.seconds * number / len(asked.behaviors)
+        )
     return notes.found()
 
 
 def evaluating(asked: Measuring) -> Found:
-    """Time the student in an evaluator, which has a GPU to itself, with as many responses as the GPU holds."""
+    """Time the student in an evaluator, which has a GPU to itself, with as many responses as the
+    GPU holds.
+    """
     began = time.monotonic()
     setup, costs, notes = asked.bench.setup, asked.costs, Notes(asked)
     job = asked.job
-    sampler = open_engine(setup.engine.sampler, Job(setup, job.runtime, job.initial, trains=False)).sampler()
+    sampler = open_engine(
+        setup.engine.sampler, Job(setup, job.runtime, job.initial, trains=False)
+    ).sampler()
     sampler.start(teacher=False)
     lengths = costs.evaluation_lengths(next(iter(setup.evaluation.benchmarks)), "mid")
     rows = min(costs.rows(lengths, "evaluating"), job.runtime.slice_responses)
@@ -136,14 +153,25 @@ class DecodingPhase:
                 before = min(before, sampled(first)[0])
             if seconds > before and tokens > tokens_before:
                 between = (tokens - tokens_before) / self.rows
-                self.notes.add(self.key, seconds - before, self.rows, prompt + first, between, behavior=str(behavior))
+                self.notes.add(
+                    self.key,
+                    seconds - before,
+                    self.rows,
+                    prompt + first,
+                    between,
+                    behavior=str(behavior),
+                )
 
 
 def _change_weights(asked: Measuring, notes: Notes, sampler: Sampler, engine: Engine) -> None:
-    """Time weights from learner to sampler and, if roles take turns, the learner's state to the GPU and back."""
+    """Time weights from learner to sampler and, if roles take turns, the learner's state to the GPU
+    and back.
+    """
     trainer, setup = engine.trainer(), asked.bench.setup
     rollouts, scores = made_up(asked, 1)
-    trainer.step(rollouts, scores, Objective(setup.training.objective), 0)  # creates the optimizer's moments
+    trainer.step(
+        rollouts, scores, Objective(setup.training.objective), 0
+    )  # creates the optimizer's moments
     ids = canary_ids(setup)
     for step in range(CHANGES + 1):
         parts = {}
@@ -169,14 +197,20 @@ def scoring(asked: Measuring) -> Found:
 
 
 def learning(asked: Measuring) -> Found:
-    """Time updates of the student on responses of the lengths that a plan expects; its state stays on the GPU."""
+    """Time updates of the student on responses of the lengths that a plan expects; its state stays
+    on the GPU.
+    """
     setup = asked.bench.setup
     trainer = open_engine(setup.engine.trainer, replace(asked.job, takes_turns=False)).trainer()
     goal = Objective(setup.training.objective)
-    return _batches(asked, LEARN, lambda rollouts, scores, step: trainer.step(rollouts, scores, goal, step))
+    return _batches(
+        asked, LEARN, lambda rollouts, scores, step: trainer.step(rollouts, scores, goal, step)
+    )
 
 
-def _batches(asked: Measuring, key: str, work: Callable[[Rollouts, TeacherScores, int], object]) -> Found:
+def _batches(
+    asked: Measuring, key: str, work: Callable[[Rollouts, TeacherScores, int], object]
+) -> Found:
     """Write rows for `work` on more and more responses, up to as many as a training step has."""
     notes, most = Notes(asked), sequences_per_step(asked.bench.setup.training)
     first, deadline = min(FIRST_SIZES["responses"], most), time.monotonic() + asked.seconds
@@ -193,7 +227,9 @@ def _batches(asked: Measuring, key: str, work: Callable[[Rollouts, TeacherScores
 
 
 def sizes(first: int, most: int, deadline: float) -> Iterator[int]:
-    """Yield sizes of work, each done before the next: growing to a size that fits twice, then that size again."""
+    """Yield sizes of work, each done before the next: growing to a size that fits twice, then that
+    size again.
+    """
     size, again = first, False
     while True:
         began = time.monotonic()
@@ -210,7 +246,9 @@ def sizes(first: int, most: int, deadline: float) -> Iterator[int]:
 
 
 def requests(asked: Measuring, prompts: list[int]) -> list[Request]:
-    """Make a request for each length, with a prompt of made-up ids; none of the ids ends a response."""
+    """Make a request for each length, with a prompt of made-up ids; none of the ids ends a
+    response.
+    """
     setup, made = asked.bench.setup, random.Random(0)
     ends = {setup.student.eos, setup.teacher.eos}
     ordinary = [token for token in range(setup.vocabulary.valid) if token not in ends]
@@ -241,7 +279,9 @@ def made_up(asked: Measuring, responses: int) -> tuple[Rollouts, TeacherScores]:
         support_ids_BTK=support,
     )
     log_q = torch.randn(*shape, size, generator=generator).log_softmax(-1)
-    return rollouts, TeacherScores(support_BTK=log_q, token_BT=nothing, entropy_BT=nothing, overlap_BT=nothing)
+    return rollouts, TeacherScores(
+        support_BTK=log_q, token_BT=nothing, entropy_BT=nothing, overlap_BT=nothing
+    )
 
 
 def seconds_of(call: Callable[[], object]) -> float:
@@ -264,9 +304,17 @@ class Notes:
         self._rows: list[CalibrationRow] = []
 
     def add(
-        self, key: str, seconds: float, responses: int = 0, prompt: float = 0.0, tokens: float = 0.0, **about: object
+        self,
+        key: str,
+        seconds: float,
+        responses: int = 0,
+        prompt: float = 0.0,
+        tokens: float = 0.0,
+        **about: object,
     ) -> None:
-        """Write a row of the setup's models and engines; the first replaces all rows of earlier calibrations."""
+        """Write a row of the setup's models and engines; the first replaces all rows of earlier
+        calibrations.
+        """
         bench = self._asked.bench
         engine = bench.setup.engine
         row = CalibrationRow(
@@ -288,14 +336,20 @@ class Notes:
         print(row, flush=True)
 
     def found(self) -> Found:
-        """Tokens a second of the longest measurement, and its seconds as a multiple of the planned ones."""
+        """Tokens a second of the longest measurement, and its seconds as a multiple of the planned
+        ones.
+        """
         rows = [row for row in self._rows if row.key != PASSING]
         if not rows:
-            return Found("fail", "nothing was clocked: all of it took less time than reading the prompts")
+            return Found(
+                "fail", "nothing was clocked: all of it took less time than reading the prompts"
+            )
         longest = max(rows, key=lambda row: row.seconds)
         rate = longest.responses * longest.tokens / longest.seconds
         ratio = longest.seconds / longest.planned_seconds(self._asked.costs)
-        words = f"{rate:,.0f} tokens/s over {longest.seconds:.2g} s, {ratio:.2g} × the assumed seconds"
+        words = (
+            f"{rate:,.0f} tokens/s over {longest.seconds:.2g} s, {ratio:.2g} × the assumed seconds"
+        )
         passing = [row.seconds for row in self._rows if row.key == PASSING]
         if passing:
             words += f"; weights and learner's state passed on in {min(passing):.2g} to {max(passing):.2g} s"

@@ -47,7 +47,9 @@ def main() -> None:
 def failure(error: BaseException) -> Found:
     """The finding about a check that an error ended. A UserError brings its own remedy."""
     what = one_line(error) or "no message"
-    return Found("fail", what if isinstance(error, UserError) else f"{type(error).__name__}: {what}")
+    return Found(
+        "fail", what if isinstance(error, UserError) else f"{type(error).__name__}: {what}"
+    )
 
 
 def _end_with(parent: int) -> None:

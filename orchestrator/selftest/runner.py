@@ -32,7 +32,8 @@ KILLED_WITHIN_S = 20.0  # a GPU's driver may keep a killed process for some seco
 
 @dataclass(frozen=True)
 class Found:
-    """The finding of a check in one line; `change` is the remedy, `numbers` are GiB, seconds and the like.
+    """The finding of a check in one line; `change` is the remedy, `numbers` are GiB, seconds and
+    the like.
 
     `skipped`: the check says nothing about this machine, for the reason in `detail`.
     """
@@ -45,7 +46,8 @@ class Found:
 
 @dataclass(frozen=True)
 class Check:
-    """One check: `function`, as `module:name`, is called with the subject of all checks and returns a `Found`.
+    """One check: `function`, as `module:name`, is called with the subject of all checks and returns
+    a `Found`.
 
     It is skipped if one of `needs`, earlier checks, has failed. `remedy` is shown if the check
     fails or warns without a remedy of its own.
@@ -98,7 +100,13 @@ def _run(check: Check, subject: Any, log: Path) -> Outcome:
     paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     with theirs, log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "orchestrator.selftest.process", str(theirs.fileno()), str(os.getpid())],
+            [
+                sys.executable,
+                "-m",
+                "orchestrator.selftest.process",
+                str(theirs.fileno()),
+                str(os.getpid()),
+            ],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -120,21 +128,28 @@ def _run(check: Check, subject: Any, log: Path) -> Outcome:
         finally:
             left = _end(process, family)
     if late:
-        found = Found("fail", f"not done after {check.limit_s:g} s, so it was ended{_last_line(log)}")
+        found = Found(
+            "fail", f"not done after {check.limit_s:g} s, so it was ended{_last_line(log)}"
+        )
     elif found is None:
         found = _died(process.returncode, log)
     detail = found.detail
     if left:
-        detail += f"; still there after {KILLED_WITHIN_S:.0f} s: process {', '.join(map(str, left))}"
+        detail += (
+            f"; still there after {KILLED_WITHIN_S:.0f} s: process {', '.join(map(str, left))}"
+        )
     verdict = "fail" if left else found.verdict
     change = found.change or (check.remedy if verdict in ("warn", "fail") else "")
-    return Outcome(check.name, verdict, detail, change, time.monotonic() - began, str(log), found.numbers)
+    return Outcome(
+        check.name, verdict, detail, change, time.monotonic() - began, str(log), found.numbers
+    )
 
 
 def _await(
     connection: Connection, process: subprocess.Popen[bytes], deadline: float, family: set[Process]
 ) -> Found | None:
-    """Wait for the process's finding; None if it dies before that. Raises TimeoutError at the deadline.
+    """Wait for the process's finding; None if it dies before that. Raises TimeoutError at the
+    deadline.
 
     Adds all processes that the check has started to `family`. Engines run in sessions of their own,
     and a process whose parent has died can be recognised only if it was seen before.
@@ -173,7 +188,11 @@ def _end(process: subprocess.Popen[bytes], family: set[Process]) -> list[int]:
 def _died(code: int | None, log: Path) -> Found:
     """The finding about a check whose process ended without an answer."""
     how = f"code {code}" if code is None or code >= 0 else signal.Signals(-code).name
-    change = "look for `Out of memory` in dmesg: the host's memory may be too small" if how == "SIGKILL" else ""
+    change = (
+        "look for `Out of memory` in dmesg: the host's memory may be too small"
+        if how == "SIGKILL"
+        else ""
+    )
     return Found("fail", f"its process died with {how}{_last_line(log)}", change)
 
 

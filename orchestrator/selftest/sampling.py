@@ -1,4 +1,6 @@
-"""Checks of the engine that samples: it starts, gives memory back and takes it again, and changes its kind."""
+"""Checks of the engine that samples: it starts, gives memory back and takes it again, and changes
+its kind.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,14 @@ from orchestrator.selftest.bench import Bench
 from orchestrator.selftest.canary import SAMPLER, write_canary
 from orchestrator.selftest.pair import requests
 from orchestrator.selftest.runner import Found
-from orchestrator.selftest.usage import Gauge, UsageWatch, came_back, gauge_here, measured_beside, seconds_until
+from orchestrator.selftest.usage import (
+    Gauge,
+    UsageWatch,
+    came_back,
+    gauge_here,
+    measured_beside,
+    seconds_until,
+)
 from orchestrator.workers.canary import canary_ids
 from orchestrator.workers.generation import support_size
 
@@ -28,7 +37,9 @@ LEAST_CACHE_GIB = 1.0  # of a GPU's KV cache: less than that is noise
 
 
 def sampler(bench: Bench) -> Found:
-    """Check the plain engine: two prompts, cache given back, weights loaded, cache taken again, two prompts, end."""
+    """Check the plain engine: two prompts, cache given back, weights loaded, cache taken again, two
+    prompts, end.
+    """
     name = bench.setup.engine.sampler
     require("engine.sampler", name)
     engine, gauge = open_engine(name, bench.job()), gauge_here()
@@ -48,7 +59,9 @@ def sampler(bench: Bench) -> Found:
     engine.close()
     del student, engine
     words = f"{name} up in {numbers['start_s']:.0f} s; two prompts, weights put in, two prompts"
-    if torch.cuda.is_available() and ENGINES[name].pooled:  # on CPUs the cache is only marked as given back
+    if (
+        torch.cuda.is_available() and ENGINES[name].pooled
+    ):  # on CPUs the cache is only marked as given back
         numbers["given_back_gib"] = min(given_back)
         words += f"; {min(given_back):.1f} GiB given back after each two"
         if min(given_back) < LEAST_CACHE_GIB:
@@ -58,7 +71,9 @@ def sampler(bench: Bench) -> Found:
 
 
 def switch(bench: Bench) -> Found:
-    """Check the end of a warmup: memory before and while blending, in between, and with the student alone."""
+    """Check the end of a warmup: memory before and while blending, in between, and with the student
+    alone.
+    """
     if not bench.blends:
         return Found("skipped", "no method of this experiment asks the teacher while it decodes")
     name = sampler_of(bench.setup.engine.sampler, teacher_decodes=True)
@@ -76,7 +91,11 @@ def switch(bench: Bench) -> Found:
     del student, engine
     words = f"{before:.1f} GiB used before, {blending.peak_gib:.1f} while blending, {changing.lowest_gib:.1f} between, "
     words += f"{after:.1f} with the student alone"
-    numbers = {"before_gib": before, "blending_gib": blending.peak_gib, "between_gib": changing.lowest_gib}
+    numbers = {
+        "before_gib": before,
+        "blending_gib": blending.peak_gib,
+        "between_gib": changing.lowest_gib,
+    }
     if ENGINES[name].pooled:  # its own processes end, so the system takes their memory back
         between = came_back(changing.readings, before + SLACK_GIB)
         if between is None:
@@ -84,18 +103,28 @@ def switch(bench: Bench) -> Found:
             return Found("fail", words, numbers=numbers)
         numbers["between_s"] = between
         words += f"; all memory back {between:.1f} s after blending"
-    return _closed(bench, "blending", words, numbers | {"after_gib": after}, gauge, before, blending)
+    return _closed(
+        bench, "blending", words, numbers | {"after_gib": after}, gauge, before, blending
+    )
 
 
 def _two_prompts(student: Sampler, bench: Bench, behavior: Behavior) -> None:
-    """Continue a long and a short prompt by some tokens. Raises RuntimeError if the answers are unsound."""
+    """Continue a long and a short prompt by some tokens. Raises RuntimeError if the answers are
+    unsound.
+    """
     longest = bench.setup.training.max_prompt_tokens
-    limits = Limits(min(NEW_TOKENS, bench.setup.training.max_response_tokens), support_size(bench.setup))
+    limits = Limits(
+        min(NEW_TOKENS, bench.setup.training.max_response_tokens), support_size(bench.setup)
+    )
     asked = requests(bench, (longest, max(1, longest // 4)))
     sampled = concatenate(list(student.sample(asked, behavior, limits)))
-    log_probs = torch.cat([sampled.student_BT[sampled.mask_BT], sampled.behavior_BT[sampled.mask_BT]])
+    log_probs = torch.cat(
+        [sampled.student_BT[sampled.mask_BT], sampled.behavior_BT[sampled.mask_BT]]
+    )
     if len(sampled.requests) != len(asked) or not bool(torch.isfinite(log_probs).all()):
-        raise RuntimeError(f"{len(sampled.requests)} answers to {len(asked)} prompts, log-probabilities {log_probs}")
+        raise RuntimeError(
+            f"{len(sampled.requests)} answers to {len(asked)} prompts, log-probabilities {log_probs}"
+        )
 
 
 def _closed(
@@ -112,7 +141,16 @@ def _closed(
         torch.cuda.empty_cache()
     back = seconds_until(gauge, before + SLACK_GIB, BACK_WITHIN_S)
     if back is None:
-        words += f"; {gauge() - before:.1f} GiB have not come back {BACK_WITHIN_S:.0f} s after its end"
-        return Found("fail", words, "the processes that are left (nvidia-smi), and then this check again", numbers)
+        words += (
+            f"; {gauge() - before:.1f} GiB have not come back {BACK_WITHIN_S:.0f} s after its end"
+        )
+        return Found(
+            "fail",
+            words,
+            "the processes that are left (nvidia-smi), and then this check again",
+            numbers,
+        )
     words += f"; all memory back {back:.1f} s after its end"
-    return measured_beside(words, numbers | {"all_back_s": back}, watch, granted(bench.job(), situation))
+    return measured_beside(
+        words, numbers | {"all_back_s": back}, watch, granted(bench.job(), situation)
+    )

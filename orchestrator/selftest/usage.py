@@ -1,4 +1,6 @@
-"""Measures the memory in use while something runs: of the whole GPU, or without one of this process's children."""
+"""Measures the memory in use while something runs: of the whole GPU, or without one of this
+process's children.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ LOOK_S = {"cuda": 0.02, "cpu": 0.2}
 
 
 def gauge_here() -> Gauge:
-    """Gauge of this process's GPU, counting all users; on CPUs, of its descendants, each until it ends."""
+    """Gauge of this process's GPU, counting all users; on CPUs, of its descendants, each until it
+    ends.
+    """
     card = card_gib()
     if card is not None:
         return lambda: card - free_gib()
@@ -55,7 +59,12 @@ class UsageWatch:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ):
         self._ended.set()
         self._thread.join()
         self._read()
@@ -85,7 +94,9 @@ class UsageWatch:
 
 
 def came_back(readings: Sequence[Reading], at_most_gib: float) -> float | None:
-    """Seconds from the first reading to the first of at most `at_most_gib`; None if no reading is that low."""
+    """Seconds from the first reading to the first of at most `at_most_gib`; None if no reading is
+    that low.
+    """
     for at, gib in readings:
         if gib <= at_most_gib:
             return at - readings[0][0]
@@ -102,7 +113,9 @@ def seconds_until(gauge: Gauge, at_most_gib: float, limit_s: float) -> float | N
     return time.monotonic() - began
 
 
-def measured_beside(words: str, numbers: dict[str, float], watch: UsageWatch, granted: Budget | None) -> Found:
+def measured_beside(
+    words: str, numbers: dict[str, float], watch: UsageWatch, granted: Budget | None
+) -> Found:
     """Make a finding that adds the peak of used memory; a warning if the peak exceeds the grant."""
     if granted is None:
         return Found("ok", words, numbers=numbers)

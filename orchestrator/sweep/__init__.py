@@ -1,4 +1,5 @@
-"""Runs missing units on a laptop or a cluster: Tune, dead or frozen processes, and checks before the start.
+"""Runs missing units on a laptop or a cluster: Tune, dead or frozen processes, and checks before
+the start.
 
 Imports `trial`, `models`, `selection` and `monitor`. Only this room and `workers.actors` import
 ray.

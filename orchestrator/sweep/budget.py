@@ -1,4 +1,5 @@
-"""Limits the device-hours of an experiment (`trb submit --max-gpu-hours`): may another piece of work begin?
+"""Limits the device-hours of an experiment (`trb submit --max-gpu-hours`): may another piece of
+work begin?
 
 A piece is the work of one commit: the training of a unit up to its next checkpoint, or a slice of
 an evaluation.
@@ -32,25 +33,37 @@ class Spending:
         if isinstance(work, TrainUnit):
             placement, seconds = work.unit.placement, self._to_next_checkpoint(work.unit)
         else:
-            placement, seconds = self.study.experiment.runtime.placement.of_evaluator, self._of_a_slice()
+            placement, seconds = (
+                self.study.experiment.runtime.placement.of_evaluator,
+                self._of_a_slice(),
+            )
         return seconds * devices_of(placement, device_of(self.study)) / 3600
 
     def _to_next_checkpoint(self, unit: Unit) -> float:
         run = self.study.reader(unit)
         logged, _ = run.last_metrics()
-        later = [step for step in checkpoint_steps(unit, self.study.setup_of(unit)) if step > run.next_step]
+        later = [
+            step
+            for step in checkpoint_steps(unit, self.study.setup_of(unit))
+            if step > run.next_step
+        ]
         if not later:
             return 0.0
         steps = range(max(logged, run.next_step), later[0])
         blended = len(range(steps.start, min(steps.stop, teacher_online_steps(unit))))
-        return self._seconds(unit, BLENDED, blended) + self._seconds(unit, PLAIN, len(steps) - blended)
+        return self._seconds(unit, BLENDED, blended) + self._seconds(
+            unit, PLAIN, len(steps) - blended
+        )
 
     def _of_a_slice(self) -> float:
         """Seconds of a slice of the dearest benchmark, since an evaluator chooses its slice itself."""
         responses, dearest = self.study.experiment.runtime.slice_responses, 0.0
         for name, setup in self.study.experiment.setups.items():
             for unit in self.study.units_of(name)[:1]:
-                costs = [self._seconds(unit, benchmark, responses) for benchmark in setup.evaluation.benchmarks]
+                costs = [
+                    self._seconds(unit, benchmark, responses)
+                    for benchmark in setup.evaluation.benchmarks
+                ]
                 dearest = max([dearest, *costs])
         return dearest
 
@@ -67,7 +80,8 @@ def spending(study: Study) -> Spending:
 
 @dataclass
 class HoursLimit:
-    """At most `limit` device-hours; `look` reads the hours spent. Once it has refused a piece it stays closed.
+    """At most `limit` device-hours; `look` reads the hours spent. Once it has refused a piece it
+    stays closed.
 
     Earlier hours count: the limit is the experiment's, not that of one call of `trb submit`.
     """

@@ -1,4 +1,5 @@
-"""The Ray cluster of a sweep: a private one that ends with it, or one that is there; and what can be placed on it.
+"""The Ray cluster of a sweep: a private one that ends with it, or one that is there; and what can
+be placed on it.
 
 `environment.prepare_environment` must have been called before this module is imported.
 """
@@ -29,14 +30,20 @@ from orchestrator.workers.placement import bundles
 logger = logging.getLogger(__name__)
 
 OBJECT_STORE_BYTES = 512 * 2**20
-WORKER_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "RAY_AIR_NEW_OUTPUT": "0"}
+WORKER_ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "RAY_AIR_NEW_OUTPUT": "0",
+}
 
 
 @contextmanager
 def cluster(address: str | None) -> Iterator[None]:
-    """A Ray cluster for the sweep: a private local one, or the one at `address`. SIGTERM ends it like Ctrl-C.
+    """A Ray cluster for the sweep: a private local one, or the one at `address`. SIGTERM ends it
+    like Ctrl-C.
 
-    A private one ends with this process, however that ends. Raises ClusterDied where it is the cluster that ends.
+    A private one ends with this process, however that ends. Raises ClusterDied where it is the
+    cluster that ends.
     """
     options: dict[str, Any] = {}
     with scratch_folder() as scratch:
@@ -72,7 +79,9 @@ class SmallNode(ray_node.Node):
 
 @contextmanager
 def few_servers() -> Iterator[None]:
-    """Clusters that are started here have no more than `SmallNode` has: they are up and gone three seconds earlier."""
+    """Clusters that are started here have no more than `SmallNode` has: they are up and gone three
+    seconds earlier.
+    """
     whole = ray_node.Node
     ray_node.Node = SmallNode
     try:
@@ -85,11 +94,17 @@ def few_servers() -> Iterator[None]:
 def _ray(address: str | None, options: dict[str, Any]) -> Iterator[None]:
     ray_worker.print_to_stdstream = _note_of_servers
     try:
-        ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **options)
-    except Exception as error:  # of a server that dies on the way Ray tells by errors of many classes
+        ray.init(
+            address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **options
+        )
+    except (
+        Exception
+    ) as error:  # of a server that dies on the way Ray tells by errors of many classes
         reason = (str(error).splitlines() or [type(error).__name__])[0].partition(". ")[0]
         if address is None:
-            raise ClusterDied(f"Ray did not start ({reason}); what was committed is safe") from error
+            raise ClusterDied(
+                f"Ray did not start ({reason}); what was committed is safe"
+            ) from error
         if not isinstance(error, ConnectionError | RuntimeError):
             raise
         right = "a Ray cluster that answers; RAY_AUTH_TOKEN must be its token, where it has one"
@@ -98,7 +113,8 @@ def _ray(address: str | None, options: dict[str, Any]) -> Iterator[None]:
     try:
         yield
     except ClusterDied:
-        # Tune's placement groups call the servers as they are collected, and wait a minute for ones that are gone.
+        # Tune's placement groups call the servers as they are collected, and wait a minute for ones
+        # that are gone.
         gc.freeze()
         atexit.register(exit_at_once)  # before Ray's own handler, which would wait for what is gone
         raise
@@ -112,8 +128,9 @@ def _ray(address: str | None, options: dict[str, Any]) -> Iterator[None]:
 def _note_of_servers(data: dict[str, Any], **_: Any) -> None:
     """Keep messages of Ray's servers for the log, such as the last lines of a dead raylet.
 
-    Ray would print it in the midst of the live table, and into what a pipe reads. What it means for the sweep is said
-    where the sweep notices it, in the `error.txt` of a unit or as the command's last line.
+    Ray would print it in the midst of the live table, and into what a pipe reads. What it means for
+    the sweep is said where the sweep notices it, in the `error.txt` of a unit or as the command's
+    last line.
     """
     logger.info("Ray says: %s", "\n".join(data["lines"]))
 
@@ -123,8 +140,14 @@ def _own_servers() -> OwnServers:
 
 
 def _head(address: str) -> str:
-    """Host and port of the server that must answer: of Ray's own client the one that it talks through."""
-    return address.removeprefix("ray://") if address.startswith("ray://") else ray.get_runtime_context().gcs_address
+    """Host and port of the server that must answer: of Ray's own client the one that it talks
+    through.
+    """
+    return (
+        address.removeprefix("ray://")
+        if address.startswith("ray://")
+        else ray.get_runtime_context().gcs_address
+    )
 
 
 def _interrupt(*_: object) -> None:
@@ -138,11 +161,16 @@ def capacity() -> dict[str, float]:
 
 
 def check_placement(units: list[Unit]) -> None:
-    """UserError if a unit's placement group can never be placed on this cluster (it would wait for ever)."""
+    """UserError if a unit's placement group can never be placed on this cluster (it would wait for
+    ever).
+    """
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     for unit in units:
         for bundle in bundles(unit.placement):
-            if not any(all(node.get(kind, 0) >= amount for kind, amount in bundle.items()) for node in nodes):
+            if not any(
+                all(node.get(kind, 0) >= amount for kind, amount in bundle.items())
+                for node in nodes
+            ):
                 raise UserError(_impossible(unit, bundle, nodes))
         for kind in ("CPU", "GPU"):
             asked = sum(bundle.get(kind, 0) for bundle in bundles(unit.placement))

@@ -35,14 +35,23 @@ class EvaluatorProcess:
 
     def step(self) -> dict[str, Any]:
         """Return Tune's result. Raises errors that another attempt, in a new process, may not meet."""
-        # Imported here because the driver imports this file and needs neither torch nor transformers.
+        # Imported here because the driver imports this file and needs neither torch nor
+        # transformers.
         with quick_imports():
-            from orchestrator.trial.evaluation_loop import EvaluationFailed, EvaluationLoop, worker_opener
+            from orchestrator.trial.evaluation_loop import (
+                EvaluationFailed,
+                EvaluationLoop,
+                worker_opener,
+            )
 
         sweep = self._sweep
         if self._evaluator is None:
-            self._pulse = Pulse(pulse_path(sweep.study.runs, self._name), ray.get_runtime_context().get_node_id())
-            self._evaluator = EvaluationLoop(sweep.study, worker_opener(sweep.study, sweep.pairs), sweep.attempts)
+            self._pulse = Pulse(
+                pulse_path(sweep.study.runs, self._name), ray.get_runtime_context().get_node_id()
+            )
+            self._evaluator = EvaluationLoop(
+                sweep.study, worker_opener(sweep.study, sweep.pairs), sweep.attempts
+            )
         try:
             self._slices = self._slices or self._evaluator.slices()
             sampled = next(self._slices, None)
@@ -76,9 +85,13 @@ class EvaluatorProcess:
         run = self._sweep.study.reader(wanted.unit)
         story = "".join(traceback.format_exception(cause)).rstrip()
         attempt, attempts = failed.claim.attempt, self._sweep.attempts
-        RunLog(run.path).line(f"evaluating step {wanted.sampling.step} failed: {failure.text}\n{story}")
+        RunLog(run.path).line(
+            f"evaluating step {wanted.sampling.step} failed: {failure.text}\n{story}"
+        )
         if not failure.passes or attempt >= attempts:
             tried = f" (attempt {attempt} of {attempts})" if failure.passes else ""
-            note_evaluation_error(run, wanted.evaluation_id, wanted.sampling.step, failure.text + tried, story)
+            note_evaluation_error(
+                run, wanted.evaluation_id, wanted.sampling.step, failure.text + tried, story
+            )
             failed.claim.release(remove=True)
         return failure.passes

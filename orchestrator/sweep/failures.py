@@ -1,4 +1,5 @@
-"""Decides the response to a failure: a killed or frozen process, a dead cluster, an error of an attempt.
+"""Decides the response to a failure: a killed or frozen process, a dead cluster, an error of an
+attempt.
 
 Recovery needs nothing from a process that died; the commits in the run directory say where to go
 on.
@@ -28,8 +29,16 @@ from dataclasses import dataclass
 from orchestrator.errors import EngineLost, NotFinite, RankLost, UserError, WrongWeights
 from orchestrator.records.lease import LeaseHeld
 
-# Errors of a network or a file system that may recover soon; a full disk or a missing file does not.
-PASSING_ERRORS = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ECONNRESET, errno.EAGAIN, errno.ENETUNREACH}
+# Errors of a network or a file system that may recover soon; a full disk or a missing file does
+# not.
+PASSING_ERRORS = {
+    errno.EIO,
+    errno.ESTALE,
+    errno.ETIMEDOUT,
+    errno.ECONNRESET,
+    errno.EAGAIN,
+    errno.ENETUNREACH,
+}
 OUT_OF_MEMORY = "out of memory"
 
 
@@ -78,7 +87,9 @@ def _is_out_of_memory(error: Exception) -> bool:
 
     if isinstance(error, MemoryError | torch.OutOfMemoryError | exceptions.OutOfMemoryError):
         return True
-    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)  # torch on CPUs
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(
+        error
+    )  # torch on CPUs
 
 
 def _is_lost(error: Exception) -> bool:

@@ -1,9 +1,11 @@
-"""A process beside a sweep's private Ray cluster that ends the cluster when the sweep's own process is gone.
+"""A process beside a sweep's private Ray cluster that ends the cluster when the sweep's own process
+is gone.
 
-Ray 2.60 ends its processes too when their driver was killed, but takes a minute for that, in which trials go on and
-keep their leases (61 s until the last one, against less than a second with this process). The kernel tells this process
-at once, since its parent changes. It kills Ray processes that name the cluster's scratch folder on their command line,
-their descendants, and processes that the driver itself had started; nothing else. Then it removes the scratch folders.
+Ray 2.60 ends its processes too when their driver was killed, but takes a minute for that, in which
+trials go on and keep their leases (61 s until the last one, against less than a second with this
+process). The kernel tells this process at once, since its parent changes. It kills Ray processes
+that name the cluster's scratch folder on their command line, their descendants, and processes that
+the driver itself had started; nothing else. Then it removes the scratch folders.
 """
 
 from __future__ import annotations
@@ -29,14 +31,20 @@ OVER = b"over"  # what a driver says whose sweep has ended
 
 @contextmanager
 def guarded(scratch: Path) -> Iterator[None]:
-    """Nothing of a cluster whose temporary folder is `scratch` outlives this process, however it ends."""
-    if not Path("/proc/self/stat").exists():  # not Linux: Ctrl-C and SIGTERM clean up, SIGKILL does not
+    """Nothing of a cluster whose temporary folder is `scratch` outlives this process, however it
+    ends.
+    """
+    if not Path(
+        "/proc/self/stat"
+    ).exists():  # not Linux: Ctrl-C and SIGTERM clean up, SIGKILL does not
         yield
         return
     command = [sys.executable, "-m", "orchestrator.sweep.guard", str(os.getpid()), str(scratch)]
     quiet = subprocess.DEVNULL
     # A session of its own: Ctrl-C in the terminal is for the sweep.
-    guard = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, start_new_session=True)
+    guard = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, start_new_session=True
+    )
     try:
         yield
     finally:
@@ -44,7 +52,9 @@ def guarded(scratch: Path) -> Iterator[None]:
 
 
 def main(driver: int, scratch: Path) -> None:
-    """Wait until `driver` is gone or says OVER on standard input; then end the cluster and clear up."""
+    """Wait until `driver` is gone or says OVER on standard input; then end the cluster and clear
+    up.
+    """
     cluster: set[Process] = set()
     everything: set[Process] = set()
     polls = 0
@@ -54,8 +64,9 @@ def main(driver: int, scratch: Path) -> None:
             alive = processes()
             cluster |= members(alive, scratch, None)
             everything |= members(alive, scratch, driver)
-    # What else the driver has started is its own business while it lives. The kernel closes the files of a killed
-    # driver before it names this process another parent: then the end of standard input is all that shows it.
+    # What else the driver has started is its own business while it lives. The kernel closes the
+    # files of a killed driver before it names this process another parent: then the end of standard
+    # input is all that shows it.
     gone = os.getppid() != driver or sys.stdin.buffer.read(len(OVER)) != OVER
     known = everything if gone else cluster
     deadline = time.monotonic() + ENDED_WITHIN_S
@@ -76,12 +87,16 @@ def main(driver: int, scratch: Path) -> None:
 
 
 def remaining(known: set[Process], alive: dict[int, Process], scratch: Path) -> set[Process]:
-    """The rest of a cluster: processes of `known` that still live, under whatever parent, and its members."""
+    """The rest of a cluster: processes of `known` that still live, under whatever parent, and its
+    members.
+    """
     return (known & set(alive.values())) | members(alive, scratch, None)
 
 
 def members(alive: dict[int, Process], scratch: Path, driver: int | None) -> set[Process]:
-    """The processes of a cluster: those of Ray that name its folder, and the descendants of these and of its driver."""
+    """The processes of a cluster: those of Ray that name its folder, and the descendants of these
+    and of its driver.
+    """
     others = {pid: process for pid, process in alive.items() if pid != os.getpid()}
     found = {pid for pid in others if _names(pid, scratch)}
     ancestors = found if driver is None else found | {driver}

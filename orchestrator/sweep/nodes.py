@@ -1,4 +1,5 @@
-"""Nodes of a cluster that the sweep did not start: finds those that meet the requirements and may be given work.
+"""Nodes of a cluster that the sweep did not start: finds those that meet the requirements and may
+be given work.
 
 The driver asks every node for the `requirements` before anything starts, and asks a node that joins
 later as soon as it sees it. A node gets work once it has answered. A node that lacks something is
@@ -78,7 +79,9 @@ class FitNodes(AnyNode):
             self._ask(node_id, name_of(node))
         for node_id, node in self._nodes.items():
             # Fetching models of a hub has no limit; the user ends a fetch that hangs with Ctrl-C.
-            self._hear(node, None if any(each.hub for each in self.requirements) else ANSWERS_WITHIN_S)
+            self._hear(
+                node, None if any(each.hub for each in self.requirements) else ANSWERS_WITHIN_S
+            )
             if node.lack is not None and node_id in self._alive():
                 raise node.lack.on(node.name)
 
@@ -92,7 +95,11 @@ class FitNodes(AnyNode):
 
     def free(self) -> list[dict[str, float]]:
         available = available_resources_per_node()
-        return [available[node_id] for node_id in self._look() if self._nodes[node_id].fit and node_id in available]
+        return [
+            available[node_id]
+            for node_id in self._look()
+            if self._nodes[node_id].fit and node_id in available
+        ]
 
     def labels(self) -> dict[str, str]:
         unfit = [node_id for node_id in self._look() if not self._nodes[node_id].fit]
@@ -106,14 +113,18 @@ class FitNodes(AnyNode):
             self._tell(node, before)
 
     def _look(self) -> dict[str, Any]:
-        """Nodes that are alive, by id. Asks new and failed nodes and collects answers, without waiting."""
+        """Nodes that are alive, by id. Asks new and failed nodes and collects answers, without
+        waiting.
+        """
         alive = self._alive()
         for node_id, found in alive.items():
             node = self._nodes.get(node_id)
             waited = node is not None and time.monotonic() > node.asked_at + ASKED_AGAIN_AFTER_S
             if node is None or (node.lack and node.question is None and waited):
                 self._ask(node_id, name_of(found))
-            elif node.question is not None and (ray.wait([node.question], timeout=0)[0] or self._is_silent(node)):
+            elif node.question is not None and (
+                ray.wait([node.question], timeout=0)[0] or self._is_silent(node)
+            ):
                 before = node.lack
                 self._hear(node, 0)
                 self._tell(node, before)
@@ -126,13 +137,23 @@ class FitNodes(AnyNode):
 
     def _alive(self) -> dict[str, Any]:
         """Ray's rows of the nodes that are alive and could be given work."""
-        return {node["NodeID"]: node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")}
+        return {
+            node["NodeID"]: node
+            for node in ray.nodes()
+            if node["Alive"] and node["Resources"].get("CPU")
+        }
 
     def _ask(self, node_id: str, name: str) -> None:
         before = self._nodes.get(node_id)
         where = NodeAffinitySchedulingStrategy(node_id, soft=False)
-        question = ray.remote(lacking).options(scheduling_strategy=where, num_cpus=0).remote(self.requirements)
-        self._nodes[node_id] = _Node(name, time.monotonic(), question, before.lack if before else None)
+        question = (
+            ray.remote(lacking)
+            .options(scheduling_strategy=where, num_cpus=0)
+            .remote(self.requirements)
+        )
+        self._nodes[node_id] = _Node(
+            name, time.monotonic(), question, before.lack if before else None
+        )
 
     def _hear(self, node: _Node, timeout: float | None) -> None:
         """Note the answer of a node, or the error of a node that is gone or lacks this program."""
@@ -156,7 +177,9 @@ def name_of(node: Any) -> str:
 
 
 @contextmanager
-def nodes_of(address: str | None, study: Study, pairs: Pairs, say: Callable[[str], None]) -> Iterator[AnyNode]:
+def nodes_of(
+    address: str | None, study: Study, pairs: Pairs, say: Callable[[str], None]
+) -> Iterator[AnyNode]:
     """Nodes that the sweep can use. UserError, before anything starts, if one lacks a requirement."""
     if address is None:
         yield AnyNode()

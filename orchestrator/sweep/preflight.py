@@ -1,4 +1,5 @@
-"""Checks made before Ray takes seconds to start: a writable folder, room on its disk, and a cluster.
+"""Checks made before Ray takes seconds to start: a writable folder, room on its disk, and a
+cluster.
 
 Checks this machine alone; `requirements` lists the needs of a cluster's nodes, and `nodes` asks for
 them.
@@ -16,14 +17,15 @@ from orchestrator.errors import refuse
 
 LEAST_FREE = 64 * 2**20  # bytes on the disk of the runs folder
 ANSWERS_WITHIN_S = 5.0
-# Opens an HTTP/2 connection, as gRPC does: a fixed text and an empty frame of settings. The server answers
-# with its settings.
+# Opens an HTTP/2 connection, as gRPC does: a fixed text and an empty frame of settings. The server
+# answers with its settings.
 HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 SETTINGS = 4
 
 
 def check_runs_folder(runs: Path, least_free: int = LEAST_FREE) -> None:
-    """UserError unless files can be made, renamed and removed in `runs`, and its disk has some room.
+    """UserError unless files can be made, renamed and removed in `runs`, and its disk has some
+    room.
 
     Removes the folder again if it was missing before.
     """
@@ -44,9 +46,13 @@ def check_runs_folder(runs: Path, least_free: int = LEAST_FREE) -> None:
     except OSError as error:
         with suppress(OSError):
             probe.unlink()
-        raise refuse("--runs", str(runs), f"a folder that can be written to ({error.strerror})") from None
+        raise refuse(
+            "--runs", str(runs), f"a folder that can be written to ({error.strerror})"
+        ) from None
     if free < least_free:
-        raise refuse("--runs", str(runs), f"{least_free >> 20} MiB free on its disk, which has {free >> 20}")
+        raise refuse(
+            "--runs", str(runs), f"{least_free >> 20} MiB free on its disk, which has {free >> 20}"
+        )
 
 
 def check_address(address: str) -> None:
@@ -60,7 +66,9 @@ def check_address(address: str) -> None:
         speaks = answers(host, int(port))
     except (OSError, UnicodeError) as error:  # UnicodeError: no name of a host is that long
         reason = getattr(error, "strerror", None) or str(error)
-        raise refuse("--address", address, f"a Ray cluster; nothing answers there ({reason})") from None
+        raise refuse(
+            "--address", address, f"a Ray cluster; nothing answers there ({reason})"
+        ) from None
     if not speaks:
         raise refuse("--address", address, "a Ray cluster; something else answers there")
 

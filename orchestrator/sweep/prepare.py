@@ -1,4 +1,5 @@
-"""Prepares a sweep: fetches data, makes missing models, and compares both with their declarations and setups.
+"""Prepares a sweep: fetches data, makes missing models, and compares both with their declarations
+and setups.
 
 Loads no weights, so that mistakes are named within a second. Embedded models are made side by side.
 """
@@ -29,7 +30,8 @@ from orchestrator.workers.spec import Pairs, WorkerSpec
 
 
 def fetch_data(experiment: Experiment, say: Callable[[str], None]) -> None:
-    """Fetch the declared data files that the data folder lacks and `data.sources` knows; `say` gets a line for each.
+    """Fetch the declared data files that the data folder lacks and `data.sources` knows; `say` gets
+    a line for each.
 
     Never replaces a file of the user. UserError if a file cannot be fetched.
     """
@@ -50,7 +52,9 @@ def check(experiment: Experiment, runs: Path) -> None:
 
 
 def check_models(name: str, setup: Setup, runs: Path) -> None:
-    """UserError unless the models that exist already are the declared ones and agree with the setup."""
+    """UserError unless the models that exist already are the declared ones and agree with the
+    setup.
+    """
     found = {}
     for role in ("student", "teacher"):
         model: Model = getattr(setup, role)
@@ -60,19 +64,28 @@ def check_models(name: str, setup: Setup, runs: Path) -> None:
             check_config(f"{name}.{role}", model, found[role], setup)
     for role, checkpoint in found.items():
         if getattr(setup, role).recipe is None:  # all bytes of a made model were compared
-            check_folder(f"{name}.{role}", Path(checkpoint.path), (MODEL_TYPE,), tokenizer=role == "teacher")
+            check_folder(
+                f"{name}.{role}", Path(checkpoint.path), (MODEL_TYPE,), tokenizer=role == "teacher"
+            )
     if len(found) == 2:
         check_same_tokens(name, found["student"], found["teacher"])
 
 
 def prepare(setups: Mapping[str, Setup], runs: Path, report: Report) -> Pairs:
-    """Make missing models, calling `report(model, progress)`; return student and teacher of each setup."""
+    """Make missing models, calling `report(model, progress)`; return student and teacher of each
+    setup.
+    """
     pairs = {}
     for name, setup in setups.items():
-        missing = [role for role in ("student", "teacher") if must_make(getattr(setup, role), setup, runs)]
+        missing = [
+            role for role in ("student", "teacher") if must_make(getattr(setup, role), setup, runs)
+        ]
         make(setup, missing, runs, report)
         made_models.check_trained_from(setup, runs)
-        pairs[name] = (checkpoint_of(setup.student, setup, runs), checkpoint_of(setup.teacher, setup, runs))
+        pairs[name] = (
+            checkpoint_of(setup.student, setup, runs),
+            checkpoint_of(setup.teacher, setup, runs),
+        )
         if missing:  # then `check_models` had no pair to compare
             check_same_tokens(name, *pairs[name])
     return pairs
@@ -90,9 +103,13 @@ def worker_spec(
     updates = supervised_updates(unit.method, unit.knobs)
     if updates is not None:
         stage = RunReader(runs, unit.depends_on[0])
-        initial = ModelFolder(str(stage.checkpoint_path(updates)), stage.checkpoint_files(updates), stage.remedy)
+        initial = ModelFolder(
+            str(stage.checkpoint_path(updates)), stage.checkpoint_files(updates), stage.remedy
+        )
     setup = experiment.setups[unit.setup]
-    return WorkerSpec(unit, setup, experiment.runtime, student, teacher, initial, experiment.data_dir)
+    return WorkerSpec(
+        unit, setup, experiment.runtime, student, teacher, initial, experiment.data_dir
+    )
 
 
 def check_data(name: str, setup: Setup, data_dir: str | None) -> None:
@@ -116,7 +133,9 @@ def check_training_data(name: str, data: Data, data_dir: str | None) -> None:
         read_training_problems(data, data_dir)
     elif data.source == "openthoughts":
         if not data.path:
-            raise UserError(f"{name}.data.path: not set: expected a hub id, or a local parquet or JSON Lines file")
+            raise UserError(
+                f"{name}.data.path: not set: expected a hub id, or a local parquet or JSON Lines file"
+            )
         if Path(data.path).exists():
             load_thoughts(data)
         else:

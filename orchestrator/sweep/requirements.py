@@ -41,7 +41,9 @@ class Requirement:
 
 @dataclass(frozen=True)
 class Lack:
-    """A requirement that a machine does not meet, and why. No requirement: the machine cannot be asked."""
+    """A requirement that a machine does not meet, and why. No requirement: the machine cannot be
+    asked.
+    """
 
     requirement: Requirement | None
     reason: str
@@ -49,13 +51,20 @@ class Lack:
     def on(self, node: str) -> UserError:
         """The UserError about a node: `data_dir: '/data' — the same on every node; gpu-3: …`."""
         if self.requirement is None:
-            return refuse("--address", node, f"a node with this program and its packages ({self.reason})")
-        return refuse(self.requirement.key, self.requirement.value, f"the same on every node; {node}: {self.reason}")
+            return refuse(
+                "--address", node, f"a node with this program and its packages ({self.reason})"
+            )
+        return refuse(
+            self.requirement.key,
+            self.requirement.value,
+            f"the same on every node; {node}: {self.reason}",
+        )
 
 
 @contextmanager
 def signed(runs: Path) -> Iterator[Path]:
-    """Keep a file in the runs folder while the body runs; other machines recognise the folder by it.
+    """Keep a file in the runs folder while the body runs; other machines recognise the folder by
+    it.
 
     The file has a new name each time, so no copy of the folder has it. Files left by killed sweeps
     are removed.
@@ -92,14 +101,23 @@ def lacking(needed: Sequence[Requirement]) -> Lack | None:
             except UserError as error:
                 return Lack(each, str(error))
         elif not each.path.exists():
-            return Lack(each, "another folder, or none" if each.path.suffix == SIGN else f"no {each.path.name} there")
+            return Lack(
+                each,
+                "another folder, or none"
+                if each.path.suffix == SIGN
+                else f"no {each.path.name} there",
+            )
         elif each.size is not None and each.path.stat().st_size != each.size:
-            return Lack(each, f"{each.path.name} has {each.path.stat().st_size} bytes, not {each.size}")
+            return Lack(
+                each, f"{each.path.name} has {each.path.stat().st_size} bytes, not {each.size}"
+            )
     return None
 
 
 def _of_model(key: str, model: ModelFolder) -> list[Requirement]:
-    """Require the files of a folder by size: hashing them on every node would load its network for minutes."""
+    """Require the files of a folder by size: hashing them on every node would load its network for
+    minutes.
+    """
     if model.hub:
         return [Requirement(key, model.hub, hub=model.hub)]
     files = sorted(path for path in Path(model.path).rglob("*") if path.is_file())
@@ -107,13 +125,24 @@ def _of_model(key: str, model: ModelFolder) -> list[Requirement]:
 
 
 def _of_data(name: str, setup: Setup, data_dir: str | None) -> list[Requirement]:
-    """Require the files that the setup names; their readers compare the content with the declared one."""
+    """Require the files that the setup names; their readers compare the content with the declared
+    one.
+    """
     needed = []
     if setup.data.source != "jsonl" and setup.data.path and Path(setup.data.path).exists():
-        needed.append(Requirement(f"{name}.data.path", setup.data.path, Path(setup.data.path).absolute()))
+        needed.append(
+            Requirement(f"{name}.data.path", setup.data.path, Path(setup.data.path).absolute())
+        )
     for key, run in setup.evaluation.benchmarks.items():
         if run.path is not None and Path(run.path).exists():
-            needed.append(Requirement(f"{name}.evaluation.benchmarks.{key}.path", run.path, Path(run.path).absolute()))
+            needed.append(
+                Requirement(
+                    f"{name}.evaluation.benchmarks.{key}.path", run.path, Path(run.path).absolute()
+                )
+            )
     folder = data_dir or ""  # always set if files are needed
-    files = [Requirement("data_dir", folder, Path(folder).absolute() / file) for file in declared_files(setup)]
+    files = [
+        Requirement("data_dir", folder, Path(folder).absolute() / file)
+        for file in declared_files(setup)
+    ]
     return [*files, *needed]

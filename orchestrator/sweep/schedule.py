@@ -79,9 +79,12 @@ class Schedule:
     def decide(self, capacity: Resources) -> Decision:
         """Choose the work to start now on a cluster of this capacity."""
         decision = self._next(capacity)
-        # Waiting for samples of other sweeps is useful only if this sweep can afford work afterwards.
+        # Waiting for samples of other sweeps is useful only if this sweep can afford work
+        # afterwards.
         begun = Evaluating(0) if decision == "wait" and not self.running else decision
-        if isinstance(begun, TrainUnit | Evaluating) and not self.affordable(begun, list(self.running.values())):
+        if isinstance(begun, TrainUnit | Evaluating) and not self.affordable(
+            begun, list(self.running.values())
+        ):
             return "wait" if self.running else "finished"
         return decision
 
@@ -111,7 +114,9 @@ class Schedule:
             self.evaluators = max(self.evaluators, work.number)
 
     def end(self, name: str, good: bool) -> None:
-        """Note that work has ended. `good`: the unit is trained, or the evaluator ended without an error."""
+        """Note that work has ended. `good`: the unit is trained, or the evaluator ended without an
+        error.
+        """
         work = self.running.pop(name)
         if isinstance(work, TrainUnit):
             (self.trained if good else self.failed).add(work.unit.id)
@@ -127,11 +132,15 @@ class Schedule:
         self.fruitless = 0
 
     def must_yield(self, name: str, capacity: Resources) -> bool:
-        """Whether work should end at this commit: it may not go on, or it evaluates and a unit waits for room."""
+        """Whether work should end at this commit: it may not go on, or it evaluates and a unit
+        waits for room.
+        """
         work = self.running.get(name)
         if work is None:
             return False
-        if not self.affordable(work, [other for other in self.running.values() if other is not work]):
+        if not self.affordable(
+            work, [other for other in self.running.values() if other is not work]
+        ):
             return True
         if isinstance(work, TrainUnit):
             return False
@@ -143,7 +152,11 @@ class Schedule:
         """The units that can be trained now, in their order."""
         busy = {work.unit.id for work in self.running.values() if isinstance(work, TrainUnit)}
         out = self.trained | self.failed | busy
-        return [unit for unit in units if unit.id not in out and self.trained.issuperset(unit.depends_on)]
+        return [
+            unit
+            for unit in units
+            if unit.id not in out and self.trained.issuperset(unit.depends_on)
+        ]
 
     def _of_begun_families(self, ready: list[Unit]) -> list[Unit]:
         """Ready supervised stages, and ready units of families with a unit trained or in training."""
@@ -152,7 +165,8 @@ class Schedule:
         return [unit for unit in ready if unit.is_supervised or (unit.setup, unit.method) in begun]
 
     def _has_room(self, work: Work, free: Resources) -> bool:
-        """Whether work can begin: by total counts, and on single nodes while evaluators could free room on them.
+        """Whether work can begin: by total counts, and on single nodes while evaluators could free
+        room on them.
 
         Without running evaluators nothing frees room. Tune keeps an ended process and its place for
         a while, and releases it only once new work is queued.
@@ -171,7 +185,8 @@ class Schedule:
 
 
 def in_order(units: Iterable[Unit]) -> list[Unit]:
-    """Order supervised stages first, since trials wait for them; then families, the one with fewest steps first.
+    """Order supervised stages first, since trials wait for them; then families, the one with fewest
+    steps first.
 
     Small families are decided soon, and with them the baseline of all comparisons. The largest
     family comes last because it has work for many GPUs until its end. In the reverse order most
@@ -187,7 +202,9 @@ def in_order(units: Iterable[Unit]) -> list[Unit]:
 
 
 def places(bundles: Iterable[Resources], nodes: Iterable[Resources]) -> bool:
-    """Whether each bundle fits on one node, given what is free on each; the largest is placed first."""
+    """Whether each bundle fits on one node, given what is free on each; the largest is placed
+    first.
+    """
     free = [dict(node) for node in nodes]
     for bundle in sorted(bundles, key=lambda bundle: bundle.get("GPU", 0.0), reverse=True):
         node = next((node for node in free if _fits(bundle, node)), None)

@@ -13,13 +13,17 @@ from orchestrator.sweep.schedule import Evaluating, TrainUnit, Work
 from orchestrator.workers.spec import Pairs
 
 SAMPLED = "sampled"  # key of a result: an evaluator has sampled a slice
-UNFIT, LACK = "unfit", "lack"  # keys of a result: Ray's id of a node that cannot do the work, and its lack
+UNFIT, LACK = (
+    "unfit",
+    "lack",
+)  # keys of a result: Ray's id of a node that cannot do the work, and its lack
 LABELS = "labels"  # key of a configuration: labels that Ray must find on a node
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """One call of `trb submit`, identified by `name`; it makes at most `attempts` at a unit or a slice.
+    """One call of `trb submit`, identified by `name`; it makes at most `attempts` at a unit or a
+    slice.
 
     `requirements` apply to the machines of a cluster that the sweep did not start.
     """
@@ -31,8 +35,14 @@ class Sweep:
     requirements: Sequence[Requirement] = ()
 
     def name_of(self, work: Work) -> str:
-        """Name under which work gives signs of life: the unit's id, or the evaluator's number in this sweep."""
-        return work.unit.id if isinstance(work, TrainUnit) else f"evaluator-{self.name[:6]}-{work.number}"
+        """Name under which work gives signs of life: the unit's id, or the evaluator's number in
+        this sweep.
+        """
+        return (
+            work.unit.id
+            if isinstance(work, TrainUnit)
+            else f"evaluator-{self.name[:6]}-{work.number}"
+        )
 
     def work_of(self, config: dict[str, Any]) -> Work:
         """Return the work that Tune's configuration of a trial describes; see `config_of`."""

@@ -29,7 +29,9 @@ class WorkTrainable(tune.Trainable):
     def setup(self, config: dict[str, Any], sweep: Sweep) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Set up the process for Tune, which passes the `sweep` of `tune.with_parameters`."""
         self._sweep, self._config = sweep, config
-        if sweep.requirements:  # the cluster outlives its driver, and this process would outlive the cluster's head
+        if (
+            sweep.requirements
+        ):  # the cluster outlives its driver, and this process would outlive the cluster's head
             end_without(Head(ray.get_runtime_context().gcs_address))
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
@@ -44,7 +46,9 @@ class WorkTrainable(tune.Trainable):
                 return {"done": True, UNFIT: ray.get_runtime_context().get_node_id(), LACK: lack}
             work, sweep = self._sweep.work_of(self._config), _on_this_machine(self._sweep)
             self._process = (
-                EvaluatorProcess(sweep, work) if isinstance(work, Evaluating) else TrainingProcess(sweep, work)
+                EvaluatorProcess(sweep, work)
+                if isinstance(work, Evaluating)
+                else TrainingProcess(sweep, work)
             )
         return self._process.step()
 
@@ -57,6 +61,7 @@ class WorkTrainable(tune.Trainable):
 def _on_this_machine(sweep: Sweep) -> Sweep:
     """The sweep with the paths of its models on this machine."""
     pairs = {
-        name: (on_this_machine(student), on_this_machine(teacher)) for name, (student, teacher) in sweep.pairs.items()
+        name: (on_this_machine(student), on_this_machine(teacher))
+        for name, (student, teacher) in sweep.pairs.items()
     }
     return replace(sweep, pairs=pairs)

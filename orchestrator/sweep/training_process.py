@@ -81,10 +81,13 @@ class TrainingProcess:
         study, unit = self._sweep.study, self._unit
         spec = worker_spec(unit, study.experiment, study.runs, self._sweep.pairs[unit.setup])
         self._run = _open(study.runs, unit.id)
-        self._pulse = Pulse(pulse_path(study.runs, unit.id), ray.get_runtime_context().get_node_id())
+        self._pulse = Pulse(
+            pulse_path(study.runs, unit.id), ray.get_runtime_context().get_node_id()
+        )
         self._open_log(self._run, spec)
         self._run.log.enter(LOADING)
-        # Imported here because the driver imports this file and needs neither torch nor transformers.
+        # Imported here because the driver imports this file and needs neither torch nor
+        # transformers.
         with loading(), quick_imports():
             from orchestrator.trial.training_loop import run_unit
             from orchestrator.workers.actors import start_roles
@@ -113,7 +116,9 @@ class TrainingProcess:
             return True
         tried = f" ({attempt})" if failure.passes else ""
         self.end(f"failed: {story}", failure.text + tried)
-        return failure.passes  # after the last attempt, too: the process may not be fit for another unit
+        return (
+            failure.passes
+        )  # after the last attempt, too: the process may not be fit for another unit
 
 
 def leaner(spec: WorkerSpec, out_of_memory: int) -> WorkerSpec:

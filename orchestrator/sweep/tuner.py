@@ -1,4 +1,5 @@
-"""Runs a sweep as one long Tuner: Tune asks for the next work, places it, and replaces processes that die.
+"""Runs a sweep as one long Tuner: Tune asks for the next work, places it, and replaces processes
+that die.
 
 Call `environment.prepare_environment` before importing this module.
 """
@@ -54,7 +55,8 @@ def run_sweep(
     process: type[tune.Trainable] = WorkTrainable,
     max_hours: float | None = None,
 ) -> bool:
-    """Run missing training, and take the samples that its results make wanted, until nothing is missing.
+    """Run missing training, and take the samples that its results make wanted, until nothing is
+    missing.
 
     A unit that fails is left out, with the units that need it. Work runs on `nodes`, in processes
     of the class `process`. When another piece of work would pass `max_hours` (device-hours,
@@ -90,14 +92,18 @@ def run_sweep(
                 verbose=0,
                 stop=works,
                 failure_config=tune.FailureConfig(max_failures=ATTEMPTS - 1),
-                checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
+                checkpoint_config=tune.CheckpointConfig(
+                    checkpoint_frequency=0, checkpoint_at_end=False
+                ),
             ),
         ).fit()
     prune(study)
     return works.limit_reached
 
 
-def placement(bundles: list[dict[str, float]], labels: dict[str, str]) -> tune.PlacementGroupFactory:
+def placement(
+    bundles: list[dict[str, float]], labels: dict[str, str]
+) -> tune.PlacementGroupFactory:
     """Placement group of these bundles on nodes that have the labels."""
     more: dict[str, Any] = {"bundle_label_selector": [labels] * len(bundles)} if labels else {}
     return tune.PlacementGroupFactory(bundles, **more)
@@ -120,7 +126,9 @@ class SweepSearcher(Searcher, tune.Stopper):
         exploring = self._study.exploring().units
         trained = {unit.id for unit in exploring if self._study.reader(unit).trained}
         self._left = _Lately(self._look, LOOK_S)
-        self._schedule = Schedule(exploring, trained, self._needs, self._left, has_place=self._has_place)
+        self._schedule = Schedule(
+            exploring, trained, self._needs, self._left, has_place=self._has_place
+        )
         self._capacity = _Lately(nodes.capacity, CAPACITY_S)
         self._spending = _Lately(functools.partial(spending, self._study), 0.0)
         self._budget = None if max_hours is None else HoursLimit(max_hours, self._spending)
@@ -141,8 +149,9 @@ class SweepSearcher(Searcher, tune.Stopper):
     def suggest(self, trial_id: str) -> dict[str, Any] | None:  # pyright: ignore[reportIncompatibleMethodOverride]
         decision = self._schedule.decide(self._capacity())
         if not isinstance(decision, str):
-            # A node may have been lost since the last look. Work meant for it would wait for ever if all
-            # other nodes are new: its labels exclude nodes that had not answered, even after they answer.
+            # A node may have been lost since the last look. Work meant for it would wait for ever
+            # if all other nodes are new: its labels exclude nodes that had not answered, even after
+            # they answer.
             self._capacity.forget()
             decision = self._schedule.decide(self._capacity())
         if decision == "finished":
@@ -152,7 +161,9 @@ class SweepSearcher(Searcher, tune.Stopper):
         self._schedule.start(trial_id, decision)
         return config_of(decision, self._nodes.labels())
 
-    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+    def on_trial_complete(
+        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+    ) -> None:
         work = self._schedule.running.get(trial_id)
         if work is None:
             return
@@ -194,10 +205,14 @@ class SweepSearcher(Searcher, tune.Stopper):
     def _has_place(self, work: Work) -> bool:
         wanted = _bundles(self._study, work)
         # Bundles of at most one GPU fit wherever enough GPUs are free: Ray spreads them.
-        return all(bundle.get("GPU", 0.0) <= 1 for bundle in wanted) or places(wanted, self._nodes.free())
+        return all(bundle.get("GPU", 0.0) <= 1 for bundle in wanted) or places(
+            wanted, self._nodes.free()
+        )
 
     def _look(self) -> SlicesLeft:
-        """Count the slices that are still wanted, find confirming units, and drop checkpoints that need none."""
+        """Count the slices that are still wanted, find confirming units, and drop checkpoints that
+        need none.
+        """
         prune(self._study.snapshot())
         study = with_confirmation(self._study.snapshot())
         self._confirm(study)
@@ -205,7 +220,9 @@ class SweepSearcher(Searcher, tune.Stopper):
         return SlicesLeft(len(pending), self._elsewhere(pending))
 
     def _confirm(self, study: Study) -> None:
-        """Schedule the units that confirm settled families, with the supervised stages they start from."""
+        """Schedule the units that confirm settled families, with the supervised stages they start
+        from.
+        """
         explored = {unit.id for unit in self._schedule.units}
         units = [unit for unit in study.units if unit.trains and unit.id not in explored]
         known = {unit.id for unit in self._schedule.confirming}
@@ -274,4 +291,6 @@ def _end_frozen(beat: Beat) -> None:
         end_process(beat.pid, beat.born)
         return
     strategy = NodeAffinitySchedulingStrategy(beat.node, soft=False)
-    ray.remote(end_process).options(scheduling_strategy=strategy, num_cpus=0).remote(beat.pid, beat.born)
+    ray.remote(end_process).options(scheduling_strategy=strategy, num_cpus=0).remote(
+        beat.pid, beat.born
+    )

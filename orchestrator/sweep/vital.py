@@ -30,7 +30,9 @@ class Vital(Protocol):
     """Servers that a sweep cannot do without."""
 
     def lost(self) -> str | None:
-        """Name the servers that are gone for good, as a sentence without its end; None while all live."""
+        """Name the servers that are gone for good, as a sentence without its end; None while all
+        live.
+        """
         ...
 
     def missed(self) -> str | None:
@@ -58,7 +60,9 @@ class OwnServers:
 
 
 class Head:
-    """The server of a cluster's head, at `address`; it counts as gone after `silent_s` without an answer."""
+    """The server of a cluster's head, at `address`; it counts as gone after `silent_s` without an
+    answer.
+    """
 
     def __init__(self, address: str, silent_s: float = SILENT_S):
         self._address, self._silent_s = address, silent_s
@@ -73,7 +77,11 @@ class Head:
         return f"the head of the cluster at {self._address} {silent}" if self._lost else None
 
     def missed(self) -> str | None:
-        return None if self._answers() else f"the head of the cluster at {self._address} does not answer"
+        return (
+            None
+            if self._answers()
+            else f"the head of the cluster at {self._address} does not answer"
+        )
 
     def _answers(self) -> bool:
         host, _, port = self._address.rpartition(":")
@@ -94,14 +102,19 @@ def watched(vital: Vital) -> Iterator[None]:
                 if ended.is_set():
                     return
                 signal.pthread_kill(main, signal.SIGTERM)
-                if not ended.wait(UNWINDS_WITHIN_S):  # the driver waits for an answer that will not come
+                if not ended.wait(
+                    UNWINDS_WITHIN_S
+                ):  # the driver waits for an answer that will not come
                     print(f"\ntrb: {_story(loss)}; run the same command again", file=sys.stderr)
                     exit_at_once()
                 return
 
     def hush(unraisable: Any) -> None:
         """Silence Ray's objects, which complain when they are collected after their server is gone."""
-        if not (getattr(unraisable.object, "__module__", "").startswith("ray") and (lost or vital.missed())):
+        if not (
+            getattr(unraisable.object, "__module__", "").startswith("ray")
+            and (lost or vital.missed())
+        ):
             sys.__unraisablehook__(unraisable)
 
     main = threading.get_ident()
@@ -120,7 +133,9 @@ def watched(vital: Vital) -> Iterator[None]:
 
 
 def end_without(vital: Vital, end: Callable[[], None] | None = None) -> None:
-    """End this process, busy or not, once a vital server is gone: it cannot report, and holds its work."""
+    """End this process, busy or not, once a vital server is gone: it cannot report, and holds its
+    work.
+    """
 
     def look() -> None:
         while not vital.lost():

@@ -54,7 +54,9 @@ class Watchdog:
             if reason is not None:
                 watched = self._watched[unit]
                 watched.ended = True
-                RunLog(self._runs / unit).line(f"process {watched.beat.pid} {reason}: ended by the watchdog")
+                RunLog(self._runs / unit).line(
+                    f"process {watched.beat.pid} {reason}: ended by the watchdog"
+                )
                 self._end(watched.beat)
                 frozen.append(unit)
         return frozen
@@ -70,7 +72,9 @@ class Watchdog:
             self._watched[unit] = _Watched(beat)
             return None
         here = beat.host == gethostname()
-        if watched.ended or (here and born(beat.pid) != beat.born):  # Tune notices a process that is gone
+        if watched.ended or (
+            here and born(beat.pid) != beat.born
+        ):  # Tune notices a process that is gone
             return None
         watched.silent = watched.silent + 1 if watched.beat.number == beat.number else 0
         watched.stopped = watched.stopped + 1 if here and is_stopped(beat.pid) else 0
@@ -91,7 +95,9 @@ def watching(watchdog: Watchdog) -> Iterator[None]:
 
     def follow() -> None:
         while not ended.wait(LOOK_S):
-            with suppress(OSError):  # the file system may be away for a moment; the next look is soon
+            with suppress(
+                OSError
+            ):  # the file system may be away for a moment; the next look is soon
                 watchdog.look()
 
     thread = threading.Thread(target=follow, daemon=True, name="watchdog")

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # wandb's dependencies deprecate each other, wandb-workspaces itself
+    warnings.simplefilter(
+        "ignore"
+    )  # wandb's dependencies deprecate each other, wandb-workspaces itself
     import wandb
     from wandb_workspaces import expr
     from wandb_workspaces import workspaces as ws
@@ -36,7 +38,14 @@ TRUST_REGION = (
     *("beta", "teacher_feasible", "behavior_kl", "sequence_kl", "acceptance", "replaced"),
     *("support_auroc", "teacher_entropy", "teacher_log_prob", "student_log_prob"),
 )
-OBJECTIVE = ("loss", "support_mass_student", "support_mass_teacher", "support_overlap", "grad_norm", "lr")
+OBJECTIVE = (
+    "loss",
+    "support_mass_student",
+    "support_mass_teacher",
+    "support_overlap",
+    "grad_norm",
+    "lr",
+)
 COST = (
     *("response_tokens", "response_length", "truncated"),
     *("rounds_per_token", "teacher_positions", "draft_acceptance", "draft_length"),
@@ -53,7 +62,8 @@ class Panel:
 
 
 def dashboard(study: Study, entity: str | None, project: str | None, dry_run: bool) -> str:
-    """Save the workspace and return its URL; under `dry_run` its specification as JSON, without network.
+    """Save the workspace and return its URL; under `dry_run` its specification as JSON, without
+    network.
 
     UserError without a login, without the project, or if the server refuses.
     """
@@ -90,11 +100,16 @@ def workspace(study: Study, entity: str, project: str) -> ws.Workspace:
         runset_settings=ws.RunsetSettings(
             filters=f"Metric('ID') in [{', '.join(map(_quoted, runs))}]",
             groupby=[expr.Config("method"), expr.Config("setup")],
-            pinned_columns=["summary:state", "summary:best_score", "summary:best_step", "summary:candidates"],
+            pinned_columns=[
+                "summary:state",
+                "summary:best_score",
+                "summary:best_step",
+                "summary:candidates",
+            ],
         ),
     )
-    # Fixed names in place of random ones let a second save replace the workspace and its panels. The
-    # library has no public way to set them.
+    # Fixed names in place of random ones let a second save replace the workspace and its panels.
+    # The library has no public way to set them.
     made._internal_name = f"nw-{_view_id(experiment)}-v"
     made._internal_runset_id = digest([experiment.name, "runs"])
     for section in made.sections:
@@ -110,7 +125,11 @@ def _sections(study: Study) -> Iterator[ws.Section]:
     for setup in study.experiment.setups.values():
         for key in setup.evaluation.benchmarks:
             benchmarks[key] = Panel(f"pass@1 on {key}", (f"eval/{key}",))
-    accuracy = [Panel("mean pass@1", ("eval/mean",)), *benchmarks.values(), *panels(["reward"], logged)]
+    accuracy = [
+        Panel("mean pass@1", ("eval/mean",)),
+        *benchmarks.values(),
+        *panels(["reward"], logged),
+    ]
     best = wr.BarPlot(
         title="best checkpoint, mean pass@1",
         metrics=["best_score"],
@@ -173,12 +192,16 @@ def _existing(entity: str, project: str, view: str) -> str:
         if "not found in project" in str(error):
             return ""
         if "not found" in str(error):
-            raise UserError(f"--project: {entity}/{project} is not there; `trb submit` online makes it") from None
+            raise UserError(
+                f"--project: {entity}/{project} is not there; `trb submit` online makes it"
+            ) from None
         raise
 
 
 def _quoted(run_id: str) -> str:
-    """A run's id as a literal of W&B's filters, whose reader doubles a plain `=` even within quotes."""
+    """A run's id as a literal of W&B's filters, whose reader doubles a plain `=` even within
+    quotes.
+    """
     return repr(run_id).replace("=", "\\x3d")
 
 

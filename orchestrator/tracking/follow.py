@@ -1,4 +1,6 @@
-"""Keeps W&B up to date beside a sweep and after it. W&B may lag, fail or hang: no sweep waits or fails for it."""
+"""Keeps W&B up to date beside a sweep and after it. W&B may lag, fail or hang: no sweep waits or
+fails for it.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ class Mirror:
             case "online":
                 self.say(f"W&B: {self._page() or f'online at {server_url()}'}")
             case "offline":
-                self.say(f"W&B: offline (`wandb login` puts runs online); shown by: {leet_command(self.study.runs)}")
+                self.say(
+                    f"W&B: offline (`wandb login` puts runs online); shown by: {leet_command(self.study.runs)}"
+                )
 
     @contextmanager
     def following(self) -> Iterator[None]:
@@ -69,7 +73,9 @@ class Mirror:
             self._wait()
 
     def catch_up(self, tables: dict[str, Table], notes: list[str]) -> None:
-        """Send everything that is missing, and the results tables; say in one line if W&B stays behind."""
+        """Send everything that is missing, and the results tables; say in one line if W&B stays
+        behind.
+        """
         if self._mode() == "disabled":
             return
         if self._thread is None:
@@ -96,7 +102,9 @@ class Mirror:
         if known or not logged_in():
             return known
         answers: list[str | None] = []
-        asking = threading.Thread(target=_ask_for_page, args=(project_name, answers), daemon=True, name="page")
+        asking = threading.Thread(
+            target=_ask_for_page, args=(project_name, answers), daemon=True, name="page"
+        )
         asking.start()
         asking.join(ASKING_S)
         return answers[0] if answers else None
@@ -113,7 +121,9 @@ class Mirror:
         """
         assert self._thread is not None
         self._moved = time.monotonic()
-        while self._thread.is_alive() and (left := self._moved + self.patience - time.monotonic()) > 0:
+        while (
+            self._thread.is_alive() and (left := self._moved + self.patience - time.monotonic()) > 0
+        ):
             self._thread.join(left)
         if self._thread.is_alive():
             self._trouble = self._trouble or f"{self._where()} does not answer"
@@ -131,15 +141,21 @@ class Mirror:
         try:
             self._send_stale(tables, notes, goes_on)
             self._trouble = None
-        except Exception as error:  # a broken wandb-core raises more than wandb's errors, and none may end a sweep
+        except (
+            Exception
+        ) as error:  # a broken wandb-core raises more than wandb's errors, and none may end a sweep
             reason = " ".join(str(error).split())[:REASON_CHARACTERS] or type(error).__name__
             self._trouble = f"{self._where()}: {reason}"
 
     def _send_stale(self, tables: dict[str, Table], notes: list[str], goes_on: bool) -> None:
-        """Send the runs that W&B shows out of date. Raises wandb's errors; runs sent before that are noted as sent."""
+        """Send the runs that W&B shows out of date. Raises wandb's errors; runs sent before that
+        are noted as sent.
+        """
         mode = self._mode()
         stale = stale_projections(self.study, mode, goes_on)
-        known = not tables or was_given(results_id(self.study.experiment), [tables, notes], self.study.runs, mode)
+        known = not tables or was_given(
+            results_id(self.study.experiment), [tables, notes], self.study.runs, mode
+        )
         if known and not stale:
             return
         if mode == "online" and not logged_in():
@@ -154,7 +170,8 @@ class Mirror:
 
 
 def stale_projections(study: Study, mode: str, goes_on: bool = False) -> list[Projection]:
-    """Units that W&B shows out of date; `goes_on` says whether a sweep of them runs in this process.
+    """Units that W&B shows out of date; `goes_on` says whether a sweep of them runs in this
+    process.
 
     Offline, a run cannot be left open, so a unit is sent when it is done or the sweep has ended.
     Online, open runs are sent now and then even without new rows, so that W&B does not take them
@@ -172,7 +189,9 @@ def stale_projections(study: Study, mode: str, goes_on: bool = False) -> list[Pr
 
 
 def _ask_for_page(project_name: str, answers: list[str | None]) -> None:
-    """Append the page to `answers`, since a thread returns nothing. Errors show up later, when runs are sent."""
+    """Append the page to `answers`, since a thread returns nothing. Errors show up later, when runs
+    are sent.
+    """
     from orchestrator.tracking.upload import project_page
 
     with suppress(Exception):

@@ -1,4 +1,6 @@
-"""Tells W&B's mode (online, offline or disabled), its server and login, and notes the content sent of each run."""
+"""Tells W&B's mode (online, offline or disabled), its server and login, and notes the content sent
+of each run.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,10 @@ from urllib.parse import urlsplit
 from orchestrator.experiment import units
 from orchestrator.records.files import write_atomically
 
-# This module reads wandb's two files itself. `wandb.login(prompt=False)` sends a key that it finds to the
-# server, and fails if the server does not answer; importing wandb takes 0.6 s of a processor. `trb submit`
-# and `trb doctor` need the mode at their start, also without network and if nothing is ever sent.
+# This module reads wandb's two files itself. `wandb.login(prompt=False)` sends a key that it finds
+# to the server, and fails if the server does not answer; importing wandb takes 0.6 s of a
+# processor. `trb submit` and `trb doctor` need the mode at their start, also without network and if
+# nothing is ever sent.
 
 # The cloud's two addresses, which share accounts.
 CLOUD = ("https://api.forge.coreweave.com", "https://api.wandb.ai")
@@ -27,7 +30,9 @@ PROJECT_NOTE = "project.json"
 
 
 def chosen_mode(configured: str) -> str:
-    """`online`, `offline` or `disabled`; for `auto` WANDB_MODE decides, else online if the user is logged in."""
+    """`online`, `offline` or `disabled`; for `auto` WANDB_MODE decides, else online if the user is
+    logged in.
+    """
     if configured != "auto":
         return configured
     match os.environ.get("WANDB_MODE"):
@@ -41,20 +46,26 @@ def chosen_mode(configured: str) -> str:
 
 
 def logged_in() -> bool:
-    """Whether W&B's client finds a key: in the environment, or in the file that `wandb login` writes."""
+    """Whether W&B's client finds a key: in the environment, or in the file that `wandb login`
+    writes.
+    """
     named = os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE")
     return bool(named) or _in_netrc()
 
 
 def server_url() -> str:
-    """The server W&B's client talks to: `WANDB_BASE_URL`, the one noted by `wandb login --host`, or the cloud."""
+    """The server W&B's client talks to: `WANDB_BASE_URL`, the one noted by `wandb login --host`, or
+    the cloud.
+    """
     folder = os.environ.get("WANDB_CONFIG_DIR") or "~/.config/wandb"
     noted = configparser.ConfigParser(default_section="default", interpolation=None)
     try:
         noted.read(Path(folder).expanduser() / "settings")
     except configparser.Error:
         noted.clear()
-    return (os.environ.get("WANDB_BASE_URL") or noted.defaults().get("base_url") or CLOUD[0]).rstrip("/")
+    return (
+        os.environ.get("WANDB_BASE_URL") or noted.defaults().get("base_url") or CLOUD[0]
+    ).rstrip("/")
 
 
 def mirror_folder(runs: Path) -> Path:
@@ -126,7 +137,9 @@ def _marker(run_id: str, runs: Path) -> Path:
 
 
 def _state(content: Any, mode: str) -> dict[str, str]:
-    """Make the note of a run: the destination of its content, and a digest of it. Each server has its own note."""
+    """Make the note of a run: the destination of its content, and a digest of it. Each server has
+    its own note.
+    """
     server = {"server": server_url()} if mode == "online" else {}
     return {"mode": mode, **server, "rows": units.digest(content)}
 

@@ -23,7 +23,9 @@ Table = tuple[list[Any], list[Any]]  # headings; rows, each a list
 
 @dataclass(frozen=True)
 class Projection:
-    """A unit as a W&B run: rows by step, the flat configuration, the summary, and the run's outcome."""
+    """A unit as a W&B run: rows by step, the flat configuration, the summary, and the run's
+    outcome.
+    """
 
     unit: Unit
     rows: dict[int, dict[str, Any]]
@@ -33,7 +35,9 @@ class Projection:
 
     @property
     def name(self) -> str:
-        """Name with distinctive parts first, since lists cut names off: `TRB epsilon0=0.05 K=12 s0 · arithmetic`."""
+        """Name with distinctive parts first, since lists cut names off: `TRB epsilon0=0.05 K=12 s0
+        · arithmetic`.
+        """
         return f"{self.unit.label} s{self.unit.seed} · {self.unit.setup}"
 
     @property
@@ -48,14 +52,18 @@ class Projection:
 
 
 def project(setup: Setup, unit: Unit, run: RunReader, state: str, goes_on: bool) -> Projection:
-    """Project a unit onto a W&B run; `state` is one of `unit_status.STATES`, `goes_on` is True within a sweep."""
+    """Project a unit onto a W&B run; `state` is one of `unit_status.STATES`, `goes_on` is True
+    within a sweep.
+    """
     rows = projected_rows(setup, run)
     summary = {"state": state} | _best(unit, setup, run)
     return Projection(unit, rows, _config(setup, unit, run), summary, outcome(state, goes_on))
 
 
 def outcome(state: str, goes_on: bool) -> str:
-    """Outcome of the W&B run of a unit in `state`: a unit that waits is open only while the sweep runs."""
+    """Outcome of the W&B run of a unit in `state`: a unit that waits is open only while the sweep
+    runs.
+    """
     match state:
         case "done":
             return FINISHED
@@ -67,13 +75,16 @@ def outcome(state: str, goes_on: bool) -> str:
 
 
 def projected_rows(setup: Setup, run: RunReader) -> dict[int, dict[str, Any]]:
-    """W&B rows by step: committed metrics of update k, its seconds, and scores of the checkpoint after k updates.
+    """W&B rows by step: committed metrics of update k, its seconds, and scores of the checkpoint
+    after k updates.
 
     A row is final once training went past its step; until then it may still get a score.
     """
     rows: dict[int, dict[str, Any]] = defaultdict(dict)
     for metrics in run.committed_metrics():
-        rows[metrics["step"]] |= {f"train/{key}": v for key, v in metrics.items() if key != "step" and v is not None}
+        rows[metrics["step"]] |= {
+            f"train/{key}": v for key, v in metrics.items() if key != "step" and v is not None
+        }
     # Clock times are noted before the commit, so some may belong to steps that a kill undid.
     for step, seconds in _seconds(run).items():
         if step in rows:
@@ -84,7 +95,9 @@ def projected_rows(setup: Setup, run: RunReader) -> dict[int, dict[str, Any]]:
         evaluated |= set(run.evaluated_steps(evaluation_id))
     for step in sorted(evaluated):
         scores = selection.benchmark_scores(run, list(ids.values()), step)
-        rows[step] |= _present({f"eval/{key}": score for key, score in zip(ids, scores, strict=True)})
+        rows[step] |= _present(
+            {f"eval/{key}": score for key, score in zip(ids, scores, strict=True)}
+        )
         rows[step] |= _present({"eval/mean": selection.exact_mean(scores)})
     # W&B takes each step once: a row that was sent cannot get the score of a later evaluation.
     return {step: rows[step] for step in sorted(rows) if run.trained or step < run.next_step}
@@ -102,7 +115,8 @@ def results_id(experiment: Experiment) -> str:
 
 
 def _config(setup: Setup, unit: Unit, run: RunReader) -> dict[str, Any]:
-    """All values of `config.json` by dotted names such as `training.optimizer.lr`, and the code of the run.
+    """All values of `config.json` by dotted names such as `training.optimizer.lr`, and the code of
+    the run.
 
     Before a unit's start these are the values it would start with. Names without a value are left
     out.
@@ -110,10 +124,17 @@ def _config(setup: Setup, unit: Unit, run: RunReader) -> dict[str, Any]:
     started = run.config() if run.started else {}
     made_with = run.provenance() if run.started else {}
     host = made_with.get("host", {})
-    named = {"method": unit.method or unit.kind, "setup": unit.setup, "seed": unit.seed, "kind": unit.kind}
+    named = {
+        "method": unit.method or unit.kind,
+        "setup": unit.setup,
+        "seed": unit.seed,
+        "kind": unit.kind,
+    }
     code = {
         "commit": made_with.get("commit"),
-        "uncommitted_changes": bool(made_with.get("dirty_diff")) if made_with.get("commit") else None,
+        "uncommitted_changes": bool(made_with.get("dirty_diff"))
+        if made_with.get("commit")
+        else None,
         "versions": made_with.get("versions", {}),
         "cpu": host.get("cpu"),
         "gpus": host.get("gpus") or None,
@@ -131,7 +152,9 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def _best(unit: Unit, setup: Setup, run: RunReader) -> dict[str, Any]:
-    """The best checkpoint, the number of candidates, and its score on each benchmark; empty without evaluations."""
+    """The best checkpoint, the number of candidates, and its score on each benchmark; empty without
+    evaluations.
+    """
     ids = evaluation_protocol.evaluation_ids(setup)
     known = list(ids.values())
     best = selection.best_step(run, known) if unit.has_scores else None
@@ -142,7 +165,9 @@ def _best(unit: Unit, setup: Setup, run: RunReader) -> dict[str, Any]:
         "best_step": best,
         "best_score": selection.mean_score(run, known, best),
         "candidates": len(selection.trajectory(run, known)),
-        **_present({f"best/{benchmark}": score for benchmark, score in zip(ids, scores, strict=True)}),
+        **_present(
+            {f"best/{benchmark}": score for benchmark, score in zip(ids, scores, strict=True)}
+        ),
     }
 
 
@@ -152,7 +177,9 @@ def _present(scores: Mapping[str, Fraction | None]) -> dict[str, float]:
 
 
 def _seconds(run: RunReader) -> dict[int, dict[str, float]]:
-    """Seconds of each part of a step, by step; for a step repeated after a kill, of its last attempt."""
+    """Seconds of each part of a step, by step; for a step repeated after a kill, of its last
+    attempt.
+    """
     seconds = {}
     for row in run.timing():
         if row["phase"] == TRAIN:

@@ -1,4 +1,5 @@
-"""Shows run directories in Weights & Biases, as a projection that can be rebuilt from them at any time.
+"""Shows run directories in Weights & Biases, as a projection that can be rebuilt from them at any
+time.
 
 Offline, a run's fragments are removed and written anew; online, rows that the server has are
 skipped. Only committed steps are sent, so a crash neither loses nor doubles a row. Every call to
@@ -56,17 +57,29 @@ def mirror(experiment: Experiment, projection: Projection, runs: Path, mode: str
     remember(unit.id, projection.content, runs, mode)
 
 
-def mirror_results(experiment: Experiment, tables: dict[str, Table], notes: list[str], runs: Path, mode: str) -> None:
+def mirror_results(
+    experiment: Experiment, tables: dict[str, Table], notes: list[str], runs: Path, mode: str
+) -> None:
     """Give W&B the results tables as a run of their own; raises as `mirror` does.
 
     The tables are in the run's summary. Sending them again replaces them and doubles nothing.
     """
     run_id = results_id(experiment)
-    config = {"method": "results", "setup": ", ".join(experiment.setups)}  # a group of its own in the workspace
+    config = {
+        "method": "results",
+        "setup": ", ".join(experiment.setups),
+    }  # a group of its own in the workspace
     facts = RunFacts(
-        run_id, f"Results · {experiment.name}", "results", list(experiment.setups), config, "\n".join(notes)
+        run_id,
+        f"Results · {experiment.name}",
+        "results",
+        list(experiment.setups),
+        config,
+        "\n".join(notes),
     )
-    summary = {name: wandb.Table(columns=headings, data=rows) for name, (headings, rows) in tables.items()}
+    summary = {
+        name: wandb.Table(columns=headings, data=rows) for name, (headings, rows) in tables.items()
+    }
     with _service(mode):
         run = _open(experiment, facts, runs, mode)
         _write(run, {}, summary, mode)
@@ -85,7 +98,8 @@ def project_page(project: str) -> str | None:
 
 @contextmanager
 def _service(mode: str) -> Iterator[None]:
-    """wandb's service for one run. After a failed run a new service is started, since the old one keeps its id taken.
+    """wandb's service for one run. After a failed run a new service is started, since the old one
+    keeps its id taken.
 
     Offline the service ends with each run. It closes a run's file only some time after the run was
     finished, and a kill before that would lose rows that are noted as sent.
@@ -108,7 +122,9 @@ def _end_service() -> None:
         raise OSError(f"wandb's service ended with exit code {ended.code}") from None
 
 
-def _open(experiment: Experiment, facts: RunFacts, runs: Path, mode: str, goes_on: bool = False) -> Any:
+def _open(
+    experiment: Experiment, facts: RunFacts, runs: Path, mode: str, goes_on: bool = False
+) -> Any:
     """Open a W&B run; one that `goes_on` stays running on the server after this process closes it."""
     folder = mirror_folder(runs)
     folder.mkdir(parents=True, exist_ok=True)
@@ -155,7 +171,11 @@ def _settings(mode: str, goes_on: bool) -> wandb.Settings:
 
 
 def _write(
-    run: Any, rows: dict[int, dict[str, Any]], summary: dict[str, Any], mode: str, outcome: str = FINISHED
+    run: Any,
+    rows: dict[int, dict[str, Any]],
+    summary: dict[str, Any],
+    mode: str,
+    outcome: str = FINISHED,
 ) -> None:
     """Log the rows that the server lacks, then the summary, and end the run."""
     first = run.starting_step if mode == "online" else 0
@@ -164,5 +184,7 @@ def _write(
             run.log(row, step=step, commit=True)
     run.summary.update(summary)
     run.finish(exit_code=int(outcome == FAILED))
-    if mode == "online":  # the server has all rows, and the folders of repeated uploads would pile up
+    if (
+        mode == "online"
+    ):  # the server has all rows, and the folders of repeated uploads would pile up
         shutil.rmtree(run.settings.sync_dir)

@@ -13,8 +13,12 @@ from orchestrator.rollouts import Request
 from orchestrator.workers.digests import RolloutDigest, ScoresDigest
 
 
-def step_metrics(digest: RolloutDigest, scores: ScoresDigest | None, rewards: list[float | None]) -> dict[str, Any]:
-    """Make a row of `metrics.jsonl` without the learner's numbers; `records.columns` describes the columns."""
+def step_metrics(
+    digest: RolloutDigest, scores: ScoresDigest | None, rewards: list[float | None]
+) -> dict[str, Any]:
+    """Make a row of `metrics.jsonl` without the learner's numbers; `records.columns` describes the
+    columns.
+    """
     metrics: dict[str, Any] = {"reward": mean_present(rewards), **digest.sampled}
     if scores is not None:
         metrics |= {**scores.metrics, "support_auroc": auroc(scores.log_ratios, rewards)}

@@ -1,4 +1,5 @@
-"""The loop of an evaluator: samples slices of any wanted checkpoints, one by one, on one resident sampler.
+"""The loop of an evaluator: samples slices of any wanted checkpoints, one by one, on one resident
+sampler.
 
 Evaluators need no dispatcher. Each one reads the wanted slices from the run directories, claims a
 slice and writes its records. Any number of evaluators may run, on any machines that see the folder,
@@ -42,7 +43,9 @@ class EvaluationFailed(Exception):
     """
 
     def __init__(self, wanted: PendingSlice, claim: Lease):
-        super().__init__(f"{wanted.unit.id}: step {wanted.sampling.step} of {wanted.sampling.benchmark}")
+        super().__init__(
+            f"{wanted.unit.id}: step {wanted.sampling.step} of {wanted.sampling.benchmark}"
+        )
         self.wanted, self.claim = wanted, claim
 
 
@@ -58,7 +61,9 @@ class EvaluationLoop:
         self._claims = Claims(study.runs)
         self._worker: GradedSampler | None = None
         self._setup: str | None = None  # the setup of the worker's models
-        self._loaded: tuple[str, int | None] | None = None  # its weights: unit and step, or setup and None at first
+        self._loaded: tuple[str, int | None] | None = (
+            None  # its weights: unit and step, or setup and None at first
+        )
         self._verified: set[tuple[str, int]] = set()
         self._wanted: list[PendingSlice] = []
         self._read_until = 0.0
@@ -83,10 +88,14 @@ class EvaluationLoop:
     # --- which slice comes next ---
 
     def _choose(self) -> tuple[PendingSlice, Lease] | None:
-        """Claim the next slice: of the loaded checkpoint, else one that decides a family, else of the same setup."""
+        """Claim the next slice: of the loaded checkpoint, else one that decides a family, else of
+        the same setup.
+        """
         fresh = self._refresh()
         while True:
-            for wanted in sorted(self._wanted, key=lambda each: preference(each, self._loaded, self._setup)):
+            for wanted in sorted(
+                self._wanted, key=lambda each: preference(each, self._loaded, self._setup)
+            ):
                 self._wanted.remove(wanted)
                 claim = self._claim(wanted)
                 if claim is not None:
@@ -114,7 +123,10 @@ class EvaluationLoop:
             return None
         if claim.attempt > self._attempts:
             note_evaluation_error(
-                run, wanted.evaluation_id, step, f"lost: its process died in each of {self._attempts} attempts"
+                run,
+                wanted.evaluation_id,
+                step,
+                f"lost: its process died in each of {self._attempts} attempts",
             )
         elif not (run.evaluation_path(wanted.evaluation_id, step) / wanted.part.name).exists():
             return claim
@@ -132,16 +144,30 @@ class EvaluationLoop:
         worker = self._worker_with(unit, step, run)
         started, part = time.monotonic(), wanted.part
         if self._loaded != loaded:
-            row = {"step": step, "phase": START, "role": EVALUATOR, "seconds": round(started - begun, 3)}
+            row = {
+                "step": step,
+                "phase": START,
+                "role": EVALUATOR,
+                "seconds": round(started - begun, 3),
+            }
             append_timing(run, row | place())
-        problems, samples = range(part.problem, part.problem_end), range(part.sample, part.sample_end)
+        problems, samples = (
+            range(part.problem, part.problem_end),
+            range(part.sample, part.sample_end),
+        )
         try:
             records = worker.evaluate(Samples(benchmark, problems, samples, unit.seed, step, draw))
         except NotFinite as error:
             raise NotFinite(f"evaluating the checkpoint of step {step}: {error}") from error
         write_slice(run, wanted.evaluation_id, step, part, records)
         seconds = round(time.monotonic() - started, 3)
-        row = {"step": step, "phase": EVALUATE, "benchmark": benchmark, "draw": draw, "responses": part.responses}
+        row = {
+            "step": step,
+            "phase": EVALUATE,
+            "benchmark": benchmark,
+            "draw": draw,
+            "responses": part.responses,
+        }
         append_timing(run, row | {"seconds": seconds} | place())
         log = RunLog(run.path)
         log.line(
@@ -154,9 +180,15 @@ class EvaluationLoop:
                 log.line(f"step {step}: pass@1 {100 * score:.1f} % over {len(ids)} benchmarks")
 
     def _worker_with(self, unit: Unit, step: int, run: RunReader) -> GradedSampler:
-        """The worker of the unit's setup, with a checkpoint's weights; step 0 is the untrained student."""
+        """The worker of the unit's setup, with a checkpoint's weights; step 0 is the untrained
+        student.
+        """
         at_first = (unit.setup, None)
-        if self._worker is None or self._setup != unit.setup or (unit.is_untrained and self._loaded != at_first):
+        if (
+            self._worker is None
+            or self._setup != unit.setup
+            or (unit.is_untrained and self._loaded != at_first)
+        ):
             self.close()
             with pulse.loading():
                 self._worker = self._open_worker(unit.setup)
@@ -180,7 +212,9 @@ def worker_opener(study: Study, pairs: Pairs) -> Callable[[str], GradedSampler]:
     def open_worker(name: str) -> GradedSampler:
         experiment, setup = study.experiment, study.experiment.setups[name]
         student, teacher = pairs[name]
-        sampler = open_engine(setup.engine.sampler, Job(setup, experiment.runtime, student, trains=False)).sampler()
+        sampler = open_engine(
+            setup.engine.sampler, Job(setup, experiment.runtime, student, trains=False)
+        ).sampler()
         deadline_s = experiment.runtime.grader_deadline_s
         return GradedSampler(setup, teacher, sampler, experiment.data_dir, deadline_s)
 

@@ -28,7 +28,8 @@ ATTEMPTS = 3  # at a slice whose processes die
 
 @dataclass(frozen=True)
 class ModelEvaluation:
-    """The samples to take of a model: as of a sweep's unit with this seed, at the checkpoint of this step.
+    """The samples to take of a model: as of a sweep's unit with this seed, at the checkpoint of
+    this step.
 
     `job` opens the engine on the model; its setup names the benchmarks with the samples of each.
     `folder` keeps the slices. Processes receive it pickled.
@@ -86,8 +87,12 @@ class ModelEvaluation:
 
     def _study(self) -> Study:
         job = self.job
-        setup = replace(job.setup, evaluation=replace(job.setup.evaluation, budget="full", rescore=False))
-        experiment = Experiment("eval", {"model": setup}, {}, {}, [self.seed], self.data_dir, job.runtime)
+        setup = replace(
+            job.setup, evaluation=replace(job.setup.evaluation, budget="full", rescore=False)
+        )
+        experiment = Experiment(
+            "eval", {"model": setup}, {}, {}, [self.seed], self.data_dir, job.runtime
+        )
         unit = Unit(
             id=self.folder.name,
             kind="base_eval",
@@ -106,4 +111,6 @@ class ModelEvaluation:
         job = self.job
         sampler = open_engine(job.setup.engine.sampler, job).sampler()
         deadline_s = job.runtime.grader_deadline_s
-        return GradedSampler(job.setup, self.tokenizer, sampler, self.data_dir, deadline_s, self.step)
+        return GradedSampler(
+            job.setup, self.tokenizer, sampler, self.data_dir, deadline_s, self.step
+        )

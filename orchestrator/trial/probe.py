@@ -22,14 +22,27 @@ from orchestrator.engines.interface import Limits, Owner
 from orchestrator.engines.torch.engine import TorchEngine
 from orchestrator.errors import refuse
 from orchestrator.experiment.methods import REFERENCE
-from orchestrator.experiment.probe import BEHAVIORS, CONTINUERS, DOCUMENTS, PROMPTS_AT_ONCE, truncation_lengths
+from orchestrator.experiment.probe import (
+    BEHAVIORS,
+    CONTINUERS,
+    DOCUMENTS,
+    PROMPTS_AT_ONCE,
+    truncation_lengths,
+)
 from orchestrator.grading.grader import Grade, Grader, shared_grader
 from orchestrator.models.tokenizer import open_tokenizer
 from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.policy.spec import Behavior, Student, TrustRegion
 from orchestrator.records.writer import RunWriter
 from orchestrator.rollouts import Request, Rollouts, concatenate
-from orchestrator.trial.probe_documents import EXCERPTS, ProbeSource, Prompts, excerpts, gold_of, solved_example
+from orchestrator.trial.probe_documents import (
+    EXCERPTS,
+    ProbeSource,
+    Prompts,
+    excerpts,
+    gold_of,
+    solved_example,
+)
 from orchestrator.workers.engines import job_of
 from orchestrator.workers.generation import support_size
 from orchestrator.workers.spec import WorkerSpec
@@ -40,7 +53,9 @@ PREFIX_TOKENS = 2**17
 
 @dataclass(frozen=True)
 class Cut:
-    """One rollout at one truncation length: the requests that continue it (none if it had ended), and its grade."""
+    """One rollout at one truncation length: the requests that continue it (none if it had ended),
+    and its grade.
+    """
 
     prompt: int
     requests: list[Request]
@@ -83,17 +98,26 @@ class ContinuationProbe:
     def prompts(self) -> Prompts:
         """The first training prompts with a gold, each with its position in the training order."""
         data = load_training_set(self.spec.setup, self.spec.data_dir, self.tokenizer)
-        graded = [(index, prompt) for index, prompt in enumerate(data.prompts) if prompt.problem.gold is not None]
+        graded = [
+            (index, prompt)
+            for index, prompt in enumerate(data.prompts)
+            if prompt.problem.gold is not None
+        ]
         if len(graded) < self.settings.prompts:
             wanted = f"≤ {len(graded)}, the number of training prompts with a gold"
             raise refuse("probe.prompts", self.settings.prompts, wanted)
         return graded[: self.settings.prompts]
 
     def take(self, step: int) -> None:
-        """Probe the prompts of one commit and append their rows; the first commit has the documents too."""
+        """Probe the prompts of one commit and append their rows; the first commit has the documents
+        too.
+        """
         prompts = self.prompts[step * PROMPTS_AT_ONCE : (step + 1) * PROMPTS_AT_ONCE]
         behaviors: tuple[Behavior, ...] = (Student(), TrustRegion(self.spec.unit.knobs["epsilon"]))
-        sources = {name: self.sample(prompts, each) for name, each in zip(BEHAVIORS, behaviors, strict=True)}
+        sources = {
+            name: self.sample(prompts, each)
+            for name, each in zip(BEHAVIORS, behaviors, strict=True)
+        }
         if step == 0:
             self.write_documents(prompts, sources)
         for name, source in sources.items():
@@ -103,10 +127,15 @@ class ContinuationProbe:
             cuts = {name: self.cut(source, length) for name, source in sources.items()}
             for continuer in CONTINUERS:
                 rows = self.rows(cuts, self.outcomes(cuts, continuer, length))
-                self.run.append("continuations.jsonl", ({"continuer": continuer, "t": length} | row for row in rows))
+                self.run.append(
+                    "continuations.jsonl",
+                    ({"continuer": continuer, "t": length} | row for row in rows),
+                )
 
     def sample(self, prompts: Prompts, behavior: Behavior) -> ProbeSource:
-        """Sample the rollouts of step 0, in prompt order; grade them, and let the teacher score them."""
+        """Sample the rollouts of step 0, in prompt order; grade them, and let the teacher score
+        them.
+        """
         requests = []
         for index, prompt in prompts:
             for sample in range(self.settings.prefixes):
@@ -128,15 +157,19 @@ class ContinuationProbe:
             ended = self.spec.setup.student.eos in prefix
             requests = []
             for draw in range(0 if ended else self.settings.continuations):
-                own_key = SequenceKey(Purpose.CONTINUATION, key.seed, length, key.prompt, key.sample, draw)
+                own_key = SequenceKey(
+                    Purpose.CONTINUATION, key.seed, length, key.prompt, key.sample, draw
+                )
                 requests.append(Request((*request.prompt_ids, *prefix), own_key))
             cuts.append(Cut(key.prompt, requests, source.grades[row]))
         return cuts
 
-    def outcomes(self, cuts: dict[str, list[Cut]], continuer: Owner, length: int) -> dict[Request, ProbeOutcome]:
+    def outcomes(
+        self, cuts: dict[str, list[Cut]], continuer: Owner, length: int
+    ) -> dict[Request, ProbeOutcome]:
         """Grade each continuation; a prefix that both behaviors share is continued once."""
-        # Equal prefixes have equal requests, hence the same random numbers and the same continuations:
-        # each is sampled once, and counts for both behaviors.
+        # Equal prefixes have equal requests, hence the same random numbers and the same
+        # continuations: each is sampled once, and counts for both behaviors.
         distinct: dict[Request, None] = {}
         for of_behavior in cuts.values():
             for cut in of_behavior:
@@ -146,7 +179,8 @@ class ContinuationProbe:
             return {}
         rollouts = self.generate(continuer, requests, length)
         texts = [
-            self.text([*request.prompt_ids[-length:], *rollouts.response(row)]) for row, request in enumerate(requests)
+            self.text([*request.prompt_ids[-length:], *rollouts.response(row)])
+            for row, request in enumerate(requests)
         ]
         grades = self.grade([request.key.prompt for request in requests], texts)
         ends = zip(grades, rollouts.truncated_B.tolist(), strict=True)
@@ -159,7 +193,9 @@ class ContinuationProbe:
         limits = Limits(limit - length, at_once=PREFIX_TOKENS // longest)
         return concatenate(list(self.engine.sampler(continuer).sample(requests, Student(), limits)))
 
-    def rows(self, cuts: dict[str, list[Cut]], outcomes: dict[Request, ProbeOutcome]) -> Iterator[dict[str, Any]]:
+    def rows(
+        self, cuts: dict[str, list[Cut]], outcomes: dict[Request, ProbeOutcome]
+    ) -> Iterator[dict[str, Any]]:
         """Counts of each behavior and prompt."""
         each = self.settings.prefixes
         for name, own in cuts.items():
@@ -168,7 +204,9 @@ class ContinuationProbe:
                 yield {"behavior": name, "prompt": group[0].prompt} | self.counts(group, outcomes)
 
     def counts(self, cuts: list[Cut], outcomes: dict[Request, ProbeOutcome]) -> dict[str, int]:
-        """Counts over the continuations of one prompt's rollouts; a finished answer counts `continuations` times."""
+        """Counts over the continuations of one prompt's rollouts; a finished answer counts
+        `continuations` times.
+        """
         ended = [ProbeOutcome(cut.grade, False) for cut in cuts if not cut.requests]
         found = ended * self.settings.continuations
         found += [outcomes[request] for cut in cuts for request in cut.requests]
@@ -183,11 +221,18 @@ class ContinuationProbe:
         }
 
     def write_documents(self, prompts: Prompts, sources: dict[str, ProbeSource]) -> None:
-        """Write the solved prefix and the prompt-matched rollouts, from the first sample of each prompt."""
-        rows = range(0, min(len(prompts), EXCERPTS) * self.settings.prefixes, self.settings.prefixes)
+        """Write the solved prefix and the prompt-matched rollouts, from the first sample of each
+        prompt.
+        """
+        rows = range(
+            0, min(len(prompts), EXCERPTS) * self.settings.prefixes, self.settings.prefixes
+        )
         example, matched = DOCUMENTS
         budgets = self.spec.unit.identity["budgets"]
-        models, vanilla = (self.engine.store.student, self.engine.store.teacher), sources[REFERENCE].rollouts
+        models, vanilla = (
+            (self.engine.store.student, self.engine.store.teacher),
+            sources[REFERENCE].rollouts,
+        )
         visited = [(vanilla.requests[row].prompt_ids, vanilla.response(row)) for row in rows]
         self.run.write_document(example, solved_example(*models, visited, self.tokenizer, budgets))
         self.run.write_document(matched, excerpts(prompts, sources, rows))
@@ -199,4 +244,6 @@ class ContinuationProbe:
     def grade(self, prompts: list[int], texts: list[str]) -> list[Grade]:
         """Grade each text as an answer to the prompt at that position of the training order."""
         golds = {index: gold_of(prompt) for index, prompt in self.prompts}
-        return self.grader.grade_many([(golds[index], text) for index, text in zip(prompts, texts, strict=True)])
+        return self.grader.grade_many(
+            [(golds[index], text) for index, text in zip(prompts, texts, strict=True)]
+        )

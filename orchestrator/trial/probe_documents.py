@@ -1,4 +1,6 @@
-"""Documents of the probe for readers: one prefix with its solved trust regions, and prompt-matched rollouts."""
+"""Documents of the probe for readers: one prefix with its solved trust regions, and prompt-matched
+rollouts.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,8 @@ from orchestrator.workers.digests import digest_rollouts, digest_scores
 EXCERPTS = 8  # prompts
 SHOWN_TOKENS = 10
 PATH_STEPS = 50
-# A prefix is worth showing if the student is torn between more than this many tokens of more than this
-# mass, and the teacher's favourite is among them.
+# A prefix is worth showing if the student is torn between more than this many tokens of more than
+# this mass, and the teacher's favourite is among them.
 PLAUSIBLE_TOKENS, PLAUSIBLE_MASS = 3, 0.05
 HEAD_CHUNK = 256  # positions whose full-vocabulary rows are held at once
 
@@ -58,12 +60,16 @@ def gold_of(prompt: TrainingPrompt) -> Gold:
     return prompt.problem.gold
 
 
-def excerpts(prompts: Prompts, sources: dict[str, ProbeSource], rows: Sequence[int]) -> list[dict[str, Any]]:
+def excerpts(
+    prompts: Prompts, sources: dict[str, ProbeSource], rows: Sequence[int]
+) -> list[dict[str, Any]]:
     """The rollouts `rows`, one for each of the first prompts, of every behavior side by side."""
     documents = []
     for (_, prompt), row in zip(prompts, rows, strict=False):  # prompts outnumber rows
         of_behaviors = {name: _excerpt(source, row) for name, source in sources.items()}
-        documents.append({"prompt": prompt.problem.text, "gold": gold_of(prompt).answer, **of_behaviors})
+        documents.append(
+            {"prompt": prompt.problem.text, "gold": gold_of(prompt).answer, **of_behaviors}
+        )
     return documents
 
 
@@ -95,7 +101,10 @@ def solved_example(
     row, position = _telling_prefix(student, teacher, visited)
     prompt, response = visited[row]
     end = (prompt, response[: position + 1])
-    log_p, log_q = (list(_log_probs(model, end))[-1][-1].double().log_softmax(-1) for model in (student, teacher))
+    log_p, log_q = (
+        list(_log_probs(model, end))[-1][-1].double().log_softmax(-1)
+        for model in (student, teacher)
+    )
     p, q = log_p.exp(), log_q.exp()
     either = torch.maximum(p, q)
     shown = either.topk(min(SHOWN_TOKENS, int((either > 0).sum()))).indices
@@ -106,12 +115,16 @@ def solved_example(
         "p": p[shown].tolist(),
         "q": q[shown].tolist(),
         "solutions": [_solution(log_p, log_q, epsilon, shown) for epsilon in budgets],
-        "path": [[i / PATH_STEPS, _path_kl(log_p, log_q, i / PATH_STEPS)] for i in range(PATH_STEPS + 1)],
+        "path": [
+            [i / PATH_STEPS, _path_kl(log_p, log_q, i / PATH_STEPS)] for i in range(PATH_STEPS + 1)
+        ],
         "kl_teacher": float(speculation.kl_divergence(log_q, log_p)),
     }
 
 
-def _telling_prefix(student: CausalModel, teacher: CausalModel, visited: list[Visited]) -> tuple[int, int]:
+def _telling_prefix(
+    student: CausalModel, teacher: CausalModel, visited: list[Visited]
+) -> tuple[int, int]:
     """Index of a response, and of the position in it just after the chosen prefix."""
     places, divergences, torn = [], [], []
     for row, pair in enumerate(visited):
@@ -127,7 +140,9 @@ def _telling_prefix(student: CausalModel, teacher: CausalModel, visited: list[Vi
 
 
 def _log_probs(model: CausalModel, pair: Visited) -> Iterator[Tensor]:
-    """Canonical log-probabilities at the prefixes of one response, in order: chunks of shape (N, V)."""
+    """Canonical log-probabilities at the prefixes of one response, in order: chunks of shape (N,
+    V).
+    """
     hidden = model.predicting(padded([pair[0]], [pair[1]], model.device))
     yield from (model.log_prob(model.head(part)) for part in hidden.split(HEAD_CHUNK))
 

@@ -44,7 +44,9 @@ class TrainingStep:
     watch: PeakWatch | None = None  # over the GPU of this process
 
     def take(self, step: int) -> None:
-        """Sample, score, learn and log step `step`; NotFinite names the step at which training diverged."""
+        """Sample, score, learn and log step `step`; NotFinite names the step at which training
+        diverged.
+        """
         try:
             self._take(step)
         except NotFinite as error:
@@ -60,11 +62,14 @@ class TrainingStep:
             rollouts, sampled = roles.teacher.sample(requests)
         else:
             roles.refresh(step)
-            rollouts, sampled = roles.rollout.sample(requests, behavior_at(unit.method, unit.knobs, step))
+            rollouts, sampled = roles.rollout.sample(
+                requests, behavior_at(unit.method, unit.knobs, step)
+            )
         digest = sampled.get()
         clock.lap(ROLLOUT)
-        # Blended rollouts bring their scores, and the supervised stage needs none. A teacher in its own
-        # process scores while this process grades, so `score` is the time that grading does not hide.
+        # Blended rollouts bring their scores, and the supervised stage needs none. A teacher in its
+        # own process scores while this process grades, so `score` is the time that grading does not
+        # hide.
         scores, scored = None, None
         if not unit.is_supervised:
             if digest.scores is None:
@@ -82,10 +87,14 @@ class TrainingStep:
         _check_finite(learned)
         clock.lap(LEARN)
         self.log(step, requests, digest, judged, rewards, texts, learned)
-        self.run.append_timing({"step": step, "phase": TRAIN, **clock.laps, **self.place, **self.memory(step, clock)})
+        self.run.append_timing(
+            {"step": step, "phase": TRAIN, **clock.laps, **self.place, **self.memory(step, clock)}
+        )
 
     def memory(self, step: int, clock: Clock) -> dict[str, dict[str, float]]:
-        """GiB of the GPU at each phase's peak, beside the phase's budget; empty without a watched GPU."""
+        """GiB of the GPU at each phase's peak, beside the phase's budget; empty without a watched
+        GPU.
+        """
         if not clock.peaks:
             return {}
         job, unit = job_of(self.spec), self.spec.unit
@@ -95,10 +104,18 @@ class TrainingStep:
         elif behavior_at(unit.method, unit.knobs, step).needs_teacher:
             sampling = "blending"
         situations: dict[str, Situation] = {ROLLOUT: sampling, SCORE: "scoring", LEARN: "learning"}
-        budgets = {phase: granted(job, situation) for phase, situation in situations.items() if phase in clock.peaks}
+        budgets = {
+            phase: granted(job, situation)
+            for phase, situation in situations.items()
+            if phase in clock.peaks
+        }
         return {
             PEAK_GIB: {phase: gib for phase, gib in clock.peaks.items() if phase in situations},
-            BUDGET_GIB: {phase: round(found.total_gib, 2) for phase, found in budgets.items() if found is not None},
+            BUDGET_GIB: {
+                phase: round(found.total_gib, 2)
+                for phase, found in budgets.items()
+                if found is not None
+            },
         }
 
     def requests(self, step: int, prompts: list[tuple[int, TrainingPrompt]]) -> list[Request]:
@@ -120,9 +137,14 @@ class TrainingStep:
         return METHODS[unit.method].objective(unit.knobs, training, step, unit.steps)
 
     def rewards(
-        self, requests: list[Request], digest: RolloutDigest, prompts: list[tuple[int, TrainingPrompt]]
+        self,
+        requests: list[Request],
+        digest: RolloutDigest,
+        prompts: list[tuple[int, TrainingPrompt]],
     ) -> tuple[list[str], list[float | None]]:
-        """Grade all responses together; return their texts, and 1.0 or 0.0 for each whose prompt has a gold."""
+        """Grade all responses together; return their texts, and 1.0 or 0.0 for each whose prompt
+        has a gold.
+        """
         golds = {index: prompt.problem.gold for index, prompt in prompts}
         eos = self.spec.setup.student.eos
         texts = [response_text(response, eos, self.tokenizer) for response in digest.responses]

@@ -88,7 +88,9 @@ class Trial:
                 watch.close()
 
     def start(self, step: int, **roles: Rollout | Teacher | Learner) -> None:
-        """Start those `roles` that are not up yet, before step `step`; the time is not charged to the step."""
+        """Start those `roles` that are not up yet, before step `step`; the time is not charged to
+        the step.
+        """
         for name, role in roles.items():
             if name not in self.started:
                 begun = time.monotonic()

@@ -75,11 +75,16 @@ class Remote:
         first, second = self._call(role, method, arguments, results=2)
         return first, second
 
-    def _call(self, role: RoleName, method: Callable[..., Any], arguments: Any, results: int) -> list[There[Any]]:
+    def _call(
+        self, role: RoleName, method: Callable[..., Any], arguments: Any, results: int
+    ) -> list[There[Any]]:
         actor = self._actors[role]
         # Ray resolves references among the top-level arguments, and fetches values from their
         # makers.
-        values = [argument.reference if isinstance(argument, There) else argument for argument in arguments]
+        values = [
+            argument.reference if isinstance(argument, There) else argument
+            for argument in arguments
+        ]
         answer = actor.call.options(num_returns=results).remote(role, method, *values)
         references = answer if results > 1 else [answer]
         name = f"{role}.{method.__name__}"
@@ -104,9 +109,13 @@ class There(Generic[First]):
         Fails early if the actor is dead or does not answer.
         """
         done = -1
-        while not ray.wait([self.reference], timeout=min(ASK_EVERY_S, max(self._deadline - time.monotonic(), 0.0)))[0]:
+        while not ray.wait(
+            [self.reference], timeout=min(ASK_EVERY_S, max(self._deadline - time.monotonic(), 0.0))
+        )[0]:
             if time.monotonic() >= self._deadline:
-                raise GetTimeoutError(f"{self._name} has taken {self._timeout_s:g} s (runtime.worker_timeout_s)")
+                raise GetTimeoutError(
+                    f"{self._name} has taken {self._timeout_s:g} s (runtime.worker_timeout_s)"
+                )
             before, done = done, ray.get(self._actor.pieces.remote(), timeout=ANSWERS_WITHIN_S)
             if done != before:  # an actor's progress is the trial's sign of life
                 pulse.advance()

@@ -43,4 +43,6 @@ def check_canary(expected: dict[str, Any], log_probs: Sequence[float], dtype: st
     """Raise WrongWeights unless a sampler's log-probabilities match the checkpoint's."""
     apart = difference(expected, log_probs)
     if not apart <= TOLERANCE[dtype]:  # refuses NaN, too
-        raise WrongWeights(f"the sampler's weights are not the checkpoint's: {apart:.3g} nats apart on the canary")
+        raise WrongWeights(
+            f"the sampler's weights are not the checkpoint's: {apart:.3g} nats apart on the canary"
+        )

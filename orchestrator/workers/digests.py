@@ -52,7 +52,9 @@ def digest_rollouts(rollouts: Rollouts) -> RolloutDigest:
         "truncated": float(rollouts.truncated_B.double().mean()),
         "student_log_prob": _token_mean(rollouts.student_BT, mask),
     }
-    behavior: dict[str, Any] = {name: _token_mean(values, mask) for name, values in rollouts.measured.items()}
+    behavior: dict[str, Any] = {
+        name: _token_mean(values, mask) for name, values in rollouts.measured.items()
+    }
     if "behavior_kl" in rollouts.measured:
         kl = torch.where(mask, rollouts.measured["behavior_kl"].double(), 0.0)
         behavior["sequence_kl"] = float(kl.sum(-1).mean())
@@ -74,7 +76,9 @@ def digest_scores(rollouts: Rollouts, scores: TeacherScores) -> ScoresDigest:
         "support_overlap": _token_mean(scores.overlap_BT, mask),
     }
     log_ratio_BT = scores.token_BT - rollouts.student_BT
-    return ScoresDigest(metrics, _row_means(scores.token_BT, rollouts), _row_means(log_ratio_BT, rollouts))
+    return ScoresDigest(
+        metrics, _row_means(scores.token_BT, rollouts), _row_means(log_ratio_BT, rollouts)
+    )
 
 
 def speculation_metrics(rollouts: Rollouts) -> dict[str, Any]:
@@ -88,7 +92,9 @@ def speculation_metrics(rollouts: Rollouts) -> dict[str, Any]:
     """
     if not rollouts.speculation:
         return {}
-    rounds, drafted, accepted = (rollouts.speculation[name] for name in ("rounds", "drafted", "accepted"))
+    rounds, drafted, accepted = (
+        rollouts.speculation[name] for name in ("rounds", "drafted", "accepted")
+    )
     return {
         "rounds_per_token": float((rounds.double() / rollouts.lengths_B).mean()),
         "teacher_positions": int(drafted.sum()),

@@ -48,7 +48,9 @@ class RolloutWorker:
         if self._weights is not None and self._loaded is not self._weights:
             sampler.load(self._weights)
             self._loaded = self._weights
-        limits = Limits(self._spec.setup.training.max_response_tokens, support_size(self._spec.setup))
+        limits = Limits(
+            self._spec.setup.training.max_response_tokens, support_size(self._spec.setup)
+        )
         rollouts = in_order(concatenate(list(sampler.sample(requests, behavior, limits))), requests)
         return rollouts, digest_rollouts(rollouts)
 
@@ -92,7 +94,9 @@ class TeacherWorker:
     def sample(self, requests: list[Request]) -> tuple[Rollouts, RolloutDigest]:
         """Teacher responses at T = 1; its stop event is emitted as the student's EOS."""
         limits = Limits(self._spec.setup.training.max_response_tokens)
-        rollouts = in_order(concatenate(list(self._answering.sample(requests, Student(), limits))), requests)
+        rollouts = in_order(
+            concatenate(list(self._answering.sample(requests, Student(), limits))), requests
+        )
         return rollouts, digest_rollouts(rollouts)
 
 

@@ -95,7 +95,12 @@ class GradedSampler:
         for index in wanted.problems:
             for sample in wanted.samples:
                 key = SequenceKey(
-                    Purpose.EVALUATION, wanted.seed, step, index, sample, draw=evaluation.seed + wanted.draw
+                    Purpose.EVALUATION,
+                    wanted.seed,
+                    step,
+                    index,
+                    sample,
+                    draw=evaluation.seed + wanted.draw,
                 )
                 requests.append(Request(posed[index][1], key))
         behavior = Student() if evaluation.temperature == 1 else Tempered(evaluation.temperature)
@@ -103,13 +108,17 @@ class GradedSampler:
         with ThreadPoolExecutor(1, thread_name_prefix="grading") as grading:
             graded = [
                 grading.submit(self._grade, problems, part, counts)
-                for part in self._sampler.sample(requests, behavior, Limits(evaluation.max_response_tokens))
+                for part in self._sampler.sample(
+                    requests, behavior, Limits(evaluation.max_response_tokens)
+                )
             ]
             for each in graded:
                 each.result()
         return [_record(problems[index], counts[index]) for index in wanted.problems]
 
-    def _grade(self, problems: dict[int, Problem], rollouts: Rollouts, counts: dict[int, _Counts]) -> None:
+    def _grade(
+        self, problems: dict[int, Problem], rollouts: Rollouts, counts: dict[int, _Counts]
+    ) -> None:
         """Add some responses to the counts of their problems."""
         eos = self._setup.student.eos
         indices = [request.key.prompt for request in rollouts.requests]
@@ -130,7 +139,9 @@ class GradedSampler:
         if benchmark not in self._benchmarks:
             run, template = self._setup.evaluation.benchmarks[benchmark], self._setup.prompt
             problems = load_benchmark(benchmark, self._data_dir, run)[: run.limit]
-            self._benchmarks[benchmark] = [(each, render(each.text, template, self._tokenizer)) for each in problems]
+            self._benchmarks[benchmark] = [
+                (each, render(each.text, template, self._tokenizer)) for each in problems
+            ]
         return self._benchmarks[benchmark]
 
     def close(self) -> None:

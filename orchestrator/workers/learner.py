@@ -24,7 +24,9 @@ class LearnerWorker:
     def start(self) -> None:
         """Do nothing: the constructor has loaded the student."""
 
-    def step(self, rollouts: Rollouts, scores: TeacherScores | None, goal: Objective, step: int) -> dict[str, float]:
+    def step(
+        self, rollouts: Rollouts, scores: TeacherScores | None, goal: Objective, step: int
+    ) -> dict[str, float]:
         """Make one update, towards `scores` or the rollouts' own scores; see `Trainer.step`."""
         return self._trainer.step(rollouts, scores or rollouts.teacher, goal, step)
 
@@ -36,7 +38,9 @@ class LearnerWorker:
         """Write the model in Hugging Face layout, its canary, and the learner's state."""
         self._trainer.export(Path(folder))
         log_probs = self._trainer.log_probs(self._canary_ids)
-        (Path(folder) / CANARY).write_text(pretty(canary(self._canary_ids, log_probs)), encoding="utf-8")
+        (Path(folder) / CANARY).write_text(
+            pretty(canary(self._canary_ids, log_probs)), encoding="utf-8"
+        )
         self._trainer.save(Path(folder))
 
     def restore(self, folder: str) -> None:

@@ -38,7 +38,9 @@ class Handle(Protocol[Held]):
 class Transport(Protocol):
     """Calls methods of workers in their processes. Handles among the arguments arrive as values."""
 
-    def call(self, role: RoleName, method: Callable[..., First], *arguments: Any) -> Handle[First]: ...
+    def call(
+        self, role: RoleName, method: Callable[..., First], *arguments: Any
+    ) -> Handle[First]: ...
 
     def call_for_two(
         self, role: RoleName, method: Callable[..., tuple[First, Second]], *arguments: Any
@@ -69,7 +71,9 @@ class Rollout:
     def load(self, weights: Handle[WeightsRef]) -> None:
         self.transport.call("rollout", RolloutWorker.load, weights).get()
 
-    def sample(self, requests: list[Request], behavior: Behavior) -> tuple[Handle[Rollouts], Handle[RolloutDigest]]:
+    def sample(
+        self, requests: list[Request], behavior: Behavior
+    ) -> tuple[Handle[Rollouts], Handle[RolloutDigest]]:
         return self.transport.call_for_two("rollout", RolloutWorker.sample, requests, behavior)
 
 
@@ -86,7 +90,9 @@ class Teacher:
     def place(self) -> dict[str, Any]:
         return self.transport.call("teacher", _place_of).get()
 
-    def score(self, rollouts: Handle[Rollouts]) -> tuple[Handle[TeacherScores], Handle[ScoresDigest]]:
+    def score(
+        self, rollouts: Handle[Rollouts]
+    ) -> tuple[Handle[TeacherScores], Handle[ScoresDigest]]:
         return self.transport.call_for_two("teacher", TeacherWorker.score, rollouts)
 
     def sample(self, requests: list[Request]) -> tuple[Handle[Rollouts], Handle[RolloutDigest]]:
@@ -107,7 +113,11 @@ class Learner:
         return self.transport.call("learner", _place_of).get()
 
     def step(
-        self, rollouts: Handle[Rollouts], scores: Handle[TeacherScores] | None, goal: Objective, step: int
+        self,
+        rollouts: Handle[Rollouts],
+        scores: Handle[TeacherScores] | None,
+        goal: Objective,
+        step: int,
     ) -> Handle[dict[str, float]]:
         return self.transport.call("learner", LearnerWorker.step, rollouts, scores, goal, step)
 
@@ -184,7 +194,9 @@ class Inline:
         self._host = Host(spec)
 
     def call(self, role: RoleName, method: Callable[..., First], *arguments: Any) -> Here[First]:
-        values = [argument.value if isinstance(argument, Here) else argument for argument in arguments]
+        values = [
+            argument.value if isinstance(argument, Here) else argument for argument in arguments
+        ]
         return Here(self._host.call(role, method, *values))
 
     def call_for_two(

@@ -51,7 +51,10 @@ def test_a_clear_difference(loaded: Loaded, runs: Path) -> None:
 
 
 def test_the_other_way_round_is_the_negative(loaded: Loaded, runs: Path) -> None:
-    (one,), (other,) = compare(Study(*loaded, runs), "skd,vanilla"), compare(Study(*loaded, runs), "Vanilla OPD, SKD")
+    (one,), (other,) = (
+        compare(Study(*loaded, runs), "skd,vanilla"),
+        compare(Study(*loaded, runs), "Vanilla OPD, SKD"),
+    )
     assert other.methods == ("vanilla", "skd")
     for key, gap in one.columns.items():
         back = other.columns[key]
@@ -72,11 +75,19 @@ def test_a_method_without_scores_leaves_empty_cells(loaded: Loaded, runs: Path) 
     rows = list(csv.DictReader(StringIO(to_csv(comparisons))))
     assert [row["first_score"] + row["difference"] + row["p_value"] for row in rows] == ["", "", ""]
     (document,) = json.loads(to_json(comparisons))["comparisons"]
-    assert document["first"] == {"method": "veto", "knobs": None, "step": None, "units": [], "seeds": None}
+    assert document["first"] == {
+        "method": "veto",
+        "knobs": None,
+        "step": None,
+        "units": [],
+        "seeds": None,
+    }
     assert {row["difference"] for row in document["columns"]} == {None}
 
 
-def test_formats_tell_the_same(loaded: Loaded, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_formats_tell_the_same(
+    loaded: Loaded, runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     outputs = {}
     for name in ("md", "csv", "json"):
         assert run(QUICKSTART, "--runs", runs, "--compare", "skd,vanilla", "--format", name) == 0
@@ -101,7 +112,10 @@ def test_formats_tell_the_same(loaded: Loaded, runs: Path, capsys: pytest.Captur
             ["--compare", "skd,vanilla", "--format", "tex"],
             "--format: 'tex': expected one of text, md, csv, json with",
         ),
-        (["methods.skd=null", "--compare", "skd,vanilla"], "--compare: 'skd': expected one of Vanilla, "),
+        (
+            ["methods.skd=null", "--compare", "skd,vanilla"],
+            "--compare: 'skd': expected one of Vanilla, ",
+        ),
     ],
 )
 def test_mistakes_are_one_line(
@@ -119,6 +133,12 @@ def test_numbers_from_a_file_cannot_be_compared(capsys: pytest.CaptureFixture[st
 
 def test_different_problems_cannot_be_compared(tmp_path: Path, loaded: Loaded) -> None:
     for name, size in (("vanilla", 3), ("veto", 4)):
-        write(tmp_path, loaded[0], units_of(loaded[1], name)[0], 20, {SHORT: [1] * size, LONG: [2] * 3})
+        write(
+            tmp_path,
+            loaded[0],
+            units_of(loaded[1], name)[0],
+            20,
+            {SHORT: [1] * size, LONG: [2] * 3},
+        )
     with pytest.raises(UserError, match=f"{SHORT}: 1 problems lacking, 0 added compared with veto"):
         compare(Study(*loaded, tmp_path), "veto,vanilla")

@@ -27,9 +27,14 @@ from tests.analysis.test_verdict import flat, on_terminal
 from tests.fake_runs import quickstart, record, units_of, write_evaluation, write_run
 
 METHODS = ("vanilla", "trust_region", "skd")
-# Right answers out of 20 of each unit: what exploring shows, and what confirming runs find on the same problems.
+# Right answers out of 20 of each unit: what exploring shows, and what confirming runs find on the
+# same problems.
 EXPLORED = {"vanilla": 10, "trust_region": 15, "skd": 12}
-CONFIRMED: Mapping[str, tuple[int, ...]] = {"vanilla": (9, 10, 11), "trust_region": (9, 11, 11), "skd": (16, 17, 18)}
+CONFIRMED: Mapping[str, tuple[int, ...]] = {
+    "vanilla": (9, 10, 11),
+    "trust_region": (9, 11, 11),
+    "skd": (16, 17, 18),
+}
 
 
 def scored(runs: Path, experiment: Experiment, unit: Unit, right: int, fresh: bool = False) -> None:
@@ -42,11 +47,20 @@ def scored(runs: Path, experiment: Experiment, unit: Unit, right: int, fresh: bo
 
 
 def study_of(runs: Path, *overrides: str) -> Study:
-    others = [f"methods.{name}=null" for name in ("fixed_epsilon", "veto", "temperature_warmup", "sft_warmup")]
+    others = [
+        f"methods.{name}=null"
+        for name in ("fixed_epsilon", "veto", "temperature_warmup", "sft_warmup")
+    ]
     one = "methods.trust_region={epsilon0: [0.05], K: [5]}"
-    samples = [f"evaluation.benchmarks.{name}.n=1" for name in ("arithmetic_short", "arithmetic_long")]
-    limits = [f"evaluation.benchmarks.{name}.limit=20" for name in ("arithmetic_short", "arithmetic_long")]
-    experiment, units = quickstart("confirm.seeds=[5,6,7]", one, *others, *samples, *limits, *overrides)
+    samples = [
+        f"evaluation.benchmarks.{name}.n=1" for name in ("arithmetic_short", "arithmetic_long")
+    ]
+    limits = [
+        f"evaluation.benchmarks.{name}.limit=20" for name in ("arithmetic_short", "arithmetic_long")
+    ]
+    experiment, units = quickstart(
+        "confirm.seeds=[5,6,7]", one, *others, *samples, *limits, *overrides
+    )
     for method in METHODS:
         for unit in units_of(units, method):
             scored(runs, experiment, unit, EXPLORED[method])
@@ -55,7 +69,9 @@ def study_of(runs: Path, *overrides: str) -> Study:
 
 def confirm(study: Study, *methods: str) -> Study:
     for method in methods:
-        units = [unit for unit in study.units if unit.id in study.confirming and unit.method == method]
+        units = [
+            unit for unit in study.units if unit.id in study.confirming and unit.method == method
+        ]
         for unit, right in zip(units, CONFIRMED[method], strict=True):
             scored(study.runs, study.experiment, unit, right, fresh=True)
     return study
@@ -81,7 +97,9 @@ def test_the_verdict_rests_on_confirming_runs_alone(tmp_path: Path) -> None:
 
 def test_methods_that_are_not_confirmed_yet_are_named(tmp_path: Path) -> None:
     study = study_of(tmp_path)
-    assert build.results_table(study).verdict.sentences == ("Not confirmed yet: Vanilla, TRB, SKD.",)
+    assert build.results_table(study).verdict.sentences == (
+        "Not confirmed yet: Vanilla, TRB, SKD.",
+    )
     table = build.results_table(confirm(study, "vanilla", "skd"))
     assert table.verdict.sentences[-1] == "Not confirmed yet: TRB."
     assert "SKD is better (confirmed)." in table.verdict.sentences[0]
@@ -116,7 +134,10 @@ def test_numbers_of_json_and_frame(tmp_path: Path) -> None:
 def test_until_wants_seeds_that_confirm(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"--until: 1.0: expected --confirm N beside it"):
         load_study("quickstart", runs=tmp_path, until=1.0)
-    assert load_study("quickstart", runs=tmp_path, confirm=2, until=1.0).experiment.confirm.until == 1.0
+    assert (
+        load_study("quickstart", runs=tmp_path, confirm=2, until=1.0).experiment.confirm.until
+        == 1.0
+    )
 
 
 def test_no_seeds_are_advised_while_runs_confirm(tmp_path: Path) -> None:
@@ -138,10 +159,18 @@ def test_seeds_are_added_to_methods_that_are_open_until_all_are_decided(tmp_path
     study = study_of(tmp_path, "confirm.until=12")
     study = with_confirmation(confirm(study, *METHODS))
     seeds = {
-        method: [unit.seed for unit in study.units if unit.id in study.confirming and unit.method == method]
+        method: [
+            unit.seed
+            for unit in study.units
+            if unit.id in study.confirming and unit.method == method
+        ]
         for method in METHODS
     }
-    assert seeds == {"vanilla": [5, 6, 7, 8, 9, 10], "trust_region": [5, 6, 7, 8, 9, 10], "skd": [5, 6, 7]}
+    assert seeds == {
+        "vanilla": [5, 6, 7, 8, 9, 10],
+        "trust_region": [5, 6, 7, 8, 9, 10],
+        "skd": [5, 6, 7],
+    }
     assert build.results_table(study).verdict.sentences[-1] == "Not confirmed yet: Vanilla, TRB."
     for unit in study.units:
         if unit.id in study.confirming and unit.seed > 7:
@@ -163,13 +192,20 @@ def test_two_methods_are_compared_by_their_confirmed_checkpoints(tmp_path: Path)
     assert "SKD K=15 tau_T=0.6 step 20, confirmed − TRB" in to_markdown([found])
 
 
-def test_two_methods_chosen_from_different_numbers_of_checkpoints_are_not_tested(tmp_path: Path) -> None:
+def test_two_methods_chosen_from_different_numbers_of_checkpoints_are_not_tested(
+    tmp_path: Path,
+) -> None:
     study = study_of(tmp_path, "confirm.seeds=[]", "seeds=[0,1]")
     for unit in units_of(list(study.units), "skd"):
         ids = evaluation_ids(study.experiment.setups[unit.setup])
         with closing(RunWriter(tmp_path, unit.id)) as run:
             for evaluation_id in ids.values():
-                write_evaluation(run, evaluation_id, 40, [record(place % 2, 1, f"p{place}") for place in range(20)])
+                write_evaluation(
+                    run,
+                    evaluation_id,
+                    40,
+                    [record(place % 2, 1, f"p{place}") for place in range(20)],
+                )
     (found,) = compare(study, "skd,vanilla")
     average = found.columns["avg"]
     assert average is not None

@@ -35,7 +35,11 @@ def two_seeds() -> Loaded:
 
 
 def read(loaded: Loaded, runs: Path, method: str) -> list[ScoredSetting]:
-    return [setting for setting in curves.read_settings(Study(*loaded, runs), "arithmetic") if setting.method == method]
+    return [
+        setting
+        for setting in curves.read_settings(Study(*loaded, runs), "arithmetic")
+        if setting.method == method
+    ]
 
 
 def log(runs: Path, unit: Unit, rows: Iterable[dict[str, Any]]) -> None:
@@ -60,10 +64,14 @@ def test_a_setting_holds_its_seeds(tmp_path: Path, two_seeds: Loaded) -> None:
     ]
 
 
-def test_curves_start_at_the_untrained_student_unless_a_stage_came_first(tmp_path: Path, one_seed: Loaded) -> None:
+def test_curves_start_at_the_untrained_student_unless_a_stage_came_first(
+    tmp_path: Path, one_seed: Loaded
+) -> None:
     write_run(tmp_path, one_seed[0], units_of(one_seed[1], "vanilla")[0], {20: [1, 1]})
     write_run(tmp_path, one_seed[0], units_of(one_seed[1], "sft_warmup")[0], {20: [3, 3]})
-    vanilla, warmed, unscored = (read(one_seed, tmp_path, name)[0] for name in ("vanilla", "sft_warmup", "veto"))
+    vanilla, warmed, unscored = (
+        read(one_seed, tmp_path, name)[0] for name in ("vanilla", "sft_warmup", "veto")
+    )
     assert curves.score_series(vanilla, 0.125).curve == {0: [0.125], 20: [0.25]}
     assert curves.score_series(vanilla, None).curve == {20: [0.25]}
     assert curves.score_series(warmed, 0.125).curve == {20: [0.75]}
@@ -78,7 +86,9 @@ def test_runs_that_go_on_after_the_stage_start_where_it_ended(tmp_path: Path) ->
     log(tmp_path, unit, [{"step": 0, "reward": 0.5}])
     (setting,) = read(loaded, tmp_path, "sft_warmup")
     assert setting.scores == {35: [0.75]}
-    assert curves.metric_series(Study(*loaded, tmp_path), setting, ["reward"])["reward"].curve == {15: [0.5]}
+    assert curves.metric_series(Study(*loaded, tmp_path), setting, ["reward"])["reward"].curve == {
+        15: [0.5]
+    }
 
 
 # --- the best of a family ---
@@ -91,12 +101,16 @@ def test_the_selected_setting_of_each_family(tmp_path: Path, one_seed: Loaded) -
     settings = curves.read_settings(Study(*one_seed, tmp_path), "arithmetic")
     best = curves.best_settings(settings, build.select(Study(*one_seed, tmp_path)))
     assert best["trust_region"].units == (high,)
-    assert list(best) == list(one_seed[0].methods)  # families of one setting need no scores to be chosen
+    assert list(best) == list(
+        one_seed[0].methods
+    )  # families of one setting need no scores to be chosen
 
 
 def test_no_setting_of_a_family_without_scores(tmp_path: Path, one_seed: Loaded) -> None:
     settings = curves.read_settings(Study(*one_seed, tmp_path), "arithmetic")
-    assert "trust_region" not in curves.best_settings(settings, build.select(Study(*one_seed, tmp_path)))
+    assert "trust_region" not in curves.best_settings(
+        settings, build.select(Study(*one_seed, tmp_path))
+    )
 
 
 # --- what steps log ---
@@ -104,22 +118,35 @@ def test_no_setting_of_a_family_without_scores(tmp_path: Path, one_seed: Loaded)
 
 def test_a_number_that_is_not_there_is_no_zero(tmp_path: Path, one_seed: Loaded) -> None:
     unit = units_of(one_seed[1], "vanilla")[0]
-    rows = [{"step": 0, "reward": 0.5, "beta": 0.1}, {"step": 1, "reward": None}, {"step": 2, "reward": 0.0}]
+    rows = [
+        {"step": 0, "reward": 0.5, "beta": 0.1},
+        {"step": 1, "reward": None},
+        {"step": 2, "reward": 0.0},
+    ]
     log(tmp_path, unit, rows)
     (vanilla,) = read(one_seed, tmp_path, "vanilla")
-    found = curves.metric_series(Study(*one_seed, tmp_path), vanilla, ["reward", "beta", "replaced"])
+    found = curves.metric_series(
+        Study(*one_seed, tmp_path), vanilla, ["reward", "beta", "replaced"]
+    )
     assert {key: series.curve for key, series in found.items()} == {
         "reward": {0: [0.5], 1: [], 2: [0.0]},
         "beta": {0: [0.1], 1: [], 2: []},
     }
-    assert curves.metric_series(Study(*one_seed, tmp_path), read(one_seed, tmp_path, "veto")[0], ["reward"]) == {}
+    assert (
+        curves.metric_series(
+            Study(*one_seed, tmp_path), read(one_seed, tmp_path, "veto")[0], ["reward"]
+        )
+        == {}
+    )
 
 
 def test_seeds_side_by_side(tmp_path: Path, two_seeds: Loaded) -> None:
     for unit, reward in zip(units_of(two_seeds[1], "vanilla"), (0.25, 0.5), strict=True):
         log(tmp_path, unit, [{"step": 0, "reward": reward}])
     (vanilla,) = read(two_seeds, tmp_path, "vanilla")
-    assert curves.metric_series(Study(*two_seeds, tmp_path), vanilla, ["reward"])["reward"].curve == {0: [0.25, 0.5]}
+    assert curves.metric_series(Study(*two_seeds, tmp_path), vanilla, ["reward"])[
+        "reward"
+    ].curve == {0: [0.25, 0.5]}
 
 
 # --- sweeps ---
@@ -130,7 +157,9 @@ def test_best_over_training_of_each_setting(tmp_path: Path, two_seeds: Loaded) -
     write_run(tmp_path, two_seeds[0], low, {20: [2, 2], 40: [4, 4], 60: [4, 4]})
     write_run(tmp_path, two_seeds[0], low_again, {20: [3, 3], 40: [0, 0]})
     chosen = {found.best.method: found for found in build.select(Study(*two_seeds, tmp_path))}
-    grid = curves.method_grid(read(two_seeds, tmp_path, "trust_region"), chosen["trust_region"].pool)
+    grid = curves.method_grid(
+        read(two_seeds, tmp_path, "trust_region"), chosen["trust_region"].pool
+    )
     assert (grid.method, grid.x, grid.fixed) == ("trust_region", "epsilon0", {"K": 12})
     score = grid.lines[()][0.01]
     assert score is not None
@@ -153,10 +182,16 @@ def test_a_grid_of_two_knobs_has_the_papers_axis() -> None:
 
 
 def test_a_single_setting_has_no_axis(tmp_path: Path, one_seed: Loaded) -> None:
-    write_run(tmp_path, one_seed[0], units_of(one_seed[1], "fixed_epsilon")[0], {20: [2, 2], 40: [3, 3]})
+    write_run(
+        tmp_path, one_seed[0], units_of(one_seed[1], "fixed_epsilon")[0], {20: [2, 2], 40: [3, 3]}
+    )
     (chosen,) = build.select(Study(*one_seed, tmp_path))
     grid = curves.method_grid(read(one_seed, tmp_path, "fixed_epsilon"), chosen.pool)
-    assert (grid.x, grid.fixed, grid.lines) == (None, {"epsilon": 0.01}, {(): {0: curves.SeedMean(0.75)}})
+    assert (grid.x, grid.fixed, grid.lines) == (
+        None,
+        {"epsilon": 0.01},
+        {(): {0: curves.SeedMean(0.75)}},
+    )
 
 
 def test_the_margin_of_one_run_is_that_of_its_problems() -> None:

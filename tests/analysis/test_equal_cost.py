@@ -22,7 +22,10 @@ from orchestrator.selection.study import Study
 from tests.fake_runs import quickstart, units_of, write_run
 from tests.sweeps import trb
 
-TOKENS, DRAFTS = 100, 130  # of a step: of its responses, and those that a teacher judged while decoding
+TOKENS, DRAFTS = (
+    100,
+    130,
+)  # of a step: of its responses, and those that a teacher judged while decoding
 SCORES = {  # step → correct of 4 samples on the two benchmarks
     "base_eval": {0: [0, 0]},
     "vanilla": {20: [1, 1], 40: [2, 2], 60: [3, 3]},
@@ -42,13 +45,17 @@ def log(runs: Path, unit: Unit, seconds: float) -> None:
         run.append("metrics.jsonl", rows)
         run.commit(unit.steps)
         for step in [*range(unit.steps), 3]:
-            run.append_timing({"step": step, "phase": "train", "rollout": seconds / 2, "learn": seconds / 2})
+            run.append_timing(
+                {"step": step, "phase": "train", "rollout": seconds / 2, "learn": seconds / 2}
+            )
 
 
 @pytest.fixture
 def study(tmp_path: Path) -> Study:
     experiment, expanded = quickstart("methods.trust_region={epsilon0: [0.01], K: [12]}")
-    units = [unit for unit in expanded if unit.is_supervised or (unit.method or unit.kind) in SCORES]
+    units = [
+        unit for unit in expanded if unit.is_supervised or (unit.method or unit.kind) in SCORES
+    ]
     for unit in units:
         name = unit.method or unit.kind
         if unit.kind != "base_eval":
@@ -64,18 +71,31 @@ def unit_of(study: Study, name: str) -> Unit:
 
 def test_the_cost_of_a_checkpoint(study: Study) -> None:
     blended = training_cost(study, unit_of(study, "trust_region"), 20)
-    assert (blended.seconds, blended.student_tokens, blended.teacher_tokens) == (40, 20 * DRAFTS, 20 * DRAFTS)
+    assert (blended.seconds, blended.student_tokens, blended.teacher_tokens) == (
+        40,
+        20 * DRAFTS,
+        20 * DRAFTS,
+    )
     assert (blended.updates, blended.supervised_updates) == (20, 0)
     warmed = training_cost(study, unit_of(study, "sft_warmup"), 40)
     assert (warmed.seconds, warmed.updates, warmed.supervised_updates) == (55, 55, 15)
-    assert (warmed.student_tokens, warmed.teacher_scored, warmed.teacher_decoded) == (4000, 4000, 1500)
+    assert (warmed.student_tokens, warmed.teacher_scored, warmed.teacher_decoded) == (
+        4000,
+        4000,
+        1500,
+    )
 
 
 def test_missing_clocks_stay_missing(study: Study) -> None:
     vanilla = unit_of(study, "vanilla")
     (study.runs / vanilla.id / "timing.jsonl").unlink()
     found = training_cost(study, vanilla, 20)
-    assert (found.seconds, found.device_seconds, found.updates, found.student_tokens) == (None, None, 20, 2000)
+    assert (found.seconds, found.device_seconds, found.updates, found.student_tokens) == (
+        None,
+        None,
+        20,
+        2000,
+    )
     [table] = cost_tables(study, select(study), "time")
     assert {row.method: row.why_not for row in table.rows}["vanilla"] == "not logged"
 
@@ -83,24 +103,39 @@ def test_missing_clocks_stay_missing(study: Study) -> None:
 @pytest.mark.parametrize(
     ("measure", "amount", "scores"),
     [
-        # The supervised stage's 15 updates count, so SFT warmup is read off at step 45: a quarter of the way to 60.
+        # The supervised stage's 15 updates count, so SFT warmup is read off at step 45: a quarter
+        # of the way to 60.
         ("updates", 60, {"vanilla": 75, "trust_region": 100, "sft_warmup": 50 + 50 / 4}),
         # A step of the trust region takes twice the time, so that 60 seconds end at its step 30.
         ("time", 60, {"vanilla": 75, "trust_region": 50, "sft_warmup": 50 + 50 / 4}),
         # 6000 tokens are its step 46.15; the supervised stage decodes with the teacher alone.
-        ("student_tokens", 6000, {"vanilla": 75, "trust_region": 75 + 25 * (6000 / 130 - 40) / 20, "sft_warmup": 100}),
-        ("teacher_tokens", 6000, {"vanilla": 75, "trust_region": 75 + 25 * (6000 / 130 - 40) / 20, "sft_warmup": 62.5}),
+        (
+            "student_tokens",
+            6000,
+            {"vanilla": 75, "trust_region": 75 + 25 * (6000 / 130 - 40) / 20, "sft_warmup": 100},
+        ),
+        (
+            "teacher_tokens",
+            6000,
+            {"vanilla": 75, "trust_region": 75 + 25 * (6000 / 130 - 40) / 20, "sft_warmup": 62.5},
+        ),
     ],
 )
-def test_scores_at_equal_cost(study: Study, measure: str, amount: float, scores: dict[str, float]) -> None:
+def test_scores_at_equal_cost(
+    study: Study, measure: str, amount: float, scores: dict[str, float]
+) -> None:
     [table] = cost_tables(study, select(study), measure)
     assert table.amount == amount
     found = {row.method: row.columns["avg"] for row in table.rows}
-    assert {method: float(column.score.value) for method, column in found.items()} == pytest.approx(scores)
+    assert {method: float(column.score.value) for method, column in found.items()} == pytest.approx(
+        scores
+    )
     for method, column in found.items():
         if method != "vanilla":
             assert column.difference is not None
-            assert float(column.difference.estimate.value) == pytest.approx(scores[method] - scores["vanilla"])
+            assert float(column.difference.estimate.value) == pytest.approx(
+                scores[method] - scores["vanilla"]
+            )
 
 
 def test_a_method_that_has_no_checkpoint_at_that_cost(study: Study) -> None:
@@ -132,12 +167,20 @@ def test_times_on_other_hardware_are_not_compared(study: Study) -> None:
     assert not any(row.why_not for row in table.rows)
     drawn = {each.name: each for each in pictures(study)}["cost-arithmetic"].figure
     assert drawn is not None
-    assert [len(axes.get_lines()) for axes in drawn.axes] == [3, 2, 3]  # updates, time, tokens of the teacher
+    assert [len(axes.get_lines()) for axes in drawn.axes] == [
+        3,
+        2,
+        3,
+    ]  # updates, time, tokens of the teacher
 
 
 def test_times_have_no_p_value(study: Study) -> None:
-    """A clock has a spread of its own, which no interval holds; at equal updates the same runs have a p-value."""
-    experiment, expanded = quickstart("methods={vanilla: {}, veto: {beta_start: [0.4]}}", "seeds=[0,1,2]")
+    """A clock has a spread of its own, which no interval holds; at equal updates the same runs have
+    a p-value.
+    """
+    experiment, expanded = quickstart(
+        "methods={vanilla: {}, veto: {beta_start: [0.4]}}", "seeds=[0,1,2]"
+    )
     units = [unit for unit in expanded if unit.is_trial]
     for unit in units:
         log(study.runs, unit, 1.0)
@@ -158,7 +201,9 @@ def test_a_line_for_each_method_over_its_cost(study: Study) -> None:
     panels = {measure: [cost.series(points, measure) for points in curves] for measure in cost.AXES}
     figure = cost.draw(panels, "Arithmetic")
     updates, time, tokens = figure.axes
-    [warmed] = [line for line in updates.get_lines() if str(line.get_label()).startswith("SFT warmup")]
+    [warmed] = [
+        line for line in updates.get_lines() if str(line.get_label()).startswith("SFT warmup")
+    ]
     assert list(warmed.get_xdata()) == [35, 55, 75]
     assert list(warmed.get_ydata()) == [50, 50, 100]
     assert list(time.get_lines()[0].get_xdata()) == [20, 40, 60]
@@ -166,9 +211,15 @@ def test_a_line_for_each_method_over_its_cost(study: Study) -> None:
 
 
 def test_the_table_says_it_in_every_form(study: Study) -> None:
-    assert build.results_table(study).verdict.sentences == ("No method can be called better: one seed.",)
+    assert build.results_table(study).verdict.sentences == (
+        "No method can be called better: one seed.",
+    )
     table = build.results_table(study, cost="teacher_tokens")
-    [line] = [line for line in to_markdown(table).splitlines() if line.startswith("| SFT warmup") and "1,500" in line]
+    [line] = [
+        line
+        for line in to_markdown(table).splitlines()
+        if line.startswith("| SFT warmup") and "1,500" in line
+    ]
     assert line.startswith("| SFT warmup | 62.5 ±")
     [document] = json.loads(to_json(table))["costs"]
     assert (document["measure"], document["amount"]) == ("teacher_tokens", 6000)
@@ -182,7 +233,9 @@ def test_the_command_offers_every_measure_and_refuses_it_beside_a_comparison() -
     assert "{" + ",".join(MEASURES) + "}" in offered
     for option, value in (("--cost", "time"), ("--metric", "pass@2")):
         done = trb("table", "quickstart", "--compare", "TRB,Vanilla", option, value)
-        expected = f"trb: {option}: '{value}': expected the table of an experiment, without --compare\n"
+        expected = (
+            f"trb: {option}: '{value}': expected the table of an experiment, without --compare\n"
+        )
         assert (done.returncode, done.stderr) == (2, expected)
 
 

@@ -1,5 +1,5 @@
-"""What stands behind the rows of a table: intervals, split-half, fresh samples and differences from run directories,
-and how the formats show them."""
+"""What stands behind the rows of a table: intervals, split-half, fresh samples and differences from
+run directories, and how the formats show them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,14 @@ from analysis.scores.uncertainty import average, interval, resample
 from analysis.table import build, terminal
 from analysis.table.captions import explanation
 from analysis.table.formats import to_csv, to_json, to_latex, to_markdown
-from analysis.table.model import CSV_COLUMNS, EVIDENCE_COLUMNS, Score, Table, make_table, read_results
+from analysis.table.model import (
+    CSV_COLUMNS,
+    EVIDENCE_COLUMNS,
+    Score,
+    Table,
+    make_table,
+    read_results,
+)
 from orchestrator.cli import main
 from orchestrator.config import Experiment
 from orchestrator.data.benchmarks import BENCHMARKS
@@ -32,7 +39,15 @@ from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import Unit, expand
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection.study import Study
-from tests.fake_runs import QUICKSTART, SHIPPED, quickstart, record, units_of, write_evaluation, write_run
+from tests.fake_runs import (
+    QUICKSTART,
+    SHIPPED,
+    quickstart,
+    record,
+    units_of,
+    write_evaluation,
+    write_run,
+)
 from tests.sweeps import ROOT
 
 Loaded = tuple[Experiment, list[Unit]]
@@ -49,8 +64,13 @@ def loaded() -> Loaded:
 def draw(seed: int, rate: float, n: int = 4) -> dict[str, list[int]]:
     """Right answers of each problem: harder and easier problems, the same for every seed."""
     generator, problems = np.random.default_rng(seed), np.random.default_rng(0)
-    logits = {key: problems.normal(np.log(rate / (1 - rate)), 1.5, size) for key, size in PROBLEMS.items()}
-    return {key: generator.binomial(n, 1 / (1 + np.exp(-logit))).tolist() for key, logit in logits.items()}
+    logits = {
+        key: problems.normal(np.log(rate / (1 - rate)), 1.5, size) for key, size in PROBLEMS.items()
+    }
+    return {
+        key: generator.binomial(n, 1 / (1 + np.exp(-logit))).tolist()
+        for key, logit in logits.items()
+    }
 
 
 def write(
@@ -62,7 +82,9 @@ def write(
     ids = fresh_evaluation_ids(setup) if fresh else evaluation_ids(setup)
     with closing(RunWriter(runs, unit.id)) as run:
         for key, row in counts.items():
-            write_evaluation(run, ids[key], step, [record(correct, n, f"p{i}") for i, correct in enumerate(row)])
+            write_evaluation(
+                run, ids[key], step, [record(correct, n, f"p{i}") for i, correct in enumerate(row)]
+            )
 
 
 def row_of(table: Table, method: str) -> RowEvidence:
@@ -78,7 +100,9 @@ def column(table: Table, method: str, key: str = "avg") -> ColumnEvidence:
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory, loaded: Loaded) -> Table:
-    """Two checkpoints of vanilla, three of trust region of which the best was sampled again, the untrained student."""
+    """Two checkpoints of vanilla, three of trust region of which the best was sampled again, the
+    untrained student.
+    """
     runs = tmp_path_factory.mktemp("runs")
     experiment, units = loaded
     vanilla, (low, high) = units_of(units, "vanilla")[0], units_of(units, "trust_region")
@@ -96,13 +120,17 @@ def table(tmp_path_factory: pytest.TempPathFactory, loaded: Loaded) -> Table:
 
 
 def test_intervals_are_those_of_the_bootstrap_over_problems(table: Table) -> None:
-    drawn = {key: resample({"a": np.array(row) / 4}, key)["a"] for key, row in draw(6, 0.65).items()}
+    drawn = {
+        key: resample({"a": np.array(row) / 4}, key)["a"] for key, row in draw(6, 0.65).items()
+    }
     for key, replicates in {**drawn, "avg": average(list(drawn.values()))}.items():
         found = column(table, "trust_region", key).score
         expected = interval(0.0, replicates).high
         assert found.interval.high == pytest.approx(100 * expected)
         assert found.interval.low < float(found.value) < found.interval.high
-        assert found.margin == max(found.interval.high - float(found.value), float(found.value) - found.interval.low)
+        assert found.margin == max(
+            found.interval.high - float(found.value), float(found.value) - found.interval.low
+        )
 
 
 def test_scores_are_the_cells_of_the_table(table: Table) -> None:
@@ -114,7 +142,9 @@ def test_scores_are_the_cells_of_the_table(table: Table) -> None:
 
 def test_a_difference_is_paired_with_vanilla(table: Table) -> None:
     pairs = {
-        key: resample({"t": np.array(draw(6, 0.65)[key]) / 4, "v": np.array(draw(3, 0.5)[key]) / 4}, key)
+        key: resample(
+            {"t": np.array(draw(6, 0.65)[key]) / 4, "v": np.array(draw(3, 0.5)[key]) / 4}, key
+        )
         for key in PROBLEMS
     }
     replicates = average([pair["t"] - pair["v"] for pair in pairs.values()])
@@ -127,16 +157,24 @@ def test_a_difference_is_paired_with_vanilla(table: Table) -> None:
     assert column(table, "vanilla").difference is None
     untrained = column(table, "base").difference
     assert untrained is not None
-    assert (untrained.p_value, untrained.estimate.over, untrained.runs) == (None, "problems", (0, 1))
+    assert (untrained.p_value, untrained.estimate.over, untrained.runs) == (
+        None,
+        "problems",
+        (0, 1),
+    )
 
 
 def test_split_half_selects_among_the_familys_checkpoints(table: Table) -> None:
     pool = [draw(4, 0.5), draw(5, 0.52), draw(6, 0.65)]
-    scores = split_half_scores({key: np.array([counts[key] for counts in pool]) / 4 for key in PROBLEMS})
+    scores = split_half_scores(
+        {key: np.array([counts[key] for counts in pool]) / 4 for key in PROBLEMS}
+    )
     assert scores is not None
     for key, score in {**scores, "avg": sum(scores.values()) / 2}.items():
         assert column(table, "trust_region", key).split_half == pytest.approx(100 * score)
-    assert column(table, "base").split_half == pytest.approx(float(column(table, "base").score.value))
+    assert column(table, "base").split_half == pytest.approx(
+        float(column(table, "base").score.value)
+    )
 
 
 def test_fresh_samples_are_of_the_selected_checkpoint(table: Table) -> None:
@@ -164,10 +202,23 @@ def test_fresh_samples_of_another_checkpoint_or_of_half_the_benchmarks_do_not_co
 
 def test_counts_and_provenance(table: Table, loaded: Loaded) -> None:
     found = row_of(table, "trust_region")
-    assert (found.step, found.knobs, found.candidates, found.eligible) == (60, {"epsilon0": 0.05, "K": 12}, 3, 3)
+    assert (found.step, found.knobs, found.candidates, found.eligible) == (
+        60,
+        {"epsilon0": 0.05, "K": 12},
+        3,
+        3,
+    )
     assert found.units == (units_of(loaded[1], "trust_region")[1].id,)
-    assert (found.columns[SHORT].problems, found.columns[SHORT].samples, found.columns[SHORT].n) == (60, 240, 4)
-    assert (found.columns["avg"].problems, found.columns["avg"].samples, found.columns["avg"].n) == (101, 404, None)
+    assert (
+        found.columns[SHORT].problems,
+        found.columns[SHORT].samples,
+        found.columns[SHORT].n,
+    ) == (60, 240, 4)
+    assert (
+        found.columns["avg"].problems,
+        found.columns["avg"].samples,
+        found.columns["avg"].n,
+    ) == (101, 404, None)
     assert table.evidence is not None
     assert {(s.benchmark, s.evaluation_id) for s in table.evidence.benchmarks} == set(
         evaluation_ids(loaded[0].setups["arithmetic"]).items()
@@ -182,7 +233,9 @@ def test_without_vanilla_there_is_no_difference(tmp_path: Path, loaded: Loaded) 
     assert len(made.evidence.rows) == 1
 
 
-def test_checkpoints_with_fewer_samples_are_counted_but_not_selected(tmp_path: Path, loaded: Loaded) -> None:
+def test_checkpoints_with_fewer_samples_are_counted_but_not_selected(
+    tmp_path: Path, loaded: Loaded
+) -> None:
     experiment, units = loaded
     vanilla = units_of(units, "vanilla")[0]
     write(tmp_path, experiment, vanilla, 20, draw(1, 0.9, n=2), n=2)
@@ -195,7 +248,10 @@ def test_a_selection_before_all_samples_are_there_is_noted(tmp_path: Path, loade
     write(tmp_path, loaded[0], units_of(loaded[1], "vanilla")[0], 20, draw(1, 0.5, n=2), n=2)
     made = build.results_table(Study(*loaded, tmp_path))
     assert not row_of(made, "vanilla").complete
-    assert made.notes[-1] == "arithmetic Vanilla: selected before any checkpoint has the samples asked for"
+    assert (
+        made.notes[-1]
+        == "arithmetic Vanilla: selected before any checkpoint has the samples asked for"
+    )
 
 
 def test_the_spread_of_seeds_is_told_and_pooled(tmp_path: Path) -> None:
@@ -211,7 +267,9 @@ def test_the_spread_of_seeds_is_told_and_pooled(tmp_path: Path) -> None:
     assert spread_out.spread is not None
     assert steady.spread is not None
     assert spread_out.spread > 5 * steady.spread
-    assert spread_out.columns["avg"].score.margin == pytest.approx(steady.columns["avg"].score.margin)  # pooled
+    assert spread_out.columns["avg"].score.margin == pytest.approx(
+        steady.columns["avg"].score.margin
+    )  # pooled
     assert {row.columns["avg"].score.over for row in (spread_out, steady)} == {"seeds"}
     untrained = column(made, "base").difference
     assert untrained is not None
@@ -234,7 +292,9 @@ def test_different_problems_are_one_clear_error(tmp_path: Path, loaded: Loaded) 
     write(tmp_path, loaded[0], veto, 20, draw(1, 0.5) | {SHORT: [1, 2, 3]})
     with pytest.raises(UserError) as error:
         build.results_table(Study(*loaded, tmp_path))
-    assert str(error.value).startswith(f"veto {veto.id} {SHORT}: 57 problems lacking, 0 added compared with vanilla")
+    assert str(error.value).startswith(
+        f"veto {veto.id} {SHORT}: 57 problems lacking, 0 added compared with vanilla"
+    )
     assert "\n" not in str(error.value)
 
 
@@ -259,15 +319,43 @@ def test_markdown_shows_what_the_averages_rest_on(table: Table) -> None:
     text = to_markdown(table)
     heading, _, *rows = blocks(text)
     assert heading == [
-        *("Method", "Avg", "Split-half", "Fresh", "− Vanilla", "95 % interval", "Of", "Seeds", "Step", "Setting")
+        *(
+            "Method",
+            "Avg",
+            "Split-half",
+            "Fresh",
+            "− Vanilla",
+            "95 % interval",
+            "Of",
+            "Seeds",
+            "Step",
+            "Setting",
+        )
     ]
-    assert [row[0] for row in rows] == ["TRB", "Vanilla", "Untrained student", "Method", "---", "TRB", "Vanilla"]
+    assert [row[0] for row in rows] == [
+        "TRB",
+        "Vanilla",
+        "Untrained student",
+        "Method",
+        "---",
+        "TRB",
+        "Vanilla",
+    ]
     cells = dict(zip(heading, rows[0], strict=True))
-    assert re.fullmatch(r"\d+\.\d ±\d+\.\d\\\*", cells["Avg"]), "one seed: its interval is over problems"
+    assert re.fullmatch(r"\d+\.\d ±\d+\.\d\\\*", cells["Avg"]), (
+        "one seed: its interval is over problems"
+    )
     assert re.fullmatch(r"\+\d+\.\d \(1 seed\)", cells["− Vanilla"])
     assert re.fullmatch(r"\[[+−]?\d+\.\d, \+\d+\.\d\] problems only", cells["95 % interval"])
-    assert (cells["Of"], cells["Seeds"], cells["Step"], cells["Setting"]) == ("3", "1", "60", "epsilon0=0.05 K=12")
-    assert cells["Avg"].startswith(next(row for row in table.rows if row.method == "trust_region").cells[0].text)
+    assert (cells["Of"], cells["Seeds"], cells["Step"], cells["Setting"]) == (
+        "3",
+        "1",
+        "60",
+        "epsilon0=0.05 K=12",
+    )
+    assert cells["Avg"].startswith(
+        next(row for row in table.rows if row.method == "trust_region").cells[0].text
+    )
     assert rows[1][3:5] == ["", ""]
     assert table.evidence is not None
     assert " ".join(explanation(table.evidence)) in text.replace("\\*", "*")
@@ -282,7 +370,9 @@ def test_the_lines_of_the_second_block_are_no_longer_than_the_repositorys(table:
 
 def tabular(table: Table) -> str:
     """The LaTeX form without its comments."""
-    return "".join(line for line in to_latex(table).splitlines(keepends=True) if not line.startswith("%"))
+    return "".join(
+        line for line in to_latex(table).splitlines(keepends=True) if not line.startswith("%")
+    )
 
 
 def without_reach(latex: str) -> str:
@@ -308,9 +398,19 @@ def test_the_csv_adds_columns_that_reading_passes_over(tmp_path: Path, table: Ta
     text = to_csv(table)
     assert tuple(text.splitlines()[0].split(",")) == CSV_COLUMNS + EVIDENCE_COLUMNS
     found = {(row["method"], row["benchmark"]): row for row in csv.DictReader(StringIO(text))}
-    trust_region, vanilla, missing = (found[name, "avg"] for name in ("trust_region", "vanilla", "skd"))
-    assert float(trust_region["ci_low"]) < float(trust_region["pass_at_1"]) < float(trust_region["ci_high"])
-    assert (trust_region["candidates"], trust_region["seeds"], trust_region["problems"]) == ("3", "1", "101")
+    trust_region, vanilla, missing = (
+        found[name, "avg"] for name in ("trust_region", "vanilla", "skd")
+    )
+    assert (
+        float(trust_region["ci_low"])
+        < float(trust_region["pass_at_1"])
+        < float(trust_region["ci_high"])
+    )
+    assert (trust_region["candidates"], trust_region["seeds"], trust_region["problems"]) == (
+        "3",
+        "1",
+        "101",
+    )
     assert trust_region["setting"] == "epsilon0=0.05 K=12"
     assert vanilla["minus_vanilla"] == vanilla["p_value"] == vanilla["fresh"] == ""
     assert set(list(missing.values())[3:]) == {""}
@@ -336,24 +436,52 @@ def test_json_holds_everything(table: Table) -> None:
     document = json.loads(to_json(table))
     found = next(row for row in document["evidence"] if row["method"] == "trust_region")
     average_column = found["columns"]["avg"]
-    known = {"score", "split_half", "fresh", "left_out", "minus_vanilla", "problems", "samples", "n"}
+    known = {
+        "score",
+        "split_half",
+        "fresh",
+        "left_out",
+        "minus_vanilla",
+        "problems",
+        "samples",
+        "n",
+    }
     assert set(average_column) == known
-    assert set(average_column["minus_vanilla"]) == {"value", "low", "high", "p_value", "interval_over", "chosen_from"}
+    assert set(average_column["minus_vanilla"]) == {
+        "value",
+        "low",
+        "high",
+        "p_value",
+        "interval_over",
+        "chosen_from",
+    }
     assert average_column["minus_vanilla"]["chosen_from"] == [3, 2]
     assert average_column["minus_vanilla"]["p_value"] is None
     assert average_column["minus_vanilla"]["interval_over"] == ["problems"]
-    assert (found["candidates"], found["eligible"], found["complete"], found["spread"]) == (3, 3, True, None)
+    assert (found["candidates"], found["eligible"], found["complete"], found["spread"]) == (
+        3,
+        3,
+        True,
+        None,
+    )
     assert len(found["units"]) == 1
     assert document["bootstrap"]["confidence"] == 0.95
-    vanilla = next(row for row in document["evidence"] if row["method"] == "vanilla")["columns"]["avg"]
+    vanilla = next(row for row in document["evidence"] if row["method"] == "vanilla")["columns"][
+        "avg"
+    ]
     assert vanilla["fresh"] is None
     assert vanilla["minus_vanilla"] is None
 
 
 def test_json_names_every_benchmark_file_with_its_sha256(tmp_path: Path) -> None:
     experiment = load_experiment(SHIPPED / "paper.yaml", [])
-    document = json.loads(to_json(build.results_table(Study(experiment, expand(experiment), tmp_path))))
-    sources = {(source["setup"], source["benchmark"]): source["content"] for source in document["benchmarks"]}
+    document = json.loads(
+        to_json(build.results_table(Study(experiment, expand(experiment), tmp_path)))
+    )
+    sources = {
+        (source["setup"], source["benchmark"]): source["content"]
+        for source in document["benchmarks"]
+    }
     assert len(sources) == 9
     assert sources["qwen3-0.6b", "gsm8k"] == {
         "file": "eval/gsm8k_test.jsonl",
@@ -384,16 +512,30 @@ def test_the_terminal_shows_the_papers_table_setup_by_setup() -> None:
     lines = printed(paper)
     assert max(map(len, lines)) <= 100
     titles = [i for i, line in enumerate(lines) if "←" in line]
-    assert [lines[i] for i in titles] == ["Qwen3-1.7B-Base ← Qwen3-8B", "Qwen3-0.6B-Base ← Qwen3-4B"]
+    assert [lines[i] for i in titles] == [
+        "Qwen3-1.7B-Base ← Qwen3-8B",
+        "Qwen3-0.6B-Base ← Qwen3-4B",
+    ]
     vanilla = [line.split()[1:] for line in lines if line.startswith("Vanilla")]
-    assert vanilla == [["32.3", "69.1", "33.7", "43.0", "8.8", "7.1"], ["44.0", "69.9", "53.1", "21.8", "31.1"]]
+    assert vanilla == [
+        ["32.3", "69.1", "33.7", "43.0", "8.8", "7.1"],
+        ["44.0", "69.9", "53.1", "21.8", "31.1"],
+    ]
 
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(Fraction(1, 20), "+0.1"), (Fraction(-1, 20), "−0.1"), (0.04, "0.0"), (-0.04, "0.0"), (-12.34, "−12.3")],
+    [
+        (Fraction(1, 20), "+0.1"),
+        (Fraction(-1, 20), "−0.1"),
+        (0.04, "0.0"),
+        (-0.04, "0.0"),
+        (-12.34, "−12.3"),
+    ],
 )
-def test_differences_round_away_from_zero_and_carry_their_sign(value: Fraction | float, text: str) -> None:
+def test_differences_round_away_from_zero_and_carry_their_sign(
+    value: Fraction | float, text: str
+) -> None:
     assert signed(value) == text
 
 
@@ -409,7 +551,13 @@ def test_the_command_reports_different_problems_in_one_line(
     tmp_path: Path, loaded: Loaded, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, size in (("vanilla", 3), ("veto", 4)):
-        write(tmp_path, loaded[0], units_of(loaded[1], name)[0], 20, {SHORT: [1] * size, LONG: [2] * 3})
+        write(
+            tmp_path,
+            loaded[0],
+            units_of(loaded[1], name)[0],
+            20,
+            {SHORT: [1] * size, LONG: [2] * 3},
+        )
     with pytest.raises(SystemExit) as ended:
         main(["table", str(QUICKSTART), "--runs", str(tmp_path)])
     assert ended.value.code == 2
@@ -437,7 +585,9 @@ def test_known_columns_stay_while_an_added_benchmark_is_evaluated(tmp_path: Path
     assert cells(made, SHORT) == cells(before, SHORT)
     assert cells(made, SHORT)["vanilla"] == "50.0"
     assert set(cells(made, LONG).values()) == set(cells(made, "avg").values()) == {""}
-    assert made.notes[0] == "waiting for Long sums: rows are selected on the other columns until then"
+    assert (
+        made.notes[0] == "waiting for Long sums: rows are selected on the other columns until then"
+    )
     assert made.verdict.sentences == ()
     for unit, step in ((base, 0), (vanilla, 20), (vanilla, 60), (veto, 20), (veto, 60)):
         write(tmp_path, wider, unit, step, {LONG: [1]})

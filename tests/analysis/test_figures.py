@@ -1,4 +1,6 @@
-"""What the figures show: lines, labels and values from plain numbers; gaps where numbers are missing."""
+"""What the figures show: lines, labels and values from plain numbers; gaps where numbers are
+missing.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ TRB = {"epsilon0": 0.05, "K": 12}
 Lines = dict[tuple[tuple[str, Any], ...], dict[float, SeedMean | None]]
 
 
-def series(curve: Curve, method: str = "vanilla", knobs: dict[str, Any] | None = None, sft: bool = False) -> Series:
+def series(
+    curve: Curve, method: str = "vanilla", knobs: dict[str, Any] | None = None, sft: bool = False
+) -> Series:
     return Series(method, knobs or {}, curve, sft)
 
 
@@ -70,7 +74,10 @@ def only(figure: Figure) -> Axes:
 
 
 def test_trajectories_are_lines_in_per_cent_beside_their_difference_to_vanilla() -> None:
-    runs = [series({0: [0.1], 20: [0.25, 0.35]}), series({20: [0.5]}, "sft_warmup", {"K": 15}, sft=True)]
+    runs = [
+        series({0: [0.1], 20: [0.25, 0.35]}),
+        series({20: [0.5]}, "sft_warmup", {"K": 15}, sft=True),
+    ]
     figure = trajectories.draw([*runs, series({}, "veto")], TITLE)
     axes, difference = figure.axes
     assert labels(figure) == ["Vanilla, 2 seeds", "SFT warmup $K$=15, 1 seed", style.SPREAD]
@@ -134,7 +141,9 @@ def test_long_lines_lie_under_their_running_mean() -> None:
     figure = entropy.draw([series(long_curve())], [], None, TITLE)
     thin, thick = figure.axes[0].get_lines()
     assert values(thin)[:3] == [0.5, 0.55, 0.6]
-    assert values(thick)[200] == pytest.approx(sum(0.5 + (s % 7) / 20 for s in range(195, 206)) / 11)
+    assert values(thick)[200] == pytest.approx(
+        sum(0.5 + (s % 7) / 20 for s in range(195, 206)) / 11
+    )
     assert thin.get_linewidth() < thick.get_linewidth()
     assert figure.axes[1].get_xlabel() == "optimizer step (thick: 11-step mean)"
     assert labels(figure) == ["Vanilla"]
@@ -168,7 +177,9 @@ def test_entropy_stands_over_scores_with_the_warmup_shaded() -> None:
 def grids(spread: float | None = None) -> list[Grid]:
     """Two grids of two knobs, one of one knob, and two methods of a single setting."""
     trust = {
-        (("epsilon0", budget),): {k: SeedMean(0.4 + budget + k / 1000, spread) for k in (15, 25, 50)}
+        (("epsilon0", budget),): {
+            k: SeedMean(0.4 + budget + k / 1000, spread) for k in (15, 25, 50)
+        }
         for budget in BUDGETS
     }
     skd: Lines = {
@@ -178,7 +189,12 @@ def grids(spread: float | None = None) -> list[Grid]:
     return [
         Grid("trust_region", "K", {}, trust),  # pyright: ignore[reportArgumentType]
         Grid("skd", "K", {}, skd),
-        Grid("fixed_epsilon", "epsilon", {}, {(): {budget: SeedMean(0.4 - budget) for budget in BUDGETS}}),
+        Grid(
+            "fixed_epsilon",
+            "epsilon",
+            {},
+            {(): {budget: SeedMean(0.4 - budget) for budget in BUDGETS}},
+        ),
         Grid("veto", None, {"beta_start": 0.4}, {(): {0: SeedMean(0.37, margin=0.02)}}),
         Grid("sft_warmup", None, {"K": 15}, {(): {0: SeedMean(0.44, spread)}}),
     ]
@@ -188,14 +204,20 @@ def bars(axes: Axes) -> list[tuple[str, list[float]]]:
     """Label and ends of each error bar."""
     found = [part for part in axes.collections if isinstance(part, LineCollection)]
     return [
-        (str(bar.get_label()), [float(y) for y in np.asarray(bar.get_segments())[0, :, 1].round(6)]) for bar in found
+        (str(bar.get_label()), [float(y) for y in np.asarray(bar.get_segments())[0, :, 1].round(6)])
+        for bar in found
     ]
 
 
 def test_a_panel_for_each_grid_and_vanilla_across() -> None:
     figure = sweep.draw(grids(), SeedMean(0.39), TITLE)
     first, second, third, fourth = figure.axes
-    assert [panel_title(axes) for axes in figure.axes] == ["TRB", "SKD", "Fixed ε", "single settings"]
+    assert [panel_title(axes) for axes in figure.axes] == [
+        "TRB",
+        "SKD",
+        "Fixed ε",
+        "single settings",
+    ]
     assert values(line(first, r"TRB $\varepsilon_0$=0.001")) == [41.6, 42.6, 45.1]
     assert [tick.get_text() for tick in first.get_xticklabels()] == ["15", "25", "50"]
     assert values(line(second, r"SKD $\tau_T$=0.2")) == [40.0, None, 41.0]
@@ -209,16 +231,26 @@ def test_a_panel_for_each_grid_and_vanilla_across() -> None:
 def test_a_method_looks_the_same_in_every_panel_and_figure() -> None:
     figure = sweep.draw(grids(), None, TITLE)
     drawn = {str(line.get_label()): line for axes in figure.axes for line in axes.get_lines()}
-    for start, method in (("TRB", "trust_region"), ("SKD", "skd"), ("Fixed", "fixed_epsilon"), ("Veto", "veto")):
+    for start, method in (
+        ("TRB", "trust_region"),
+        ("SKD", "skd"),
+        ("Fixed", "fixed_epsilon"),
+        ("Veto", "veto"),
+    ):
         own = [line for label, line in drawn.items() if label.startswith(start)]
         assert {line.get_marker() for line in own} == {style.LOOKS[method][1]}
         assert to_hex(own[-1].get_color()).upper() == style.LOOKS[method][0]
-    assert len({to_hex(line.get_color()) for label, line in drawn.items() if label.startswith("TRB")}) == 5
+    assert (
+        len({to_hex(line.get_color()) for label, line in drawn.items() if label.startswith("TRB")})
+        == 5
+    )
 
 
 def test_points_are_points_on_the_page_and_in_the_legend() -> None:
     figure = sweep.draw(grids(), None, TITLE)
-    styles = {str(handle.get_label()): handle.get_linestyle() for handle in figure.legends[0].get_lines()}
+    styles = {
+        str(handle.get_label()): handle.get_linestyle() for handle in figure.legends[0].get_lines()
+    }
     assert (styles[r"Veto $\beta_0$=0.4"], styles["Fixed ε"]) == ("None", "-")
 
 
@@ -241,7 +273,12 @@ def test_a_grid_of_two_points() -> None:
 
 
 def cloud() -> list[SupportPoint]:
-    schedules = [("trust_region", 15), ("trust_region", 25), ("trust_region", 50), ("fixed_epsilon", None)]
+    schedules = [
+        ("trust_region", 15),
+        ("trust_region", 25),
+        ("trust_region", 50),
+        ("fixed_epsilon", None),
+    ]
     blended = [
         SupportPoint(method, budget, warmup, 0, -0.6 + budget * 4, 0.75 - budget, 0.3 + budget)
         for (method, warmup), budget in product(schedules, BUDGETS)
@@ -279,14 +316,18 @@ def test_one_run_is_a_figure() -> None:
     figure = tradeoff.draw(cloud()[:1], TITLE)
     assert labels(figure) == ["Vanilla"]
     (low, high), (left, right) = figure.axes[0].get_ylim(), figure.axes[0].get_xlim()
-    assert (high - low, right - left) == pytest.approx((tradeoff.LEAST_AUROC, tradeoff.LEAST_LOG_PROB), rel=0.2)
+    assert (high - low, right - left) == pytest.approx(
+        (tradeoff.LEAST_AUROC, tradeoff.LEAST_LOG_PROB), rel=0.2
+    )
 
 
 def test_points_have_crosses_where_steps_can_be_left_out() -> None:
     point = replace(cloud()[0], log_prob_margin=0.03, auroc_margin=0.02)
     figure = tradeoff.draw([point, cloud()[1]], TITLE)
     ends = [
-        np.asarray(part.get_segments())[0] for part in figure.axes[0].collections if isinstance(part, LineCollection)
+        np.asarray(part.get_segments())[0]
+        for part in figure.axes[0].collections
+        if isinstance(part, LineCollection)
     ]
     assert [list(np.ptp(cross, axis=0).round(6)) for cross in ends] == [[0.06, 0.0], [0.0, 0.04]]
     assert labels(figure)[-1] == tradeoff.INTERVAL
@@ -308,10 +349,18 @@ def test_bars_of_gains_with_their_intervals() -> None:
     axes = only(figure)
     bars = {round(bar.get_x() + bar.get_width() / 2, 6): bar.get_height() for bar in axes.patches}  # pyright: ignore[reportAttributeAccessIssue]
     assert bars == {-0.2: -12.5, 0.8: 25.0, 0.2: 0.0, 1.2: 50.0}
-    intervals = [np.asarray(part.get_segments())[0] for part in axes.collections if isinstance(part, LineCollection)]
+    intervals = [
+        np.asarray(part.get_segments())[0]
+        for part in axes.collections
+        if isinstance(part, LineCollection)
+    ]
     assert [list(ends[:, 1].round(6)) for ends in intervals] == [[10, 40], [-10, 10], [25, 75]]
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["32", "64", "128"]
-    assert labels(figure) == [continuation.INTERVAL, "continued by the student", "continued by the teacher"]
+    assert labels(figure) == [
+        continuation.INTERVAL,
+        "continued by the student",
+        "continued by the teacher",
+    ]
 
 
 def test_a_gain_that_is_not_there_has_words_and_no_bar() -> None:
@@ -326,9 +375,17 @@ def test_a_gain_that_is_not_there_has_words_and_no_bar() -> None:
 def example(budgets: Sequence[float] = BUDGETS) -> dict[str, Any]:
     tokens = ["3", " the", "\n", "$x$", "因此", "a long token indeed"]
     p, q = [0.5, 0.2, 0.1, 0.1, 0.05, 0.05], [0.02, 0.08, 0.6, 0.1, 0.1, 0.1]
-    solutions = [{"epsilon": e, "beta": e**0.5, "kl": e, "mu": [(a + b) / 2 for a, b in zip(p, q)]} for e in budgets]  # noqa: B905
+    halfway = [(a + b) / 2 for a, b in zip(p, q, strict=True)]
+    solutions = [{"epsilon": e, "beta": e**0.5, "kl": e, "mu": halfway} for e in budgets]
     path = [[i / 50, (i / 50) ** 2] for i in range(51)]
-    return {"tokens": tokens, "p": p, "q": q, "solutions": solutions, "path": path, "prefix": "so\n $1 + 2$ 因"}
+    return {
+        "tokens": tokens,
+        "p": p,
+        "q": q,
+        "solutions": solutions,
+        "path": path,
+        "prefix": "so\n $1 + 2$ 因",
+    }
 
 
 def test_the_path_with_each_budget_and_its_beta() -> None:
@@ -340,7 +397,9 @@ def test_the_path_with_each_budget_and_its_beta() -> None:
     assert list(xs) == sorted(xs)
     solved = line(left, r"$\varepsilon$=0.01: $\beta^*$=0.1")
     assert (list(np.asarray(solved.get_xdata())), values(solved)) == ([0.1], [0.01])
-    assert [values(found)[0] for found in left.get_lines() if found.get_linestyle() == "--"] == list(BUDGETS)
+    assert [
+        values(found)[0] for found in left.get_lines() if found.get_linestyle() == "--"
+    ] == list(BUDGETS)
     legend = left.get_legend()
     assert legend is not None
     assert len(legend.get_texts()) == len(BUDGETS)
@@ -353,7 +412,11 @@ def test_bars_of_student_solutions_and_teacher() -> None:
     legend = right.get_legend()
     assert legend is not None
     budgets = [rf"$\mu^*$ at $\varepsilon$={budget}" for budget in (0.001, 0.01, 0.05)]
-    assert [text.get_text() for text in legend.get_texts()] == [r"student $\pi_S$", *budgets, r"teacher $\pi_T$"]
+    assert [text.get_text() for text in legend.get_texts()] == [
+        r"student $\pi_S$",
+        *budgets,
+        r"teacher $\pi_T$",
+    ]
     assert [tick.get_text() for tick in right.get_xticklabels()] == [
         *("3", "␣the", "↵", "$x$", r"\u56e0\u6b64"[:9] + "…", "a␣long␣to…"),
     ]
@@ -362,7 +425,9 @@ def test_bars_of_student_solutions_and_teacher() -> None:
 
 def test_a_budget_of_nothing_is_the_student() -> None:
     left, right = overview.draw(example([0.0, 0.01]), TITLE).axes
-    assert [values(found)[0] for found in left.get_lines() if found.get_linestyle() == "--"] == [0.01]
+    assert [values(found)[0] for found in left.get_lines() if found.get_linestyle() == "--"] == [
+        0.01
+    ]
     assert len(right.patches) == 4 * 6
 
 
@@ -375,12 +440,18 @@ def columns() -> dict[str, list[Series]]:
     both = [series(long_curve()), series(long_curve(), "trust_region", TRB)]
     blended = [series(trust, "trust_region", TRB)]
     own = ("beta", "teacher_feasible", "behavior_kl", "acceptance", "rounds_per_token")
-    rows: dict[str, list[Series]] = {key: blended if key in own else both for key in diagnostics.PANELS}
+    rows: dict[str, list[Series]] = {
+        key: blended if key in own else both for key in diagnostics.PANELS
+    }
     return rows | {"replaced": [series(skd, "skd", {"K": 15, "tau_T": 0.2})]}
 
 
 def test_a_panel_for_each_column_that_is_there() -> None:
-    some = {key: lines for key, lines in columns().items() if key in ("beta", "reward", "replaced", "truncated")}
+    some = {
+        key: lines
+        for key, lines in columns().items()
+        if key in ("beta", "reward", "replaced", "truncated")
+    }
     figure = diagnostics.draw(some | {"acceptance": [series({0: [], 1: []})]}, TITLE)
     shown = [axes for axes in figure.axes if axes.axison]
     assert [panel_title(axes) for axes in shown] == [
@@ -391,7 +462,10 @@ def test_a_panel_for_each_column_that_is_there() -> None:
     ]
     assert values(shown[0].get_lines()[0])[:3] == [0.0, 0.01, 0.02]
     assert values(shown[1].get_lines()[0])[:3] == [0.0, 1.0, 2.0]
-    assert [axes.get_xlabel().split(" (")[0] for axes in shown] == ["blended step", *["optimizer step"] * 3]
+    assert [axes.get_xlabel().split(" (")[0] for axes in shown] == [
+        "blended step",
+        *["optimizer step"] * 3,
+    ]
     assert shown[0].get_xlim()[1] < 60 < shown[1].get_xlim()[1]
     assert shown[2].get_xlim() == shown[3].get_xlim()
 
@@ -403,7 +477,12 @@ def panel_title(axes: Axes) -> str:
 
 def test_a_method_has_one_color_in_all_panels() -> None:
     figure = diagnostics.draw(columns(), TITLE)
-    named = [drawn for axes in figure.axes for drawn in axes.get_lines() if str(drawn.get_label()).startswith("TRB")]
+    named = [
+        drawn
+        for axes in figure.axes
+        for drawn in axes.get_lines()
+        if str(drawn.get_label()).startswith("TRB")
+    ]
     assert {drawn.get_color() for drawn in named} == {style.BLUE}
     assert len(named) == len(diagnostics.PANELS) - 1
 
@@ -420,17 +499,24 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("sft_warmup", {"K": 50}),
     ("a_new_one", {"gamma": 3.0}),
 ]
-SCORES = [series({s: [0.2 + s / 2000] for s in range(0, 401, 20)}, method, knobs) for method, knobs in SETTINGS]
+SCORES = [
+    series({s: [0.2 + s / 2000] for s in range(0, 401, 20)}, method, knobs)
+    for method, knobs in SETTINGS
+]
 DRAW: dict[str, Callable[[float], Figure]] = {
     "trajectories": lambda width: trajectories.draw(SCORES, TITLE, "One seed each.", width),
-    "entropy": lambda width: entropy.draw([series(long_curve())], SCORES[:2], 50, TITLE, None, width),
+    "entropy": lambda width: entropy.draw(
+        [series(long_curve())], SCORES[:2], 50, TITLE, None, width
+    ),
     "sweep": lambda width: sweep.draw(grids(0.01), SeedMean(0.39, 0.01), TITLE, width),
     "tradeoff": lambda width: tradeoff.draw(cloud(), TITLE, width),
     "continuation": lambda width: continuation.draw(GAINS, TITLE, width),
     "overview": lambda width: overview.draw(example(), TITLE, width),
     "diagnostics": lambda width: diagnostics.draw(columns(), TITLE, width),
 }
-FIGURES: dict[str, Callable[[], Figure]] = {name: partial(draw, style.WIDTH) for name, draw in DRAW.items()}
+FIGURES: dict[str, Callable[[], Figure]] = {
+    name: partial(draw, style.WIDTH) for name, draw in DRAW.items()
+}
 
 
 @cache
@@ -446,7 +532,9 @@ def test_no_text_lies_on_another(name: str, width: float) -> None:
     figure, _ = drawn(name, width)
     assert figure.get_figwidth() == width
     boxes = [
-        (text.get_text(), text.get_window_extent()) for text in outer_texts(figure) if text.get_rotation() % 90 == 0
+        (text.get_text(), text.get_window_extent())
+        for text in outer_texts(figure)
+        if text.get_rotation() % 90 == 0
     ]
     right, top = figure.get_size_inches() * figure.dpi
     outside = [t for t, b in boxes if b.x0 < -1 or b.y0 < -1 or b.x1 > right + 1 or b.y1 > top + 1]
@@ -462,11 +550,18 @@ def outer_texts(figure: Figure) -> Iterator[Any]:
     for axes in (axes for axes in figure.axes if axes.axison):
         yield from (
             text
-            for text in (axes.title, cast(Any, axes)._left_title, axes.xaxis.label, axes.yaxis.label)
+            for text in (
+                axes.title,
+                cast(Any, axes)._left_title,
+                axes.xaxis.label,
+                axes.yaxis.label,
+            )
             if text.get_text()
         )
         for axis, (low, high) in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
-            shown = (tick.label1 for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high)
+            shown = (
+                tick.label1 for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high
+            )
             yield from (text for text in shown if text.get_text() and text.get_visible())
 
 

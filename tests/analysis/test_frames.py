@@ -1,4 +1,6 @@
-"""DataFrames of a study: typed columns, the numbers of the run directories, nothing where nothing is known."""
+"""DataFrames of a study: typed columns, the numbers of the run directories, nothing where nothing
+is known.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,11 @@ def test_trials_have_a_row_for_each_unit_and_nullable_types(study: Study) -> Non
 def test_problem_counts_give_the_scores_of_the_trials(study: Study) -> None:
     counts: Any = frames.problem_counts(study)
     assert set(counts["samples"]) == {"selection"}
-    shares = (counts["correct"] / counts["n"]).groupby([counts["method"], counts["step"], counts["benchmark"]]).mean()
+    shares = (
+        (counts["correct"] / counts["n"])
+        .groupby([counts["method"], counts["step"], counts["benchmark"]])
+        .mean()
+    )
     assert 100 * shares["veto", 20, "arithmetic_short"] == 100.0
     assert 100 * shares["vanilla", 20].mean() == 37.5
 
@@ -74,7 +80,9 @@ def test_before_anything_ran_frames_are_empty_and_have_their_columns(
     assert len(frame) == (len(study.units) if frame_of is frames.trials else 0)
 
 
-def test_evidence_is_the_csv_form_before_it_is_rounded(study: Study, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evidence_is_the_csv_form_before_it_is_rounded(
+    study: Study, capsys: pytest.CaptureFixture[str]
+) -> None:
     table = build.results_table(study)
     frame: Any = frames.evidence(table)
     (cell,) = frame[(frame["method"] == "veto") & (frame["benchmark"] == "avg")].to_dict("records")

@@ -21,9 +21,14 @@ def clock(runs: Path, unit_id: str, starts: list[int], rows: list[dict[str, Any]
     """A unit whose attempts started that many seconds after noon, and what was clocked of it."""
     folder = runs / unit_id
     folder.mkdir(parents=True)
-    begun = [{"started": f"2026-11-21T12:{second // 60:02d}:{second % 60:02d}+00:00"} for second in starts]
+    begun = [
+        {"started": f"2026-11-21T12:{second // 60:02d}:{second % 60:02d}+00:00"}
+        for second in starts
+    ]
     (folder / "attempts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in begun))
-    (folder / "timing.jsonl").write_text("".join(json.dumps(row | {"at": NOON + row["at"]}) + "\n" for row in rows))
+    (folder / "timing.jsonl").write_text(
+        "".join(json.dumps(row | {"at": NOON + row["at"]}) + "\n" for row in rows)
+    )
 
 
 def train(step: int, at: int, **where: Any) -> dict[str, Any]:
@@ -44,10 +49,16 @@ def study(runs: Path) -> tuple[Study, str, str]:
 def test_rows_are_gpus_by_machine_whichever_process_used_them(tmp_path: Path) -> None:
     made, first, second = study(tmp_path)
     clock(
-        tmp_path, first, [0], [train(0, 10, host="b", process=1, gpu="10"), evaluate(30, host="a", process=2, gpu="0")]
+        tmp_path,
+        first,
+        [0],
+        [train(0, 10, host="b", process=1, gpu="10"), evaluate(30, host="a", process=2, gpu="0")],
     )
     clock(
-        tmp_path, second, [5], [train(0, 25, host="b", process=3, gpu="10"), evaluate(30, host="b", process=4, gpu="9")]
+        tmp_path,
+        second,
+        [5],
+        [train(0, 25, host="b", process=3, gpu="10"), evaluate(30, host="b", process=4, gpu="9")],
     )
     chart = read_chart(made)
     assert chart.rows == (("a", "GPU 0"), ("b", "GPU 9"), ("b", "GPU 10"))
@@ -58,7 +69,9 @@ def test_rows_are_gpus_by_machine_whichever_process_used_them(tmp_path: Path) ->
 
 def test_without_gpus_a_process_takes_the_row_of_one_that_has_ended(tmp_path: Path) -> None:
     made, first, second = study(tmp_path)
-    clock(tmp_path, first, [0], [train(0, 10, host="a", process=1), evaluate(40, host="a", process=3)])
+    clock(
+        tmp_path, first, [0], [train(0, 10, host="a", process=1), evaluate(40, host="a", process=3)]
+    )
     clock(tmp_path, second, [5], [train(0, 15, host="a", process=2)])
     chart = read_chart(made)
     assert chart.rows == (("a", "process 1"), ("a", "process 2"))
@@ -68,15 +81,26 @@ def test_without_gpus_a_process_takes_the_row_of_one_that_has_ended(tmp_path: Pa
 def test_a_killed_attempt_ends_in_a_cross_and_its_lost_steps_are_told_apart(tmp_path: Path) -> None:
     made, first, _ = study(tmp_path)
     here = {"host": "a", "process": 1}
-    rows = [train(0, 10, **here), train(1, 20, **here), train(2, 30, **here), train(1, 60, host="a", process=2)]
+    rows = [
+        train(0, 10, **here),
+        train(1, 20, **here),
+        train(2, 30, **here),
+        train(1, 60, host="a", process=2),
+    ]
     clock(tmp_path, first, [0, 50], rows)
     chart = read_chart(made)
-    assert [(bar.kind, bar.start, bar.end) for bar in chart.bars] == [(LOST, 10, 30), (TRAIN, 0, 10), (TRAIN, 50, 60)]
+    assert [(bar.kind, bar.start, bar.end) for bar in chart.bars] == [
+        (LOST, 10, 30),
+        (TRAIN, 0, 10),
+        (TRAIN, 50, 60),
+    ]
     assert chart.ended == ((0, 30.0), (0, 60.0)), "nobody works at it now, and it is not trained"
     picture = gantt.picture(made)
     assert "Attempts that died or were stopped: 2." in picture.basis
     assert picture.figure is not None
-    assert "training that was taken again" in [text.get_text() for text in picture.figure.legends[0].get_texts()]
+    assert "training that was taken again" in [
+        text.get_text() for text in picture.figure.legends[0].get_texts()
+    ]
 
 
 def test_nothing_clocked_is_not_drawn(tmp_path: Path) -> None:
@@ -86,7 +110,9 @@ def test_nothing_clocked_is_not_drawn(tmp_path: Path) -> None:
 def chart_of(rows: int, bars: int) -> Chart:
     """So many GPUs of machines of eight, each with as many bars of a minute."""
     places = tuple((f"node-{row // 8:02d}", f"GPU {row % 8}") for row in range(rows))
-    of_rows = (Bar(row, TRAIN, 60.0 * bar, 60.0 * bar + 50) for row in range(rows) for bar in range(bars))
+    of_rows = (
+        Bar(row, TRAIN, 60.0 * bar, 60.0 * bar + 50) for row in range(rows) for bar in range(bars)
+    )
     return Chart(places, tuple(of_rows), ())
 
 

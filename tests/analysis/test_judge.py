@@ -1,4 +1,6 @@
-"""How often equal methods are called different, and unequal ones are found, from counts to the judgement."""
+"""How often equal methods are called different, and unequal ones are found, from counts to the
+judgement.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ def simulated(world: World, repetitions: int) -> list[Judged]:
 
 
 def test_equal_methods_are_seldom_called_different_whatever_their_grids() -> None:
-    """Each comparison, and any of the six of a sweep: at most 6 %, over grids, seeds, spreads and shapes together.
+    """Each comparison, and any of the six of a sweep: at most 6 %, over grids, seeds, spreads and
+    shapes together.
 
     `benchmarks.judge` takes thousands of sweeps for each of these worlds.
     """
@@ -49,7 +52,9 @@ def test_without_confirmation_the_largest_grid_would_win_by_chance() -> None:
 
 
 def test_looking_until_decided_keeps_the_level() -> None:
-    """Equal methods, seeds added in rounds until each difference is within ± 1 point or apart from zero."""
+    """Equal methods, seeds added in rounds until each difference is within ± 1 point or apart from
+    zero.
+    """
     found = []
     for between, shape in itertools.product((0.5, 1.0, 4.0), SHAPES):
         generator = np.random.default_rng(zlib.crc32(f"{between} {shape}".encode()))
@@ -63,7 +68,9 @@ def test_looking_until_decided_stops_early_where_it_can() -> None:
     """Runs half a point apart settle ± 2 points at once, runs four points apart take all rounds."""
     generator = np.random.default_rng(5)
     least, most = 3 * len(METHODS), 3 * LOOKS * len(METHODS)
-    assert np.mean([decided(generator, World(between=0.5), 2.0)[1] for _ in range(30)]) < 1.5 * least
+    assert (
+        np.mean([decided(generator, World(between=0.5), 2.0)[1] for _ in range(30)]) < 1.5 * least
+    )
     assert np.mean([decided(generator, World(between=4.0), 2.0)[1] for _ in range(30)]) > 0.9 * most
     ahead = [decided(generator, World(between=1.0, ahead=3.0), 0.5)[0][TRB] for _ in range(60)]
     assert np.mean(ahead) > 0.95
@@ -76,14 +83,22 @@ def test_a_method_that_is_ahead_is_found() -> None:
 
 
 def test_leaving_a_seed_out_removes_the_luck_of_the_choice() -> None:
-    """Settings that are equal: the best of 20 leads by more than half a spread; on a seed left out it does not."""
+    """Settings that are equal: the best of 20 leads by more than half a spread; on a seed left out
+    it does not.
+    """
     generator = np.random.default_rng(8)
     shown, left_out = [], []
     for _ in range(300):
         right = generator.binomial(400, 0.5, (20, 3, 1)) + generator.integers(-20, 21, (20, 3, 1))
         n = np.array([400])
         pool = [
-            Candidate("skd", {}, step, ("a", "b", "c"), {"bench": tuple(Tally(n, seed) for seed in of_seeds)})
+            Candidate(
+                "skd",
+                {},
+                step,
+                ("a", "b", "c"),
+                {"bench": tuple(Tally(n, seed) for seed in of_seeds)},
+            )
             for step, of_seeds in enumerate(right)
         ]
         found = leave_one_seed_out(pool)
@@ -103,7 +118,9 @@ def test_adjusted_differences_are_those_of_dunnetts_test(counts: tuple[int, ...]
     control, *others = [generator.normal(size=count) for count in counts]
     spread = seeds.pool([each.tolist() for each in (control, *others)])
     assert spread is not None
-    found = seeds.adjusted([float(each.mean() - control.mean()) for each in others], spread, counts[1:], counts[0])
+    found = seeds.adjusted(
+        [float(each.mean() - control.mean()) for each in others], spread, counts[1:], counts[0]
+    )
     expected = stats.dunnett(*others, control=control, rng=np.random.default_rng(1))
     limits = expected.confidence_interval(0.95)
     # scipy integrates by quasi-Monte Carlo.
@@ -111,9 +128,13 @@ def test_adjusted_differences_are_those_of_dunnetts_test(counts: tuple[int, ...]
     assert found.reaches == pytest.approx((limits.high - limits.low) / 2, rel=2e-3)
 
 
-@pytest.mark.parametrize(("methods", "freedom", "bound"), [(2, 10, 2.57), (6, 20, 2.80), (6, 60, 2.64)])
+@pytest.mark.parametrize(
+    ("methods", "freedom", "bound"), [(2, 10, 2.57), (6, 20, 2.80), (6, 60, 2.64)]
+)
 def test_the_bound_is_that_of_published_tables(methods: int, freedom: int, bound: float) -> None:
-    """Two-sided at 5 %, equal numbers of runs (Dunnett 1964, "New tables for multiple comparisons")."""
+    """Two-sided at 5 %, equal numbers of runs (Dunnett 1964, "New tables for multiple
+    comparisons").
+    """
     spread = seeds.SeedSpread(1.0, freedom)
     found = seeds.adjusted([0.0] * methods, spread, [4] * methods, 4)
     assert found.reaches[0] / np.sqrt(0.5) == pytest.approx(bound, abs=0.006)
@@ -130,8 +151,12 @@ def test_corrected_p_values_go_with_their_intervals() -> None:
     spread = seeds.SeedSpread(1.0, 14)
     gaps = [0.0, 0.5, 1.5, 2.2, 2.4, 5.0]
     found = seeds.adjusted(gaps, spread, [3] * 6, 3)
-    assert [p < 0.05 for p in found.p_values] == [gap > reach for gap, reach in zip(gaps, found.reaches, strict=True)]
-    assert all(p >= seeds.p_value(gap, spread, 3, 3) for p, gap in zip(found.p_values, gaps, strict=True))
+    assert [p < 0.05 for p in found.p_values] == [
+        gap > reach for gap, reach in zip(gaps, found.reaches, strict=True)
+    ]
+    assert all(
+        p >= seeds.p_value(gap, spread, 3, 3) for p, gap in zip(found.p_values, gaps, strict=True)
+    )
 
 
 def test_holm_steps_down() -> None:

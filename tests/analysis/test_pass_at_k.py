@@ -51,7 +51,10 @@ def test_a_table_of_pass_at_k_keeps_the_checkpoints_that_pass_at_1_selects(tmp_p
     assert twice.notes[0].startswith("pass@2: ")
     assert json.loads(FORMATS["json"](twice))["metric"] == "pass@2"
     assert "pass_at_2" in next(csv.reader(StringIO(FORMATS["csv"](twice))))
-    with pytest.raises(UserError, match=r"--metric: 'pass@5': expected a k of at most 4, the samples of each problem"):
+    with pytest.raises(
+        UserError,
+        match=r"--metric: 'pass@5': expected a k of at most 4, the samples of each problem",
+    ):
         build.results_table(study, 5)
 
 

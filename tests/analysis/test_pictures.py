@@ -1,4 +1,6 @@
-"""From run directories to the files of `trb figures`: what can be drawn is, and the rest is explained."""
+"""From run directories to the files of `trb figures`: what can be drawn is, and the rest is
+explained.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,16 @@ from tests.analysis.test_figures import panel_title
 from tests.fake_runs import QUICKSTART, quickstart, units_of, write_run
 
 Loaded = tuple[Experiment, list[Unit]]
-KINDS = ("trajectories", "cost", "entropy", "sweep", "tradeoff", "diagnostics", "continuation", "overview")
+KINDS = (
+    "trajectories",
+    "cost",
+    "entropy",
+    "sweep",
+    "tradeoff",
+    "diagnostics",
+    "continuation",
+    "overview",
+)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +55,13 @@ def write_steps(runs: Path, unit: Unit, blended: int = 0, replaced: bool = False
         for step in range(30)
     ]
     rollouts = [
-        {"step": step, "reward": reward, "log_ratio": reward - 1, "teacher_log_prob": -0.5, "length": 9}
+        {
+            "step": step,
+            "reward": reward,
+            "log_ratio": reward - 1,
+            "teacher_log_prob": -0.5,
+            "length": 9,
+        }
         for step in range(30)
         for reward in (0.0, 1.0)
     ]
@@ -71,17 +88,26 @@ def test_scores_alone_give_trajectories_and_the_sweep(tmp_path: Path, one_seed: 
     figure = drawn["trajectories"].figure
     assert figure is not None
     shown = [line.get_label() for line in figure.axes[0].get_lines()]
-    assert shown == ["Vanilla", r"TRB $\varepsilon_0$=0.05, $K$=12"]  # the best of its family, not every run
+    assert shown == [
+        "Vanilla",
+        r"TRB $\varepsilon_0$=0.05, $K$=12",
+    ]  # the best of its family, not every run
 
 
 def test_steps_alone_give_what_needs_no_scores(tmp_path: Path, one_seed: Loaded) -> None:
     write_steps(tmp_path, units_of(one_seed[1], "vanilla")[0])
     drawn = found(one_seed, tmp_path)
-    assert {kind for kind, picture in drawn.items() if picture.figure} == {"entropy", "tradeoff", "diagnostics"}
+    assert {kind for kind, picture in drawn.items() if picture.figure} == {
+        "entropy",
+        "tradeoff",
+        "diagnostics",
+    }
 
 
 def test_vanilla_trust_region_and_skd_side_by_side(tmp_path: Path, one_seed: Loaded) -> None:
-    vanilla, trust, skd = (units_of(one_seed[1], name)[-1] for name in ("vanilla", "trust_region", "skd"))
+    vanilla, trust, skd = (
+        units_of(one_seed[1], name)[-1] for name in ("vanilla", "trust_region", "skd")
+    )
     for unit in (vanilla, trust, skd):
         write_steps(tmp_path, unit, 12 if unit is trust else 0, replaced=unit is skd)
         write_run(tmp_path, one_seed[0], unit, {60: [1, 1]})
@@ -99,7 +125,9 @@ def test_vanilla_trust_region_and_skd_side_by_side(tmp_path: Path, one_seed: Loa
 
 def test_the_results_folder_holds_tables_and_figures(tmp_path: Path, one_seed: Loaded) -> None:
     write_run(tmp_path, one_seed[0], units_of(one_seed[1], "vanilla")[0], {20: [1, 2]})
-    folder = results.write_results(Study(*one_seed, tmp_path), build.results_table(Study(*one_seed, tmp_path)))
+    folder = results.write_results(
+        Study(*one_seed, tmp_path), build.results_table(Study(*one_seed, tmp_path))
+    )
     names = {path.name for path in folder.iterdir()}
     assert names == {f"table.{kind}" for kind in ("md", "tex", "csv", "json")} | {
         *(f"trajectories-arithmetic.{kind}" for kind in ("png", "pdf")),
@@ -109,7 +137,9 @@ def test_the_results_folder_holds_tables_and_figures(tmp_path: Path, one_seed: L
 
 def test_each_setup_has_its_figures(tmp_path: Path) -> None:
     loaded = quickstart("setups=[arithmetic,math-smoke]", "methods.sft_warmup=null", "data_dir=.")
-    unit = next(unit for unit in loaded[1] if unit.setup == "math-smoke" and unit.method == "vanilla")
+    unit = next(
+        unit for unit in loaded[1] if unit.setup == "math-smoke" and unit.method == "vanilla"
+    )
     write_steps(tmp_path, unit)
     drawn = {picture.name for picture in pictures(Study(*loaded, tmp_path)) if picture.figure}
     assert drawn == {f"{kind}-math-smoke" for kind in ("entropy", "tradeoff", "diagnostics")}
@@ -118,7 +148,9 @@ def test_each_setup_has_its_figures(tmp_path: Path) -> None:
 # --- the command ---
 
 
-def run(capsys: pytest.CaptureFixture[str], runs: Path, out: Path) -> tuple[int, list[str], list[str]]:
+def run(
+    capsys: pytest.CaptureFixture[str], runs: Path, out: Path
+) -> tuple[int, list[str], list[str]]:
     with pytest.raises(SystemExit) as ended:
         main(["figures", str(QUICKSTART), "--runs", str(runs), "--out", str(out)])
     captured = capsys.readouterr()
@@ -131,9 +163,14 @@ def test_the_command_prints_paths_and_reasons(
     write_run(tmp_path / "runs", one_seed[0], units_of(one_seed[1], "vanilla")[0], {20: [1, 2]})
     code, printed, reasons = run(capsys, tmp_path / "runs", tmp_path / "out" / "deep")
     assert code == 0
-    assert printed == [str(tmp_path / "out" / "deep" / f"trajectories-arithmetic.{kind}") for kind in ("png", "pdf")]
+    assert printed == [
+        str(tmp_path / "out" / "deep" / f"trajectories-arithmetic.{kind}")
+        for kind in ("png", "pdf")
+    ]
     assert all(Path(path).stat().st_size > 1000 for path in printed)
-    assert [line.split(":")[:2] for line in reasons] == [["not drawn", f" {kind}-arithmetic"] for kind in KINDS[1:]]
+    assert [line.split(":")[:2] for line in reasons] == [
+        ["not drawn", f" {kind}-arithmetic"] for kind in KINDS[1:]
+    ]
 
 
 def test_figures_say_what_they_rest_on(tmp_path: Path, one_seed: Loaded) -> None:
@@ -145,10 +182,26 @@ def test_figures_say_what_they_rest_on(tmp_path: Path, one_seed: Loaded) -> None
     assert found(two, tmp_path)["trajectories"].basis.startswith("Means over 2 seeds")
 
 
-def test_a_width_outside_the_page_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_width_outside_the_page_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["figures", str(QUICKSTART), "--runs", str(tmp_path), "--out", str(tmp_path / "out"), "--width", "0.5"])
-    assert (ended.value.code, capsys.readouterr().err) == (2, "trb: --width: 0.5: expected inches from 3 to 12\n")
+        main(
+            [
+                "figures",
+                str(QUICKSTART),
+                "--runs",
+                str(tmp_path),
+                "--out",
+                str(tmp_path / "out"),
+                "--width",
+                "0.5",
+            ]
+        )
+    assert (ended.value.code, capsys.readouterr().err) == (
+        2,
+        "trb: --width: 0.5: expected inches from 3 to 12\n",
+    )
 
 
 def test_nothing_to_draw_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

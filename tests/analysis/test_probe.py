@@ -32,14 +32,21 @@ def experiment() -> Experiment:
 
 
 def write(
-    runs: Path, experiment: Experiment, correct: Correct, lengths: tuple[int, ...] = (4, 8), done: bool = True
+    runs: Path,
+    experiment: Experiment,
+    correct: Correct,
+    lengths: tuple[int, ...] = (4, 8),
+    done: bool = True,
 ) -> None:
     """A probe's directory with made-up counts, its prompts in reverse order."""
     with closing(RunWriter(runs, probe_unit(experiment, "arithmetic").id, LOGS)) as run:
         for t in lengths:
             for continuer in CONTINUERS:
                 for behavior in BEHAVIORS:
-                    rows = [row(behavior, continuer, t, prompt, correct) for prompt in reversed(range(60))]
+                    rows = [
+                        row(behavior, continuer, t, prompt, correct)
+                        for prompt in reversed(range(60))
+                    ]
                     run.append("continuations.jsonl", rows)
         run.write_document("example.json", {"prefix": "2+3="})
         run.write_document("excerpts.json", [{"prompt": "2+3=?"}])
@@ -62,7 +69,9 @@ def two_to_three(behavior: str, continuer: str, t: int, prompt: int) -> int:
 def test_gains_are_ratios_of_success(experiment: Experiment, tmp_path: Path) -> None:
     write(tmp_path, experiment, two_to_three)
     gains = probe.continuation_gains(Study(experiment, [], tmp_path), "arithmetic")
-    assert {continuer: list(own) for continuer, own in gains.items()} == {continuer: [4, 8] for continuer in CONTINUERS}
+    assert {continuer: list(own) for continuer, own in gains.items()} == {
+        continuer: [4, 8] for continuer in CONTINUERS
+    }
     for own in gains.values():
         for gain in own.values():
             assert gain is not None
@@ -78,7 +87,10 @@ def test_cells_are_told_apart(experiment: Experiment, tmp_path: Path) -> None:
               ("trust_region", "student", 8): 1, ("vanilla", "teacher", 4): 4, ("trust_region", "teacher", 4): 4,
               ("vanilla", "teacher", 8): 5, ("trust_region", "teacher", 8): 6}  # fmt: skip
     write(tmp_path, experiment, lambda behavior, continuer, t, _: values[behavior, continuer, t])
-    found = {(c.continuer, c.t): c for c in probe.comparisons(Study(experiment, [], tmp_path), "arithmetic")}
+    found = {
+        (c.continuer, c.t): c
+        for c in probe.comparisons(Study(experiment, [], tmp_path), "arithmetic")
+    }
     assert {place: c.gain and round(c.gain[0], 9) for place, c in found.items()} == {
         ("student", 4): 1.0, ("student", 8): -0.5, ("teacher", 4): 0.0, ("teacher", 8): 0.2}  # fmt: skip
     cell = found["teacher", 8].trust_region
@@ -88,13 +100,19 @@ def test_cells_are_told_apart(experiment: Experiment, tmp_path: Path) -> None:
 
 def test_the_interval_is_paired_by_prompt(experiment: Experiment, tmp_path: Path) -> None:
     """Prompts differ a lot in difficulty, the gain on each is the same: the interval is a point."""
-    write(tmp_path, experiment, lambda behavior, _c, _t, prompt: (prompt % 4) * (1 if behavior == "vanilla" else 2))
+    write(
+        tmp_path,
+        experiment,
+        lambda behavior, _c, _t, prompt: (prompt % 4) * (1 if behavior == "vanilla" else 2),
+    )
     gain = probe.continuation_gains(Study(experiment, [], tmp_path), "arithmetic")["student"][4]
     assert gain == pytest.approx((1.0, 1.0, 1.0))
 
 
 def test_the_interval_covers_as_often_as_it_says() -> None:
-    """95 % intervals of the ratio of two noisy shares, over made-up probes with a known gain of 0.5."""
+    """95 % intervals of the ratio of two noisy shares, over made-up probes with a known gain of
+    0.5.
+    """
     rng = np.random.default_rng(0)
     covered = 0
     for _ in range(200):
@@ -111,12 +129,23 @@ def test_the_interval_covers_as_often_as_it_says() -> None:
 def cell(correct: list[int]) -> probe.ProbeCounts:
     same = (0,) * len(correct)
     return probe.ProbeCounts(
-        tuple(range(len(correct))), same, same, (N,) * len(correct), tuple(correct), same, same, same
+        tuple(range(len(correct))),
+        same,
+        same,
+        (N,) * len(correct),
+        tuple(correct),
+        same,
+        same,
+        same,
     )
 
 
 def test_no_vanilla_success_is_no_gain(experiment: Experiment, tmp_path: Path) -> None:
-    write(tmp_path, experiment, lambda behavior, _c, t, _p: 0 if behavior == "vanilla" and t == 4 else 3)
+    write(
+        tmp_path,
+        experiment,
+        lambda behavior, _c, t, _p: 0 if behavior == "vanilla" and t == 4 else 3,
+    )
     gains = probe.continuation_gains(Study(experiment, [], tmp_path), "arithmetic")
     assert gains["student"][4] is None
     assert gains["student"][8] is not None
@@ -159,5 +188,7 @@ def test_the_table_fits_a_terminal(experiment: Experiment, tmp_path: Path) -> No
     lines = [" ".join(line.split()) for line in out.getvalue().splitlines()]
     assert "…" not in "".join(lines).replace(" … ", "").replace("…+", "")
     assert "student 4 0/480 0.0 180/480 37.5 12, 12" in lines
-    assert any(line.startswith("teacher 8 120/480 25.0 180/480 37.5 12, 12 +50.0 +") for line in lines)
+    assert any(
+        line.startswith("teacher 8 120/480 25.0 180/480 37.5 12, 12 +50.0 +") for line in lines
+    )
     assert "Untrained student, ε = 0.05; 60 prompts × 4 rollouts × 4 continuations." in lines

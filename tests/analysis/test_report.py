@@ -1,4 +1,6 @@
-"""The report: what stands on the page, that it is inert and the same every time, and how a browser shows it."""
+"""The report: what stands on the page, that it is inert and the same every time, and how a browser
+shows it.
+"""
 
 from __future__ import annotations
 
@@ -42,14 +44,30 @@ from tests.fake_runs import QUICKSTART, SHIPPED, quickstart, record, units_of, w
 
 Loaded = tuple[Experiment, list[Unit]]
 SETUP = "arithmetic"
-PARTS = ["results", "figures", "rollouts", "diagnostics", "cost", "trials", "parameters", "provenance"]
+PARTS = [
+    "results",
+    "figures",
+    "rollouts",
+    "diagnostics",
+    "cost",
+    "trials",
+    "parameters",
+    "provenance",
+]
 EVIL = "<script>document.title='run'</script><img src=x onerror=\"document.title='run'\">"
 METHODS = ("vanilla", "trust_region", "skd")  # of which the made-up sweep has runs
 PROVENANCE = {
     "commit": "c0ffee",
     "dirty_diff": "+x",
     "versions": {"python": "3.11", "ray": None},
-    "host": {"name": "box<1>", "system": "Linux", "machine": "x86_64", "cpu": "Z80", "cores": 8, "gpus": ["H100"] * 2},
+    "host": {
+        "name": "box<1>",
+        "system": "Linux",
+        "machine": "x86_64",
+        "cpu": "Z80",
+        "cores": 8,
+        "gpus": ["H100"] * 2,
+    },
 }
 
 
@@ -60,7 +78,9 @@ def loaded() -> Loaded:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory, loaded: Loaded) -> Path:
-    """Vanilla, one trust region, SKD and the untrained student, evaluated; a probe whose texts are hostile."""
+    """Vanilla, one trust region, SKD and the untrained student, evaluated; a probe whose texts are
+    hostile.
+    """
     folder = tmp_path_factory.mktemp("sweep") / "runs"
     experiment, units = loaded
     write_unit(folder, experiment, units_of(units, "base_eval")[0], 0, 1)
@@ -71,43 +91,80 @@ def runs(tmp_path_factory: pytest.TempPathFactory, loaded: Loaded) -> Path:
 
 
 def write_unit(folder: Path, experiment: Experiment, unit: Unit, steps: int, right: int) -> None:
-    """`steps` rows, the third timed twice; one evaluated checkpoint of three problems, `right` of four correct."""
+    """`steps` rows, the third timed twice; one evaluated checkpoint of three problems, `right` of
+    four correct.
+    """
     blended = {"trust_region": 12, "skd": steps}.get(unit.method or "", 0)
     rows = [metrics(step, step < blended) for step in range(steps)]
     setup = experiment.setups[unit.setup]
     with closing(RunWriter(folder, unit.id)) as run:
         run.describe({}, lambda: PROVENANCE)
         run.append("metrics.jsonl", rows)
-        run.append("rollouts.jsonl", [rollout(step, reward) for step in range(steps) for reward in (0.0, 1.0)])
+        run.append(
+            "rollouts.jsonl",
+            [rollout(step, reward) for step in range(steps) for reward in (0.0, 1.0)],
+        )
         run.commit(steps)
         for step in [*range(steps), 2] if steps else []:
             run.append_timing(
-                {"step": step, "phase": "train", "rollout": 0.5, "score": 0.25, "reward": 0.0, "learn": 1.0}
+                {
+                    "step": step,
+                    "phase": "train",
+                    "rollout": 0.5,
+                    "score": 0.25,
+                    "reward": 0.0,
+                    "learn": 1.0,
+                }
             )
         for ids in (evaluation_ids(setup), fresh_evaluation_ids(setup)):
             for key, evaluation_id in ids.items():
                 counts = [record(min(4, max(0, right + i)), problem=f"p{i}") for i in (-1, 0, 1)]
                 write_evaluation(run, evaluation_id, steps, counts)
-                run.append_timing({"step": steps, "phase": "evaluate", "benchmark": key, "seconds": 2.0})
+                run.append_timing(
+                    {"step": steps, "phase": "evaluate", "benchmark": key, "seconds": 2.0}
+                )
         if unit.method == "vanilla":
             run.describe_data({"rows": 12345, "golds": {"given": 7}})
         run.finish()
 
 
 def metrics(step: int, blended: bool) -> dict[str, float | int]:
-    row = {"step": step, "loss": 1.0, "reward": 0.5, "response_tokens": 100, "response_length": 20.0 + step}
+    row = {
+        "step": step,
+        "loss": 1.0,
+        "reward": 0.5,
+        "response_tokens": 100,
+        "response_length": 20.0 + step,
+    }
     row |= {"truncated": 0.25, "support_mass_student": 0.99, "teacher_entropy": 0.1}
-    return row | ({"beta": 0.1 * step, "acceptance": 0.9, "teacher_positions": 150} if blended else {})
+    return row | (
+        {"beta": 0.1 * step, "acceptance": 0.9, "teacher_positions": 150} if blended else {}
+    )
 
 
 def rollout(step: int, reward: float) -> dict[str, float | int]:
-    return {"step": step, "reward": reward, "log_ratio": reward - 1, "teacher_log_prob": -0.5, "length": 9}
+    return {
+        "step": step,
+        "reward": reward,
+        "log_ratio": reward - 1,
+        "teacher_log_prob": -0.5,
+        "length": 9,
+    }
 
 
 def write_probe(folder: Path, experiment: Experiment) -> None:
     sides = {
-        name: {"text": text, "correct": right, "length": 5, "truncated": right, "mean_teacher_log_prob": -0.5}
-        for name, text, right in (("vanilla", EVIL, False), ("trust_region", "so 4 & \\boxed{4}\n" * 90, True))
+        name: {
+            "text": text,
+            "correct": right,
+            "length": 5,
+            "truncated": right,
+            "mean_teacher_log_prob": -0.5,
+        }
+        for name, text, right in (
+            ("vanilla", EVIL, False),
+            ("trust_region", "so 4 & \\boxed{4}\n" * 90, True),
+        )
     }
     with closing(RunWriter(folder, probe_unit(experiment, SETUP).id, LOGS)) as run:
         run.describe({}, dict)
@@ -142,10 +199,13 @@ def tables(root: ElementTree.Element, key: str) -> dict[str, list[list[str]]]:
     """Caption → rows of texts of the tables of one section."""
     found = root.find(f".//section[@id='{key}']")
     assert found is not None
-    return {
-        "".join(one.find("caption").itertext()): [["".join(cell.itertext()) for cell in row] for row in one.iter("tr")]  # pyright: ignore[reportOptionalMemberAccess]
-        for one in found.iter("table")
-    }
+    by_caption: dict[str, list[list[str]]] = {}
+    for shown in found.iter("table"):
+        caption = shown.find("caption")
+        assert caption is not None
+        rows = [["".join(cell.itertext()) for cell in row] for row in shown.iter("tr")]
+        by_caption["".join(caption.itertext())] = rows
+    return by_caption
 
 
 # --- building blocks ---
@@ -160,11 +220,22 @@ def test_text_is_escaped_and_markup_is_not() -> None:
 
 def test_a_table_names_its_rows_and_columns() -> None:
     made = table(
-        "Sizes", ["Name", "Kind", "Size"], [["a", "<x>", "1"], ["b", "", ""]], texts=["Kind"], total=["Sum", "", "1"]
+        "Sizes",
+        ["Name", "Kind", "Size"],
+        [["a", "<x>", "1"], ["b", "", ""]],
+        texts=["Kind"],
+        total=["Sum", "", "1"],
     )
     tree = ElementTree.fromstring(made)
     assert [th.get("scope") for th in tree.iter("th")] == ["col"] * 3 + ["row"] * 3
-    assert ["".join(cell.itertext()) for cell in tree.iter("td")] == ["<x>", "1", "–", "–", "–", "1"]
+    assert ["".join(cell.itertext()) for cell in tree.iter("td")] == [
+        "<x>",
+        "1",
+        "–",
+        "–",
+        "–",
+        "1",
+    ]
     assert [abbr.get("title") for abbr in tree.iter("abbr")] == ["not available"] * 3
 
 
@@ -229,7 +300,10 @@ def test_a_partial_sweep_says_so(root: ElementTree.Element) -> None:
 
 def test_figures_are_pictures_with_words(root: ElementTree.Element) -> None:
     images = {figure.get("id"): figure for figure in root.iter("figure")}
-    of_setup = {f"{kind}-{SETUP}" for kind in ("trajectories", "cost", "entropy", "sweep", "tradeoff", "diagnostics")}
+    of_setup = {
+        f"{kind}-{SETUP}"
+        for kind in ("trajectories", "cost", "entropy", "sweep", "tradeoff", "diagnostics")
+    }
     assert set(images) == of_setup | {"gantt-quickstart"}
     for figure in images.values():
         image, wide = next(figure.iter("img")), next(figure.iter("source"))
@@ -247,11 +321,18 @@ def test_figures_are_pictures_with_words(root: ElementTree.Element) -> None:
 
 def test_diagnostics_are_means_over_the_warmup_and_the_last_step(root: ElementTree.Element) -> None:
     found = tables(root, "diagnostics")
-    early, last = ({row[0]: dict(zip(rows[0], row, strict=True)) for row in rows[1:]} for rows in found.values())
+    early, last = (
+        {row[0]: dict(zip(rows[0], row, strict=True)) for row in rows[1:]}
+        for rows in found.values()
+    )
     assert list(found) == ["Mean over the first 12 steps", "Last step"]
     trust, vanilla = "TRB", "Vanilla"
     assert (early[trust]["β*"], last[trust]["β*"]) == ("0.550", "–")
-    assert (early[vanilla]["β*"], early[vanilla]["Length (tokens)"], last[vanilla]["Length (tokens)"]) == (
+    assert (
+        early[vanilla]["β*"],
+        early[vanilla]["Length (tokens)"],
+        last[vanilla]["Length (tokens)"],
+    ) == (
         "–",
         "25.5",
         "49.0",
@@ -260,12 +341,17 @@ def test_diagnostics_are_means_over_the_warmup_and_the_last_step(root: ElementTr
 
 
 def test_missing_values_are_left_out_of_means() -> None:
-    logged = {"beta": Series("m", {}, {5: [1.0, 3.0], 6: [], 7: [9.0]}), "q": Series("m", {}, {5: [], 7: [2.0]})}
+    logged = {
+        "beta": Series("m", {}, {5: [1.0, 3.0], 6: [], 7: [9.0]}),
+        "q": Series("m", {}, {5: [], 7: [2.0]}),
+    }
     assert early_mean(logged, 2) == {"beta": 2.0}
     assert last_step(logged) == {"beta": 9.0, "q": 2.0}
 
 
-def test_costs_count_repeated_time_once_for_each_time(runs: Path, loaded: Loaded, root: ElementTree.Element) -> None:
+def test_costs_count_repeated_time_once_for_each_time(
+    runs: Path, loaded: Loaded, root: ElementTree.Element
+) -> None:
     costs = family_costs(Study(*loaded, runs), SETUP)
     vanilla, trust, base = (costs[name] for name in ("vanilla", "trust_region", "base_eval"))
     assert (vanilla.timed_steps, vanilla.repeated, vanilla.seconds["rollout"]) == (31, 1, 15.5)
@@ -273,7 +359,11 @@ def test_costs_count_repeated_time_once_for_each_time(runs: Path, loaded: Loaded
     assert (vanilla.training_tokens, vanilla.teacher_positions) == (3000, 3000)
     assert (trust.units, trust.teacher_positions) == (1, 12 * 150 + 18 * 100)
     assert vanilla.evaluation_tokens == 2 * 2 * 3 * 40  # benchmarks, draws, problems, tokens
-    assert (base.training_tokens, base.seconds, base.seconds_per_step) == (None, {"evaluate": 8.0}, None)
+    assert (base.training_tokens, base.seconds, base.seconds_per_step) == (
+        None,
+        {"evaluate": 8.0},
+        None,
+    )
     assert (costs["veto"].units, costs["veto"].total_seconds) == (0, None)
     rows = {row[0]: row[1:] for row in tables(root, "cost")["By phase"][1:]}
     assert rows["Veto"] == ["0", *["–"] * 12]
@@ -281,20 +371,28 @@ def test_costs_count_repeated_time_once_for_each_time(runs: Path, loaded: Loaded
     assert "3 training steps ran more than once" in "".join(root.itertext())
 
 
-def test_steps_of_another_placement_are_not_compared_and_start_up_is_in_no_step(tmp_path: Path) -> None:
+def test_steps_of_another_placement_are_not_compared_and_start_up_is_in_no_step(
+    tmp_path: Path,
+) -> None:
     experiment, units = quickstart("methods.skd.placement=colocated")
     for method in ("vanilla", "trust_region", "skd"):
         write_unit(tmp_path, experiment, units_of(units, method)[0], 2, 2)
         with closing(RunWriter(tmp_path, units_of(units, method)[0].id)) as run:
             run.append_timing({"step": 0, "phase": "start", "role": "teacher", "seconds": 6.5})
     costs = family_costs(Study(experiment, units, tmp_path), SETUP)
-    assert (costs["vanilla"].seconds["start"], costs["vanilla"].seconds_per_step) == (6.5, pytest.approx(1.75))
+    assert (costs["vanilla"].seconds["start"], costs["vanilla"].seconds_per_step) == (
+        6.5,
+        pytest.approx(1.75),
+    )
     assert costs["vanilla"].total_seconds == pytest.approx(6.5 + 3 * 1.75 + 4 * 2.0)
     assert (costs["skd"].placements, costs["veto"].placements) == ({"colocated"}, frozenset())
     section = parsed(f"<main>{costs_section(experiment, {SETUP: costs})}</main>")
     rows = {row[0]: row[1:] for row in tables(section, "cost")["By phase"]}
     column = {name: index - 1 for index, name in enumerate(["", *rows["Method"]])}
-    shown = {name: (row[column["Placement"]], row[column["Training step (s)"]]) for name, row in rows.items()}
+    shown = {
+        name: (row[column["Placement"]], row[column["Training step (s)"]])
+        for name, row in rows.items()
+    }
     assert shown["Vanilla"] == ("inline", "1.750")
     assert shown["SKD"] == ("colocated", "not comparable")
     assert shown["Sum"] == ("colocated; inline", "not comparable")
@@ -302,19 +400,25 @@ def test_steps_of_another_placement_are_not_compared_and_start_up_is_in_no_step(
     assert rows["SKD"][column["Start (s)"]] == "6.5"
 
 
-def test_provenance_names_code_problems_data_and_directories(root: ElementTree.Element, page: Path, runs: Path) -> None:
+def test_provenance_names_code_problems_data_and_directories(
+    root: ElementTree.Element, page: Path, runs: Path
+) -> None:
     section = root.find(".//section[@id='provenance']")
     assert section is not None
     words = "".join(section.itertext())
     for word in ("c0ffee with uncommitted changes", "ray missing", "box<1>", "arithmetic_short-"):
         assert word in words
-    assert ["Arithmetic", "golds: given", "7"] in tables(root, "provenance")["What was counted when it was read"]
+    assert ["Arithmetic", "golds: given", "7"] in tables(root, "provenance")[
+        "What was counted when it was read"
+    ]
 
 
 def facts(root: ElementTree.Element) -> dict[str, str]:
     """The terms under the head of the page."""
     found = next(one for one in root.iter("dl") if one.get("class") == "facts")
-    terms, texts = (["".join(node.itertext()) for node in found.iter(name)] for name in ("dt", "dd"))
+    terms, texts = (
+        ["".join(node.itertext()) for node in found.iter(name)] for name in ("dt", "dd")
+    )
     return dict(zip(terms, texts, strict=True))
 
 
@@ -355,7 +459,9 @@ def test_a_page_outside_the_runs_has_no_links_that_break(tmp_path: Path, loaded:
     runs = tmp_path / "runs"
     with closing(RunWriter(runs, started.id)) as run:
         run.describe({}, dict)
-    inside, text = (build_page(Study(*loaded, runs), folder / "report.html") for folder in (runs, tmp_path))
+    inside, text = (
+        build_page(Study(*loaded, runs), folder / "report.html") for folder in (runs, tmp_path)
+    )
     assert f'href="{started.id}/"' in inside
     assert f'href="{started.id}/"' not in text
     assert set(re.findall(r'href="([^"]*)"', text)) - {f"#{part}" for part in PARTS} == set(
@@ -364,8 +470,16 @@ def test_a_page_outside_the_runs_has_no_links_that_break(tmp_path: Path, loaded:
 
 
 def test_downloads_are_the_tables(root: ElementTree.Element, runs: Path, loaded: Loaded) -> None:
-    links = {link.get("download"): link.get("href", "") for link in root.iter("a") if link.get("download")}
-    files = {name: base64.b64decode(link.partition("base64,")[2]).decode() for name, link in links.items() if name}
+    links = {
+        link.get("download"): link.get("href", "")
+        for link in root.iter("a")
+        if link.get("download")
+    }
+    files = {
+        name: base64.b64decode(link.partition("base64,")[2]).decode()
+        for name, link in links.items()
+        if name
+    }
     assert files["table.csv"] == formats.to_csv(build.results_table(Study(*loaded, runs)))
     names, *rows = csv.reader(files["trials.csv"].splitlines())
     first = dict(zip(names, rows[0], strict=True))
@@ -373,7 +487,9 @@ def test_downloads_are_the_tables(root: ElementTree.Element, runs: Path, loaded:
     assert len(rows) == len(loaded[1])
 
 
-def test_hyper_parameters_are_those_of_the_experiment(root: ElementTree.Element, loaded: Loaded) -> None:
+def test_hyper_parameters_are_those_of_the_experiment(
+    root: ElementTree.Element, loaded: Loaded
+) -> None:
     found = tables(root, "parameters")
     training = loaded[0].setups[SETUP].training
     keys = {row[0]: row[1] for row in found["Keys of the experiment file"]}
@@ -410,7 +526,11 @@ def test_nothing_comes_from_elsewhere(page: Path, root: ElementTree.Element) -> 
     policy = next(meta.get("content", "") for meta in root.iter("meta") if meta.get("http-equiv"))
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
-    sources = [node.get("src") or node.get("href") or "" for node in root.iter() if node.tag in ("img", "link", "a")]
+    sources = [
+        node.get("src") or node.get("href") or ""
+        for node in root.iter()
+        if node.tag in ("img", "link", "a")
+    ]
     assert sources
     assert not [source for source in sources if re.match(r"(?!data:)[a-z]+:|//", source)]
     assert "url(" not in CSS
@@ -442,7 +562,10 @@ def test_the_command_prints_where_the_page_is_between_the_verdict_and_the_next_c
 
 
 def test_a_folder_that_cannot_be_written_to_is_one_line_that_names_the_option(
-    tmp_path: Path, loaded: Loaded, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    loaded: Loaded,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with closing(RunWriter(tmp_path, units_of(loaded[1], "vanilla")[0].id)) as started:
         started.describe({}, dict)
@@ -456,8 +579,12 @@ def test_a_folder_that_cannot_be_written_to_is_one_line_that_names_the_option(
     assert "report.html: permission denied; --out report.html" in complaint
 
 
-@pytest.mark.parametrize(("out", "word"), [("folder", "is a folder: expected a file"), ("page.html", "trb submit")])
-def test_mistakes_are_one_line(out: str, word: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("out", "word"), [("folder", "is a folder: expected a file"), ("page.html", "trb submit")]
+)
+def test_mistakes_are_one_line(
+    out: str, word: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name in ("folder", "none"):
         (tmp_path / name).mkdir()
     code, printed, complaint = run(capsys, "--runs", tmp_path / "none", "--out", tmp_path / out)
@@ -493,22 +620,33 @@ def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-def test_a_browser_shows_it_without_complaint(tab: Browser, page: Path, root: ElementTree.Element, width: int) -> None:
+def test_a_browser_shows_it_without_complaint(
+    tab: Browser, page: Path, root: ElementTree.Element, width: int
+) -> None:
     keys = len(tables(root, "parameters")["Keys of the experiment file"]) - 1
     before = len(tab.requests)
     tab.open(page, width)
-    assert tab.evaluate("[document.title, document.compatMode]") == ["quickstart – trb report", "CSS1Compat"]
+    assert tab.evaluate("[document.title, document.compatMode]") == [
+        "quickstart – trb report",
+        "CSS1Compat",
+    ]
     styled = "getComputedStyle(document.querySelector('caption')).textAlign"
     assert tab.evaluate(styled) == "left"  # the policy lets the style sheet in
     assert tab.evaluate("innerWidth") == width
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
-    images = tab.evaluate("[...document.images].map(i => [i.complete, i.naturalWidth, i.clientWidth, i.clientHeight])")
+    images = tab.evaluate(
+        "[...document.images].map(i => [i.complete, i.naturalWidth, i.clientWidth, i.clientHeight])"
+    )
     assert len(images) == 7
     assert all(done and min(sizes) > 200 for done, *sizes in images)
     inside = tab.evaluate("document.querySelector('main').clientWidth")
-    assert all(own == shown <= inside for _, own, shown, _ in images)  # no letter is smaller than it was drawn
+    assert all(
+        own == shown <= inside for _, own, shown, _ in images
+    )  # no letter is smaller than it was drawn
     assert all((own < 400) == (width < 400) for _, own, _, _ in images)
-    assert tab.evaluate("[...document.querySelectorAll('table')].map(t => t.tBodies[0].rows.length)") == [
+    assert tab.evaluate(
+        "[...document.querySelectorAll('table')].map(t => t.tBodies[0].rows.length)"
+    ) == [
         *(1, 8, 4, 3),  # setups, scores, selected checkpoints, scores at equal cost
         *(3, 3, 9),  # diagnostics twice, costs
         *(10, 7, keys),  # units, methods, keys
@@ -527,7 +665,9 @@ def test_hostile_texts_are_shown_as_they_are(tab: Browser, page: Path) -> None:
 
 def test_the_browser_helper_notices_what_goes_wrong(tab: Browser, tmp_path: Path) -> None:
     page = tmp_path / "bad.html"
-    page.write_text("<!doctype html><p style='width:900px'>x</p><img src='gone.png'><script>throw Error('no')</script>")
+    page.write_text(
+        "<!doctype html><p style='width:900px'>x</p><img src='gone.png'><script>throw Error('no')</script>"
+    )
     tab.problems.clear()
     tab.open(page, 390)
     assert tab.evaluate("document.documentElement.scrollWidth") > 390
@@ -538,4 +678,8 @@ def test_the_browser_helper_notices_what_goes_wrong(tab: Browser, tmp_path: Path
 
 def test_the_package_list_names_the_browser() -> None:
     listed = (SHIPPED.parent / "docker" / "lock" / "debian.txt").read_text().splitlines()
-    assert [line for line in listed if not line.startswith("#")] == ["chromium", "shellcheck", "g++"]
+    assert [line for line in listed if not line.startswith("#")] == [
+        "chromium",
+        "shellcheck",
+        "g++",
+    ]

@@ -1,4 +1,6 @@
-"""Split-half selection: what it gives by definition, and that it takes away the luck of the best of many."""
+"""Split-half selection: what it gives by definition, and that it takes away the luck of the best of
+many.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,10 @@ from analysis.scores.split_half import split_half_scores
 
 
 def test_one_candidate_has_its_own_score() -> None:
-    assert split_half_scores({"a": np.array([[0.0, 1.0, 0.5]]), "b": np.array([[0.25]])}) == {"a": 0.5, "b": 0.25}
+    assert split_half_scores({"a": np.array([[0.0, 1.0, 0.5]]), "b": np.array([[0.25]])}) == {
+        "a": 0.5,
+        "b": 0.25,
+    }
 
 
 def test_a_candidate_that_is_best_everywhere_has_its_own_score() -> None:
@@ -18,7 +23,9 @@ def test_a_candidate_that_is_best_everywhere_has_its_own_score() -> None:
 
 
 def test_two_problems_make_each_half_one_problem() -> None:
-    """Half of the time each candidate is chosen for the problem that it has right, and scored on the other."""
+    """Half of the time each candidate is chosen for the problem that it has right, and scored on
+    the other.
+    """
     assert split_half_scores({"a": np.array([[1.0, 0.0], [0.0, 0.8]])}) == {"a": pytest.approx(0.0)}
 
 
@@ -32,7 +39,10 @@ def test_the_choice_is_by_the_mean_over_benchmarks() -> None:
 
 def test_a_tie_goes_to_the_first_however_its_sum_is_rounded() -> None:
     """0.3 + 0.2 + 0.1 is less than 0.1 + 0.2 + 0.3 in binary."""
-    a, b, c = (np.array([[first] * 8, [second] * 8]) for first, second in ((0.3, 0.1), (0.2, 0.2), (0.1, 0.3)))
+    a, b, c = (
+        np.array([[first] * 8, [second] * 8])
+        for first, second in ((0.3, 0.1), (0.2, 0.2), (0.1, 0.3))
+    )
     assert split_half_scores({"a": a, "b": b, "c": c}) == {
         "a": pytest.approx(0.3),
         "b": pytest.approx(0.2),
@@ -55,7 +65,9 @@ def test_the_luck_of_the_best_of_many_is_gone() -> None:
     selected, honest = [], []
     for _ in range(40):
         rates = generator.uniform(0.2, 0.6, 100)
-        scores = generator.binomial(4, rates, (60, 100)) / 4 - rates + 0.4  # truth: 0.4 for every candidate
+        scores = (
+            generator.binomial(4, rates, (60, 100)) / 4 - rates + 0.4
+        )  # truth: 0.4 for every candidate
         selected.append(scores.mean(axis=1).max())
         found = split_half_scores({"a": scores}, splits=50)
         assert found is not None

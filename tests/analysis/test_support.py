@@ -19,8 +19,16 @@ from tests.fake_runs import quickstart, units_of
 EXPERIMENT, UNITS = quickstart()
 
 
-def row(step: int, reward: float | None, log_ratio: float, log_prob: float = -1.0, length: int = 10) -> dict[str, Any]:
-    return {"step": step, "reward": reward, "log_ratio": log_ratio, "teacher_log_prob": log_prob, "length": length}
+def row(
+    step: int, reward: float | None, log_ratio: float, log_prob: float = -1.0, length: int = 10
+) -> dict[str, Any]:
+    return {
+        "step": step,
+        "reward": reward,
+        "log_ratio": log_ratio,
+        "teacher_log_prob": log_prob,
+        "length": length,
+    }
 
 
 def write(runs: Path, unit: Unit, rows: Iterable[dict[str, Any]], done: int = POOLED_STEPS) -> None:
@@ -36,20 +44,32 @@ def points(runs: Path) -> list[SupportPoint]:
 
 def test_a_run_is_one_point_of_its_first_steps(tmp_path: Path) -> None:
     unit = units_of(UNITS, "trust_region")[1]
-    early = [row(0, 1.0, -0.1, -0.5, 30), row(3, 0.0, -0.2, -2.5, 10), row(POOLED_STEPS - 1, 0.0, 0.3, -1.0, 20)]
+    early = [
+        row(0, 1.0, -0.1, -0.5, 30),
+        row(3, 0.0, -0.2, -2.5, 10),
+        row(POOLED_STEPS - 1, 0.0, 0.3, -1.0, 20),
+    ]
     write(tmp_path, unit, [*early, row(POOLED_STEPS, 1.0, 9.0, -9.0)])
     (point,) = points(tmp_path)
     assert (point.method, point.epsilon, point.warmup, point.seed) == ("trust_region", 0.05, 12, 0)
-    assert point.log_prob == pytest.approx((-0.5 * 30 - 2.5 * 10 - 1.0 * 20) / 60)  # a token counts, not a rollout
+    assert point.log_prob == pytest.approx(
+        (-0.5 * 30 - 2.5 * 10 - 1.0 * 20) / 60
+    )  # a token counts, not a rollout
     assert (point.auroc, point.reward) == (0.5, pytest.approx(1 / 3))
 
 
 def test_margins_are_of_leaving_out_steps(tmp_path: Path) -> None:
-    steps = [row(step, reward, reward + step / 9, -1.0 - step) for step in range(3) for reward in (0.0, 1.0)]
+    steps = [
+        row(step, reward, reward + step / 9, -1.0 - step)
+        for step in range(3)
+        for reward in (0.0, 1.0)
+    ]
     write(tmp_path, units_of(UNITS, "vanilla")[0], steps)
     (point,) = points(tmp_path)
     left_out = [-2.5, -2.0, -1.5]  # the means of the other two steps
-    assert point.log_prob_margin == pytest.approx(1.96 * (2 / 3 * sum((v + 2) ** 2 for v in left_out)) ** 0.5)
+    assert point.log_prob_margin == pytest.approx(
+        1.96 * (2 / 3 * sum((v + 2) ** 2 for v in left_out)) ** 0.5
+    )
     assert point.auroc_margin == 0.0
     assert jackknife_margin([0.5, None, 0.5]) is None
     assert jackknife_margin([]) is None
@@ -70,7 +90,9 @@ def test_rollouts_without_a_reward_or_score_are_left_out(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("rewards", [(1.0, 1.0), (0.0, 0.0), (None, None), ()])
-def test_no_point_without_right_and_wrong_rollouts(tmp_path: Path, rewards: tuple[float | None, ...]) -> None:
+def test_no_point_without_right_and_wrong_rollouts(
+    tmp_path: Path, rewards: tuple[float | None, ...]
+) -> None:
     write(tmp_path, units_of(UNITS, "vanilla")[0], [row(0, reward, 0.0) for reward in rewards])
     assert points(tmp_path) == []
 

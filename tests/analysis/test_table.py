@@ -1,4 +1,6 @@
-"""The results table: the paper's own table cell by cell, the rounding and ranking rules, and every input error."""
+"""The results table: the paper's own table cell by cell, the rounding and ranking rules, and every
+input error.
+"""
 
 import csv
 import json
@@ -64,7 +66,9 @@ def marked_cells(table: Table, method: str) -> str:
 
 
 def one_benchmark(**percent: str | None) -> Table:
-    """A table of one benchmark with a score per method; its average column equals the benchmark's column."""
+    """A table of one benchmark with a score per method; its average column equals the benchmark's
+    column.
+    """
     return make_table(
         Score(method, "arithmetic", "gsm8k", None if text is None else Fraction(text))
         for method, text in percent.items()
@@ -115,7 +119,8 @@ def test_the_papers_markdown_has_the_same_cells_under_two_headings() -> None:
     for (label, *cells), expected in zip(rows[3:], PAPER_CELLS.values(), strict=True):
         assert label.strip("*") in LABELS
         assert cells == [
-            re.sub(r"^_(.*)", r"<u>\1</u>", re.sub(r"^\*(.*)", r"**\1**", cell)) for cell in expected.split()
+            re.sub(r"^_(.*)", r"<u>\1</u>", re.sub(r"^\*(.*)", r"**\1**", cell))
+            for cell in expected.split()
         ]
     assert lines[3].startswith("| **TRB** | **33.2** |")
 
@@ -125,7 +130,9 @@ def test_two_printed_averages_of_the_paper_need_their_override() -> None:
     differing = {
         (row.method, column.setup, cell.text)
         for row in computed.rows
-        for column, cell, printed in zip(computed.columns, row.cells, PAPER_CELLS[row.method].split(), strict=True)
+        for column, cell, printed in zip(
+            computed.columns, row.cells, PAPER_CELLS[row.method].split(), strict=True
+        )
         if cell.text != printed.strip("*_")
     }
     assert differing == {("skd", "qwen3-1.7b", "32.8"), ("sft_warmup", "qwen3-1.7b", "32.1")}
@@ -136,7 +143,15 @@ def test_two_printed_averages_of_the_paper_need_their_override() -> None:
 
 @pytest.mark.parametrize(
     ("value", "tenths"),
-    [("0.05", 1), ("0.049999999999999999999", 0), ("32.25", 323), ("2.675", 27), ("1/3", 3), ("99.95", 1000), ("0", 0)],
+    [
+        ("0.05", 1),
+        ("0.049999999999999999999", 0),
+        ("32.25", 323),
+        ("2.675", 27),
+        ("1/3", 3),
+        ("99.95", 1000),
+        ("0", 0),
+    ],
 )
 def test_the_exact_half_rounds_up(value: str, tenths: int) -> None:
     assert round_to_tenths(Fraction(value)) == tenths
@@ -186,8 +201,12 @@ def test_an_empty_average_row_leaves_the_computed_mean(tmp_path: Path) -> None:
         ([None], ["-"]),
     ],
 )
-def test_ranks_come_after_rounding_and_ties_share(scores: list[str | None], expected: list[str]) -> None:
-    assert last_column(one_benchmark(**dict(zip([*METHODS, BASE], scores, strict=False)))) == expected
+def test_ranks_come_after_rounding_and_ties_share(
+    scores: list[str | None], expected: list[str]
+) -> None:
+    assert (
+        last_column(one_benchmark(**dict(zip([*METHODS, BASE], scores, strict=False)))) == expected
+    )
 
 
 def test_the_untrained_student_comes_last_and_unranked() -> None:
@@ -213,7 +232,11 @@ def test_scores_given_twice_or_out_of_range_are_refused() -> None:
 
 
 def test_names_may_be_keys_or_labels(tmp_path: Path) -> None:
-    rows = ["Fixed-ε blending,Qwen3-1.7B-Base ← Qwen3-8B,OLYMPIAD,0.5", "Veto,qwen3-1.7b,aMc,0.25", "new,s,b,1"]
+    rows = [
+        "Fixed-ε blending,Qwen3-1.7B-Base ← Qwen3-8B,OLYMPIAD,0.5",
+        "Veto,qwen3-1.7b,aMc,0.25",
+        "new,s,b,1",
+    ]
     assert read_results(write_csv(tmp_path, rows)) == [
         Score("fixed_epsilon", "qwen3-1.7b", "olympiadbench_674", Fraction(50)),
         Score("veto", "qwen3-1.7b", "amc23", Fraction(25)),
@@ -230,7 +253,9 @@ def test_one_value_above_one_makes_the_file_percent(tmp_path: Path) -> None:
 
 def test_byte_order_mark_column_order_and_blank_lines_do_not_matter(tmp_path: Path) -> None:
     path = tmp_path / "results.csv"
-    path.write_text("\ufeffpass_at_1, method,setup,benchmark\r\n\r\n 5e1 ,veto,s,gsm8k\r\n", encoding="utf-8")
+    path.write_text(
+        "\ufeffpass_at_1, method,setup,benchmark\r\n\r\n 5e1 ,veto,s,gsm8k\r\n", encoding="utf-8"
+    )
     assert read_results(path) == [Score("veto", "s", "gsm8k", Fraction(50))]
 
 
@@ -246,14 +271,29 @@ def test_byte_order_mark_column_order_and_blank_lines_do_not_matter(tmp_path: Pa
         ),
         (f"{HEADER},seed\n", ":1: column 'seed' is unknown; the header must be"),
         (f"{HEADER},method\n", ":1: column method appears 2 times; the header must be"),
-        (f"{HEADER}\nveto,s,b,1\nveto,s,c\n", ":3: 3 values in 'veto,s,c': expected 4, for method,"),
+        (
+            f"{HEADER}\nveto,s,b,1\nveto,s,c\n",
+            ":3: 3 values in 'veto,s,c': expected 4, for method,",
+        ),
         (f"{HEADER}\nveto,s,b,69,7\n", ":2: 5 values in 'veto,s,b,69,7': expected 4"),
-        (f"{HEADER}\n,s,b,1\n", ":2: column method: '' is no name: expected the method's key or label"),
-        (f"{HEADER}\nveto,s,b,high\n", ":2: column pass_at_1: 'high' is not a number: expected one such as 69.7"),
+        (
+            f"{HEADER}\n,s,b,1\n",
+            ":2: column method: '' is no name: expected the method's key or label",
+        ),
+        (
+            f"{HEADER}\nveto,s,b,high\n",
+            ":2: column pass_at_1: 'high' is not a number: expected one such as 69.7",
+        ),
         (f"{HEADER}\nveto,s,b,nan\n", ":2: column pass_at_1: 'nan' is not a number"),
-        (f"{HEADER}\nveto,s,b,1e999999999\n", ":2: column pass_at_1: '1e999999999' is not a number"),
+        (
+            f"{HEADER}\nveto,s,b,1e999999999\n",
+            ":2: column pass_at_1: '1e999999999' is not a number",
+        ),
         (f"{HEADER}\nveto,s,b,69.7%\n", ":2: column pass_at_1: '69.7%' is not a number"),
-        (f"{HEADER}\nveto,s,b,-1\n", ":2: column pass_at_1: '-1' is out of range: expected percent from 0 to 100"),
+        (
+            f"{HEADER}\nveto,s,b,-1\n",
+            ":2: column pass_at_1: '-1' is out of range: expected percent from 0 to 100",
+        ),
         (f"{HEADER}\nveto,s,b,100.1\n", ":2: column pass_at_1: '100.1' is out of range"),
         (
             f"{HEADER}\nveto,s,amc,1\n\nVeto,s,AMC23,2\n",
@@ -274,7 +314,8 @@ def test_unreadable_files_are_told_in_one_line(tmp_path: Path) -> None:
     absent, binary = tmp_path / "absent.csv", tmp_path / "binary.csv"
     binary.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(
-        ValueError, match=re.escape(f"{absent}: cannot be read (No such file or directory): expected a CSV")
+        ValueError,
+        match=re.escape(f"{absent}: cannot be read (No such file or directory): expected a CSV"),
     ):
         read_results(absent)
     with pytest.raises(ValueError, match=re.escape(f"{tmp_path}: cannot be read (Is a directory)")):
@@ -314,7 +355,10 @@ def test_the_csv_reads_back_as_the_same_table(tmp_path: Path, scores: list[Score
 
 
 def test_the_csv_is_percent_with_one_decimal_averages_first() -> None:
-    scores = [Score("veto", "s", "gsm8k", Fraction(200, 3)), Score("veto", "s", "amc23", Fraction(5))]
+    scores = [
+        Score("veto", "s", "gsm8k", Fraction(200, 3)),
+        Score("veto", "s", "amc23", Fraction(5)),
+    ]
     assert list(csv.reader(to_csv(make_table(scores)).splitlines())) == [
         HEADER.split(","),
         ["veto", "s", "avg", "35.8"],
@@ -333,14 +377,19 @@ def test_missing_cells_are_empty_and_null() -> None:
 
 
 def test_json_holds_values_before_rounding_with_text_and_mark() -> None:
-    table = make_table([Score("skd", "arithmetic", "arithmetic_long", Fraction(200, 3))], notes=["partial: 3 of 10"])
+    table = make_table(
+        [Score("skd", "arithmetic", "arithmetic_long", Fraction(200, 3))],
+        notes=["partial: 3 of 10"],
+    )
     cell = {"value": 200 / 3, "text": "66.7", "mark": "best"}
     assert json.loads(to_json(table)) == {
         "columns": [
             {"setup": "arithmetic", "benchmark": "avg", "label": "Avg"},
             {"setup": "arithmetic", "benchmark": "arithmetic_long", "label": "Long sums"},
         ],
-        "rows": [{"method": "skd", "label": "SKD", "title": method_title("skd"), "cells": [cell, cell]}],
+        "rows": [
+            {"method": "skd", "label": "SKD", "title": method_title("skd"), "cells": [cell, cell]}
+        ],
         "notes": ["partial: 3 of 10"],
         "evidence": [],
         "costs": [],
@@ -357,7 +406,9 @@ def test_notes_go_under_markdown_and_into_latex_comments() -> None:
     scores = [Score("veto", "s", "gsm8k", Fraction(1))]
     table = make_table(scores, notes=["partial: 3 of 10 units done", "two\nlines"])
     assert to_markdown(table).endswith(" |\n\npartial: 3 of 10 units done\n\ntwo lines\n")
-    assert to_latex(table).startswith(BOOKTABS + "% partial: 3 of 10 units done\n% two lines\n\\begin{tabular}")
+    assert to_latex(table).startswith(
+        BOOKTABS + "% partial: 3 of 10 units done\n% two lines\n\\begin{tabular}"
+    )
 
 
 def test_latex_text_is_escaped() -> None:
@@ -380,7 +431,19 @@ def test_a_table_without_scores_still_renders() -> None:
     assert to_csv(table) == f"{HEADER}\n"
     assert "multicolumn" not in to_latex(table)
     assert "cmidrule" not in to_latex(table)
-    nothing = {key: [] for key in ("columns", "rows", "notes", "evidence", "costs", "benchmarks", "caption", "verdict")}
+    nothing = {
+        key: []
+        for key in (
+            "columns",
+            "rows",
+            "notes",
+            "evidence",
+            "costs",
+            "benchmarks",
+            "caption",
+            "verdict",
+        )
+    }
     nothing |= {"bootstrap": None, "seed_spread": {}, "advice": None}
     assert json.loads(to_json(table)) == nothing
 
@@ -391,12 +454,19 @@ def test_latex_without_the_trust_region_row_has_one_rule_above_the_rivals() -> N
 
 def test_benchmarks_with_one_label_in_a_setup_keep_their_keys() -> None:
     scores = [Score("veto", "s", name, Fraction(1)) for name in ("amc23", "amc22_23", "gsm8k")]
-    assert [column.label for column in make_table(scores).columns] == ["Avg", "amc23", "amc22_23", "GSM8K"]
+    assert [column.label for column in make_table(scores).columns] == [
+        "Avg",
+        "amc23",
+        "amc22_23",
+        "GSM8K",
+    ]
 
 
 def test_every_label_reads_back_to_a_benchmark_of_that_label(tmp_path: Path) -> None:
     for key, benchmark in BENCHMARKS.items():
-        by_key, by_label = read_results(write_csv(tmp_path, [f"veto,s,{key},1", f"skd,s,{benchmark.label},1"]))
+        by_key, by_label = read_results(
+            write_csv(tmp_path, [f"veto,s,{key},1", f"skd,s,{benchmark.label},1"])
+        )
         assert by_key.benchmark == key
         assert benchmark_label(by_label.benchmark) == benchmark.label
 
@@ -404,17 +474,30 @@ def test_every_label_reads_back_to_a_benchmark_of_that_label(tmp_path: Path) -> 
 def test_a_long_file_is_a_table_or_one_line(tmp_path: Path) -> None:
     """Time that grew with the square of the rows took minutes."""
     assert len(read_table(tmp_path, [f"m{i},s,gsm8k,0.5" for i in range(30_000)]).rows) == 30_000
-    assert len(read_table(tmp_path, [f"veto,s{i},gsm8k,0.5" for i in range(30_000)]).columns) == 60_000
-    with pytest.raises(ValueError, match="2,000 methods make a table of 4,002,000 cells; 1,000,000 are the most"):
+    assert (
+        len(read_table(tmp_path, [f"veto,s{i},gsm8k,0.5" for i in range(30_000)]).columns) == 60_000
+    )
+    with pytest.raises(
+        ValueError, match="2,000 methods make a table of 4,002,000 cells; 1,000,000 are the most"
+    ):
         read_table(tmp_path, [f"m{i},s,b{i},0.5" for i in range(2000)])
 
 
 def test_names_are_bold_only_where_every_average_is_the_best() -> None:
-    scores = [("trust_region", "a", 50), ("veto", "a", 60), ("trust_region", "b", 70), ("veto", "b", 60)]
-    split = make_table(Score(method, setup, "gsm8k", Fraction(value)) for method, setup, value in scores)
+    scores = [
+        ("trust_region", "a", 50),
+        ("veto", "a", 60),
+        ("trust_region", "b", 70),
+        ("veto", "b", 60),
+    ]
+    split = make_table(
+        Score(method, setup, "gsm8k", Fraction(value)) for method, setup, value in scores
+    )
     assert "**TRB**" not in to_markdown(split)
     assert "**Veto**" not in to_markdown(split)
-    won = make_table(Score(method, setup, "gsm8k", Fraction(value)) for method, setup, value in scores[:2])
+    won = make_table(
+        Score(method, setup, "gsm8k", Fraction(value)) for method, setup, value in scores[:2]
+    )
     assert "| **Veto** | **60.0** |" in to_markdown(won)
     assert r"\quad \textbf{Veto} & \textbf{60.0}" in to_latex(won)
     assert "\nTrust-Region behavior Blending & " in to_latex(won)

@@ -17,7 +17,10 @@ def clocks(runs: Path, unit: str, starts: list[int], marks: list[int]) -> RunRea
     """A unit whose attempts started, and whose phases ended, that many seconds after noon."""
     folder = runs / unit
     folder.mkdir(parents=True)
-    rows = [{"started": f"2026-11-21T{12 + s // 3600:02d}:{s // 60 % 60:02d}:{s % 60:02d}+00:00"} for s in starts]
+    rows = [
+        {"started": f"2026-11-21T{12 + s // 3600:02d}:{s // 60 % 60:02d}:{s % 60:02d}+00:00"}
+        for s in starts
+    ]
     (folder / "attempts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     timing = [{"phase": "train", "step": 0, "at": NOON + mark} for mark in marks]
     (folder / "timing.jsonl").write_text("".join(json.dumps(row) + "\n" for row in timing))

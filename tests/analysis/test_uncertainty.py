@@ -38,7 +38,9 @@ def test_the_spread_of_replicates_is_the_clustered_standard_error(problems: int,
     observed = scores(generator, pass_rates(generator, problems), n)
     replicates = resample({"a": observed}, "math500", 20000)["a"]
     assert replicates.std() == pytest.approx(standard_error(observed), rel=0.03)
-    assert replicates.mean() == pytest.approx(observed.mean(), abs=4 * standard_error(observed) / 20000**0.5)
+    assert replicates.mean() == pytest.approx(
+        observed.mean(), abs=4 * standard_error(observed) / 20000**0.5
+    )
 
 
 def test_one_sample_for_each_problem_is_the_binomial_interval() -> None:
@@ -74,7 +76,9 @@ def test_redrawing_the_samples_too_would_count_their_noise_twice() -> None:
 def test_the_average_has_independent_benchmarks() -> None:
     generator = np.random.default_rng(11)
     columns = [scores(generator, pass_rates(generator, problems), 8) for problems in (300, 40, 30)]
-    drawn = [resample({"a": column}, f"benchmark {i}", 20000)["a"] for i, column in enumerate(columns)]
+    drawn = [
+        resample({"a": column}, f"benchmark {i}", 20000)["a"] for i, column in enumerate(columns)
+    ]
     expected = sum(standard_error(column) ** 2 for column in columns) ** 0.5 / 3
     assert average(drawn).std() == pytest.approx(expected, rel=0.03)
     assert abs(correlation(*drawn[:2])) < 0.03
@@ -111,7 +115,9 @@ def test_pairs_on_the_same_problems_are_compared_more_sharply() -> None:
     rates = pass_rates(generator, 300)
     one, other = (scores(generator, rates, 64) for _ in range(2))
     drawn = resample({"one": one, "other": other}, "k", 20000)
-    assert (drawn["one"] - drawn["other"]).std() == pytest.approx(standard_error(one - other), rel=0.03)
+    assert (drawn["one"] - drawn["other"]).std() == pytest.approx(
+        standard_error(one - other), rel=0.03
+    )
     assert standard_error(one - other) < standard_error(one) / 3
 
 
@@ -119,5 +125,7 @@ def test_the_draws_do_not_depend_on_what_else_is_compared() -> None:
     generator = np.random.default_rng(17)
     one, other, third = (generator.random(20) for _ in range(3))
     alone = resample({"one": one}, "k", 50)["one"]
-    assert np.array_equal(alone, resample({"third": third, "one": one, "other": other}, "k", 50)["one"])
+    assert np.array_equal(
+        alone, resample({"third": third, "one": one, "other": other}, "k", 50)["one"]
+    )
     assert not np.array_equal(alone, resample({"one": one}, "another benchmark", 50)["one"])

@@ -1,4 +1,6 @@
-"""What every form of the results says of 1, 2, 3 and 5 seeds, and that no character of a setting is ever dropped."""
+"""What every form of the results says of 1, 2, 3 and 5 seeds, and that no character of a setting is
+ever dropped.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,9 @@ def sweep(runs: Path, seeds: int, *overrides: str) -> Sweep:
 
 
 @pytest.fixture(scope="module", params=[1, 2, 3, 5])
-def several(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, Sweep]:
+def several(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[int, Sweep]:
     return request.param, sweep(tmp_path_factory.mktemp("runs"), request.param)
 
 
@@ -91,12 +95,18 @@ def test_the_text_forms_name_what_the_intervals_are_over_and_end_in_the_verdict(
 ) -> None:
     count, found = several
     if form == "report":
-        text = re.sub(r"<[^>]+>", " ", found.page.partition("<body>")[2]).replace("&#x27;", "'").replace("&lt;", "<")
+        text = (
+            re.sub(r"<[^>]+>", " ", found.page.partition("<body>")[2])
+            .replace("&#x27;", "'")
+            .replace("&lt;", "<")
+        )
     else:
         text = on_terminal(found.table, int(form)) if form.isdigit() else FORMATS[form](found.table)
     text = flat(text)
     if count == 1:
-        assert "bootstrap over the problems of one training run each; another seed moves Avg" in text
+        assert (
+            "bootstrap over the problems of one training run each; another seed moves Avg" in text
+        )
         assert "No method can be called better: one seed." in text
         if form == "json":
             assert json.loads(FORMATS["json"](found.table))["advice"]["trials"] == 32
@@ -108,17 +118,22 @@ def test_the_text_forms_name_what_the_intervals_are_over_and_end_in_the_verdict(
     else:
         assert f"95 % t interval over {count} seeds" in text
         assert (
-            "It assumes that seeds vary equally under every method, and does not cover the choice of problems." in text
+            "It assumes that seeds vary equally under every method, and does not cover the choice of problems."
+            in text
         )
         assert ("few seeds" in text) == (count < 5)
         gap = r"\S+ \[\S+ \S+\], p"
-        assert re.search(rf"SFT warmup − Vanilla: {gap} \S* ?\S+, {count} seeds: SFT warmup is better\.", text)
+        assert re.search(
+            rf"SFT warmup − Vanilla: {gap} \S* ?\S+, {count} seeds: SFT warmup is better\.", text
+        )
         assert re.search(rf"SKD − Vanilla: {gap} = \S+, {count} seeds: no difference shown\.", text)
         assert "(1 seed)" not in text
         assert "corrected for the number of methods by Dunnett's test" in text
     if form not in ("json", "report"):
         assert ("(1 seed)" in text) == (count == 1)
-        assert "problems only" in text  # with one seed every difference, else that of the untrained student
+        assert (
+            "problems only" in text
+        )  # with one seed every difference, else that of the untrained student
     lines = FORMATS["md"](found.table).splitlines()
     advice = found.table.verdict.advice
     if advice is None:
@@ -137,12 +152,17 @@ def test_the_command_stands_alone_on_one_line_of_any_terminal(tmp_path: Path, wi
 def test_the_report_opens_with_the_verdict(several: tuple[int, Sweep]) -> None:
     _, found = several
     head = found.page.partition("</h1>")[2].replace("&#x27;", "'").replace("&lt;", "<")
-    assert head.startswith(f'<p class="verdict"><strong>{found.table.verdict.sentences[0]}</strong></p>')
+    assert head.startswith(
+        f'<p class="verdict"><strong>{found.table.verdict.sentences[0]}</strong></p>'
+    )
 
 
 def test_numbers_of_csv_and_json(several: tuple[int, Sweep]) -> None:
     count, found = several
-    rows = {(r["method"], r["benchmark"]): r for r in csv.DictReader(StringIO(FORMATS["csv"](found.table)))}
+    rows = {
+        (r["method"], r["benchmark"]): r
+        for r in csv.DictReader(StringIO(FORMATS["csv"](found.table)))
+    }
     document = json.loads(FORMATS["json"](found.table))
     evidence = {row["method"]: row for row in document["evidence"]}
     for method in ("skd", "sft_warmup"):
@@ -162,7 +182,9 @@ def test_numbers_of_csv_and_json(several: tuple[int, Sweep]) -> None:
 @pytest.mark.parametrize("form", ["md", "csv", "json"])
 def test_a_comparison_says_the_same(several: tuple[int, Sweep], form: str) -> None:
     count, found = several
-    compared = compare.compare(Study(found.experiment, found.units, found.runs), "SFT warmup,vanilla")
+    compared = compare.compare(
+        Study(found.experiment, found.units, found.runs), "SFT warmup,vanilla"
+    )
     text = compare.FORMATS[form](compared)
     judged = compare.verdict_of(compared)
     (said,), advice = judged.sentences, judged.advice
@@ -191,11 +213,24 @@ def test_a_comparison_says_the_same(several: tuple[int, Sweep], form: str) -> No
         assert advice is None
 
 
-def test_the_csv_command_says_the_verdict_beside_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_csv_command_says_the_verdict_beside_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     made = sweep(tmp_path, 1)
     for arguments in ([], ["--compare", "skd,vanilla"]):
         with pytest.raises(SystemExit) as ended:
-            main(["table", str(QUICKSTART), *made.overrides, "--runs", str(tmp_path), "--format", "csv", *arguments])
+            main(
+                [
+                    "table",
+                    str(QUICKSTART),
+                    *made.overrides,
+                    "--runs",
+                    str(tmp_path),
+                    "--format",
+                    "csv",
+                    *arguments,
+                ]
+            )
         assert ended.value.code == 0
         printed = capsys.readouterr()
         assert "can be called better: one seed.\n5 seeds for every method, " in printed.err
@@ -260,13 +295,21 @@ def test_without_vanilla_or_rivals_nothing_is_judged(tmp_path: Path) -> None:
         ([], "'seeds=[0,1,2,3,4]'", 32),
         (["seeds=[7]"], "'seeds=[7,0,1,2,3]'", 32),
         (["seeds=[0,1,2,3,4,5]"], "'seeds=[0,1,2,3,4,5]'", 0),
-        (["methods.vanilla.seeds=[0,9]", "training.steps=4"], "training.steps=4 'seeds=[0,9,1,2,3]'", 31),
+        (
+            ["methods.vanilla.seeds=[0,9]", "training.steps=4"],
+            "training.steps=4 'seeds=[0,9,1,2,3]'",
+            31,
+        ),
     ],
 )
-def test_the_advice_is_the_command_for_five_seeds(overrides: list[str], words: str, more: int) -> None:
+def test_the_advice_is_the_command_for_five_seeds(
+    overrides: list[str], words: str, more: int
+) -> None:
     experiment, units = quickstart(*overrides)
     trials = len([unit for unit in units if unit.kind == "trial"])
-    assert more_seeds(experiment) == Advice(f"trb submit {QUICKSTART} evaluation.rescore=false {words}", more)
+    assert more_seeds(experiment) == Advice(
+        f"trb submit {QUICKSTART} evaluation.rescore=false {words}", more
+    )
     chosen = re.findall(r"'(seeds=[^']+)'", words)
     wider = quickstart(*[word for word in overrides if "seeds" not in word], *chosen)[1]
     assert len([unit for unit in wider if unit.kind == "trial"]) - trials == more
@@ -289,10 +332,14 @@ def test_no_character_is_dropped_at_any_width(tmp_path: Path, width: int, seeds:
     assert {"epsilon=0.01", "tau0=0.8 E=15", "beta_start=0.4"} <= settings
     text = on_terminal(table, width)
     assert "…" not in text
-    assert max(len(line) for line in text.splitlines() if not line.startswith("trb submit ")) <= width
+    assert (
+        max(len(line) for line in text.splitlines() if not line.startswith("trb submit ")) <= width
+    )
     for row in table.evidence.rows:
         for word in row.setting.split():
-            assert re.search(rf"(^|\s){re.escape(word)}([;\s]|$)", text, re.M), f"{word} at {width} columns"
+            assert re.search(rf"(^|\s){re.escape(word)}([;\s]|$)", text, re.M), (
+                f"{word} at {width} columns"
+            )
     for row in table.rows:
         for cell in row.cells:
             assert cell.text in text
@@ -301,7 +348,9 @@ def test_no_character_is_dropped_at_any_width(tmp_path: Path, width: int, seeds:
 def test_a_pipe_has_whole_settings_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = sweep(tmp_path, 1)
     with pytest.raises(SystemExit):
-        main(["table", str(QUICKSTART), *made.overrides, "--runs", str(tmp_path), "--format", "text"])
+        main(
+            ["table", str(QUICKSTART), *made.overrides, "--runs", str(tmp_path), "--format", "text"]
+        )
     text = capsys.readouterr().out
     assert re.search(r"^ +K=15 tau_T=0\.6;", text, re.M)
     assert max(len(line) for line in text.splitlines() if not line.startswith("trb submit ")) <= 80
@@ -317,7 +366,8 @@ def test_markdown_is_the_default_where_output_is_no_terminal(
 
 
 @pytest.mark.parametrize(
-    "command", [["table"], ["table", "--compare", "skd,vanilla"], ["figures", "--out", "x"], ["report"]]
+    "command",
+    [["table"], ["table", "--compare", "skd,vanilla"], ["figures", "--out", "x"], ["report"]],
 )
 def test_a_runs_folder_that_does_not_exist_is_said(
     command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -326,7 +376,9 @@ def test_a_runs_folder_that_does_not_exist_is_said(
         main([command[0], str(QUICKSTART), "--runs", str(tmp_path / "nowhere"), *command[1:]])
     assert ended.value.code == 1
     line = capsys.readouterr().err.splitlines()[0]
-    assert line.startswith(f"runs: {tmp_path / 'nowhere'} (does not exist; trb submit {QUICKSTART} makes it")
+    assert line.startswith(
+        f"runs: {tmp_path / 'nowhere'} (does not exist; trb submit {QUICKSTART} makes it"
+    )
     assert not (tmp_path / "nowhere").exists()
 
 

@@ -64,7 +64,9 @@ def test_every_part_has_a_limit() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_one_line_says_so() -> None:
-    done = subprocess.run(COMMAND, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        COMMAND, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False
+    )
     assert done.returncode == 2
     assert done.stderr.startswith("gpu-proof: no CUDA device here")
     assert done.stderr.count("\n") == 1
@@ -76,7 +78,10 @@ def test_engines_are_opened_as_trials_open_them(size: Scale) -> None:
     assert opened.runtime.micro_batch_tokens == Runtime().micro_batch_tokens
     assert opened.runtime.rollout_batch is None
     whole = job(scale(False, size.models), "sglang", "torch")
-    assert whole.setup.training == load_experiment("experiments/paper.yaml").setups["qwen3-1.7b"].training
+    assert (
+        whole.setup.training
+        == load_experiment("experiments/paper.yaml").setups["qwen3-1.7b"].training
+    )
 
 
 @pytest.mark.parametrize("trainer", ["torch", "verl"])
@@ -97,7 +102,13 @@ def test_seconds_of_a_trial_are_summed_by_phase(tmp_path: Path) -> None:
     ]
     (tmp_path / "unit").mkdir()
     (tmp_path / "unit" / "timing.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    expected = {"learner_s": 2.0, "rollout_s": 7.0, "learn_s": 2.5, "score_s": 0.5, "evaluate_s": 6.0}
+    expected = {
+        "learner_s": 2.0,
+        "rollout_s": 7.0,
+        "learn_s": 2.5,
+        "score_s": 0.5,
+        "evaluate_s": 6.0,
+    }
     assert phase_seconds(tmp_path) == expected
 
 

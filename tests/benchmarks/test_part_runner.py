@@ -1,4 +1,6 @@
-"""Parts in processes: what a hang, a failure, Ctrl-C and a kill leave behind, and what the next call does."""
+"""Parts in processes: what a hang, a failure, Ctrl-C and a kill leave behind, and what the next
+call does.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,8 @@ from tests.sweeps import ROOT
 
 PLACE = {"card": "a card", "torch": "2.13.0"}
 LONG_S = 60.0
-# The path for the numbers is $0. Engines have a session of their own and print into a file without a name: so does this
-# child.
+# The path for the numbers is $0. Engines have a session of their own and print into a file without
+# a name: so does this child.
 QUICK = 'echo working; echo "{\\"speed\\": 2.5}" > "$0"'
 HANGS = """
 file=$(mktemp)
@@ -55,7 +57,9 @@ def part(name: str, script: str, limit_s: float = LONG_S, needed: bool = False) 
     return Part(name, limit_s, ["sh", "-c", script], needed)
 
 
-def run(folder: Path, *parts: Part, again: tuple[str, ...] = (), total_s: float = 600.0) -> tuple[Runner, list[str]]:
+def run(
+    folder: Path, *parts: Part, again: tuple[str, ...] = (), total_s: float = 600.0
+) -> tuple[Runner, list[str]]:
     said: list[str] = []
     runner = Runner(folder, PLACE, "one", said.append, total_s)
     runner.run(parts, again)
@@ -98,7 +102,10 @@ def test_a_part_that_hangs_leaves_the_stacks_of_its_threads_in_its_log(tmp_path:
 
 def test_a_part_that_fails_keeps_its_log_and_is_measured_again(tmp_path: Path) -> None:
     runner, _ = run(tmp_path, part("fails", FAILS), part("quick", QUICK))
-    assert known(runner, "fails").failure == f"torch.OutOfMemoryError: no memory — {tmp_path / 'fails.log'}"
+    assert (
+        known(runner, "fails").failure
+        == f"torch.OutOfMemoryError: no memory — {tmp_path / 'fails.log'}"
+    )
     assert runner.log("fails").read_text().splitlines()[0] == "tensors: 7"
     runner, said = run(tmp_path, part("fails", QUICK), part("quick", FAILS))
     assert known(runner, "fails").failure is None
@@ -107,7 +114,9 @@ def test_a_part_that_fails_keeps_its_log_and_is_measured_again(tmp_path: Path) -
     assert known(runner, "quick").failure is not None
 
 
-def test_nothing_is_begun_after_a_part_that_all_others_need_or_when_the_time_is_over(tmp_path: Path) -> None:
+def test_nothing_is_begun_after_a_part_that_all_others_need_or_when_the_time_is_over(
+    tmp_path: Path,
+) -> None:
     runner, said = run(tmp_path, part("models", FAILS, needed=True), part("quick", QUICK))
     assert runner.result("quick") is None
     assert len(said) == 1
@@ -116,17 +125,26 @@ def test_nothing_is_begun_after_a_part_that_all_others_need_or_when_the_time_is_
     assert said == ["quick: not begun, the 0 minutes are over"]
 
 
-def test_results_of_another_card_or_torch_do_not_count_but_those_of_another_commit_do(tmp_path: Path) -> None:
+def test_results_of_another_card_or_torch_do_not_count_but_those_of_another_commit_do(
+    tmp_path: Path,
+) -> None:
     run(tmp_path, part("quick", QUICK))
     assert Runner(tmp_path, PLACE, "two", print, 0.0).result("quick") is not None
     assert Runner(tmp_path, PLACE | {"card": "another"}, "one", print, 0.0).result("quick") is None
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_a_runner_that_is_killed_or_interrupted_loses_only_the_part_that_runs(tmp_path: Path, how: int) -> None:
-    parts = [("quick", LONG_S, ["sh", "-c", QUICK]), ("waits", LONG_S, [sys.executable, "-c", WAITS])]
+def test_a_runner_that_is_killed_or_interrupted_loses_only_the_part_that_runs(
+    tmp_path: Path, how: int
+) -> None:
+    parts = [
+        ("quick", LONG_S, ["sh", "-c", QUICK]),
+        ("waits", LONG_S, [sys.executable, "-c", WAITS]),
+    ]
     command = [sys.executable, "-c", RUNNER, json.dumps([str(tmp_path), PLACE, parts])]
-    runner = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    runner = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     so_far = tmp_path / "waits.so_far.json"
     wait_until(so_far.exists)
     pid = json.loads(so_far.read_text())["pid"]

@@ -1,4 +1,6 @@
-"""`trb calibrate` as it is typed, with tiny models on CPUs that stand for a card; and what it makes of failures."""
+"""`trb calibrate` as it is typed, with tiny models on CPUs that stand for a card; and what it makes
+of failures.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +35,15 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibrate, "card_here", lambda: CARD)
 
 
-def experiment(folder: Path, methods: dict[str, Any] = METHODS, tokens: int = 24, **engine: str) -> Path:
+def experiment(
+    folder: Path, methods: dict[str, Any] = METHODS, tokens: int = 24, **engine: str
+) -> Path:
     """On a GPU, with responses of at most so many `tokens`."""
     runtime = {"placement": {"gpus": 1}, "slice_responses": 8, "micro_batch_tokens": 512}
     limit = {"max_response_tokens": tokens}
-    return write_experiment(folder, methods, runtime=runtime, engine=engine, training=limit, evaluation=limit)
+    return write_experiment(
+        folder, methods, runtime=runtime, engine=engine, training=limit, evaluation=limit
+    )
 
 
 def trb(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str]:
@@ -50,7 +56,9 @@ def trb(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int
 
 
 def check_everything(path: Path, capsys: pytest.CaptureFixture[str], minutes: str) -> None:
-    """All phases are measured, the plan says so and costs what they took, and no model stays behind."""
+    """All phases are measured, the plan says so and costs what they took, and no model stays
+    behind.
+    """
     runs = path.parent / "runs"
     code, shown = trb(capsys, "calibrate", path, "--runs", runs, "--minutes", minutes)
     assert code == 0, shown
@@ -58,7 +66,9 @@ def check_everything(path: Path, capsys: pytest.CaptureFixture[str], minutes: st
     assert {row.key for row in calibration.rows} == KEYS
     assert all(row.random for row in calibration.rows), "no submit has made the models yet"
     plan = json.loads(trb(capsys, "plan", path, "--runs", runs, "--json")[1])
-    factors = [each for each in plan["assumptions"] if each["name"].endswith("measured ÷ assumed seconds")]
+    factors = [
+        each for each in plan["assumptions"] if each["name"].endswith("measured ÷ assumed seconds")
+    ]
     source = f"measured on this card, {calibration.rows[0].day}, {CARD.name}, random weights"
     assert {each["why"] for each in factors} == {source}
     assert len(factors) == len(KEYS) + 1
@@ -73,14 +83,18 @@ def logs_of(runs: Path) -> set[str]:
 
 
 def mostly_here(checks: Sequence[Check], subject: Any, folder: Path) -> Iterator[Outcome]:
-    """A process for one of them; the others, which would import torch again there, are called in this one."""
+    """A process for one of them; the others, which would import torch again there, are called in
+    this one.
+    """
     for check in checks:
         if check.name == IN_A_PROCESS:
             yield from run_checks([check], subject, folder)
         else:
             module, _, name = check.function.partition(":")
             found = getattr(importlib.import_module(module), name)(subject)
-            yield Outcome(check.name, found.verdict, found.detail, found.change, 1.0, None, found.numbers)
+            yield Outcome(
+                check.name, found.verdict, found.detail, found.change, 1.0, None, found.numbers
+            )
 
 
 @pytest.mark.usefixtures("pretended")
@@ -94,17 +108,23 @@ def test_every_phase_is_measured_with_the_torch_engine(
     assert "measured on this card" in " ".join(
         trb(capsys, "plan", path, "--runs", tmp_path / "runs")[1].lower().split()
     )
-    assert "rates measured on this card" in trb(capsys, "status", path, "--runs", tmp_path / "runs")[1]
+    assert (
+        "rates measured on this card" in trb(capsys, "status", path, "--runs", tmp_path / "runs")[1]
+    )
 
 
 @pytest.mark.engines
 @pytest.mark.timeout(1800)  # SGLang starts three times
 @pytest.mark.xdist_group("sglang")
 @pytest.mark.usefixtures("pretended")
-def test_every_phase_is_measured_with_sglang_and_verl(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_phase_is_measured_with_sglang_and_verl(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     skip_without("sglang")
     skip_without("verl")
-    check_everything(experiment(tmp_path, tokens=96, sampler="sglang", trainer="verl"), capsys, "30")
+    check_everything(
+        experiment(tmp_path, tokens=96, sampler="sglang", trainer="verl"), capsys, "30"
+    )
     assert logs_of(tmp_path / "runs") == {"models", *PHASES}
 
 
@@ -135,7 +155,9 @@ def test_the_card_is_what_its_process_says(monkeypatch: pytest.MonkeyPatch) -> N
     said[:] = [Outcome("card", "ok", CARD.name, "", 1.0, None, {"gib": CARD.gib})]
     assert calibrate.card_here() == CARD
     said[:] = [Outcome("card", "fail", "no GPU is visible here", "", 1.0, None, {})]
-    with pytest.raises(calibrate.UserError, match="calibrate: no GPU is visible here: expected a machine with"):
+    with pytest.raises(
+        calibrate.UserError, match="calibrate: no GPU is visible here: expected a machine with"
+    ):
         calibrate.card_here()
 
 
@@ -183,7 +205,11 @@ class Clock:
         # It takes twice its share, and the others share out what is left.
         (METHODS, {"decoding": "fail"}, [138, 185, 46, 31, 15]),
         # Nothing is left for the last two.
-        (METHODS, {"evaluating": "fail", "decoding": "fail", "blending": "fail"}, [138, 129, 32, 0, 0]),
+        (
+            METHODS,
+            {"evaluating": "fail", "decoding": "fail", "blending": "fail"},
+            [138, 129, 32, 0, 0],
+        ),
     ],
 )
 def test_phases_share_the_time_and_a_failure_leaves_the_others(
@@ -198,7 +224,9 @@ def test_phases_share_the_time_and_a_failure_leaves_the_others(
     runner = Runner(verdicts, clock.add)
     monkeypatch.setattr(calibrate, "run_checks", runner)
     monkeypatch.setattr(calibrate, "time", clock)
-    code, shown = trb(capsys, "calibrate", experiment(tmp_path, methods), "--runs", tmp_path / "runs")
+    code, shown = trb(
+        capsys, "calibrate", experiment(tmp_path, methods), "--runs", tmp_path / "runs"
+    )
     assert code == int(bool(verdicts))
     assert [runner.told.get(phase, 0.0) for phase in PHASES] == pytest.approx(expected, abs=0.6)
     assert shown.count("in a word") == len(runner.told) + 1

@@ -50,8 +50,14 @@ def test_every_field_has_a_meaning_in_a_sentence(schema: type) -> None:
 
 def test_every_knob_of_every_method_is_a_key() -> None:
     names = {key.name for key in all_keys()}
-    assert {f"methods.{key}.{knob}" for key, method in METHODS.items() for knob in method.knobs} < names
-    assert {"runtime.placement.gpus", "(setup) student.recipe.wrong_step", "(setup) data.files.sha256"} < names
+    assert {
+        f"methods.{key}.{knob}" for key, method in METHODS.items() for knob in method.knobs
+    } < names
+    assert {
+        "runtime.placement.gpus",
+        "(setup) student.recipe.wrong_step",
+        "(setup) data.files.sha256",
+    } < names
     assert len(names) == len(all_keys())
 
 
@@ -65,9 +71,13 @@ def test_defaults_are_those_of_the_dataclasses() -> None:
 
 def test_closed_choices_are_listed_with_a_line_each() -> None:
     text = reference(find_keys("training.objective"), 200)
-    assert text.startswith("training.objective = renormalized  (one of renormalized, surrogate, tail,")
+    assert text.startswith(
+        "training.objective = renormalized  (one of renormalized, surrogate, tail,"
+    )
     assert [
-        line.split(":")[0].strip() for line in text.splitlines() if line.startswith("      ") and ": " in line
+        line.split(":")[0].strip()
+        for line in text.splitlines()
+        if line.startswith("      ") and ": " in line
     ] == list(choices(config.ObjectiveName))
 
 
@@ -87,9 +97,18 @@ def test_rules_stand_beside_the_type_in_the_text_alone(capsys: pytest.CaptureFix
         ("training.optimizer.lr", ["training.optimizer.lr"]),
         ("lr", ["training.optimizer.lr", "(setup) student.recipe.lr", "(setup) teacher.recipe.lr"]),
         ("evaluation.benchmarks.mine.n", ["evaluation.benchmarks.NAME.n"]),
-        ("methods.skd", ["methods.skd.K", "methods.skd.tau_T", "methods.NAME.placement", "methods.NAME.seeds"]),
-        ("skd", ["methods.skd.K", "methods.skd.tau_T", "methods.NAME.placement", "methods.NAME.seeds"]),
-        ("Fixed ε", ["methods.fixed_epsilon.epsilon", "methods.NAME.placement", "methods.NAME.seeds"]),
+        (
+            "methods.skd",
+            ["methods.skd.K", "methods.skd.tau_T", "methods.NAME.placement", "methods.NAME.seeds"],
+        ),
+        (
+            "skd",
+            ["methods.skd.K", "methods.skd.tau_T", "methods.NAME.placement", "methods.NAME.seeds"],
+        ),
+        (
+            "Fixed ε",
+            ["methods.fixed_epsilon.epsilon", "methods.NAME.placement", "methods.NAME.seeds"],
+        ),
         ("vanilla", ["methods.NAME.placement", "methods.NAME.seeds"]),
     ],
 )
@@ -115,7 +134,10 @@ def test_a_resolved_experiment_names_the_place_of_each_value(tmp_path: Path) -> 
         {"vanilla": {}, "veto": {"beta_start": 0.4, "seeds": [7]}, "skd": {"K": 5, "tau_T": [0.6]}},
         training={"steps": 6},
     )
-    found = {key: (value, origin) for key, value, origin in resolved(path, ["training.top_k=4", "seeds=[0,1]"])}
+    found = {
+        key: (value, origin)
+        for key, value, origin in resolved(path, ["training.top_k=4", "seeds=[0,1]"])
+    }
     setup = str(tmp_path / "setups" / "tiny.yaml")
     assert found["tiny.training.steps"] == (6, str(path))
     assert found["tiny.training.top_k"] == (4, "override")
@@ -130,7 +152,9 @@ def test_a_resolved_experiment_names_the_place_of_each_value(tmp_path: Path) -> 
     assert found["runtime.wandb"] == ("auto", "default")
 
 
-def test_the_command_prints_an_experiment_as_text_and_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_an_experiment_as_text_and_json(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     code, out, err = printed(capsys, str(QUICKSTART), "training.steps=5")
     assert (code, err) == (0, "")
     assert "arithmetic.training.steps = 5  # override" in out.splitlines()

@@ -52,7 +52,9 @@ def test_a_detached_submit_goes_on_until_it_is_cancelled(tmp_path: Path) -> None
 
 def test_a_detached_submit_that_ends_at_once_says_what_it_said(tmp_path: Path) -> None:
     experiment = write_experiment(tmp_path, {"vanilla": {}})
-    done = trb("submit", experiment, "--runs", tmp_path / "runs", "--address", "127.0.0.1:1", "--detach")
+    done = trb(
+        "submit", experiment, "--runs", tmp_path / "runs", "--address", "127.0.0.1:1", "--detach"
+    )
     assert done.returncode == 2
     assert "--address: '127.0.0.1:1': expected a Ray cluster; nothing answers there" in done.stderr
 
@@ -63,7 +65,9 @@ class JobServer(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         job = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         JOBS.append(job | {"path": self.path, "token": self.headers["Authorization"]})
-        body = json.dumps({"job_id": job["submission_id"], "submission_id": job["submission_id"]}).encode()
+        body = json.dumps(
+            {"job_id": job["submission_id"], "submission_id": job["submission_id"]}
+        ).encode()
         self.send_response(200 if self.path == "/api/jobs/" else 404)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
@@ -92,7 +96,10 @@ def submit_here(*arguments: object) -> object:
 
 
 def test_a_job_of_the_job_server_drives_the_sweep_on_the_cluster(
-    job_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    job_server: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "secret")
     monkeypatch.setenv("RAY_AUTH_TOKEN", "token")
@@ -110,15 +117,22 @@ def test_a_job_of_the_job_server_drives_the_sweep_on_the_cluster(
     assert f"trb cancel {experiment}" in out
 
 
-def test_a_job_server_is_for_detached_sweeps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_server_is_for_detached_sweeps(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     experiment = write_experiment(tmp_path, {"vanilla": {}})
-    assert submit_here(experiment, "--runs", tmp_path / "runs", "--address", "http://127.0.0.1:1") == 2
+    assert (
+        submit_here(experiment, "--runs", tmp_path / "runs", "--address", "http://127.0.0.1:1") == 2
+    )
     assert (
         "--address: 'http://127.0.0.1:1': expected --detach beside the address of a job server"
         in capsys.readouterr().err
     )
     for address in ("http://127.0.0.1:1", "http://["):
-        assert submit_here(experiment, "--runs", tmp_path / "runs", "--address", address, "--detach") == 2
+        assert (
+            submit_here(experiment, "--runs", tmp_path / "runs", "--address", address, "--detach")
+            == 2
+        )
         line = capsys.readouterr().err
         assert line.count("\n") == 1
         assert "a server that takes the job" in line

@@ -1,4 +1,6 @@
-"""What is shown of a sweep: nothing cropped at any width, one line for each event, large sweeps by family."""
+"""What is shown of a sweep: nothing cropped at any width, one line for each event, large sweeps by
+family.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,15 @@ from orchestrator.commands.display import (
     sweep_lines,
     units_view,
 )
-from orchestrator.commands.watching import REFRESH_S, Events, LastingOutput, Watch, building, event, pause_after
+from orchestrator.commands.watching import (
+    REFRESH_S,
+    Events,
+    LastingOutput,
+    Watch,
+    building,
+    event,
+    pause_after,
+)
 from orchestrator.monitor.status import FamilyStatus, Overview
 from orchestrator.monitor.unit_status import UnitStatus
 from orchestrator.planning.ranges import Range
@@ -67,10 +77,22 @@ UNITS = [
     unit("SKD K=15 tau_T=0.6", "running", doing="training", seed=3, seconds_left=90.0),
     unit("Veto beta_start=0.4", "waiting", doing="waiting for rescoring", setup="qwen3-0.6b"),
 ]
-METHODS_OF = {"TRB": "trust_region", "Temperature": "temperature_warmup", "SKD": "skd", "Veto": "veto"}
+METHODS_OF = {
+    "TRB": "trust_region",
+    "Temperature": "temperature_warmup",
+    "SKD": "skd",
+    "Veto": "veto",
+}
 UNITS = [replace(s, method=METHODS_OF[s.label.split()[0]]) for s in UNITS]
 FAMILIES = [
-    FamilyStatus("arithmetic", "TRB", {"done": 12, "running": 2, "failed": 1}, 0.455, "epsilon0=0.05 K=12", 40),
+    FamilyStatus(
+        "arithmetic",
+        "TRB",
+        {"done": 12, "running": 2, "failed": 1},
+        0.455,
+        "epsilon0=0.05 K=12",
+        40,
+    ),
     FamilyStatus("qwen3-0.6b", "Temperature", {"queued": 6}, None, None, None),
 ]
 
@@ -89,8 +111,12 @@ def test_no_word_is_lost_at_any_width(width: int) -> None:
     text = shown(Overview(UNITS, FAMILIES, None), width)
     assert "…" not in text
     assert max(map(len, text.splitlines())) <= width
-    words = " ".join(f"{s.setup} {s.label} {s.doing if width > 60 else s.doing.split()[0]} 60/60" for s in UNITS)
-    assert set(words.split()) | {"45.5", "1h02m", "1m30s", "left", "score", "state"} <= set(text.split())
+    words = " ".join(
+        f"{s.setup} {s.label} {s.doing if width > 60 else s.doing.split()[0]} 60/60" for s in UNITS
+    )
+    assert set(words.split()) | {"45.5", "1h02m", "1m30s", "left", "score", "state"} <= set(
+        text.split()
+    )
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 400])
@@ -99,14 +125,21 @@ def test_no_word_of_the_families_is_lost_at_any_width(width: int) -> None:
     assert "…" not in text
     assert max(map(len, text.splitlines())) <= width
     words = {"TRB", "epsilon0=0.05", "K=12", "12/15", "0/6", "45.5", "best"}
-    assert words | ({"2"} if width > 60 else set()) | ({"to", "6", "step"} if width > 80 else set()) <= set(
-        text.split()
-    )
+    assert words | ({"2"} if width > 60 else set()) | (
+        {"to", "6", "step"} if width > 80 else set()
+    ) <= set(text.split())
 
 
 SETTINGS = {"TRB": "epsilon0=0.05 K=12", "Temperature": "tau0=0.85 E=15"}
 MOMENTS = [  # of the same units, with all that can change
-    {"state": "queued", "doing": "queued", "step": 0, "loss": None, "score": None, "latest_score": None},
+    {
+        "state": "queued",
+        "doing": "queued",
+        "step": 0,
+        "loss": None,
+        "score": None,
+        "latest_score": None,
+    },
     {
         "state": "running",
         "doing": "starting models, try 2",
@@ -115,8 +148,22 @@ MOMENTS = [  # of the same units, with all that can change
         "score": None,
         "seconds_left": 359_999.0,
     },
-    {"state": "running", "doing": LONG, "step": 60, "loss": 12.3456, "score": 1.0, "seconds_left": 3_599.0},
-    {"state": "interrupted", "doing": "interrupted", "step": 7, "loss": -0.5, "score": 0.0, "seconds_left": None},
+    {
+        "state": "running",
+        "doing": LONG,
+        "step": 60,
+        "loss": 12.3456,
+        "score": 1.0,
+        "seconds_left": 3_599.0,
+    },
+    {
+        "state": "interrupted",
+        "doing": "interrupted",
+        "step": 7,
+        "loss": -0.5,
+        "score": 0.0,
+        "seconds_left": None,
+    },
     {"state": "waiting", "doing": "waiting for its stage", "step": 0, "loss": None, "score": None},
     {"state": "done", "doing": "done", "step": 60, "loss": 0.1, "score": 0.455},
 ]
@@ -129,9 +176,13 @@ def test_nothing_moves_while_one_looks(width: int, rows: int) -> None:
     seen = []
     for moment in MOMENTS:
         units = [replace(s, **moment) for s in UNITS]
-        families = [replace(f, states={moment["state"]: 15}, score=moment["score"], step=60) for f in FAMILIES]
         families = [
-            replace(f, setting="epsilon0=0.05 K=12" if f.label == "TRB" else "tau0=0.85 E=15") for f in families
+            replace(f, states={moment["state"]: 15}, score=moment["score"], step=60)
+            for f in FAMILIES
+        ]
+        families = [
+            replace(f, setting="epsilon0=0.05 K=12" if f.label == "TRB" else "tau0=0.85 E=15")
+            for f in families
         ]
         overview = Overview(units, families, None)
         table, *_ = units_view(overview, width, rows)
@@ -143,14 +194,20 @@ def test_nothing_moves_while_one_looks(width: int, rows: int) -> None:
     assert all(each == seen[0] for each in seen)
 
 
-@pytest.mark.parametrize(("width", "height", "lines"), [(80, 24, 24), (60, 24, 24), (120, 40, 40), (80, 14, 16)])
-def test_the_live_view_keeps_to_its_screen(width: int, height: int, lines: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("width", "height", "lines"), [(80, 24, 24), (60, 24, 24), (120, 40, 40), (80, 14, 16)]
+)
+def test_the_live_view_keeps_to_its_screen(
+    width: int, height: int, lines: int, tmp_path: Path
+) -> None:
     study = Study(*fake_runs.quickstart(), tmp_path)
     console = Console(file=io.StringIO(), width=width, height=height)
     watch = Watch(study, ("Ctrl-C stops", "the same command goes on"))
     console.print(watch.view(watch.look(), console, watch.keys))
     text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert len(text.splitlines()) <= lines, "a line for each method, and the sweep, are always there"
+    assert len(text.splitlines()) <= lines, (
+        "a line for each method, and the sweep, are always there"
+    )
     assert text.startswith("quickstart")
     assert "Ctrl-C stops" in text
     assert max(map(len, text.splitlines())) <= width
@@ -158,7 +215,15 @@ def test_the_live_view_keeps_to_its_screen(width: int, height: int, lines: int, 
 
 
 def test_the_header_says_what_differs_from_the_file(tmp_path: Path) -> None:
-    arguments = ("quickstart", "training.steps=4", "methods.trust_region={K: [5]}", "--methods", "TRB", "--runs", "r")
+    arguments = (
+        "quickstart",
+        "training.steps=4",
+        "methods.trust_region={K: [5]}",
+        "--methods",
+        "TRB",
+        "--runs",
+        "r",
+    )
     experiment = replace(fake_runs.quickstart()[0], arguments=arguments)
     lines = [line.plain for line in header(experiment, tmp_path, 400, ["Ctrl-C stops"])]
     first = "quickstart · training.steps=4 · 'methods.trust_region={K: [5]}' · --methods TRB"
@@ -229,12 +294,19 @@ def test_the_line_of_the_sweep() -> None:
     overview = Overview(UNITS, [], 160.0, 80.0, 186.0, {"CPU": 2.0, "GPU": 0.0}, cluster)
     rest = "elapsed 1m20s · left about 2m40s · 2 of 2 CPUs used · 3.1 trials/min"
     assert sweep_line(overview) == f"1 of 4 done · 2 running · 1 waiting · {rest}"
-    gpus = replace(overview, used={"CPU": 2.0, "GPU": 6.0}, cluster={"CPU": 64.0, "GPU": 8.0}, trials_an_hour=2.5)
+    gpus = replace(
+        overview,
+        used={"CPU": 2.0, "GPU": 6.0},
+        cluster={"CPU": 64.0, "GPU": 8.0},
+        trials_an_hour=2.5,
+    )
     assert sweep_line(gpus).endswith("6 of 8 GPUs used · 2.5 trials/h")
 
 
 def test_the_line_of_the_hours_has_an_interval_and_a_finish() -> None:
-    overview = Overview(UNITS, [], 3600.0, seconds_left_range=Range(60.0, 3600.0, 86400.0), device="GPU")
+    overview = Overview(
+        UNITS, [], 3600.0, seconds_left_range=Range(60.0, 3600.0, 86400.0), device="GPU"
+    )
     assert "left about 1h00m (1m00s to 24h00m)" in sweep_line(overview)
     known = replace(overview, device_hours_spent=1234.5, device_hours_left=Range(0.123, 3.14, 20.0))
     beginning = "1,234 GPU-hours spent · about 3.1 left (0.12 to 20) · done about "
@@ -266,7 +338,8 @@ def test_names_tell_setups_and_seeds_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(None, ""), (0.4, "0s"), (80, "1m20s"), (7500, "2h05m"), (273600, "3d04h")]
+    ("seconds", "text"),
+    [(None, ""), (0.4, "0s"), (80, "1m20s"), (7500, "2h05m"), (273600, "3d04h")],
 )
 def test_durations(seconds: float | None, text: str) -> None:
     assert duration(seconds) == text
@@ -283,7 +356,15 @@ def looks(*stages: UnitStatus) -> list[tuple[list[str], list[str]]]:
 
 
 def test_a_trial_from_start_to_end_has_a_line_for_each_event() -> None:
-    start = unit("TRB K=5", "running", step=0, score=None, best_step=None, latest_step=None, latest_score=None)
+    start = unit(
+        "TRB K=5",
+        "running",
+        step=0,
+        score=None,
+        best_step=None,
+        latest_step=None,
+        latest_score=None,
+    )
     stages = [
         replace(start, phase=TRAINING),
         replace(start, phase=TRAINING, step=7),
@@ -312,7 +393,9 @@ def test_what_is_done_already_is_no_event() -> None:
 
 def test_failures_and_attempts_are_told() -> None:
     failed = unit("TRB K=5", "failed", step=3, error="RuntimeError: no")
-    again = unit("TRB K=5", "running", step=2, attempt=2, attempts=3, phase=TRAINING, latest_step=None)
+    again = unit(
+        "TRB K=5", "running", step=2, attempt=2, attempts=3, phase=TRAINING, latest_step=None
+    )
     assert looks(failed, again) == [
         (["[1/2, 1m01s left] TRB K=5: failed at step 3/60: RuntimeError: no"], []),
         ([], ["[1/2, 1m01s left] TRB K=5: attempt 2 of 3, training"]),
@@ -332,7 +415,11 @@ def test_the_best_so_far_stands_under_the_sweep_once_two_methods_have_scores() -
     assert best_lines([behind, vanilla, ahead], finished) == [
         "best so far: TRB 51.2 (+6.2 [+1.0, +9.5]*) · Vanilla 45.0 · SKD 40.0 (−5.0) · * one seed"
     ]
-    near = [vanilla, family("a", "TRB", 0.4525), family("a", "SKD", 0.4498)]  # halves are rounded up, as in the table
+    near = [
+        vanilla,
+        family("a", "TRB", 0.4525),
+        family("a", "SKD", 0.4498),
+    ]  # halves are rounded up, as in the table
     assert best_lines(near, {}) == ["best so far: TRB 45.3 (+0.3) · Vanilla 45.0 · SKD 45.0 (0.0)"]
     others = [family("b", "TRB", 0.5), family("b", "Vanilla", None), family("b", "SKD", 0.6)]
     assert best_lines([behind, vanilla, ahead, *others], {}) == [
@@ -343,7 +430,10 @@ def test_the_best_so_far_stands_under_the_sweep_once_two_methods_have_scores() -
 
 def test_a_supervised_stage_and_the_untrained_student_end_in_few_words() -> None:
     assert event(unit("sft", kind="sft", score=None, best_step=None, latest_score=None)) == "done"
-    assert event(unit("Untrained student", kind="base_eval", best_step=0, latest_score=0.176)) == "done, 17.6"
+    assert (
+        event(unit("Untrained student", kind="base_eval", best_step=0, latest_score=0.176))
+        == "done, 17.6"
+    )
 
 
 def test_models_that_are_made_are_reported_in_quarters() -> None:

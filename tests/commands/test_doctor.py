@@ -1,4 +1,6 @@
-"""What the preflight tells of an experiment: the data with their counts, a prompt with its ids, and what is wrong."""
+"""What the preflight tells of an experiment: the data with their counts, a prompt with its ids, and
+what is wrong.
+"""
 
 from __future__ import annotations
 
@@ -53,16 +55,25 @@ def write_thoughts(folder: Path) -> dict[str, Any]:
             rows.append({"domain": "math", "source": "x", "conversations": turns})
     path = folder / "thoughts.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return {"path": str(path), "revision": hashlib.sha256(path.read_bytes()).hexdigest(), "source": "openthoughts"}
+    return {
+        "path": str(path),
+        "revision": hashlib.sha256(path.read_bytes()).hexdigest(),
+        "source": "openthoughts",
+    }
 
 
-def test_the_embedded_world_needs_no_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_embedded_world_needs_no_models(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     code, out, err = doctor(capsys, experiment(tmp_path))
     lines = out.splitlines()
     assert (code, err) == (0, "")
     assert "ok   tiny benchmarks: arithmetic_short (200 problems); as declared" in lines
     assert "warn tiny models: not made yet; the first submit makes them" in lines
-    assert "ok   tiny training data: 40 prompts in one order for all methods; 0 too long were passed over" in lines
+    assert (
+        "ok   tiny training data: 40 prompts in one order for all methods; 0 too long were passed over"
+        in lines
+    )
     assert "     golds: given 40 (100.0%), none 0 (0.0%)" in lines
     shown = lines.index("ok   tiny prompt: arithmetic_short arithmetic/short/0, 6 tokens")
     assert lines[shown + 1 : shown + 4] == ["     │ 8+2=?", "     │ ", "     8 10 2 11 12 18"]
@@ -92,7 +103,10 @@ def test_data_that_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[
         "fail tiny prompt",
         "fail tiny training data",
     ]
-    assert "data/eval/amc23.jsonl: no such file: expected a data_dir that holds it (`trb data fetch " in failed[0]
+    assert (
+        "data/eval/amc23.jsonl: no such file: expected a data_dir that holds it (`trb data fetch "
+        in failed[0]
+    )
     assert failed[1] == "fail tiny prompt: as tiny benchmarks", "each cause once"
     assert f"{data['path']}: sha256" in failed[2]
 
@@ -126,24 +140,43 @@ def test_a_pair_that_needs_a_gpu_asks_for_one(tmp_path: Path) -> None:
     assert loaded.runtime.placement.gpus == 1
     assert {unit.placement.gpus for unit in expand(loaded)} == {1}
     assert load_experiment(path, ["runtime.placement.gpus=0"]).runtime.placement.gpus == 0
-    assert load_experiment(path, ["methods.vanilla.placement=colocated"]).placements["vanilla"].gpus == 1
+    assert (
+        load_experiment(path, ["methods.vanilla.placement=colocated"]).placements["vanilla"].gpus
+        == 1
+    )
     assert load_experiment(experiment(tmp_path)).runtime.placement.gpus == 0
 
 
-def test_the_doctor_says_so_where_it_is_told_not_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = experiment(tmp_path, **{role: TINY_SETUP[role] | {"shape": LARGE} for role in ("student", "teacher")})
+def test_the_doctor_says_so_where_it_is_told_not_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = experiment(
+        tmp_path, **{role: TINY_SETUP[role] | {"shape": LARGE} for role in ("student", "teacher")}
+    )
     _, out, _ = doctor(capsys, path, "runtime.placement.gpus=0")
-    assert "fail placement: tiny on CPUs would take years: runtime.placement.gpus=1" in out.splitlines()
+    assert (
+        "fail placement: tiny on CPUs would take years: runtime.placement.gpus=1"
+        in out.splitlines()
+    )
 
 
 @pytest.mark.parametrize("sampler", ["torch", "sglang"])
 def test_memory_of_a_gpu_is_what_the_engines_will_take(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], sampler: str
 ) -> None:
-    """By hand, GiB: weights 1.1 and 7.5, learner 6.7, gradient 2.2; KV of a token 112 KiB, of both models 256 KiB."""
-    _, out, _ = doctor(capsys, ROOT / "experiments" / "paper.yaml", f"engine.sampler={sampler}", "setups=[qwen3-0.6b]")
+    """By hand, GiB: weights 1.1 and 7.5, learner 6.7, gradient 2.2; KV of a token 112 KiB, of both
+    models 256 KiB.
+    """
+    _, out, _ = doctor(
+        capsys,
+        ROOT / "experiments" / "paper.yaml",
+        f"engine.sampler={sampler}",
+        "setups=[qwen3-0.6b]",
+    )
     lines = out.splitlines()
-    first = "ok   qwen3-0.6b GPU memory: 79.1 GiB (H100-80GB, since none is here), of which on each GPU"
+    first = (
+        "ok   qwen3-0.6b GPU memory: 79.1 GiB (H100-80GB, since none is here), of which on each GPU"
+    )
     budgets = {}
     for line in lines[lines.index(first) + 1 :][:5]:
         found = re.fullmatch(r" {5}(\w+) ([\d.]+): (.*)", line)
@@ -154,7 +187,9 @@ def test_memory_of_a_gpu_is_what_the_engines_will_take(
     for situation, kib in (("decoding", 112), ("blending", 256), ("evaluating", 112)):
         found = re.search(r"KV cache ([\d.]+),.* in a cache of ([\d,]+) tokens", budgets[situation])
         assert found is not None
-        assert float(found[1]) == pytest.approx(int(found[2].replace(",", "")) * kib / 2**20, abs=0.06)
+        assert float(found[1]) == pytest.approx(
+            int(found[2].replace(",", "")) * kib / 2**20, abs=0.06
+        )
     for part in ("teacher 7.5", "learner 6.7", "gradient 2.2"):
         assert part in budgets["learning"]
     assert "weights 1.1" in budgets["decoding"]

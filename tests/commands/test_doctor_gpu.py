@@ -1,4 +1,6 @@
-"""`trb doctor --gpu`: what it shows and writes, with checks that look at nothing; and all real ones on SGLang."""
+"""`trb doctor --gpu`: what it shows and writes, with checks that look at nothing; and all real ones
+on SGLang.
+"""
 
 from __future__ import annotations
 
@@ -41,15 +43,21 @@ def with_checks(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     monkeypatch.setattr(doctor_gpu, "CHECKS", (own, *map(check, names)))
 
 
-def test_a_machine_without_a_gpu_is_told_in_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_machine_without_a_gpu_is_told_in_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     code, out, err = examined(capsys, "--gpu", "--runs", tmp_path / "runs")
     assert (code, out) == (2, "")
     assert (
-        err == "trb: --gpu: no NVIDIA driver here: expected a machine with a GPU, or --small for tiny models on CPUs\n"
+        err
+        == "trb: --gpu: no NVIDIA driver here: expected a machine with a GPU, or --small for tiny models on CPUs\n"
     )
     assert not (tmp_path / "runs").exists()
     code, _, err = examined(capsys, "--small")
-    assert (code, err) == (2, "trb: --small: not without --gpu: expected trb doctor --gpu --small\n")
+    assert (code, err) == (
+        2,
+        "trb: --small: not without --gpu: expected trb doctor --gpu --small\n",
+    )
 
 
 def test_lines_a_table_and_what_to_change(
@@ -57,17 +65,28 @@ def test_lines_a_table_and_what_to_change(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "300")
     with_checks(monkeypatch, "refused", "passed_over", "exits")
-    code, out, err = examined(capsys, "--gpu", "--small", "--runs", tmp_path, "engine.sampler=torch")
+    code, out, err = examined(
+        capsys, "--gpu", "--small", "--runs", tmp_path, "engine.sampler=torch"
+    )
     assert (code, err) == (1, "")
     lines = out.splitlines()
-    assert lines[0].startswith("qwen3-1.7b: tiny models, torch samples, torch trains, float32; random weights for")
+    assert lines[0].startswith(
+        "qwen3-1.7b: tiny models, torch samples, torch trains, float32; random weights for"
+    )
     folder = Path(lines[1].removeprefix("logs: "))
     assert folder.parent == tmp_path / ".doctor"
     shown = [line.split(" (")[0] for line in lines[2:6]]
     assert shown == ["ok   models", "fail refused", "skip passed_over", "fail exits"]
-    assert lines[3].endswith("s): engine.sampler: 'sglang': expected torch, or make setup-engines first")
+    assert lines[3].endswith(
+        "s): engine.sampler: 'sglang': expected torch, or make setup-engines first"
+    )
     table = [line for line in lines if line.startswith("│")]
-    assert [line.split("│")[1].strip() for line in table] == ["models", "refused", "passed_over", "exits"]
+    assert [line.split("│")[1].strip() for line in table] == [
+        "models",
+        "refused",
+        "passed_over",
+        "exits",
+    ]
     assert [line.split("│")[2].strip() for line in table] == ["ok", "fail", "skip", "fail"]
     changes = lines.index("change for refused: the remedy of refused")
     assert lines[changes + 1] == f"  log: {folder}/refused.log"
@@ -75,7 +94,12 @@ def test_lines_a_table_and_what_to_change(
     assert (folder / "exits.log").read_text().endswith("what it printed last\n")
     assert not (folder / "models").exists(), "gigabytes are not left behind"
     results = json.loads((folder / "results.json").read_text())
-    assert [each["name"] for each in results["checks"]] == ["models", "refused", "passed_over", "exits"]
+    assert [each["name"] for each in results["checks"]] == [
+        "models",
+        "refused",
+        "passed_over",
+        "exits",
+    ]
 
 
 def test_json_alone_on_stdout(
@@ -110,7 +134,9 @@ def test_what_was_known_at_a_ctrl_c_is_kept(
     code, _, err = examined(capsys, "--gpu", "--small", "--runs", tmp_path)
     assert (code, err) == (130, "trb: interrupted\n")
     (folder,) = (tmp_path / ".doctor").iterdir()
-    assert [each["name"] for each in json.loads((folder / "results.json").read_text())["checks"]] == ["models"]
+    assert [
+        each["name"] for each in json.loads((folder / "results.json").read_text())["checks"]
+    ] == ["models"]
     assert not (folder / "models").exists()
 
 
@@ -124,7 +150,9 @@ def test_needs_name_earlier_checks() -> None:
 
 
 @pytest.mark.engines
-@pytest.mark.timeout(1800)  # three starts of SGLang, a kernel and a dozen processes: two minutes on an idle machine
+@pytest.mark.timeout(
+    1800
+)  # three starts of SGLang, a kernel and a dozen processes: two minutes on an idle machine
 def test_all_checks_on_tiny_models_and_sglang(tmp_path: Path) -> None:
     """Each of them really runs here but for those that only a GPU has."""
     skip_without("sglang")
@@ -132,7 +160,16 @@ def test_all_checks_on_tiny_models_and_sglang(tmp_path: Path) -> None:
     checks = {each["name"]: each for each in json.loads(done.stdout)["checks"]}
     assert done.returncode == 0, done.stderr
     assert list(checks) == [check.name for check in CHECKS]
-    for name in ("attention", "offload", "collective", "models", "learner", "sampler", "canary", "switch"):
+    for name in (
+        "attention",
+        "offload",
+        "collective",
+        "models",
+        "learner",
+        "sampler",
+        "canary",
+        "switch",
+    ):
         assert checks[name]["verdict"] == "ok", checks[name]
     for name in ("driver", "memory"):
         assert checks[name]["verdict"] in ("ok", "skipped"), checks[name]

@@ -1,4 +1,6 @@
-"""`trb eval`: a sweep's own numbers for a model in a folder, by any number of evaluators, and on from a kill."""
+"""`trb eval`: a sweep's own numbers for a model in a folder, by any number of evaluators, and on
+from a kill.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,18 @@ def asked(swept: Path, runs: Path) -> list[str]:
     """The command for the sweep's untrained student."""
     setup = load_experiment(swept).setups["tiny"]
     benchmarks = ",".join(f"{name}:{n}" for name, n in SAMPLES.items())
-    options = ["--setup", "tiny", "--setups-from", swept, "--benchmarks", benchmarks, "--limit", 30, "--runs", runs]
+    options = [
+        "--setup",
+        "tiny",
+        "--setups-from",
+        swept,
+        "--benchmarks",
+        benchmarks,
+        "--limit",
+        30,
+        "--runs",
+        runs,
+    ]
     return ["eval", *map(str, [folder_of(setup.student, setup, swept.parent / "runs"), *options])]
 
 
@@ -62,7 +75,9 @@ def evaluate_here(arguments: list[str]) -> None:
     assert ended.value.code == 0
 
 
-def test_the_numbers_are_those_of_the_sweep(swept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_numbers_are_those_of_the_sweep(
+    swept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     arguments = asked(swept, tmp_path)
     evaluate_here(arguments)
     experiment = load_experiment(swept)
@@ -84,7 +99,9 @@ def test_the_numbers_are_those_of_the_sweep(swept: Path, tmp_path: Path, capsys:
     assert slices(tmp_path) == before
 
 
-def test_another_seed_and_other_weights_in_the_folder_are_other_evaluations(swept: Path, tmp_path: Path) -> None:
+def test_another_seed_and_other_weights_in_the_folder_are_other_evaluations(
+    swept: Path, tmp_path: Path
+) -> None:
     command, student, *options = asked(swept, tmp_path / "runs")
     setup = load_experiment(swept).setups["tiny"]
     model = shutil.copytree(student, tmp_path / "model")
@@ -93,13 +110,17 @@ def test_another_seed_and_other_weights_in_the_folder_are_other_evaluations(swep
     shutil.copy(folder_of(setup.teacher, setup, swept.parent / "runs") / "model.safetensors", model)
     evaluate_here([command, str(model), *options])
     assert len(slices(tmp_path / "runs")) == 3 * len(SAMPLES)
-    short = {sha256 for path, sha256 in slices(tmp_path / "runs").items() if "arithmetic_short" in path}
+    short = {
+        sha256 for path, sha256 in slices(tmp_path / "runs").items() if "arithmetic_short" in path
+    }
     assert len(short) == 3
     assert len(list((tmp_path / "runs" / "results" / "eval").glob("model-*.json"))) == 3
 
 
 def test_evaluators_side_by_side_one_of_which_dies(swept: Path, tmp_path: Path) -> None:
-    """Whether the other one took its slice or the command is called again, the samples are the same."""
+    """Whether the other one took its slice or the command is called again, the samples are the
+    same.
+    """
     alone, together = tmp_path / "alone", tmp_path / "together"
     evaluate_here(asked(swept, alone))
     process = start(*asked(swept, together), "--evaluators", "2")
@@ -123,13 +144,21 @@ def test_evaluators_side_by_side_one_of_which_dies(swept: Path, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("file", "content", "words"),
     [
-        ("config.json", b"{}", "model_type: None: expected the type of a transformers model in {}/config.json"),
+        (
+            "config.json",
+            b"{}",
+            "model_type: None: expected the type of a transformers model in {}/config.json",
+        ),
         (
             "config.json",
             b'{"model_type": "frobnicator"}',
             "model_type: 'frobnicator': expected the type of a transformers model in {}/config.json",
         ),
-        ("config.json", b"{", "{}/config.json is missing or broken: expected a Hugging Face model folder"),
+        (
+            "config.json",
+            b"{",
+            "{}/config.json is missing or broken: expected a Hugging Face model folder",
+        ),
         (
             "model.safetensors",
             b"cut",

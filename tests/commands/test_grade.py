@@ -31,7 +31,13 @@ def test_grade_file_adds_grades_and_keeps_fields(tmp_path: Path) -> None:
     assert grade_file(path, path) == GradeCounts(n=4, correct=3, no_answer=1, timed_out=0)
     assert list(tmp_path.iterdir()) == [path]
     graded = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    assert graded[0] == {"id": "a", "gold": "025", "generation": r"\boxed{25}", "correct": True, "extracted": "25"}
+    assert graded[0] == {
+        "id": "a",
+        "gold": "025",
+        "generation": r"\boxed{25}",
+        "correct": True,
+        "extracted": "25",
+    }
     assert [row["id"] for row in graded] == ["a", "é", "c", "d"]
     assert [row["correct"] for row in graded] == [True, True, False, True]
     assert graded[2]["extracted"] is None
@@ -49,9 +55,18 @@ def test_grade_file_adds_grades_and_keeps_fields(tmp_path: Path) -> None:
             {"gold": [5], "generation": "5"},
             r"in\.jsonl:2: key 'gold' is \[5\]: expected a string, a number or an object with \['answer'",
         ),
-        ({"gold": {"unit": "km"}, "generation": "5"}, r"in\.jsonl:2: key 'gold' lacks the field 'answer'"),
-        ({"gold": {"answer": "5", "x": 1}, "generation": "5"}, r"in\.jsonl:2: key 'gold' has unknown fields \['x'\]"),
-        ({"gold": {"answer": 5}, "generation": "5"}, r"in\.jsonl:2: key 'gold': gold field 'answer' is 5"),
+        (
+            {"gold": {"unit": "km"}, "generation": "5"},
+            r"in\.jsonl:2: key 'gold' lacks the field 'answer'",
+        ),
+        (
+            {"gold": {"answer": "5", "x": 1}, "generation": "5"},
+            r"in\.jsonl:2: key 'gold' has unknown fields \['x'\]",
+        ),
+        (
+            {"gold": {"answer": 5}, "generation": "5"},
+            r"in\.jsonl:2: key 'gold': gold field 'answer' is 5",
+        ),
     ],
 )
 def test_grade_file_names_the_line_at_fault(tmp_path: Path, row: Any, message: str) -> None:
@@ -63,7 +78,9 @@ def test_grade_file_names_the_line_at_fault(tmp_path: Path, row: Any, message: s
 
 
 def test_grade_file_refuses_unusable_paths(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"absent\.jsonl: cannot be read \(No such file or directory\)"):
+    with pytest.raises(
+        ValueError, match=r"absent\.jsonl: cannot be read \(No such file or directory\)"
+    ):
         grade_file(tmp_path / "absent.jsonl", None)
     (tmp_path / "latin.jsonl").write_bytes(b'{"gold": "\xe9"}\n')
     with pytest.raises(ValueError, match="is not UTF-8"):

@@ -32,7 +32,11 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[obj
 )
 @pytest.mark.parametrize("columns", ["60", "200"])
 def test_everything_that_is_shipped_is_listed(
-    kind: str, words: tuple[str, ...], columns: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    kind: str,
+    words: tuple[str, ...],
+    columns: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     code, out, _ = run(capsys, "list", kind)
@@ -45,7 +49,11 @@ def test_results_are_listed_with_the_command_that_made_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    for name, text in (("one", "digest: 0123abcd\n"), ("torn", "a: ["), ("drawn", "digest: 0123abcd\n")):
+    for name, text in (
+        ("one", "digest: 0123abcd\n"),
+        ("torn", "a: ["),
+        ("drawn", "digest: 0123abcd\n"),
+    ):
         folder = tmp_path / "results" / name
         folder.mkdir(parents=True)
         (folder / "experiment.yaml").write_text(text)
@@ -77,16 +85,26 @@ def test_an_unknown_list_is_one_line(capsys: pytest.CaptureFixture[str]) -> None
     assert "methods" in err
 
 
-def test_only_the_chosen_methods_are_planned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    methods = {"vanilla": {}, "trust_region": {"epsilon0": [0.05], "K": [5]}, "skd": {"K": [5], "tau_T": [1.0]}}
+def test_only_the_chosen_methods_are_planned(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    methods = {
+        "vanilla": {},
+        "trust_region": {"epsilon0": [0.05], "K": [5]},
+        "skd": {"K": [5], "tau_T": [1.0]},
+    }
     path = write_experiment(tmp_path, methods)
-    code, out, _ = run(capsys, "plan", path, "--methods", "Vanilla,TRB", "--json", "--runs", tmp_path / "runs")
+    code, out, _ = run(
+        capsys, "plan", path, "--methods", "Vanilla,TRB", "--json", "--runs", tmp_path / "runs"
+    )
     assert code == 0
     found = {unit["method"] for unit in json.loads(out)["units"]} - {None}
     assert found == {"vanilla", "trust_region"}
 
 
-def test_a_method_that_is_not_in_the_file_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_method_that_is_not_in_the_file_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = write_experiment(tmp_path, {"vanilla": {}})
     code, _, err = run(capsys, "plan", path, "--methods", "vanilla,SKD")
     assert code == 2

@@ -60,7 +60,9 @@ def test_a_label_means_all_of_its_seeds(tmp_path: Path, units: list[Unit]) -> No
     assert stage.label == "Supervised stage"
 
 
-def test_what_means_several_or_none_is_refused_with_names(tmp_path: Path, units: list[Unit]) -> None:
+def test_what_means_several_or_none_is_refused_with_names(
+    tmp_path: Path, units: list[Unit]
+) -> None:
     first, second, vanilla = units
     with pytest.raises(UserError, match="means 2 units") as several:
         find_units("trust_region", tmp_path)
@@ -73,14 +75,18 @@ def test_what_means_several_or_none_is_refused_with_names(tmp_path: Path, units:
         find_units("vanilla", tmp_path / "nowhere")
 
 
-def test_the_log_is_printed_and_the_traceback_of_a_failure(tmp_path: Path, units: list[Unit]) -> None:
+def test_the_log_is_printed_and_the_traceback_of_a_failure(
+    tmp_path: Path, units: list[Unit]
+) -> None:
     lines: list[str] = []
     show_logs([units[-1].id], tmp_path, lines.append)
     assert lines[0].endswith("hello of Vanilla")
     assert "Traceback of it" in lines[1]
 
 
-def test_a_traceback_that_the_log_holds_is_not_printed_twice(tmp_path: Path, units: list[Unit]) -> None:
+def test_a_traceback_that_the_log_holds_is_not_printed_twice(
+    tmp_path: Path, units: list[Unit]
+) -> None:
     with closing(RunWriter(tmp_path, units[0].id)) as run:
         run.log.line("failed: RuntimeError: no\nTraceback of it\nRuntimeError: no")
         run.fail("RuntimeError: no", "Traceback of it\nRuntimeError: no\n")
@@ -107,7 +113,12 @@ def test_the_command_takes_a_unit_or_an_experiment(
     tmp_path: Path, units: list[Unit], capsys: pytest.CaptureFixture[str]
 ) -> None:
     own = str(QUICKSTART)
-    for words, expected in ((["vanilla"], 1), ([own], 3), ([own, "--methods", "TRB"], 2), ([own, "seeds=[0]"], 3)):
+    for words, expected in (
+        (["vanilla"], 1),
+        ([own], 3),
+        ([own, "--methods", "TRB"], 2),
+        ([own, "seeds=[0]"], 3),
+    ):
         with pytest.raises(SystemExit) as ended:
             main(["logs", *words, "--runs", str(tmp_path)])
         assert ended.value.code == 0

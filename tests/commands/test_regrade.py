@@ -1,4 +1,6 @@
-"""Recounting what was right from stored answers: carried over from older graders, idempotent, refused while running."""
+"""Recounting what was right from stored answers: carried over from older graders, idempotent,
+refused while running.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +31,22 @@ NEXT_VERSION = str(int(GRADER_VERSION) + 1)
 
 
 def records(correct: int, n: int = 4) -> list[ProblemRecord]:
-    """All problems of the benchmark: n − 1 right answers and a wrong one, of which `correct` were counted."""
+    """All problems of the benchmark: n − 1 right answers and a wrong one, of which `correct` were
+    counted.
+    """
     problems = load_benchmark(BENCHMARK, None)
     golds = [problem.gold.answer for problem in problems if problem.gold is not None]
     return [
         ProblemRecord(
-            problem.id, n, correct, 1, 0, 0, 10 * n, {gold: n - 1, "1000": 1}, length_histogram(range(9, 9 + n))
+            problem.id,
+            n,
+            correct,
+            1,
+            0,
+            0,
+            10 * n,
+            {gold: n - 1, "1000": 1},
+            length_histogram(range(9, 9 + n)),
         )
         for problem, gold in zip(problems, golds, strict=True)
     ]
@@ -55,7 +67,9 @@ def trial() -> Trial:
 
 def contents(runs: Path) -> dict[str, str]:
     files = [path for path in runs.rglob("*") if path.is_file() and path.suffix != ".lock"]
-    return {str(path.relative_to(runs)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    return {
+        str(path.relative_to(runs)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files
+    }
 
 
 def test_wrong_counts_are_mended_and_nothing_else(
@@ -70,7 +84,9 @@ def test_wrong_counts_are_mended_and_nothing_else(
     assert line == f"arithmetic {BENCHMARK}: {counts}"
 
 
-def test_regrading_again_changes_no_byte(trial: Trial, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_regrading_again_changes_no_byte(
+    trial: Trial, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     experiment, units, unit, ids = trial
     evaluated(tmp_path, unit, ids[BENCHMARK], records(1))
     regrade.regrade(Study(experiment, units, tmp_path))
@@ -105,7 +121,9 @@ def test_scores_of_an_older_grader_are_carried_over(
     assert "; 1 carried over from an older version of the grader\n" in capsys.readouterr().out
 
 
-def test_more_samples_win_over_a_newer_grader(trial: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_samples_win_over_a_newer_grader(
+    trial: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     experiment, units, unit, ids = trial
     setup = experiment.setups[unit.setup]
     new = evaluation_protocol.evaluation_id(setup, BENCHMARK, NEXT_VERSION)
@@ -146,11 +164,16 @@ def test_nothing_to_recount(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     with pytest.raises(SystemExit) as ended:
         main(["regrade", str(QUICKSTART), "--runs", str(tmp_path)])
     assert ended.value.code == 2
-    assert capsys.readouterr().err == f"trb: {tmp_path}: no evaluations of quickstart; trb submit makes them\n"
+    assert (
+        capsys.readouterr().err
+        == f"trb: {tmp_path}: no evaluations of quickstart; trb submit makes them\n"
+    )
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_a_recount_keeps() -> None:
     record = ProblemRecord("p", 7, 7, 2, 1, 1, 70, {"\\frac12": 2, "0.5": 3, "2": 1}, {10: 7})
     with Grader() as grader:
-        assert regrade.recount(record, Gold("0.50"), grader) == replace(record, correct=5, timed_out=0)
+        assert regrade.recount(record, Gold("0.50"), grader) == replace(
+            record, correct=5, timed_out=0
+        )

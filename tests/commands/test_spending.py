@@ -1,4 +1,6 @@
-"""`trb submit` asks before it spends more than a thousand GPU-hours, and does not without an answer."""
+"""`trb submit` asks before it spends more than a thousand GPU-hours, and does not without an
+answer.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from orchestrator.selection.loading import load_study
 from orchestrator.selection.study import Study
 from tests.sweeps import ROOT
 
-PAPER, SMALL, QUICKSTART = (ROOT / "experiments" / f"{name}.yaml" for name in ("paper", "paper-small", "quickstart"))
+PAPER, SMALL, QUICKSTART = (
+    ROOT / "experiments" / f"{name}.yaml" for name in ("paper", "paper-small", "quickstart")
+)
 
 
 class Keyboard(io.StringIO):
@@ -46,9 +50,15 @@ def test_in_a_pipe_only_yes_spends(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     confirm(PAPER, tmp_path, yes=True)
 
 
-@pytest.mark.parametrize(("answer", "starts"), [("y\n", True), ("YES\n", True), ("\n", False), ("", False)])
+@pytest.mark.parametrize(
+    ("answer", "starts"), [("y\n", True), ("YES\n", True), ("\n", False), ("", False)]
+)
 def test_in_a_terminal_the_user_is_asked(
-    answer: str, starts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    answer: str,
+    starts: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr("sys.stdin", Keyboard(answer))
     if starts:
@@ -60,7 +70,9 @@ def test_in_a_terminal_the_user_is_asked(
 
 
 @pytest.mark.parametrize("path", [SMALL, QUICKSTART], ids=lambda path: path.stem)
-def test_what_costs_little_is_not_asked_about(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_costs_little_is_not_asked_about(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO())
     confirm(path, tmp_path)
 
@@ -79,7 +91,9 @@ def test_a_refused_submit_leaves_nothing_behind(
 def test_what_is_done_is_not_asked_about(tmp_path: Path) -> None:
     experiment = load_experiment(PAPER)
     units = expand(experiment)
-    assert plan_command.gpu_hours_left(Study(experiment, units, tmp_path)).high > spending.ASKED_ABOVE
+    assert (
+        plan_command.gpu_hours_left(Study(experiment, units, tmp_path)).high > spending.ASKED_ABOVE
+    )
     done = {unit.id: plan.Done(unit.steps, 10**9, True, True, True) for unit in units}
     left = totals.total_gpu_hours(plan.make_plan(experiment, units, done), left=True)
     assert left is not None
@@ -91,7 +105,9 @@ def test_one_node_finishes_the_small_sweep_as_its_head_says(tmp_path: Path) -> N
     hours, total = totals.hours_on_gpus(made, 8), totals.total_gpu_hours(made)
     assert hours is not None
     assert total is not None
-    head = " ".join(line.lstrip("# ") for line in SMALL.read_text().splitlines() if line.startswith("#"))
+    head = " ".join(
+        line.lstrip("# ") for line in SMALL.read_text().splitlines() if line.startswith("#")
+    )
     whole = totals.hours_on_gpus(plan.make_plan(load_experiment(PAPER)), 8)
     assert whole is not None
     assert f"says {clock_time(hours)} (" in head

@@ -28,7 +28,8 @@ def test_it_names_another_process_at_work(tmp_path: Path, taken: int) -> None:
     assert company(units, tmp_path) == []
 
 
-# A driver whose sweep does not stop: Python gives it no KeyboardInterrupt, as while a call of Ray's lasts.
+# A driver whose sweep does not stop: Python gives it no KeyboardInterrupt, as while a call of Ray's
+# lasts.
 STUBBORN = """
 import signal, sys, threading
 from pathlib import Path
@@ -47,7 +48,9 @@ with _driving(job):
 """
 
 
-def test_ctrl_c_is_answered_while_the_sweep_stops_and_ends_it_the_second_time(tmp_path: Path) -> None:
+def test_ctrl_c_is_answered_while_the_sweep_stops_and_ends_it_the_second_time(
+    tmp_path: Path,
+) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", STUBBORN, tmp_path],
         cwd=ROOT,
@@ -58,7 +61,9 @@ def test_ctrl_c_is_answered_while_the_sweep_stops_and_ends_it_the_second_time(tm
         assert driver.stdout is not None
         assert driver.stdout.readline() == "runs\n"
         driver.send_signal(signal.SIGINT)
-        assert driver.stdout.readline() == "stopping at the last commit; Ctrl-C again stops at once\n"
+        assert (
+            driver.stdout.readline() == "stopping at the last commit; Ctrl-C again stops at once\n"
+        )
         driver.send_signal(signal.SIGINT)
         assert driver.stdout.read() == "stopped at once; go on with: trb submit it\n"
     assert driver.returncode == 130

@@ -24,7 +24,10 @@ from orchestrator.records.writer import RunWriter
 from orchestrator.selection.study import Study
 from tests.fake_runs import QUICKSTART, metrics, quickstart, units_of, write_run
 
-ONLY = [f"methods.{name}=null" for name in ("fixed_epsilon", "veto", "skd", "temperature_warmup", "sft_warmup")]
+ONLY = [
+    f"methods.{name}=null"
+    for name in ("fixed_epsilon", "veto", "skd", "temperature_warmup", "sft_warmup")
+]
 
 
 def lines_of(console: Console) -> list[str]:
@@ -40,7 +43,9 @@ def until(is_so: Callable[[], bool]) -> None:
 
 def finish(study: Study, unit: Unit) -> None:
     """Write a whole unit, with scores that differ between methods."""
-    correct = {0: [1, 1]} if unit.is_untrained else {60: [4, 3] if unit.method == "vanilla" else [3, 2]}
+    correct = (
+        {0: [1, 1]} if unit.is_untrained else {60: [4, 3] if unit.method == "vanilla" else [3, 2]}
+    )
     write_run(study.runs, study.experiment, unit, correct, steps=unit.steps)
 
 
@@ -51,7 +56,9 @@ def finished(tmp_path: Path) -> Study:
     return study
 
 
-def test_watching_a_finished_sweep_ends_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_watching_a_finished_sweep_ends_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     study, overrides = finished(tmp_path), [*ONLY, "evaluation.rescore=false"]
     with pytest.raises(SystemExit) as ended:
         main(["status", "--watch", str(QUICKSTART), *overrides, "--runs", str(tmp_path)])
@@ -78,20 +85,36 @@ def test_watching_what_nobody_works_on_ends_in_a_pipe(
     assert any("does not exist" in line for line in lines) is not there
 
 
-def test_watching_ends_at_a_damaged_unit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_watching_ends_at_a_damaged_unit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     study = finished(tmp_path)
     (study.runs / study.units[0].id / "state.json").write_text("{")
     with pytest.raises(SystemExit) as ended:
-        main(["status", "--watch", str(QUICKSTART), *ONLY, "evaluation.rescore=false", "--runs", str(tmp_path)])
+        main(
+            [
+                "status",
+                "--watch",
+                str(QUICKSTART),
+                *ONLY,
+                "evaluation.rescore=false",
+                "--runs",
+                str(tmp_path),
+            ]
+        )
     assert ended.value.code == 1
     assert study.units[0].id in capsys.readouterr().out.splitlines()[-1]
 
 
-def test_watching_goes_on_until_the_last_unit_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watching_goes_on_until_the_last_unit_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(watching, "REFRESH_S", 0.02)
     study = Study(*quickstart(*ONLY), tmp_path)
     console = Console(file=io.StringIO(), width=400)
-    thread = threading.Thread(target=follow, args=(Watch(study, ()), console, threading.Event()), daemon=True)
+    thread = threading.Thread(
+        target=follow, args=(Watch(study, ()), console, threading.Event()), daemon=True
+    )
     [vanilla] = units_of(list(study.units), "vanilla")
     driving = Driving(tmp_path, study.experiment.name, lambda: None)
     run = RunWriter(tmp_path, vanilla.id)
@@ -109,7 +132,9 @@ def test_watching_goes_on_until_the_last_unit_is_done(tmp_path: Path, monkeypatc
     assert sum(done in line for line in lines_of(console)) == 1
 
 
-def test_the_start_is_spoken_of_until_a_worker_is_at_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_start_is_spoken_of_until_a_worker_is_at_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also while the driver itself holds the untrained student, to describe it."""
     for name in ("REFRESH_S", "SILENCE_S"):
         monkeypatch.setattr(watching, name, 0.02)
@@ -166,7 +191,9 @@ def test_tokens_of_rollouts_are_those_of_the_clocked_steps(tmp_path: Path) -> No
     for step, (seconds, tokens) in enumerate([(0.5, 100), (1.5, 500)]):
         run.append("metrics.jsonl", [metrics(step) | {"response_tokens": tokens}])
         run.append_timing({"step": step, "phase": "train", "rollout": seconds})
-    run.append_timing({"step": 2, "phase": "train", "rollout": 9.0})  # its row of metrics is not there yet
+    run.append_timing(
+        {"step": 2, "phase": "train", "rollout": 9.0}
+    )  # its row of metrics is not there yet
     assert tokens_a_second(RunReader(tmp_path, vanilla.id)) == 300.0
     run.close()
 

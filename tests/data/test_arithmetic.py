@@ -1,4 +1,6 @@
-"""The embedded world: its problems, its right solutions and the mixture the base student learns from."""
+"""The embedded world: its problems, its right solutions and the mixture the base student learns
+from.
+"""
 
 from __future__ import annotations
 
@@ -57,8 +59,14 @@ def share(count: int, expected: float, n: int = N) -> None:
 def test_benchmarks_are_fixed_and_without_repeats(lengths: tuple[int, int]) -> None:
     problems = benchmark_problems(lengths)
     assert problems == benchmark_problems(lengths)
-    assert len({problem.text for problem in problems}) == len({problem.id for problem in problems}) == 200
-    assert {len(terms_of(problem.text)) for problem in problems} == set(range(lengths[0], lengths[1] + 1))
+    assert (
+        len({problem.text for problem in problems})
+        == len({problem.id for problem in problems})
+        == 200
+    )
+    assert {len(terms_of(problem.text)) for problem in problems} == set(
+        range(lengths[0], lengths[1] + 1)
+    )
 
 
 def assert_gold_is_the_sum(problem: Problem) -> None:
@@ -74,7 +82,11 @@ def test_every_gold_is_the_sum() -> None:
 
 
 def test_no_training_problem_is_in_a_benchmark() -> None:
-    held_out = {problem.text for lengths in (SHORT_TERMS, LONG_TERMS) for problem in benchmark_problems(lengths)}
+    held_out = {
+        problem.text
+        for lengths in (SHORT_TERMS, LONG_TERMS)
+        for problem in benchmark_problems(lengths)
+    }
     assert held_out.isdisjoint(problem.text for problem in islice(training_problems(0), 5 * N))
     rng = random.Random(0)
     assert held_out.isdisjoint(question(draw_terms(rng)) for _ in range(5 * N))
@@ -109,7 +121,10 @@ def test_every_step_of_a_solution_is_right() -> None:
         assert boxed(text) == sum(terms) == taken[-1][2]
         assert [term for _, term, _ in taken] == terms[1:]
         assert all(total + term == result for total, term, result in taken)
-        assert [total for total, _, _ in taken] == [terms[0], *(result for _, _, result in taken[:-1])]
+        assert [total for total, _, _ in taken] == [
+            terms[0],
+            *(result for _, _, result in taken[:-1]),
+        ]
 
 
 def test_texts_stay_within_the_alphabet() -> None:

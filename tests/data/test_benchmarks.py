@@ -20,7 +20,9 @@ from orchestrator.grading.grader import Gold
 from orchestrator.sweep.prepare import check_data
 
 DATA_DIR = os.environ.get("TRB_DATA_DIR")
-needs_data = pytest.mark.skipif(not DATA_DIR, reason="TRB_DATA_DIR is not set: no benchmark files to read")
+needs_data = pytest.mark.skipif(
+    not DATA_DIR, reason="TRB_DATA_DIR is not set: no benchmark files to read"
+)
 
 FILES = {key: benchmark for key, benchmark in BENCHMARKS.items() if benchmark.file is not None}
 # Published sizes of the benchmarks.
@@ -46,7 +48,9 @@ def test_every_benchmark_has_its_published_size() -> None:
 
 
 def test_what_identifies_a_benchmark_is_its_own() -> None:
-    identities = [json.dumps(benchmark.identity(), sort_keys=True) for benchmark in BENCHMARKS.values()]
+    identities = [
+        json.dumps(benchmark.identity(), sort_keys=True) for benchmark in BENCHMARKS.values()
+    ]
     assert len(set(identities)) == len(BENCHMARKS)
     for benchmark in FILES.values():
         assert len(benchmark.sha256 or "") == 64
@@ -66,7 +70,10 @@ def test_files_hold_what_is_declared(key: str) -> None:
 def test_files_load_whole_and_in_order(key: str) -> None:
     assert DATA_DIR is not None
     problems = load_benchmark(key, DATA_DIR)
-    rows = [json.loads(line) for line in (Path(DATA_DIR) / str(BENCHMARKS[key].file)).read_text().splitlines()]
+    rows = [
+        json.loads(line)
+        for line in (Path(DATA_DIR) / str(BENCHMARKS[key].file)).read_text().splitlines()
+    ]
     assert [problem.text for problem in problems] == [row["problem"] for row in rows]
     assert len({problem.id for problem in problems}) == len(problems) == COUNTS[key]
     assert all(problem.gold is not None and problem.gold.answer.strip() for problem in problems)
@@ -94,7 +101,9 @@ def write_amc(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch, problems
     path = folder / "eval" / "amc23.jsonl"
     path.parent.mkdir()
     path.write_text(text, encoding="utf-8")
-    declared = benchmarks.Benchmark(problems, "eval/amc23.jsonl", hashlib.sha256(path.read_bytes()).hexdigest())
+    declared = benchmarks.Benchmark(
+        problems, "eval/amc23.jsonl", hashlib.sha256(path.read_bytes()).hexdigest()
+    )
     monkeypatch.setitem(BENCHMARKS, "amc23", declared)
     return path
 
@@ -126,7 +135,10 @@ def test_an_altered_file(tmp_path: Path) -> None:
 
 def test_fewer_rows_than_declared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_amc(tmp_path, row(), monkeypatch, problems=2)
-    assert refusal(tmp_path) == f"{path}: 1 rows: expected 2 of amc23; for another benchmark take a key of your own"
+    assert (
+        refusal(tmp_path)
+        == f"{path}: 1 rows: expected 2 of amc23; for another benchmark take a key of your own"
+    )
 
 
 @pytest.mark.parametrize(
@@ -141,13 +153,19 @@ def test_fewer_rows_than_declared(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (row() + "[1]\n", "line 2: list"),
     ],
 )
-def test_broken_rows_are_named(text: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_rows_are_named(
+    text: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write_amc(tmp_path, text, monkeypatch, problems=text.count("\n"))
     assert f"{path} {words}" in refusal(tmp_path)
 
 
 def test_extra_fields_of_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = row() + row(id="2", is_multiple_answer=True, unit="m", error="1e-2") + row(id="3", unit="", error="")
+    rows = (
+        row()
+        + row(id="2", is_multiple_answer=True, unit="m", error="1e-2")
+        + row(id="3", unit="", error="")
+    )
     write_amc(tmp_path, rows, monkeypatch, problems=3)
     golds = [problem.gold for problem in load_benchmark("amc23", str(tmp_path))]
     assert golds == [Gold("2"), Gold("2", multiple=True, unit="m", tolerance=0.01), Gold("2")]
@@ -155,7 +173,9 @@ def test_extra_fields_of_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_every_id_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_amc(tmp_path, row() + row(id="2") + row(), monkeypatch, problems=3)
-    assert refusal(tmp_path) == f"{path} line 3: id '1' stands in line 1 too: expected every id once"
+    assert (
+        refusal(tmp_path) == f"{path} line 3: id '1' stands in line 1 too: expected every id once"
+    )
 
 
 # --- other field names and answers ---
@@ -165,8 +185,18 @@ def test_every_id_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("fields", "gold"),
     [
         ({"ID": "I-1", "Problem": "1+1", "Answer": 2}, "2"),
-        ({"unique_id": "test/1", "question": "1+1", "answer": "They have 1+1=<<1+1=2>>2.\n#### 2"}, "2"),
-        ({"id": 7, "question": "1+1", "final_answer": ["2", "3"], "is_multiple_answer": True}, "2,3"),
+        (
+            {
+                "unique_id": "test/1",
+                "question": "1+1",
+                "answer": "They have 1+1=<<1+1=2>>2.\n#### 2",
+            },
+            "2",
+        ),
+        (
+            {"id": 7, "question": "1+1", "final_answer": ["2", "3"], "is_multiple_answer": True},
+            "2,3",
+        ),
         ({"id": 7, "problem": "1+1", "solution": r"It is $1$ and then \boxed{2}."}, "2"),
         ({"id": 7, "problem": "1+1", "answer": 142.0}, "142.0"),
     ],
@@ -220,22 +250,38 @@ def test_a_local_file_in_place_of_the_declared_one(suffix: str, tmp_path: Path) 
 
 def test_scores_are_told_by_content_not_by_place(tmp_path: Path) -> None:
     run, declared = local(tmp_path), BENCHMARKS["amc23"]
-    assert declared.identity(run) == declared.identity(dataclasses.replace(run, path="elsewhere.jsonl"))
+    assert declared.identity(run) == declared.identity(
+        dataclasses.replace(run, path="elsewhere.jsonl")
+    )
     assert declared.identity(run) != declared.identity()
-    assert declared.identity(dataclasses.replace(run, revision=declared.sha256)) == declared.identity()
+    assert (
+        declared.identity(dataclasses.replace(run, revision=declared.sha256)) == declared.identity()
+    )
 
 
 @pytest.mark.parametrize(
     ("key", "run", "words"),
     [
-        ("amc23", BenchmarkRun(path="math-ai/amc23"), "amc23.revision: None: expected the commit (40 hex digits)"),
-        ("amc23", BenchmarkRun(path="math-ai/amc23", revision="main"), "amc23.revision: 'main': expected the commit"),
+        (
+            "amc23",
+            BenchmarkRun(path="math-ai/amc23"),
+            "amc23.revision: None: expected the commit (40 hex digits)",
+        ),
+        (
+            "amc23",
+            BenchmarkRun(path="math-ai/amc23", revision="main"),
+            "amc23.revision: 'main': expected the commit",
+        ),
         (
             "amc23",
             BenchmarkRun(path="./amc.jsonl", revision="0" * 40),
             "amc23.path: './amc.jsonl': expected a file or folder",
         ),
-        ("amc23", BenchmarkRun(revision="0" * 40), "amc23.path: not set, but revision, subset or problems is"),
+        (
+            "amc23",
+            BenchmarkRun(revision="0" * 40),
+            "amc23.path: not set, but revision, subset or problems is",
+        ),
         (
             "arithmetic_short",
             BenchmarkRun(path="a/b"),
@@ -252,6 +298,7 @@ def test_sources_that_pin_nothing(key: str, run: BenchmarkRun, words: str) -> No
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     run = BenchmarkRun(path=str(tmp_path / "amc.jsonl"), revision="0" * 64)
     with pytest.raises(
-        UserError, match=r"evaluation\.benchmarks\.amc23\.path: '/.*amc\.jsonl': expected a file or folder"
+        UserError,
+        match=r"evaluation\.benchmarks\.amc23\.path: '/.*amc\.jsonl': expected a file or folder",
     ):
         load_benchmark("amc23", None, run)

@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.data.files import folder_sha256, iterate_jsonl, iterate_rows, read_jsonl, text_field, verify_sha256
+from orchestrator.data.files import (
+    folder_sha256,
+    iterate_jsonl,
+    iterate_rows,
+    read_jsonl,
+    text_field,
+    verify_sha256,
+)
 from orchestrator.errors import UserError
 
 

@@ -1,4 +1,6 @@
-"""Rows from the hub: what the library is asked for, and a user's mistakes. A folder stands in for the hub."""
+"""Rows from the hub: what the library is asked for, and a user's mistakes. A folder stands in for
+the hub.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from orchestrator.data.openthoughts import COLUMNS, load_thoughts, needs_scan
 from orchestrator.errors import UserError
 
 COMMIT = "61bcf9d4eb38b30295efc2021227a63cc5bb34c8"
-ROWS = [{"id": f"{i}", "question": f"{i}+1?", "answer": f"{i + 1}.0", "url": "…"} for i in range(40)]
+ROWS = [
+    {"id": f"{i}", "question": f"{i}+1?", "answer": f"{i + 1}.0", "url": "…"} for i in range(40)
+]
 
 
 class Dataset(list[dict[str, Any]]):
@@ -67,7 +71,9 @@ def refusal(**changes: Any) -> str:
 def test_a_benchmark_of_the_hub(hub: Hub) -> None:
     problems = load_benchmark("amc23", None, run(subset="amc", split="train"))
     assert [problem.text for problem in problems] == [row["question"] for row in ROWS]
-    assert [problem.gold.answer for problem in problems if problem.gold] == [row["answer"] for row in ROWS]
+    assert [problem.gold.answer for problem in problems if problem.gold] == [
+        row["answer"] for row in ROWS
+    ]
     asked = {"name": "amc", "revision": COMMIT, "split": "train", "streaming": True}
     assert hub.asked == [("amc", asked)]
 
@@ -79,12 +85,17 @@ def test_another_number_of_rows(hub: Hub) -> None:
 
 def test_rows_that_are_none(hub: Hub) -> None:
     hub.sets["amc"] = [*ROWS[:4], {"id": "4", "text": "?"}, *ROWS[5:]]
-    assert refusal() == f"amc@{COMMIT} line 5: no field problem or question: expected one beside 'id', 'text'"
+    assert (
+        refusal()
+        == f"amc@{COMMIT} line 5: no field problem or question: expected one beside 'id', 'text'"
+    )
 
 
 def test_a_data_set_that_is_not_there(hub: Hub) -> None:
     line = refusal(path="someone/amc")
-    assert line.startswith(f"evaluation.benchmarks.amc23.path: someone/amc@{COMMIT} cannot be had from the hub (")
+    assert line.startswith(
+        f"evaluation.benchmarks.amc23.path: someone/amc@{COMMIT} cannot be had from the hub ("
+    )
     assert "Couldn't find someone/amc on the Hub" in line
 
 
@@ -96,13 +107,23 @@ def test_a_revision_that_is_no_commit(revision: str | None, hub: Hub) -> None:
 
 def test_without_the_library(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
-    assert "evaluation.benchmarks.amc23.path: 'amc' is no local file; for hub data: pip install 'trb[hub]'" in refusal()
+    assert (
+        "evaluation.benchmarks.amc23.path: 'amc' is no local file; for hub data: pip install 'trb[hub]'"
+        in refusal()
+    )
 
 
 def test_what_identifies_a_benchmark_of_the_hub() -> None:
     identities = [
         BENCHMARKS["amc23"].identity(each)
-        for each in (run(), run(subset="x"), run(split="train"), run(revision="0" * 40), run(path="b"), BenchmarkRun())
+        for each in (
+            run(),
+            run(subset="x"),
+            run(split="train"),
+            run(revision="0" * 40),
+            run(path="b"),
+            BenchmarkRun(),
+        )
     ]
     assert len({json.dumps(identity) for identity in identities}) == len(identities)
     assert identities[-1] == BENCHMARKS["amc23"].identity()
@@ -121,13 +142,18 @@ def test_thoughts_are_streamed_once(hub: Hub) -> None:
     data = Data(source="openthoughts", path="thoughts", revision=COMMIT)
     assert needs_scan(data)
     found = load_thoughts(data)
-    assert [(problem.row, problem.answers) for problem in found.problems] == [(0, {"2": 2}), (1, {"3": 1})]
+    assert [(problem.row, problem.answers) for problem in found.problems] == [
+        (0, {"2": 2}),
+        (1, {"3": 1}),
+    ]
     assert load_thoughts(data) == found
     asked = {"name": None, "revision": COMMIT, "split": "train", "streaming": True}
     assert hub.asked == [("thoughts", asked)]
 
 
-def test_a_download_that_breaks_off_is_not_remembered(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_download_that_breaks_off_is_not_remembered(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def breaks_off(self: Dataset, names: list[str]) -> Iterator[dict[str, Any]]:
         yield self[0]
         raise ConnectionError("reset by peer")
@@ -136,7 +162,9 @@ def test_a_download_that_breaks_off_is_not_remembered(hub: Hub, monkeypatch: pyt
     data = Data(source="openthoughts", path="thoughts", revision=COMMIT)
     with monkeypatch.context() as patch:
         patch.setattr(Dataset, "select_columns", breaks_off)
-        with pytest.raises(UserError, match=r"data\.path: thoughts@.* cannot be had from the hub \(reset by peer\)"):
+        with pytest.raises(
+            UserError, match=r"data\.path: thoughts@.* cannot be had from the hub \(reset by peer\)"
+        ):
             load_thoughts(data)
     assert needs_scan(data)
     assert load_thoughts(data).counts["rows"] == 2

@@ -1,4 +1,6 @@
-"""The majority of a problem's answers: classes of equal answers, ties, and no more comparisons than needed."""
+"""The majority of a problem's answers: classes of equal answers, ties, and no more comparisons than
+needed.
+"""
 
 from __future__ import annotations
 
@@ -31,27 +33,39 @@ def test_more_than_half_needs_no_comparison(answers: dict[str, int]) -> None:
 
 
 def test_equal_answers_vote_together() -> None:
-    assert majority({"b": 2, "a1": 1, "a2": 1, "a3": 1}, same_first_letter) == Majority("a1", "majority")
+    assert majority({"b": 2, "a1": 1, "a2": 1, "a3": 1}, same_first_letter) == Majority(
+        "a1", "majority"
+    )
 
 
 def test_the_most_frequent_spelling_is_the_gold() -> None:
-    assert majority({"a1": 1, "a2": 2, "b": 2, "a3": 2}, same_first_letter) == Majority("a2", "majority")
+    assert majority({"a1": 1, "a2": 2, "b": 2, "a3": 2}, same_first_letter) == Majority(
+        "a2", "majority"
+    )
 
 
-@pytest.mark.parametrize("answers", [{"a": 1, "b": 1}, {"a": 2, "b1": 1, "b2": 1}, {"a": 1, "b": 1, "c": 1}])
+@pytest.mark.parametrize(
+    "answers", [{"a": 1, "b": 1}, {"a": 2, "b1": 1, "b2": 1}, {"a": 1, "b": 1, "c": 1}]
+)
 def test_ties_have_no_gold(answers: dict[str, int]) -> None:
     assert majority(answers, same_first_letter) == Majority(None, "tied")
 
 
 def test_the_order_of_the_rows_does_not_matter() -> None:
     answers = {"a1": 2, "b1": 2, "a2": 1, "b2": 1, "c": 1, "a3": 1}
-    found = {majority(dict(order), same_first_letter) for order in itertools.permutations(answers.items())}
+    found = {
+        majority(dict(order), same_first_letter)
+        for order in itertools.permutations(answers.items())
+    }
     assert found == {Majority("a1", "majority")}
 
 
 def by_classes(answers: Mapping[str, int]) -> str | None:
     """The first letter with most votes, counted in full; None if two have as many."""
-    votes = {letter: sum(n for a, n in answers.items() if a[0] == letter) for letter in {a[0] for a in answers}}
+    votes = {
+        letter: sum(n for a, n in answers.items() if a[0] == letter)
+        for letter in {a[0] for a in answers}
+    }
     best = [letter for letter, count in votes.items() if count == max(votes.values())]
     return best[0] if len(best) == 1 else None
 
@@ -67,7 +81,10 @@ def test_stopping_early_changes_no_outcome() -> None:
 
 def test_a_problem_of_many_answers_costs_a_bounded_number_of_comparisons() -> None:
     asked = []
-    found = majority({f"{i:04}": 1 for i in range(3000)}, lambda gold, answer: asked.append((gold, answer)) or False)
+    found = majority(
+        {f"{i:04}": 1 for i in range(3000)},
+        lambda gold, answer: asked.append((gold, answer)) or False,
+    )
     assert found == Majority(None, "tied")
     assert len(asked) == MAX_COMPARED * (MAX_COMPARED - 1) // 2
 
@@ -90,11 +107,19 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_grader_decides_what_is_equal(cache: Path) -> None:
     found = majorities(COUNTED)
-    assert [each.outcome for each in found] == ["majority", "majority", "tied", "no_box", "majority"]
+    assert [each.outcome for each in found] == [
+        "majority",
+        "majority",
+        "tied",
+        "no_box",
+        "majority",
+    ]
     assert [each.answer for each in found] == ["0.5", r"\sqrt 2", None, None, r"\text{(C)}"]
 
 
-def test_problems_are_shared_out_and_come_back_in_order(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_problems_are_shared_out_and_come_back_in_order(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     alone = majorities(PLAIN * 5)
     monkeypatch.setattr(module, "PROBLEMS_PER_GRADER", 2)
     monkeypatch.setattr(module, "cores_here", lambda: 4)

@@ -1,4 +1,6 @@
-"""OpenThoughts' math rows: distinct problems, the answers of all their rows, and golds for what is selected."""
+"""OpenThoughts' math rows: distinct problems, the answers of all their rows, and golds for what is
+selected.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,14 @@ from transformers import PreTrainedTokenizerBase
 from orchestrator.config import Data, Setup
 from orchestrator.data import openthoughts
 from orchestrator.data.files import folder_sha256
-from orchestrator.data.openthoughts import CONTEXT_CHARS, MATH_SOURCE, Thought, last_answer, load_thoughts, needs_scan
+from orchestrator.data.openthoughts import (
+    CONTEXT_CHARS,
+    MATH_SOURCE,
+    Thought,
+    last_answer,
+    load_thoughts,
+    needs_scan,
+)
 from orchestrator.data.training_set import load_training_set
 from orchestrator.errors import UserError
 from orchestrator.experiment.load import load_setup
@@ -32,7 +41,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "trb"
 
 
-def thought(text: str, answer: str | None = None, domain: str = "math", source: str = MATH_SOURCE) -> dict[str, Any]:
+def thought(
+    text: str, answer: str | None = None, domain: str = "math", source: str = MATH_SOURCE
+) -> dict[str, Any]:
     said = "<think>so" + (f"</think> it is \\boxed{{{answer}}}." if answer is not None else " …")
     turns = [{"from": "human", "value": text}, {"from": "gpt", "value": said}]
     return {"difficulty": None, "source": source, "domain": domain, "conversations": turns}
@@ -41,7 +52,12 @@ def thought(text: str, answer: str | None = None, domain: str = "math", source: 
 def thoughts(answers: dict[str, list[str | None]]) -> list[dict[str, Any]]:
     """A row for each answer of each problem, the problems interleaved as in the data set."""
     longest = max(map(len, answers.values()))
-    return [thought(text, each[turn]) for turn in range(longest) for text, each in answers.items() if turn < len(each)]
+    return [
+        thought(text, each[turn])
+        for turn in range(longest)
+        for text, each in answers.items()
+        if turn < len(each)
+    ]
 
 
 MIXED = [
@@ -56,7 +72,9 @@ MIXED = [
 ]
 
 
-def write(folder: Path, rows: list[dict[str, Any]], suffix: str = ".jsonl", name: str = "thoughts") -> Data:
+def write(
+    folder: Path, rows: list[dict[str, Any]], suffix: str = ".jsonl", name: str = "thoughts"
+) -> Data:
     folder.mkdir(exist_ok=True)
     path = folder / f"{name}{suffix}"
     if suffix == ".parquet":
@@ -65,13 +83,19 @@ def write(folder: Path, rows: list[dict[str, Any]], suffix: str = ".jsonl", name
         pytest.importorskip("pyarrow.parquet").write_table(table, path, row_group_size=3)
     else:
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return Data(source="openthoughts", path=str(path), revision=hashlib.sha256(path.read_bytes()).hexdigest())
+    return Data(
+        source="openthoughts",
+        path=str(path),
+        revision=hashlib.sha256(path.read_bytes()).hexdigest(),
+    )
 
 
 def setup_of(data: Data, prompts: int, **changes: Any) -> Setup:
     setup = load_setup("arithmetic")
     sft = dataclasses.replace(setup.training.sft, updates=1, checkpoints=[1])
-    training = dataclasses.replace(setup.training, steps=1, prompts_per_step=prompts, sft=sft, **changes)
+    training = dataclasses.replace(
+        setup.training, steps=1, prompts_per_step=prompts, sft=sft, **changes
+    )
     return dataclasses.replace(setup, data=data, training=training)
 
 
@@ -86,7 +110,11 @@ def characters() -> PreTrainedTokenizerBase:
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
 def test_distinct_math_problems_with_their_answers(suffix: str, tmp_path: Path) -> None:
     found = load_thoughts(write(tmp_path, MIXED, suffix))
-    assert found.problems == [Thought(0, "1+1=?", {"2": 2, "3": 1}), Thought(2, "1+2=?", {"3": 1}), Thought(7, "1+3=?")]
+    assert found.problems == [
+        Thought(0, "1+1=?", {"2": 2, "3": 1}),
+        Thought(2, "1+2=?", {"3": 1}),
+        Thought(7, "1+3=?"),
+    ]
     assert found.counts == {"rows": 8, "not_math": 2, "malformed": 0, "repeats": 3}
 
 
@@ -98,21 +126,33 @@ def test_shards_of_a_folder_are_one_data_set(tmp_path: Path) -> None:
     assert load_thoughts(data) == load_thoughts(write(tmp_path, MIXED))
     (folder / "train-00001.parquet").unlink()
     with pytest.raises(
-        UserError, match=r"shards: sha256 [0-9a-f]{64}: expected .*, as declared; its files were changed"
+        UserError,
+        match=r"shards: sha256 [0-9a-f]{64}: expected .*, as declared; its files were changed",
     ):
         load_thoughts(data)
 
 
 @pytest.mark.parametrize(
     "conversations",
-    [None, [], [{"from": "gpt", "value": "1+1=?"}], [{"from": "human"}], ["1+1=?"], [{"from": "human", "value": " "}]],
+    [
+        None,
+        [],
+        [{"from": "gpt", "value": "1+1=?"}],
+        [{"from": "human"}],
+        ["1+1=?"],
+        [{"from": "human", "value": " "}],
+    ],
 )
-def test_rows_that_do_not_open_with_a_question_are_counted(conversations: Any, tmp_path: Path) -> None:
+def test_rows_that_do_not_open_with_a_question_are_counted(
+    conversations: Any, tmp_path: Path
+) -> None:
     broken = thought("") | {"conversations": conversations}
     found = load_thoughts(write(tmp_path, [broken, thought("1+1=?", "2")]))
     assert [problem.row for problem in found.problems] == [1]
     assert found.counts["malformed"] == 1
-    with pytest.raises(UserError, match="none of 2 math rows has a problem: expected conversations"):
+    with pytest.raises(
+        UserError, match="none of 2 math rows has a problem: expected conversations"
+    ):
         load_thoughts(write(tmp_path, [broken, broken]))
 
 
@@ -128,7 +168,9 @@ def test_a_question_without_a_response_has_no_answer(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("answer", ["", "  ", "9" * (MAX_ANSWER_CHARS + 1)])
 def test_answers_that_no_gold_could_be_are_none(answer: str, tmp_path: Path) -> None:
-    assert load_thoughts(write(tmp_path, [thought("1+1=?", answer)])).problems == [Thought(0, "1+1=?")]
+    assert load_thoughts(write(tmp_path, [thought("1+1=?", answer)])).problems == [
+        Thought(0, "1+1=?")
+    ]
 
 
 FILLER = "so " * (CONTEXT_CHARS // 2)
@@ -176,7 +218,11 @@ def test_thoughts_are_pinned_by_content(tmp_path: Path) -> None:
     ("path", "revision", "words"),
     [
         (None, None, "data.path: not set"),
-        ("/nowhere/thoughts.parquet", "0" * 64, "data.path: '/nowhere/thoughts.parquet': expected a file or folder"),
+        (
+            "/nowhere/thoughts.parquet",
+            "0" * 64,
+            "data.path: '/nowhere/thoughts.parquet': expected a file or folder",
+        ),
         ("open-thoughts/OpenThoughts3-1.2M", None, "data.revision: None: expected the commit"),
         ("open-thoughts/OpenThoughts3-1.2M", "main", "data.revision: 'main': expected the commit"),
     ],
@@ -188,7 +234,10 @@ def test_where_thoughts_cannot_be(path: str | None, revision: str | None, words:
 
 
 def test_files_of_another_kind_or_broken(tmp_path: Path) -> None:
-    for name, words in (("rows.csv", "unknown kind of file"), ("rows.parquet", "not a readable parquet file")):
+    for name, words in (
+        ("rows.csv", "unknown kind of file"),
+        ("rows.parquet", "not a readable parquet file"),
+    ):
         path = tmp_path / name
         path.write_text("a,b\n")
         revision = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -224,7 +273,8 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(
-        UserError, match=r"file/trb: Not a directory: expected a folder that can be written, as XDG_CACHE_HOME"
+        UserError,
+        match=r"file/trb: Not a directory: expected a folder that can be written, as XDG_CACHE_HOME",
     ):
         load_thoughts(data)
 
@@ -241,7 +291,9 @@ ANSWERS: dict[str, list[str | None]] = {
 }
 
 
-def test_prompts_have_the_majority_of_the_answers(tmp_path: Path, characters: PreTrainedTokenizerBase) -> None:
+def test_prompts_have_the_majority_of_the_answers(
+    tmp_path: Path, characters: PreTrainedTokenizerBase
+) -> None:
     data = write(tmp_path, thoughts(ANSWERS))
     chosen = load_training_set(setup_of(data, 6), None, characters)
     golds = {prompt.problem.text: prompt.problem.gold for prompt in chosen.prompts}
@@ -269,11 +321,15 @@ def test_golds_do_not_change_the_order(tmp_path: Path, characters: PreTrainedTok
     with_answers = load_training_set(setup_of(write(tmp_path, rows), 6), None, characters)
     bare = [thought(row["conversations"][0]["value"]) for row in rows]
     without = load_training_set(setup_of(write(tmp_path, bare), 6), None, characters)
-    assert [(p.problem.id, p.ids) for p in with_answers.prompts] == [(p.problem.id, p.ids) for p in without.prompts]
+    assert [(p.problem.id, p.ids) for p in with_answers.prompts] == [
+        (p.problem.id, p.ids) for p in without.prompts
+    ]
     assert {prompt.problem.gold for prompt in without.prompts} == {None}
 
 
-def test_only_selected_prompts_get_a_gold(tmp_path: Path, cache: Path, characters: PreTrainedTokenizerBase) -> None:
+def test_only_selected_prompts_get_a_gold(
+    tmp_path: Path, cache: Path, characters: PreTrainedTokenizerBase
+) -> None:
     chosen = load_training_set(setup_of(write(tmp_path, thoughts(ANSWERS)), 2), None, characters)
     (kept,) = cache.glob("majorities-*.json")
     assert len(json.loads(kept.read_text())) == len(chosen.prompts) == 2

@@ -1,6 +1,8 @@
-"""The data files and their sources: what is declared agrees, and each conversion makes the rows that are declared.
+"""The data files and their sources: what is declared agrees, and each conversion makes the rows
+that are declared.
 
-`TRB_DATA_MIRROR` may name a folder with the files upstream as owner/name/commit/path; then all are converted in full.
+`TRB_DATA_MIRROR` may name a folder with the files upstream as owner/name/commit/path; then all are
+converted in full.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ from tests.sweeps import NO_MIRROR, ROOT, write_experiment
 MIRROR = os.environ.get("TRB_DATA_MIRROR")
 COMMIT = "0" * 40
 ROWS = [{"id": 7, "problem": "1+1", "answer": 2.0, "url": "u", "more": "dropped"}]
-MADE = [{"id": "amc23/7", "problem": "1+1", "answer": "2.0", "url": "u", "source": "AMC12 2023 (40)"}]
+MADE = [
+    {"id": "amc23/7", "problem": "1+1", "answer": "2.0", "url": "u", "source": "AMC12 2023 (40)"}
+]
 
 
 def lines(*rows: dict[str, Any]) -> bytes:
@@ -49,7 +53,9 @@ def convert(key: str, *files: bytes) -> list[dict[str, Any]]:
 
 
 def test_every_benchmark_file_and_training_file_of_the_setups_has_a_source() -> None:
-    files = {(benchmark.file, benchmark.sha256) for benchmark in BENCHMARKS.values() if benchmark.file}
+    files = {
+        (benchmark.file, benchmark.sha256) for benchmark in BENCHMARKS.values() if benchmark.file
+    }
     setup = yaml.safe_load((ROOT / "experiments" / "setups" / "math-smoke.yaml").read_text())
     files |= {(entry["file"], entry["sha256"]) for entry in setup["data"]["files"]}
     assert {(source.file, source.sha256) for source in SOURCES.values()} == files
@@ -71,20 +77,33 @@ def test_a_contest_keeps_its_numbers_as_text() -> None:
 
 def test_gsm8k_answers_stand_after_the_last_mark() -> None:
     [row] = convert("gsm8k", lines({"question": "?", "answer": "1 #### 2\n#### 1,000"}))
-    assert (row["id"], row["answer"], row["solution"]) == ("gsm8k/test/0", "1,000", "1 #### 2\n#### 1,000")
+    assert (row["id"], row["answer"], row["solution"]) == (
+        "gsm8k/test/0",
+        "1,000",
+        "1 #### 2\n#### 1,000",
+    )
 
 
 def test_the_sample_of_gsm8k_has_its_size() -> None:
-    rows = convert("gsm8k_train", lines(*({"question": str(i), "answer": f"#### {i}"} for i in range(7473))))
+    rows = convert(
+        "gsm8k_train", lines(*({"question": str(i), "answer": f"#### {i}"} for i in range(7473)))
+    )
     assert len(rows) == SOURCES["gsm8k_train"].rows
-    assert [row["id"] for row in rows[:4]] == ["gsm8k/train/0", "gsm8k/train/1", "gsm8k/train/2", "gsm8k/train/9"]
+    assert [row["id"] for row in rows[:4]] == [
+        "gsm8k/train/0",
+        "gsm8k/train/1",
+        "gsm8k/train/2",
+        "gsm8k/train/9",
+    ]
 
 
 def test_math_training_rows_that_are_left_out() -> None:
     rows = [{"prompt": "p", "answer": "1", "level": 3, "id": f"{split}/algebra/{n}.json"}
             for split, n in (("train", 0), ("train", 27), ("test", 1))]  # fmt: skip
     made = convert("math_train", json.dumps(rows).encode())
-    assert [(row["id"], row["subject"]) for row in made] == [("math/train/algebra/0.json", "algebra")]
+    assert [(row["id"], row["subject"]) for row in made] == [
+        ("math/train/algebra/0.json", "algebra")
+    ]
     assert sum(map(len, sources.MATH_LEFT_OUT.values())) == 7499 - SOURCES["math_train"].rows
 
 
@@ -92,8 +111,13 @@ def test_the_later_olympiad_edition_is_joined_by_order() -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     pyarrow = pytest.importorskip("pyarrow")
     fields = dict.fromkeys((*sources.OLYMPIAD_FIELDS, "context"))
-    older = [fields | {"id": i, "question": f"q{i}", "final_answer": [str(i)]} for i in (1, 1965, 2)]
-    edition = [{"prompt": [{"content": text}], "reward_model": {"ground_truth": "9"}} for text in ("q1", "other")]
+    older = [
+        fields | {"id": i, "question": f"q{i}", "final_answer": [str(i)]} for i in (1, 1965, 2)
+    ]
+    edition = [
+        {"prompt": [{"content": text}], "reward_model": {"ground_truth": "9"}}
+        for text in ("q1", "other")
+    ]
     file = io.BytesIO()
     parquet.write_table(pyarrow.Table.from_pylist(edition), file)
     made = convert("olympiadbench_674", file.getvalue(), lines(*older))
@@ -153,16 +177,21 @@ def test_a_file_comes_over_the_network_once(small: Source, server: str, tmp_path
     line = f"{data / small.file}: 1 rows of a/b at 000000000000 (licence: MIT), sha256 as declared"
     assert list(fetching.fetch(data, ["amc23"], server)) == [line]
     assert (data / small.file).read_bytes() == to_bytes(MADE)
-    assert list(fetching.fetch(data, ["amc23"], "http://127.0.0.1:1")) == [f"{data / small.file}: there already"]
+    assert list(fetching.fetch(data, ["amc23"], "http://127.0.0.1:1")) == [
+        f"{data / small.file}: there already"
+    ]
     assert [path.name for path in data.rglob("*") if path.is_file()] == ["amc23.jsonl"]
 
 
 def test_what_is_not_there_is_one_line(small: Source, server: str, tmp_path: Path) -> None:
     for mirror in (f"{server}/elsewhere", "http://127.0.0.1:1", "http://nowhere.invalid:x"):
-        with pytest.raises(UserError, match=r"c/test.jsonl: cannot be had \(.*\); `trb data fetch FOLDER` where"):
+        with pytest.raises(
+            UserError, match=r"c/test.jsonl: cannot be had \(.*\); `trb data fetch FOLDER` where"
+        ):
             list(fetching.fetch(tmp_path / "data", ["amc23"], mirror))
     with pytest.raises(
-        UserError, match=f"--from or TRB_DATA_MIRROR: '.*gone': expected a folder with a/b/{COMMIT}/c/test.jsonl"
+        UserError,
+        match=f"--from or TRB_DATA_MIRROR: '.*gone': expected a folder with a/b/{COMMIT}/c/test.jsonl",
     ):
         list(fetching.fetch(tmp_path / "data", ["amc23"], str(tmp_path / "gone")))
 
@@ -170,7 +199,10 @@ def test_what_is_not_there_is_one_line(small: Source, server: str, tmp_path: Pat
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (lines(*ROWS, *ROWS), "amc23: 2 rows with sha256 [0-9a-f]{64} came: expected 1 with [0-9a-f]{64}"),
+        (
+            lines(*ROWS, *ROWS),
+            "amc23: 2 rows with sha256 [0-9a-f]{64} came: expected 1 with [0-9a-f]{64}",
+        ),
         (
             b"<html>not found</html>",
             r"amc23: 22 bytes that are no rows as expected \(JSONDecodeError\): expected what a/b/",
@@ -178,7 +210,9 @@ def test_what_is_not_there_is_one_line(small: Source, server: str, tmp_path: Pat
         (lines({"question": "?"}), r"amc23: 18 bytes that are no rows as expected \(KeyError\)"),
     ],
 )
-def test_other_content_is_refused_and_not_kept(small: Source, content: bytes, words: str, tmp_path: Path) -> None:
+def test_other_content_is_refused_and_not_kept(
+    small: Source, content: bytes, words: str, tmp_path: Path
+) -> None:
     mirror = write_mirror(tmp_path / "mirror", content)
     with pytest.raises(UserError, match=words):
         list(fetching.fetch(tmp_path / "data", ["amc23"], str(mirror)))
@@ -190,7 +224,8 @@ def test_a_file_of_ones_own_is_never_replaced(small: Source, server: str, tmp_pa
     path.parent.mkdir()
     path.write_text("mine\n")
     with pytest.raises(
-        UserError, match=rf"{path}: another file is there already: expected another folder, or this file moved away"
+        UserError,
+        match=rf"{path}: another file is there already: expected another folder, or this file moved away",
     ):
         list(fetching.fetch(tmp_path, ["amc23"], server))
     assert path.read_text() == "mine\n"
@@ -230,7 +265,9 @@ def test_what_lies_there_is_left_to_the_check_of_its_content(
     path.parent.mkdir(parents=True)
     path.write_text(content)
     said: list[str] = []
-    prepare.fetch_data(declaring(tmp_path, evaluation={"benchmarks": {"amc23": {"n": 1}}}), said.append)
+    prepare.fetch_data(
+        declaring(tmp_path, evaluation={"benchmarks": {"amc23": {"n": 1}}}), said.append
+    )
     assert (said, path.read_text()) == ([], content)
 
 
@@ -248,13 +285,21 @@ def test_other_content_under_a_known_name_is_not_fetched(
 
 
 def test_submit_fetches_into_the_folder_of_the_command_before_anything_starts(
-    small: Source, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    small: Source,
+    server: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """`trb submit` and `trb data fetch` share a folder, `data` here. Too few problems stop the sweep."""
+    """`trb submit` and `trb data fetch` share a folder, `data` here. Too few problems stop the
+    sweep.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TRB_DATA_DIR", raising=False)
     monkeypatch.setenv("TRB_DATA_MIRROR", server)
-    sweep = write_experiment(tmp_path, {"vanilla": {}}, evaluation={"benchmarks": {"amc23": {"n": 1}}})
+    sweep = write_experiment(
+        tmp_path, {"vanilla": {}}, evaluation={"benchmarks": {"amc23": {"n": 1}}}
+    )
     for arguments in (["submit", str(sweep)], ["data", "fetch", "--only", "amc23"]):
         with pytest.raises(SystemExit) as ended:
             main(arguments)
@@ -262,7 +307,9 @@ def test_submit_fetches_into_the_folder_of_the_command_before_anything_starts(
         path = Path("data") / small.file
         if arguments[0] == "submit":
             assert ended.value.code == 2
-            assert captured.out.startswith(f"{tmp_path / path}: 1 rows of a/b at 000000000000 (licence: MIT), sha")
+            assert captured.out.startswith(
+                f"{tmp_path / path}: 1 rows of a/b at 000000000000 (licence: MIT), sha"
+            )
             assert captured.err.startswith(f"trb: {tmp_path / path}: 1 rows: expected 40 of amc23")
             assert not (tmp_path / "runs").exists()
         else:
@@ -274,7 +321,11 @@ def test_the_command(small: Source, tmp_path: Path, capsys: pytest.CaptureFixtur
     with pytest.raises(SystemExit) as ended:
         main(["data", "fetch", str(tmp_path / "data"), "--only", "amc23", "--from", str(mirror)])
     assert ended.value.code == 0
-    assert capsys.readouterr().out.splitlines()[-1].startswith(f"use them with data_dir={tmp_path / 'data'}")
+    assert (
+        capsys.readouterr()
+        .out.splitlines()[-1]
+        .startswith(f"use them with data_dir={tmp_path / 'data'}")
+    )
     for arguments, words in ((["--only", "amc24"], "did you mean amc23?"), (["fetsh"], "fetsh")):
         with pytest.raises(SystemExit) as ended:
             main(["data", *arguments])

@@ -1,4 +1,6 @@
-"""Training prompts: the same order whatever the method and the number of steps; OpenThoughts' math rows."""
+"""Training prompts: the same order whatever the method and the number of steps; OpenThoughts' math
+rows.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ from orchestrator.grading.grader import Gold
 from orchestrator.models.embedded import make_tokenizer
 
 DATA_DIR = os.environ.get("TRB_DATA_DIR")
-needs_data = pytest.mark.skipif(not DATA_DIR, reason="TRB_DATA_DIR is not set: no training files to read")
+needs_data = pytest.mark.skipif(
+    not DATA_DIR, reason="TRB_DATA_DIR is not set: no training files to read"
+)
 
 
 @pytest.fixture(scope="module")
@@ -35,9 +39,13 @@ def utf8() -> PreTrainedTokenizerBase:
 
 
 def sized(setup: Setup, steps: int, prompts: int, **changes: Any) -> Setup:
-    """`setup` with so many steps and prompts, one update of its supervised stage, and other training keys."""
+    """`setup` with so many steps and prompts, one update of its supervised stage, and other
+    training keys.
+    """
     sft = dataclasses.replace(setup.training.sft, updates=1, checkpoints=[1])
-    training = dataclasses.replace(setup.training, steps=steps, prompts_per_step=prompts, sft=sft, **changes)
+    training = dataclasses.replace(
+        setup.training, steps=steps, prompts_per_step=prompts, sft=sft, **changes
+    )
     return dataclasses.replace(setup, training=training)
 
 
@@ -46,14 +54,23 @@ def sha256(path: Path) -> str:
 
 
 def local(
-    folder: Path, texts: list[str], steps: int = 2, prompts: int = 3, order_seed: int = 0, **changes: Any
+    folder: Path,
+    texts: list[str],
+    steps: int = 2,
+    prompts: int = 3,
+    order_seed: int = 0,
+    **changes: Any,
 ) -> Setup:
     """A setup that reads `texts` from a file of its own below `folder`."""
     path = folder / "train.jsonl"
     rows = [{"id": f"row-{i}", "problem": text, "answer": str(i)} for i, text in enumerate(texts)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    data = Data(source="jsonl", files=[DataFile("train.jsonl", sha256(path))], order_seed=order_seed)
-    return sized(dataclasses.replace(load_setup("arithmetic"), data=data), steps, prompts, **changes)
+    data = Data(
+        source="jsonl", files=[DataFile("train.jsonl", sha256(path))], order_seed=order_seed
+    )
+    return sized(
+        dataclasses.replace(load_setup("arithmetic"), data=data), steps, prompts, **changes
+    )
 
 
 def texts(chosen: TrainingSet) -> list[str]:
@@ -94,7 +111,9 @@ def test_the_order_does_not_depend_on_how_many_steps_are_run(tmp_path: Path, loa
 
 def test_the_supervised_stage_reads_the_same_prompts(tmp_path: Path, load: Loader) -> None:
     setup = local(tmp_path, TEXTS, steps=2)
-    longer = dataclasses.replace(setup.training, sft=dataclasses.replace(setup.training.sft, updates=4))
+    longer = dataclasses.replace(
+        setup.training, sft=dataclasses.replace(setup.training.sft, updates=4)
+    )
     chosen = load(dataclasses.replace(setup, training=longer))
     assert len(chosen.prompts) == 12
     assert texts(chosen)[:6] == texts(load(setup))
@@ -121,7 +140,9 @@ def test_repeats_do_not_change_the_order(tmp_path: Path, load: Loader) -> None:
 
 
 def test_a_repeated_problem_stands_where_its_last_row_stands(tmp_path: Path, load: Loader) -> None:
-    """The order before the shuffle decides every run: a change would train on other prompts under the same unit id."""
+    """The order before the shuffle decides every run: a change would train on other prompts under
+    the same unit id.
+    """
     repeated = load(local(tmp_path, [*TEXTS[:6], TEXTS[0]]))
     assert texts(repeated) == texts(load(local(tmp_path, [*TEXTS[1:6], TEXTS[0]])))
     assert {prompt.problem.id for prompt in repeated.prompts} == {f"row-{i}" for i in range(6)}
@@ -143,7 +164,9 @@ def test_a_prompt_of_exactly_the_limit_is_kept(tmp_path: Path, load: Loader) -> 
 
 
 def test_too_few_prompts(tmp_path: Path, load: Loader) -> None:
-    with pytest.raises(UserError, match=r"5 usable prompts \(1 too long\): expected 6 for 2 steps of 3"):
+    with pytest.raises(
+        UserError, match=r"5 usable prompts \(1 too long\): expected 6 for 2 steps of 3"
+    ):
         load(local(tmp_path, [*TEXTS[:5], "0" * 20], max_prompt_tokens=10))
 
 
@@ -186,10 +209,14 @@ def test_chat_prompts_need_a_chat_template(tmp_path: Path, load: Loader) -> None
         load(chat)
 
 
-def test_chat_prompts_hold_system_and_problem(tmp_path: Path, utf8: PreTrainedTokenizerBase) -> None:
+def test_chat_prompts_hold_system_and_problem(
+    tmp_path: Path, utf8: PreTrainedTokenizerBase
+) -> None:
     setup = local(tmp_path, ["¿1+1?"], steps=1, prompts=1, max_prompt_tokens=200)
     prompt = dataclasses.replace(setup.prompt, kind="chat", system="Think.")
-    (only,) = load_training_set(dataclasses.replace(setup, prompt=prompt), str(tmp_path), utf8).prompts
+    (only,) = load_training_set(
+        dataclasses.replace(setup, prompt=prompt), str(tmp_path), utf8
+    ).prompts
     expected = "<|im_start|>system\nThink.<|im_end|>\n<|im_start|>user\n¿1+1?<|im_end|>\n<|im_start|>assistant\n"
     assert utf8.decode(list(only.ids)) == expected
 
@@ -197,7 +224,9 @@ def test_chat_prompts_hold_system_and_problem(tmp_path: Path, utf8: PreTrainedTo
 @needs_data
 def test_the_shipped_training_files(utf8: PreTrainedTokenizerBase) -> None:
     setup = load_setup("math-smoke")
-    chosen, longer = (load_training_set(sized(setup, steps, 16), DATA_DIR, utf8) for steps in (3, 6))
+    chosen, longer = (
+        load_training_set(sized(setup, steps, 16), DATA_DIR, utf8) for steps in (3, 6)
+    )
     assert texts(chosen) == texts(longer)[:48]
     assert len(set(texts(longer))) == 96
     assert all(prompt.problem.gold is not None for prompt in longer.prompts)

@@ -1,8 +1,9 @@
-"""`python -m tests.engines.peak TRAINER OBJECTIVE FOLDER`: how much more memory four times the tokens take.
+"""`python -m tests.engines.peak TRAINER OBJECTIVE FOLDER`: how much more memory four times the
+tokens take.
 
-Prints the bytes by which an update of them passes the peak of one before. A process of its own, since the peak of a
-process never falls again. The models have a vocabulary as large as Qwen3's and next to nothing else, so that tensors
-over it are what counts.
+Prints the bytes by which an update of them passes the peak of one before. A process of its own,
+since the peak of a process never falls again. The models have a vocabulary as large as Qwen3's and
+next to nothing else, so that tensors over it are what counts.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from orchestrator.engines.catalog import open_engine
 from orchestrator.policy.spec import Objective
 
 VOCABULARY, PROMPT, NEW_TOKENS, FEW, MANY = 150_000, 8, 248, 4, 16
-MORE_LOGITS_BYTES = (MANY - FEW) * NEW_TOKENS * VOCABULARY * 4  # of the positions that are added, in float32
+MORE_LOGITS_BYTES = (
+    (MANY - FEW) * NEW_TOKENS * VOCABULARY * 4
+)  # of the positions that are added, in float32
 
 
 def main(trainer: str, objective: str, folder: Path) -> None:

@@ -53,14 +53,18 @@ def test_a_student_that_samples_in_a_trial_leaves_room_for_the_teacher_that_scor
         "attention": 0.5,
         "sampler": 2**25 * 22 / GIB,
     }
-    assert {name: gib for name, gib in found.parts.items() if name != "KV cache"} == pytest.approx(by_hand)
+    assert {name: gib for name, gib in found.parts.items() if name != "KV cache"} == pytest.approx(
+        by_hand
+    )
     assert found.kv_tokens == int((H100 - sum(by_hand.values())) * GIB // KV_S)
     assert found.requests == 256
     assert H100 - KV_S / GIB < found.total_gib <= H100
 
 
 def test_an_evaluator_has_the_gpu_for_itself() -> None:
-    alone, trial = (budget(setup(SGLANG), DERIVED, H100, situation) for situation in ("evaluating", "decoding"))
+    alone, trial = (
+        budget(setup(SGLANG), DERIVED, H100, situation) for situation in ("evaluating", "decoding")
+    )
     more = W_Q + 0.5  # the teacher, and the context of a second actor
     same = (trial.parts["requests"] - alone.parts["requests"]) + more
     assert alone.kv_tokens == pytest.approx(trial.kv_tokens + same * GIB / KV_S, abs=2)
@@ -72,7 +76,8 @@ def test_a_blending_engine_has_both_models_and_no_graphs() -> None:
     assert found.parts["weights"] == pytest.approx(W_S + W_Q)
     assert "graphs" not in found.parts
     assert "teacher" not in found.parts
-    # The student's distributions of a longest round, and 64 bytes of each value of the 13 rows that are judged at once.
+    # The student's distributions of a longest round, and 64 bytes of each value of the 13 rows that
+    # are judged at once.
     most = 110 * 16 * V * 4 + 2**25 * 64 + 110 * V * 18 + 2 * 3 * 8 * 110 * 7168
     assert found.parts["round"] == pytest.approx(most / GIB)
     assert found.parts["KV cache"] == pytest.approx(found.kv_tokens * (KV_S + KV_Q) / GIB)
@@ -197,11 +202,16 @@ def test_more_gpus_hold_less_each_or_more_together(situation: Situation) -> None
 
 def test_a_gpu_too_small_is_refused_with_what_is_needed() -> None:
     long = setup(SGLANG, "training.max_response_tokens=400000")
-    with pytest.raises(UserError, match=r"at least .* GiB for one sequence of full length while blending \(Qwen3-"):
+    with pytest.raises(
+        UserError, match=r"at least .* GiB for one sequence of full length while blending \(Qwen3-"
+    ):
         budget(long, DERIVED, H100, "blending")
     with pytest.raises(TooSmall) as refused:
         budget(setup(SGLANG), DERIVED, 6.0, "evaluating")
-    assert budget(setup(SGLANG), DERIVED, refused.value.needed_gib * 1.05, "evaluating").kv_tokens >= 9216
+    assert (
+        budget(setup(SGLANG), DERIVED, refused.value.needed_gib * 1.05, "evaluating").kv_tokens
+        >= 9216
+    )
 
 
 def test_a_batch_below_one_is_no_batch() -> None:

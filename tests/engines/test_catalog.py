@@ -41,11 +41,15 @@ def test_an_engine_is_asked_for_what_it_can_do_alone(
     assert line in str(refused.value)
 
 
-@pytest.mark.parametrize(("chosen", "decodes", "sampling"), [("eager", True, "torch"), ("eager", False, "eager")])
+@pytest.mark.parametrize(
+    ("chosen", "decodes", "sampling"), [("eager", True, "torch"), ("eager", False, "eager")]
+)
 def test_where_the_chosen_engine_cannot_blend_another_one_does(
     chosen: str, decodes: bool, sampling: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catalog, "ENGINES", {"eager": replace(ENGINES["torch"], blends=False), **ENGINES})
+    monkeypatch.setattr(
+        catalog, "ENGINES", {"eager": replace(ENGINES["torch"], blends=False), **ENGINES}
+    )
     assert sampler_of(chosen, decodes) == sampling
     assert sampler_of("torch", decodes) == "torch"
 
@@ -56,12 +60,15 @@ def test_what_an_engine_lacks_here_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(UserError) as refused:
         require("engine.trainer", "lacking")
     line = (
-        "engine.trainer: 'lacking': expected torch, or `make setup-engines` first (not_a_package is not installed here)"
+        "engine.trainer: 'lacking': expected torch, or `make setup-engines` first "
+        "(not_a_package is not installed here)"
     )
     assert str(refused.value) == line
 
 
-@pytest.mark.parametrize("name", [name for name, info in ENGINES.items() if all(map(find_spec, info.packages))])
+@pytest.mark.parametrize(
+    "name", [name for name, info in ENGINES.items() if all(map(find_spec, info.packages))]
+)
 def test_every_engine_opens_and_gives_its_roles(name: str, tmp_path: Path) -> None:
     assert callable(importlib.import_module(ENGINES[name].module).open_engine)
     engine = open_engine(name, job_of(tiny.worker_spec(tmp_path)))
@@ -70,7 +77,9 @@ def test_every_engine_opens_and_gives_its_roles(name: str, tmp_path: Path) -> No
         assert roles[role]() is not None
 
 
-def test_an_engine_that_compiles_says_what_is_missing_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_compiles_says_what_is_missing_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("CXX", "not-a-compiler")
     assert any("not-a-compiler" in line for line in catalog.missing_tools("sglang"))
     assert catalog.missing_tools("torch") == []

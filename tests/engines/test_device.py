@@ -1,4 +1,6 @@
-"""The GPU of a process, on fakes of what the driver says: waiting for memory, who holds it, and its peak."""
+"""The GPU of a process, on fakes of what the driver says: waiting for memory, who holds it, and its
+peak.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,10 @@ def test_memory_that_never_comes_back_is_an_error_that_names_its_holders() -> No
 
 
 def test_holders_are_those_of_the_processs_own_gpu() -> None:
-    assert holders_in(LISTED, "aaaa") == [MemoryHolder(4711, "python3", 12.25), MemoryHolder(4713, "[Not Found]", None)]
+    assert holders_in(LISTED, "aaaa") == [
+        MemoryHolder(4711, "python3", 12.25),
+        MemoryHolder(4713, "[Not Found]", None),
+    ]
     assert holders_in("", "aaaa") == []
 
 

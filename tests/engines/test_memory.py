@@ -39,7 +39,9 @@ def test_a_learner_has_sixteen_bytes_for_each_parameter() -> None:
 
 
 def test_caches_of_full_length() -> None:
-    assert kv_gib(setup(), blending=False) == 0.875  # 1024 + 7168 tokens of 28 layers × 8 heads × 128 × 2 × 2 bytes
+    assert (
+        kv_gib(setup(), blending=False) == 0.875
+    )  # 1024 + 7168 tokens of 28 layers × 8 heads × 128 × 2 × 2 bytes
     assert kv_gib(setup(), blending=True) == 0.875 + 1.125  # and of 36 layers
     assert kv_gib(setup(), blending=False, max_tokens=8192) == 0.984375
 

@@ -1,7 +1,9 @@
-"""What every trainer promises: torch's, in small micro-batches, and verl's over one rank and two, padded and packed.
+"""What every trainer promises: torch's, in small micro-batches, and verl's over one rank and two,
+padded and packed.
 
-The reference is the torch trainer with the whole batch in one pass, which `torch.test_trainer` compares with a plain
-implementation in float64. Models are opened anew in each test, the ranks once.
+The reference is the torch trainer with the whole batch in one pass, which `torch.test_trainer`
+compares with a plain implementation in float64. Models are opened anew in each test, the ranks
+once.
 """
 
 from __future__ import annotations
@@ -35,15 +37,22 @@ from tests.engines.peak import MORE_LOGITS_BYTES
 from tests.sweeps import ROOT
 
 STEPS, TOP_K, WHOLE = 5, 4, 10_000
-# AdamW divides by the size of the gradient: the larger eps keeps rounding of near-zero gradients from growing.
-OPTIMIZER = Optimizer(lr=1e-2, weight_decay=0.05, clip=0.3, warmup_steps=3, decay="linear", eps=1e-4)
-GOALS = [Objective(name) for name in ("renormalized", "tail", "surrogate", "truncated", "full", "nll")]
+# AdamW divides by the size of the gradient: the larger eps keeps rounding of near-zero gradients
+# from growing.
+OPTIMIZER = Optimizer(
+    lr=1e-2, weight_decay=0.05, clip=0.3, warmup_steps=3, decay="linear", eps=1e-4
+)
+GOALS = [
+    Objective(name) for name in ("renormalized", "tail", "surrogate", "truncated", "full", "nll")
+]
 GOALS += [Objective(name, 0.4) for name in ("renormalized", "surrogate", "truncated", "full")]
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A trainer: of torch where it has no ranks. `takes_turns`: its state is elsewhere while it does not work."""
+    """A trainer: of torch where it has no ranks. `takes_turns`: its state is elsewhere while it
+    does not work.
+    """
 
     ranks: int
     packed: bool = False
@@ -52,7 +61,9 @@ class Kind:
 
 WITH_VERL = (
     pytest.mark.engines,
-    pytest.mark.skipif(importlib.util.find_spec("verl") is None, reason="verl is not installed (make test-engines)"),
+    pytest.mark.skipif(
+        importlib.util.find_spec("verl") is None, reason="verl is not installed (make test-engines)"
+    ),
 )
 TORCH = [
     pytest.param(Kind(0), id="torch"),
@@ -61,7 +72,9 @@ TORCH = [
 ]
 VERL = [
     pytest.param(Kind(1), id="verl-1-padded", marks=WITH_VERL),
-    pytest.param(Kind(1, packed=True, takes_turns=True), id="verl-1-packed-in-turns", marks=WITH_VERL),
+    pytest.param(
+        Kind(1, packed=True, takes_turns=True), id="verl-1-packed-in-turns", marks=WITH_VERL
+    ),
     pytest.param(Kind(2, takes_turns=True), id="verl-2-padded-in-turns", marks=WITH_VERL),
     pytest.param(Kind(2, packed=True), id="verl-2-packed", marks=WITH_VERL),
 ]
@@ -113,7 +126,9 @@ def saved_pair(folder: Path, tied: bool) -> Path:
 
 
 def job(pair: Path, micro_batch_tokens: int = 40, dtype: Any = "float32") -> Job:
-    opened = job_of(tiny.worker_spec(pair, optimizer=OPTIMIZER, micro_batch_tokens=micro_batch_tokens))
+    opened = job_of(
+        tiny.worker_spec(pair, optimizer=OPTIMIZER, micro_batch_tokens=micro_batch_tokens)
+    )
     setup = replace(opened.setup, engine=replace(opened.setup.engine, dtype=dtype))
     return replace(opened, setup=setup, steps=STEPS)
 
@@ -121,7 +136,9 @@ def job(pair: Path, micro_batch_tokens: int = 40, dtype: Any = "float32") -> Job
 def sampled(pair: Path, samples: int = 3, support: int = TOP_K) -> Rollouts:
     """Rollouts that carry their teacher scores."""
     sampler = TorchEngine(job(pair)).sampler()
-    (rollouts,) = sampler.sample(tiny.requests(samples, seed=5), TrustRegion(0.1), Limits(6, support))
+    (rollouts,) = sampler.sample(
+        tiny.requests(samples, seed=5), TrustRegion(0.1), Limits(6, support)
+    )
     return rollouts
 
 
@@ -137,14 +154,21 @@ def assert_close(a: dict[str, Tensor], b: dict[str, Tensor], tolerance: float) -
         torch.testing.assert_close(a[name], b[name], atol=tolerance, rtol=0)
 
 
-def train(trainer: Trainer, rollouts: Rollouts, goal: Objective, steps: range) -> list[dict[str, float]]:
+def train(
+    trainer: Trainer, rollouts: Rollouts, goal: Objective, steps: range
+) -> list[dict[str, float]]:
     scores = None if goal.name == "nll" else rollouts.teacher
     return [trainer.step(rollouts, scores, goal, step) for step in steps]
 
 
-def assert_trains_as_the_reference(engines: Engines, kind: Kind, pair: Path, goal: Objective) -> None:
+def assert_trains_as_the_reference(
+    engines: Engines, kind: Kind, pair: Path, goal: Objective
+) -> None:
     rollouts = sampled(pair, support=tiny.VALID if goal.name == "full" else TOP_K)
-    reference, trainer = TorchEngine(job(pair, WHOLE)).trainer(), engines.open(kind, job(pair)).trainer()
+    reference, trainer = (
+        TorchEngine(job(pair, WHOLE)).trainer(),
+        engines.open(kind, job(pair)).trainer(),
+    )
     expected = train(reference, rollouts, goal, range(STEPS))
     for ours, theirs in zip(train(trainer, rollouts, goal, range(STEPS)), expected, strict=True):
         assert list(ours) == list(theirs)
@@ -154,13 +178,17 @@ def assert_trains_as_the_reference(engines: Engines, kind: Kind, pair: Path, goa
 
 @each_trainer
 @pytest.mark.parametrize("goal", GOALS, ids=str)
-def test_five_steps_towards_any_objective(engines: Engines, kind: Kind, pair: Path, goal: Objective) -> None:
+def test_five_steps_towards_any_objective(
+    engines: Engines, kind: Kind, pair: Path, goal: Objective
+) -> None:
     assert_trains_as_the_reference(engines, kind, pair, goal)
 
 
 @each_trainer
 @pytest.mark.parametrize("name", ["renormalized", "tail"])
-def test_five_steps_of_tied_and_untied_embeddings(engines: Engines, kind: Kind, any_pair: Path, name: str) -> None:
+def test_five_steps_of_tied_and_untied_embeddings(
+    engines: Engines, kind: Kind, any_pair: Path, name: str
+) -> None:
     assert_trains_as_the_reference(engines, kind, any_pair, Objective(name))
 
 
@@ -168,7 +196,9 @@ def test_five_steps_of_tied_and_untied_embeddings(engines: Engines, kind: Kind, 
 def test_a_single_rollout_is_enough(engines: Engines, kind: Kind, pair: Path) -> None:
     """With two ranks one of them has nothing to do."""
     sampler, goal = TorchEngine(job(pair)).sampler(), Objective("tail")
-    (rollouts,) = sampler.sample(tiny.requests(1, tiny.PROMPTS[:1]), TrustRegion(0.1), Limits(6, TOP_K))
+    (rollouts,) = sampler.sample(
+        tiny.requests(1, tiny.PROMPTS[:1]), TrustRegion(0.1), Limits(6, TOP_K)
+    )
     reference, trainer = TorchEngine(job(pair)).trainer(), engines.open(kind, job(pair)).trainer()
     expected = train(reference, rollouts, goal, range(2))
     for ours, theirs in zip(train(trainer, rollouts, goal, range(2)), expected, strict=True):
@@ -208,7 +238,9 @@ def test_a_trainer_is_restored_on_another_number_of_ranks(
     second = engines.open(Kind(after), job(any_pair)).trainer()
     second.restore(tmp_path)
     assert_close(weights(second), saved, 0)
-    for ours, theirs in zip(train(second, rollouts, goal, range(2, STEPS)), undisturbed[0], strict=True):
+    for ours, theirs in zip(
+        train(second, rollouts, goal, range(2, STEPS)), undisturbed[0], strict=True
+    ):
         assert ours == pytest.approx(theirs, abs=1e-5)
     assert_close(weights(second), undisturbed[1], 1e-5)
 
@@ -239,7 +271,9 @@ def test_master_weights_are_float32_where_passes_are_bfloat16(
     trainer = engines.open(kind, job(pair, dtype="bfloat16")).trainer()
     exact = TorchEngine(job(pair)).trainer()
     for ours, theirs in zip(
-        train(trainer, rollouts, goal, range(STEPS)), train(exact, rollouts, goal, range(STEPS)), strict=True
+        train(trainer, rollouts, goal, range(STEPS)),
+        train(exact, rollouts, goal, range(STEPS)),
+        strict=True,
     ):
         assert ours["loss"] == pytest.approx(theirs["loss"], rel=0.03)
         assert ours["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=0.1)
@@ -270,7 +304,10 @@ def test_a_sampler_of_the_published_weights_finds_the_same_log_probabilities(
 @pytest.mark.parametrize("support", [1, TOP_K, tiny.VALID])
 def test_verl_scores_as_torch_does(engines: Engines, kind: Kind, pair: Path, support: int) -> None:
     rollouts = sampled(pair, support=support)
-    expected, scores = TorchEngine(job(pair, WHOLE)).scorer().score(rollouts), engines.open(kind, job(pair)).scorer()
+    expected, scores = (
+        TorchEngine(job(pair, WHOLE)).scorer().score(rollouts),
+        engines.open(kind, job(pair)).scorer(),
+    )
     for name, value in vars(scores.score(rollouts)).items():
         assert value.dtype == torch.float32
         torch.testing.assert_close(value, vars(expected)[name], atol=1e-5, rtol=0)

@@ -1,8 +1,9 @@
-"""Ids are decisions: those of everything shipped are pinned, and a new key of a configuration leaves them as they are.
+"""Ids are decisions: those of everything shipped are pinned, and a new key of a configuration
+leaves them as they are.
 
-`golden_ids.json` holds the ids. `python -m tests.experiment.test_identity` writes it anew. Do that where a shipped
-experiment or setup was changed on purpose. Where the code changed them, everybody's runs are trained again: only with a
-new `identity.SCHEMA` and a line in CHANGELOG.
+`golden_ids.json` holds the ids. `python -m tests.experiment.test_identity` writes it anew. Do that
+where a shipped experiment or setup was changed on purpose. Where the code changed them, everybody's
+runs are trained again: only with a new `identity.SCHEMA` and a line in CHANGELOG.
 """
 
 from __future__ import annotations
@@ -35,15 +36,23 @@ EXPERIMENTS = sorted((ROOT / "experiments").glob("*.yaml"))
 
 
 def all_ids(experiment: Experiment) -> dict[str, Any]:
-    """Every id that an experiment gives out, where its embedded models, if any, are those of `fake_models`."""
+    """Every id that an experiment gives out, where its embedded models, if any, are those of
+    `fake_models`.
+    """
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         fake_models(experiment, folder)
         return {
             "units": [unit.id for unit in expand(experiment, folder)],
             "probes": [probe_unit(experiment, name, folder).id for name in experiment.setups],
-            "evaluations": {name: list(evaluation_ids(setup).values()) for name, setup in experiment.setups.items()},
-            "fresh": {name: list(fresh_evaluation_ids(setup).values()) for name, setup in experiment.setups.items()},
+            "evaluations": {
+                name: list(evaluation_ids(setup).values())
+                for name, setup in experiment.setups.items()
+            },
+            "fresh": {
+                name: list(fresh_evaluation_ids(setup).values())
+                for name, setup in experiment.setups.items()
+            },
         }
 
 
@@ -70,12 +79,16 @@ def test_ids_are_provisional_until_the_models_are_made(tmp_path: Path) -> None:
     made = expand(experiment, tmp_path)
     assert {unit.provisional for unit in made} == {False}
     assert not set(ids_of(made)) & set(ids_of(units))
-    for path in (PAPER, QUICKSTART):  # the models of one are on a hub, those of the other are shipped
+    for path in (
+        PAPER,
+        QUICKSTART,
+    ):  # the models of one are on a hub, those of the other are shipped
         assert {unit.provisional for unit in expand(load_experiment(path))} == {False}
 
 
 @pytest.mark.parametrize(
-    ("name", "same"), [("model.safetensors", False), ("tokenizer.json", False), ("config.json", True)]
+    ("name", "same"),
+    [("model.safetensors", False), ("tokenizer.json", False), ("config.json", True)],
 )
 def test_other_weights_are_another_model(name: str, same: bool, tmp_path: Path) -> None:
     experiment, _ = quickstart()
@@ -131,7 +144,9 @@ def test_units_trained_from_another_model_are_named(tmp_path: Path) -> None:
     made_models.check_trained_from(setup, tmp_path)
     shutil.rmtree(tmp_path / "models")
     make_models_with(experiment, tmp_path, {"model.safetensors": "of another kind of CPU"})
-    with pytest.raises(UserError, match=f"{unit.id} was trained from [0-9a-f]{{12}} of the same recipe"):
+    with pytest.raises(
+        UserError, match=f"{unit.id} was trained from [0-9a-f]{{12}} of the same recipe"
+    ):
         made_models.check_trained_from(setup, tmp_path)
 
 
@@ -161,8 +176,12 @@ def grown(value: Any) -> Any:
         return [grown(item) for item in value]
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return value
-    kind = dataclasses.make_dataclass(type(value).__name__, [("new_key", int, 0)], bases=(type(value),), frozen=True)
-    return kind(**{field.name: grown(getattr(value, field.name)) for field in dataclasses.fields(value)})
+    kind = dataclasses.make_dataclass(
+        type(value).__name__, [("new_key", int, 0)], bases=(type(value),), frozen=True
+    )
+    return kind(
+        **{field.name: grown(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    )
 
 
 def test_the_copies_really_have_another_key() -> None:
@@ -182,7 +201,9 @@ def test_a_later_key_counts_where_it_is_not_at_its_default() -> None:
     first = identity.part(Optimizer(), identity.OPTIMIZER)
     assert "decay" not in first
     assert identity.part(Optimizer(decay="constant"), identity.OPTIMIZER) == first
-    assert identity.part(Optimizer(decay="linear"), identity.OPTIMIZER) == first | {"decay": "linear"}
+    assert identity.part(Optimizer(decay="linear"), identity.OPTIMIZER) == first | {
+        "decay": "linear"
+    }
     first = identity.part(Recipe(), identity.RECIPE)
     assert "dtype" not in first
     assert identity.part(Recipe(dtype="bfloat16"), identity.RECIPE) == first | {"dtype": "bfloat16"}

@@ -1,4 +1,6 @@
-"""Benchmarks and models of one's own: files named by their path, with everything else read off them."""
+"""Benchmarks and models of one's own: files named by their path, with everything else read off
+them.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ def write_rows(path: Path, rows: list[dict[str, Any]] = ROWS) -> Path:
 
 def with_benchmark(folder: Path, key: str = "mine", **run: Any) -> Experiment:
     benchmarks = {"arithmetic_short": None, key: run}
-    return load_experiment(write_experiment(folder, {"vanilla": {}}, evaluation={"benchmarks": benchmarks}))
+    return load_experiment(
+        write_experiment(folder, {"vanilla": {}}, evaluation={"benchmarks": benchmarks})
+    )
 
 
 # --- benchmarks ---
@@ -84,7 +88,9 @@ def test_its_content_is_its_identity(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "my.jsonl")
     first = evaluation_ids(with_benchmark(tmp_path, path=str(path)).setups["tiny"])
     moved = write_rows(tmp_path / "elsewhere.jsonl")
-    pinned = with_benchmark(tmp_path, path=str(moved), revision=hashlib.sha256(path.read_bytes()).hexdigest())
+    pinned = with_benchmark(
+        tmp_path, path=str(moved), revision=hashlib.sha256(path.read_bytes()).hexdigest()
+    )
     assert evaluation_ids(pinned.setups["tiny"]) == first
     assert pinned.notes == ()
     write_rows(path, ROWS[:4])
@@ -132,10 +138,18 @@ def test_scores_on_it_stand_in_status_and_table(tmp_path: Path) -> None:
             {"path": "a/b", "revision": "0" * 40},
             "evaluation.benchmarks.mine.problems: None: expected the number of i",
         ),
-        ("my set", {"path": "my.jsonl"}, "evaluation.benchmarks: 'my set': expected letters, digits"),
+        (
+            "my set",
+            {"path": "my.jsonl"},
+            "evaluation.benchmarks: 'my set': expected letters, digits",
+        ),
         ("avg", {"path": "my.jsonl"}, "evaluation.benchmarks: 'avg': expected letters"),
         ("../up", {"path": "my.jsonl"}, "evaluation.benchmarks: '../up': expected letters, digits"),
-        ("amc23", {"path": "my.jsonl", "problems": 5}, "amc23.problems: 5: expected 40, or a key of your own"),
+        (
+            "amc23",
+            {"path": "my.jsonl", "problems": 5},
+            "amc23.problems: 5: expected 40, or a key of your own",
+        ),
         (
             "mine",
             {"path": "empty.jsonl"},
@@ -159,7 +173,10 @@ def test_benchmarks_that_are_none(
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        ({"q": "1+1", "answer": "2"}, "line 1: no field problem or question: expected one beside 'q', 'answer'"),
+        (
+            {"q": "1+1", "answer": "2"},
+            "line 1: no field problem or question: expected one beside 'q', 'answer'",
+        ),
         (
             {"problem": "1+1", "a": "2"},
             "line 1: no field answer, final_answer or solution: expected one beside 'problem'",
@@ -170,7 +187,9 @@ def test_rows_that_lack_a_field(
     row: dict[str, str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write_rows(tmp_path / "my.jsonl", [row])
-    file = write_experiment(tmp_path, {"vanilla": {}}, evaluation={"benchmarks": {"mine": {"path": str(path)}}})
+    file = write_experiment(
+        tmp_path, {"vanilla": {}}, evaluation={"benchmarks": {"mine": {"path": str(path)}}}
+    )
     with pytest.raises(SystemExit) as ended:
         main(["submit", str(file), "--runs", str(tmp_path / "runs")])
     err = capsys.readouterr().err.splitlines()
@@ -187,13 +206,17 @@ def write_model(folder: Path, eos: Any = 60, **config: Any) -> Path:
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": eos}))
     vocabulary = {chr(33 + i): i for i in range(50)}
     added = [{"id": 60, "content": "<end>"}, {"id": 61, "content": "<|im_end|>"}]
-    (folder / "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocabulary}, "added_tokens": added}))
+    (folder / "tokenizer.json").write_text(
+        json.dumps({"model": {"vocab": vocabulary}, "added_tokens": added})
+    )
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|im_end|>"}))
     (folder / "model.safetensors").write_bytes(WEIGHTS)
     return folder
 
 
-def own_setup(folder: Path, student: dict[str, Any], teacher: dict[str, Any], **changes: Any) -> Path:
+def own_setup(
+    folder: Path, student: dict[str, Any], teacher: dict[str, Any], **changes: Any
+) -> Path:
     """An experiment on a setup of two models that says nothing else of them."""
     path = write_experiment(folder, {"vanilla": {}})
     left_out = ("tokenizer", "vocabulary", "student", "teacher")
@@ -206,8 +229,12 @@ def own_setup(folder: Path, student: dict[str, Any], teacher: dict[str, Any], **
 
 def test_a_local_pair_is_read_off_its_folders(tmp_path: Path) -> None:
     student = write_model(tmp_path / "student")
-    teacher = write_model(tmp_path / "teacher", [61, 60], num_hidden_layers=5, tie_word_embeddings=False)
-    experiment = load_experiment(own_setup(tmp_path, {"path": str(student)}, {"path": str(teacher)}))
+    teacher = write_model(
+        tmp_path / "teacher", [61, 60], num_hidden_layers=5, tie_word_embeddings=False
+    )
+    experiment = load_experiment(
+        own_setup(tmp_path, {"path": str(student)}, {"path": str(teacher)})
+    )
     setup = experiment.setups["tiny"]
     assert setup.student.shape == SHAPE
     assert setup.teacher.shape == dataclasses.replace(SHAPE, layers=5, tied=False)
@@ -221,8 +248,13 @@ def test_a_local_pair_is_read_off_its_folders(tmp_path: Path) -> None:
 
 
 def test_a_pair_that_reads_ids_differently_is_refused(tmp_path: Path) -> None:
-    student, teacher = write_model(tmp_path / "student"), write_model(tmp_path / "teacher", [61, 60])
-    (teacher / "tokenizer.json").write_text((teacher / "tokenizer.json").read_text().replace("<end>", "<stop>"))
+    student, teacher = (
+        write_model(tmp_path / "student"),
+        write_model(tmp_path / "teacher", [61, 60]),
+    )
+    (teacher / "tokenizer.json").write_text(
+        (teacher / "tokenizer.json").read_text().replace("<end>", "<stop>")
+    )
     path = own_setup(tmp_path, {"path": str(student)}, {"path": str(teacher)})
     message = (
         "tiny: token 60 is '<end>' to the student and '<stop>' to the teacher; models that share their token ids "
@@ -233,7 +265,10 @@ def test_a_pair_that_reads_ids_differently_is_refused(tmp_path: Path) -> None:
 
 
 def test_tokens_of_one_model_alone_make_no_difference(tmp_path: Path) -> None:
-    student, teacher = write_model(tmp_path / "student"), write_model(tmp_path / "teacher", [61, 60])
+    student, teacher = (
+        write_model(tmp_path / "student"),
+        write_model(tmp_path / "teacher", [61, 60]),
+    )
     tokenizer = json.loads((teacher / "tokenizer.json").read_text())
     tokenizer["added_tokens"].append({"id": 62, "content": "<think>"})
     (teacher / "tokenizer.json").write_text(json.dumps(tokenizer))
@@ -248,16 +283,23 @@ def test_a_pair_of_which_one_is_made_here_is_compared_once_it_is_made(tmp_path: 
     others = shutil.copytree(teacher, tmp_path / "teacher") / "tokenizer.json"
     others.write_text(others.read_text().replace('"+"', '"plus"'))
     path = own_setup(
-        tmp_path, TINY_SETUP["student"], {"path": str(others.parent), "eos": 46}, tokenizer=TINY_SETUP["tokenizer"]
+        tmp_path,
+        TINY_SETUP["student"],
+        {"path": str(others.parent), "eos": 46},
+        tokenizer=TINY_SETUP["tokenizer"],
     )
     setup = load_experiment(path).setups["tiny"]
     shutil.rmtree(runs)
     check_models("tiny", setup, runs)  # there is no student yet
-    with pytest.raises(UserError, match=r"^tiny: token .* is '\+' to the student and 'plus' to the teacher"):
+    with pytest.raises(
+        UserError, match=r"^tiny: token .* is '\+' to the student and 'plus' to the teacher"
+    ):
         prepare({"tiny": setup}, runs, lambda *_: None)
 
 
-def test_finished_runs_of_models_that_are_gone_are_looked_at_by_their_results_folder(tmp_path: Path) -> None:
+def test_finished_runs_of_models_that_are_gone_are_looked_at_by_their_results_folder(
+    tmp_path: Path,
+) -> None:
     student, teacher = write_model(tmp_path / "student"), write_model(tmp_path / "teacher")
     path = own_setup(tmp_path, {"path": str(student)}, {"path": str(teacher)})
     experiment = load_experiment(path)
@@ -267,7 +309,9 @@ def test_finished_runs_of_models_that_are_gone_are_looked_at_by_their_results_fo
     shutil.rmtree(teacher)
     with pytest.raises(UserError, match=r"student.path: .*a model folder"):
         load_experiment(path)
-    assert [unit.id for unit in expand(load_experiment(folder / RECORD))] == [unit.id for unit in units]
+    assert [unit.id for unit in expand(load_experiment(folder / RECORD))] == [
+        unit.id for unit in units
+    ]
 
 
 def test_another_content_is_another_model(tmp_path: Path) -> None:
@@ -282,14 +326,22 @@ def test_what_is_given_stands(tmp_path: Path) -> None:
     student, teacher = write_model(tmp_path / "student"), write_model(tmp_path / "teacher")
     given = {"path": str(student), "eos": 3, "revision": "a" * 64, "shape": {"layers": 7}}
     setup = load_experiment(own_setup(tmp_path, given, {"path": str(teacher)})).setups["tiny"]
-    assert (setup.student.eos, setup.student.revision, setup.student.shape.layers) == (3, "a" * 64, 7)
+    assert (setup.student.eos, setup.student.revision, setup.student.shape.layers) == (
+        3,
+        "a" * 64,
+        7,
+    )
     assert setup.student.shape.hidden == 32
 
 
-def test_without_generation_settings_the_tokenizer_says_what_ends_a_response(tmp_path: Path) -> None:
+def test_without_generation_settings_the_tokenizer_says_what_ends_a_response(
+    tmp_path: Path,
+) -> None:
     student, teacher = write_model(tmp_path / "student"), write_model(tmp_path / "teacher")
     (teacher / "generation_config.json").unlink()
-    setup = load_experiment(own_setup(tmp_path, {"path": str(student)}, {"path": str(teacher)})).setups["tiny"]
+    setup = load_experiment(
+        own_setup(tmp_path, {"path": str(student)}, {"path": str(teacher)})
+    ).setups["tiny"]
     assert setup.teacher.eos == 61
 
 
@@ -391,7 +443,9 @@ def broken(folder: Path, what: str) -> None:
             weights.write_bytes(WEIGHTS.replace(b"{", b"["))
         case "a part is missing":
             weights.unlink()
-            (folder / "model.safetensors.index.json").write_text('{"weight_map": {"w": "model-1-of-1.safetensors"}}')
+            (folder / "model.safetensors.index.json").write_text(
+                '{"weight_map": {"w": "model-1-of-1.safetensors"}}'
+            )
         case "the index is broken":
             weights.unlink()
             (folder / "model.safetensors.index.json").write_text("{}")
@@ -406,20 +460,44 @@ def broken(folder: Path, what: str) -> None:
 @pytest.mark.parametrize(
     ("what", "words"),
     [
-        ("no weights", "{}/model.safetensors: No such file or directory: expected weights as safetensors"),
-        ("weights are cut", "{}/model.safetensors is cut off or no safetensors file; copy the weights again"),
-        ("the header is cut", "{}/model.safetensors is cut off or no safetensors file; copy the weights again"),
-        ("the header is empty", "{}/model.safetensors is cut off or no safetensors file; copy the weights again"),
-        ("the header's length is wrong", "{}/model.safetensors is cut off or no safetensors file; copy the weights"),
-        ("no header", "{}/model.safetensors is cut off or no safetensors file; copy the weights again"),
+        (
+            "no weights",
+            "{}/model.safetensors: No such file or directory: expected weights as safetensors",
+        ),
+        (
+            "weights are cut",
+            "{}/model.safetensors is cut off or no safetensors file; copy the weights again",
+        ),
+        (
+            "the header is cut",
+            "{}/model.safetensors is cut off or no safetensors file; copy the weights again",
+        ),
+        (
+            "the header is empty",
+            "{}/model.safetensors is cut off or no safetensors file; copy the weights again",
+        ),
+        (
+            "the header's length is wrong",
+            "{}/model.safetensors is cut off or no safetensors file; copy the weights",
+        ),
+        (
+            "no header",
+            "{}/model.safetensors is cut off or no safetensors file; copy the weights again",
+        ),
         (
             "a part is missing",
             "{}/model-1-of-1.safetensors: No such file or directory: expected weights as safetensors",
         ),
-        ("the index is broken", "{}/model.safetensors.index.json is broken: expected a Hugging Face model folder"),
+        (
+            "the index is broken",
+            "{}/model.safetensors.index.json is broken: expected a Hugging Face model folder",
+        ),
         ("another type", "model_type: 'llama': expected qwen3 in {}/config.json"),
         ("no type", "model_type: None: expected qwen3 in {}/config.json"),
-        ("no tokenizer", "{} has no tokenizer.json: expected the tokenizer that both models are used with"),
+        (
+            "no tokenizer",
+            "{} has no tokenizer.json: expected the tokenizer that both models are used with",
+        ),
     ],
 )
 def test_a_model_folder_that_cannot_be_loaded_is_refused_before_ray_starts(
@@ -427,7 +505,9 @@ def test_a_model_folder_that_cannot_be_loaded_is_refused_before_ray_starts(
 ) -> None:
     student, teacher = write_model(tmp_path / "student"), write_model(tmp_path / "teacher")
     vocabulary = {"size": 64, "valid": 62}  # so that nobody reads the tokenizer to learn of it
-    path = own_setup(tmp_path, {"path": str(student)}, {"path": str(teacher)}, vocabulary=vocabulary)
+    path = own_setup(
+        tmp_path, {"path": str(student)}, {"path": str(teacher)}, vocabulary=vocabulary
+    )
     broken(teacher, what)
     for command in ("plan", "submit"):
         with pytest.raises(SystemExit) as ended:
@@ -436,7 +516,10 @@ def test_a_model_folder_that_cannot_be_loaded_is_refused_before_ray_starts(
         line = shown.err.splitlines()[-1]
         assert (ended.value.code, shown.out) == (2, "")
         assert line.startswith(f"trb: tiny.teacher: {words.format(teacher)}")
-    finding = doctor._run("tiny models", lambda: doctor._models("tiny", load_experiment(path).setups["tiny"], tmp_path))
+    finding = doctor._run(
+        "tiny models",
+        lambda: doctor._models("tiny", load_experiment(path).setups["tiny"], tmp_path),
+    )
     assert (finding.verdict, f"trb: {finding.detail}") == ("fail", line)
 
 
@@ -444,6 +527,8 @@ def test_a_model_in_parts_is_whole_and_a_student_needs_no_tokenizer(tmp_path: Pa
     student, teacher = write_model(tmp_path / "student"), write_model(tmp_path / "teacher")
     (student / "tokenizer.json").unlink()
     (teacher / "model.safetensors").rename(teacher / "model-1-of-1.safetensors")
-    (teacher / "model.safetensors.index.json").write_text('{"weight_map": {"w": "model-1-of-1.safetensors"}}')
+    (teacher / "model.safetensors.index.json").write_text(
+        '{"weight_map": {"w": "model-1-of-1.safetensors"}}'
+    )
     path = own_setup(tmp_path, {"path": str(student)}, {"path": str(teacher)})
     check_models("tiny", load_experiment(path).setups["tiny"], tmp_path / "runs")

@@ -17,7 +17,9 @@ from tests.sweeps import write_experiment
 
 
 @pytest.mark.parametrize("damaged", [False, True])
-def test_run_directories_that_were_copied_without_the_models_keep_their_ids(tmp_path: Path, damaged: bool) -> None:
+def test_run_directories_that_were_copied_without_the_models_keep_their_ids(
+    tmp_path: Path, damaged: bool
+) -> None:
     """A recipe of one's own, which is not shipped; a damaged directory is passed over."""
     runs = tmp_path / "runs"
     experiment = load_experiment(write_experiment(tmp_path, {"vanilla": {}}))
@@ -27,7 +29,11 @@ def test_run_directories_that_were_copied_without_the_models_keep_their_ids(tmp_
     assert not any(unit.provisional for unit in units)
     for unit in units:
         with closing(RunWriter(runs, unit.id)) as run:
-            run.describe({"unit": {"identity": unit.identity}}, dict, trained_from(experiment.setups[unit.setup], runs))
+            run.describe(
+                {"unit": {"identity": unit.identity}},
+                dict,
+                trained_from(experiment.setups[unit.setup], runs),
+            )
             run.commit(0)
     shutil.rmtree(runs / "models")
     if damaged:

@@ -52,17 +52,26 @@ def test_a_method_that_is_not_asked_for_is_refused_with_a_suggestion() -> None:
     for name, near in (("TRBB", "TRB"), ("vanila", "vanilla"), ("trust_regon", "trust_region")):
         with pytest.raises(UserError) as error:
             known_method("--methods", name, ["vanilla", "trust_region"])
-        assert str(error.value) == f"--methods: '{name}': expected one of Vanilla, TRB, did you mean {near}?"
+        assert (
+            str(error.value)
+            == f"--methods: '{name}': expected one of Vanilla, TRB, did you mean {near}?"
+        )
     with pytest.raises(UserError, match=r"'skd': expected one of Vanilla, TRB$"):
         known_method("--methods", "skd", ["vanilla", "trust_region"])
 
 
 def test_a_setups_own_title_is_its_heading() -> None:
-    setups = {"mine": load_setup("arithmetic", overrides=["title=My pair"]), "shipped": load_setup("arithmetic")}
+    setups = {
+        "mine": load_setup("arithmetic", overrides=["title=My pair"]),
+        "shipped": load_setup("arithmetic"),
+    }
     assert setup_title("mine", setups) == "My pair"
     assert setup_title("arithmetic") == "Arithmetic"
     assert setup_title("other") == "other"
-    assert setup_title("one", {"one": setups["shipped"], "two": setups["shipped"]}) == "Arithmetic (one)"
+    assert (
+        setup_title("one", {"one": setups["shipped"], "two": setups["shipped"]})
+        == "Arithmetic (one)"
+    )
     assert setup_title("bare", {"bare": load_setup("arithmetic", overrides=["title=''"])}) == "bare"
 
 
@@ -78,7 +87,11 @@ def test_budget_schedule(epsilon0: float, horizon: int) -> None:
         expected = epsilon0 * (horizon - step) / horizon
         assert annealed_budget(epsilon0, horizon, step) == pytest.approx(expected, rel=1e-12)
     assert annealed_budget(epsilon0, horizon, horizon - 1) > 0
-    assert [annealed_budget(epsilon0, horizon, step) for step in (horizon, horizon + 1, 399)] == [0, 0, 0]
+    assert [annealed_budget(epsilon0, horizon, step) for step in (horizon, horizon + 1, 399)] == [
+        0,
+        0,
+        0,
+    ]
 
 
 def test_budget_halves_in_the_middle() -> None:
@@ -91,9 +104,15 @@ def test_temperature_schedule(tau0: float, horizon: int) -> None:
     assert annealed_temperature(tau0, horizon, 0) == tau0
     for step in range(horizon):
         left = (horizon - step) / horizon
-        assert annealed_temperature(tau0, horizon, step) == pytest.approx(left * tau0 + (1 - left), rel=1e-12)
+        assert annealed_temperature(tau0, horizon, step) == pytest.approx(
+            left * tau0 + (1 - left), rel=1e-12
+        )
     assert annealed_temperature(tau0, horizon, horizon - 1) < 1
-    assert [annealed_temperature(tau0, horizon, step) for step in (horizon, horizon + 1, 399)] == [1, 1, 1]
+    assert [annealed_temperature(tau0, horizon, step) for step in (horizon, horizon + 1, 399)] == [
+        1,
+        1,
+        1,
+    ]
 
 
 @pytest.mark.parametrize("beta_start", [0.2, 0.4, 0.6, 0.8])
@@ -127,13 +146,17 @@ def test_trust_region_by_step() -> None:
 
 
 def test_fixed_epsilon_by_step() -> None:
-    assert [behavior_at("fixed_epsilon", {"epsilon": 0.01}, k) for k in (0, 24, 25, 399)] == [TrustRegion(0.01)] * 4
+    assert [behavior_at("fixed_epsilon", {"epsilon": 0.01}, k) for k in (0, 24, 25, 399)] == [
+        TrustRegion(0.01)
+    ] * 4
     assert behavior_at("fixed_epsilon", {"epsilon": 0.0}, 0) == Student()
 
 
 def test_skd_by_step() -> None:
     knobs = {"K": 15, "tau_T": 0.2}
-    assert [behavior_at("skd", knobs, k) for k in (0, 14, 15, 399)] == [TeacherInjection(15, 0.2)] * 4
+    assert [behavior_at("skd", knobs, k) for k in (0, 14, 15, 399)] == [
+        TeacherInjection(15, 0.2)
+    ] * 4
     assert behavior_at("skd", knobs, 0).needs_teacher
 
 

@@ -1,4 +1,6 @@
-"""What the continuation probe is: an id over all that changes its results, lengths and budget, refusals."""
+"""What the continuation probe is: an id over all that changes its results, lengths and budget,
+refusals.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,9 @@ def test_two_setups_have_two_probes() -> None:
     units = [probe_unit(paper, name) for name in paper.setups]
     assert len({unit.id for unit in units}) == 2
     assert [unit.knobs for unit in units] == [{"epsilon": 0.05}] * 2
-    assert [truncation_lengths(setup) for setup in paper.setups.values()] == [[1792, 3584, 5376]] * 2
+    assert [truncation_lengths(setup) for setup in paper.setups.values()] == [
+        [1792, 3584, 5376]
+    ] * 2
 
 
 def test_the_budget_is_the_largest_of_the_grid_unless_it_is_set() -> None:
@@ -79,7 +83,9 @@ def test_the_budget_is_the_largest_of_the_grid_unless_it_is_set() -> None:
     assert chosen.identity["budgets"] == [0.01, 0.02, 0.05]
 
 
-@pytest.mark.parametrize("grid", ["methods.trust_region=null", "methods.trust_region.epsilon0=[0.0]"])
+@pytest.mark.parametrize(
+    "grid", ["methods.trust_region=null", "methods.trust_region.epsilon0=[0.0]"]
+)
 def test_without_a_budget_there_is_no_probe(grid: str) -> None:
     with pytest.raises(UserError, match=r"probe\.epsilon: not set"):
         unit_id(grid)
@@ -102,7 +108,10 @@ def test_a_commit_has_so_many_prompts(prompts: int) -> None:
     [
         ("probe.prompts=0", "probe.prompts: 0: expected ≥ 1"),
         ("probe.continuations=0", "probe.continuations: 0: expected ≥ 1"),
-        ("probe.lengths=[]", "probe.lengths: []: expected whole numbers of tokens, or shares between 0 and 1"),
+        (
+            "probe.lengths=[]",
+            "probe.lengths: []: expected whole numbers of tokens, or shares between 0 and 1",
+        ),
         ("probe.lengths=[2.5]", "probe.lengths: [2.5]: expected whole numbers"),
         ("probe.lengths=[.inf]", "probe.lengths: [inf]: expected whole numbers"),
         ("probe.lengths=[-0.5]", "probe.lengths: [-0.5]: expected whole numbers"),
@@ -113,7 +122,9 @@ def test_a_commit_has_so_many_prompts(prompts: int) -> None:
         ("methods.trust_region=null", "probe.epsilon: not set"),
     ],
 )
-def test_mistakes_are_one_line(override: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_one_line(
+    override: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["probe", "continuation", str(QUICKSTART), override, "--runs", str(tmp_path / "runs")])
     captured = capsys.readouterr()

@@ -29,7 +29,9 @@ def test_defaults_keep_the_rules(schema: type) -> None:
 
 
 @pytest.mark.parametrize(("schema", "key", "rule"), NUMBERS)
-def test_a_number_outside_its_interval_is_refused(schema: type, key: str, rule: AtLeast | Between) -> None:
+def test_a_number_outside_its_interval_is_refused(
+    schema: type, key: str, rule: AtLeast | Between
+) -> None:
     with pytest.raises(UserError) as refused:
         check(build(schema, {key: int(rule.low) - 1}, "part"), "part")
     assert str(refused.value).startswith(f"part.{key}: ")
@@ -54,7 +56,9 @@ def test_a_rule_says_what_would_be_right(rule: Rule, value: Any, expected: str) 
     assert rule.refusal(value) == expected
 
 
-@pytest.mark.parametrize(("rule", "value"), [(AtLeast(1), 1), (Between(0, 1), 1), (config.LENGTHS, [0.5, 2.0])])
+@pytest.mark.parametrize(
+    ("rule", "value"), [(AtLeast(1), 1), (Between(0, 1), 1), (config.LENGTHS, [0.5, 2.0])]
+)
 def test_a_rule_has_nothing_to_say_of_what_is_right(rule: Rule, value: Any) -> None:
     assert rule.refusal(value) is None
 
@@ -73,11 +77,15 @@ def test_a_closed_choice_is_what_the_type_checker_reads() -> None:
 
 def test_a_word_that_is_none_of_a_choice_keeps_its_type_and_breaks_its_rule() -> None:
     built = build(config.Runtime, {"keep": "bst"}, "runtime")
-    with pytest.raises(UserError, match=r"runtime\.keep: 'bst': expected one of best, all, did you mean best\?"):
+    with pytest.raises(
+        UserError, match=r"runtime\.keep: 'bst': expected one of best, all, did you mean best\?"
+    ):
         check(built, "runtime")
 
 
-@pytest.mark.parametrize(("value", "expected"), [(None, "no value: expected text"), (3, "3: expected text, in quotes")])
+@pytest.mark.parametrize(
+    ("value", "expected"), [(None, "no value: expected text"), (3, "3: expected text, in quotes")]
+)
 def test_a_choice_is_text_and_null_only_where_it_says_so(value: Any, expected: str) -> None:
     with pytest.raises(UserError, match=expected):
         build(config.Runtime, {"keep": value}, "runtime")
@@ -94,4 +102,7 @@ def test_keys_inside_a_mapping_are_held_to_their_rules() -> None:
 def test_a_key_of_an_earlier_version_says_what_it_is_called_now(old: str, new: str) -> None:
     with pytest.raises(UserError) as refused:
         build(config.Setup, {"engine": {old: "torch"}})
-    assert str(refused.value) == f"engine.{old}: unknown key: expected engine.{new}, as it is called now"
+    assert (
+        str(refused.value)
+        == f"engine.{old}: unknown key: expected engine.{new}, as it is called now"
+    )

@@ -50,7 +50,9 @@ def ids(units: list[Unit], *kinds: str) -> list[str]:
 
 def test_forty_three_trials_for_each_setup() -> None:
     counted = Counter((unit.setup, unit.method) for unit in paper_units() if unit.kind == "trial")
-    assert counted == {(setup, method): count for setup in SETUPS for method, count in COUNTS.items()}
+    assert counted == {
+        (setup, method): count for setup in SETUPS for method, count in COUNTS.items()
+    }
     assert sum(COUNTS.values()) == 43
 
 
@@ -65,7 +67,9 @@ def test_every_unit_is_counted_once() -> None:
 @pytest.mark.parametrize("method", SWEEPS)
 def test_knobs_are_the_papers(method: str, setup: str) -> None:
     sweep = SWEEPS[method]
-    expected = [dict(zip(sweep, values, strict=True)) for values in itertools.product(*sweep.values())]
+    expected = [
+        dict(zip(sweep, values, strict=True)) for values in itertools.product(*sweep.values())
+    ]
     found = [unit.knobs for unit in paper_units() if (unit.setup, unit.method) == (setup, method)]
     assert sorted(map(str, found)) == sorted(map(str, expected))
 
@@ -76,7 +80,9 @@ def test_only_sft_warmup_waits_and_for_its_own_setup() -> None:
     for unit in units:
         assert unit.depends_on == ((stage[unit.setup],) if unit.method == "sft_warmup" else ())
     order = ids(units)
-    assert all(order.index(needed) < order.index(unit.id) for unit in units for needed in unit.depends_on)
+    assert all(
+        order.index(needed) < order.index(unit.id) for unit in units for needed in unit.depends_on
+    )
 
 
 def test_lengths_of_the_runs() -> None:
@@ -86,7 +92,9 @@ def test_lengths_of_the_runs() -> None:
 
 
 def test_continuing_after_sft_uses_the_remaining_prompts() -> None:
-    units = [unit for unit in paper_units("training.sft.after=continue") if unit.method == "sft_warmup"]
+    units = [
+        unit for unit in paper_units("training.sft.after=continue") if unit.method == "sft_warmup"
+    ]
     assert {(unit.knobs["K"], unit.first_batch, unit.steps) for unit in units} == {
         (15, 15, 385),
         (25, 25, 375),
@@ -140,7 +148,9 @@ def test_every_training_depends_on(override: str) -> None:
     assert not set(ids(paper_units(override), *kinds)) & set(ids(paper_units(), *kinds))
 
 
-@pytest.mark.parametrize("override", ["training.steps=200", "training.objective=surrogate", "training.top_k=32"])
+@pytest.mark.parametrize(
+    "override", ["training.steps=200", "training.objective=surrogate", "training.top_k=32"]
+)
 def test_trials_depend_on_the_objective_and_the_sft_stage_does_not(override: str) -> None:
     changed, units = paper_units(override), paper_units()
     assert not set(ids(changed, "trial")) & set(ids(units, "trial"))
@@ -151,12 +161,17 @@ def test_trials_depend_on_the_objective_and_the_sft_stage_does_not(override: str
 def test_settings_of_the_sft_stage_touch_only_what_starts_from_it(override: str) -> None:
     changed, units = set(ids(paper_units(override))), paper_units()
     for unit in units:
-        assert (unit.id in changed) == (unit.method != "sft_warmup" and (unit.kind != "sft" or "after" in override))
+        assert (unit.id in changed) == (
+            unit.method != "sft_warmup" and (unit.kind != "sft" or "after" in override)
+        )
 
 
 def test_one_knob_changes_one_id() -> None:
     before = {unit.id for unit in paper_units()}
-    after = {unit.id for unit in paper_units("methods.fixed_epsilon.epsilon=[0.001,0.005,0.01,0.02,0.06]")}
+    after = {
+        unit.id
+        for unit in paper_units("methods.fixed_epsilon.epsilon=[0.001,0.005,0.01,0.02,0.06]")
+    }
     assert len(before - after) == len(after - before) == len(SETUPS)
     assert all("fixed_epsilon-epsilon=0.06" in unit_id for unit_id in after - before)
 
@@ -199,12 +214,16 @@ def test_the_base_evaluation_depends_on_the_student_alone() -> None:
     experiment = load_experiment(PAPER)
     before = ids(expand(experiment), "base_eval")
     assert ids(expand(with_model(experiment, "teacher", revision="0" * 40)), "base_eval") == before
-    assert not set(ids(expand(with_model(experiment, "student", revision="0" * 40)), "base_eval")) & set(before)
+    assert not set(
+        ids(expand(with_model(experiment, "student", revision="0" * 40)), "base_eval")
+    ) & set(before)
 
 
 def test_a_mirror_of_a_model_is_the_same_model() -> None:
     experiment = load_experiment(PAPER)
-    assert ids(expand(with_model(experiment, "teacher", path="/mirror/model"))) == ids(expand(experiment))
+    assert ids(expand(with_model(experiment, "teacher", path="/mirror/model"))) == ids(
+        expand(experiment)
+    )
 
 
 def test_a_method_can_be_left_out() -> None:
@@ -242,14 +261,22 @@ def seeds_of(path: Path, *overrides: str) -> dict[str, list[int]]:
 def test_seeds_of_one_method(
     tmp_path: Path, overrides: tuple[str, ...], vanilla: list[int], veto: list[int], sft: list[int]
 ) -> None:
-    """A file's seeds for a method win over the file's seeds for all; typed on the command line, these win over both."""
+    """A file's seeds for a method win over the file's seeds for all; typed on the command line,
+    these win over both.
+    """
     (tmp_path / "own.yaml").write_text(OWN_SEEDS)
     expected = {"base_eval": [0], "sft": sft, "vanilla": vanilla, "veto": veto, "sft_warmup": sft}
     assert seeds_of(tmp_path / "own.yaml", *overrides) == expected
 
 
-def test_a_method_with_one_seed_may_drop_checkpoints_while_another_averages_over_seeds(tmp_path: Path) -> None:
+def test_a_method_with_one_seed_may_drop_checkpoints_while_another_averages_over_seeds(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "own.yaml").write_text(OWN_SEEDS)
     experiment = load_experiment(tmp_path / "own.yaml")
-    decided = {unit.method: decided_by_family(experiment, unit) for unit in expand(experiment) if unit.method}
+    decided = {
+        unit.method: decided_by_family(experiment, unit)
+        for unit in expand(experiment)
+        if unit.method
+    }
     assert decided == {"vanilla": True, "veto": False, "sft_warmup": True}

@@ -73,4 +73,6 @@ def test_answers_spread_over_boxes(gold: str, text: str, content: str) -> None:
 def test_degenerate_texts_take_linear_time(piece: str) -> None:
     start = time.process_time()
     extract(Gold("1,2"), piece * 50_000)
-    assert time.process_time() - start < 10  # CPU seconds, of which it needs one; in quadratic time, some hundred
+    assert (
+        time.process_time() - start < 10
+    )  # CPU seconds, of which it needs one; in quadratic time, some hundred

@@ -12,7 +12,16 @@ import pytest
 from orchestrator.grading.gold import Gold, plain_number
 from orchestrator.grading.grader import Grader
 
-EVAL_FILES = ("math500", "olympiadbench", "olympiadbench_674", "amc23", "amc22_23", "aime24", "aime25", "gsm8k_test")
+EVAL_FILES = (
+    "math500",
+    "olympiadbench",
+    "olympiadbench_674",
+    "amc23",
+    "amc22_23",
+    "aime24",
+    "aime25",
+    "gsm8k_test",
+)
 # Of the training golds every so many-th, which takes seconds.
 TRAIN_FILES = {"math_train": 9, "gsm8k_train_sample": 9, "dapo17k_sample": 9}
 
@@ -59,29 +68,46 @@ def value(answer: str) -> float | None:
 
 
 @pytest.mark.parametrize("name", [*EVAL_FILES, *TRAIN_FILES])
-def test_golds_are_right_against_themselves_and_wrong_against_their_neighbours(grader: Grader, name: str) -> None:
+def test_golds_are_right_against_themselves_and_wrong_against_their_neighbours(
+    grader: Grader, name: str
+) -> None:
     rows = read(name)[:: TRAIN_FILES.get(name, 1)]
     answers = [gold.answer for _, gold in rows]
-    own = [(gold, rf"\boxed{{1717171}} hence \boxed{{{respelled(gold.answer)}}}") for _, gold in rows]
+    own = [
+        (gold, rf"\boxed{{1717171}} hence \boxed{{{respelled(gold.answer)}}}") for _, gold in rows
+    ]
     grades = grader.grade_many(own)
-    assert [(gold.answer, text) for (gold, text), grade in zip(own, grades, strict=True) if not grade.correct] == []
+    assert [
+        (gold.answer, text)
+        for (gold, text), grade in zip(own, grades, strict=True)
+        if not grade.correct
+    ] == []
     others = [
         (gold, rf"\boxed{{{other}}}")
         for (_, gold), other in zip(rows, answers[1:] + answers[:1], strict=True)
         if None not in (value(gold.answer), value(other)) and value(gold.answer) != value(other)
     ]
     grades = grader.grade_many(others)
-    assert [(gold.answer, text) for (gold, text), grade in zip(others, grades, strict=True) if grade.correct] == []
+    assert [
+        (gold.answer, text)
+        for (gold, text), grade in zip(others, grades, strict=True)
+        if grade.correct
+    ] == []
 
 
 def test_both_olympiad_editions_agree_where_their_golds_do(grader: Grader) -> None:
     """Only the degree sign of 2817 differs in writing."""
     old = {row["id"]: gold for row, gold in read("olympiadbench")}
     changed = [row for row, _ in read("olympiadbench_674") if row["answer"] != row["answer_675"]]
-    assert all(grader.grade(old[row["id"]], rf"\boxed{{{row['answer'].strip('$')}}}").correct for row in changed)
+    assert all(
+        grader.grade(old[row["id"]], rf"\boxed{{{row['answer'].strip('$')}}}").correct
+        for row in changed
+    )
 
 
 def test_published_math_solutions_grade_right(grader: Grader) -> None:
     rows = read("math500")
     grades = grader.grade_many([(gold, row["solution"]) for row, gold in rows])
-    assert [row["id"] for (row, _), grade in zip(rows, grades, strict=True) if not grade.correct] == []
+    assert [
+        row["id"] for (row, _), grade in zip(rows, grades, strict=True) if not grade.correct
+    ] == []

@@ -30,7 +30,9 @@ PATHOLOGICAL = {
     "long sum": "+".join(f"x^{{{power}}}" for power in range(200)),
     "long list": ",".join(map(str, range(400))),
     "large matrix": r"\begin{pmatrix}" + r"\\".join(["&".join("1" * 20)] * 20) + r"\end{pmatrix}",
-    "large determinant": r"\det\begin{pmatrix}" + r"\\".join(["&".join("abcdefgh")] * 8) + r"\end{pmatrix}",
+    "large determinant": r"\det\begin{pmatrix}"
+    + r"\\".join(["&".join("abcdefgh")] * 8)
+    + r"\end{pmatrix}",
     "spacing": r"\," * 900,
     "signs": r"\pm 1 " * 300,
     "sum": r"\sum_{n=1}^{10^{12}} \frac{1}{n^{2}}",
@@ -71,7 +73,9 @@ def test_without_a_box_there_is_no_answer(grader: Grader) -> None:
 
 
 def test_last_box_wins_in_a_long_text(grader: Grader) -> None:
-    text = r"Let \boxed{3} be a guess. " * 500 + r"Therefore \boxed{\frac{14}{3}}. I checked 3 and 7."
+    text = (
+        r"Let \boxed{3} be a guess. " * 500 + r"Therefore \boxed{\frac{14}{3}}. I checked 3 and 7."
+    )
     assert grader.grade(r"\frac{14}{3}", text).correct
     assert not grader.grade("3", text).correct
 
@@ -84,7 +88,9 @@ def test_several_boxes_are_one_answer(grader: Grader) -> None:
 
 def test_grade_many_keeps_order() -> None:
     golds = [f"${number}x$" for number in range(120)]
-    pairs: list[tuple[Gold | str, str]] = [(gold, rf"\boxed{{{index % 7}x}}") for index, gold in enumerate(golds)]
+    pairs: list[tuple[Gold | str, str]] = [
+        (gold, rf"\boxed{{{index % 7}x}}") for index, gold in enumerate(golds)
+    ]
     with Grader(deadline_s=30.0, workers=2) as many:
         grades = many.grade_many(pairs + pairs)
         started = [slot.worker for slot in many._idle.queue if slot.worker is not None]
@@ -134,14 +140,18 @@ def test_hanging_answer_costs_its_deadline_and_the_next_grade_works() -> None:
         assert waiting.grade("$2x$", rf"\boxed{{{HANGS}}}") == Grade(False, HANGS, timed_out=True)
         assert time.monotonic() - start > 0.9
         assert process_of(waiting) is None
-        assert waiting.grade("$2x$", rf"\boxed{{{HANGS}}}").timed_out  # remembered, or a process would have begun
+        assert waiting.grade(
+            "$2x$", rf"\boxed{{{HANGS}}}"
+        ).timed_out  # remembered, or a process would have begun
         assert process_of(waiting) is None
 
 
 def test_works_in_a_thread(brief: Grader) -> None:
     """No alarm outside the worker: signals work in a process's main thread only."""
     found: list[bool] = []
-    thread = threading.Thread(target=lambda: found.append(brief.grade_answer("$2x$", "x+x").correct))
+    thread = threading.Thread(
+        target=lambda: found.append(brief.grade_answer("$2x$", "x+x").correct)
+    )
     thread.start()
     thread.join()
     assert found == [True]
@@ -184,7 +194,9 @@ def test_worker_starts_from_any_folder(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_worker_that_cannot_start_says_how_to_find_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.grading.process._WORKER_MODULE", "orchestrator.grading.no_such_worker")
+    monkeypatch.setattr(
+        "orchestrator.grading.process._WORKER_MODULE", "orchestrator.grading.no_such_worker"
+    )
     message = r"did not start: it exited at once; try: .*no_such_worker"
     with Grader() as broken, pytest.raises(RuntimeError, match=message):
         broken.grade_answer("$2x$", "x+x")
@@ -199,7 +211,10 @@ def test_worker_ends_when_its_stdin_closes() -> None:
         text=True,
         check=True,
     )
-    assert [json.loads(line) for line in done.stdout.splitlines()] == [{"ready": True}, {"correct": True}]
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [
+        {"ready": True},
+        {"correct": True},
+    ]
 
 
 @pytest.mark.parametrize("heavy", ["torch", "ray", "math_verify", "sympy"])
@@ -234,8 +249,14 @@ def test_fast_path_agrees_with_the_worker() -> None:
         ({"answer": ""}, "'answer' is '': expected a non-empty string"),
         ({"answer": "5", "multiple": 1}, "'multiple' is 1: expected true or false"),
         ({"answer": "5", "unit": 3}, "'unit' is 3: expected a string or null"),
-        ({"answer": "5", "tolerance": -1}, "'tolerance' is -1: expected a finite number >= 0 or null"),
-        ({"answer": "5", "tolerance": float("nan")}, "'tolerance' is nan: expected a finite number"),
+        (
+            {"answer": "5", "tolerance": -1},
+            "'tolerance' is -1: expected a finite number >= 0 or null",
+        ),
+        (
+            {"answer": "5", "tolerance": float("nan")},
+            "'tolerance' is nan: expected a finite number",
+        ),
     ],
 )
 def test_gold_refuses_wrong_fields(arguments: dict[str, Any], message: str) -> None:
@@ -244,7 +265,8 @@ def test_gold_refuses_wrong_fields(arguments: dict[str, Any], message: str) -> N
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"deadline_s": 0}, {"deadline_s": float("inf")}, {"cache_size": -1}, {"workers": 0}]
+    "arguments",
+    [{"deadline_s": 0}, {"deadline_s": float("inf")}, {"cache_size": -1}, {"workers": 0}],
 )
 def test_grader_refuses_wrong_settings(arguments: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="expected"):

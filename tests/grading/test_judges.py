@@ -54,8 +54,12 @@ def setup_with(grader: str) -> Setup:
 def test_it_decides_and_its_failures_count_as_timed_out(own: Path) -> None:
     gold = Gold("Yes", judge="own_judge:judge")
     with Grader(deadline_s=2.0) as grader:
-        grades = [grader.grade_answer(gold, answer) for answer in ("yes", "no", "raise", "hang", "YES")]
-        assert grader.grade_answer("1/2", "0.5").correct, "the mathematical judge works in the same process"
+        grades = [
+            grader.grade_answer(gold, answer) for answer in ("yes", "no", "raise", "hang", "YES")
+        ]
+        assert grader.grade_answer("1/2", "0.5").correct, (
+            "the mathematical judge works in the same process"
+        )
     assert [(each.correct, each.timed_out) for each in grades] == [
         *((True, False), (False, False)),
         *((False, True), (False, True), (True, False)),
@@ -85,7 +89,9 @@ def test_its_name_and_version_are_in_the_id_of_the_evaluation(own: Path) -> None
     ],
 )
 def test_a_name_that_no_judge_has_is_refused_in_a_line(own: Path, name: str, reason: str) -> None:
-    with pytest.raises(UserError, match=r"evaluation\.benchmarks\.arithmetic_short\.grader: ") as refused:
+    with pytest.raises(
+        UserError, match=r"evaluation\.benchmarks\.arithmetic_short\.grader: "
+    ) as refused:
         check_source("arithmetic_short", BenchmarkRun(grader=name))
     assert repr(name) in str(refused.value)
     assert reason in str(refused.value)

@@ -1,4 +1,6 @@
-"""What counts as right: the cases of `verdicts.yaml`, each an answer that a careful reader accepts or rejects."""
+"""What counts as right: the cases of `verdicts.yaml`, each an answer that a careful reader accepts
+or rejects.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +25,9 @@ def grader() -> Iterator[Grader]:
 @pytest.mark.parametrize("case", CASES)
 def test_verdicts(grader: Grader, case: dict[str, Any]) -> None:
     gold = Gold(**case["gold"]) if isinstance(case["gold"], dict) else Gold(case["gold"])
-    verdicts = [(answer, True) for answer in case["right"]] + [(answer, False) for answer in case["wrong"]]
+    verdicts = [(answer, True) for answer in case["right"]] + [
+        (answer, False) for answer in case["wrong"]
+    ]
     for answer, correct in verdicts:
         assert grader.grade(gold, rf"so it is $\boxed{{{answer}}}$.") == Grade(correct, answer)
 

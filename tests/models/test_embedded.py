@@ -49,7 +49,9 @@ def spec(tokenizer: str, updates: int, **overrides: Any) -> dict[str, Any]:
     """A very small model in the shape that `build` takes."""
     vocabulary, eos = {"characters": (56, 45), "bytes": (264, 256)}[tokenizer]
     shape = Shape(layers=1, hidden=16, heads=2, kv_heads=1, head_dim=8, ffn=32, tied=True)
-    recipe = Recipe(updates=updates, batch=4, seed=3, wrong_step=0.3, off_task=0.2, no_reasoning=0.2)
+    recipe = Recipe(
+        updates=updates, batch=4, seed=3, wrong_step=0.3, off_task=0.2, no_reasoning=0.2
+    )
     return {
         "recipe": asdict(recipe) | overrides,
         "shape": asdict(shape),
@@ -84,15 +86,30 @@ def test_a_build_in_its_own_process_gives_the_same_bytes_and_reports(tmp_path: P
     made = spec("characters", updates=3)
     build(made, tmp_path / "here")
     target = tmp_path / "there"
-    (tmp_path / "spec.json").write_text(json.dumps(made | {"folder": str(target)}), encoding="utf-8")
+    (tmp_path / "spec.json").write_text(
+        json.dumps(made | {"folder": str(target)}), encoding="utf-8"
+    )
     command = [sys.executable, "-m", "orchestrator.models.embedded", str(tmp_path / "spec.json")]
     done = subprocess.run(
-        command, capture_output=True, text=True, check=True, timeout=120, cwd=SETUPS.parents[1], umask=0o022
+        command,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+        cwd=SETUPS.parents[1],
+        umask=0o022,
     )
     assert {path.stat().st_mode & 0o777 for path in target.iterdir()} == {0o644}
     assert contents(target) == contents(tmp_path / "here")
-    assert recorded(target) == {name: hashlib.sha256(data).hexdigest() for name, data in contents(target).items()}
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["here", "spec.json", "there", "there.made.json"]
+    assert recorded(target) == {
+        name: hashlib.sha256(data).hexdigest() for name, data in contents(target).items()
+    }
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "here",
+        "spec.json",
+        "there",
+        "there.made.json",
+    ]
     report = json.loads(done.stdout.splitlines()[-1])
     assert (report["update"], report["of"]) == (3, 3)
     assert report["loss"] == pytest.approx(math.log(56), abs=0.5)
@@ -107,10 +124,16 @@ def test_a_recipe_in_bfloat16_is_written_whole_with_the_tokenizer_beside_it(tmp_
     assert contents(tmp_path / "model") == contents(tmp_path / "again")
     assert contents(tmp_path / "model")[WEIGHTS] != contents(tmp_path / "other")[WEIGHTS]
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype="auto")
-    assert (model.dtype, model.config.vocab_size, model.config.eos_token_id) == (torch.bfloat16, 264, 256)
+    assert (model.dtype, model.config.vocab_size, model.config.eos_token_id) == (
+        torch.bfloat16,
+        264,
+        256,
+    )
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
     assert tokenizer.decode(tokenizer.encode("6+9=15")) == "6+9=15"
-    assert tokenizer.decode([263, *tokenizer.encode("a"), 262]) == "a", "ids that are no text say nothing"
+    assert tokenizer.decode([263, *tokenizer.encode("a"), 262]) == "a", (
+        "ids that are no text say nothing"
+    )
 
 
 def test_other_seeds_and_more_updates_give_other_weights(tmp_path: Path) -> None:
@@ -122,7 +145,10 @@ def test_other_seeds_and_more_updates_give_other_weights(tmp_path: Path) -> None
     }
     for name, one in made.items():
         build(one, tmp_path / name)
-    weights = [load_file(tmp_path / name / "model.safetensors")["model.embed_tokens.weight"] for name in made]
+    weights = [
+        load_file(tmp_path / name / "model.safetensors")["model.embed_tokens.weight"]
+        for name in made
+    ]
     assert all(not torch.equal(a, b) for i, a in enumerate(weights) for b in weights[:i])
 
 
@@ -132,7 +158,13 @@ def test_a_built_model_has_the_declared_shape(tmp_path: Path, tied: bool) -> Non
     made["shape"]["tied"] = tied
     build(made, tmp_path / "model")
     config = AutoModelForCausalLM.from_pretrained(tmp_path / "model").config
-    names = ("vocab_size", "num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads")
+    names = (
+        "vocab_size",
+        "num_hidden_layers",
+        "hidden_size",
+        "num_attention_heads",
+        "num_key_value_heads",
+    )
     assert [getattr(config, name) for name in names] == [264, 1, 16, 2, 1]
     assert (config.head_dim, config.intermediate_size, config.tie_word_embeddings) == (8, 32, tied)
     assert config.eos_token_id == 256
@@ -173,7 +205,9 @@ def test_eos_ids_are_those_the_setup_declares(kind: str, saved: PreTrainedTokeni
 
 def round_trip(text: str, tokenizer: PreTrainedTokenizerFast, eos: int) -> str:
     """Text → prompt ids → text, the way responses are read."""
-    return response_text([*render(text, PromptTemplate(kind="plain"), tokenizer), eos], eos, tokenizer)
+    return response_text(
+        [*render(text, PromptTemplate(kind="plain"), tokenizer), eos], eos, tokenizer
+    )
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -229,7 +263,9 @@ def world() -> list[str]:
 
 def test_characters_cover_the_arithmetic_world(kind: str, saved: PreTrainedTokenizerFast) -> None:
     texts = world()
-    assert any("\\boxed" not in text and "=" not in text for text in texts)  # an off-task answer is among them
+    assert any(
+        "\\boxed" not in text and "=" not in text for text in texts
+    )  # an off-task answer is among them
     for tokenizer in (make_tokenizer(kind), saved):
         for text in texts:
             assert len(tokenizer.encode(text, add_special_tokens=False)) == len(text)
@@ -237,7 +273,9 @@ def test_characters_cover_the_arithmetic_world(kind: str, saved: PreTrainedToken
     assert set("".join(texts)) <= set(arithmetic.CHARACTERS)
 
 
-def test_characters_round_trip_every_string_of_the_alphabet(kind: str, saved: PreTrainedTokenizerFast) -> None:
+def test_characters_round_trip_every_string_of_the_alphabet(
+    kind: str, saved: PreTrainedTokenizerFast
+) -> None:
     setup = OmegaConf.load(SETUPS / f"{SETUP_OF[kind]}.yaml")
     rng = random.Random(1)
     for _ in range(100):
@@ -248,6 +286,10 @@ def test_characters_round_trip_every_string_of_the_alphabet(kind: str, saved: Pr
 
 def test_words_of_the_off_task_answers_are_spelled_in_the_alphabet() -> None:
     rng, recipe = random.Random(2), Recipe(off_task=1.0)
-    words = {word for _ in range(300) for word in arithmetic.corrupted_solution([1, 2], recipe, rng).split()}
+    words = {
+        word
+        for _ in range(300)
+        for word in arithmetic.corrupted_solution([1, 2], recipe, rng).split()
+    }
     assert len(words) == 16
     assert set("".join(words)) <= set(arithmetic.CHARACTERS)

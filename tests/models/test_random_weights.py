@@ -20,7 +20,9 @@ SHAPE = Shape(layers=3, hidden=32, heads=4, kv_heads=2, head_dim=16, ffn=48, tie
 VOCABULARY, EOS = 300, 298
 
 
-def write(folder: Path, tied: bool = True, dtype: Dtype = "float32", seed: int = 0) -> dict[str, torch.Tensor]:
+def write(
+    folder: Path, tied: bool = True, dtype: Dtype = "float32", seed: int = 0
+) -> dict[str, torch.Tensor]:
     """A model in `folder`, and its tensors as they are in all of its files."""
     shape = Shape(**{**vars(SHAPE), "tied": tied})
     write_random_model(folder, shape, VOCABULARY, EOS, dtype, seed)
@@ -51,11 +53,15 @@ def test_weights_are_normal_norms_are_one_and_no_two_rows_are_alike(tmp_path: Pa
             assert torch.equal(tensor, torch.ones_like(tensor)), name
             continue
         assert float(tensor.std()) == pytest.approx(SPREAD, rel=0.15), name
-        assert float(tensor.mean()) == pytest.approx(0, abs=5 * SPREAD / tensor.numel() ** 0.5), name
+        assert float(tensor.mean()) == pytest.approx(0, abs=5 * SPREAD / tensor.numel() ** 0.5), (
+            name
+        )
         assert len(tensor.unique(dim=0)) == len(tensor), name
 
 
-def test_rows_differ_where_a_matrix_is_larger_than_the_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_differ_where_a_matrix_is_larger_than_the_pool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(random_weights, "POOL", 4099)  # a prime, less than half of the embedding
     embedding = write(tmp_path / "model")["model.embed_tokens.weight"]
     assert embedding.numel() > 2 * 4099
@@ -63,8 +69,12 @@ def test_rows_differ_where_a_matrix_is_larger_than_the_pool(tmp_path: Path, monk
     assert len(embedding.unique(dim=0)) == VOCABULARY
 
 
-def test_the_seed_decides_the_bytes_and_the_files_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one, again, other = (write(tmp_path / name, seed=seed) for name, seed in (("one", 1), ("again", 1), ("other", 2)))
+def test_the_seed_decides_the_bytes_and_the_files_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, again, other = (
+        write(tmp_path / name, seed=seed) for name, seed in (("one", 1), ("again", 1), ("other", 2))
+    )
     written = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "again")]
     assert written[0] == written[1]
     name = "model.embed_tokens.weight"
@@ -73,13 +83,17 @@ def test_the_seed_decides_the_bytes_and_the_files_do_not(tmp_path: Path, monkeyp
     sharded = write(tmp_path / "sharded", seed=1)
     files = sorted((tmp_path / "sharded").glob("*.safetensors"))
     assert len(files) > 2
-    assert max(file.stat().st_size for file in files) < 10_000 + VOCABULARY * 32 * 4, "the embedding has one for itself"
+    assert max(file.stat().st_size for file in files) < 10_000 + VOCABULARY * 32 * 4, (
+        "the embedding has one for itself"
+    )
     assert sharded.keys() == again.keys() == one.keys()
     assert all(torch.equal(sharded[name], one[name]) for name in one)
     write_random_model(tmp_path / "whole", SHAPE, VOCABULARY, EOS, "float32", seed=1, one_file=True)
     assert (tmp_path / "whole" / "model.safetensors").read_bytes() == written[0]
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "sharded", dtype="auto")
-    assert torch.equal(model.model.layers[2].mlp.up_proj.weight, one["model.layers.2.mlp.up_proj.weight"])
+    assert torch.equal(
+        model.model.layers[2].mlp.up_proj.weight, one["model.layers.2.mlp.up_proj.weight"]
+    )
     assert one["model.norm.weight"].dtype == torch.float32
 
 

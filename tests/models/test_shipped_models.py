@@ -1,6 +1,8 @@
-"""The shipped models are those of the shipped setup's recipes, whole, and made again they follow the same law.
+"""The shipped models are those of the shipped setup's recipes, whole, and made again they follow
+the same law.
 
-`python -m tests.models.test_shipped_models` makes them anew in `experiments/models/` and writes `made.json`.
+`python -m tests.models.test_shipped_models` makes them anew in `experiments/models/` and writes
+`made.json`.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ from tests.sweeps import ROOT, environment
 
 ROLES = ("student", "teacher")
 EXAMPLES = 512  # problems that neither recipe draws
-# Mean KL in nats a token. Made with other instruction sets (ATEN_CPU_CAPABILITY), which round differently, students
-# were 0.005 to 0.011 apart and teachers 0.0001 to 0.0004.
+# Mean KL in nats a token. Made with other instruction sets (ATEN_CPU_CAPABILITY), which round
+# differently, students were 0.005 to 0.011 apart and teachers 0.0001 to 0.0004.
 SAME_LAW = {"student": 0.03, "teacher": 0.003}
 
 
@@ -61,7 +63,9 @@ def test_shipped_models_are_copied_and_other_recipes_made(tmp_path: Path) -> Non
     assert made_models.models_of(setup, None)[1]
     make(other, ["student"], tmp_path, lambda *_: None)
     folder = made_models.folder_of(other.student, other, tmp_path)
-    assert made_models.recorded(folder) == {path.name: file_sha256(path) for path in folder.iterdir()}
+    assert made_models.recorded(folder) == {
+        path.name: file_sha256(path) for path in folder.iterdir()
+    }
     assert shipped_model(folder.name) is None
 
 
@@ -73,7 +77,10 @@ def test_a_folder_of_an_earlier_version_keeps_its_models(tmp_path: Path) -> None
     (theirs / "model.safetensors").write_bytes(b"other weights")
     made_models.record(theirs)
     assert made_models.folder_of(setup.student, setup, tmp_path) == theirs.resolve()
-    assert made_models.models_of(setup, tmp_path)[0]["student"] != made_models.models_of(setup, None)[0]["student"]
+    assert (
+        made_models.models_of(setup, tmp_path)[0]["student"]
+        != made_models.models_of(setup, None)[0]["student"]
+    )
 
 
 @pytest.mark.models
@@ -89,9 +96,14 @@ def make_again(parent: Path) -> dict[str, Path]:
         model = getattr(setup, role)
         folders[role] = parent / made_models.recipe_of(model, setup)
         spec = parent / f"{role}.json"
-        spec.write_text(json.dumps(model_identity(model, setup) | {"folder": str(folders[role])}), encoding="utf-8")
+        spec.write_text(
+            json.dumps(model_identity(model, setup) | {"folder": str(folders[role])}),
+            encoding="utf-8",
+        )
         command = [sys.executable, "-m", "orchestrator.models.embedded", str(spec)]
-        processes.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment(), cwd=ROOT))
+        processes.append(
+            subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment(), cwd=ROOT)
+        )
     assert [process.wait() for process in processes] == [0, 0]
     return folders
 
@@ -106,7 +118,10 @@ def mean_kl(first: Path, second: Path) -> float:
         prompt = tokenizer.encode(arithmetic.question(terms) + "\n")
         ids = torch.tensor([prompt + tokenizer.encode(arithmetic.solution(terms))])
         with torch.no_grad():
-            here, there = (model(ids).logits[0, len(prompt) - 1 :].double().log_softmax(-1) for model in (one, other))
+            here, there = (
+                model(ids).logits[0, len(prompt) - 1 :].double().log_softmax(-1)
+                for model in (one, other)
+            )
         summed += float((here.exp() * (here - there)).sum())
         tokens += len(here)
     return summed / tokens
@@ -120,7 +135,9 @@ def main() -> None:
             shutil.rmtree(target, ignore_errors=True)
             shutil.copytree(source, target)
             made[source.name] = {"folder": target.name, "files": made_models.recorded(source)}
-    (MODELS / "made.json").write_text(json.dumps(made, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    (MODELS / "made.json").write_text(
+        json.dumps(made, indent=2, sort_keys=True) + "\n", encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from orchestrator.experiment.evaluation_protocol import FRESH
-from orchestrator.monitor.timeline import RESCORE, attempts, device_of, hours_spent, pieces, seconds_spent
+from orchestrator.monitor.timeline import (
+    RESCORE,
+    attempts,
+    device_of,
+    hours_spent,
+    pieces,
+    seconds_spent,
+)
 from orchestrator.records.rundir import RunReader
 from orchestrator.selection.study import Study
 from tests.fake_runs import quickstart, units_of
@@ -19,18 +26,36 @@ HERE = {"host": "node-1", "process": 7, "gpu": "3"}
 
 
 def train(step: int, at: float, seconds: float, **where: Any) -> dict[str, Any]:
-    return {"step": step, "phase": "train", "rollout": seconds - 1, "learn": 1.0, "at": NOON + at, **HERE, **where}
+    return {
+        "step": step,
+        "phase": "train",
+        "rollout": seconds - 1,
+        "learn": 1.0,
+        "at": NOON + at,
+        **HERE,
+        **where,
+    }
 
 
 def slice_of(at: float, seconds: float, draw: int = 0) -> dict[str, Any]:
-    return {"step": 2, "phase": "evaluate", "draw": draw, "seconds": seconds, "at": NOON + at, "host": "node-2"}
+    return {
+        "step": 2,
+        "phase": "evaluate",
+        "draw": draw,
+        "seconds": seconds,
+        "at": NOON + at,
+        "host": "node-2",
+    }
 
 
 def clocks(runs: Path, unit_id: str, starts: list[int], rows: list[dict[str, Any]]) -> RunReader:
     """A unit whose attempts started that many seconds after noon, and what was clocked of it."""
     folder = runs / unit_id
     folder.mkdir(parents=True)
-    begun = [{"started": f"2026-11-21T12:{second // 60:02d}:{second % 60:02d}+00:00"} for second in starts]
+    begun = [
+        {"started": f"2026-11-21T12:{second // 60:02d}:{second % 60:02d}+00:00"}
+        for second in starts
+    ]
     (folder / "attempts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in begun))
     (folder / "timing.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return RunReader(runs, unit_id)
@@ -41,7 +66,9 @@ def shown(run: RunReader) -> list[tuple[str, float, float, bool]]:
 
 
 def test_steps_without_a_pause_are_one_piece_and_a_pause_is_a_gap(tmp_path: Path) -> None:
-    rows = [{"step": 0, "phase": "start", "role": "learner", "seconds": 4.0, "at": NOON + 5, **HERE}]
+    rows = [
+        {"step": 0, "phase": "start", "role": "learner", "seconds": 4.0, "at": NOON + 5, **HERE}
+    ]
     rows += [train(0, 10, 5), train(1, 16, 5), train(2, 60, 5)]
     run = clocks(tmp_path, "a", [0], rows)
     assert shown(run) == [("start", 1, 5, False), ("train", 5, 16, False), ("train", 55, 60, False)]
@@ -58,7 +85,11 @@ def test_steps_that_were_taken_again_are_lost_with_their_attempt(tmp_path: Path)
     first = [train(step, 10 + 5 * step, 5) for step in range(4)]
     again = [train(step, 100 + 5 * step, 5) for step in (2, 3)]
     run = clocks(tmp_path, "a", [3, 100], [*first, *again])
-    assert shown(run) == [("train", 5, 15, False), ("train", 15, 25, True), ("train", 105, 115, False)]
+    assert shown(run) == [
+        ("train", 5, 15, False),
+        ("train", 15, 25, True),
+        ("train", 105, 115, False),
+    ]
     found = attempts(run, pieces(run))
     assert [(each.start - NOON, each.end - NOON, each.complete) for each in found] == [
         (3, 25, False),
@@ -76,7 +107,9 @@ def test_evaluators_prolong_no_attempt(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("gpus", "hours"), [(0, (100 * 2 + 36 * 2) / 3600), (1, 136 / 3600)])
-def test_hours_are_of_gpus_or_where_there_is_none_of_cores(tmp_path: Path, gpus: int, hours: float) -> None:
+def test_hours_are_of_gpus_or_where_there_is_none_of_cores(
+    tmp_path: Path, gpus: int, hours: float
+) -> None:
     experiment, units = quickstart(f"runtime.placement.gpus={gpus}", "runtime.placement.cpus=2")
     [vanilla] = units_of(units, "vanilla")
     clocks(tmp_path, vanilla.id, [0], [train(0, 100, 5), slice_of(500, 36)])

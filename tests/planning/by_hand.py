@@ -11,7 +11,9 @@ PROMPT = 150
 
 @dataclass(frozen=True)
 class ByHand:
-    """Shares of responses of each whole length up to a limit; finished ones follow a Gamma law of shape 2."""
+    """Shares of responses of each whole length up to a limit; finished ones follow a Gamma law of
+    shape 2.
+    """
 
     shares: tuple[float, ...]  # by length, the last one that of the limit
 
@@ -21,7 +23,10 @@ class ByHand:
 
     @property
     def reads(self) -> float:
-        return sum((PROMPT * length + length * length / 2) * share for length, share in enumerate(self.shares))
+        return sum(
+            (PROMPT * length + length * length / 2) * share
+            for length, share in enumerate(self.shares)
+        )
 
     @property
     def truncated(self) -> float:
@@ -37,7 +42,9 @@ class ByHand:
 
 @cache
 def by_hand(finished: float, endless: float, limit: int) -> ByHand:
-    """Of responses that finish after `finished` tokens on average, but for a share `endless`, under a limit."""
+    """Of responses that finish after `finished` tokens on average, but for a share `endless`, under
+    a limit.
+    """
 
     def density(length: float) -> float:
         return 4 * length / finished**2 * math.exp(-2 * length / finished)

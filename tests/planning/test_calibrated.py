@@ -1,4 +1,6 @@
-"""What was calibrated on a card takes the place of what a plan assumes, and gives way to what finished runs say."""
+"""What was calibrated on a card takes the place of what a plan assumes, and gives way to what
+finished runs say.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,15 @@ from orchestrator.planning.calibrated import (
     shapes_of,
     write_rows,
 )
-from orchestrator.planning.costs import BLENDED, OTHER, PASSING, PHASES, PLAIN, SUPERVISED, SetupCosts
+from orchestrator.planning.costs import (
+    BLENDED,
+    OTHER,
+    PASSING,
+    PHASES,
+    PLAIN,
+    SUPERVISED,
+    SetupCosts,
+)
 from orchestrator.planning.lengths import Lengths
 from orchestrator.planning.plan import Plan, make_plan
 from orchestrator.planning.ranges import SCENARIOS
@@ -45,10 +55,14 @@ Loaded = tuple[Experiment, list[Unit]]
 
 
 def made_up(loaded: Loaded, key: str, factor: float) -> CalibrationRow:
-    """A row of a full batch after a long context that took `factor` times what is planned for the same work."""
+    """A row of a full batch after a long context that took `factor` times what is planned for the
+    same work.
+    """
     setup = loaded[0].setups[NAME]
     engine, costs = setup.engine, SetupCosts(setup, loaded[0].runtime, setup.engine.sampler)
-    row = CalibrationRow(NAME, shapes_of(setup), engine.sampler, engine.trainer, False, key, 0.0, "2026-11-23")
+    row = CalibrationRow(
+        NAME, shapes_of(setup), engine.sampler, engine.trainer, False, key, 0.0, "2026-11-23"
+    )
     if key != PASSING:
         row = replace(row, responses=64, prompt=2000.0, tokens=256.0)
     return replace(row, seconds=factor * row.planned_seconds(costs))
@@ -70,7 +84,9 @@ def shown(made: Plan) -> str:
 
 
 def test_the_planned_seconds_of_a_row_are_those_of_its_work_by_hand() -> None:
-    """64 responses of 256 tokens after 2,000: caches read from 2,000 to 2,256 tokens, weights once a token."""
+    """64 responses of 256 tokens after 2,000: caches read from 2,000 to 2,256 tokens, weights once
+    a token.
+    """
     loaded = paper()
     costs = SetupCosts(loaded[0].setups[NAME], loaded[0].runtime, "sglang")
     student = costs.student
@@ -80,7 +96,9 @@ def test_the_planned_seconds_of_a_row_are_those_of_its_work_by_hand() -> None:
     evaluated = made_up(loaded, EVALUATE, 1.0)
     assert evaluated.planned_seconds(costs) == pytest.approx(moved / (0.78 * 3.35e12))
     learned = made_up(loaded, LEARN, 1.0).planned_seconds(costs)
-    assert learned == pytest.approx(costs.phase_seconds(LEARN, PLAIN, 1, Lengths(256, 0, 256, 2000), "mid") * 64)
+    assert learned == pytest.approx(
+        costs.phase_seconds(LEARN, PLAIN, 1, Lengths(256, 0, 256, 2000), "mid") * 64
+    )
 
 
 def test_each_phase_costs_what_was_measured_and_lengths_stay_uncertain(tmp_path: Path) -> None:
@@ -89,22 +107,34 @@ def test_each_phase_costs_what_was_measured_and_lengths_stay_uncertain(tmp_path:
     calibrate(tmp_path, *(made_up(loaded, key, factor) for key, factor in factors.items()))
     assumed, found = make_plan(*loaded).costs[NAME], planned(study(loaded, tmp_path)).costs[NAME]
     for kind, factor in ((PLAIN, 2.0), (BLENDED, 3.0)):
-        assert found.step(kind)[ROLLOUT].mid == pytest.approx(factor * assumed.step(kind)[ROLLOUT].mid)
+        assert found.step(kind)[ROLLOUT].mid == pytest.approx(
+            factor * assumed.step(kind)[ROLLOUT].mid
+        )
         assert found.step(kind)[LEARN].mid == pytest.approx(4 * assumed.step(kind)[LEARN].mid)
     assert found.step(PLAIN)[SCORE].mid == pytest.approx(0.5 * assumed.step(PLAIN)[SCORE].mid)
     assert found.evaluation.mid == pytest.approx(1.5 * assumed.evaluation.mid)
-    assert 2.0 < found.step(SUPERVISED)[ROLLOUT].mid / assumed.step(SUPERVISED)[ROLLOUT].mid < 3.0, "of both together"
-    # Rates do not differ any more between the estimates. Lengths do: longer responses are learned from for longer.
-    tokens = [found.training_lengths(s).prompt + found.training_lengths(s).tokens for s in SCENARIOS]
+    assert (
+        2.0 < found.step(SUPERVISED)[ROLLOUT].mid / assumed.step(SUPERVISED)[ROLLOUT].mid < 3.0
+    ), "of both together"
+    # Rates do not differ any more between the estimates. Lengths do: longer responses are learned
+    # from for longer.
+    tokens = [
+        found.training_lengths(s).prompt + found.training_lengths(s).tokens for s in SCENARIOS
+    ]
     seconds = [found.step(PLAIN)[LEARN].at(s) for s in SCENARIOS]
-    assert [each / seconds[1] for each in seconds] == pytest.approx([each / tokens[1] for each in tokens])
+    assert [each / seconds[1] for each in seconds] == pytest.approx(
+        [each / tokens[1] for each in tokens]
+    )
     assert found.step(PLAIN)[OTHER] == assumed.step(PLAIN)[OTHER]
 
 
 def test_passing_on_is_a_part_of_what_keeps_a_trials_gpu_waiting(tmp_path: Path) -> None:
     loaded = paper()
     calibrate(tmp_path, made_up(loaded, PASSING, 0.5), made_up(loaded, PASSING, 0.75))
-    other, step_s = planned(study(loaded, tmp_path)).costs[NAME].step(PLAIN)[OTHER], RATES["sglang"].step_s
+    other, step_s = (
+        planned(study(loaded, tmp_path)).costs[NAME].step(PLAIN)[OTHER],
+        RATES["sglang"].step_s,
+    )
     for scenario, factor in zip(SCENARIOS, (0.5, 0.625, 0.75), strict=True):
         rest = step_s.at(scenario) - PASSING_S.at(scenario)
         assert other.at(scenario) == pytest.approx(rest + factor * PASSING_S.mid)
@@ -112,11 +142,18 @@ def test_passing_on_is_a_part_of_what_keeps_a_trials_gpu_waiting(tmp_path: Path)
 
 def test_finished_runs_say_more_than_a_calibration(tmp_path: Path) -> None:
     loaded = paper()
-    calibrate(tmp_path, made_up(loaded, PLAIN, 50.0), made_up(loaded, BLENDED, 50.0), made_up(loaded, EVALUATE, 50.0))
+    calibrate(
+        tmp_path,
+        made_up(loaded, PLAIN, 50.0),
+        made_up(loaded, BLENDED, 50.0),
+        made_up(loaded, EVALUATE, 50.0),
+    )
     finish(tmp_path, loaded, units_of(loaded[1], "vanilla")[0])
     (tmp_path / "without").mkdir()
     finish(tmp_path / "without", loaded, units_of(loaded[1], "vanilla")[0])
-    both, alone = (planned(study(loaded, runs)).costs[NAME] for runs in (tmp_path, tmp_path / "without"))
+    both, alone = (
+        planned(study(loaded, runs)).costs[NAME] for runs in (tmp_path, tmp_path / "without")
+    )
     assert both.step(PLAIN)[ROLLOUT].mid == pytest.approx(3.0)
     assert both.factors == alone.factors
     assert not both.sources
@@ -168,7 +205,9 @@ def test_a_card_is_of_a_kind_by_name_and_memory(card: Card, kind: str, is_one: b
         ("engine.dtype=float32", set()),
     ],
 )
-def test_a_row_holds_for_its_engines_and_shapes(override: str, holds: set[str], tmp_path: Path) -> None:
+def test_a_row_holds_for_its_engines_and_shapes(
+    override: str, holds: set[str], tmp_path: Path
+) -> None:
     loaded = paper()
     calibrate(tmp_path, *(made_up(loaded, key, 2.0) for key in (PLAIN, LEARN, PASSING)))
     costs = planned(study(paper(override), tmp_path)).costs[NAME]
@@ -193,18 +232,27 @@ def test_another_gpu_is_planned_without_the_calibration_and_the_plan_says_so(
 ) -> None:
     loaded = paper()
     calibrate(tmp_path, made_up(loaded, LEARN, 2.0))
-    own, other = (planned(study(loaded, tmp_path), GPUS[kind]) for kind in ("H100-80GB", "A100-40GB"))
+    own, other = (
+        planned(study(loaded, tmp_path), GPUS[kind]) for kind in ("H100-80GB", "A100-40GB")
+    )
     assert "measured on this card, 2026-11-23, NVIDIA H100 80GB HBM3)" in shown(own)
     assert "left out" not in shown(own)
     assert not other.costs[NAME].sources
-    assert f"What was calibrated on {H100.name} says nothing of A100-40GB and is left out." in shown(other)
+    assert (
+        f"What was calibrated on {H100.name} says nothing of A100-40GB and is left out."
+        in shown(other)
+    )
     with pytest.raises(SystemExit) as ended:
-        main(["plan", "paper", "setups=[qwen3-0.6b]", "--gpu", "A100-40GB", "--runs", str(tmp_path)])
+        main(
+            ["plan", "paper", "setups=[qwen3-0.6b]", "--gpu", "A100-40GB", "--runs", str(tmp_path)]
+        )
     assert ended.value.code == 0
     assert "is left out" in " ".join(capsys.readouterr().out.split())
 
 
-def test_the_plan_is_for_the_card_that_was_calibrated_unless_another_is_named(tmp_path: Path) -> None:
+def test_the_plan_is_for_the_card_that_was_calibrated_unless_another_is_named(
+    tmp_path: Path,
+) -> None:
     loaded = paper()
     assert gpu_here(()) == GPUS["H100-80GB"]
     calibrate(tmp_path, made_up(loaded, LEARN, 2.0), card=A100)
@@ -216,7 +264,9 @@ def test_the_plan_is_for_the_card_that_was_calibrated_unless_another_is_named(tm
 
 def test_why_names_the_source_of_each_factor_and_random_weights(tmp_path: Path) -> None:
     loaded = paper()
-    calibrate(tmp_path, made_up(loaded, LEARN, 2.0), replace(made_up(loaded, PLAIN, 3.0), random=True))
+    calibrate(
+        tmp_path, made_up(loaded, LEARN, 2.0), replace(made_up(loaded, PLAIN, 3.0), random=True)
+    )
     text = shown(planned(study(loaded, tmp_path)))
     source = f"measured on this card, 2026-11-23, {H100.name}"
     assert f"{NAME}, learn: measured ÷ assumed seconds: 2  ({source})" in text
@@ -248,11 +298,16 @@ def test_status_and_limits_use_the_calibration_until_a_run_has_measured(tmp_path
     unit = units_of(loaded[1], "vanilla")[0]
     of_piece = {}
     for factor in (1.0, 2.0):
-        calibrate(tmp_path, *(made_up(loaded, key, factor) for key in (PLAIN, BLENDED, SCORE, LEARN, EVALUATE)))
+        calibrate(
+            tmp_path,
+            *(made_up(loaded, key, factor) for key in (PLAIN, BLENDED, SCORE, LEARN, EVALUATE)),
+        )
         of_piece[factor] = spending(study(loaded, tmp_path)).next_piece(TrainUnit(unit))
     phases = make_plan(*loaded).costs[NAME].step(PLAIN)
     a_step = sum(phases[phase].mid for phase in PHASES if phase in (ROLLOUT, SCORE, LEARN))
-    assert of_piece[2.0] == pytest.approx(2 * of_piece[1.0]) == pytest.approx(2 * 20 * a_step / 3600)
+    assert (
+        of_piece[2.0] == pytest.approx(2 * of_piece[1.0]) == pytest.approx(2 * 20 * a_step / 3600)
+    )
     with running(tmp_path, unit) as run:
         before = overview(study(loaded, tmp_path))
         assert before.calibrated

@@ -1,4 +1,6 @@
-"""Lengths, rates of engines and what they make of the paper's sweep, against the published figures, worked out here."""
+"""Lengths, rates of engines and what they make of the paper's sweep, against the published figures,
+worked out here.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,12 @@ from tests.sweeps import ROOT
 
 PAPER = ROOT / "experiments" / "paper.yaml"
 BANDWIDTH, PEAK = 3.35e12, 990e12  # of an H100
-KV = {"0.6b": 112 * 1024, "1.7b": 112 * 1024, "4b": 144 * 1024, "8b": 144 * 1024}  # bytes of a token
+KV = {
+    "0.6b": 112 * 1024,
+    "1.7b": 112 * 1024,
+    "4b": 144 * 1024,
+    "8b": 144 * 1024,
+}  # bytes of a token
 # GPU-hours on H100s of the paper's sweep with SGLang, one GPU for each trial: low, middle, high.
 SWEEP = {
     "rollout": (272, 639, 1751),
@@ -34,7 +41,8 @@ SWEEP = {
     "other": (59, 99, 199),
 }
 FULL, ADAPTIVE, TOTAL = (5950, 13440, 31310), (630, 2140, 6870), (1100, 3100, 9500)
-# Checkpoints of a family → share of the generations, where they differ much and hardly at all; 9.7 to 21 % in all.
+# Checkpoints of a family → share of the generations, where they differ much and hardly at all; 9.7
+# to 21 % in all.
 RACES = {
     1: (1.0, 1.0),
     2: (0.52, 0.56),
@@ -48,7 +56,8 @@ RACES = {
 }
 DAYS_ON_8 = (6, 16, 49)
 NOT_INSTALLED = (
-    "engine.sampler: 'sglang': expected torch, or `make setup-engines` first (not_a_package is not installed here)"
+    "engine.sampler: 'sglang': expected torch, or `make setup-engines` first "
+    "(not_a_package is not installed here)"
 )
 
 
@@ -74,7 +83,9 @@ def sglang_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def near(expected: tuple[int, int, int], found: dict[str, float]) -> bool:
-    return all(abs(found[s] / value - 1) <= 0.15 for s, value in zip(SCENARIOS, expected, strict=True))
+    return all(
+        abs(found[s] / value - 1) <= 0.15 for s, value in zip(SCENARIOS, expected, strict=True)
+    )
 
 
 # --- lengths ---
@@ -87,8 +98,8 @@ def test_lengths_under_a_limit_are_those_of_the_law(scenario: Scenario, limit: i
     found, hand = law.under(limit, PROMPT), by_hand(law.finished, law.endless, limit)
     assert found.tokens == pytest.approx(hand.tokens, rel=2e-3)
     assert found.truncated == pytest.approx(hand.truncated, abs=2e-3)
-    # Lengths know the mean and the share that is cut, and no more of the law: where a low limit cuts much of it, its
-    # shape is another.
+    # Lengths know the mean and the share that is cut, and no more of the law: where a low limit
+    # cuts much of it, its shape is another.
     exact = 4e-3 if limit > 7000 else 0.1
     assert found.reads == pytest.approx(hand.reads, rel=exact)
     for rows in (1, 13, 71, 256):
@@ -96,7 +107,9 @@ def test_lengths_under_a_limit_are_those_of_the_law(scenario: Scenario, limit: i
 
 
 def test_responses_that_run_to_the_limit_cost_what_was_observed() -> None:
-    """32 to 53 % of the tokens and 73 to 78 % of what is read of the caches, under a limit of 8,192."""
+    """32 to 53 % of the tokens and 73 to 78 % of what is read of the caches, under a limit of
+    8,192.
+    """
     of_tokens, of_reads = [], []
     for scenario in SCENARIOS:
         lengths = LAWS[scenario].under(8192, PROMPT)
@@ -120,7 +133,10 @@ def test_longer_limits_and_more_runaways_cost_more() -> None:
         [LengthLaw(finished, 0.1).under(8192, PROMPT) for finished in (200, 800, 1600, 4000)],
         [LAWS[scenario].under(8192, PROMPT) for scenario in SCENARIOS],
     ):
-        tokens, reads = [lengths.tokens for lengths in rising], [lengths.reads for lengths in rising]
+        tokens, reads = (
+            [lengths.tokens for lengths in rising],
+            [lengths.reads for lengths in rising],
+        )
         assert tokens == sorted(set(tokens))
         assert reads == sorted(set(reads))
         assert all(lengths.tokens <= lengths.limit for lengths in rising)
@@ -148,7 +164,13 @@ def test_the_high_estimate_is_that_of_the_slower_engine(engine: str) -> None:
     rates = RATES[engine]
     for share in (rates.decoding, rates.evaluating, SCORING, LEARNING):
         assert 1 >= share.low >= share.mid >= share.high > 0
-    for cost in (rates.launch_ms, rates.head_passes, rates.teacher_passes, rates.step_s, rates.start_s):
+    for cost in (
+        rates.launch_ms,
+        rates.head_passes,
+        rates.teacher_passes,
+        rates.step_s,
+        rates.start_s,
+    ):
         assert 0 <= cost.low <= cost.mid <= cost.high
 
 
@@ -166,10 +188,15 @@ def test_decoding_is_bound_by_reading_the_caches(setup: str, scenario: Scenario)
     """η · bandwidth ÷ (KV of a token · mean context + weights ÷ rows) tokens a second."""
     made = SetupCosts(setups()[setup], load_experiment(PAPER).runtime, "sglang")
     lengths = by_hand(LAWS[scenario].finished, LAWS[scenario].endless, 7168)
-    context, students = lengths.reads / lengths.tokens, {"qwen3-1.7b": 1_720_574_976, "qwen3-0.6b": 596_049_920}
+    context, students = (
+        lengths.reads / lengths.tokens,
+        {"qwen3-1.7b": 1_720_574_976, "qwen3-0.6b": 596_049_920},
+    )
     teachers = {"qwen3-1.7b": 8_190_735_360, "qwen3-0.6b": 4_022_468_096}
     weights = 2 * students[setup]
-    room = 79.1 * 2**30 - weights - 2 * teachers[setup] - 6 * 2**30  # the learner's state is elsewhere meanwhile
+    room = (
+        79.1 * 2**30 - weights - 2 * teachers[setup] - 6 * 2**30
+    )  # the learner's state is elsewhere meanwhile
     rows = min(256, int(room / (112 * 1024 * context)))
     eta = {"low": 0.6, "mid": 0.55, "high": 0.5}[scenario]
     expected = eta * BANDWIDTH / (112 * 1024 * context + weights / rows)
@@ -210,7 +237,9 @@ def test_gpus_are_called_by_name_or_described() -> None:
 def test_memory_is_below_the_number_in_the_name_and_newer_gpus_are_faster() -> None:
     for gpu in GPUS.values():
         _, _, size = gpu.name.removesuffix("GB").partition("-")
-        assert not size or 0.98 * float(size) < gpu.gib < float(size), "a GB is less than a GiB, and some is reserved"
+        assert not size or 0.98 * float(size) < gpu.gib < float(size), (
+            "a GB is less than a GiB, and some is reserved"
+        )
     assert GPUS["B200"].bytes_per_s > GPUS["H200"].bytes_per_s > GPUS["H100-80GB"].bytes_per_s
     assert GPUS["H200"].flops == GPUS["H100-80GB"].flops, "the same chip with more memory"
 
@@ -231,7 +260,9 @@ def test_memory_is_below_the_number_in_the_name_and_newer_gpus_are_faster() -> N
         ("", "name=GiB,TB/s,TFLOP/s"),
     ],
 )
-def test_a_gpu_that_is_none_is_one_line(text: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_gpu_that_is_none_is_one_line(
+    text: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["plan", str(PAPER), f"--gpu={text}"])
     error = capsys.readouterr().err
@@ -242,7 +273,9 @@ def test_a_gpu_that_is_none_is_one_line(text: str, words: str, capsys: pytest.Ca
 
 
 def test_a_plan_for_a_gpu_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Twice the bandwidth and arithmetic of an H100 with its memory: half the hours of what waits for nothing else."""
+    """Twice the bandwidth and arithmetic of an H100 with its memory: half the hours of what waits
+    for nothing else.
+    """
     documents = []
     for gpu in ("H100-80GB", "Twice=79.1,6.7,1980"):
         with pytest.raises(SystemExit):
@@ -261,7 +294,9 @@ def test_a_plan_for_a_gpu_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.usefixtures("sglang_blends")
-def test_the_papers_sweep_lands_where_published_figures_put_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_papers_sweep_lands_where_published_figures_put_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The reference figures are those of races that take RACES of the samples; ours take less."""
     ours = as_json.totals(planned("evaluation.budget=adaptive"))
     monkeypatch.setattr(evaluation_cost, "SIMULATED", RACES)
@@ -283,10 +318,17 @@ def test_both_engines_stand_beside_each_other_whatever_the_experiment_asks_for()
     for total, engine in ((own, "sglang"), (asked, "torch")):
         assert total["engines"][engine]["chosen_gpu_hours"] == total["chosen_gpu_hours"]
         assert total["engines"][engine]["gpu_hours"] == total["gpu_hours"]
-    assert as_json.totals(plan.make_plan(load_experiment(ROOT / "experiments" / "quickstart.yaml")))["engines"] == {}
+    assert (
+        as_json.totals(plan.make_plan(load_experiment(ROOT / "experiments" / "quickstart.yaml")))[
+            "engines"
+        ]
+        == {}
+    )
 
 
-def test_blended_responses_are_charged_to_the_engine_that_samples_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blended_responses_are_charged_to_the_engine_that_samples_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     setup = load_experiment(PAPER).setups["qwen3-1.7b"]
     found = {}
     for blends in (True, False):
@@ -299,7 +341,9 @@ def test_blended_responses_are_charged_to_the_engine_that_samples_them(monkeypat
     assert found[True][BLENDED].high < torch.low
 
 
-@pytest.mark.parametrize("command", [["submit"], ["probe", "continuation"]], ids=lambda words: words[0])
+@pytest.mark.parametrize(
+    "command", [["submit"], ["probe", "continuation"]], ids=lambda words: words[0]
+)
 @pytest.mark.usefixtures("sglang_is_absent")
 def test_nothing_runs_on_an_engine_that_is_not_installed(
     command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -330,7 +374,10 @@ def test_a_plan_says_once_which_engine_is_not_installed(
     with pytest.raises(SystemExit) as ended:
         main(["plan", str(PAPER), *override, "--runs", str(tmp_path)])
     assert ended.value.code == 0
-    assert " ".join(capsys.readouterr().out.split()).count(f"To submit here: {NOT_INSTALLED}.") == lacks
+    assert (
+        " ".join(capsys.readouterr().out.split()).count(f"To submit here: {NOT_INSTALLED}.")
+        == lacks
+    )
 
 
 @pytest.mark.usefixtures("sglang_is_absent")

@@ -37,13 +37,22 @@ def paper(*overrides: str) -> tuple[Experiment, list[Unit]]:
 
 
 def finish(
-    runs: Path, loaded: tuple[Experiment, list[Unit]], unit: Unit, factor: float = 1.0, gpus: Sequence[str] = ()
+    runs: Path,
+    loaded: tuple[Experiment, list[Unit]],
+    unit: Unit,
+    factor: float = 1.0,
+    gpus: Sequence[str] = (),
 ) -> None:
-    """All steps of a unit clocked at `factor` times PARTS, blended ones at twice that; 0.02 s a response."""
+    """All steps of a unit clocked at `factor` times PARTS, blended ones at twice that; 0.02 s a
+    response.
+    """
     experiment, benchmarks = loaded[0], loaded[0].setups[unit.setup].evaluation.benchmarks
     with closing(RunWriter(runs, unit.id)) as run:
         run.describe({}, lambda: {"host": {"gpus": list(gpus)}})
-        rows = [{"step": step, "response_length": LENGTH, "truncated": TRUNCATED} for step in range(unit.steps)]
+        rows = [
+            {"step": step, "response_length": LENGTH, "truncated": TRUNCATED}
+            for step in range(unit.steps)
+        ]
         run.append("metrics.jsonl", rows)
         run.new_checkpoint(unit.steps, lambda folder: (folder / "model.safetensors").touch())
         run.commit(unit.steps)
@@ -53,14 +62,23 @@ def finish(
             parts = {name: late + seconds * slower for name, seconds in PARTS.items()}
             run.append_timing({"step": step, "phase": "train", **parts})
         for benchmark in benchmarks:
-            row = {"step": unit.steps, "phase": "evaluate", "benchmark": benchmark, "responses": 100}
+            row = {
+                "step": unit.steps,
+                "phase": "evaluate",
+                "benchmark": benchmark,
+                "responses": 100,
+            }
             run.append_timing(row | {"seconds": 2.0 * factor})
     write_run(runs, experiment, unit, {unit.steps: [1] * len(benchmarks)}, steps=unit.steps)
 
 
-def planned(loaded: tuple[Experiment, Sequence[Unit]], runs: Path, engine: str | None = None) -> Plan:
+def planned(
+    loaded: tuple[Experiment, Sequence[Unit]], runs: Path, engine: str | None = None
+) -> Plan:
     experiment, units = loaded
-    return make_plan(experiment, units, measured=measure(Study(experiment, units, runs)), engine=engine)
+    return make_plan(
+        experiment, units, measured=measure(Study(experiment, units, runs)), engine=engine
+    )
 
 
 def test_a_finished_unit_sets_the_rates_of_its_setup(tmp_path: Path) -> None:
@@ -71,7 +89,9 @@ def test_a_finished_unit_sets_the_rates_of_its_setup(tmp_path: Path) -> None:
     hours = next(each.resources.gpu_hours for each in made.units if each.unit.id == veto.id)
     assert hours is not None
     for phase, seconds in (("rollout", 3.0), ("score", 0.5), ("learn", 1.0)):
-        assert (hours[phase].low, hours[phase].high) == pytest.approx((400 * seconds / 3600,) * 2), phase
+        assert (hours[phase].low, hours[phase].high) == pytest.approx(
+            (400 * seconds / 3600,) * 2
+        ), phase
     # Starting a unit, which no row of a step holds, is still charged as assumed.
     assert hours["other"].low == pytest.approx((400 * 0.25 + 60) / 3600)
     responses = 20 * (1319 * 32 + 500 * 64 + 40 * 512)
@@ -81,8 +101,14 @@ def test_a_finished_unit_sets_the_rates_of_its_setup(tmp_path: Path) -> None:
 def test_blended_steps_keep_the_planned_ratio_until_one_is_measured(tmp_path: Path) -> None:
     loaded = paper("engine.sampler=torch")  # whose teacher decodes every token
     finish(tmp_path, loaded, units_of(loaded[1], "vanilla")[0])
-    assumed, found = make_plan(*loaded).costs["qwen3-0.6b"], planned(loaded, tmp_path).costs["qwen3-0.6b"]
-    lengths = {name: costs.training_lengths("mid") for name, costs in (("assumed", assumed), ("found", found))}
+    assumed, found = (
+        make_plan(*loaded).costs["qwen3-0.6b"],
+        planned(loaded, tmp_path).costs["qwen3-0.6b"],
+    )
+    lengths = {
+        name: costs.training_lengths("mid")
+        for name, costs in (("assumed", assumed), ("found", found))
+    }
     assert lengths["found"].tokens < lengths["assumed"].tokens
     assert found.step(PLAIN)["rollout"].mid == pytest.approx(3.0)
     assert found.step(BLENDED)["rollout"].mid > 2 * 3.0
@@ -103,7 +129,10 @@ def test_rates_of_another_kind_of_gpu_say_nothing_and_its_lengths_do(tmp_path: P
     loaded = paper()
     finish(tmp_path, loaded, units_of(loaded[1], "vanilla")[0], gpus=["NVIDIA A100-SXM4-40GB"])
     found = measure(Study(*loaded, tmp_path))
-    of = {gpu.name: make_plan(*loaded, measured=found, gpu=gpu).costs["qwen3-0.6b"] for gpu in GPUS.values()}
+    of = {
+        gpu.name: make_plan(*loaded, measured=found, gpu=gpu).costs["qwen3-0.6b"]
+        for gpu in GPUS.values()
+    }
     assert [name for name, costs in of.items() if costs.factors] == ["A100-40GB"]
     assert of["A100-40GB"].step(PLAIN)["rollout"].mid == pytest.approx(3.0)
     assert of["H100-80GB"].training_lengths("low").tokens == pytest.approx(LENGTH)
@@ -134,10 +163,14 @@ def test_factors_compare_directories_and_all_of_them_together() -> None:
     assert measured_factor([(1.0, 0.0)]) is None
 
 
-def test_lengths_are_taken_over_for_all_engines_and_rates_for_the_one_that_ran(tmp_path: Path) -> None:
+def test_lengths_are_taken_over_for_all_engines_and_rates_for_the_one_that_ran(
+    tmp_path: Path,
+) -> None:
     loaded = paper()
     finish(tmp_path, loaded, units_of(loaded[1], "vanilla")[0])
-    torch, sglang = (planned(loaded, tmp_path, engine).costs["qwen3-0.6b"] for engine in ("torch", "sglang"))
+    torch, sglang = (
+        planned(loaded, tmp_path, engine).costs["qwen3-0.6b"] for engine in ("torch", "sglang")
+    )
     assert sglang.factors
     assert not torch.factors
     for costs in (torch, sglang):
@@ -147,11 +180,17 @@ def test_lengths_are_taken_over_for_all_engines_and_rates_for_the_one_that_ran(t
         # Records of `write_run`: ten tokens a response, none of them cut.
         assert costs.evaluation_lengths("gsm8k", "low").tokens == 10
         assert set(costs.lengths) == {TRAINING_LENGTHS, "gsm8k", "math500", "amc23"}
-    shown = {each.name: each.low for each in planned(loaded, tmp_path).assumptions if each.why.startswith("measured")}
+    shown = {
+        each.name: each.low
+        for each in planned(loaded, tmp_path).assumptions
+        if each.why.startswith("measured")
+    }
     assert shown["qwen3-0.6b, training: mean response"] == pytest.approx(LENGTH)
     assert shown["qwen3-0.6b, rollout: measured ÷ assumed seconds"] == sglang.factors["rollout"].low
     engines = as_json.totals(planned(loaded, tmp_path))["engines"]
-    assert engines["torch"]["chosen_gpu_hours"]["low"] < engines["torch"]["chosen_gpu_hours"]["high"]
+    assert (
+        engines["torch"]["chosen_gpu_hours"]["low"] < engines["torch"]["chosen_gpu_hours"]["high"]
+    )
 
 
 def test_the_terminal_says_what_the_hours_rest_on(tmp_path: Path) -> None:
@@ -173,7 +212,10 @@ def test_the_terminal_says_what_the_hours_rest_on(tmp_path: Path) -> None:
     ("override", "words"),
     [
         ((), "SGLang samples because it takes {share} % of torch's GPU-hours."),
-        (("engine.sampler=torch",), "SGLang would take {share} % of torch's GPU-hours: engine.sampler=sglang."),
+        (
+            ("engine.sampler=torch",),
+            "SGLang would take {share} % of torch's GPU-hours: engine.sampler=sglang.",
+        ),
         (("engine.sampler=sglang", "engine.trainer=verl", "runtime.placement.gpus=2"), ""),
     ],
 )
@@ -183,11 +225,17 @@ def test_the_terminal_says_why_an_engine_samples(override: tuple[str, ...], word
         console.print(view.render(made))
     engines = as_json.totals(made)["engines"]
     if words:
-        share = 100 * engines["sglang"]["chosen_gpu_hours"]["mid"] / engines["torch"]["chosen_gpu_hours"]["mid"]
+        share = (
+            100
+            * engines["sglang"]["chosen_gpu_hours"]["mid"]
+            / engines["torch"]["chosen_gpu_hours"]["mid"]
+        )
         assert share < 50
         assert words.format(share=f"{share:.2g}") in shown.get()
     else:
-        assert "% of" not in shown.get().partition("Engines:")[2], "one engine can, and is compared with no other"
+        assert "% of" not in shown.get().partition("Engines:")[2], (
+            "one engine can, and is compared with no other"
+        )
 
 
 def test_what_is_not_finished_or_damaged_says_nothing(tmp_path: Path) -> None:
@@ -220,8 +268,16 @@ def test_minutes_on_cpus_rest_on_what_was_clocked(tmp_path: Path) -> None:
 
 
 def clock_a_foreign_benchmark(runs: Path, unit: Unit) -> None:
-    """As another experiment's evaluation of the same unit leaves it, a thousand times slower than any of ours."""
-    row = {"step": unit.steps, "phase": "evaluate", "benchmark": "theirs", "responses": 1, "seconds": 1000.0}
+    """As another experiment's evaluation of the same unit leaves it, a thousand times slower than
+    any of ours.
+    """
+    row = {
+        "step": unit.steps,
+        "phase": "evaluate",
+        "benchmark": "theirs",
+        "responses": 1,
+        "seconds": 1000.0,
+    }
     with closing(RunWriter(runs, unit.id)) as run:
         run.append_timing(row)
 

@@ -33,7 +33,9 @@ def test_memory_of_a_trial() -> None:
 
 
 def test_scoring_and_learning_by_hand() -> None:
-    """Contexts, margin and what others keep; then the head and activations, or state, loss and activations."""
+    """Contexts, margin and what others keep; then the head and activations, or state, loss and
+    activations.
+    """
     state, loss, activations = 16 * 1_720_574_976 / GIB, 5.9571, 9.875  # of 16,384 tokens
     kept = 3 * 0.5 + 0.03 * 79.1 + W_Q + W_S + 0.7173  # the student's engine keeps its CUDA graphs
     found = of_trial(79.1)
@@ -41,7 +43,9 @@ def test_scoring_and_learning_by_hand() -> None:
     assert found.learning == pytest.approx(kept + state + loss + activations, abs=1e-3)
     apart = of_trial(79.1, Placement("split", 4, RoleGpus(2, 1, 1)))
     assert apart.scoring == pytest.approx(2 * 0.5 + 0.03 * 79.1 + W_Q + 2.5 + 1.875, abs=1e-3)
-    assert apart.learning == pytest.approx(2 * 0.5 + 0.03 * 79.1 + state + loss + activations, abs=1e-3)
+    assert apart.learning == pytest.approx(
+        2 * 0.5 + 0.03 * 79.1 + state + loss + activations, abs=1e-3
+    )
 
 
 def test_the_torch_engine_holds_other_batches() -> None:
@@ -55,7 +59,11 @@ def test_no_more_sequences_are_decoded_than_a_step_has() -> None:
 
 def test_what_does_not_fit_has_no_sequences() -> None:
     found = of_trial(39.3)
-    assert (found.sequences_at_once_vanilla, found.sequences_at_once_blending, found.learning_tokens) == (0, 0, 0)
+    assert (
+        found.sequences_at_once_vanilla,
+        found.sequences_at_once_blending,
+        found.learning_tokens,
+    ) == (0, 0, 0)
     assert found.learning > 39.3
 
 

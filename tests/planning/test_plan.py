@@ -1,4 +1,6 @@
-"""`trb plan`: counts, parameters, memory, tokens and GPU-hours against figures worked out here by hand."""
+"""`trb plan`: counts, parameters, memory, tokens and GPU-hours against figures worked out here by
+hand.
+"""
 
 from __future__ import annotations
 
@@ -55,8 +57,12 @@ def planned(name: str = "paper", *overrides: str) -> plan.Plan:
     return plan.make_plan(load_experiment(EXPERIMENTS / f"{name}.yaml", overrides))
 
 
-def units(made: plan.Plan, setup: str, method: str | None, kind: str = "trial") -> list[plan.PlannedUnit]:
-    return [u for u in made.units if (u.unit.setup, u.unit.method, u.unit.kind) == (setup, method, kind)]
+def units(
+    made: plan.Plan, setup: str, method: str | None, kind: str = "trial"
+) -> list[plan.PlannedUnit]:
+    return [
+        u for u in made.units if (u.unit.setup, u.unit.method, u.unit.kind) == (setup, method, kind)
+    ]
 
 
 def vanilla(made: plan.Plan, setup: str = "qwen3-1.7b") -> plan.Resources:
@@ -80,46 +86,66 @@ def test_counts_of_the_papers_sweep() -> None:
     assert total["ready_at_once"] == 84
     assert total["gpus_per_trial"] == 1
     counted = Counter((u.unit.setup, u.unit.method) for u in made.units if u.unit.kind == "trial")
-    assert counted == {(setup, method): count for setup in SETUPS for method, count in COUNTS.items()}
+    assert counted == {
+        (setup, method): count for setup in SETUPS for method, count in COUNTS.items()
+    }
 
 
 def test_batches_are_derived_from_the_gpu_planned_for() -> None:
     found = vanilla(planned()).memory
     assert found is not None
-    # Pools of 54.5 and 52.6 GiB (`tests/engines/test_budget.py`): ÷ 0.875 = 62.3 and ÷ (0.875 + 1.125) = 26.3.
+    # Pools of 54.5 and 52.6 GiB (`tests/engines/test_budget.py`): ÷ 0.875 = 62.3 and ÷ (0.875 +
+    # 1.125) = 26.3.
     assert (found.sequences_decoded_vanilla, found.sequences_decoded_blending) == (62, 26)
-    assert found.sequences_decoded_evaluation == 71, "an evaluator holds the student alone: 70.2 ÷ 0.984"
+    assert found.sequences_decoded_evaluation == 71, (
+        "an evaluator holds the student alone: 70.2 ÷ 0.984"
+    )
 
 
 def test_a_model_too_large_for_the_gpu_is_refused_unless_its_batch_is_configured() -> None:
     with pytest.raises(
-        UserError, match=r"GPU memory: 79.1 GiB: expected at least .* while the student learns \(Qwen3-1.7B"
+        UserError,
+        match=r"GPU memory: 79.1 GiB: expected at least .* while the student learns \(Qwen3-1.7B",
     ):
         planned("paper", "training.max_response_tokens=300000")
-    text = shown(planned("paper", TORCH, "training.max_response_tokens=300000", "runtime.rollout_batch=4"))
+    text = shown(
+        planned("paper", TORCH, "training.max_response_tokens=300000", "runtime.rollout_batch=4")
+    )
     assert "Not even one sequence" in text
 
 
 def test_without_blending_no_room_for_it_is_needed() -> None:
-    """On cards of 24 GiB, a role each: contexts and margin take 1 + 0.72, attention 0.5, the table of slots 0.01.
+    """On cards of 24 GiB, a role each: contexts and margin take 1 + 0.72, attention 0.5, the table
+    of slots 0.01.
 
-    Alone: weights 3.205, graphs 0.717, prefill 0.375 and the sampler 0.688 leave 16.8 GiB, ÷ 0.875 = 19.2. Blending:
-    weights 18.461, prefill 0.375 and a longest round of 110 requests, 3.3, leave nothing.
+    Alone: weights 3.205, graphs 0.717, prefill 0.375 and the sampler 0.688 leave 16.8 GiB, ÷ 0.875
+    = 19.2. Blending: weights 18.461, prefill 0.375 and a longest round of 110 requests, 3.3, leave
+    nothing.
     """
-    apart = ("runtime.placement.mode=split", *(f"runtime.placement.role_gpus.{role}" for role in ROLES_APART))
+    apart = (
+        "runtime.placement.mode=split",
+        *(f"runtime.placement.role_gpus.{role}" for role in ROLES_APART),
+    )
     overrides = ("setups=[qwen3-1.7b]", "engine.sampler=sglang", "engine.trainer=verl", *apart)
     small = Gpu("small", 24.0, 3.35e12, 990e12)
-    made = plan.make_plan(load_experiment(EXPERIMENTS / "paper.yaml", (*overrides, *ONLY_VANILLA)), gpu=small)
+    made = plan.make_plan(
+        load_experiment(EXPERIMENTS / "paper.yaml", (*overrides, *ONLY_VANILLA)), gpu=small
+    )
     found = vanilla(made).memory
     assert found is not None
     assert (found.sequences_decoded_vanilla, found.sequences_decoded_blending) == (19, 0)
-    assert [a.name for a in made.assumptions if a.unit == "tokens/s"] == ["qwen3-1.7b, student alone"]
-    with pytest.raises(UserError, match=r"GPU memory: 24.0 GiB: expected at least .* while blending \(Qwen3-1.7B"):
+    assert [a.name for a in made.assumptions if a.unit == "tokens/s"] == [
+        "qwen3-1.7b, student alone"
+    ]
+    with pytest.raises(
+        UserError, match=r"GPU memory: 24.0 GiB: expected at least .* while blending \(Qwen3-1.7B"
+    ):
         plan.make_plan(load_experiment(EXPERIMENTS / "paper.yaml", overrides), gpu=small)
 
 
 def test_an_engine_without_room_is_left_out_of_the_comparison() -> None:
-    """Learning of 41,024 tokens: 54.34 GiB with the torch engine beside it and 24.73 of activations, 79.07 of 79.1.
+    """Learning of 41,024 tokens: 54.34 GiB with the torch engine beside it and 24.73 of
+    activations, 79.07 of 79.1.
 
     SGLang keeps a context, 0.5, and its captured graphs, 0.72, beside the learner.
     """
@@ -132,7 +158,10 @@ def test_an_engine_without_room_is_left_out_of_the_comparison() -> None:
     assert found.learning == pytest.approx(fixed + tokens * 647_168 / 2**30, abs=1e-3)
     assert fixed + tokens * 647_168 / 2**30 <= 79.1 < fixed + 1.2173 + tokens * 647_168 / 2**30
     assert set(totals.on_engines(made)) == {"torch"}
-    with pytest.raises(UserError, match=r"GPU memory: 79.1 GiB: expected at least 79.4 GiB while the student learns"):
+    with pytest.raises(
+        UserError,
+        match=r"GPU memory: 79.1 GiB: expected at least 79.4 GiB while the student learns",
+    ):
         planned("paper", "engine.sampler=sglang", *overrides)
 
 
@@ -164,19 +193,32 @@ def test_evaluation_generations(setup: str, once: int) -> None:
 
 
 def test_evaluation_under_either_budget() -> None:
-    """Full is what the units add up to; a race takes an expected share; rescoring is one checkpoint of a family."""
+    """Full is what the units add up to; a race takes an expected share; rescoring is one checkpoint
+    of a family.
+    """
     total = as_json.totals(planned())
     found = total["evaluation_budgets"]
-    assert found["full"]["generations"]["low"] == found["full"]["generations"]["high"] == 861 * (SETUP_A + SETUP_B)
+    assert (
+        found["full"]["generations"]["low"]
+        == found["full"]["generations"]["high"]
+        == 861 * (SETUP_A + SETUP_B)
+    )
     assert found["full"]["gpu_hours"] == pytest.approx(total["gpu_hours"]["evaluate"])
     assert found["rescore"]["generations"]["low"] == 8 * (SETUP_A + SETUP_B)
     hours, whole = found["adaptive"]["generations"], found["full"]["generations"]["low"]
     assert 1 / 32 < hours["low"] / whole < hours["high"] / whole < 1 / 3
-    assert total["evaluation_chosen"]["qwen3-1.7b"] == {"budget": "full", "error": 0.05, "rescore": True}
+    assert total["evaluation_chosen"]["qwen3-1.7b"] == {
+        "budget": "full",
+        "error": 0.05,
+        "rescore": True,
+    }
 
 
 def test_the_base_evaluation_is_no_race() -> None:
-    only_base = 20 * SETUP_A * Fraction(expected_share(20, planned().experiment.setups["qwen3-1.7b"]).high) + SETUP_A
+    only_base = (
+        20 * SETUP_A * Fraction(expected_share(20, planned().experiment.setups["qwen3-1.7b"]).high)
+        + SETUP_A
+    )
     made = planned("paper", "setups=[qwen3-1.7b]", *ONLY_VANILLA)
     found = as_json.totals(made)["evaluation_budgets"]["adaptive"]["generations"]
     assert found["high"] == round(only_base)
@@ -184,7 +226,9 @@ def test_the_base_evaluation_is_no_race() -> None:
 
 def test_seeds_multiply_a_race_and_do_not_widen_it() -> None:
     once, twice = (
-        as_json.totals(planned("paper", "setups=[qwen3-1.7b]", f"seeds={seeds}"))["evaluation_budgets"]
+        as_json.totals(planned("paper", "setups=[qwen3-1.7b]", f"seeds={seeds}"))[
+            "evaluation_budgets"
+        ]
         for seeds in ("[0]", "[0,1]")
     )
     base = SETUP_A  # of the untrained student there is one
@@ -198,7 +242,9 @@ def test_fewer_candidates_and_smaller_n_leave_less_to_save() -> None:
     shares = [expected_share(candidates, setup) for candidates in (1, 2, 20, 100, 300, 900)]
     assert shares[0] == Range.exactly(1)
     assert [share.low for share in shares] == sorted((share.low for share in shares), reverse=True)
-    assert [share.high for share in shares] == sorted((share.high for share in shares), reverse=True)
+    assert [share.high for share in shares] == sorted(
+        (share.high for share in shares), reverse=True
+    )
     assert shares[-1] == shares[-2]
     small = planned("quickstart").experiment.setups["arithmetic"]
     assert expected_share(20, small).low > shares[2].low
@@ -215,7 +261,9 @@ def test_fewer_candidates_and_smaller_n_leave_less_to_save() -> None:
     ],
 )
 def test_checkpoints_on_disk(overrides: tuple[str, ...], most: int) -> None:
-    found = as_json.totals(planned("paper", "setups=[qwen3-1.7b]", *ONLY_VANILLA, *overrides))["checkpoints_gib"]
+    found = as_json.totals(planned("paper", "setups=[qwen3-1.7b]", *ONLY_VANILLA, *overrides))[
+        "checkpoints_gib"
+    ]
     one = 1_720_574_976 * 2 / 2**30
     assert found["most"] == pytest.approx(most * one, abs=0.001)
     kept = {(): 1, ("runtime.keep=all",): 20, ("seeds=[0,1]",): 2}.get(overrides, 1)
@@ -223,7 +271,9 @@ def test_checkpoints_on_disk(overrides: tuple[str, ...], most: int) -> None:
 
 
 def test_the_chosen_hours_are_those_of_the_chosen_budget() -> None:
-    full, races = (planned("paper", f"evaluation.budget={budget}") for budget in ("full", "adaptive"))
+    full, races = (
+        planned("paper", f"evaluation.budget={budget}") for budget in ("full", "adaptive")
+    )
     alone = planned("paper", "evaluation.rescore=false")
     most = [as_json.totals(made)["chosen_gpu_hours"]["high"] for made in (races, alone, full)]
     assert most == sorted(set(most))
@@ -234,11 +284,15 @@ def test_the_chosen_hours_are_those_of_the_chosen_budget() -> None:
     assert "Chosen: adaptive with rescore true." in shown(races, 80)
     chosen = totals.total_gpu_hours(races)
     assert chosen is not None
-    assert shown(races, 80).count(hours_text(chosen["total"])) == 3, "what is chosen, on a GPU and on this engine"
+    assert shown(races, 80).count(hours_text(chosen["total"])) == 3, (
+        "what is chosen, on a GPU and on this engine"
+    )
 
 
 def test_the_papers_sweep_with_races_costs_what_people_with_h100s_can_spend() -> None:
-    chosen = as_json.to_json(planned("paper", "evaluation.budget=adaptive"))["totals"]["chosen_gpu_hours"]
+    chosen = as_json.to_json(planned("paper", "evaluation.budget=adaptive"))["totals"][
+        "chosen_gpu_hours"
+    ]
     assert 0 < chosen["low"] < chosen["mid"] < 3_100
     assert chosen["mid"] < chosen["high"] < 15_000
 
@@ -257,7 +311,9 @@ def test_online_steps_are_those_whose_behavior_needs_the_teacher(steps: int) -> 
         "methods.fixed_epsilon.epsilon=[0,0.01]",
     )
     for u in made.units:
-        needing = [behavior_at(u.unit.method, u.unit.knobs, k).needs_teacher for k in range(u.unit.steps)]
+        needing = [
+            behavior_at(u.unit.method, u.unit.knobs, k).needs_teacher for k in range(u.unit.steps)
+        ]
         assert u.resources.teacher_online_steps == sum(needing), u.unit.id
 
 
@@ -266,12 +322,19 @@ def test_gpu_hours_of_vanilla_by_hand() -> None:
     hours = vanilla(planned("paper", TORCH)).gpu_hours
     assert hours is not None
     lengths, batches = by_hand(800, 0.045, 7168), 5  # 256 sequences, 60 at once
-    assert hours["rollout"].low == pytest.approx(400 * batches * lengths.longest(60) * 0.025 / 3600, rel=1e-3)
+    assert hours["rollout"].low == pytest.approx(
+        400 * batches * lengths.longest(60) * 0.025 / 3600, rel=1e-3
+    )
     tokens = 256 * (150 + lengths.tokens)
-    assert hours["score"].low == pytest.approx(400 * 2 * 8_190_735_360 * tokens / (0.45 * 990e12) / 3600, rel=1e-4)
-    assert hours["learn"].low == pytest.approx(400 * 6 * 1_720_574_976 * tokens / (0.30 * 990e12) / 3600, rel=1e-4)
+    assert hours["score"].low == pytest.approx(
+        400 * 2 * 8_190_735_360 * tokens / (0.45 * 990e12) / 3600, rel=1e-4
+    )
+    assert hours["learn"].low == pytest.approx(
+        400 * 6 * 1_720_574_976 * tokens / (0.30 * 990e12) / 3600, rel=1e-4
+    )
     assert hours["other"].low == pytest.approx((400 * 6 + 60) / 3600)
-    # (79.1 − 0.5 − 2.373 − 3.205) GiB ÷ (9,216 slots × 120 KiB + 32 bytes a logit) = 68.9: an evaluator has no teacher.
+    # (79.1 − 0.5 − 2.373 − 3.205) GiB ÷ (9,216 slots × 120 KiB + 32 bytes a logit) = 68.9: an
+    # evaluator has no teacher.
     longest = by_hand(800, 0.045, 8192).longest(68)
     batches = 471 + 635 + 302 + 226 + 226  # of 68 sequences, benchmark after benchmark
     assert hours["evaluate"].low == pytest.approx(20 * batches * longest * 0.025 / 3600, rel=1e-3)
@@ -290,15 +353,24 @@ def test_the_untrained_student_costs_what_one_checkpoint_of_a_trial_costs() -> N
 def test_the_supervised_stage_decodes_with_the_teacher_alone() -> None:
     [stage] = units(planned("paper", TORCH), "qwen3-1.7b", None, "sft")
     assert stage.resources.gpu_hours is not None
-    # (79.1 − 1 − 2.373 − 15.256) GiB ÷ (8,192 slots × 160 KiB + 32 bytes a logit) = 48.2: 256 sequences in 6 batches.
+    # (79.1 − 1 − 2.373 − 15.256) GiB ÷ (8,192 slots × 160 KiB + 32 bytes a logit) = 48.2: 256
+    # sequences in 6 batches.
     steps = 50 * 6 * by_hand(800, 0.045, 7168).longest(48)
-    assert stage.resources.gpu_hours["rollout"].low == pytest.approx(steps * 0.025 * 36 / 28 / 3600, rel=1e-3)
+    assert stage.resources.gpu_hours["rollout"].low == pytest.approx(
+        steps * 0.025 * 36 / 28 / 3600, rel=1e-3
+    )
     assert stage.resources.gpu_hours["score"] == NOTHING, "the teacher's own answers want no scores"
 
 
 def test_long_caches_bound_decoding_by_bandwidth() -> None:
     student = Decoder(
-        layers=28, hidden=2048, ffn=6144, parameters=10**9, value_bytes=2, kv_bytes=114_688, head_groups=2
+        layers=28,
+        hidden=2048,
+        ffn=6144,
+        parameters=10**9,
+        value_bytes=2,
+        kv_bytes=114_688,
+        head_groups=2,
     )
     setup = planned("paper", TORCH).costs["qwen3-1.7b"]
     lengths = setup.training_lengths("high")
@@ -320,10 +392,14 @@ def test_blending_adds_the_teachers_decoding_and_saves_its_scoring() -> None:
     assert skd["rollout"].low == pytest.approx(400 * both, rel=1e-3)
     assert skd["score"] == NOTHING
     assert (skd["learn"], skd["evaluate"]) == (plain["learn"], plain["evaluate"])
-    warm = next(u for u in units(made, "qwen3-1.7b", "trust_region") if u.unit.knobs["K"] == 50).resources.gpu_hours
+    warm = next(
+        u for u in units(made, "qwen3-1.7b", "trust_region") if u.unit.knobs["K"] == 50
+    ).resources.gpu_hours
     assert warm is not None
     assert warm["score"].low == pytest.approx(plain["score"].low * 350 / 400)
-    assert warm["rollout"].low == pytest.approx(plain["rollout"].low * 350 / 400 + 50 * both, rel=1e-3)
+    assert warm["rollout"].low == pytest.approx(
+        plain["rollout"].low * 350 / 400 + 50 * both, rel=1e-3
+    )
 
 
 def test_a_configured_batch_is_the_batch_of_everything() -> None:
@@ -332,7 +408,9 @@ def test_a_configured_batch_is_the_batch_of_everything() -> None:
     training, evaluation = (by_hand(800, 0.045, limit).longest(128) for limit in (7168, 8192))
     assert hours["rollout"].low == pytest.approx(400 * 2 * training * 0.025 / 3600, rel=1e-3)
     batches = 250 + 337 + 160 + 120 + 120
-    assert hours["evaluate"].low == pytest.approx(20 * batches * evaluation * 0.025 / 3600, rel=1e-3)
+    assert hours["evaluate"].low == pytest.approx(
+        20 * batches * evaluation * 0.025 / 3600, rel=1e-3
+    )
 
 
 def test_the_low_estimate_is_the_lower_one_and_phases_add_up() -> None:
@@ -341,9 +419,12 @@ def test_the_low_estimate_is_the_lower_one_and_phases_add_up() -> None:
     assert list(hours) == [*costs.PHASES, "rescore", "total"]
     assert all(0 < part["low"] < part["mid"] < part["high"] for part in hours.values())
     for bound in ("low", "mid", "high"):
-        assert hours["total"][bound] == pytest.approx(sum(hours[phase][bound] for phase in totals.ALL_PHASES), abs=0.01)
+        assert hours["total"][bound] == pytest.approx(
+            sum(hours[phase][bound] for phase in totals.ALL_PHASES), abs=0.01
+        )
     assert hours["total"]["low"] == pytest.approx(
-        sum(u["resources"]["gpu_hours"]["total"]["low"] for u in as_json.to_json(made)["units"]), abs=0.1
+        sum(u["resources"]["gpu_hours"]["total"]["low"] for u in as_json.to_json(made)["units"]),
+        abs=0.1,
     )
 
 
@@ -369,7 +450,9 @@ def test_the_order_counts_what_is_left(tmp_path: Path) -> None:
     assert f"{stage.id} → 1 trial" in before
     write_run(tmp_path, experiment, stage, {stage.steps: [None, None]}, steps=stage.steps)
     after = shown(plan.make_plan(experiment, units, done_of(study)))
-    assert f"order: {ready} units can start at once" in after, "the stage is done, and its trial can start"
+    assert f"order: {ready} units can start at once" in after, (
+        "the stage is done, and its trial can start"
+    )
     assert "→" not in after
 
 
@@ -395,7 +478,14 @@ def test_what_the_terminal_shows_fits_and_is_whole(name: str, width: int) -> Non
 
 def test_the_terminal_shows_what_matters() -> None:
     text = shown(planned())
-    for part in ("86 trials", "43 trials", "→ 3 trials", "8,832,000", "25.8 responses", "GPU-hours"):
+    for part in (
+        "86 trials",
+        "43 trials",
+        "→ 3 trials",
+        "8,832,000",
+        "25.8 responses",
+        "GPU-hours",
+    ):
         assert part in text
 
 
@@ -407,7 +497,9 @@ def test_only_a_configured_batch_that_does_not_fit_is_warned_of() -> None:
 
 
 def test_planning_asks_little_of_the_methods(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A plan is instant: each setting's steps are counted once, by halving, however often its totals need them."""
+    """A plan is instant: each setting's steps are counted once, by halving, however often its
+    totals need them.
+    """
     asked: Counter[tuple[object, ...]] = Counter()
 
     def counted(method: str | None, knobs: Mapping[str, Any], step: int) -> bool:
@@ -423,8 +515,12 @@ def test_planning_asks_little_of_the_methods(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_planning_imports_nothing_heavy() -> None:
     heavy = ("torch", "ray", "transformers", "pandas", "rich")
-    code = f"import sys, orchestrator.planning.plan; print([m for m in {heavy!r} if m in sys.modules])"
-    result: Any = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    code = (
+        f"import sys, orchestrator.planning.plan; print([m for m in {heavy!r} if m in sys.modules])"
+    )
+    result: Any = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
     assert result.stdout.strip() == "[]"
 
 
@@ -449,8 +545,13 @@ def test_days_and_years_on_some_gpus() -> None:
 
 
 def test_a_share_of_a_gpu_has_its_share_of_memory_and_speed() -> None:
-    """Trials that are packed decode fewer sequences at once; launches of their kernels overlap, which is the gain."""
-    whole, half = (planned("paper", "setups=[qwen3-0.6b]", f"runtime.placement.gpus={gpus}") for gpus in (1, 0.5))
+    """Trials that are packed decode fewer sequences at once; launches of their kernels overlap,
+    which is the gain.
+    """
+    whole, half = (
+        planned("paper", "setups=[qwen3-0.6b]", f"runtime.placement.gpus={gpus}")
+        for gpus in (1, 0.5)
+    )
     (roomy, tight) = (vanilla(made, "qwen3-0.6b").memory for made in (whole, half))
     assert roomy is not None
     assert tight is not None
@@ -472,7 +573,10 @@ def test_a_share_of_a_gpu_has_its_share_of_memory_and_speed() -> None:
 
 
 def test_a_pair_that_does_not_fit_its_share_is_refused() -> None:
-    with pytest.raises(UserError, match=r"GPU memory: 15.8 GiB: expected at least 24.6 GiB while the teacher scores"):
+    with pytest.raises(
+        UserError,
+        match=r"GPU memory: 15.8 GiB: expected at least 24.6 GiB while the teacher scores",
+    ):
         planned("paper", "setups=[qwen3-1.7b]", "runtime.placement.gpus=0.2")
 
 
@@ -488,18 +592,24 @@ def test_a_chain_is_the_supervised_stage_and_what_starts_from_it() -> None:
 
 
 def test_what_is_done_is_not_planned_again() -> None:
-    """A trial at step 100 of 400 with a quarter of its evaluations, and one of which nothing is left."""
+    """A trial at step 100 of 400 with a quarter of its evaluations, and one of which nothing is
+    left.
+    """
     experiment = planned("paper", "setups=[qwen3-1.7b]", "methods.skd=null").experiment
     fresh = plan.make_plan(experiment)
     first, second = units(fresh, "qwen3-1.7b", "fixed_epsilon")[:2]
     done = {
         first.unit.id: plan.Done(steps=100, generations=5 * SETUP_A),
-        second.unit.id: plan.Done(steps=400, generations=20 * SETUP_A, selected=True, rescored=True, complete=True),
+        second.unit.id: plan.Done(
+            steps=400, generations=20 * SETUP_A, selected=True, rescored=True, complete=True
+        ),
     }
     made = plan.make_plan(experiment, done=done)
     whole, left = totals.unit_hours(made), totals.unit_hours(made, left=True)
     for phase in ("rollout", "learn", "evaluate"):
-        assert left[first.unit.id][phase].low == pytest.approx(0.75 * whole[first.unit.id][phase].low)
+        assert left[first.unit.id][phase].low == pytest.approx(
+            0.75 * whole[first.unit.id][phase].low
+        )
         assert left[second.unit.id][phase] == NOTHING
     assert len(totals.units_left(made)) == len(made.units) - 1
     assert as_json.totals(made)["left"]["units"] == len(made.units) - 1
@@ -510,7 +620,9 @@ def test_what_is_done_is_not_planned_again() -> None:
 
 def test_steps_left_with_the_teacher_come_first() -> None:
     [u] = [
-        u.unit for u in units(planned(), "qwen3-1.7b", "trust_region") if u.unit.knobs == {"epsilon0": 0.01, "K": 25}
+        u.unit
+        for u in units(planned(), "qwen3-1.7b", "trust_region")
+        if u.unit.knobs == {"epsilon0": 0.01, "K": 25}
     ]
     assert [steps.steps_left(u, first) for first in (0, 10, 25, 399, 400)] == [
         (25, 375), (15, 375), (0, 375), (0, 1), (0, 0),
@@ -521,7 +633,9 @@ def test_everything_done_is_nothing_to_run() -> None:
     units_of_plan = planned("quickstart").units
     done = {u.unit.id: plan.Done(complete=True) for u in units_of_plan}
     made = plan.make_plan(load_experiment(EXPERIMENTS / "quickstart.yaml"), done=done)
-    assert f"{len(units_of_plan)} of {len(units_of_plan)} units done: nothing to run." in shown(made, 80)
+    assert f"{len(units_of_plan)} of {len(units_of_plan)} units done: nothing to run." in shown(
+        made, 80
+    )
 
 
 def test_minutes_on_cpus_stand_first_and_are_unknown_before_a_unit_has_run() -> None:

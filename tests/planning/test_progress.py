@@ -37,12 +37,16 @@ def test_steps_and_samples_that_are_there(tmp_path: Path) -> None:
     write_run(tmp_path, experiment, vanilla, {20: [1, 2], 40: [2, 2], 60: [3, 3]}, steps=60)
     write_run(tmp_path, experiment, veto, {20: [1, 2]}, steps=20, done=False)
     done = progress.done_of(Study(experiment, units, tmp_path))
-    assert done[vanilla.id] == Done(60, 6 * GENERATIONS, selected=True, rescored=False, complete=False)
+    assert done[vanilla.id] == Done(
+        60, 6 * GENERATIONS, selected=True, rescored=False, complete=False
+    )
     assert done[veto.id] == Done(20, 2 * GENERATIONS)
     assert done[units_of(units, "skd")[0].id] == Done()
 
 
-def test_a_family_without_fresh_samples_is_complete_where_none_are_asked_for(tmp_path: Path) -> None:
+def test_a_family_without_fresh_samples_is_complete_where_none_are_asked_for(
+    tmp_path: Path,
+) -> None:
     experiment, units = quickstart("evaluation.rescore=false")
     vanilla = units_of(units, "vanilla")[0]
     write_run(tmp_path, experiment, vanilla, {20: [1, 2], 40: [2, 2], 60: [3, 3]}, steps=60)
@@ -52,7 +56,9 @@ def test_a_family_without_fresh_samples_is_complete_where_none_are_asked_for(tmp
 def test_no_runs_folder_holds_nothing(tmp_path: Path) -> None:
     experiment, units = quickstart()
     assert progress.done_of(Study(experiment, units, tmp_path / "gone")) == {}
-    assert {reason.why for reason in progress.reasons(Study(experiment, units, tmp_path / "gone"))} >= {"missing"}
+    assert {
+        reason.why for reason in progress.reasons(Study(experiment, units, tmp_path / "gone"))
+    } >= {"missing"}
 
 
 def test_why_each_unit_would_run(tmp_path: Path) -> None:
@@ -61,8 +67,13 @@ def test_why_each_unit_would_run(tmp_path: Path) -> None:
     write_run(tmp_path, experiment, vanilla, {20: [1, 2], 40: [2, 2], 60: [3, 3]}, steps=60)
     write_run(tmp_path, experiment, veto, {20: [1, 2]}, steps=20, done=False)
     write_run(tmp_path, experiment, skd, {20: [1, None], 60: [1, 1]}, steps=60)
-    why = {reason.unit.id: reason.why for reason in progress.reasons(Study(experiment, units, tmp_path))}
-    assert why[vanilla.id].startswith("fresh samples of the selected checkpoint wanted: arithmetic_short n=4")
+    why = {
+        reason.unit.id: reason.why
+        for reason in progress.reasons(Study(experiment, units, tmp_path))
+    }
+    assert why[vanilla.id].startswith(
+        "fresh samples of the selected checkpoint wanted: arithmetic_short n=4"
+    )
     assert why[veto.id] == "training incomplete: step 20 of 60"
     assert why[skd.id].startswith("samples wanted: arithmetic_long n=4 at step 20")
     stage, trial = units_of(units, "sft")[0], units_of(units, "sft_warmup")[0]
@@ -76,7 +87,9 @@ def test_the_nearest_directory_and_the_fields_that_differ(tmp_path: Path) -> Non
         note(tmp_path, units_of(units, "vanilla")[0])
     experiment, units = quickstart()
     lr = experiment.setups["arithmetic"].training.optimizer.lr
-    found = {reason.unit.id: reason for reason in progress.reasons(Study(experiment, units, tmp_path))}
+    found = {
+        reason.unit.id: reason for reason in progress.reasons(Study(experiment, units, tmp_path))
+    }
     reason = found[units_of(units, "vanilla")[0].id]
     assert reason.nearest == units_of(near, "vanilla")[0].id
     assert reason.differences == (f"training.optimizer.lr: 0.25 there, {lr} here",)
@@ -85,10 +98,17 @@ def test_the_nearest_directory_and_the_fields_that_differ(tmp_path: Path) -> Non
 
 def test_damaged_neighbours_are_passed_over(tmp_path: Path) -> None:
     experiment, units = quickstart()
-    for name, text in (("torn", "{"), ("list", "[]"), ("other", '{"unit": 3}'), ("bare", '{"unit": {}}')):
+    for name, text in (
+        ("torn", "{"),
+        ("list", "[]"),
+        ("other", '{"unit": 3}'),
+        ("bare", '{"unit": {}}'),
+    ):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(text)
-    assert all(reason.nearest is None for reason in progress.reasons(Study(experiment, units, tmp_path)))
+    assert all(
+        reason.nearest is None for reason in progress.reasons(Study(experiment, units, tmp_path))
+    )
 
 
 @pytest.mark.parametrize("width", ["60", "80"])

@@ -33,7 +33,9 @@ def planned(*overrides: str) -> plan.Plan:
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_decoding_on_two_gpus_is_half_the_reading_and_all_the_waiting(scenario: Scenario) -> None:
-    """A step of 256 responses: weights and caches over twice the bandwidth, then 2 × 28 all-reduces a decode step."""
+    """A step of 256 responses: weights and caches over twice the bandwidth, then 2 × 28 all-reduces
+    a decode step.
+    """
     made = costs(Placement(gpus=2))
     lengths = made.training_lengths(scenario)
     steps = lengths.tokens  # two such GPUs hold all 256 rows at once
@@ -60,7 +62,9 @@ def test_roles_apart_take_the_time_of_their_own_gpus() -> None:
     assert apart.step(PLAIN)[ROLLOUT].mid <= two[ROLLOUT].mid, "no teacher lies beside the caches"
     assert apart.step(BLENDED)[ROLLOUT] == costs(Placement(gpus=2)).step(BLENDED)[ROLLOUT]
     answering = costs(Placement("split", 4, RoleGpus(1, 2, 1))).step(SUPERVISED)[ROLLOUT]
-    assert answering.mid < apart.step(SUPERVISED)[ROLLOUT].mid, "the teacher answers on its own GPUs"
+    assert answering.mid < apart.step(SUPERVISED)[ROLLOUT].mid, (
+        "the teacher answers on its own GPUs"
+    )
 
 
 def test_gpu_hours_are_all_gpus_times_the_clock_and_evaluators_have_one() -> None:
@@ -91,7 +95,9 @@ def test_methods_may_have_other_gpus_than_the_rest() -> None:
 
 
 def test_engines_of_one_device_are_not_compared_where_trials_have_several() -> None:
-    assert set(as_json.totals(planned(*ENGINES, "runtime.placement.gpus=2"))["engines"]) == {"sglang"}
+    assert set(as_json.totals(planned(*ENGINES, "runtime.placement.gpus=2"))["engines"]) == {
+        "sglang"
+    }
     assert set(as_json.totals(planned(*ENGINES))["engines"]) == {"torch", "sglang"}
 
 

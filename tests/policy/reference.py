@@ -1,4 +1,6 @@
-"""Plain float64 references that share no code with the package; one prefix at a time, distributions are (V,) arrays."""
+"""Plain float64 references that share no code with the package; one prefix at a time, distributions
+are (V,) arrays.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ PAPER_BUDGETS = (0.001, 0.005, 0.01, 0.02, 0.05)
 
 
 def exact(log_prob: Tensor) -> Array:
-    """log of the distribution behind (V,) log-probabilities of any precision, normalised in float64."""
+    """log of the distribution behind (V,) log-probabilities of any precision, normalised in
+    float64.
+    """
     return normalised(log_prob.double().numpy())
 
 
@@ -49,7 +53,9 @@ def largest_beta(log_p: Array, log_q: Array, epsilon: float) -> float:
         middle = (low + high) / 2
         if middle in (low, high):  # neighbours in float64
             break
-        low, high = (middle, high) if kl(blend(log_p, log_q, middle), log_p) <= epsilon else (low, middle)
+        low, high = (
+            (middle, high) if kl(blend(log_p, log_q, middle), log_p) <= epsilon else (low, middle)
+        )
     return low
 
 
@@ -60,12 +66,19 @@ def trust_region(log_p: Array, log_q: Array, epsilon: float) -> Array:
 
 
 def skd(p: Array, q: Array, top_k: int, tau: float) -> Array:
-    """Student tokens inside the teacher's top K stay, others become a draw of q^(1/τ), token by token."""
+    """Student tokens inside the teacher's top K stay, others become a draw of q^(1/τ), token by
+    token.
+    """
     ranked = sorted(range(len(q)), key=lambda x: -q[x])
     allowed = {x for x in ranked[:top_k] if q[x] > 0}
     replaced = math.fsum(p[x] for x in range(len(p)) if x not in allowed)
     power = [q[x] ** (1 / tau) for x in range(len(q))]
-    return np.array([(p[x] if x in allowed else 0.0) + replaced * power[x] / math.fsum(power) for x in range(len(p))])
+    return np.array(
+        [
+            (p[x] if x in allowed else 0.0) + replaced * power[x] / math.fsum(power)
+            for x in range(len(p))
+        ]
+    )
 
 
 def tempered(p: Array, tau: float) -> Array:
@@ -73,15 +86,23 @@ def tempered(p: Array, tau: float) -> Array:
     return p ** (1 / tau) / (p ** (1 / tau)).sum()
 
 
-def random_logits(seed: int, size: int, spread: float = 1.0, distance: float = 1.0) -> tuple[Tensor, Tensor]:
-    """float64 logits (student's, teacher's), each (V,): spread·N(0,1), and that plus distance·N(0,1)."""
+def random_logits(
+    seed: int, size: int, spread: float = 1.0, distance: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """float64 logits (student's, teacher's), each (V,): spread·N(0,1), and that plus
+    distance·N(0,1).
+    """
     generator = torch.Generator().manual_seed(seed)
     student = spread * torch.randn(size, generator=generator, dtype=torch.float64)
     return student, student + distance * torch.randn(size, generator=generator, dtype=torch.float64)
 
 
 def random_pair(
-    seed: int, size: int, spread: float = 1.0, distance: float = 1.0, dtype: torch.dtype = torch.float64
+    seed: int,
+    size: int,
+    spread: float = 1.0,
+    distance: float = 1.0,
+    dtype: torch.dtype = torch.float64,
 ) -> tuple[Tensor, Tensor]:
     """(log p, log q), each (V,), of `random_logits`, normalised in the precision asked for."""
     student, teacher = random_logits(seed, size, spread, distance)

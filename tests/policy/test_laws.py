@@ -60,7 +60,9 @@ def assert_skd(log_p: Tensor, log_q: Tensor, top_k: int, tau: float) -> None:
     assert np.abs(mu - reference.skd(p, q, top_k, tau)).max() <= TOLERANCE[log_p.dtype]
     assert mu.sum() == pytest.approx(1, abs=10 * TOLERANCE[log_p.dtype])
     kept = p[np.argsort(-q)[:top_k]][q[np.argsort(-q)[:top_k]] > 0].sum()
-    assert float(law.measured["replaced"]) == pytest.approx(1 - kept, abs=10 * TOLERANCE[log_p.dtype])
+    assert float(law.measured["replaced"]) == pytest.approx(
+        1 - kept, abs=10 * TOLERANCE[log_p.dtype]
+    )
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -72,7 +74,10 @@ def test_skd_law_on_partial_supports(top_k: int, dtype: torch.dtype) -> None:
 
 def test_skd_without_a_shared_token_is_the_teacher() -> None:
     law = law_of(TeacherInjection(2, 0.6), logs(0.5, 0.5, 0, 0), logs(0, 0, 0.3, 0.7))
-    assert np.abs(probabilities(law) - reference.tempered(np.array([0, 0, 0.3, 0.7]), 0.6)).max() <= 1e-15
+    assert (
+        np.abs(probabilities(law) - reference.tempered(np.array([0, 0, 0.3, 0.7]), 0.6)).max()
+        <= 1e-15
+    )
     assert float(law.measured["replaced"]) == pytest.approx(1, abs=1e-15)
 
 
@@ -82,7 +87,9 @@ def test_trust_region_law_and_what_it_measures(epsilon: float) -> None:
     p, q = exact(log_p), exact(log_q)
     law = law_of(TrustRegion(epsilon), log_p, log_q)
     assert np.abs(probabilities(law) - np.exp(reference.trust_region(p, q, epsilon))).max() <= 1e-9
-    assert float(law.measured["beta"]) == pytest.approx(reference.largest_beta(p, q, epsilon), rel=1e-8)
+    assert float(law.measured["beta"]) == pytest.approx(
+        reference.largest_beta(p, q, epsilon), rel=1e-8
+    )
     assert float(law.measured["teacher_feasible"]) == 0
 
 

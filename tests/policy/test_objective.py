@@ -18,7 +18,9 @@ TOKENS, VOCABULARY, SUPPORT = 5, 30, 8
 
 
 def random_case(seed: int, distance: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
-    """(student logits, log q) over the vocabulary, (N, V) float64, and the student's top-k ids, (N, k)."""
+    """(student logits, log q) over the vocabulary, (N, V) float64, and the student's top-k ids, (N,
+    k).
+    """
     generator = torch.Generator().manual_seed(seed)
     logits = 2 * torch.randn(TOKENS, VOCABULARY, generator=generator, dtype=torch.float64)
     noise = torch.randn(TOKENS, VOCABULARY, generator=generator, dtype=torch.float64)
@@ -38,7 +40,9 @@ def gradient_of(name: str, logits: Tensor, log_q: Tensor, ids: Tensor) -> Array:
 
 
 class Parts:
-    """p, q, M, Q, p̄, q̄, KL(p̄‖q̄) of one token, and the gradients of KL(p̄‖q̄) and log M in its logits."""
+    """p, q, M, Q, p̄, q̄, KL(p̄‖q̄) of one token, and the gradients of KL(p̄‖q̄) and log M in its
+    logits.
+    """
 
     def __init__(self, logits: Array, log_q: Array, ids: NDArray[np.int64]):
         self.p = np.exp(logits - logits.max()) / np.exp(logits - logits.max()).sum()
@@ -86,7 +90,9 @@ def expected_gradient(name: str, parts: Parts) -> Array:
         case "surrogate":
             return parts.kl_gradient + log_ratio * parts.mass_gradient
         case "tail":
-            return parts.mass_p * (parts.kl_gradient + (log_ratio - parts.tail_ratio) * parts.mass_gradient)
+            return parts.mass_p * (
+                parts.kl_gradient + (log_ratio - parts.tail_ratio) * parts.mass_gradient
+            )
         case _:
             return parts.mass_p * (parts.kl_gradient + (log_ratio + 1) * parts.mass_gradient)
 
@@ -124,13 +130,17 @@ def test_full_is_the_kl_over_the_vocabulary(seed: int) -> None:
 @pytest.mark.parametrize("name", TRUE_FUNCTIONS)
 def test_gradients_by_finite_differences(name: str) -> None:
     logits, log_q, ids = random_case(7)
-    assert torch.autograd.gradcheck(lambda x: loss_of(name, x, log_q, ids), logits.requires_grad_(), atol=1e-7)
+    assert torch.autograd.gradcheck(
+        lambda x: loss_of(name, x, log_q, ids), logits.requires_grad_(), atol=1e-7
+    )
 
 
 def test_full_gradient_by_finite_differences() -> None:
     logits, log_q, _ = random_case(7)
     ids = torch.arange(VOCABULARY).expand(TOKENS, -1)
-    assert torch.autograd.gradcheck(lambda x: loss_of("full", x, log_q, ids), logits.requires_grad_(), atol=1e-7)
+    assert torch.autograd.gradcheck(
+        lambda x: loss_of("full", x, log_q, ids), logits.requires_grad_(), atol=1e-7
+    )
 
 
 @pytest.mark.parametrize("name", TOP_K)
@@ -158,7 +168,9 @@ def test_entries_without_mass_count_for_nothing(name: str) -> None:
     """A support larger than the number of valid ids."""
     logits, log_q, _ = random_case(4)
     logits[:, 5:] = NEG_INF
-    logits[:, 5 + SUPPORT :] = torch.where(torch.arange(VOCABULARY - 5 - SUPPORT) == 2, -3.0, NEG_INF).double()
+    logits[:, 5 + SUPPORT :] = torch.where(
+        torch.arange(VOCABULARY - 5 - SUPPORT) == 2, -3.0, NEG_INF
+    ).double()
     log_q = torch.where(logits == NEG_INF, NEG_INF, log_q).log_softmax(-1)
     ids = torch.arange(SUPPORT).expand(TOKENS, -1)
     assert_formulas(name, logits, log_q, ids)
@@ -178,8 +190,12 @@ def test_a_support_that_holds_everything(name: str) -> None:
 
 @pytest.mark.parametrize("name", TOP_K)
 def test_float32_stays_finite_where_the_tail_vanishes(name: str) -> None:
-    logits = torch.tensor([[0.0, -1.0, -40.0, -50.0], [0.0, -17.0, -18.0, -19.0], [0.0, 1.0, -30.0, -90.0]])
-    teacher = torch.tensor([[0.0, -1.0, -2.0, -3.0], [0.0, -17.0, -50.0, -50.0], [0.0, 1.0, -60.0, -90.0]])
+    logits = torch.tensor(
+        [[0.0, -1.0, -40.0, -50.0], [0.0, -17.0, -18.0, -19.0], [0.0, 1.0, -30.0, -90.0]]
+    )
+    teacher = torch.tensor(
+        [[0.0, -1.0, -2.0, -3.0], [0.0, -17.0, -50.0, -50.0], [0.0, 1.0, -60.0, -90.0]]
+    )
     log_q = teacher.log_softmax(-1)
     ids = torch.tensor([[0, 1]]).expand(3, -1)
     assert loss_of(name, logits, log_q, ids).isfinite().all()
@@ -194,7 +210,9 @@ def test_equal_policies(name: str) -> None:
     assert loss_of(name, logits, log_q, ids).abs().max() <= 1e-13
     gradient = gradient_of(name, logits, log_q, ids)
     if name == "truncated":  # its own flaw: it pushes M down even at the optimum
-        expected = np.stack([parts.mass_p * parts.mass_gradient for parts in parts_of(logits, log_q, ids)])
+        expected = np.stack(
+            [parts.mass_p * parts.mass_gradient for parts in parts_of(logits, log_q, ids)]
+        )
         assert np.abs(gradient - expected).max() <= 1e-13
     else:
         assert np.abs(gradient).max() <= 1e-13
@@ -213,16 +231,22 @@ def test_renormalized_sees_only_the_logits_of_the_support() -> None:
     logits, log_q, ids = random_case(9)
     inside = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, ids, True)
     moved = torch.where(inside, logits, logits + 1.7)
-    assert torch.allclose(*(loss_of("renormalized", x, log_q, ids) for x in (logits, moved)), rtol=1e-12, atol=0)
+    assert torch.allclose(
+        *(loss_of("renormalized", x, log_q, ids) for x in (logits, moved)), rtol=1e-12, atol=0
+    )
     unnormalised = token_loss("renormalized", logits.gather(-1, ids), log_q.gather(-1, ids))
-    assert torch.allclose(unnormalised, loss_of("renormalized", logits, log_q, ids), rtol=1e-12, atol=0)
+    assert torch.allclose(
+        unnormalised, loss_of("renormalized", logits, log_q, ids), rtol=1e-12, atol=0
+    )
 
 
 def test_tail_is_a_divergence_on_one_more_outcome() -> None:
     logits, log_q, ids = random_case(10)
     p, q = (x.gather(-1, ids) for x in (logits.softmax(-1), log_q.exp()))
     p, q = (torch.cat([x, 1 - x.sum(-1, keepdim=True)], dim=-1) for x in (p, q))
-    assert torch.allclose(loss_of("tail", logits, log_q, ids), (p * (p / q).log()).sum(-1), rtol=1e-10, atol=0)
+    assert torch.allclose(
+        loss_of("tail", logits, log_q, ids), (p * (p / q).log()).sum(-1), rtol=1e-10, atol=0
+    )
 
 
 def test_support_mass() -> None:
@@ -254,7 +278,9 @@ def test_veto_target_is_detached() -> None:
 
 @pytest.mark.parametrize("beta", [0.2, 0.4, 0.6, 0.8])
 def test_veto_gradient_holds_the_target_fixed(beta: float) -> None:
-    """∂/∂z_j KL(p̄‖sg(q̃)) = p̄_j (log p̄_j/q̃_j − KL), not the (1−β)-scaled gradient of a moving target."""
+    """∂/∂z_j KL(p̄‖sg(q̃)) = p̄_j (log p̄_j/q̃_j − KL), not the (1−β)-scaled gradient of a moving
+    target.
+    """
     logits, log_q, ids = random_case(14)
     logits.requires_grad_()
     log_p, log_q = logits.log_softmax(-1).gather(-1, ids), log_q.gather(-1, ids)
@@ -262,7 +288,9 @@ def test_veto_gradient_holds_the_target_fixed(beta: float) -> None:
     (gradient,) = torch.autograd.grad(loss, logits)
     p_bar = log_p.detach().softmax(-1)
     score = p_bar.log() - (log_q + beta * log_p.detach()).log_softmax(-1)
-    expected = torch.zeros_like(gradient).scatter(-1, ids, p_bar * (score - (p_bar * score).sum(-1, keepdim=True)))
+    expected = torch.zeros_like(gradient).scatter(
+        -1, ids, p_bar * (score - (p_bar * score).sum(-1, keepdim=True))
+    )
     assert torch.allclose(gradient, expected, rtol=0, atol=1e-13)
 
 

@@ -56,7 +56,9 @@ def test_global_generators_play_no_part() -> None:
 @pytest.mark.parametrize("field", [f.name for f in dataclasses.fields(SequenceKey)])
 def test_every_field_of_the_key_matters(field: str) -> None:
     other = dataclasses.replace(KEY, **{field: getattr(KEY, field) + 1})
-    assert not set(uniforms([KEY], Role.DRAFT, 50)[0].tolist()) & set(uniforms([other], Role.DRAFT, 50)[0].tolist())
+    assert not set(uniforms([KEY], Role.DRAFT, 50)[0].tolist()) & set(
+        uniforms([other], Role.DRAFT, 50)[0].tolist()
+    )
 
 
 def test_fields_are_not_interchangeable() -> None:
@@ -84,12 +86,19 @@ def test_uniform_along_a_sequence(role: Role) -> None:
 @pytest.mark.parametrize("role", list(Role))
 @pytest.mark.parametrize("position", [0, 1, 7])
 def test_uniform_across_sequences(role: Role, position: int) -> None:
-    assert stats.kstest(uniforms(many_keys(5000), role, 8)[:, position].numpy(), "uniform").pvalue > 1e-4
+    assert (
+        stats.kstest(uniforms(many_keys(5000), role, 8)[:, position].numpy(), "uniform").pvalue
+        > 1e-4
+    )
 
 
 def test_roles_and_neighbouring_positions_are_independent() -> None:
     draft, accept, residual = (uniforms(many_keys(5000), role, 2).numpy() for role in Role)
-    pairs = [(draft[:, 0], accept[:, 0]), (accept[:, 0], residual[:, 0]), (draft[:, 0], draft[:, 1])]
+    pairs = [
+        (draft[:, 0], accept[:, 0]),
+        (accept[:, 0], residual[:, 0]),
+        (draft[:, 0], draft[:, 1]),
+    ]
     for left, right in pairs:
         counts, _, _ = np.histogram2d(left, right, bins=8, range=[[0, 1], [0, 1]])
         assert stats.chisquare(counts.ravel()).pvalue > 1e-4

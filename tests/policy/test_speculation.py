@@ -1,4 +1,6 @@
-"""Speculative sampling: the outcome has law μ whatever the draft, and inverse-CDF sampling at its edges."""
+"""Speculative sampling: the outcome has law μ whatever the draft, and inverse-CDF sampling at its
+edges.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,10 @@ def assert_drawn_from(tokens: Tensor, probability: Array) -> None:
     rare = expected < 10
     observed, expected = (np.append(x[~rare], x[rare].sum()) for x in (counts, expected))
     if expected[-1] < 1:
-        observed, expected = observed[:-1], expected[:-1] / expected[:-1].sum() * observed[:-1].sum()
+        observed, expected = (
+            observed[:-1],
+            expected[:-1] / expected[:-1].sum() * observed[:-1].sum(),
+        )
     if len(expected) > 1:
         assert stats.chisquare(observed, expected).pvalue > 1e-4
 
@@ -104,7 +109,9 @@ def test_verified_tokens_follow_the_student() -> None:
         ((0.1, 0.2, 0.7), (0.0, 1.0, 0.0)),
     ],
 )
-def test_verified_tokens_follow_targets_on_other_supports(p: tuple[float, ...], mu: tuple[float, ...]) -> None:
+def test_verified_tokens_follow_targets_on_other_supports(
+    p: tuple[float, ...], mu: tuple[float, ...]
+) -> None:
     assert_verified_law(logs(*p), logs(*mu), np.array(mu), seed=5)
 
 
@@ -142,10 +149,12 @@ def test_acceptance_inside_the_ball(epsilon: float) -> None:
 
 
 def test_kl_divergence() -> None:
-    assert float(kl_divergence(logs(0.5, 0.5, 0)[None], logs(0.25, 0.25, 0.5)[None])) == pytest.approx(np.log(2))
-    assert float(kl_divergence(logs(0.5, 0, 0.5)[None], logs(0.25, 0, 0.75)[None])) == pytest.approx(
-        0.5 * np.log(2) + 0.5 * np.log(2 / 3)
-    )
+    assert float(
+        kl_divergence(logs(0.5, 0.5, 0)[None], logs(0.25, 0.25, 0.5)[None])
+    ) == pytest.approx(np.log(2))
+    assert float(
+        kl_divergence(logs(0.5, 0, 0.5)[None], logs(0.25, 0, 0.75)[None])
+    ) == pytest.approx(0.5 * np.log(2) + 0.5 * np.log(2 / 3))
     assert float(kl_divergence(logs(0.5, 0.5)[None], logs(1, 0)[None])) == float("inf")
 
 
@@ -178,7 +187,9 @@ def test_sample_is_the_inverse_of_the_cumulative_distribution() -> None:
     log_p, _ = random_pair(9, size=20)
     uniform = random_uniforms(0, 1, size=2000)[0]
     cumulative = np.cumsum(np.exp(exact(log_p)))
-    expected = [next(i for i, total in enumerate(cumulative) if u < total) for u in uniform.tolist()]
+    expected = [
+        next(i for i, total in enumerate(cumulative) if u < total) for u in uniform.tolist()
+    ]
     assert sample(rows(log_p, 2000), uniform).tolist() == expected
 
 
@@ -186,13 +197,22 @@ def test_sample_ignores_an_offset() -> None:
     log_p, _ = random_pair(9, size=20)
     uniform = random_uniforms(0, 1, size=2000)[0]
     for offset in (-800.0, -3.0, 800.0):
-        assert torch.equal(sample(rows(log_p + offset, 2000), uniform), sample(rows(log_p, 2000), uniform))
+        assert torch.equal(
+            sample(rows(log_p + offset, 2000), uniform), sample(rows(log_p, 2000), uniform)
+        )
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("uniform", [0.0, 2**-53, 0.25, 0.5, 1 - 2**-52, NEXT_TO_ONE])
 def test_sample_never_draws_a_token_without_mass(uniform: float, dtype: torch.dtype) -> None:
-    laws = [(0, 1, 0), (0, 0, 1), (1, 0, 0), (0, 0.5, 0, 0.5, 0), (0.25, 0, 0, 0.75, 0, 0), (0, 0.1, 0.2, 0.7, 0)]
+    laws = [
+        (0, 1, 0),
+        (0, 0, 1),
+        (1, 0, 0),
+        (0, 0.5, 0, 0.5, 0),
+        (0.25, 0, 0, 0.75, 0, 0),
+        (0, 0.1, 0.2, 0.7, 0),
+    ]
     for law in laws:
         token = int(sample(logs(*law).to(dtype)[None], torch.tensor([uniform]).double()))
         assert law[token] > 0
@@ -202,7 +222,9 @@ def test_sample_at_both_ends_of_a_large_vocabulary() -> None:
     log_p, _ = random_pair(0, size=150_000, spread=4.0)
     log_p[:1000] = log_p[-1000:] = float("-inf")
     log_p[5000:6000] = float("-inf")
-    uniform = torch.cat([torch.tensor([0.0, NEXT_TO_ONE]).double(), random_uniforms(1, 1, size=62)[0]])
+    uniform = torch.cat(
+        [torch.tensor([0.0, NEXT_TO_ONE]).double(), random_uniforms(1, 1, size=62)[0]]
+    )
     tokens = sample(rows(log_p, 64), uniform)
     assert bool((log_p[tokens] > float("-inf")).all())
     assert tokens[0] == 1000
@@ -215,5 +237,7 @@ def test_verify_never_emits_a_token_the_target_lacks() -> None:
     for u_accept in ends:
         for draft in (1, 2):
             u = u_accept.expand(len(ends))
-            tokens = verify(rows(log_p, 4), rows(log_mu, 4), torch.full((4,), draft), u, ends).tokens
+            tokens = verify(
+                rows(log_p, 4), rows(log_mu, 4), torch.full((4,), draft), u, ends
+            ).tokens
             assert set(tokens.tolist()) <= {2, 3}

@@ -45,7 +45,9 @@ def solve_one(log_p: Tensor, log_q: Tensor, epsilon: float) -> Solution:
 
 
 def convex_optimum(log_p: Array, log_q: Array, epsilon: float) -> tuple[Array, float]:
-    """argmin and min of KL(μ‖q) subject to KL(μ‖p) ≤ ε on the simplex (paper, Eq. 1), where both have mass."""
+    """argmin and min of KL(μ‖q) subject to KL(μ‖p) ≤ ε on the simplex (paper, Eq. 1), where both
+    have mass.
+    """
     shared = (log_p > -np.inf) & (log_q > -np.inf)
     mu = cp.Variable(int(shared.sum()))
     negative_entropy = -cp.sum(cp.entr(mu))
@@ -69,7 +71,9 @@ def assert_convex_optimum(log_p: Tensor, log_q: Tensor, epsilon: float) -> None:
 @pytest.mark.parametrize("epsilon", PAPER_BUDGETS)
 @pytest.mark.parametrize("seed", range(6))
 def test_agrees_with_a_convex_solver(seed: int, epsilon: float) -> None:
-    assert_convex_optimum(*random_pair(seed, size=2 + 2 * seed, spread=1.5, distance=1.0 + seed / 2), epsilon)
+    assert_convex_optimum(
+        *random_pair(seed, size=2 + 2 * seed, spread=1.5, distance=1.0 + seed / 2), epsilon
+    )
 
 
 @pytest.mark.parametrize("epsilon", PAPER_BUDGETS)
@@ -150,7 +154,9 @@ def test_beta_is_the_root_in_50_digits(epsilon: float) -> None:
     log_p, log_q = random_pair(11, size=6, distance=2.0)
     beta = float(solve_one(log_p, log_q, epsilon).beta)
     with mpmath.workdps(50):
-        assert precise_kl(log_p, log_q, mpmath.mpf(beta)) <= mpmath.mpf(epsilon) * (1 + mpmath.mpf("1e-12"))
+        assert precise_kl(log_p, log_q, mpmath.mpf(beta)) <= mpmath.mpf(epsilon) * (
+            1 + mpmath.mpf("1e-12")
+        )
         assert precise_kl(log_p, log_q, mpmath.mpf(beta) * (1 + mpmath.mpf("1e-9"))) > epsilon
 
 
@@ -198,7 +204,9 @@ def test_a_teacher_with_one_token_costs_that_tokens_surprise(dtype: torch.dtype)
     log_p, log_q = logs(0.002, 0.99, 0.008).to(dtype), logs(0, 1, 0).to(dtype)
     surprise = -float(np.log(0.99))  # KL(q‖p) ≈ 0.01005
     assert torch.equal(solve_one(log_p, log_q, surprise * 1.001).log_mu[0], log_q)
-    assert torch.allclose(solve_one(log_p, log_q, surprise * 0.999).log_mu[0], log_p, rtol=0, atol=1e-6)
+    assert torch.allclose(
+        solve_one(log_p, log_q, surprise * 0.999).log_mu[0], log_p, rtol=0, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -239,7 +247,9 @@ def test_tokens_the_student_lacks_stay_impossible(epsilon: float) -> None:
 def test_a_teacher_close_inside_but_with_mass_outside_is_restricted() -> None:
     log_p, log_q = logs(0.6, 0.4, 0.0), logs(0.3, 0.2, 0.5)
     solution = solve_one(log_p, log_q, 0.01)
-    assert torch.allclose(solution.log_mu[0].exp(), torch.tensor([0.6, 0.4, 0.0], dtype=torch.float64))
+    assert torch.allclose(
+        solution.log_mu[0].exp(), torch.tensor([0.6, 0.4, 0.0], dtype=torch.float64)
+    )
     assert not solution.teacher_feasible  # KL(q‖p) = ∞
 
 

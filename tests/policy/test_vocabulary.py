@@ -1,4 +1,6 @@
-"""EOS canonicalisation and padding against sums over dictionaries (paper, Appendix "EOS Canonicalization")."""
+"""EOS canonicalisation and padding against sums over dictionaries (paper, Appendix "EOS
+Canonicalization").
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def assert_law(log_prob: Tensor, expected: dict[int, float], tolerance: float) -
 
 
 def random_logits(seed: int, scale: float) -> Tensor:
-    return scale * torch.randn(SIZE, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return scale * torch.randn(
+        SIZE, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -73,7 +77,9 @@ def test_dominant_stop_events() -> None:
     logits = torch.zeros(SIZE, dtype=torch.float64)
     logits[TEACHER_EOS] = 60.0
     assert SPACE.teacher_log_prob(logits)[STUDENT_EOS].exp() == pytest.approx(1, abs=1e-14)
-    assert SPACE.student_log_prob(logits)[STUDENT_EOS].exp() == pytest.approx(1 / (VALID - 1), abs=1e-14)
+    assert SPACE.student_log_prob(logits)[STUDENT_EOS].exp() == pytest.approx(
+        1 / (VALID - 1), abs=1e-14
+    )
 
 
 def test_equal_stop_ids_are_one_coordinate() -> None:
@@ -112,7 +118,9 @@ def test_padding_and_duplicates_are_never_sampled() -> None:
     logits = random_logits(5, 1.0)
     logits[VALID:] = 50.0
     logits[TEACHER_EOS] = 50.0
-    grid = torch.cat([torch.arange(20_000, dtype=torch.float64) / 20_000, torch.tensor([NEXT_TO_ONE]).double()])
+    grid = torch.cat(
+        [torch.arange(20_000, dtype=torch.float64) / 20_000, torch.tensor([NEXT_TO_ONE]).double()]
+    )
     for log_prob in (SPACE.student_log_prob(logits), SPACE.teacher_log_prob(logits)):
         drawn = sample(log_prob.expand(len(grid), -1), grid)
         assert int(drawn.max()) < VALID

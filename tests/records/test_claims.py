@@ -23,7 +23,9 @@ time.sleep(3600)
 
 def holder(runs: Path) -> subprocess.Popen[str]:
     """A process that holds the claim on PART, if it got it."""
-    process = subprocess.Popen([sys.executable, "-c", HOLD, str(runs)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(runs)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == "True\n"
     return process

@@ -43,7 +43,9 @@ class Step:
 @pytest.mark.parametrize("behavior", tiny.BEHAVIORS, ids=str)
 def test_a_step_logs_the_columns_of_its_behavior(behavior: Behavior, tmp_path: Path) -> None:
     step = Step(tmp_path)
-    logged = step.logged(*step.rollout.sample(tiny.requests(2), behavior), Objective("renormalized"))
+    logged = step.logged(
+        *step.rollout.sample(tiny.requests(2), behavior), Objective("renormalized")
+    )
     assert logged == columns_of_step(behavior.needs_teacher, behavior.measures)
 
 
@@ -54,7 +56,9 @@ def test_a_step_of_the_supervised_stage_logs_what_every_step_does(tmp_path: Path
 
 
 def test_every_column_is_logged_by_some_behavior_and_every_behavior_is_looked_at() -> None:
-    steps = [columns_of_step(behavior.needs_teacher, behavior.measures) for behavior in tiny.BEHAVIORS]
+    steps = [
+        columns_of_step(behavior.needs_teacher, behavior.measures) for behavior in tiny.BEHAVIORS
+    ]
     assert set().union(*steps) == set(COLUMNS)
     shipped = {kind for kind in laws.law.registry if kind is getattr(spec, kind.__name__, None)}
     assert {type(behavior) for behavior in tiny.BEHAVIORS} == shipped
@@ -65,5 +69,7 @@ def test_a_column_that_is_shown_says_how() -> None:
         assert column.meaning.endswith("."), key
         assert bool(column.heading) >= bool(column.decimals), key
         assert column.unit in ("", "share", "nats", "tokens"), key
-        shown_in_per_cent = [text.endswith("(%)") for text in (column.figure, column.heading) if text]
+        shown_in_per_cent = [
+            text.endswith("(%)") for text in (column.figure, column.heading) if text
+        ]
         assert all(text is (column.unit == "share") for text in shown_in_per_cent), key

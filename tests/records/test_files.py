@@ -15,7 +15,9 @@ from tests.sweeps import ROOT
 
 
 @pytest.mark.parametrize("options", [{}, {"shared": True}, {"durable": False}], ids=str)
-def test_a_file_is_replaced_whole_and_nothing_else_is_left(options: dict[str, bool], tmp_path: Path) -> None:
+def test_a_file_is_replaced_whole_and_nothing_else_is_left(
+    options: dict[str, bool], tmp_path: Path
+) -> None:
     path = tmp_path / "file"
     path.write_text("old")
     write_atomically(path, "βeta\n", **options)
@@ -26,7 +28,9 @@ def test_a_file_is_replaced_whole_and_nothing_else_is_left(options: dict[str, bo
 
 
 @pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600)])
-def test_a_file_has_the_mode_that_the_user_gives_files(mask: int, mode: int, tmp_path: Path) -> None:
+def test_a_file_has_the_mode_that_the_user_gives_files(
+    mask: int, mode: int, tmp_path: Path
+) -> None:
     before = os.umask(mask)
     try:
         write_atomically(tmp_path / "file", "text")
@@ -56,9 +60,10 @@ def test_processes_that_share_a_file_fill_scratch_files_of_their_own(tmp_path: P
 
 def test_a_wrong_line_among_many_is_named(tmp_path: Path) -> None:
     good = [f'{{"step": {step}}}' for step in range(1200)]
-    assert [row["step"] for row in parse_rows("".join(f"{line}\n" for line in good).encode(), tmp_path, "")] == [
-        *range(1200)
-    ]
+    assert [
+        row["step"]
+        for row in parse_rows("".join(f"{line}\n" for line in good).encode(), tmp_path, "")
+    ] == [*range(1200)]
     for wrong in ("1", '{"step": 1}, {"step": 2}', "", '{"step": 1'):
         lines = [*good[:700], wrong, *good[700:]]
         with pytest.raises(Damaged, match="line 701 is"):
@@ -68,7 +73,9 @@ def test_a_wrong_line_among_many_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("write", ["write_once", "write_atomically"])
 def test_a_kill_leaves_a_new_file_without_its_name(write: str, tmp_path: Path) -> None:
     killed_at("fsync", f"{write}(path, 'new')", tmp_path / "name")
-    assert all(path.name.startswith(".name.") and path.suffix == ".tmp" for path in tmp_path.iterdir())
+    assert all(
+        path.name.startswith(".name.") and path.suffix == ".tmp" for path in tmp_path.iterdir()
+    )
 
 
 @pytest.mark.parametrize("shared", [False, True])

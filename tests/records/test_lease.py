@@ -42,7 +42,9 @@ def path(tmp_path: Path) -> Path:
 def started(path: Path, *arguments: str) -> subprocess.Popen[str]:
     """A process that takes the lease and holds it until its stdin ends."""
     command = [sys.executable, "-c", HOLD, str(path), *arguments]
-    return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
 
 
 def answer(process: subprocess.Popen[str]) -> str:
@@ -142,7 +144,9 @@ def test_a_stale_heartbeat_of_another_host_does_not(path: Path) -> None:
 
 
 @pytest.mark.parametrize("ahead_s", [-3600.0, 3600.0])
-def test_the_clock_of_this_host_does_not_matter(ahead_s: float, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_clock_of_this_host_does_not_matter(
+    ahead_s: float, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     leave_heartbeat(path, HEARTBEAT_S)
     leave_heartbeat(path.parent / "other" / "dead.lock", STALE_AFTER_S + 1)
     clock = time.time
@@ -188,5 +192,7 @@ def test_a_process_of_another_container_is_believed_while_it_beats(path: Path) -
 
 def test_its_lease_is_free_when_its_lock_is(path: Path) -> None:
     """The kernel of the host tells, whatever the note says."""
-    leave_heartbeat(path, 1, json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "space": "pid:[1]"}))
+    leave_heartbeat(
+        path, 1, json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "space": "pid:[1]"})
+    )
     Lease(path).release()

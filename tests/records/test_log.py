@@ -38,7 +38,9 @@ def test_attempts_are_counted_within_one_sweep(tmp_path: Path) -> None:
     assert RunLog(tmp_path).begin("another", 3) == 1
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", "[" * 10**5, json.dumps({"name": 3}), json.dumps({"x": 1})])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", "[" * 10**5, json.dumps({"name": 3}), json.dumps({"x": 1})]
+)
 def test_a_damaged_note_is_no_note(tmp_path: Path, text: str) -> None:
     (tmp_path / PHASE).write_text(text)
     assert read_phase(tmp_path) is None

@@ -46,7 +46,9 @@ def test_who_waits_gets_the_lock_when_it_is_free(tmp_path: Path) -> None:
 def test_a_name_with_parentheses_and_spaces_moves_no_field(tmp_path: Path) -> None:
     odd = tmp_path / ") S 1 (a"
     odd.symlink_to(sys.executable)
-    with subprocess.Popen([odd, "-I", "-S", "-c", "print(flush=True); input()"], stdin=-1, stdout=-1) as process:
+    with subprocess.Popen(
+        [odd, "-I", "-S", "-c", "print(flush=True); input()"], stdin=-1, stdout=-1
+    ) as process:
         assert process.stdout is not None
         process.stdout.readline()
         assert b"S 1 (a" in Path(f"/proc/{process.pid}/comm").read_bytes()

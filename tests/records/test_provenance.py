@@ -13,7 +13,8 @@ RASPBERRY = "processor\t: 0\nBogoMIPS\t: 108.00\n\nModel\t\t: Raspberry Pi 5 Mod
 
 
 @pytest.mark.parametrize(
-    ("text", "name"), [(X86, "AMD EPYC 9V74 80-Core Processor"), (RASPBERRY, "Raspberry Pi 5 Model B Rev 1.0")]
+    ("text", "name"),
+    [(X86, "AMD EPYC 9V74 80-Core Processor"), (RASPBERRY, "Raspberry Pi 5 Model B Rev 1.0")],
 )
 def test_the_processor_has_its_name(tmp_path: Path, text: str, name: str) -> None:
     (tmp_path / "cpuinfo").write_text(text)

@@ -1,4 +1,6 @@
-"""The run directory after any interruption: what was committed is there, byte for byte, and nothing else is."""
+"""The run directory after any interruption: what was committed is there, byte for byte, and nothing
+else is.
+"""
 
 from __future__ import annotations
 
@@ -118,7 +120,10 @@ def test_line_separators_in_texts_are_no_line_ends(tmp_path: Path) -> None:
 
 def test_numbers_that_are_not_finite_become_null(tmp_path: Path) -> None:
     with opened(tmp_path) as run:
-        run.append("metrics.jsonl", [{"a": math.nan, "b": [math.inf, 1.5], "c": {"d": -math.inf}, "e": "NaN"}])
+        run.append(
+            "metrics.jsonl",
+            [{"a": math.nan, "b": [math.inf, 1.5], "c": {"d": -math.inf}, "e": "NaN"}],
+        )
         assert run.metrics() == [{"a": None, "b": [None, 1.5], "c": {"d": None}, "e": "NaN"}]
 
 
@@ -133,7 +138,10 @@ def test_the_wall_clock_log_is_left_alone(tmp_path: Path) -> None:
 
 
 def files(run: RunReader) -> dict[int, list[str]]:
-    return {step: sorted(file.name for file in folder.iterdir()) for step, folder in run.checkpoints().items()}
+    return {
+        step: sorted(file.name for file in folder.iterdir())
+        for step, folder in run.checkpoints().items()
+    }
 
 
 def test_a_half_made_checkpoint_is_discarded(tmp_path: Path) -> None:
@@ -198,7 +206,10 @@ def test_a_unit_is_described_once(tmp_path: Path) -> None:
             assert run.started == bool(attempt)
             run.describe({"attempt": attempt}, lambda: {"commit": "abc"})
     reader = RunReader(tmp_path, UNIT)
-    assert (reader.config(), reader.provenance()) == ({"attempt": 0}, {"commit": "abc", "models": {}})
+    assert (reader.config(), reader.provenance()) == (
+        {"attempt": 0},
+        {"commit": "abc", "models": {}},
+    )
 
 
 def test_each_attempt_leaves_a_row_that_no_torn_line_spoils(tmp_path: Path) -> None:
@@ -235,8 +246,17 @@ def test_the_next_attempt_forgets_why_the_last_one_failed(tmp_path: Path) -> Non
 
 def test_a_unit_that_was_never_begun(tmp_path: Path) -> None:
     reader = RunReader(tmp_path, UNIT)
-    assert (reader.next_step, reader.trained, reader.started, reader.running, reader.error) == (0, *[False] * 3, None)
-    assert (reader.metrics(), list(reader.rollouts()), reader.timing(), reader.checkpoints()) == ([], [], [], {})
+    assert (reader.next_step, reader.trained, reader.started, reader.running, reader.error) == (
+        0,
+        *[False] * 3,
+        None,
+    )
+    assert (reader.metrics(), list(reader.rollouts()), reader.timing(), reader.checkpoints()) == (
+        [],
+        [],
+        [],
+        {},
+    )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -244,7 +264,9 @@ def test_a_unit_that_was_never_begun(tmp_path: Path) -> None:
 
 
 def work(runs: str, until: int = STEPS, stop_in: int | None = None) -> None:
-    """Steps from wherever the unit stands; within step `stop_in` it waits in the middle of appending."""
+    """Steps from wherever the unit stands; within step `stop_in` it waits in the middle of
+    appending.
+    """
     with opened(Path(runs)) as run:
         for step in range(run.next_step, until):
             run.append("metrics.jsonl", [row(step)])
@@ -284,7 +306,11 @@ def kill_midway(runs: Path, stop_in: int) -> None:
 
 def contents(runs: Path) -> dict[str, bytes]:
     unit = runs / UNIT
-    return {str(file.relative_to(unit)): file.read_bytes() for file in sorted(unit.rglob("*")) if file.is_file()}
+    return {
+        str(file.relative_to(unit)): file.read_bytes()
+        for file in sorted(unit.rglob("*"))
+        if file.is_file()
+    }
 
 
 def test_kills_in_the_middle_of_appending_leave_no_trace(tmp_path: Path) -> None:
@@ -333,7 +359,9 @@ def test_a_folder_copied_without_its_locks_is_readable(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
-def test_files_of_a_checkpoint_have_the_mode_that_the_user_gives_files(mask: int, mode: int, tmp_path: Path) -> None:
+def test_files_of_a_checkpoint_have_the_mode_that_the_user_gives_files(
+    mask: int, mode: int, tmp_path: Path
+) -> None:
     def save(folder: Path) -> None:
         (folder / "learner").mkdir()
         for name in ("config.json", "model.safetensors", "learner/rank_0.safetensors"):
@@ -347,5 +375,9 @@ def test_files_of_a_checkpoint_have_the_mode_that_the_user_gives_files(mask: int
             files = [path for path in run.checkpoint_path(2).rglob("*") if path.is_file()]
     finally:
         os.umask(before)
-    assert sorted(path.name for path in files) == ["config.json", "model.safetensors", "rank_0.safetensors"]
+    assert sorted(path.name for path in files) == [
+        "config.json",
+        "model.safetensors",
+        "rank_0.safetensors",
+    ]
     assert {path.stat().st_mode & 0o777 for path in files} == {mode}

@@ -1,4 +1,6 @@
-"""Files of slices: there whole or not at all, written once, and summed as far as all problems have them."""
+"""Files of slices: there whole or not at all, written once, and summed as far as all problems have
+them.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def test_a_slice_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
     versions = [[record(correct, problem=f"{i}" * 50) for i in range(100)] for correct in (1, 2)]
     part = Slice(0, 4, 0, 100, 100)
     with closing(RunWriter(tmp_path, UNIT)) as run:
-        write = [lambda i=i: replace_slice(run, "bench", 2, part, versions[i % 2]) for i in range(40)]
+        write = [
+            lambda i=i: replace_slice(run, "bench", 2, part, versions[i % 2]) for i in range(40)
+        ]
         thread = threading.Thread(target=lambda: [each() for each in write])
         thread.start()
         seen = []
@@ -64,7 +68,9 @@ def test_what_a_kill_left_of_a_slice_is_not_read(tmp_path: Path) -> None:
         assert run.evaluation("bench", 4) is None
 
 
-def test_an_evaluation_is_the_sum_of_its_slices_as_far_as_all_problems_have_them(tmp_path: Path) -> None:
+def test_an_evaluation_is_the_sum_of_its_slices_as_far_as_all_problems_have_them(
+    tmp_path: Path,
+) -> None:
     run = RunReader(tmp_path, UNIT)
     first, second, more = Slice(0, 4, 0, 1, 3), Slice(0, 4, 1, 3, 3), Slice(4, 6, 0, 2, 3)
     write_slice(run, "bench", 2, second, [record(2, problem="p1"), record(3, problem="p2")])
@@ -78,7 +84,11 @@ def test_an_evaluation_is_the_sum_of_its_slices_as_far_as_all_problems_have_them
     write_slice(run, "bench", 2, Slice(4, 6, 2, 3, 3), [record(1, 2, "p2")])
     found = run.evaluation("bench", 2)
     assert found is not None
-    assert [(each.problem, each.n, each.correct) for each in found] == [("p0", 6, 3), ("p1", 6, 2), ("p2", 6, 4)]
+    assert [(each.problem, each.n, each.correct) for each in found] == [
+        ("p0", 6, 3),
+        ("p1", 6, 2),
+        ("p2", 6, 4),
+    ]
 
 
 @pytest.mark.parametrize("names", [["p0", "p1"], ['quoted "p"', "back\\slash"], ["x²", '{"n": 9}']])
@@ -87,8 +97,15 @@ def test_counts_are_those_of_the_records(names: list[str], tmp_path: Path) -> No
     run, part = RunReader(tmp_path, UNIT), Slice(0, 4, 0, len(names), len(names))
     write_slice(run, "math500-0", 20, part, records)
     counts = run.slice_counts("math500-0", 20, part)
-    assert (counts.problems, counts.correct.tolist()) == (tuple(names), [each.correct for each in records])
-    assert counts.tokens == run.evaluation_tokens("math500-0", 20) == sum(each.tokens for each in records)
+    assert (counts.problems, counts.correct.tolist()) == (
+        tuple(names),
+        [each.correct for each in records],
+    )
+    assert (
+        counts.tokens
+        == run.evaluation_tokens("math500-0", 20)
+        == sum(each.tokens for each in records)
+    )
     assert run.slice_records("math500-0", 20, part) == records
 
 
@@ -97,7 +114,9 @@ def test_counts_of_rows_in_another_layout_are_read_all_the_same(tmp_path: Path) 
     write_slice(run, "math500-0", 20, part, [record(1, 4, "p0"), record(2, 4, "p1")])
     path = run.evaluation_path("math500-0", 20) / part.name
     rows = [json.loads(line) for line in path.read_text().splitlines()[:-1]]
-    path.write_text(sealed_lines("".join(json.dumps(dict(sorted(row.items()))) + "\n" for row in rows)))
+    path.write_text(
+        sealed_lines("".join(json.dumps(dict(sorted(row.items()))) + "\n" for row in rows))
+    )
     counts = run.slice_counts("math500-0", 20, part)
     assert (counts.problems, counts.correct.tolist(), counts.tokens) == (("p0", "p1"), [1, 2], 80)
 
@@ -116,7 +135,9 @@ def test_a_slice_under_another_name_is_damaged(tmp_path: Path) -> None:
     ("unit", "evaluation_id", "step"),
     [("unit-1", "math500-0", 20), (UNIT, "math500-1", 20), (UNIT, "math500-0", 4)],
 )
-def test_a_slice_in_the_place_of_another_is_damaged(unit: str, evaluation_id: str, step: int, tmp_path: Path) -> None:
+def test_a_slice_in_the_place_of_another_is_damaged(
+    unit: str, evaluation_id: str, step: int, tmp_path: Path
+) -> None:
     here, part = RunReader(tmp_path, UNIT), Slice(0, 4, 0, 1, 1)
     write_slice(here, "math500-0", 20, part, [record(1)])
     there = RunReader(tmp_path, unit)
@@ -124,7 +145,10 @@ def test_a_slice_in_the_place_of_another_is_damaged(unit: str, evaluation_id: st
     folder.mkdir(parents=True)
     shutil.copy(here.evaluation_path("math500-0", 20) / part.name, folder)
     for read in (there.slice_counts, there.slice_records):
-        with pytest.raises(Damaged, match=r"another place \(unit unit-0, evaluation math500-0, step 20, .*; remove it"):
+        with pytest.raises(
+            Damaged,
+            match=r"another place \(unit unit-0, evaluation math500-0, step 20, .*; remove it",
+        ):
             read(evaluation_id, step, part)
     assert here.slice_records("math500-0", 20, part) == [record(1)]
 
@@ -148,7 +172,12 @@ def test_an_edited_last_line_is_damaged(tmp_path: Path) -> None:
     write_slice(run, "math500-0", 20, part, [record(1)])
     path = run.evaluation_path("math500-0", 20) / part.name
     written = path.read_bytes()
-    for edited in (written[:-2], written[:-3] + b'0"}\n', written + b"\n", written[: written.index(b"\n") + 1]):
+    for edited in (
+        written[:-2],
+        written[:-3] + b'0"}\n',
+        written + b"\n",
+        written[: written.index(b"\n") + 1],
+    ):
         path.write_bytes(edited)
         with pytest.raises(Damaged, match="is not what was written"):
             run.slice_records("math500-0", 20, part)

@@ -68,7 +68,9 @@ def test_any_order_of_work_makes_the_same_slices(seed: int) -> None:
     problems, samples, cuts = rng.randint(1, 30), rng.randint(1, 9), [2, 4]
     whole = missing([], problems, samples, cuts, 7)
     done = rng.sample(whole, rng.randint(0, len(whole)))
-    assert sorted([*done, *missing(done, problems, samples, cuts, 7)], key=str) == sorted(whole, key=str)
+    assert sorted([*done, *missing(done, problems, samples, cuts, 7)], key=str) == sorted(
+        whole, key=str
+    )
 
 
 def test_parts_are_about_equal() -> None:
@@ -86,7 +88,9 @@ def test_complete_samples_are_those_that_all_problems_have(seed: int) -> None:
     full = grid(slices, problems, samples).all(axis=0)
     prefix = samples if full.all() else int(full.argmin())
     inner = {n for part in slices for n in range(part.sample + 1, part.sample_end)}
-    assert complete_samples(slices) == [n for n in range(1, prefix + 1) if n not in inner and _is_edge(n, slices)]
+    assert complete_samples(slices) == [
+        n for n in range(1, prefix + 1) if n not in inner and _is_edge(n, slices)
+    ]
 
 
 def _is_edge(n: int, slices: list[Slice]) -> bool:

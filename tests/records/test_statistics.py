@@ -25,7 +25,9 @@ def test_auroc_counts_ordered_pairs(seed: int) -> None:
     values = [rng.randrange(levels) / 7 for _ in range(size)]
     rewards = [rng.choice([1.0, 0.0, None]) for _ in range(size)]
     expected = auroc_of_pairs(values, rewards)
-    assert auroc(values, rewards) == (None if expected is None else pytest.approx(expected, abs=1e-12))
+    assert auroc(values, rewards) == (
+        None if expected is None else pytest.approx(expected, abs=1e-12)
+    )
 
 
 @pytest.mark.parametrize(
@@ -46,5 +48,7 @@ def test_auroc_counts_ordered_pairs(seed: int) -> None:
         ([float("-inf"), 0.0], [0.0, 1.0], 1.0),
     ],
 )
-def test_auroc_edges(values: list[float], rewards: list[float | None], expected: float | None) -> None:
+def test_auroc_edges(
+    values: list[float], rewards: list[float | None], expected: float | None
+) -> None:
     assert auroc(values, rewards) == expected

@@ -1,1 +1,3 @@
-"""Every role at full size on a pretended GPU, against what `engines.budget` grants it: `make rehearse-gpu`."""
+"""Every role at full size on a pretended GPU, against what `engines.budget` grants it: `make
+rehearse-gpu`.
+"""

@@ -1,7 +1,8 @@
-"""`python -m tests.rehearsal [SETUP …] [--card NAME] [--json FILE]`: what each role holds, beside what it is granted.
+"""`python -m tests.rehearsal [SETUP …] [--card NAME] [--json FILE]`: what each role holds, beside
+what it is granted.
 
-Ends with status 1 where a role holds more than `engines.budget` grants it, so that a tensor which does not fit is found
-without a GPU. Nothing runs on one, and nothing is computed.
+Ends with status 1 where a role holds more than `engines.budget` grants it, so that a tensor which
+does not fit is found without a GPU. Nothing runs on one, and nothing is computed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""GPUs by what programs ask them for, and a process that pretends to have one. Nothing is computed on it."""
+"""GPUs by what programs ask them for, and a process that pretends to have one. Nothing is computed
+on it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ CONTEXT_GIB = 0.5  # what CUDA itself takes of a card in each process
 
 @dataclass(frozen=True)
 class Card:
-    """A GPU. `gib` is the memory that torch reports, `shared_kib` the shared memory that a kernel may ask for."""
+    """A GPU. `gib` is the memory that torch reports, `shared_kib` the shared memory that a kernel
+    may ask for.
+    """
 
     name: str
     gib: float
@@ -33,8 +37,8 @@ CARDS = {
 def pretend(card: Card) -> None:
     """Let torch tell this process that it has one such GPU, with nothing else on it.
 
-    That cannot be taken back, since libraries keep the answers that they get when they are imported. So a process of
-    its own calls this, before it imports them.
+    That cannot be taken back, since libraries keep the answers that they get when they are
+    imported. So a process of its own calls this, before it imports them.
     """
     cuda: Any = torch.cuda
     total = int(card.gib * GIB)

@@ -1,4 +1,6 @@
-"""The roles of a setup on a card, each at the size that its budget grants, and what they hold of it."""
+"""The roles of a setup on a card, each at the size that its budget grants, and what they hold of
+it.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from orchestrator.config import Runtime, Setup
-from orchestrator.engines.budget import OTHERS, Budget, Situation, TooSmall, budget, longest_round, slots_of
+from orchestrator.engines.budget import (
+    OTHERS,
+    Budget,
+    Situation,
+    TooSmall,
+    budget,
+    longest_round,
+    slots_of,
+)
 from orchestrator.engines.memory import decoder
 from orchestrator.planning.rates import GPUS
 from orchestrator.policy import trust_region
@@ -20,7 +30,8 @@ RUNTIME = Runtime()
 
 @dataclass(frozen=True)
 class Case:
-    """A role with its figures in GiB: `measured_gib` at its peak, `granted_gib` to it, of a card with `card_gib`.
+    """A role with its figures in GiB: `measured_gib` at its peak, `granted_gib` to it, of a card
+    with `card_gib`.
 
     A role that does not fit on the card has neither, and a `refusal`.
     """
@@ -52,12 +63,15 @@ class Case:
         verdict = "" if self.fits else "   DOES NOT FIT"
         more = "" if self.flops_of_6nd is None else f"  {self.flops_of_6nd:.2f} × 6ND"
         reads = f"  {sum(self.reads.values())} reads"
-        return f"{where} {self.measured_gib:6.2f} of {self.granted_gib:6.2f} GiB{more}{reads}{verdict}"
+        return (
+            f"{where} {self.measured_gib:6.2f} of {self.granted_gib:6.2f} GiB{more}{reads}{verdict}"
+        )
 
 
 def rehearse(name: str, setup: Setup, card: str) -> Iterator[Case]:
     """All roles of a trial and of an evaluator, on SGLang and on the torch engine."""
-    # A pass of the solver holds what every other one holds, and rows that do not exist are never done.
+    # A pass of the solver holds what every other one holds, and rows that do not exist are never
+    # done.
     trust_region._ITERATIONS = 2
     on_torch = replace(setup, engine=replace(setup.engine, sampler="torch"))
     on_sglang = replace(setup, engine=replace(setup.engine, sampler="sglang"))
@@ -118,7 +132,11 @@ def _learning(setup: Setup, granted: Budget) -> tuple[str, float, Measured]:
 def _scoring(setup: Setup, granted: Budget) -> tuple[str, float, Measured]:
     length = _longest(setup)
     rows = granted.tokens // length
-    return f"{rows} × {length}", _own(granted, "teacher"), roles.scoring(setup, granted.tokens, rows, length)
+    return (
+        f"{rows} × {length}",
+        _own(granted, "teacher"),
+        roles.scoring(setup, granted.tokens, rows, length),
+    )
 
 
 def _decoding(setup: Setup, granted: Budget) -> tuple[str, float, Measured]:
@@ -136,7 +154,11 @@ def _blending(setup: Setup, granted: Budget) -> tuple[str, float, Measured]:
 
 def _sampler(setup: Setup, granted: Budget) -> tuple[str, float, Measured]:
     logits = roles.logits_gib(setup, granted.requests)
-    return f"{granted.requests} rows", granted.parts["sampler"] + logits, roles.sampler(setup, granted.requests)
+    return (
+        f"{granted.requests} rows",
+        granted.parts["sampler"] + logits,
+        roles.sampler(setup, granted.requests),
+    )
 
 
 def _judging(setup: Setup, granted: Budget) -> tuple[str, float, Measured]:

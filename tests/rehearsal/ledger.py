@@ -1,9 +1,10 @@
-"""A ledger of the pretended device: bytes that live, their peak, and what the host reads while it waits.
+"""A ledger of the pretended device: bytes that live, their peak, and what the host reads while it
+waits.
 
-The host's tensors are real, those of the device are fake. Shapes cannot depend on data that do not exist, so reads of
-the device are answered here: an index of rows that a mask
-selects has as many as the mask, the most that it can have; a read number is 1; a read bool is True, which takes the
-branch with more work, except where a function in `ANSWERED_FALSE` asks.
+The host's tensors are real, those of the device are fake. Shapes cannot depend on data that do not
+exist, so reads of the device are answered here: an index of rows that a mask selects has as many as
+the mask, the most that it can have; a read number is 1; a read bool is True, which takes the branch
+with more work, except where a function in `ANSWERED_FALSE` asks.
 """
 
 from __future__ import annotations
@@ -24,10 +25,16 @@ from torch.utils._pytree import tree_leaves
 GIB = 2**30
 DEVICE = "cuda"
 aten = torch.ops.aten
-# NaNs are no answer to go on with, and transformers asks whether a mask is all true only to leave it out.
-ANSWERED_FALSE = ("_check", "_ignore_causal_mask_sdpa", "_can_skip_causal_mask_xpu", "find_packed_sequence_indices")
-# Autograd's graph of fake tensors holds cycles; real tensors are freed by count. So garbage is collected before a peak
-# that is this much higher than the last one counts.
+# NaNs are no answer to go on with, and transformers asks whether a mask is all true only to leave
+# it out.
+ANSWERED_FALSE = (
+    "_check",
+    "_ignore_causal_mask_sdpa",
+    "_can_skip_causal_mask_xpu",
+    "find_packed_sequence_indices",
+)
+# Autograd's graph of fake tensors holds cycles; real tensors are freed by count. So garbage is
+# collected before a peak that is this much higher than the last one counts.
 COLLECT_BYTES = 2**27
 LARGE = 2**24  # elements
 
@@ -40,7 +47,9 @@ class Ledger(TorchDispatchMode):
         self.live = 0  # bytes
         self.peak = 0
         self.peak_at = ""
-        self.reads: collections.Counter[str] = collections.Counter()  # of the host, by the function that waits
+        self.reads: collections.Counter[str] = (
+            collections.Counter()
+        )  # of the host, by the function that waits
         self.operations = 0
         self._collected = 0  # bytes at the last collection of garbage, or the peak if that is more
         self._storages: set[int] = set()
@@ -78,8 +87,14 @@ class Ledger(TorchDispatchMode):
             out = args[0] + 0  # as many rows as there are
         elif func is aten._to_copy.default and not isinstance(args[0], FakeTensor):
             # A real tensor goes to the device: nothing but its shape does.
-            out = torch.empty(args[0].shape, dtype=kwargs.get("dtype") or args[0].dtype, device=kwargs["device"])
-        elif func is aten._to_copy.default and _is_cpu(kwargs.get("device")) and args[0].device.type == DEVICE:
+            out = torch.empty(
+                args[0].shape, dtype=kwargs.get("dtype") or args[0].dtype, device=kwargs["device"]
+            )
+        elif (
+            func is aten._to_copy.default
+            and _is_cpu(kwargs.get("device"))
+            and args[0].device.type == DEVICE
+        ):
             if not kwargs.get("non_blocking"):
                 self._read("copy")
             return _on_its_way(args[0], kwargs.get("dtype") or args[0].dtype)
@@ -137,7 +152,9 @@ def _is_cpu(device: Any) -> bool:
 
 
 def _on_its_way(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """A real tensor of the host in place of a copy: zeros, or pages that are never touched where it is large."""
+    """A real tensor of the host in place of a copy: zeros, or pages that are never touched where it
+    is large.
+    """
     make = torch.zeros if tensor.numel() < LARGE else torch.empty
     with _disable_current_modes():
         return make(tensor.shape, dtype=dtype)

@@ -1,4 +1,6 @@
-"""Packages that are not here: those of `docker/lock/kernels.txt` are replaced, and what else is missed is kept."""
+"""Packages that are not here: those of `docker/lock/kernels.txt` are replaced, and what else is
+missed is kept.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from unittest.mock import MagicMock
 from tests.sweeps import ROOT
 
 KERNELS = ROOT / "docker" / "lock" / "kernels.txt"
-# Modules of the distributions in kernels.txt that are not called like them. Those of nvidia-* bring libraries alone.
+# Modules of the distributions in kernels.txt that are not called like them. Those of nvidia-* bring
+# libraries alone.
 MODULES = {
     "cuda-core": "cuda",
     "cuda-python": "cuda",
@@ -33,7 +36,11 @@ class Replaced(MetaPathFinder, Loader):
         self._packages = packages
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        return ModuleSpec(name, self, is_package=True) if name.split(".")[0] in self._packages else None
+        return (
+            ModuleSpec(name, self, is_package=True)
+            if name.split(".")[0] in self._packages
+            else None
+        )
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         return Anything(spec.name)
@@ -43,7 +50,9 @@ class Replaced(MetaPathFinder, Loader):
 
 
 class Anything(ModuleType):
-    """A module that has every name: a class where it begins with a capital, else a module that can be called."""
+    """A module that has every name: a class where it begins with a capital, else a module that can
+    be called.
+    """
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -66,7 +75,9 @@ class AnyClass(type):
 
 
 class Missing(MetaPathFinder):
-    """Finds nothing, and keeps which packages SGLang or we looked for in vain. It has to be asked last."""
+    """Finds nothing, and keeps which packages SGLang or we looked for in vain. It has to be asked
+    last.
+    """
 
     def __init__(self) -> None:
         self.names: set[str] = set()
@@ -83,6 +94,8 @@ class Missing(MetaPathFinder):
 
 def packages_of_kernels() -> set[str]:
     """The top-level modules of the distributions in kernels.txt."""
-    names: list[str] = re.findall(r"^([a-z0-9-]+)==", KERNELS.read_text(encoding="utf-8"), re.MULTILINE)
+    names: list[str] = re.findall(
+        r"^([a-z0-9-]+)==", KERNELS.read_text(encoding="utf-8"), re.MULTILINE
+    )
     with_modules = [name for name in names if name in MODULES or not name.startswith("nvidia-")]
     return {MODULES.get(name, name.replace("-", "_")) for name in with_modules}

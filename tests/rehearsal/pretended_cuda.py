@@ -1,9 +1,10 @@
-"""A CUDA device that is not there: fake tensors have its name, their sizes are counted, and nothing is computed.
+"""A CUDA device that is not there: fake tensors have its name, their sizes are counted, and nothing
+is computed.
 
-`FakeTensorMode` gives tensors shapes, dtypes and devices without memory. A CPU build of torch stops at the first
-backward pass on such tensors, because autograd asks the device for a guard; `pretended_cuda.cpp` is that guard. It
-changes the whole process, so a rehearsal has a process of its own, which calls `install` before it imports torch: torch
-looks for a device's hooks once.
+`FakeTensorMode` gives tensors shapes, dtypes and devices without memory. A CPU build of torch stops
+at the first backward pass on such tensors, because autograd asks the device for a guard;
+`pretended_cuda.cpp` is that guard. It changes the whole process, so a rehearsal has a process of
+its own, which calls `install` before it imports torch: torch looks for a device's hooks once.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ def compiler() -> str | None:
 
 
 def install() -> None:
-    """Let this process work with fake tensors on `cuda`. Raises RuntimeError where the guard cannot be compiled."""
+    """Let this process work with fake tensors on `cuda`. Raises RuntimeError where the guard cannot
+    be compiled.
+    """
     assert "torch" not in sys.modules, "torch has looked for its devices already"
     version = importlib.metadata.version("torch")
     if version.endswith("+cpu"):
@@ -58,7 +61,9 @@ class _Event:
 
 
 def _guard(version: str) -> Path:
-    """The compiled guard, which is kept beside this Python's packages for as long as torch and the source stay."""
+    """The compiled guard, which is kept beside this Python's packages for as long as torch and the
+    source stay.
+    """
     key = hashlib.sha256(SOURCE.read_bytes() + version.encode()).hexdigest()[:16]
     library = Path(sys.prefix) / "rehearsal" / f"pretended_cuda_{key}.so"
     if library.exists():
@@ -73,7 +78,17 @@ def _guard(version: str) -> Path:
     root, scratch = Path(spec.origin).parent, library.with_suffix(f".{os.getpid()}.tmp")
     headers = [f"-I{root}/include", f"-I{root}/include/torch/csrc/api/include"]
     libraries = [f"-L{root}/lib", "-ltorch_cpu", "-lc10", f"-Wl,-rpath,{root}/lib"]
-    command = [gxx, "-std=c++20", "-shared", "-fPIC", *headers, str(SOURCE), "-o", str(scratch), *libraries]
+    command = [
+        gxx,
+        "-std=c++20",
+        "-shared",
+        "-fPIC",
+        *headers,
+        str(SOURCE),
+        "-o",
+        str(scratch),
+        *libraries,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"the pretended device does not compile:\n{done.stderr[-2000:]}")
@@ -82,7 +97,9 @@ def _guard(version: str) -> Path:
 
 
 def _make_on_the_host_first() -> None:
-    """`torch.tensor(data, device="cuda")` would ask a real device for memory; a copy from the host does not."""
+    """`torch.tensor(data, device="cuda")` would ask a real device for memory; a copy from the host
+    does not.
+    """
     import torch
 
     made = torch.tensor
@@ -104,10 +121,11 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Scaled dot-product attention by the kernel that CUDA takes for it, with the memory which that kernel wants.
+    """Scaled dot-product attention by the kernel that CUDA takes for it, with the memory which that
+    kernel wants.
 
-    Without a mask, in half precision: flash attention. With a mask: the memory-efficient kernel, which wants an
-    additive mask that is expanded over heads and padded to 8 columns.
+    Without a mask, in half precision: flash attention. With a mask: the memory-efficient kernel,
+    which wants an additive mask that is expanded over heads and padded to 8 columns.
     """
     import torch
     from torch.nn import functional
@@ -132,4 +150,6 @@ def _attention(
             bias = functional.pad(bias, (0, columns))[..., : attn_mask.shape[-1]]
         bias = bias.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
     efficient = aten._scaled_dot_product_efficient_attention
-    return efficient(query, key, value, bias, query.requires_grad, dropout_p, is_causal, scale=scale)[0]
+    return efficient(
+        query, key, value, bias, query.requires_grad, dropout_p, is_causal, scale=scale
+    )[0]

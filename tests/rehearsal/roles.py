@@ -40,12 +40,23 @@ from tests.rehearsal.ledger import DEVICE, Ledger
 
 GIB = 2**30
 TFLOP = 1e12
-__all__ = ["LONGEST_ROUND", "Measured", "decoding", "judging", "learning", "logits_gib", "sampler", "scoring"]
+__all__ = [
+    "LONGEST_ROUND",
+    "Measured",
+    "decoding",
+    "judging",
+    "learning",
+    "logits_gib",
+    "sampler",
+    "scoring",
+]
 
 
 @dataclass
 class Measured:
-    """A role's figures: GiB before the work and at its peak, TFLOP, host reads by place, operations, seconds here."""
+    """A role's figures: GiB before the work and at its peak, TFLOP, host reads by place,
+    operations, seconds here.
+    """
 
     before_gib: float = 0.0
     peak_gib: float = 0.0
@@ -80,11 +91,15 @@ def measuring(ledger: Ledger) -> Iterator[Measured]:
 
 
 def _product_flop(left: Sequence[int], right: Sequence[int], *_: Any, **__: Any) -> int:
-    """Of (…, m, k) by (…, k, n); torch's own count stumbles over products with a dtype of their own."""
+    """Of (…, m, k) by (…, k, n); torch's own count stumbles over products with a dtype of their
+    own.
+    """
     return 2 * math.prod(left) * right[-1]
 
 
-def _added_product_flop(_: Sequence[int], left: Sequence[int], right: Sequence[int], *__: Any, **___: Any) -> int:
+def _added_product_flop(
+    _: Sequence[int], left: Sequence[int], right: Sequence[int], *__: Any, **___: Any
+) -> int:
     return _product_flop(left, right)
 
 
@@ -135,8 +150,12 @@ def scores_of(rollouts: Rollouts) -> TeacherScores:
         return TeacherScores(torch.zeros(shape), *(torch.zeros(shape[:2]) for _ in range(3)))
 
 
-def learning(setup: Setup, tokens: int, rows: int, length: int, objective: str = "renormalized") -> Measured:
-    """One update of the torch trainer, after a first one that made its moments, with its state on the device."""
+def learning(
+    setup: Setup, tokens: int, rows: int, length: int, objective: str = "renormalized"
+) -> Measured:
+    """One update of the torch trainer, after a first one that made its moments, with its state on
+    the device.
+    """
     with pretended() as ledger:
         student = model_of(setup.student, setup, "student", torch.float32)
         goal = Objective(objective)  # pyright: ignore[reportArgumentType]
@@ -162,8 +181,11 @@ def scoring(setup: Setup, tokens: int, rows: int, length: int) -> Measured:
         return measured
 
 
-def decoding(setup: Setup, rows: int, length: int, behavior: Behavior, drafted: int = 1) -> Measured:
-    """One round of the torch engine, its last: B = `rows` sequences whose caches have `length` slots each.
+def decoding(
+    setup: Setup, rows: int, length: int, behavior: Behavior, drafted: int = 1
+) -> Measured:
+    """One round of the torch engine, its last: B = `rows` sequences whose caches have `length`
+    slots each.
 
     Before it, the models are there.
     """
@@ -194,7 +216,9 @@ def _fill(stream: Stream, slots: int) -> None:
 
 
 def sampler(setup: Setup, requests: int) -> Measured:
-    """SGLang's sampler on a batch of the student's logits, which SGLang gives as a float32 copy of bfloat16."""
+    """SGLang's sampler on a batch of the student's logits, which SGLang gives as a float32 copy of
+    bfloat16.
+    """
     with pretended() as ledger, torch.no_grad():
         private._space[:] = [(_space(setup), "student")]
         with measuring(ledger) as measured:
@@ -207,11 +231,15 @@ def sampler(setup: Setup, requests: int) -> Measured:
 
 
 def judging(setup: Setup, requests: int, drafted: int, behavior: Behavior) -> Measured:
-    """A round of the blending engine after the passes of both models: the student's distributions and the verdict."""
+    """A round of the blending engine after the passes of both models: the student's distributions
+    and the verdict.
+    """
     size, hidden = setup.vocabulary.size, setup.teacher.shape.hidden
     space = _space(setup)
     key = SequenceKey(0, 0, 0, 0, 0)
-    order = Order(behavior, key, space, setup.training.max_response_tokens, setup.training.top_k, drafted)
+    order = Order(
+        behavior, key, space, setup.training.max_response_tokens, setup.training.top_k, drafted
+    )
     with pretended() as ledger, torch.no_grad():
         device = torch.device(DEVICE)
         with measuring(ledger) as measured:

@@ -1,4 +1,5 @@
-"""How SGLang would start on a GPU that is not here: `python -m tests.rehearsal.sglang_start CARD` prints it as JSON.
+"""How SGLang would start on a GPU that is not here: `python -m tests.rehearsal.sglang_start CARD`
+prints it as JSON.
 
 - `failed`: modules that an engine's processes import on that card and that raise, with the error.
 - `missing`: packages that SGLang looks for on the way and goes on without.
@@ -6,8 +7,8 @@
 - `table`: a table of requests that holds sevens, after the memory of its cache was taken again.
 - `kernels`: Triton's attention kernels, built for the card, and the bytes of shared memory that they ask for.
 
-The packages of `docker/lock/kernels.txt` are for CUDA builds of torch alone. Modules that have every name take their
-place, and no other: any further package that an engine needs would show.
+The packages of `docker/lock/kernels.txt` are for CUDA builds of torch alone. Modules that have
+every name take their place, and no other: any further package that an engine needs would show.
 """
 
 # pyright: reportMissingImports=false
@@ -51,9 +52,27 @@ IMPORTED = (
     "orchestrator.engines.sglang.blending_worker",
 )
 RESOLVED = (
-    *("attention_backend", "sampling_backend", "dtype", "kv_cache_dtype", "page_size", "context_length"),
-    *("max_total_tokens", "max_running_requests", "mem_fraction_static", "chunked_prefill_size", "max_prefill_tokens"),
-    *("enable_memory_saver", "disable_overlap_schedule", "disable_radix_cache", "enable_mixed_chunk"),
+    *(
+        "attention_backend",
+        "sampling_backend",
+        "dtype",
+        "kv_cache_dtype",
+        "page_size",
+        "context_length",
+    ),
+    *(
+        "max_total_tokens",
+        "max_running_requests",
+        "mem_fraction_static",
+        "chunked_prefill_size",
+        "max_prefill_tokens",
+    ),
+    *(
+        "enable_memory_saver",
+        "disable_overlap_schedule",
+        "disable_radix_cache",
+        "enable_mixed_chunk",
+    ),
     *("speculative_algorithm", "speculative_num_steps", "speculative_num_draft_tokens"),
 )
 # Heads, KV heads and width of a head: those of Qwen3-1.7B, and of both models that add numbers.
@@ -81,7 +100,9 @@ def engines(setup: Setup, folder: Path) -> dict[str, Any]:
         config.architectures = ["Qwen3ForCausalLM"]
         config.save_pretrained(folder / name)
     student, teacher = (ModelFolder(str(folder / name)) for name in ("student", "teacher"))
-    trial = Job(setup, Runtime(placement=Placement(gpus=1)), student, teacher, steps=400, takes_turns=True)
+    trial = Job(
+        setup, Runtime(placement=Placement(gpus=1)), student, teacher, steps=400, takes_turns=True
+    )
     evaluator = replace(trial, teacher=None, steps=0, trains=False, takes_turns=False)
     wanted = {
         "trial, the student alone": lambda: engine.settings(trial, student, "student"),
@@ -123,9 +144,13 @@ def resolved(settings: Settings) -> dict[str, Any]:
 
 
 def table_taken_again() -> list[list[int]]:
-    """A table of requests whose memory came back with other content, as an engine's scheduler leaves it."""
+    """A table of requests whose memory came back with other content, as an engine's scheduler
+    leaves it.
+    """
     from sglang.srt.managers.io_struct import ResumeMemoryOccupationReqInput
-    from sglang.srt.managers.scheduler_components.weight_updater import SchedulerWeightUpdaterManager
+    from sglang.srt.managers.scheduler_components.weight_updater import (
+        SchedulerWeightUpdaterManager,
+    )
 
     table = torch.full((3, 2), 7)
     runner = SimpleNamespace(req_to_token_pool=SimpleNamespace(req_to_token=table))
@@ -165,7 +190,12 @@ def main() -> None:
     for dtype, shapes in SHAPES.items():
         for shape in shapes:
             kernels[f"{dtype} {shape}"] = shared_bytes(card, getattr(torch, dtype), *shape)
-    report = {"failed": failed, "missing": sorted(missing.names), "arguments": arguments, "kernels": kernels}
+    report = {
+        "failed": failed,
+        "missing": sorted(missing.names),
+        "arguments": arguments,
+        "kernels": kernels,
+    }
     print(json.dumps(report | {"table": table_taken_again()}))
 
 

@@ -1,4 +1,5 @@
-"""Every role fits into its budget on a pretended H100, counted at full size; `make rehearse-gpu` has other cards, too.
+"""Every role fits into its budget on a pretended H100, counted at full size; `make rehearse-gpu`
+has other cards, too.
 
 A process of its own for each pair, since the pretence changes a whole process.
 """
@@ -17,10 +18,11 @@ from tests.rehearsal import pretended_cuda
 from tests.sweeps import ROOT
 
 PAIRS = [
-    pytest.param(name, marks=pytest.mark.xdist_group(f"rehearsal of {name}")) for name in ("qwen3-1.7b", "qwen3-0.6b")
+    pytest.param(name, marks=pytest.mark.xdist_group(f"rehearsal of {name}"))
+    for name in ("qwen3-1.7b", "qwen3-0.6b")
 ]
-# What the host reads of the device, and so waits for: in two micro-batches of learning, in one pass of
-# scoring, in one step or round of decoding. A blended round is judged in nine parts.
+# What the host reads of the device, and so waits for: in two micro-batches of learning, in one pass
+# of scoring, in one step or round of decoding. A blended round is judged in nine parts.
 READS = {
     "learning": 7,
     "scoring": 4,
@@ -36,7 +38,16 @@ RECOMPUTED = 8 / 6  # passes with checkpointed layers: two forward, one backward
 @pytest.mark.parametrize("name", PAIRS)
 def test_every_role_fits_into_its_budget(name: str, tmp_path: Path) -> None:
     file = tmp_path / "rehearsal.json"
-    command = [sys.executable, "-m", "tests.rehearsal", name, "--card", "H100-80GB", "--json", str(file)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.rehearsal",
+        name,
+        "--card",
+        "H100-80GB",
+        "--json",
+        str(file),
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert file.exists(), done.stderr
     rows: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))
@@ -48,5 +59,6 @@ def test_every_role_fits_into_its_budget(name: str, tmp_path: Path) -> None:
         # A budget that grants far more than is held would leave memory to nobody.
         assert row["measured_gib"] > 0.75 * row["granted_gib"], row
         assert sum(row["reads"].values()) == READS[row["role"]], row["reads"]
-    # Attention over sequences of 8,192 tokens comes on top of 6ND, the more the smaller the model is.
+    # Attention over sequences of 8,192 tokens comes on top of 6ND, the more the smaller the model
+    # is.
     assert RECOMPUTED < rows[0]["flops_of_6nd"] < 3.5

@@ -1,8 +1,9 @@
-"""Builds the Triton kernels of SGLang's attention for a card that is not there, as its launchers would start them.
+"""Builds the Triton kernels of SGLang's attention for a card that is not there, as its launchers
+would start them.
 
-Triton compiles for any GPU on any machine; its own assembler is in the wheel. A kernel that asks for more shared memory
-than the card has would fail at its first start. `cards.pretend` comes first: SGLang's launchers choose their blocks by
-the card when they are imported.
+Triton compiles for any GPU on any machine; its own assembler is in the wheel. A kernel that asks
+for more shared memory than the card has would fail at its first start. `cards.pretend` comes first:
+SGLang's launchers choose their blocks by the card when they are imported.
 """
 
 # pyright: reportMissingImports=false
@@ -20,8 +21,12 @@ from tests.rehearsal.cards import Card
 REQUESTS, TOKENS, SPLITS = 4, 64, 8
 
 
-def shared_bytes(card: Card, dtype: torch.dtype, heads: int, kv_heads: int, head_dim: int) -> dict[str, int]:
-    """Kernel → bytes of shared memory, of one decoding step and of one prefill behind a cached prefix."""
+def shared_bytes(
+    card: Card, dtype: torch.dtype, heads: int, kv_heads: int, head_dim: int
+) -> dict[str, int]:
+    """Kernel → bytes of shared memory, of one decoding step and of one prefill behind a cached
+    prefix.
+    """
     from triton.backends.compiler import GPUTarget
     from triton.runtime import driver, jit
 
@@ -45,7 +50,9 @@ def shared_bytes(card: Card, dtype: torch.dtype, heads: int, kv_heads: int, head
     started = function.run
 
     def build(kernel: Any, *arguments: Any, warmup: bool = False, **options: Any) -> Any:
-        compiled = started(kernel, *arguments, warmup=True, **options)  # compiles and does not start
+        compiled = started(
+            kernel, *arguments, warmup=True, **options
+        )  # compiles and does not start
         built[kernel.__name__] = compiled.metadata.shared
         return compiled
 
@@ -58,7 +65,9 @@ def shared_bytes(card: Card, dtype: torch.dtype, heads: int, kv_heads: int, head
 
 
 def _launch(dtype: torch.dtype, heads: int, kv_heads: int, head_dim: int) -> None:
-    """Call SGLang's launchers as `layers.attention.triton_backend` does; nothing is read or written."""
+    """Call SGLang's launchers as `layers.attention.triton_backend` does; nothing is read or
+    written.
+    """
     from sglang.kernels.ops.attention.decode_attention import decode_attention_fwd
     from sglang.kernels.ops.attention.extend_attention import extend_attention_fwd
 
@@ -71,8 +80,35 @@ def _launch(dtype: torch.dtype, heads: int, kv_heads: int, head_dim: int) -> Non
     splits = torch.ones(REQUESTS, dtype=torch.int32)
     last = query[:REQUESTS]
     decode_attention_fwd(
-        last, keys, keys, last, starts, slots, partial, partial[..., 0], splits, SPLITS, scale, 1.0, 1.0
+        last,
+        keys,
+        keys,
+        last,
+        starts,
+        slots,
+        partial,
+        partial[..., 0],
+        splits,
+        SPLITS,
+        scale,
+        1.0,
+        1.0,
     )
     extend_attention_fwd(
-        query, keys, keys, query, keys, keys, starts, starts, slots, None, True, None, TOKENS, 1.0, 1.0, scale
+        query,
+        keys,
+        keys,
+        query,
+        keys,
+        keys,
+        starts,
+        starts,
+        slots,
+        None,
+        True,
+        None,
+        TOKENS,
+        1.0,
+        1.0,
+        scale,
     )

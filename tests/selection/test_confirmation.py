@@ -1,4 +1,6 @@
-"""Explore, then confirm: which runs confirm what, when they become known, and what is sampled of them."""
+"""Explore, then confirm: which runs confirm what, when they become known, and what is sampled of
+them.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def trained(world: World, runs: Path) -> Study:
     return world.study(runs)
 
 
-def test_a_settled_family_is_confirmed_with_its_chosen_setting_on_other_seeds(tmp_path: Path) -> None:
+def test_a_settled_family_is_confirmed_with_its_chosen_setting_on_other_seeds(
+    tmp_path: Path,
+) -> None:
     told = world(CONFIRM)
     study = trained(told, tmp_path)
     label, step = chosen(told, tmp_path)
@@ -54,13 +58,21 @@ def test_only_the_chosen_step_is_sampled_and_only_freshly(tmp_path: Path) -> Non
     study = with_confirmation(trained(told, tmp_path))
     assert all(unit.id not in wants(study) for unit in study.units)
     assert {unit.id for unit in status.missing_units(study)} == set(study.confirming)
-    unit = next(unit for unit in study.units if unit.id in study.confirming and unit.method == "trust_region")
+    unit = next(
+        unit
+        for unit in study.units
+        if unit.id in study.confirming and unit.method == "trust_region"
+    )
     step = study.confirming[unit.id]
-    write_run(tmp_path, told.experiment, unit, {each: [None, None] for each in STEPS}, steps=unit.steps)
+    write_run(
+        tmp_path, told.experiment, unit, {each: [None, None] for each in STEPS}, steps=unit.steps
+    )
     assert wants(study)[unit.id] == {Sampling(name, step, FRESH): N for name in (SHORT, LONG)}
     told.log.clear()
     told.finish(tmp_path)
-    assert {(unit_id, sampling.step, sampling.draw) for unit_id, sampling in told.log} == {(unit.id, step, FRESH)}
+    assert {(unit_id, sampling.step, sampling.draw) for unit_id, sampling in told.log} == {
+        (unit.id, step, FRESH)
+    }
     [known] = [each for each in status.collect(study) if each.id == unit.id]
     assert known.state == "done"
     assert known.best_step == step
@@ -71,7 +83,13 @@ def test_a_confirming_unit_keeps_the_step_that_it_confirms(tmp_path: Path) -> No
     study = with_confirmation(trained(told, tmp_path))
     for unit in study.units:
         if unit.id in study.confirming:
-            write_run(tmp_path, told.experiment, unit, {step: [None, None] for step in STEPS}, steps=unit.steps)
+            write_run(
+                tmp_path,
+                told.experiment,
+                unit,
+                {step: [None, None] for step in STEPS},
+                steps=unit.steps,
+            )
     retention.prune(study)
     for unit_id, step in study.confirming.items():
         assert set(RunReader(tmp_path, unit_id).checkpoints()) == {step}
@@ -83,7 +101,13 @@ def test_confirming_runs_change_nothing_of_what_was_chosen(tmp_path: Path) -> No
     before = chosen(told, tmp_path)
     for unit in study.units:
         if unit.id in study.confirming:
-            write_run(tmp_path, told.experiment, unit, {step: [None, None] for step in STEPS}, steps=unit.steps)
+            write_run(
+                tmp_path,
+                told.experiment,
+                unit,
+                {step: [None, None] for step in STEPS},
+                steps=unit.steps,
+            )
     told.finish(tmp_path)
     assert chosen(told, tmp_path) == before
     assert with_confirmation(study).confirming == study.confirming
@@ -91,9 +115,18 @@ def test_confirming_runs_change_nothing_of_what_was_chosen(tmp_path: Path) -> No
     assert not status.missing_units(study)
 
 
-def test_a_trial_after_its_last_step_waits_for_evaluation_and_is_never_interrupted(tmp_path: Path) -> None:
+def test_a_trial_after_its_last_step_waits_for_evaluation_and_is_never_interrupted(
+    tmp_path: Path,
+) -> None:
     told = world()
     [vanilla] = told.family("vanilla")
-    write_run(tmp_path, told.experiment, vanilla, {step: [None, None] for step in STEPS}, vanilla.steps, done=False)
+    write_run(
+        tmp_path,
+        told.experiment,
+        vanilla,
+        {step: [None, None] for step in STEPS},
+        vanilla.steps,
+        done=False,
+    )
     [known] = [each for each in status.collect(told.study(tmp_path)) if each.id == vanilla.id]
     assert (known.state, known.doing) == ("queued", "queued for evaluation")

@@ -1,4 +1,6 @@
-"""Damaged files of a finished sweep: each is named in one line, and no number changes without a word."""
+"""Damaged files of a finished sweep: each is named in one line, and no number changes without a
+word.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,13 @@ from orchestrator.sweep import prepare
 from tests.fake_runs import QUICKSTART, fake_models, quickstart, units_of, write_run
 
 OVERRIDES = ("evaluation.rescore=false", "runtime.wandb=disabled")
-ROLLOUT = {"reward": 1.0, "log_ratio": 0.25, "teacher_log_prob": -0.5, "length": 7, "truncated": False}
+ROLLOUT = {
+    "reward": 1.0,
+    "log_ratio": 0.25,
+    "teacher_log_prob": -0.5,
+    "length": 7,
+    "truncated": False,
+}
 EVALUATED = "evals/arithmetic_short-*/step_000004/*.jsonl"
 
 
@@ -43,7 +51,9 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
     experiment, units = experiment_of(runs)
     for unit in units:
         steps = [] if unit.kind == "base_eval" else [2, 4, unit.steps]
-        scores = {step: (None, None) if unit.kind == "sft" else (step % 5, 2) for step in steps} or {0: (1, 1)}
+        scores = {
+            step: (None, None) if unit.kind == "sft" else (step % 5, 2) for step in steps
+        } or {0: (1, 1)}
         write_run(runs, experiment, unit, scores, steps=unit.steps)
         with_clocks(runs, unit)
     return runs
@@ -57,9 +67,15 @@ def experiment_of(runs: Path) -> tuple[Experiment, list[Unit]]:
 
 def with_clocks(runs: Path, unit: Unit) -> None:
     run = RunWriter(runs, unit.id)
-    run.append_timing({"phase": "train", "step": 0, "rollout": 1.0, "score": 1.0, "reward": 0.0, "learn": 1.0})
+    run.append_timing(
+        {"phase": "train", "step": 0, "rollout": 1.0, "score": 1.0, "reward": 0.0, "learn": 1.0}
+    )
     run.describe_data({"rows": 8})
-    rows = [ROLLOUT | {"step": step, "sample": sample} for step in range(unit.steps) for sample in range(2)]
+    rows = [
+        ROLLOUT | {"step": step, "sample": sample}
+        for step in range(unit.steps)
+        for sample in range(2)
+    ]
     run.append("rollouts.jsonl", rows)
     run.commit(run.next_step)
     run.close()
@@ -89,7 +105,9 @@ def trb(runs: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome
 
 
 def flip(path: Path, at: float = 0.4) -> None:
-    """Another digit where there is one near, else another letter: a file that still looks like one of ours."""
+    """Another digit where there is one near, else another letter: a file that still looks like one
+    of ours.
+    """
     data = bytearray(path.read_bytes())
     start = int(len(data) * at)
     place = next((i for i in range(start, len(data)) if chr(data[i]).isdigit()), start)
@@ -140,7 +158,9 @@ def remove(path: Path) -> None:
 def other_step(path: Path) -> None:
     """`state.json` with another next step, and nothing else changed."""
     state = json.loads(path.read_text())
-    path.write_text(json.dumps(state | {"next_step": state["next_step"] - 2}, indent=2, sort_keys=True) + "\n")
+    path.write_text(
+        json.dumps(state | {"next_step": state["next_step"] - 2}, indent=2, sort_keys=True) + "\n"
+    )
 
 
 def negative_step(path: Path) -> None:
@@ -151,14 +171,24 @@ def foreign_rows(path: Path) -> None:
     path.write_text('{"a": 1}\n')
 
 
-# Each fault with the commands that refuse: all of them, but for the texts of rollouts that only the report reads.
+# Each fault with the commands that refuse: all of them, but for the texts of rollouts that only the
+# report reads.
 ALL = ("plan", "table", "figures", "report", "submit")
 FAULTS: list[tuple[str, Callable[[Path], None], tuple[str, ...]]] = [
-    *(("metrics.jsonl", fault, ALL) for fault in (flip, shorten, tear, as_list, no_text, as_folder, as_loop, remove)),
+    *(
+        ("metrics.jsonl", fault, ALL)
+        for fault in (flip, shorten, tear, as_list, no_text, as_folder, as_loop, remove)
+    ),
     *(("rollouts.jsonl", fault, ("report",)) for fault in (flip, shorten, as_folder, remove)),
-    *(("state.json", fault, ALL) for fault in (flip, tear, as_list, no_text, as_folder, as_loop, other_step)),
+    *(
+        ("state.json", fault, ALL)
+        for fault in (flip, tear, as_list, no_text, as_folder, as_loop, other_step)
+    ),
     ("state.json", negative_step, ALL),
-    *((EVALUATED, fault, ALL) for fault in (flip, shorten, tear, as_list, no_text, as_folder, as_loop)),
+    *(
+        (EVALUATED, fault, ALL)
+        for fault in (flip, shorten, tear, as_list, no_text, as_folder, as_loop)
+    ),
     *(("evals/arithmetic_short-*", fault, ALL) for fault in (as_file, as_loop)),
     *(("evals", fault, ALL) for fault in (as_file, as_loop)),
     *((".", fault, ALL) for fault in (as_file, as_loop)),
@@ -184,7 +214,10 @@ def sound(sweep: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.mark.parametrize("fault", FAULTS, ids=names)
 def test_a_damaged_file_is_named_and_gives_no_other_number(
-    fault: tuple[str, Callable[[Path], None], tuple[str, ...]], runs: Path, trb: Callable[..., Outcome], sound: str
+    fault: tuple[str, Callable[[Path], None], tuple[str, ...]],
+    runs: Path,
+    trb: Callable[..., Outcome],
+    sound: str,
 ) -> None:
     pattern, damage, refusing = fault
     unit = runs / units_of(experiment_of(runs)[1], "vanilla")[0].id
@@ -207,7 +240,13 @@ def test_a_damaged_file_is_named_and_gives_no_other_number(
 
 @pytest.mark.parametrize(
     ("pattern", "damage"),
-    [("state.json", as_list), ("metrics.jsonl", flip), (EVALUATED, flip), (".", as_file), (".", as_loop)],
+    [
+        ("state.json", as_list),
+        ("metrics.jsonl", flip),
+        (EVALUATED, flip),
+        (".", as_file),
+        (".", as_loop),
+    ],
 )
 def test_status_shows_which_unit_is_damaged(
     pattern: str, damage: Callable[[Path], None], runs: Path, trb: Callable[..., Outcome]
@@ -216,7 +255,10 @@ def test_status_shows_which_unit_is_damaged(
     (path,) = unit.glob(pattern) if pattern != "." else [unit]
     damage(path)
     shown = trb("status", "--json")
-    states = {found["id"]: (found["state"], found["score"], found["error"]) for found in json.loads(shown.out)["units"]}
+    states = {
+        found["id"]: (found["state"], found["score"], found["error"])
+        for found in json.loads(shown.out)["units"]
+    }
     state, score, error = states.pop(unit.name)
     assert (shown.code, state, score) == (1, "damaged", None)
     assert error.startswith(str(path))
@@ -242,31 +284,50 @@ def test_a_damaged_lock_does_not_keep_anybody_from_looking(
     assert {unit["state"] for unit in json.loads(trb("status", "--json").out)["units"]} == {"done"}
 
 
-def test_looking_writes_nothing_but_its_index(runs: Path, trb: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_looking_writes_nothing_but_its_index(
+    runs: Path, trb: Callable[..., Outcome], tmp_path: Path
+) -> None:
     def stamps() -> dict[Path, int]:
-        return {path: path.lstat().st_mtime_ns for path in runs.rglob("*") if ".index" not in path.parts}
+        return {
+            path: path.lstat().st_mtime_ns for path in runs.rglob("*") if ".index" not in path.parts
+        }
 
     before = stamps()
-    assert trb("status").code == trb("table").code == trb("report", "--out", str(tmp_path / "page.html")).code == 0
+    assert (
+        trb("status").code
+        == trb("table").code
+        == trb("report", "--out", str(tmp_path / "page.html")).code
+        == 0
+    )
     assert stamps() == before
 
 
 @pytest.mark.parametrize("early", ["", "2\n", "99\n"])
-def test_a_unit_is_not_done_before_its_last_step(early: str, runs: Path, trb: Callable[..., Outcome]) -> None:
+def test_a_unit_is_not_done_before_its_last_step(
+    early: str, runs: Path, trb: Callable[..., Outcome]
+) -> None:
     unit = units_of(experiment_of(runs)[1], "vanilla")[0].id
     (runs / unit / "DONE").write_text(early)
-    states = {found["id"]: found["state"] for found in json.loads(trb("status", "--json").out)["units"]}
+    states = {
+        found["id"]: found["state"] for found in json.loads(trb("status", "--json").out)["units"]
+    }
     assert states.pop(unit) != "done"
     assert set(states.values()) == {"done"}
 
 
-def test_a_lost_checkpoint_matters_while_samples_of_it_are_wanted(runs: Path, trb: Callable[..., Outcome]) -> None:
+def test_a_lost_checkpoint_matters_while_samples_of_it_are_wanted(
+    runs: Path, trb: Callable[..., Outcome]
+) -> None:
     unit = runs / units_of(experiment_of(runs)[1], "vanilla")[0].id
     shutil.rmtree(unit / "checkpoints" / "step_000004")
-    assert {found["state"] for found in json.loads(trb("status", "--json").out)["units"]} == {"done"}
+    assert {found["state"] for found in json.loads(trb("status", "--json").out)["units"]} == {
+        "done"
+    }
     (evaluated,) = unit.glob(EVALUATED)
     evaluated.unlink()
-    states = {found["id"]: found["state"] for found in json.loads(trb("status", "--json").out)["units"]}
+    states = {
+        found["id"]: found["state"] for found in json.loads(trb("status", "--json").out)["units"]
+    }
     assert states[unit.name] == "damaged"
     assert_refused(trb("submit"), unit / "checkpoints" / "step_000004")
 
@@ -276,7 +337,9 @@ def test_a_lost_checkpoint_matters_while_samples_of_it_are_wanted(runs: Path, tr
 
 @pytest.mark.parametrize("damage", [flip, tear, as_folder, remove])
 @pytest.mark.parametrize("file", ["model.safetensors", LEARNER_STATE])
-def test_a_damaged_checkpoint_is_never_gone_on_from(file: str, damage: Callable[[Path], None], tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_never_gone_on_from(
+    file: str, damage: Callable[[Path], None], tmp_path: Path
+) -> None:
     def save(folder: Path) -> None:
         (folder / "model.safetensors").write_text("weights 1 2 3")
         (folder / LEARNER_STATE).write_text("moments 4 5 6")
@@ -286,7 +349,9 @@ def test_a_damaged_checkpoint_is_never_gone_on_from(file: str, damage: Callable[
         run.commit(2)
         run.verify_checkpoint(2, learner=True)
         damage(run.checkpoint_path(2) / file)
-        with pytest.raises(Damaged, match=f"{file}: .*; remove the folder {tmp_path / 'unit'}; trb submit"):
+        with pytest.raises(
+            Damaged, match=f"{file}: .*; remove the folder {tmp_path / 'unit'}; trb submit"
+        ):
             run.verify_checkpoint(2, learner=True)
         if file == LEARNER_STATE:
             run.verify_checkpoint(2)
@@ -294,7 +359,9 @@ def test_a_damaged_checkpoint_is_never_gone_on_from(file: str, damage: Callable[
 
 @pytest.mark.parametrize("damage", [flip, tear, as_folder, remove])
 @pytest.mark.parametrize("name", made_models.NEEDED)
-def test_a_damaged_embedded_model_is_named(name: str, damage: Callable[[Path], None], tmp_path: Path) -> None:
+def test_a_damaged_embedded_model_is_named(
+    name: str, damage: Callable[[Path], None], tmp_path: Path
+) -> None:
     experiment, _ = experiment_of(tmp_path)
     setup = experiment.setups["arithmetic"]
     folder = made_models.folder_of(setup.student, setup, tmp_path)
@@ -302,7 +369,9 @@ def test_a_damaged_embedded_model_is_named(name: str, damage: Callable[[Path], N
     folder.with_name(f"{folder.name}.made.json").unlink()
     made_models.record(folder)
     damage(folder / name)
-    with pytest.raises(Damaged, match=f"{folder / name}: .*; remove the folder {folder}; trb submit makes"):
+    with pytest.raises(
+        Damaged, match=f"{folder / name}: .*; remove the folder {folder}; trb submit makes"
+    ):
         prepare.check(experiment, tmp_path)
 
 
@@ -318,7 +387,9 @@ def test_a_damaged_record_of_a_model_is_named(
         assert_refused(trb(command), folder.with_name(f"{folder.name}.made.json"))
 
 
-@pytest.mark.parametrize("name", ["../evil", "/tmp/evil", "a/b", ".hidden", "", "a b", "a\\b", "x" * 81])
+@pytest.mark.parametrize(
+    "name", ["../evil", "/tmp/evil", "a/b", ".hidden", "", "a b", "a\\b", "x" * 81]
+)
 def test_names_are_names(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     experiment = tmp_path / "sweep.yaml"
     experiment.write_text(json.dumps({"setups": [name], "methods": {"vanilla": {}}}))

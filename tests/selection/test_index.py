@@ -1,4 +1,6 @@
-"""The index of what files hold: with it, without it and with a damaged one every look says the same."""
+"""The index of what files hold: with it, without it and with a damaged one every look says the
+same.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,16 @@ def study(tmp_path: Path) -> Study:
         scores = {0: (1, 1)} if unit.is_untrained else {20: (2, 1), unit.steps: (3, 2)}
         write_run(runs, EXPERIMENT, unit, {} if unit.is_supervised else scores, steps=unit.steps)
         with closing(RunWriter(runs, unit.id)) as run:
-            run.append_timing({"phase": TRAIN, "step": 0, "rollout": 1.0, "score": 1.0, "reward": 0.0, "learn": 1.0})
+            run.append_timing(
+                {
+                    "phase": TRAIN,
+                    "step": 0,
+                    "rollout": 1.0,
+                    "score": 1.0,
+                    "reward": 0.0,
+                    "learn": 1.0,
+                }
+            )
     made = Study(EXPERIMENT, UNITS, runs)
     look(made)
     return made
@@ -51,7 +62,9 @@ def look(study: Study) -> str:
     told: dict[str, Any] = {
         "units": [each.to_json() for each in overview.units],
         "table": FORMATS["json"](results_table(once)),
-        "costs": [repr(costs.unit_cost(once, unit)) for unit in study.units if study.reader(unit).started],
+        "costs": [
+            repr(costs.unit_cost(once, unit)) for unit in study.units if study.reader(unit).started
+        ],
     }
     once.remember()
     return json.dumps(told, indent=1)
@@ -65,7 +78,10 @@ def look_without(study: Study) -> str:
 
 def slice_file(study: Study) -> Path:
     """A file of one slice of the vanilla run."""
-    run, evaluation_id = study.reader(VANILLA), study.evaluation_ids("arithmetic")["arithmetic_short"]
+    run, evaluation_id = (
+        study.reader(VANILLA),
+        study.evaluation_ids("arithmetic")["arithmetic_short"],
+    )
     (part,) = run.slices(evaluation_id, 20)
     return run.evaluation_path(evaluation_id, 20) / part.name
 
@@ -85,28 +101,39 @@ def test_a_later_look_says_the_same_and_reads_no_file_that_it_knows(
 
 
 def regrade(study: Study) -> None:
-    run, evaluation_id = study.reader(VANILLA), study.evaluation_ids("arithmetic")["arithmetic_short"]
+    run, evaluation_id = (
+        study.reader(VANILLA),
+        study.evaluation_ids("arithmetic")["arithmetic_short"],
+    )
     (part,) = run.slices(evaluation_id, 20)
     replace_slice(run, evaluation_id, 20, part, [record(4)])
 
 
 def add_samples(study: Study) -> None:
-    run, evaluation_id = study.reader(VANILLA), study.evaluation_ids("arithmetic")["arithmetic_short"]
+    run, evaluation_id = (
+        study.reader(VANILLA),
+        study.evaluation_ids("arithmetic")["arithmetic_short"],
+    )
     write_evaluation(run, evaluation_id, 20, [record(4)], sample=4)
 
 
 def train_again(study: Study) -> None:
     shutil.rmtree(study.runs / VANILLA.id)
-    write_run(study.runs, EXPERIMENT, VANILLA, {20: (0, 0), VANILLA.steps: (1, 0)}, steps=VANILLA.steps)
+    write_run(
+        study.runs, EXPERIMENT, VANILLA, {20: (0, 0), VANILLA.steps: (1, 0)}, steps=VANILLA.steps
+    )
 
 
 def log_time(study: Study) -> None:
     with closing(RunWriter(study.runs, VANILLA.id)) as run:
-        run.append_timing({"phase": TRAIN, "step": 1, "rollout": 9.0, "score": 1.0, "reward": 0.0, "learn": 1.0})
+        run.append_timing(
+            {"phase": TRAIN, "step": 1, "rollout": 9.0, "score": 1.0, "reward": 0.0, "learn": 1.0}
+        )
 
 
 @pytest.mark.parametrize(
-    "change", [regrade, add_samples, lambda study: slice_file(study).unlink(), train_again, log_time]
+    "change",
+    [regrade, add_samples, lambda study: slice_file(study).unlink(), train_again, log_time],
 )
 def test_what_changed_is_seen(change: Callable[[Study], None], study: Study) -> None:
     before = look(study)
@@ -151,14 +178,18 @@ def no_number(text: str) -> str:
     return json.dumps(raw) + "\n" + text.splitlines()[1] + "\n"
 
 
-@pytest.mark.parametrize("damage", [lambda _: "", lambda text: text[:-9], lambda _: "[]\n", no_number])
+@pytest.mark.parametrize(
+    "damage", [lambda _: "", lambda text: text[:-9], lambda _: "[]\n", no_number]
+)
 def test_a_damaged_index_counts_for_nothing(damage: Callable[[str], str], study: Study) -> None:
     expected = look(study)
     path = study.runs / ".index" / f"{VANILLA.id}.json"
     sound = path.read_text()
     path.write_text(damage(sound))
     assert look(study) == expected
-    assert json.loads(path.read_text().splitlines()[0]) == json.loads(sound.splitlines()[0])  # made again
+    assert json.loads(path.read_text().splitlines()[0]) == json.loads(
+        sound.splitlines()[0]
+    )  # made again
 
 
 def test_the_index_of_another_unit_counts_for_nothing(study: Study) -> None:

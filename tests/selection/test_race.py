@@ -25,7 +25,9 @@ def test_rungs_grow_to_the_full_number_of_samples() -> None:
     assert all(low < high for a, b in pairwise(sizes) for low, high in zip(a, b, strict=True))
 
 
-@pytest.mark.parametrize(("full", "expected"), [(1, [1]), (2, [1, 2]), (4, [1, 2, 3, 4]), (5, [1, 2, 3, 4, 5])])
+@pytest.mark.parametrize(
+    ("full", "expected"), [(1, [1]), (2, [1, 2]), (4, [1, 2, 3, 4]), (5, [1, 2, 3, 4, 5])]
+)
 def test_few_samples_make_few_rungs(full: int, expected: list[int]) -> None:
     assert evaluation_protocol.rung_sizes([full]) == [(n,) for n in expected]
 
@@ -71,7 +73,9 @@ def test_what_is_complete_is_compared_exactly() -> None:
 
 
 def test_only_what_has_not_been_sampled_is_uncertain() -> None:
-    """The same counts decide when they are half of the protocol's samples and do not when they are a trifle."""
+    """The same counts decide when they are half of the protocol's samples and do not when they are
+    a trifle.
+    """
     close = [[40] * 30, [38] * 30]
     assert alive(close, 64, 80) == [True, False]
     assert alive(close, 64, 100_000) == [True, True]
@@ -91,12 +95,16 @@ def test_benchmarks_weigh_the_same() -> None:
 
 
 def test_candidates_may_have_different_numbers_of_samples() -> None:
-    mixed = race.Counts(np.array([[50] * 40, [4] * 40, [1] * 40]), np.array([[64] * 40, [8] * 40, [8] * 40]), 64)
+    mixed = race.Counts(
+        np.array([[50] * 40, [4] * 40, [1] * 40]), np.array([[64] * 40, [8] * 40, [8] * 40]), 64
+    )
     assert race.survivors([mixed], 0.05, 5).tolist() == [True, False, False]
 
 
 def test_the_predicted_variance_is_that_of_what_comes() -> None:
-    """Standardised, the difference between the full and the first scores has a variance of about one, or a bit less."""
+    """Standardised, the difference between the full and the first scores has a variance of about
+    one, or a bit less.
+    """
     rng, suite = np.random.default_rng(0), Suite(100, 64, 0.5)
     rate = np.repeat(rates(rng, (suite,), World(0, 0), 1, 1)[0], 400, axis=0)
     [(first, full)] = samples(rng, [rate], [(2,), (64,)])
@@ -127,7 +135,9 @@ def test_small_families_save_too(runs: int) -> None:
 @pytest.mark.parametrize("between", [World(0, 0), World(0.1, 0.05), World(0.4, 0.1)])
 @pytest.mark.parametrize("suite", [Suite(30, 16, 0.2), Suite(10, 64, 0.5)])
 def test_the_error_is_bounded_where_it_is_hardest_to_keep(suite: Suite, between: World) -> None:
-    """Few problems; runs that do not differ at all, so that the pick is nothing but noise, and runs that do."""
+    """Few problems; runs that do not differ at all, so that the pick is nothing but noise, and runs
+    that do.
+    """
     found = [race_of(seed, (suite,), between, 3, 5, error=0.05) for seed in range(250)]
     assert fmean(not outcome.same for outcome in found) <= 0.05
     assert fmean(outcome.share for outcome in found) < 0.7

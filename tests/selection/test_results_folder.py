@@ -1,4 +1,6 @@
-"""One results folder holds one experiment: edited files, overrides, other folders and other models never mix."""
+"""One results folder holds one experiment: edited files, overrides, other folders and other models
+never mix.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,9 @@ def test_an_unchanged_experiment_keeps_its_folder_and_others_have_their_own(tmp_
     assert written(runs, QUICKSTART, "runtime.keep=all", "data_dir=/x") == "quickstart"
     shorter = f"quickstart-{content_digest(load_experiment(other))}"
     assert written(runs, other) == shorter
-    assert written(runs, QUICKSTART, "probe.prompts=3") == shorter  # the same numbers, asked for in another way
+    assert (
+        written(runs, QUICKSTART, "probe.prompts=3") == shorter
+    )  # the same numbers, asked for in another way
     plain = load_experiment(QUICKSTART).setups["arithmetic"].probe.prompts
     assert written(runs, other, f"probe.prompts={plain}") == "quickstart"
     assert len({written(runs, QUICKSTART, f"seeds=[{seed}]") for seed in (0, 1, 2)}) == 3
@@ -109,22 +113,31 @@ def test_who_comes_second_to_a_name_takes_the_longer_one(tmp_path: Path) -> None
 
 def test_the_record_is_the_resolved_experiment_in_plain_yaml(tmp_path: Path) -> None:
     experiment = replace(
-        settled(tmp_path, QUICKSTART, "training.steps=4"), arguments=("experiments/quickstart.yaml", "training.steps=4")
+        settled(tmp_path, QUICKSTART, "training.steps=4"),
+        arguments=("experiments/quickstart.yaml", "training.steps=4"),
     )
     folder = claim(Study(experiment, expand(experiment), tmp_path))
     record = yaml.safe_load((folder / RECORD).read_text(encoding="utf-8"))
     assert record["digest"] == content_digest(experiment)
     assert record["setups"]["arithmetic"]["training"]["steps"] == 4
-    assert record["setups"]["arithmetic"]["training"]["top_k"] == experiment.setups["arithmetic"].training.top_k
+    assert (
+        record["setups"]["arithmetic"]["training"]["top_k"]
+        == experiment.setups["arithmetic"].training.top_k
+    )
     own = experiment.method_seeds
-    grids = {name: grid | ({"seeds": own[name]} if name in own else {}) for name, grid in experiment.methods.items()}
+    grids = {
+        name: grid | ({"seeds": own[name]} if name in own else {})
+        for name, grid in experiment.methods.items()
+    }
     assert record["methods"] == grids
     assert record["seeds"] == experiment.seeds
 
 
 @pytest.mark.parametrize("path", sorted(EXPERIMENTS.glob("*.yaml")), ids=lambda path: path.stem)
 def test_the_record_is_the_same_experiment_again(tmp_path: Path, path: Path) -> None:
-    """Also with placements and seeds of single methods; its units have the same ids, and it claims the same folder."""
+    """Also with placements and seeds of single methods; its units have the same ids, and it claims
+    the same folder.
+    """
     overrides = ("methods.vanilla.placement=colocated", "methods.vanilla.seeds=[13,14]")
     for words in ((), overrides):
         experiment = settled(tmp_path, path, *words)
@@ -142,13 +155,17 @@ def test_looking_changes_nothing_of_the_record(tmp_path: Path) -> None:
     units = expand(experiment)
     folder = claim(Study(experiment, units, tmp_path))
     before = (folder / RECORD).read_bytes()
-    other = replace(settled(tmp_path, QUICKSTART, "runtime.keep=all", "data_dir=/x"), arguments=("other.yaml",))
+    other = replace(
+        settled(tmp_path, QUICKSTART, "runtime.keep=all", "data_dir=/x"), arguments=("other.yaml",)
+    )
     assert claim(Study(other, units, tmp_path)) == folder
     assert (folder / RECORD).read_bytes() == before
     assert submits(folder) == []
 
 
-def test_each_submit_that_runs_something_is_a_line_with_who_when_and_which_code(tmp_path: Path) -> None:
+def test_each_submit_that_runs_something_is_a_line_with_who_when_and_which_code(
+    tmp_path: Path,
+) -> None:
     experiment = replace(settled(tmp_path, QUICKSTART), arguments=("quickstart", "seeds=[0, 1]"))
     study = Study(experiment, expand(experiment), tmp_path)
     begun = datetime.now(UTC).replace(microsecond=0)
@@ -160,7 +177,12 @@ def test_each_submit_that_runs_something_is_a_line_with_who_when_and_which_code(
     first, second = submits(claim(study))
     assert first["command"] == "trb submit quickstart 'seeds=[0, 1]'"
     assert second["command"] == "trb submit quickstart"
-    assert begun <= datetime.fromisoformat(first["at"]) <= datetime.fromisoformat(second["at"]) <= datetime.now(UTC)
+    assert (
+        begun
+        <= datetime.fromisoformat(first["at"])
+        <= datetime.fromisoformat(second["at"])
+        <= datetime.now(UTC)
+    )
     assert first["host"] == platform.node()
     assert first["version"].startswith("trb ")
     assert first["user"]
@@ -178,7 +200,11 @@ def test_commands_take_a_results_folder_and_find_its_runs(
         write_run(runs, experiment, units_of(units, method)[0], {20: [1, 2]})
     folder = claim(Study(experiment, units, runs))
     shown = []
-    for words in ([str(QUICKSTART), "training.steps=40", "--runs", str(runs)], [str(folder)], [str(folder / RECORD)]):
+    for words in (
+        [str(QUICKSTART), "training.steps=40", "--runs", str(runs)],
+        [str(folder)],
+        [str(folder / RECORD)],
+    ):
         with pytest.raises(SystemExit) as ended:
             main(["table", *words, "--format", "csv"])
         assert ended.value.code == 0
@@ -189,7 +215,9 @@ def test_commands_take_a_results_folder_and_find_its_runs(
     with pytest.raises(SystemExit):
         main(["report", str(folder), "--out", str(tmp_path / "page.html")])
     following = capsys.readouterr().err.splitlines()[-1]
-    assert following == f"trb submit {folder} 'seeds=[0,1,2,3,4]'", "right in any shell, whatever TRB_RUNS is there"
+    assert following == f"trb submit {folder} 'seeds=[0,1,2,3,4]'", (
+        "right in any shell, whatever TRB_RUNS is there"
+    )
     with pytest.raises(SystemExit) as ended:
         main(["report", "elsewhere/results"])
     assert ended.value.code == 2
@@ -199,15 +227,21 @@ def test_commands_take_a_results_folder_and_find_its_runs(
 def test_what_the_digest_is_of() -> None:
     experiment = load_experiment(QUICKSTART)
     setup = experiment.setups["arithmetic"]
-    assert content_digest(replace(experiment, setups={"arithmetic": replace(setup, title="Other")})) != content_digest(
+    assert content_digest(
+        replace(experiment, setups={"arithmetic": replace(setup, title="Other")})
+    ) != content_digest(experiment)
+    assert content_digest(replace(experiment, setups={"arithmetic": setup})) == content_digest(
         experiment
     )
-    assert content_digest(replace(experiment, setups={"arithmetic": setup})) == content_digest(experiment)
-    assert content_digest(replace(experiment, placements={}, data_dir="/x")) == content_digest(experiment)
+    assert content_digest(replace(experiment, placements={}, data_dir="/x")) == content_digest(
+        experiment
+    )
 
 
 def test_pages_and_figures_of_other_runs_do_not_stay_beside_new_tables(tmp_path: Path) -> None:
-    """The same experiment whose units have other ids, as with models made anew on another kind of machine."""
+    """The same experiment whose units have other ids, as with models made anew on another kind of
+    machine.
+    """
     experiment, units = quickstart()
     write_run(tmp_path, experiment, units_of(units, "vanilla")[0], {20: [1, 2]})
     study = Study(experiment, units, tmp_path)
@@ -220,7 +254,11 @@ def test_pages_and_figures_of_other_runs_do_not_stay_beside_new_tables(tmp_path:
     assert {path.name for path in folder.iterdir()} == names
     claim(Study(experiment, [replace(unit, id=f"{unit.id[:-1]}x") for unit in units], tmp_path))
     left = {path.name for path in folder.iterdir()}
-    assert names - left == {"report.html", "trajectories-arithmetic.png", "trajectories-arithmetic.pdf"}
+    assert names - left == {
+        "report.html",
+        "trajectories-arithmetic.png",
+        "trajectories-arithmetic.pdf",
+    }
 
 
 def test_figures_and_report_of_the_command_go_where_the_table_is(
@@ -253,8 +291,17 @@ def test_every_unit_is_a_row_with_its_scores(tmp_path: Path) -> None:
     assert list(frame["unit"]) == [unit.id for unit in units]
     rows = {row["unit"]: row for row in csv.DictReader(trials_csv(frame).splitlines())}
     best = rows[first.id]
-    assert (best["method"], best["seed"], best["state"], best["best_step"]) == ("vanilla", "0", "done", "40")
-    assert (best["avg"], best["arithmetic_short"], best["arithmetic_long"]) == ("87.50", "100.00", "75.00")
+    assert (best["method"], best["seed"], best["state"], best["best_step"]) == (
+        "vanilla",
+        "0",
+        "done",
+        "40",
+    )
+    assert (best["avg"], best["arithmetic_short"], best["arithmetic_long"]) == (
+        "87.50",
+        "100.00",
+        "75.00",
+    )
     assert best["seconds"] == ""
     assert (rows[second.id]["avg"], rows[second.id]["best_step"]) == ("", "")
     base = rows[units_of(units, "base_eval")[0].id]

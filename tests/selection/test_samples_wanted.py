@@ -1,4 +1,6 @@
-"""What a sweep asks for, carried out by evaluators that draw from known rates instead of sampling a model."""
+"""What a sweep asks for, carried out by evaluators that draw from known rates instead of sampling a
+model.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,11 @@ from tests.fake_runs import quickstart, record, units_of, write_evaluation, writ
 
 N, PROBLEMS, STEPS = 64, 40, (20, 40, 60)
 SHORT, LONG = "arithmetic_short", "arithmetic_long"
-SIZES = [f"evaluation.benchmarks.{name}.{key}" for name in (SHORT, LONG) for key in (f"n={N}", f"limit={PROBLEMS}")]
+SIZES = [
+    f"evaluation.benchmarks.{name}.{key}"
+    for name in (SHORT, LONG)
+    for key in (f"n={N}", f"limit={PROBLEMS}")
+]
 FIRST = {Sampling(name, step, 0): 2 for name in (SHORT, LONG) for step in STEPS}
 
 
@@ -60,7 +66,13 @@ class World:
     def train(self, runs: Path, *names: str) -> None:
         for unit in (unit for name in names for unit in self.family(name)):
             steps = [] if unit.kind == "base_eval" else STEPS
-            write_run(runs, self.experiment, unit, {step: [None, None] for step in steps}, steps=unit.steps)
+            write_run(
+                runs,
+                self.experiment,
+                unit,
+                {step: [None, None] for step in steps},
+                steps=unit.steps,
+            )
 
     def wave(self, runs: Path) -> Wants:
         """Sample what is wanted now, and not what that makes wanted; what it was."""
@@ -85,10 +97,18 @@ class World:
         self.taken += len(wanted.samples) * len(wanted.problems)
         self.log.append((unit.id, Sampling(wanted.benchmark, wanted.step, wanted.draw)))
         assert wanted.seed == unit.seed
-        key = [zlib.crc32(f"{unit.label} {unit.seed} {wanted.benchmark}".encode()), wanted.step, wanted.draw]
-        right = np.random.default_rng(key).random((PROBLEMS, 2 * N)) < self.rates.get((unit.label, wanted.step), 0.2)
+        key = [
+            zlib.crc32(f"{unit.label} {unit.seed} {wanted.benchmark}".encode()),
+            wanted.step,
+            wanted.draw,
+        ]
+        right = np.random.default_rng(key).random((PROBLEMS, 2 * N)) < self.rates.get(
+            (unit.label, wanted.step), 0.2
+        )
         n, samples = len(wanted.samples), slice(wanted.samples.start, wanted.samples.stop)
-        return [record(int(right[index, samples].sum()), n, f"p{index}") for index in wanted.problems]
+        return [
+            record(int(right[index, samples].sum()), n, f"p{index}") for index in wanted.problems
+        ]
 
 
 @dataclass
@@ -117,10 +137,18 @@ class MadeUp:
 
 def world(*overrides: str, rates: Mapping[tuple[str, int], float] | None = None) -> World:
     """Trust region in two settings: the second is better, and its last two checkpoints are alike."""
-    experiment, units = quickstart("evaluation.budget=adaptive", "evaluation.rescore=true", *SIZES, *overrides)
-    units = [unit for unit in units if unit.kind == "base_eval" or unit.method in ("trust_region", "vanilla")]
+    experiment, units = quickstart(
+        "evaluation.budget=adaptive", "evaluation.rescore=true", *SIZES, *overrides
+    )
+    units = [
+        unit
+        for unit in units
+        if unit.kind == "base_eval" or unit.method in ("trust_region", "vanilla")
+    ]
     better = next(unit.label for unit in reversed(units) if unit.method == "trust_region")
-    return World(experiment, units, rates or {(better, 20): 0.35, (better, 40): 0.62, (better, 60): 0.6})
+    return World(
+        experiment, units, rates or {(better, 20): 0.35, (better, 40): 0.62, (better, 60): 0.6}
+    )
 
 
 def evaluation_files(runs: Path) -> dict[str, bytes]:
@@ -132,8 +160,14 @@ def full_steps(world: World, runs: Path, unit: Unit) -> set[int]:
     """Checkpoints with all n samples on all benchmarks."""
     ids = evaluation_protocol.evaluation_ids(world.experiment.setups[unit.setup]).values()
     run = RunReader(runs, unit.id)
-    tallies = {step: [scores.tally(run, evaluation_id, step) for evaluation_id in ids] for step in STEPS}
-    return {step for step, found in tallies.items() if all(t is not None and t.samples == N for t in found)}
+    tallies = {
+        step: [scores.tally(run, evaluation_id, step) for evaluation_id in ids] for step in STEPS
+    }
+    return {
+        step
+        for step, found in tallies.items()
+        if all(t is not None and t.samples == N for t in found)
+    }
 
 
 def chosen(world: World, runs: Path, name: str = "trust_region") -> tuple[str, int]:
@@ -197,7 +231,8 @@ def test_what_is_wanted_is_missing_and_what_is_not_is_done(tmp_path: Path) -> No
 
 def test_a_race_picks_what_the_full_protocol_picks_with_fewer_samples(tmp_path: Path) -> None:
     full, adaptive = (
-        world(f"evaluation.budget={budget}", "evaluation.rescore=false") for budget in ("full", "adaptive")
+        world(f"evaluation.budget={budget}", "evaluation.rescore=false")
+        for budget in ("full", "adaptive")
     )
     for sweep, runs in ((full, tmp_path / "full"), (adaptive, tmp_path / "adaptive")):
         sweep.train(runs, "trust_region")
@@ -206,7 +241,9 @@ def test_a_race_picks_what_the_full_protocol_picks_with_fewer_samples(tmp_path: 
     assert adaptive.taken < 0.6 * full.taken
     worse, better = adaptive.family("trust_region")
     assert full_steps(adaptive, tmp_path / "adaptive", worse) == set()
-    assert full_steps(adaptive, tmp_path / "adaptive", better) >= {chosen(full, tmp_path / "full")[1]}
+    assert full_steps(adaptive, tmp_path / "adaptive", better) >= {
+        chosen(full, tmp_path / "full")[1]
+    }
 
 
 def test_what_a_race_takes_to_the_end_are_the_counts_of_the_full_protocol(tmp_path: Path) -> None:
@@ -219,8 +256,12 @@ def test_what_a_race_takes_to_the_end_are_the_counts_of_the_full_protocol(tmp_pa
     complete = full_steps(adaptive, tmp_path / "adaptive", better)
     assert complete
     for step in complete:
-        for evaluation_id in evaluation_protocol.evaluation_ids(adaptive.experiment.setups["arithmetic"]).values():
-            assert raced.evaluation(evaluation_id, step) == reference.evaluation(evaluation_id, step)
+        for evaluation_id in evaluation_protocol.evaluation_ids(
+            adaptive.experiment.setups["arithmetic"]
+        ).values():
+            assert raced.evaluation(evaluation_id, step) == reference.evaluation(
+                evaluation_id, step
+            )
 
 
 @pytest.mark.parametrize("calls", [1, 4])
@@ -290,7 +331,10 @@ def test_a_new_setting_opens_the_race_again(tmp_path: Path) -> None:
 
 
 def test_records_of_the_full_protocol_are_not_taken_again(tmp_path: Path) -> None:
-    full, adaptive = world("evaluation.budget=full", "evaluation.rescore=false"), world("evaluation.rescore=false")
+    full, adaptive = (
+        world("evaluation.budget=full", "evaluation.rescore=false"),
+        world("evaluation.rescore=false"),
+    )
     full.train(tmp_path, "vanilla", "trust_region", "base_eval")
     full.finish(tmp_path)
     assert wants(adaptive.study(tmp_path)) == {}
@@ -331,7 +375,10 @@ def test_the_selected_checkpoint_alone_gets_fresh_samples(tmp_path: Path) -> Non
 def test_fresh_samples_are_others_and_select_nothing(tmp_path: Path) -> None:
     sweep = world("evaluation.budget=full")
     setup = sweep.experiment.setups["arithmetic"]
-    ids, fresh_ids = evaluation_protocol.evaluation_ids(setup), evaluation_protocol.fresh_evaluation_ids(setup)
+    ids, fresh_ids = (
+        evaluation_protocol.evaluation_ids(setup),
+        evaluation_protocol.fresh_evaluation_ids(setup),
+    )
     assert set(ids) == set(fresh_ids)
     assert not set(ids.values()) & set(fresh_ids.values())
     sweep.train(tmp_path, "vanilla")
@@ -342,7 +389,9 @@ def test_fresh_samples_are_others_and_select_nothing(tmp_path: Path) -> None:
         for evaluation_id in fresh_ids.values():
             for other in STEPS:
                 right = 0 if other == step else N
-                write_evaluation(run, evaluation_id, other, [record(right, N, f"p{i}") for i in range(PROBLEMS)])
+                write_evaluation(
+                    run, evaluation_id, other, [record(right, N, f"p{i}") for i in range(PROBLEMS)]
+                )
     assert chosen(sweep, tmp_path, "vanilla")[1] == step
 
 
@@ -357,9 +406,13 @@ def test_how_much_is_sampled_is_in_no_id() -> None:
     setup = world().experiment.setups["arithmetic"]
     for other in ("evaluation.budget=full", "evaluation.error=0.2", "evaluation.rescore=true"):
         changed = world(other).experiment.setups["arithmetic"]
-        assert evaluation_protocol.evaluation_ids(changed) == evaluation_protocol.evaluation_ids(setup)
+        assert evaluation_protocol.evaluation_ids(changed) == evaluation_protocol.evaluation_ids(
+            setup
+        )
     reseeded = world("evaluation.seed=1").experiment.setups["arithmetic"]
-    assert evaluation_protocol.evaluation_ids(reseeded) == evaluation_protocol.fresh_evaluation_ids(setup)
+    assert evaluation_protocol.evaluation_ids(reseeded) == evaluation_protocol.fresh_evaluation_ids(
+        setup
+    )
 
 
 # --- checkpoints that are kept ---
@@ -390,7 +443,10 @@ def test_a_trial_of_the_full_protocol_keeps_its_own_best(tmp_path: Path) -> None
     retention.prune(sweep.study(tmp_path))
     assert [len(steps) for steps in kept(sweep, tmp_path, "trust_region")] == [1, 1]
     sweep.finish(tmp_path)
-    assert {sampling.step for _, sampling in sweep.log if sampling.draw} == {0, chosen(sweep, tmp_path)[1]}
+    assert {sampling.step for _, sampling in sweep.log if sampling.draw} == {
+        0,
+        chosen(sweep, tmp_path)[1],
+    }
 
 
 def test_where_seeds_are_averaged_the_setting_decides_what_is_kept(tmp_path: Path) -> None:
@@ -426,18 +482,28 @@ def test_dropping_checkpoints_touches_nothing_else(tmp_path: Path) -> None:
 
 def files_beside_checkpoints(runs: Path) -> dict[str, bytes]:
     """Every file of the run directories but checkpoints and leases, by path."""
-    files = (path for path in runs.rglob("*") if path.is_file() and not {".locks", "checkpoints"} & {*path.parts})
+    files = (
+        path
+        for path in runs.rglob("*")
+        if path.is_file() and not {".locks", "checkpoints"} & {*path.parts}
+    )
     return {str(path.relative_to(runs)): path.read_bytes() for path in files}
 
 
-def test_a_checkpoint_that_was_dropped_with_fewer_samples_is_not_the_best_any_more(tmp_path: Path) -> None:
+def test_a_checkpoint_that_was_dropped_with_fewer_samples_is_not_the_best_any_more(
+    tmp_path: Path,
+) -> None:
     """Step 40 scored higher, on fewer samples, and is gone: the trial keeps what it has."""
     sweep = world("runtime.keep=best", "evaluation.budget=full")
     [vanilla] = sweep.family("vanilla")
     write_run(tmp_path, sweep.experiment, vanilla, {20: [None, None], 60: [None, None]}, steps=60)
     with closing(RunWriter(tmp_path, vanilla.id)) as run:
-        for evaluation_id in evaluation_protocol.evaluation_ids(sweep.experiment.setups["arithmetic"]).values():
-            write_evaluation(run, evaluation_id, 40, [record(4, 4, f"p{index}") for index in range(PROBLEMS)])
+        for evaluation_id in evaluation_protocol.evaluation_ids(
+            sweep.experiment.setups["arithmetic"]
+        ).values():
+            write_evaluation(
+                run, evaluation_id, 40, [record(4, 4, f"p{index}") for index in range(PROBLEMS)]
+            )
     sweep.rates = {("Vanilla", 20): 0.9, ("Vanilla", 60): 0.1}
     sweep.finish(tmp_path)
     retention.prune(sweep.study(tmp_path))
@@ -460,7 +526,9 @@ def test_rivals_whose_checkpoint_is_gone_leave_the_race(tmp_path: Path) -> None:
     sweep.train(tmp_path, "trust_region")
     sweep.finish(tmp_path)
     retention.prune(sweep.study(tmp_path))
-    more = world(f"evaluation.benchmarks.{SHORT}.n={N + 8}", "runtime.keep=best", "evaluation.rescore=false")
+    more = world(
+        f"evaluation.benchmarks.{SHORT}.n={N + 8}", "runtime.keep=best", "evaluation.rescore=false"
+    )
     selected, left = chosen(sweep, tmp_path), kept(sweep, tmp_path, "trust_region")
     more.rates = sweep.rates
     more.finish(tmp_path)

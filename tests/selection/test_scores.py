@@ -1,4 +1,6 @@
-"""Scores, best checkpoints and the selected rows of the table: exact projections of the run directories."""
+"""Scores, best checkpoints and the selected rows of the table: exact projections of the run
+directories.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +80,9 @@ def test_a_mean_needs_every_benchmark() -> None:
     assert selection.exact_mean([Fraction(0), Fraction(1)]) == Fraction(1, 2)
 
 
-def test_benchmarks_weigh_the_same_however_many_problems_they_have(tmp_path: Path, one_seed: Loaded) -> None:
+def test_benchmarks_weigh_the_same_however_many_problems_they_have(
+    tmp_path: Path, one_seed: Loaded
+) -> None:
     unit = units_of(one_seed[1], "vanilla")[0]
     write_run(tmp_path, one_seed[0], unit, {20: [4, 0]})
     many: list[ProblemRecord] = [record(0, problem=str(i)) for i in range(9)] + [record(4)]
@@ -121,11 +125,16 @@ def test_the_best_setting_of_a_family(tmp_path: Path, one_seed: Loaded) -> None:
     chosen = selected(one_seed, tmp_path)["trust_region"]
     assert (chosen.setup, chosen.candidates, chosen.best.step) == ("arithmetic", 4, 40)
     assert chosen.best.knobs == high.knobs == {"epsilon0": 0.05, "K": 12}
-    assert chosen.best.benchmarks == {"arithmetic_short": Fraction(1, 2), "arithmetic_long": Fraction(3, 4)}
+    assert chosen.best.benchmarks == {
+        "arithmetic_short": Fraction(1, 2),
+        "arithmetic_long": Fraction(3, 4),
+    }
     assert (chosen.best.mean, chosen.best.seeds, chosen.best.spread) == (Fraction(5, 8), 1, None)
 
 
-def test_ties_go_to_the_earliest_step_and_then_to_the_grids_order(tmp_path: Path, one_seed: Loaded) -> None:
+def test_ties_go_to_the_earliest_step_and_then_to_the_grids_order(
+    tmp_path: Path, one_seed: Loaded
+) -> None:
     low, high = units_of(one_seed[1], "trust_region")
     write_run(tmp_path, one_seed[0], low, {40: [2, 2], 60: [1, 1]})
     write_run(tmp_path, one_seed[0], high, {20: [1, 1], 40: [1, 3]})
@@ -136,11 +145,19 @@ def test_ties_go_to_the_earliest_step_and_then_to_the_grids_order(tmp_path: Path
     assert (best.step, best.knobs) == (20, high.knobs)
 
 
-def test_families_are_apart_and_the_untrained_student_is_one(tmp_path: Path, one_seed: Loaded) -> None:
-    for name, scores in {"base_eval": {0: [1, 0]}, "vanilla": {20: [2, 2]}, "sft_warmup": {20: [3, 3]}}.items():
+def test_families_are_apart_and_the_untrained_student_is_one(
+    tmp_path: Path, one_seed: Loaded
+) -> None:
+    for name, scores in {
+        "base_eval": {0: [1, 0]},
+        "vanilla": {20: [2, 2]},
+        "sft_warmup": {20: [3, 3]},
+    }.items():
         write_run(tmp_path, one_seed[0], units_of(one_seed[1], name)[0], scores)
     write_run(tmp_path, one_seed[0], units_of(one_seed[1], "sft")[0], {15: [4, 4]})
-    found = {method: (c.best.step, c.best.mean) for method, c in selected(one_seed, tmp_path).items()}
+    found = {
+        method: (c.best.step, c.best.mean) for method, c in selected(one_seed, tmp_path).items()
+    }
     assert found == {
         "base": (0, Fraction(1, 8)),
         "vanilla": (20, Fraction(1, 2)),
@@ -148,7 +165,9 @@ def test_families_are_apart_and_the_untrained_student_is_one(tmp_path: Path, one
     }
 
 
-def test_a_trial_is_not_credited_for_the_untrained_student(tmp_path: Path, one_seed: Loaded) -> None:
+def test_a_trial_is_not_credited_for_the_untrained_student(
+    tmp_path: Path, one_seed: Loaded
+) -> None:
     write_run(tmp_path, one_seed[0], units_of(one_seed[1], "vanilla")[0], {0: [4, 4], 20: [1, 1]})
     assert selected(one_seed, tmp_path)["vanilla"].best.step == 20
 
@@ -239,7 +258,12 @@ def test_a_complete_sweep_tells_what_was_selected(tmp_path: Path, one_seed: Load
     assert table.evidence is not None
     found = table.evidence.find("arithmetic", "trust_region")
     assert found is not None
-    assert (found.setting, found.step, found.candidates, found.complete) == ("epsilon0=0.01 K=12", 60, 2, True)
+    assert (found.setting, found.step, found.candidates, found.complete) == (
+        "epsilon0=0.01 K=12",
+        60,
+        2,
+        True,
+    )
     assert set(map(tuple, texts(table).values())) == {("37.5", "25.0", "50.0")}
 
 
@@ -260,7 +284,8 @@ def test_the_command_prints_the_same_table(
         main(["table", str(QUICKSTART), "--format", "json", "--runs", str(tmp_path)])
     assert ended.value.code == 0
     rows = {
-        row["method"]: [cell["value"] for cell in row["cells"]] for row in json.loads(capsys.readouterr().out)["rows"]
+        row["method"]: [cell["value"] for cell in row["cells"]]
+        for row in json.loads(capsys.readouterr().out)["rows"]
     }
     assert rows["vanilla"] == [50.0, 75.0, 25.0]
     assert rows["veto"] == [None, None, None]

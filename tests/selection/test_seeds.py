@@ -24,7 +24,9 @@ def test_the_spread_is_pooled_over_the_methods() -> None:
     assert found.deviation == pytest.approx(sqrt((2 + 6) / 3))
 
 
-@pytest.mark.parametrize("methods", [[], [[5.0], [7.0]], [[5.0, 5.0], [7.0, 7.0, 7.0]], [[Fraction(1, 3)] * 3]])
+@pytest.mark.parametrize(
+    "methods", [[], [[5.0], [7.0]], [[5.0, 5.0], [7.0, 7.0, 7.0]], [[Fraction(1, 3)] * 3]]
+)
 def test_there_is_no_spread_without_two_runs_that_differ(methods: list[list[float]]) -> None:
     assert seeds.pool(methods) is None
 
@@ -58,14 +60,17 @@ def test_p_goes_with_the_interval(difference: float) -> None:
     assert seeds.p_value(0.0, spread, 3, 3) == 1.0
 
 
-def final_scores(generator: np.random.Generator, count: int, between: float, checkpoints: int) -> Array:
-    """Scores (7, seeds) in percent of the checkpoints that methods without any difference are shown with.
+def final_scores(
+    generator: np.random.Generator, count: int, between: float, checkpoints: int
+) -> Array:
+    """Scores (7, seeds) in percent of the checkpoints that methods without any difference are shown
+    with.
 
-    A sweep like the embedded one: 2 benchmarks of 200 problems, the same for all, 4 samples of each problem. There are
-    40 pass rates around one half, 10 problems of each. A training run moves the logit of every problem alike, so that
-    its average scatters by about `between` points of standard deviation. A method has `checkpoints` of each run, which
-    scatter half as much about their run; as in a sweep, the one whose mean over seeds is the highest is selected, on
-    the same samples.
+    A sweep like the embedded one: 2 benchmarks of 200 problems, the same for all, 4 samples of each
+    problem. There are 40 pass rates around one half, 10 problems of each. A training run moves the
+    logit of every problem alike, so that its average scatters by about `between` points of standard
+    deviation. A method has `checkpoints` of each run, which scatter half as much about their run;
+    as in a sweep, the one whose mean over seeds is the highest is selected, on the same samples.
     """
     problems = generator.normal(0, 1.5, 40)
     slope = float((np.exp(-problems) / (1 + np.exp(-problems)) ** 2).mean())
@@ -73,7 +78,9 @@ def final_scores(generator: np.random.Generator, count: int, between: float, che
     shifts = generator.normal(0, between / 100 / slope, (7, count, 1, 1))
     shifts = shifts + generator.normal(0, between / 200 / slope, size) * (checkpoints > 1)
     right = generator.binomial(10 * 4, 1 / (1 + np.exp(-problems - shifts)))
-    scores = 100 * right.mean(axis=-1) / 40  # both benchmarks have as many problems, so this is their mean
+    scores = (
+        100 * right.mean(axis=-1) / 40
+    )  # both benchmarks have as many problems, so this is their mean
     chosen = scores.mean(axis=1).argmax(axis=1)
     return scores[np.arange(7), :, chosen]
 
@@ -81,13 +88,16 @@ def final_scores(generator: np.random.Generator, count: int, between: float, che
 @pytest.mark.parametrize("checkpoints", [1, 3])
 @pytest.mark.parametrize("between", [0.0, 1.0, 4.0])
 @pytest.mark.parametrize("count", [2, 3, 5])
-def test_equal_methods_are_seldom_called_different(count: int, between: float, checkpoints: int) -> None:
+def test_equal_methods_are_seldom_called_different(
+    count: int, between: float, checkpoints: int
+) -> None:
     """Share of comparisons with vanilla that are called a difference at the 5 % level: at most 7 %.
 
-    400 sweeps of 7 equal methods, 2,400 comparisons for each case, with the project's own spread, p and interval.
-    Simulated are training runs, sampling of responses and selection among equally many checkpoints of each method
-    (their dependence within a run included). Not simulated: families of different sizes, whose maximum is higher the
-    larger they are and of which the table says so, and methods that scatter more than others.
+    400 sweeps of 7 equal methods, 2,400 comparisons for each case, with the project's own spread, p
+    and interval. Simulated are training runs, sampling of responses and selection among equally
+    many checkpoints of each method (their dependence within a run included). Not simulated:
+    families of different sizes, whose maximum is higher the larger they are and of which the table
+    says so, and methods that scatter more than others.
     """
     generator = np.random.default_rng(10_000 * count + 100 * int(between) + checkpoints)
     called = comparisons = 0
@@ -102,7 +112,9 @@ def test_equal_methods_are_seldom_called_different(count: int, between: float, c
             called, comparisons = called + shown, comparisons + 1
     assert called / comparisons <= 0.07
     # Selection makes the runs of different methods more alike than the spread within a method.
-    assert called / comparisons >= (0.02 if checkpoints == 1 else 0.001), "a test that calls nothing would pass too"
+    assert called / comparisons >= (0.02 if checkpoints == 1 else 0.001), (
+        "a test that calls nothing would pass too"
+    )
 
 
 def test_a_difference_that_is_there_is_found() -> None:

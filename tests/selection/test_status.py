@@ -17,7 +17,14 @@ from orchestrator.experiment.evaluation_protocol import evaluation_ids, fresh_ev
 from orchestrator.experiment.units import Unit
 from orchestrator.monitor import status
 from orchestrator.monitor.status import Session, overview
-from orchestrator.monitor.time_left import Left, UnitLeft, device_hours, sweep_seconds, work_left, work_once_trained
+from orchestrator.monitor.time_left import (
+    Left,
+    UnitLeft,
+    device_hours,
+    sweep_seconds,
+    work_left,
+    work_once_trained,
+)
 from orchestrator.monitor.timings import measure
 from orchestrator.monitor.unit_status import UnitStatus
 from orchestrator.planning.costs import BLENDED, OTHER, PLAIN, SetupCosts
@@ -35,7 +42,15 @@ from orchestrator.records.writer import (
     write_slice,
 )
 from orchestrator.selection.study import Study
-from tests.fake_runs import QUICKSTART, metrics, quickstart, record, units_of, write_evaluation, write_run
+from tests.fake_runs import (
+    QUICKSTART,
+    metrics,
+    quickstart,
+    record,
+    units_of,
+    write_evaluation,
+    write_run,
+)
 
 Loaded = tuple[Experiment, list[Unit]]
 SHORT, LONG = "arithmetic_short", "arithmetic_long"
@@ -83,7 +98,12 @@ def test_a_running_unit_says_what_it_does(tmp_path: Path, plain: Loaded) -> None
         run.log.enter(TRAINING)
         run.append("metrics.jsonl", [metrics(0)])
         found = of(status.collect(Study(*plain, tmp_path)), vanilla)
-        assert (found.state, found.phase, found.doing, found.step) == ("running", TRAINING, "training", 1)
+        assert (found.state, found.phase, found.doing, found.step) == (
+            "running",
+            TRAINING,
+            "training",
+            1,
+        )
 
 
 @contextmanager
@@ -95,17 +115,27 @@ def claimed(runs: Path, unit: Unit, evaluation_id: str, step: int) -> Iterator[N
     lease.release(remove=True)
 
 
-def test_a_unit_whose_checkpoints_are_evaluated_says_how_far_that_is(tmp_path: Path, plain: Loaded) -> None:
+def test_a_unit_whose_checkpoints_are_evaluated_says_how_far_that_is(
+    tmp_path: Path, plain: Loaded
+) -> None:
     [vanilla] = units_of(plain[1], "vanilla")
     write_run(tmp_path, plain[0], vanilla, {60: [None, None]}, steps=60)
     run, ids = RunReader(tmp_path, vanilla.id), evaluation_ids(plain[0].setups["arithmetic"])
     part = Slice(0, 4, 0, 50, 200)
     write_slice(run, ids[SHORT], 60, part, [record(1, problem=f"p{i}") for i in range(50)])
     found = of(status.collect(Study(*plain, tmp_path)), vanilla)
-    assert (found.state, found.phase, found.doing) == ("queued", EVALUATING, "queued for evaluation")
+    assert (found.state, found.phase, found.doing) == (
+        "queued",
+        EVALUATING,
+        "queued for evaluation",
+    )
     with claimed(tmp_path, vanilla, ids[SHORT], 60):
         found = of(status.collect(Study(*plain, tmp_path)), vanilla)
-        assert (found.state, found.phase, found.doing) == ("running", EVALUATING, "evaluating 1400 left")
+        assert (found.state, found.phase, found.doing) == (
+            "running",
+            EVALUATING,
+            "evaluating 1400 left",
+        )
 
 
 def test_an_evaluation_that_failed_is_told(tmp_path: Path, plain: Loaded) -> None:
@@ -128,27 +158,44 @@ def test_another_attempt_is_counted(tmp_path: Path, plain: Loaded) -> None:
         assert of(status.collect(Study(*plain, tmp_path)), vanilla).doing == "training, try 2"
 
 
-def test_the_best_trial_of_an_open_family_waits_for_rescoring(tmp_path: Path, rescored: Loaded) -> None:
-    """While its rival trains, only the trial that is ahead is not done; once all are trained it is its turn."""
+def test_the_best_trial_of_an_open_family_waits_for_rescoring(
+    tmp_path: Path, rescored: Loaded
+) -> None:
+    """While its rival trains, only the trial that is ahead is not done; once all are trained it is
+    its turn.
+    """
     experiment, units = rescored
     better, worse = units_of(units, "trust_region")
     write_run(tmp_path, experiment, better, {60: [4, 3]}, steps=60)
     found = of(status.collect(Study(*rescored, tmp_path)), better)
-    assert (found.state, found.phase, found.doing) == ("waiting", RESCORING, "waiting for rescoring")
+    assert (found.state, found.phase, found.doing) == (
+        "waiting",
+        RESCORING,
+        "waiting for rescoring",
+    )
     write_run(tmp_path, experiment, worse, {60: [1, 1]}, steps=60)
-    states = {unit.id: of(status.collect(Study(*rescored, tmp_path)), unit).doing for unit in (better, worse)}
+    states = {
+        unit.id: of(status.collect(Study(*rescored, tmp_path)), unit).doing
+        for unit in (better, worse)
+    }
     assert states == {better.id: "waiting for rescoring", worse.id: "done"}
     run, ids = RunReader(tmp_path, better.id), fresh_evaluation_ids(experiment.setups["arithmetic"])
     with claimed(tmp_path, better, ids[SHORT], 60):
         found = of(status.collect(Study(*rescored, tmp_path)), better)
-        assert (found.state, found.phase, found.doing) == ("running", RESCORING, "rescoring 1600 left")
+        assert (found.state, found.phase, found.doing) == (
+            "running",
+            RESCORING,
+            "rescoring 1600 left",
+        )
     for evaluation_id in ids.values():
         write_evaluation(run, evaluation_id, 60, [record(2)])
     assert of(status.collect(Study(*rescored, tmp_path)), better).state == "done"
 
 
 def test_a_seed_is_not_done_before_the_others_are_evaluated(tmp_path: Path) -> None:
-    """Which setting is sampled again is known only then: what is done would otherwise come to wait again."""
+    """Which setting is sampled again is known only then: what is done would otherwise come to wait
+    again.
+    """
     loaded = quickstart("evaluation.rescore=true", "methods.vanilla={seeds: [0, 1]}")
     first, second = units_of(loaded[1], "vanilla")
     write_run(tmp_path, loaded[0], first, {60: [4, 3]}, steps=60)
@@ -175,7 +222,9 @@ def test_trained_units_of_a_race_that_has_not_begun_wait_for_it(tmp_path: Path) 
 def test_what_waits_for_the_supervised_stage_says_so(tmp_path: Path, plain: Loaded) -> None:
     [trial] = units_of(plain[1], "sft_warmup")
     assert of(status.collect(Study(*plain, tmp_path)), trial).doing == "waiting for its stage"
-    assert {s.label for s in status.collect(Study(*plain, tmp_path)) if s.is_supervised} == {"Supervised stage"}
+    assert {s.label for s in status.collect(Study(*plain, tmp_path)) if s.is_supervised} == {
+        "Supervised stage"
+    }
 
 
 def test_the_latest_score_stands_beside_the_best(tmp_path: Path, plain: Loaded) -> None:
@@ -230,12 +279,20 @@ def test_responses_that_are_sampled_are_not_left(tmp_path: Path, plain: Loaded) 
     run, ids = RunReader(tmp_path, vanilla.id), evaluation_ids(plain[0].setups["arithmetic"])
     append_timing(run, evaluation_row(20, SHORT, 800, 8.0))
     append_timing(run, evaluation_row(20, LONG, 800, 8.0))
-    write_slice(run, ids[LONG], 60, Slice(0, 4, 0, 150, 200), [record(1, problem=f"p{i}") for i in range(150)])
+    write_slice(
+        run,
+        ids[LONG],
+        60,
+        Slice(0, 4, 0, 150, 200),
+        [record(1, problem=f"p{i}") for i in range(150)],
+    )
     found = of(status.collect(Study(*plain, tmp_path)), vanilla)
     assert found.seconds_needed == pytest.approx(1000 * 0.01)
 
 
-def test_blended_steps_and_plain_steps_cost_what_each_was_measured_at(tmp_path: Path, plain: Loaded) -> None:
+def test_blended_steps_and_plain_steps_cost_what_each_was_measured_at(
+    tmp_path: Path, plain: Loaded
+) -> None:
     first, second = units_of(plain[1], "trust_region")
     assert teacher_online_steps(first) == 12
     with writing(tmp_path, first) as [run]:
@@ -248,7 +305,9 @@ def test_blended_steps_and_plain_steps_cost_what_each_was_measured_at(tmp_path: 
 
 
 def test_what_nobody_measured_is_planned_in_proportion(tmp_path: Path, plain: Loaded) -> None:
-    """Twice as slow in training than planned: evaluations are expected to be twice as slow as planned too."""
+    """Twice as slow in training than planned: evaluations are expected to be twice as slow as
+    planned too.
+    """
     experiment, units = plain
     [vanilla] = units_of(units, "vanilla")
     planned = SetupCosts(experiment.setups["arithmetic"], experiment.runtime, "torch")
@@ -268,18 +327,24 @@ def test_once_trained_a_family_is_sampled_again_for_each_seed() -> None:
 
 
 def test_a_race_expects_more_rungs() -> None:
-    experiment, units = quickstart("evaluation.budget=adaptive", f"evaluation.benchmarks.{SHORT}.n=64")
+    experiment, units = quickstart(
+        "evaluation.budget=adaptive", f"evaluation.benchmarks.{SHORT}.n=64"
+    )
     settings = [[unit] for unit in units_of(units, "trust_region")]
     assert work_once_trained(experiment, settings)[SHORT] > 0
 
 
 def test_a_sweep_takes_all_of_its_work_on_all_cores_or_its_longest_chain(plain: Loaded) -> None:
     """Two cores: trials of 10 s each, and a supervised stage of 30 s that one of them waits for."""
-    [vanilla], [stage], [waiting] = (units_of(plain[1], name) for name in ("vanilla", "sft", "sft_warmup"))
+    [vanilla], [stage], [waiting] = (
+        units_of(plain[1], name) for name in ("vanilla", "sft", "sft_warmup")
+    )
     own, two = plain[0].runtime.placement, {"CPU": 2, "GPU": 0}
 
     def job(unit: Unit, training: float, sampling: float = 0.0) -> UnitLeft:
-        return UnitLeft(unit, Left(Range(training / 2, training, 2 * training), Range.exactly(sampling)), own)
+        return UnitLeft(
+            unit, Left(Range(training / 2, training, 2 * training), Range.exactly(sampling)), own
+        )
 
     four = [job(vanilla, 0.0, 10.0) for _ in range(4)]
     assert sweep_seconds(four, two) == Range.exactly(20.0)
@@ -292,7 +357,9 @@ def test_a_sweep_takes_all_of_its_work_on_all_cores_or_its_longest_chain(plain: 
     assert device_hours([*four, *chain], "core") == Range(60 / 3600, 80 / 3600, 120 / 3600)
 
 
-def test_the_estimates_are_those_of_the_fastest_and_the_slowest_unit(tmp_path: Path, plain: Loaded) -> None:
+def test_the_estimates_are_those_of_the_fastest_and_the_slowest_unit(
+    tmp_path: Path, plain: Loaded
+) -> None:
     first, second = units_of(plain[1], "trust_region")
     [vanilla] = units_of(plain[1], "vanilla")
     with writing(tmp_path, first, second) as runs:
@@ -305,7 +372,9 @@ def test_the_estimates_are_those_of_the_fastest_and_the_slowest_unit(tmp_path: P
     assert costs.range(first, PLAIN) == Range(0.5, 1.0, 1.5)
 
 
-def test_what_one_unit_alone_has_measured_is_as_uncertain_as_the_plan(tmp_path: Path, plain: Loaded) -> None:
+def test_what_one_unit_alone_has_measured_is_as_uncertain_as_the_plan(
+    tmp_path: Path, plain: Loaded
+) -> None:
     [vanilla] = units_of(plain[1], "vanilla")
     with writing(tmp_path, vanilla) as [run]:
         for step in range(3):
@@ -344,15 +413,31 @@ def test_json_keeps_its_keys_and_names_the_folder(
     assert {"seconds_left", "elapsed", "seconds_left_range"} <= set(shown["sweep"])
     assert (shown["sweep"]["device"], shown["sweep"]["device_hours_spent"]) == ("core", 0.0)
     assert shown["sweep"]["device_hours_left"] is None, "nothing was measured"
-    old = {"id", "setup", "label", "kind", "seed", "state", "step", "steps", "loss", "score", "best_step"}
+    old = {
+        "id",
+        "setup",
+        "label",
+        "kind",
+        "seed",
+        "state",
+        "step",
+        "steps",
+        "loss",
+        "score",
+        "best_step",
+    }
     assert old | {"seconds_left", "error", "phase", "doing"} <= set(shown["units"][0])
 
 
-def test_a_runs_folder_that_is_not_there_is_said_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_runs_folder_that_is_not_there_is_said_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["status", str(QUICKSTART), "--runs", str(tmp_path / "nowhere")])
     assert ended.value.code == 1
-    assert capsys.readouterr().out.splitlines()[0] == f"runs: {tmp_path / 'nowhere'} (does not exist)"
+    assert (
+        capsys.readouterr().out.splitlines()[0] == f"runs: {tmp_path / 'nowhere'} (does not exist)"
+    )
 
 
 def test_the_runs_folder_can_come_from_the_environment(

@@ -1,4 +1,6 @@
-"""Checks that do not look at anything: they are well, or go wrong in one way. Their subject is a folder."""
+"""Checks that do not look at anything: they are well, or go wrong in one way. Their subject is a
+folder.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,17 @@ from orchestrator.selftest.runner import Check, Found
 FOREVER = [sys.executable, "-S", "-c", "import time; time.sleep(3600)"]
 
 
-def check(function: str, limit_s: float = 300, name: str = "", needs: tuple[str, ...] = ()) -> Check:
+def check(
+    function: str, limit_s: float = 300, name: str = "", needs: tuple[str, ...] = ()
+) -> Check:
     """A check of one of the functions below, by default of its name."""
-    return Check(name or function, f"tests.selftest.fakes:{function}", limit_s, f"the remedy of {function}", needs)
+    return Check(
+        name or function,
+        f"tests.selftest.fakes:{function}",
+        limit_s,
+        f"the remedy of {function}",
+        needs,
+    )
 
 
 def well(folder: Path) -> Found:
@@ -57,7 +67,9 @@ def killed(folder: Path) -> Found:
 
 
 def hangs(folder: Path) -> Found:
-    """It has started a process in a session of its own, as engines are, whose parent is gone; and ignores SIGTERM."""
+    """It has started a process in a session of its own, as engines are, whose parent is gone; and
+    ignores SIGTERM.
+    """
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     with subprocess.Popen([*FOREVER], start_new_session=True) as child:
         (folder / "pids").write_text(f"{os.getpid()} {child.pid}")

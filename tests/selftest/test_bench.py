@@ -1,4 +1,6 @@
-"""What the checks are made on: which pair, which models, and what is made of those that are not here."""
+"""What the checks are made on: which pair, which models, and what is made of those that are not
+here.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def test_the_largest_pair_with_a_short_teacher_where_no_model_is_here(tmp_path: 
     assert bench.folders == {owner: tmp_path / "models" / owner for owner in bench.made}
     assert bench.setup.student == bench.declared.student, "the update is at full depth"
     assert bench.declared.teacher.shape.layers == 36
-    assert bench.setup.teacher.shape == replace(bench.declared.teacher.shape, layers=MADE_TEACHER_LAYERS)
+    assert bench.setup.teacher.shape == replace(
+        bench.declared.teacher.shape, layers=MADE_TEACHER_LAYERS
+    )
     assert bench.blends
     job = bench.job()
     assert job.takes_turns
@@ -97,4 +101,6 @@ def test_a_small_bench_keeps_the_engines(tmp_path: Path) -> None:
     assert bench.setup.engine.dtype == "float32"
     assert bench.setup.student.shape == SMALL
     assert bench.declared == bench.setup
-    assert bench_of(study(tmp_path), tmp_path, gpu=True, small=True).setup.engine.dtype == "bfloat16"
+    assert (
+        bench_of(study(tmp_path), tmp_path, gpu=True, small=True).setup.engine.dtype == "bfloat16"
+    )

@@ -1,4 +1,6 @@
-"""What is told of driver, compilers and card, from what the system would say on a machine with a GPU."""
+"""What is told of driver, compilers and card, from what the system would say on a machine with a
+GPU.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,10 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPat
 def test_a_driver_that_knows_torchs_cuda(tmp_path: Path) -> None:
     found = node.driver(small_bench(tmp_path))
     assert found.verdict == "ok"
-    assert found.detail == "driver 580.65.06, which knows CUDA 13.0; torch wants 13.0; 1 × NVIDIA H100 80GB HBM3"
+    assert (
+        found.detail
+        == "driver 580.65.06, which knows CUDA 13.0; torch wants 13.0; 1 × NVIDIA H100 80GB HBM3"
+    )
 
 
 def test_a_driver_that_is_too_old(machine: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -79,13 +84,20 @@ def test_a_machine_without_a_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.usefixtures("machine")
-def test_missing_compilers_fail_where_a_gpu_needs_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = ["nvcc of CUDA 13 (/usr: no bin/nvcc): make setup-engines installs it", "a C++20 compiler (c++): get g++"]
+def test_missing_compilers_fail_where_a_gpu_needs_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [
+        "nvcc of CUDA 13 (/usr: no bin/nvcc): make setup-engines installs it",
+        "a C++20 compiler (c++): get g++",
+    ]
     monkeypatch.setattr(toolchain, "missing", lambda environ: lines)
     bench = small_bench(tmp_path, "engine.sampler=sglang")
     found = compilers.compilers(bench)
     assert found.verdict == "fail"
-    assert found.detail == ("an engine on a GPU would lack nvcc of CUDA 13 (/usr: no bin/nvcc); a C++20 compiler (c++)")
+    assert found.detail == (
+        "an engine on a GPU would lack nvcc of CUDA 13 (/usr: no bin/nvcc); a C++20 compiler (c++)"
+    )
     assert found.change == "make setup-engines installs it; get g++"
     monkeypatch.setattr(compilers, "has_driver", lambda: False)
     assert compilers.compilers(bench).verdict == "skipped"
@@ -115,19 +127,31 @@ def test_a_card_is_free_or_its_holders_are_named() -> None:
     desktop = held_by_others(79.1, 78.3, [MemoryHolder(1, "Xorg", 0.1)])
     assert desktop.verdict == "ok"
     assert desktop.detail == "79.1 GiB, 78.3 of it free; others there: Xorg (process 1, 0.1 GiB)"
-    held = held_by_others(79.1, 66.0, [MemoryHolder(4711, "python", 12.0), MemoryHolder(4714, "[Not Found]", None)])
+    held = held_by_others(
+        79.1, 66.0, [MemoryHolder(4711, "python", 12.0), MemoryHolder(4714, "[Not Found]", None)]
+    )
     assert held.verdict == "fail"
-    assert "python (process 4711, 12.0 GiB), [Not Found] (process 4714, an unknown part)" in held.detail
+    assert (
+        "python (process 4711, 12.0 GiB), [Not Found] (process 4714, an unknown part)"
+        in held.detail
+    )
     assert held.change == "end them (kill 4711 4714), or take another GPU"
     hidden = held_by_others(79.1, 66.0, [])
-    assert (hidden.verdict, hidden.detail) == ("fail", "79.1 GiB, 66.0 of it free; nvidia-smi names no process")
+    assert (hidden.verdict, hidden.detail) == (
+        "fail",
+        "79.1 GiB, 66.0 of it free; nvidia-smi names no process",
+    )
 
 
-def test_memory_is_that_of_the_card_without_this_process(machine: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_memory_is_that_of_the_card_without_this_process(
+    machine: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     machine.setattr(node, "card_gib", lambda: 79.1)
     machine.setattr(node, "free_gib", lambda: 60.0)
     machine.setattr(
-        node, "holders", lambda: [MemoryHolder(os.getpid(), "python", 0.5), MemoryHolder(4711, "trial", 18.5)]
+        node,
+        "holders",
+        lambda: [MemoryHolder(os.getpid(), "python", 0.5), MemoryHolder(4711, "trial", 18.5)],
     )
     found = node.memory(small_bench(tmp_path))
     assert found.change == "end them (kill 4711), or take another GPU"

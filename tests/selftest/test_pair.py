@@ -40,7 +40,9 @@ def test_other_weights_are_seen(bench: Bench) -> None:
     """The sampler has the teacher's folder for the student's: another model of the same vocabulary."""
     pair.learner(bench)
     other = replace(bench, folders=dict.fromkeys(bench.folders, bench.folders["teacher"]))
-    other = replace(other, setup=replace(bench.setup, student=replace(bench.setup.teacher, eos=510)))
+    other = replace(
+        other, setup=replace(bench.setup, student=replace(bench.setup.teacher, eos=510))
+    )
     assert sampling.sampler(other).verdict == "ok"
     found = canary.same_weights(bench)
     assert found.verdict == "fail"
@@ -63,7 +65,9 @@ def test_a_micro_batch_is_filled_by_rows_of_full_length(bench: Bench) -> None:
     assert pair.full_length(bench, 1)[0].tokens_BT.shape == (1, 48), "one row at least"
 
 
-def test_an_update_that_gives_no_number_fails(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_update_that_gives_no_number_fails(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     step = trainers.TorchTrainer.step
 
     def broken(self: trainers.TorchTrainer, *arguments: object) -> dict[str, float]:
@@ -75,9 +79,13 @@ def test_an_update_that_gives_no_number_fails(bench: Bench, monkeypatch: pytest.
     assert "not finite" in found.detail
 
 
-def test_a_full_disk_is_told_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_told_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = small_bench(tmp_path)
-    monkeypatch.setattr(pair.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 1000})())
+    monkeypatch.setattr(
+        pair.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 1000})()
+    )
     found = pair.models(made)
     assert found.verdict == "fail"
     assert not (tmp_path / "models").exists()

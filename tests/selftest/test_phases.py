@@ -1,4 +1,6 @@
-"""What a phase notes: all pieces of a trial's and an evaluator's work on the tiny pair, in this process."""
+"""What a phase notes: all pieces of a trial's and an evaluator's work on the tiny pair, in this
+process.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +34,16 @@ KEYS = {
 def asked(tmp_path: Path) -> Measuring:
     """Ten responses a step of the tiny pair, for a second."""
     spec = tiny.worker_spec(tmp_path)
-    training = replace(spec.setup.training, prompts_per_step=5, samples_per_prompt=2, max_prompt_tokens=8)
+    training = replace(
+        spec.setup.training, prompts_per_step=5, samples_per_prompt=2, max_prompt_tokens=8
+    )
     evaluation = replace(spec.setup.evaluation, max_response_tokens=12, benchmarks={"gsm8k": None})
-    setup = replace(spec.setup, training=replace(training, max_response_tokens=12), evaluation=evaluation)
-    runtime = replace(spec.runtime, slice_responses=6, placement=replace(spec.runtime.placement, gpus=1))
+    setup = replace(
+        spec.setup, training=replace(training, max_response_tokens=12), evaluation=evaluation
+    )
+    runtime = replace(
+        spec.runtime, slice_responses=6, placement=replace(spec.runtime.placement, gpus=1)
+    )
     folders: dict[Owner, Path] = {"student": tmp_path / "student", "teacher": tmp_path / "teacher"}
     bench = Bench("tiny", setup, setup, runtime, folders, (), tmp_path, True, small=False)
     costs = SetupCosts(setup, runtime, "torch", lengths={"training": Lengths(6.0, 0.3, 12, 4.0)})
@@ -51,7 +59,12 @@ def test_a_phase_notes_what_it_did(phase, asked: Measuring) -> None:
     assert calibration.card == CARD
     assert {row.key for row in calibration.rows} == KEYS[phase]
     for row in calibration.rows:
-        assert (row.setup, row.sampler, row.trainer, row.random) == ("tiny", "torch", "torch", False)
+        assert (row.setup, row.sampler, row.trainer, row.random) == (
+            "tiny",
+            "torch",
+            "torch",
+            False,
+        )
         assert row.seconds > 0
         assert row.about is not None
         assert "torch" in row.about["versions"]
@@ -67,7 +80,9 @@ def test_a_phase_notes_what_it_did(phase, asked: Measuring) -> None:
     assert found.numbers["tokens_per_s"] == pytest.approx(rate)
 
 
-def test_rows_are_there_as_soon_as_they_are_measured_and_replace_earlier_ones(asked: Measuring) -> None:
+def test_rows_are_there_as_soon_as_they_are_measured_and_replace_earlier_ones(
+    asked: Measuring,
+) -> None:
     first = phases.Notes(asked)
     first.add(LEARN, 1.0, 8, 4.0, 6.0)
     first.add(SCORE, 2.0, 8, 4.0, 6.0)
@@ -84,7 +99,9 @@ def test_rows_are_there_as_soon_as_they_are_measured_and_replace_earlier_ones(as
     assert (seconds(LEARN), seconds(SCORE)) == ([3.0, 4.0], [2.0])
 
 
-def test_what_dies_on_the_way_keeps_what_it_has_measured(asked: Measuring, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_dies_on_the_way_keeps_what_it_has_measured(
+    asked: Measuring, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(phases, "sizes", lambda first, most, deadline: iter([first, most]))
     made, real = [], phases.made_up
 

@@ -39,8 +39,16 @@ def test_outcomes_come_one_by_one_with_what_the_checks_said(tmp_path: Path) -> N
     coming = run_checks([check("well"), check("slow"), check("bad")], tmp_path, tmp_path)
     first = next(coming)
     assert not (tmp_path / "slow.log").exists(), "the next check begins once this one was looked at"
-    assert (first.name, first.verdict, first.detail) == ("well", "ok", f"looked into {tmp_path.name}")
-    assert (first.change, first.numbers, first.log) == ("", {"gib": 1.5}, str(tmp_path / "well.log"))
+    assert (first.name, first.verdict, first.detail) == (
+        "well",
+        "ok",
+        f"looked into {tmp_path.name}",
+    )
+    assert (first.change, first.numbers, first.log) == (
+        "",
+        {"gib": 1.5},
+        str(tmp_path / "well.log"),
+    )
     assert first.seconds > 0
     log = (tmp_path / "well.log").read_text()
     assert "all is well\nand on the other stream\n" in log
@@ -58,7 +66,13 @@ def test_what_needs_a_failed_check_is_not_begun(tmp_path: Path) -> None:
         check("well", name="after skipped", needs=("passed_over",)),
     ]
     outcomes = list(run_checks(checks, tmp_path, tmp_path))
-    assert [outcome.verdict for outcome in outcomes] == ["fail", "skipped", "skipped", "skipped", "ok"]
+    assert [outcome.verdict for outcome in outcomes] == [
+        "fail",
+        "skipped",
+        "skipped",
+        "skipped",
+        "ok",
+    ]
     assert [outcome.detail for outcome in outcomes[2:4]] == [
         "needs bad, which failed",
         "needs after bad, which was not made",
@@ -70,8 +84,16 @@ def test_what_needs_a_failed_check_is_not_begun(tmp_path: Path) -> None:
     ("function", "detail", "change"),
     [
         ("raises", "ValueError: a sentence of two lines", "the remedy of raises"),
-        ("refused", "engine.sampler: 'sglang': expected torch, or make setup-engines first", "the remedy of refused"),
-        ("exits", "its process died with code 3; its last line: what it printed last", "the remedy of exits"),
+        (
+            "refused",
+            "engine.sampler: 'sglang': expected torch, or make setup-engines first",
+            "the remedy of refused",
+        ),
+        (
+            "exits",
+            "its process died with code 3; its last line: what it printed last",
+            "the remedy of exits",
+        ),
     ],
 )
 def test_a_check_that_goes_wrong(tmp_path: Path, function: str, detail: str, change: str) -> None:
@@ -117,16 +139,22 @@ list(run_checks([check("hangs")], folder, folder))
 
 
 def test_a_check_ends_with_its_command(tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", COMMAND, str(tmp_path)], cwd=ROOT, env=environment()) as command:
+    with subprocess.Popen(
+        [sys.executable, "-c", COMMAND, str(tmp_path)], cwd=ROOT, env=environment()
+    ) as command:
         own, _ = pids(tmp_path)
         assert own in processes()
         command.kill()
         wait_until(lambda: own not in processes())
-        for pid in pids(tmp_path)[1:]:  # an engine ends itself when its parent is gone; this one does not know how
+        for pid in pids(tmp_path)[
+            1:
+        ]:  # an engine ends itself when its parent is gone; this one does not know how
             subprocess.run(["kill", "-9", str(pid)], check=True)
 
 
 def test_names_of_functions_are_read_in_the_process(tmp_path: Path) -> None:
-    (outcome,) = run_checks([Check("odd", "tests.selftest.fakes:nothing", 300, "a remedy")], tmp_path, tmp_path)
+    (outcome,) = run_checks(
+        [Check("odd", "tests.selftest.fakes:nothing", 300, "a remedy")], tmp_path, tmp_path
+    )
     assert outcome.verdict == "fail"
     assert "nothing" in outcome.detail

@@ -1,4 +1,6 @@
-"""What is made of an engine whose memory comes back, late, in part or never: engines and gauges are made up."""
+"""What is made of an engine whose memory comes back, late, in part or never: engines and gauges are
+made up.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ class Card:
             return self._used
 
     def use(self, gib: float) -> None:
-        """That much is used from now on, until a watch has noted it: it has when it looks for the second time."""
+        """That much is used from now on, until a watch has noted it: it has when it looks for the
+        second time.
+        """
         with self._reads:
             self._used, before = gib, self._count
             assert self._reads.wait_for(lambda: self._count > before + 1, 60)
@@ -47,7 +51,9 @@ class Card:
 
 
 class FakeEngine:
-    """An engine that is its own sampler. `between` is what is used when the second of its engines comes up."""
+    """An engine that is its own sampler. `between` is what is used when the second of its engines
+    comes up.
+    """
 
     def __init__(self, card: Card, idle: float, between: float, left: float):
         self._card, self._idle, self._between, self._left = card, idle, between, left
@@ -67,7 +73,9 @@ class FakeEngine:
     def log_probs(self, ids: Sequence[int]) -> list[float]:
         return [-1.0] * (len(ids) - 1)
 
-    def sample(self, requests: Sequence[Request], behavior: Behavior, limits: Limits) -> Iterator[Rollouts]:
+    def sample(
+        self, requests: Sequence[Request], behavior: Behavior, limits: Limits
+    ) -> Iterator[Rollouts]:
         if self._blended and not behavior.needs_teacher:
             self._card.use(self._between)
         self._card.use(BLENDING if behavior.needs_teacher else PLAIN)
@@ -75,7 +83,9 @@ class FakeEngine:
         count, nothing = len(requests), torch.zeros(len(requests), 2)
         support = torch.zeros(count, 2, limits.support, dtype=torch.long)
         lengths = torch.tensor([2] * count)
-        yield Rollouts(list(requests), nothing.long(), lengths, lengths > 1, nothing, nothing, support)
+        yield Rollouts(
+            list(requests), nothing.long(), lengths, lengths > 1, nothing, nothing, support
+        )
 
     def close(self) -> None:
         self._card.leave(self._left)
@@ -138,7 +148,9 @@ def test_a_switch_after_which_all_memory_was_there(pretend: Callable[..., Bench]
 def test_a_switch_before_the_first_engine_was_gone(pretend: Callable[..., Bench]) -> None:
     found = sampling.switch(pretend(between=CONTEXT + 3))
     assert found.verdict == "fail"
-    assert found.detail.endswith("the second engine came up before the memory of the first one was back")
+    assert found.detail.endswith(
+        "the second engine came up before the memory of the first one was back"
+    )
 
 
 def card_of(gib: float) -> Budget:
@@ -157,11 +169,17 @@ def test_more_than_the_budget_grants_is_a_warning() -> None:
 
 def test_without_blended_methods_there_is_no_switch(tmp_path: Path) -> None:
     plain = [f"methods.{name}=null" for name in ("trust_region", "fixed_epsilon", "skd")]
-    assert sampling.switch(small_bench(tmp_path, "engine.sampler=torch", *plain)).verdict == "skipped"
+    assert (
+        sampling.switch(small_bench(tmp_path, "engine.sampler=torch", *plain)).verdict == "skipped"
+    )
 
 
-@pytest.mark.parametrize(("apart", "verdict"), [(0.0, "ok"), (9e-4, "ok"), (2e-3, "fail"), (float("nan"), "fail")])
-def test_the_canary_allows_what_evaluators_allow(tmp_path: Path, apart: float, verdict: str) -> None:
+@pytest.mark.parametrize(
+    ("apart", "verdict"), [(0.0, "ok"), (9e-4, "ok"), (2e-3, "fail"), (float("nan"), "fail")]
+)
+def test_the_canary_allows_what_evaluators_allow(
+    tmp_path: Path, apart: float, verdict: str
+) -> None:
     bench = small_bench(tmp_path)
     assert canary.same_weights(bench).verdict == "skipped"
     canary.write_canary(bench, canary.LEARNER, [-2.0] * (LENGTH - 1))

@@ -62,10 +62,14 @@ def test_without_a_gpu_memory_of_descendants_counts_until_they_end() -> None:
         assert holder.stdout is not None
         child = int(holder.stdout.readline())
         try:
-            assert gauge() - before == pytest.approx(0.5, abs=0.1), "its own 256 MiB and those of its child"
+            assert gauge() - before == pytest.approx(0.5, abs=0.1), (
+                "its own 256 MiB and those of its child"
+            )
             holder.kill()
             holder.wait()
-            assert gauge() - before == pytest.approx(0.25, abs=0.05), "the child goes on, and is known"
+            assert gauge() - before == pytest.approx(0.25, abs=0.05), (
+                "the child goes on, and is known"
+            )
         finally:
             os.kill(child, signal.SIGKILL)
     assert seconds_until(gauge, before + 0.05, 60) is not None

@@ -34,7 +34,9 @@ def study(runs: Path, *overrides: str) -> Study:
 
 
 def test_a_next_piece_is_what_is_left_up_to_the_next_checkpoint_or_a_slice(tmp_path: Path) -> None:
-    """Checkpoints every 20 steps, 2 s a step on two cores, and a slice of 100 responses of the dearer benchmark."""
+    """Checkpoints every 20 steps, 2 s a step on two cores, and a slice of 100 responses of the
+    dearer benchmark.
+    """
     made = study(tmp_path, "runtime.slice_responses=100", "runtime.placement.cpus=2")
     [vanilla], [other] = (units_of(list(made.units), name) for name in ("vanilla", "veto"))
     at_work(tmp_path, vanilla, 10, 2.0)
@@ -50,7 +52,9 @@ def test_a_next_piece_is_what_is_left_up_to_the_next_checkpoint_or_a_slice(tmp_p
     assert now.next_piece(Evaluating(1)) == pytest.approx(2 * 100 * 0.5 / HOUR)
 
 
-def test_before_anything_was_measured_a_piece_on_cores_is_unknown_and_may_begin(tmp_path: Path) -> None:
+def test_before_anything_was_measured_a_piece_on_cores_is_unknown_and_may_begin(
+    tmp_path: Path,
+) -> None:
     made = study(tmp_path)
     [vanilla] = units_of(list(made.units), "vanilla")
     assert (spending(made).spent, spending(made).next_piece(TrainUnit(vanilla))) == (0.0, 0.0)

@@ -15,7 +15,8 @@ from orchestrator.errors import ClusterDied
 from orchestrator.sweep import cluster, nodes
 from tests.sweeps import ROOT
 
-# A driver that Ray's servers tell something, as their agent does once a raylet has died; it ends when that has arrived.
+# A driver that Ray's servers tell something, as their agent does once a raylet has died; it ends
+# when that has arrived.
 TOLD = """
 import logging, threading
 from orchestrator.sweep.environment import prepare_environment
@@ -41,8 +42,8 @@ with cluster(None):
 print("over")
 """
 
-# A driver bound to one core that says where its cluster's server is, with which token, and how many cores the cluster
-# has. It lives until its standard input ends.
+# A driver bound to one core that says where its cluster's server is, with which token, and how many
+# cores the cluster has. It lives until its standard input ends.
 LISTENING = """
 import os, sys
 from orchestrator.sweep.environment import prepare_environment
@@ -60,17 +61,30 @@ ASK = "import sys; from ray._raylet import GcsClient; print(len(GcsClient(sys.ar
 
 
 @pytest.mark.ray
-def test_a_private_cluster_has_its_drivers_cores_and_answers_who_has_its_token(tmp_path: Path) -> None:
+def test_a_private_cluster_has_its_drivers_cores_and_answers_who_has_its_token(
+    tmp_path: Path,
+) -> None:
     home = {"HOME": str(tmp_path)}
     pipe = subprocess.PIPE
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH_")}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH_")
+    }
     with subprocess.Popen(
-        [sys.executable, "-c", LISTENING], cwd=ROOT, stdin=pipe, stdout=pipe, text=True, env=environment | home
+        [sys.executable, "-c", LISTENING],
+        cwd=ROOT,
+        stdin=pipe,
+        stdout=pipe,
+        text=True,
+        env=environment | home,
     ) as driver:
         assert driver.stdout is not None
         address, token, cores = driver.stdout.readline().split()
         answers = []
-        for known in ({"RAY_AUTH_TOKEN": token}, {"RAY_AUTH_TOKEN": "a" * 64}, {"RAY_AUTH_MODE": "disabled"}):
+        for known in (
+            {"RAY_AUTH_TOKEN": token},
+            {"RAY_AUTH_TOKEN": "a" * 64},
+            {"RAY_AUTH_MODE": "disabled"},
+        ):
             asked = subprocess.run(
                 [sys.executable, "-c", ASK, address],
                 env=environment | home | {"RAY_AUTH_MODE": "token"} | known,
@@ -78,7 +92,9 @@ def test_a_private_cluster_has_its_drivers_cores_and_answers_who_has_its_token(t
                 text=True,
                 check=False,
             )
-            answers.append((asked.returncode, asked.stdout.strip(), "AuthenticationError" in asked.stderr))
+            answers.append(
+                (asked.returncode, asked.stdout.strip(), "AuthenticationError" in asked.stderr)
+            )
         driver.communicate()
     assert float(cores) == 1
     assert answers[0] == (0, "1", False)
@@ -89,14 +105,23 @@ def test_a_private_cluster_has_its_drivers_cores_and_answers_who_has_its_token(t
 @pytest.mark.ray
 def test_what_servers_tell_a_driver_does_not_reach_the_terminal() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", TOLD], cwd=ROOT, capture_output=True, text=True, timeout=300, check=True
+        [sys.executable, "-c", TOLD],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
     )
     assert done.stdout + done.stderr == "over\n"
 
 
-def test_servers_that_die_while_ray_starts_end_the_sweep_and_not_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_servers_that_die_while_ray_starts_end_the_sweep_and_not_the_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def init(**_: object) -> None:  # as Ray does, half a minute after its raylet was killed
-        raise Exception("The current node timed out during startup. This could happen because some of the raylet …")
+        raise Exception(
+            "The current node timed out during startup. This could happen because some of the raylet …"
+        )
 
     monkeypatch.setattr(cluster.ray, "init", init)
     said = r"^Ray did not start \(The current node timed out during startup\); what was committed is safe$"
@@ -104,7 +129,8 @@ def test_servers_that_die_while_ray_starts_end_the_sweep_and_not_the_program(mon
         pytest.fail("there is no cluster")
 
 
-# A driver on a cluster that declares four GPUs, and a trial in its placement group that starts its roles there.
+# A driver on a cluster that declares four GPUs, and a trial in its placement group that starts its
+# roles there.
 PLACED = """
 import json, sys
 from dataclasses import replace
@@ -148,7 +174,9 @@ print(json.dumps({"gpus": gpus, "free": AnyNode().free()}))
 @pytest.mark.ray
 def test_roles_of_a_split_trial_have_gpus_of_their_own(tmp_path: Path) -> None:
     """The cluster only says that it has GPUs, which is all that placing takes."""
-    with tempfile.TemporaryDirectory(prefix="trb-", dir="/tmp") as short:  # sockets have short names
+    with tempfile.TemporaryDirectory(
+        prefix="trb-", dir="/tmp"
+    ) as short:  # sockets have short names
         done = subprocess.run(
             [sys.executable, "-c", PLACED, tmp_path, short],
             cwd=ROOT,
@@ -162,16 +190,31 @@ def test_roles_of_a_split_trial_have_gpus_of_their_own(tmp_path: Path) -> None:
     answer = json.loads(done.stdout.splitlines()[-1])
     found = answer["gpus"]
     assert [node.get("GPU", 0.0) for node in answer["free"]] == [0.0], "of four GPUs all are taken"
-    assert {role: len(ids) for role, (ids, _) in found.items()} == {"rollout": 2, "teacher": 1, "learner": 1}
-    assert all(ids == visible for ids, visible in found.values()), "libraries see the role's own GPUs alone"
+    assert {role: len(ids) for role, (ids, _) in found.items()} == {
+        "rollout": 2,
+        "teacher": 1,
+        "learner": 1,
+    }
+    assert all(ids == visible for ids, visible in found.values()), (
+        "libraries see the role's own GPUs alone"
+    )
     assert sorted(gpu for ids, _ in found.values() for gpu in ids) == ["0", "1", "2", "3"]
 
 
-def test_only_what_is_free_on_nodes_that_can_be_given_work_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_what_is_free_on_nodes_that_can_be_given_work_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """One of three nodes lacks something, and one is gone between the two questions."""
-    rows = [{"NodeID": name, "Alive": True, "Resources": {"CPU": 8.0, "GPU": 4.0}} for name in ("fit", "unfit", "gone")]
+    rows = [
+        {"NodeID": name, "Alive": True, "Resources": {"CPU": 8.0, "GPU": 4.0}}
+        for name in ("fit", "unfit", "gone")
+    ]
     monkeypatch.setattr(nodes.ray, "nodes", lambda: rows)
-    monkeypatch.setattr(nodes, "available_resources_per_node", lambda: {"fit": {"GPU": 2.0}, "unfit": {"GPU": 4.0}})
+    monkeypatch.setattr(
+        nodes, "available_resources_per_node", lambda: {"fit": {"GPU": 2.0}, "unfit": {"GPU": 4.0}}
+    )
     found = nodes.FitNodes([], print)
-    found._nodes = {row["NodeID"]: nodes._Node(row["NodeID"], 0.0, fit=row["NodeID"] != "unfit") for row in rows}
+    found._nodes = {
+        row["NodeID"]: nodes._Node(row["NodeID"], 0.0, fit=row["NodeID"] != "unfit") for row in rows
+    }
     assert found.free() == [{"GPU": 2.0}]

@@ -23,11 +23,20 @@ from tests import tiny
     [
         (UserError("setups: 'x': expected one of y"), "mistake: setups: 'x': expected one of y"),
         (NotFinite("step 1: loss is not finite"), "not finite: step 1: loss is not finite"),
-        (LeaseHeld("unit is being run by process 7 on h"), "taken: unit is being run by process 7 on h"),
+        (
+            LeaseHeld("unit is being run by process 7 on h"),
+            "taken: unit is being run by process 7 on h",
+        ),
         (RuntimeError("shapes\ndo not match"), "error: RuntimeError: do not match"),
         (KeyError("exp_avg"), "error: KeyError: 'exp_avg'"),
-        (OSError(errno.ENOSPC, "No space left on device"), "file system: OSError: [Errno 28] No space left on device"),
-        (FileNotFoundError(errno.ENOENT, "No such file"), "file system: FileNotFoundError: [Errno 2] No such file"),
+        (
+            OSError(errno.ENOSPC, "No space left on device"),
+            "file system: OSError: [Errno 28] No space left on device",
+        ),
+        (
+            FileNotFoundError(errno.ENOENT, "No such file"),
+            "file system: FileNotFoundError: [Errno 2] No such file",
+        ),
         (ValueError(), "error: ValueError: ValueError"),
     ],
 )
@@ -49,7 +58,10 @@ def test_what_would_be_the_same_again_is_final(error: Exception, text: str) -> N
         (MemoryError(), "out of memory"),
         (torch.OutOfMemoryError("CUDA out of memory"), "out of memory"),
         (exceptions.OutOfMemoryError("killed"), "out of memory"),
-        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate"), "out of memory"),
+        (
+            RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate"),
+            "out of memory",
+        ),
         (OSError(errno.ESTALE, "Stale file handle"), "file system"),
     ],
 )
@@ -59,13 +71,19 @@ def test_what_was_lost_is_tried_again(error: Exception, kind: str) -> None:
     assert failure.passes
 
 
-def test_an_attempt_after_one_without_enough_memory_takes_half_the_micro_batch(tmp_path: Path) -> None:
+def test_an_attempt_after_one_without_enough_memory_takes_half_the_micro_batch(
+    tmp_path: Path,
+) -> None:
     spec = tiny.worker_spec(tmp_path)
     tokens = [leaner(spec, times).runtime.micro_batch_tokens for times in range(3)]
     assert tokens == [64, 32, 16]
     assert leaner(spec, 60).runtime.micro_batch_tokens == 1
     derived = replace(spec, runtime=replace(spec.runtime, micro_batch_tokens=None))
-    assert [leaner(derived, times).runtime.micro_batch_tokens for times in range(3)] == [None, 8192, 4096]
+    assert [leaner(derived, times).runtime.micro_batch_tokens for times in range(3)] == [
+        None,
+        8192,
+        4096,
+    ]
 
 
 def test_attempts_without_enough_memory_are_counted_within_one_sweep(tmp_path: Path) -> None:

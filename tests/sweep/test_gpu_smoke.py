@@ -1,4 +1,6 @@
-"""The shipped experiments for a first hour on a GPU, on tiny models without one: all that they exercise happens."""
+"""The shipped experiments for a first hour on a GPU, on tiny models without one: all that they
+exercise happens.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +31,16 @@ SHORTER = [
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
-    """The shipped experiment with random weights, but for smaller shapes, fewer and shorter responses."""
+    """The shipped experiment with random weights, but for smaller shapes, fewer and shorter
+    responses.
+    """
     folder = tmp_path_factory.mktemp("smoke")
     shutil.copy(ROOT / "experiments" / f"{RANDOM}.yaml", folder)
     setup = yaml.safe_load((ROOT / "experiments" / "setups" / f"{RANDOM}.yaml").read_text())
-    setup["vocabulary"] = {"size": 300, "valid": 290}  # tokens beyond the bytes and rows beyond the tokens, as shipped
+    setup["vocabulary"] = {
+        "size": 300,
+        "valid": 290,
+    }  # tokens beyond the bytes and rows beyond the tokens, as shipped
     for role in ("student", "teacher"):
         setup[role]["shape"] = TINY_SHAPE
     (folder / "setups").mkdir()
@@ -64,9 +71,15 @@ def test_models_of_random_weights_are_written_in_bfloat16(finished: Sweep) -> No
         assert tensors["model.embed_tokens.weight"].shape == (300, 16)
 
 
-def test_trb_blends_for_three_steps_and_goes_on_plain_while_skd_blends_to_its_end(finished: Sweep) -> None:
+def test_trb_blends_for_three_steps_and_goes_on_plain_while_skd_blends_to_its_end(
+    finished: Sweep,
+) -> None:
     blended = {}
-    for method, column in {"vanilla": "draft_length", "trust_region": "beta", "skd": "replaced"}.items():
+    for method, column in {
+        "vanilla": "draft_length",
+        "trust_region": "beta",
+        "skd": "replaced",
+    }.items():
         blended[method] = [row["step"] for row in unit(finished, method).metrics() if column in row]
     assert blended == {"vanilla": [], "trust_region": [0, 1, 2], "skd": [*range(8)]}
 
@@ -75,7 +88,9 @@ def test_the_checkpoint_in_the_middle_races_with_the_last_one(finished: Sweep) -
     """Each gets its samples rung by rung, and the selected one all four at once on fresh samples."""
     for method in ("vanilla", "trust_region", "skd"):
         slices: dict[tuple[str, str], set[str]] = {}
-        for file in finished.runs.glob(f"{RANDOM}-{method}-*/evals/arithmetic_short-*/step_*/problems_*.jsonl"):
+        for file in finished.runs.glob(
+            f"{RANDOM}-{method}-*/evals/arithmetic_short-*/step_*/problems_*.jsonl"
+        ):
             of_step = slices.setdefault((file.parents[1].name, file.parent.name), set())
             of_step.add(file.stem.rpartition(".samples_")[2])
         assert {step for _, step in slices} == {"step_000004", "step_000008"}
@@ -90,7 +105,9 @@ def test_it_ends_in_a_table_with_every_row_filled(finished: Sweep) -> None:
     table = json.loads(shown.stdout)
     assert {row["method"] for row in table["rows"]} == {"vanilla", "trust_region", "skd", "base"}
     for row in table["rows"]:
-        assert [cell["value"] for cell in row["cells"]] == [0.0, 0.0, 0.0], "random weights box no answer"
+        assert [cell["value"] for cell in row["cells"]] == [0.0, 0.0, 0.0], (
+            "random weights box no answer"
+        )
     for evidence in table["evidence"]:
         assert evidence["candidates"] == (1 if evidence["method"] == "base" else 2)
         assert evidence["columns"]["avg"]["fresh"]["value"] == 0.0

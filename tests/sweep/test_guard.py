@@ -16,8 +16,8 @@ import pytest
 from orchestrator.sweep.guard import Process, members, processes, remaining
 from tests.sweeps import ROOT
 
-# A driver with a server of Ray's that names its folder, a worker of that server which names nothing, and a child that
-# has nothing to do with Ray. It prints their process ids.
+# A driver with a server of Ray's that names its folder, a worker of that server which names
+# nothing, and a child that has nothing to do with Ray. It prints their process ids.
 DRIVER = """
 import subprocess, sys
 from pathlib import Path
@@ -51,7 +51,9 @@ class Driver:
 
     def __init__(self) -> None:
         pipe = subprocess.PIPE
-        self.process = subprocess.Popen([sys.executable, "-c", DRIVER], cwd=ROOT, stdin=pipe, stdout=pipe, text=True)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", DRIVER], cwd=ROOT, stdin=pipe, stdout=pipe, text=True
+        )
         scratch, *ids = self.line().split()
         self.scratch = Path(scratch)
         self.raylet, self.worker, self.other = map(int, ids)
@@ -107,12 +109,22 @@ def test_a_driver_that_goes_on_keeps_what_is_not_of_the_cluster(driver: Driver) 
 
 
 def test_members_are_descendants_and_named_servers() -> None:
-    alive = {pid: Process(pid, 0, parent) for pid, parent in ((2, 1), (3, 2), (4, 3), (5, 1), (6, 5))}
+    alive = {
+        pid: Process(pid, 0, parent) for pid, parent in ((2, 1), (3, 2), (4, 3), (5, 1), (6, 5))
+    }
     assert {process.pid for process in members(alive, Path("/nowhere"), 2)} == {3, 4}
     assert members(alive, Path("/nowhere"), None) == set()
 
 
 def test_what_lost_its_parent_is_still_known() -> None:
-    known = {Process(3, born=70, parent=2), Process(4, born=71, parent=3), Process(5, born=72, parent=3)}
-    alive = {4: Process(4, born=71, parent=1), 5: Process(5, born=99, parent=1), 6: Process(6, born=80, parent=1)}
+    known = {
+        Process(3, born=70, parent=2),
+        Process(4, born=71, parent=3),
+        Process(5, born=72, parent=3),
+    }
+    alive = {
+        4: Process(4, born=71, parent=1),
+        5: Process(5, born=99, parent=1),
+        6: Process(6, born=80, parent=1),
+    }
     assert {process.pid for process in remaining(known, alive, Path("/nowhere"))} == {4}

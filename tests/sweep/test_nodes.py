@@ -1,7 +1,8 @@
-"""Sweeps over several nodes: they lack a model, some are lost, others join, and at last the head is.
+"""Sweeps over several nodes: they lack a model, some are lost, others join, and at last the head
+is.
 
-The nodes are raylets of this machine (`tests.nodes`), so they have the same folders, except for a cache of models of
-their own. The tests use one cluster, in their order.
+The nodes are raylets of this machine (`tests.nodes`), so they have the same folders, except for a
+cache of models of their own. The tests use one cluster, in their order.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ NO_HUB = "http://127.0.0.1:9"  # nobody listens there
 class World:
     """A cluster of two nodes, and an experiment with what comes of it without Ray.
 
-    Its models are those of a hub that nobody can reach: in the cache of this process and its commands, and in another
-    one of the nodes.
+    Its models are those of a hub that nobody can reach: in the cache of this process and its
+    commands, and in another one of the nodes.
     """
 
     nodes: Nodes
@@ -57,7 +58,11 @@ class World:
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("nodes")
-    keys = {"training": LONG, "evaluation": {"rescore": False}, "runtime": {"keep": "all", "slice_responses": 3}}
+    keys = {
+        "training": LONG,
+        "evaluation": {"rescore": False},
+        "runtime": {"keep": "all", "slice_responses": 3},
+    }
     experiment = write_experiment(folder, METHODS, **keys)
     cache, theirs = folder / "cache", folder / "cache of the nodes"
     setup = from_a_hub(experiment, folder / "made", [cache, theirs])
@@ -78,7 +83,12 @@ def from_a_hub(experiment: Path, made: Path, caches: list[Path]) -> dict[str, An
     (student, teacher) = made_here(load_experiment(experiment, []), made)["tiny"]
     setup = TINY_SETUP | {"tokenizer": None}
     for role, model in (("student", student), ("teacher", teacher)):
-        setup[role] = {"path": f"tiny/{role}", "revision": COMMIT, "eos": TINY_SETUP[role]["eos"], "shape": TINY_SHAPE}
+        setup[role] = {
+            "path": f"tiny/{role}",
+            "revision": COMMIT,
+            "eos": TINY_SETUP[role]["eos"],
+            "shape": TINY_SHAPE,
+        }
         for cache in caches:
             shutil.copytree(model.path, snapshot(cache, role, COMMIT))
     return setup
@@ -89,9 +99,13 @@ def snapshot(cache: Path, role: str, commit: str) -> Path:
     return cache / f"models--tiny--{role}" / "snapshots" / commit
 
 
-def test_a_model_that_nodes_lack_is_named_before_anything_starts(world: World, tmp_path: Path) -> None:
+def test_a_model_that_nodes_lack_is_named_before_anything_starts(
+    world: World, tmp_path: Path
+) -> None:
     """Another version of the student is in the cache of the command, and not in that of the nodes."""
-    shutil.copytree(snapshot(world.cache, "student", COMMIT), snapshot(world.cache, "student", ANOTHER_COMMIT))
+    shutil.copytree(
+        snapshot(world.cache, "student", COMMIT), snapshot(world.cache, "student", ANOTHER_COMMIT)
+    )
     setup = yaml.safe_load((world.experiment.parent / "setups" / "tiny.yaml").read_text())
     setup["student"]["revision"] = ANOTHER_COMMIT
     experiment = write_experiment(tmp_path, {"vanilla": {}})
@@ -107,7 +121,9 @@ def test_a_model_that_nodes_lack_is_named_before_anything_starts(world: World, t
 
 
 def test_nodes_are_lost_and_others_join(world: World, tmp_path: Path) -> None:
-    """First one joins that lacks the models: it gets no work. All that is left is then done on the last one."""
+    """First one joins that lacks the models: it gets no work. All that is left is then done on the
+    last one.
+    """
     runs, nodes = world.runs, world.nodes
     process = start("submit", world.experiment, "--runs", runs, "--address", nodes.address)
     left = {node.id: node for node in nodes.all}
@@ -124,7 +140,9 @@ def test_nodes_are_lost_and_others_join(world: World, tmp_path: Path) -> None:
 
 
 def kill_a_busy_one(world: World, process: subprocess.Popen[str], left: dict[str, Node]) -> None:
-    """SIGKILL the raylet of one of the nodes `left` as soon as a trial is midway on it, and take it from them."""
+    """SIGKILL the raylet of one of the nodes `left` as soon as a trial is midway on it, and take it
+    from them.
+    """
     busy = set[str]()
 
     def found() -> bool:
@@ -136,10 +154,19 @@ def kill_a_busy_one(world: World, process: subprocess.Popen[str], left: dict[str
 
 
 def test_the_head_is_lost(world: World) -> None:
-    """The command says so in a line and ends, and so does what it has started; then it goes on without the cluster."""
+    """The command says so in a line and ends, and so does what it has started; then it goes on
+    without the cluster.
+    """
     runs, nodes = world.runs, world.nodes
-    process = start("submit", world.experiment, *ANOTHER, "--runs", runs, "--address", nodes.address)
-    wait_for(process, lambda: [unit for unit in runs.glob("tiny-trust_region-epsilon0=0.3-*") if worker_midway(unit)])
+    process = start(
+        "submit", world.experiment, *ANOTHER, "--runs", runs, "--address", nodes.address
+    )
+    wait_for(
+        process,
+        lambda: [
+            unit for unit in runs.glob("tiny-trust_region-epsilon0=0.3-*") if worker_midway(unit)
+        ],
+    )
     (unit,) = runs.glob("tiny-trust_region-epsilon0=0.3-*")
     nodes.kill(nodes.gcs)
     out, err = process.communicate()

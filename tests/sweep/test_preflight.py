@@ -1,4 +1,6 @@
-"""What is refused before Ray starts: folders that cannot be written to, full disks, addresses where no Ray is."""
+"""What is refused before Ray starts: folders that cannot be written to, full disks, addresses where
+no Ray is.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +26,16 @@ def test_a_folder_that_can_be_written_to_is_left_as_it_was(tmp_path: Path) -> No
 def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for runs in (Path("/proc/trb"), Path("/sys/trb/runs"), tmp_path / "file" / "runs"):
-        with pytest.raises(UserError, match=f"^--runs: '.*{runs.name}': expected a folder that can be written to"):
+        with pytest.raises(
+            UserError, match=f"^--runs: '.*{runs.name}': expected a folder that can be written to"
+        ):
             check_runs_folder(runs)
 
 
 def test_a_full_disk(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"expected 1099511627776 MiB free on its disk, which has \d+$"):
+    with pytest.raises(
+        UserError, match=r"expected 1099511627776 MiB free on its disk, which has \d+$"
+    ):
         check_runs_folder(tmp_path, least_free=2**60)
     assert list(tmp_path.iterdir()) == []
 
@@ -74,11 +80,14 @@ def test_a_server_that_speaks_grpc(serve) -> None:
     check_address(serve(bytes([0, 0, 6, 4, 0, 0, 0, 0, 0]) + b"\0" * 6))
 
 
-@pytest.mark.parametrize("answer", [b"", b"SSH-2.0-OpenSSH_9.2\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
+@pytest.mark.parametrize(
+    "answer", [b"", b"SSH-2.0-OpenSSH_9.2\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n"]
+)
 def test_a_server_that_is_not_ray(answer: bytes, serve) -> None:
     address = serve(answer)
     with pytest.raises(
-        UserError, match=f"^--address: '{address}': expected a Ray cluster; something else answers there$"
+        UserError,
+        match=f"^--address: '{address}': expected a Ray cluster; something else answers there$",
     ):
         check_address(address)
 
@@ -90,7 +99,9 @@ def test_nobody_at_all() -> None:
         check_address(f"127.0.0.1:{port}")
 
 
-@pytest.mark.parametrize("address", ["", "host", ":6379", "host:", "host:x", "host:99999", "host:" + "9" * 5000, "h:²"])
+@pytest.mark.parametrize(
+    "address", ["", "host", ":6379", "host:", "host:x", "host:99999", "host:" + "9" * 5000, "h:²"]
+)
 def test_what_is_no_address(address: str) -> None:
     with pytest.raises(UserError, match="auto, or HOST:PORT"):
         check_address(address)

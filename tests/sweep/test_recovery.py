@@ -1,7 +1,7 @@
 """Whatever dies or freezes on the way, every file equals those of an undisturbed sweep in the end.
 
-Each disturbance has a trial of its own, which no earlier one has brought along. All waits end on conditions; only the
-limit of a whole test says that something hangs.
+Each disturbance has a trial of its own, which no earlier one has brought along. All waits end on
+conditions; only the limit of a whole test says that something hangs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ from tests.without_ray import run_without_ray
 pytestmark = [pytest.mark.ray, pytest.mark.xdist_group("recovery"), pytest.mark.timeout(1800)]
 
 BUDGETS = (0.05, 0.1, 0.2, 0.3)  # of a trial each, by which it is named
-METHODS = {"vanilla": {"placement": "colocated"}, "trust_region": {"epsilon0": [*BUDGETS], "K": [5]}}
+METHODS = {
+    "vanilla": {"placement": "colocated"},
+    "trust_region": {"epsilon0": [*BUDGETS], "K": [5]},
+}
 LONG = {"steps": 30, "checkpoint_every": 5}  # so that there is a middle on a fast machine, too
 
 
@@ -37,7 +40,9 @@ def test_kills_leave_no_trace(tmp_path: Path) -> None:
     run_without_ray(experiment, undisturbed)
     shutil.copytree(undisturbed / "models", runs / "models")
     (vanilla,) = (runs / unit.name for unit in undisturbed.glob("tiny-vanilla-*"))
-    for_driver, for_gcs, for_raylet, for_freezing = (trial_of(budget, undisturbed, runs) for budget in BUDGETS)
+    for_driver, for_gcs, for_raylet, for_freezing = (
+        trial_of(budget, undisturbed, runs) for budget in BUDGETS
+    )
 
     kill_driver_midway([experiment, *alone(BUDGETS[0]), "--runs", runs], for_driver)
     kill_server_midway([experiment, *alone(BUDGETS[1]), "--runs", runs], for_gcs, "gcs_server")
@@ -56,7 +61,9 @@ def test_kills_leave_no_trace(tmp_path: Path) -> None:
 
 def test_a_kill_while_confirming_leaves_no_trace(tmp_path: Path) -> None:
     keys = {"training": LONG, "confirm": {"seeds": [1, 2]}, "runtime": {"keep": "best"}}
-    experiment = write_experiment(tmp_path, {"vanilla": {}, "trust_region": {"epsilon0": [0.1], "K": [5]}}, **keys)
+    experiment = write_experiment(
+        tmp_path, {"vanilla": {}, "trust_region": {"epsilon0": [0.1], "K": [5]}}, **keys
+    )
     undisturbed, runs = tmp_path / "undisturbed", tmp_path / "runs"
     run_without_ray(experiment, undisturbed)
     shutil.copytree(undisturbed / "models", runs / "models")
@@ -81,7 +88,9 @@ def alone(budget: float) -> list[str]:
 
 
 def kill_driver_midway(arguments: list[str | Path], unit: Path) -> None:
-    """SIGKILL `trb submit` while the trial is past its first commit and not done: its cluster ends with it."""
+    """SIGKILL `trb submit` while the trial is past its first commit and not done: its cluster ends
+    with it.
+    """
     process = start("submit", *arguments)
     wait_for(process, lambda: worker_midway(unit))
     cluster, folder = cluster_of(process.pid)
@@ -91,11 +100,17 @@ def kill_driver_midway(arguments: list[str | Path], unit: Path) -> None:
 
 
 def kill_server_midway(arguments: list[str | Path], unit: Path, name: str) -> None:
-    """SIGKILL a server that Ray cannot do without: the command says so in a line and ends, and all of Ray with it."""
+    """SIGKILL a server that Ray cannot do without: the command says so in a line and ends, and all
+    of Ray with it.
+    """
     process = start("submit", *arguments)
-    signal_trials_midway(process, {unit: signal.SIGSTOP})  # or it may be done before the server is found
+    signal_trials_midway(
+        process, {unit: signal.SIGSTOP}
+    )  # or it may be done before the server is found
     cluster, folder = cluster_of(process.pid)
-    (server,) = (each.pid for each in cluster if Path(os.fsdecode(command_line(each.pid)[0])).name == name)
+    (server,) = (
+        each.pid for each in cluster if Path(os.fsdecode(command_line(each.pid)[0])).name == name
+    )
     os.kill(server, signal.SIGKILL)
     out, err = process.communicate()
     assert process.returncode == 1, out + err
@@ -123,7 +138,9 @@ def kill_evaluator_midway(process: subprocess.Popen[str], runs: Path) -> None:
     sampling = list[int]()
 
     def found() -> bool:
-        sampling.extend(held.holder.pid for unit in runs.glob("tiny-*") for held in Claims(runs).held(unit.name))
+        sampling.extend(
+            held.holder.pid for unit in runs.glob("tiny-*") for held in Claims(runs).held(unit.name)
+        )
         return bool(sampling)
 
     wait_for(process, found)

@@ -1,4 +1,6 @@
-"""What a machine must have: told on one, asked on another that is played by changing what this one has."""
+"""What a machine must have: told on one, asked on another that is played by changing what this one
+has.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,17 @@ COMMIT = "0f3a" * 10
 
 
 def needed_by(tmp_path: Path) -> list[Requirement]:
-    """Of a study with models in a folder, prompts in the data folder and a benchmark by its path; all is there."""
+    """Of a study with models in a folder, prompts in the data folder and a benchmark by its path;
+    all is there.
+    """
     for name in ("runs/.locks", "student", "teacher", "data"):
         (tmp_path / name).mkdir(parents=True)
-    for file in ("student/model.safetensors", "teacher/model.safetensors", "data/prompts.jsonl", "own.jsonl"):
+    for file in (
+        "student/model.safetensors",
+        "teacher/model.safetensors",
+        "data/prompts.jsonl",
+        "own.jsonl",
+    ):
         (tmp_path / file).write_text("12345")
     sign = tmp_path / "runs" / ".locks" / "0f3a.sweep"
     sign.touch()
@@ -57,7 +66,9 @@ def test_a_machine_that_has_everything(tmp_path: Path) -> None:
         ("own.jsonl", "arithmetic.evaluation.benchmarks.own.path", "no own.jsonl there"),
     ],
 )
-def test_what_is_missing_is_named_with_its_key_and_the_node(file: str, key: str, reason: str, tmp_path: Path) -> None:
+def test_what_is_missing_is_named_with_its_key_and_the_node(
+    file: str, key: str, reason: str, tmp_path: Path
+) -> None:
     needed = needed_by(tmp_path)
     (tmp_path / file).unlink()
     lack = lacking(needed)
@@ -77,7 +88,10 @@ def test_another_model_of_the_same_name(tmp_path: Path) -> None:
 
 def test_a_node_that_cannot_answer() -> None:
     line = str(Lack(None, "no answer within 120 s").on("gpu-3"))
-    assert line == "--address: 'gpu-3': expected a node with this program and its packages (no answer within 120 s)"
+    assert (
+        line
+        == "--address: 'gpu-3': expected a node with this program and its packages (no answer within 120 s)"
+    )
 
 
 def test_a_runs_folder_is_known_by_a_new_sign_each_time(tmp_path: Path) -> None:
@@ -109,4 +123,6 @@ def test_a_model_of_a_hub_lies_where_each_machine_has_its_cache(
     shutil.rmtree(tmp_path / "there")
     lack = lacking([need])
     assert lack is not None
-    assert lack.reason.startswith("tiny/student@0f3a0f3a0f3a: not a local folder and not to be had from the hub (")
+    assert lack.reason.startswith(
+        "tiny/student@0f3a0f3a0f3a: not a local folder and not to be had from the hub ("
+    )

@@ -7,7 +7,16 @@ from collections.abc import Mapping
 import pytest
 
 from orchestrator.experiment.units import Unit
-from orchestrator.sweep.schedule import FRUITLESS, Evaluating, Schedule, SlicesLeft, TrainUnit, Work, in_order, places
+from orchestrator.sweep.schedule import (
+    FRUITLESS,
+    Evaluating,
+    Schedule,
+    SlicesLeft,
+    TrainUnit,
+    Work,
+    in_order,
+    places,
+)
 from tests.fake_runs import quickstart, units_of
 
 CAPACITY = {"CPU": 2.0}
@@ -20,7 +29,9 @@ class Sweep:
         _, units = quickstart(*overrides)
         self.units, self.slices, self.elsewhere, self.cpus = units, slices, elsewhere, cpus
         trained = {unit.id for unit in units if unit.is_untrained}
-        self.schedule = Schedule(units, trained, self.needs, lambda: SlicesLeft(self.slices, self.elsewhere))
+        self.schedule = Schedule(
+            units, trained, self.needs, lambda: SlicesLeft(self.slices, self.elsewhere)
+        )
 
     def needs(self, work: Work) -> Mapping[str, float]:
         return {"CPU": self.cpus}
@@ -50,7 +61,9 @@ def trained_by(sweep: Sweep, wrong: frozenset[str] = frozenset()) -> list[Unit]:
 
 def test_stages_come_first_and_small_families_before_large_ones() -> None:
     sweep = Sweep()
-    assert {unit.id for unit in trained_by(sweep)} == {unit.id for unit in sweep.units if unit.trains}
+    assert {unit.id for unit in trained_by(sweep)} == {
+        unit.id for unit in sweep.units if unit.trains
+    }
     order = in_order(sweep.units)
     kinds = [unit.kind for unit in order]
     assert kinds == sorted(kinds, key=["sft", "trial"].index)
@@ -77,7 +90,9 @@ def test_a_unit_waits_for_what_it_needs_and_starts_the_moment_that_is_there() ->
     assert isinstance(stage, TrainUnit)
     assert stage.unit.is_supervised
     sweep.end(stage)
-    assert {work.unit.method for work in sweep.start() if isinstance(work, TrainUnit)} == {"sft_warmup"}
+    assert {work.unit.method for work in sweep.start() if isinstance(work, TrainUnit)} == {
+        "sft_warmup"
+    }
 
 
 def test_what_needs_a_failed_unit_is_never_begun() -> None:
@@ -127,10 +142,16 @@ def test_what_evaluators_of_another_sweep_have_claimed_is_left_to_them() -> None
 
 
 def test_a_family_is_begun_only_where_no_samples_are_wanted_of_those_before() -> None:
-    """One CPU trains, the other evaluates; when there is nothing to evaluate the next family begins."""
+    """One CPU trains, the other evaluates; when there is nothing to evaluate the next family
+    begins.
+    """
     sweep = Sweep(slices=9)
-    first = next(unit.method for unit in in_order(sweep.units) if unit.is_trial and not unit.depends_on)
-    sweep.schedule.trained |= {unit.id for unit in sweep.units if unit.is_supervised or unit.depends_on}
+    first = next(
+        unit.method for unit in in_order(sweep.units) if unit.is_trial and not unit.depends_on
+    )
+    sweep.schedule.trained |= {
+        unit.id for unit in sweep.units if unit.is_supervised or unit.depends_on
+    }
     assert sweep.start() == [Evaluating(1), Evaluating(2)]
     sweep.slices = 1
     sweep.end(Evaluating(2))
@@ -191,7 +212,10 @@ def test_evaluators_make_room_on_one_node_for_a_trial_on_several_gpus() -> None:
     sweep, capacity = Sweep(slices=9), {"CPU": 8.0, "GPU": 4.0}
     _, second = units_of(sweep.units, "trust_region")
     sweep.schedule.trained |= {unit.id for unit in sweep.units if unit is not second}
-    sweep.schedule.needs = lambda work: {"CPU": 1.0, "GPU": 2.0 if isinstance(work, TrainUnit) else 1.0}
+    sweep.schedule.needs = lambda work: {
+        "CPU": 1.0,
+        "GPU": 2.0 if isinstance(work, TrainUnit) else 1.0,
+    }
     nodes = [{"CPU": 3.0, "GPU": 1.0}, {"CPU": 3.0, "GPU": 1.0}]
     sweep.schedule.has_place = lambda work: places([sweep.schedule.needs(work)], nodes)
     for number in (1, 2):

@@ -26,7 +26,9 @@ class LosingNodes(AnyNode):
 
 def searcher(runs: Path, *cores: float) -> SweepSearcher:
     experiment, units = quickstart()
-    return SweepSearcher(Sweep(Study(experiment, units, runs), {}, "sweep", 3, ()), LosingNodes(*cores))
+    return SweepSearcher(
+        Sweep(Study(experiment, units, runs), {}, "sweep", 3, ()), LosingNodes(*cores)
+    )
 
 
 def test_no_work_begins_on_a_node_that_was_lost_since_the_last_count(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""When servers count as lost: a process that is gone at once, one that does not answer after its time."""
+"""When servers count as lost: a process that is gone at once, one that does not answer after its
+time.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def silent() -> str:
     return f"127.0.0.1:{port}"
 
 
-def test_a_server_that_does_not_answer_is_lost_after_its_time(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_does_not_answer_is_lost_after_its_time(
+    silent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = [100.0]
     monkeypatch.setattr(vital.time, "monotonic", lambda: now[0])
     servers = OwnServers(Node(), silent)

@@ -18,7 +18,14 @@ import pytest
 from orchestrator.records import pulse
 from orchestrator.records.log import read_log
 from orchestrator.records.pulse import Beat, Pulse, born, is_stopped, pulse_path, read_beat
-from orchestrator.sweep.watchdog import HANGS_AFTER_S, HANGS_FACTOR, SILENT_LOOKS, STOPPED_LOOKS, Watchdog, end_process
+from orchestrator.sweep.watchdog import (
+    HANGS_AFTER_S,
+    HANGS_FACTOR,
+    SILENT_LOOKS,
+    STOPPED_LOOKS,
+    Watchdog,
+    end_process,
+)
 
 UNIT = "unit"
 
@@ -110,7 +117,9 @@ def test_how_long_work_may_take_follows_from_the_work(
     assert bool(frozen.ended) is hangs
 
 
-def test_a_stopped_process_is_ended_and_its_successor_is_not(frozen: Frozen, sleeper: subprocess.Popen[bytes]) -> None:
+def test_a_stopped_process_is_ended_and_its_successor_is_not(
+    frozen: Frozen, sleeper: subprocess.Popen[bytes]
+) -> None:
     frozen.write(beat_of(sleeper.pid))
     frozen.dog.look()
     sleeper.send_signal(signal.SIGSTOP)
@@ -135,13 +144,20 @@ def test_a_beat_that_cannot_be_read_is_none(text: str, frozen: Frozen) -> None:
     assert frozen.dog.look() == []
 
 
-def test_a_pulse_says_who_beats_and_that_work_gets_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pulse_says_who_beats_and_that_work_gets_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pulse, "BEAT_S", 0.01)
     path = pulse_path(tmp_path, UNIT)
     beats = Pulse(path, "node")
     first = read_beat(path)
     assert first is not None
-    assert (first.host, first.node, first.pid, first.born) == (gethostname(), "node", os.getpid(), born(os.getpid()))
+    assert (first.host, first.node, first.pid, first.born) == (
+        gethostname(),
+        "node",
+        os.getpid(),
+        born(os.getpid()),
+    )
     while (later := read_beat(path)) is None or later.idle_s < 0.05:
         time.sleep(0.01)
     assert later.number > first.number
@@ -153,7 +169,9 @@ def test_a_pulse_says_who_beats_and_that_work_gets_on(tmp_path: Path, monkeypatc
     assert not path.exists()
 
 
-def test_loading_is_not_the_longest_piece_of_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading_is_not_the_longest_piece_of_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pulse, "BEAT_S", 0.01)
     path = pulse_path(tmp_path, UNIT)
     beats = Pulse(path)
@@ -164,4 +182,6 @@ def test_loading_is_not_the_longest_piece_of_work(tmp_path: Path, monkeypatch: p
     while (after := read_beat(path)) is None or after.idle_s > during.idle_s:
         time.sleep(0.01)
     beats.stop()
-    assert after.longest_s < during.idle_s, "what came before the loading counts, which is next to nothing"
+    assert after.longest_s < during.idle_s, (
+        "what came before the loading counts, which is next to nothing"
+    )

@@ -26,7 +26,15 @@ from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection.study import Study
 from orchestrator.sweep import prepare
-from orchestrator.tracking.dashboard import COST, OBJECTIVE, SECONDS, TRUST_REGION, dashboard, logged_columns, panels
+from orchestrator.tracking.dashboard import (
+    COST,
+    OBJECTIVE,
+    SECONDS,
+    TRUST_REGION,
+    dashboard,
+    logged_columns,
+    panels,
+)
 from orchestrator.tracking.projection import projected_rows, results_id
 from orchestrator.trial.training_loop import run_unit
 from orchestrator.workers.roles import inline_roles
@@ -69,8 +77,13 @@ def names_of(folder: Path) -> dict[str, set[str]]:
     experiment = load_experiment(write_experiment(folder, KNOBS, training=training))
     (setup,) = experiment.setups.values()
     for model in (setup.student, setup.teacher):
-        build(model_identity(model, setup), Path(checkpoints.checkpoint_of(model, setup, runs).path))
-    pair = checkpoints.checkpoint_of(setup.student, setup, runs), checkpoints.checkpoint_of(setup.teacher, setup, runs)
+        build(
+            model_identity(model, setup), Path(checkpoints.checkpoint_of(model, setup, runs).path)
+        )
+    pair = (
+        checkpoints.checkpoint_of(setup.student, setup, runs),
+        checkpoints.checkpoint_of(setup.teacher, setup, runs),
+    )
     names: dict[str, set[str]] = {}
     for unit in expand(experiment):
         if unit.method is None:
@@ -81,7 +94,9 @@ def names_of(folder: Path) -> dict[str, set[str]]:
             for _ in run_unit(spec, run, roles):
                 pass
             for evaluation_id in evaluation_ids(setup).values():
-                write_evaluation(run, evaluation_id, 2, [ProblemRecord("p", 1, 1, 0, 0, 0, 3, {"1": 1})])
+                write_evaluation(
+                    run, evaluation_id, 2, [ProblemRecord("p", 1, 1, 0, 0, 0, 3, {"1": 1})]
+                )
             rows = projected_rows(setup, run)
         roles.close()
         names[unit.method] = {name for row in rows.values() for name in row}
@@ -92,7 +107,9 @@ def panels_of(view: dict[str, Any]) -> dict[str, list[str]]:
     """Section → metrics of its panels, from the specification that is sent."""
     sections = view["spec"]["section"]["panelBankConfig"]["sections"]
     return {
-        section["name"]: [name for panel in section["panels"] for name in panel["config"].get("metrics", [])]
+        section["name"]: [
+            name for panel in section["panels"] for name in panel["config"].get("metrics", [])
+        ]
         for section in sections
     }
 
@@ -109,7 +126,9 @@ def specification(*overrides: str) -> dict[str, Any]:
 def test_panels_show_what_a_method_logs_and_nothing_else(
     method: str, logged: dict[str, set[str]], tmp_path: Path
 ) -> None:
-    trials = units_of(expand(load_experiment(write_experiment(tmp_path, {method: KNOBS[method]}))), method)
+    trials = units_of(
+        expand(load_experiment(write_experiment(tmp_path, {method: KNOBS[method]}))), method
+    )
     every = (*TRUST_REGION, *OBJECTIVE, *COST, "reward")
     shown = {name for panel in panels(every, logged_columns(trials)) for name in panel.metrics}
     assert shown == {name for name in logged[method] if name.removeprefix("train/") in every}
@@ -125,20 +144,35 @@ def test_steps_without_a_budget_have_no_panel_of_blending() -> None:
 
 def test_columns_of_one_title_share_a_panel() -> None:
     shown = panels(["teacher_log_prob", "loss", "student_log_prob"], set(COLUMNS))
-    assert [panel.metrics for panel in shown] == [("train/teacher_log_prob", "train/student_log_prob"), ("train/loss",)]
+    assert [panel.metrics for panel in shown] == [
+        ("train/teacher_log_prob", "train/student_log_prob"),
+        ("train/loss",),
+    ]
 
 
 def test_every_second_of_a_step_that_is_shown_is_logged(logged: dict[str, set[str]]) -> None:
     for names in logged.values():
-        assert {name for name in names if name.startswith("time/")} == {f"time/{part}" for part in STEP_PARTS}
+        assert {name for name in names if name.startswith("time/")} == {
+            f"time/{part}" for part in STEP_PARTS
+        }
     assert set(SECONDS) <= set(STEP_PARTS)
 
 
-def test_every_metric_of_the_specification_is_logged(logged: dict[str, set[str]], tmp_path: Path) -> None:
+def test_every_metric_of_the_specification_is_logged(
+    logged: dict[str, set[str]], tmp_path: Path
+) -> None:
     experiment = load_experiment(write_experiment(tmp_path, KNOBS))
-    view = json.loads(dashboard(Study(experiment, expand(experiment), tmp_path), None, None, dry_run=True))
+    view = json.loads(
+        dashboard(Study(experiment, expand(experiment), tmp_path), None, None, dry_run=True)
+    )
     named = {name for metrics in panels_of(view).values() for name in metrics}
-    assert {"eval/mean", "eval/arithmetic_short", "train/reward", "train/beta", "train/replaced"} <= named
+    assert {
+        "eval/mean",
+        "eval/arithmetic_short",
+        "train/reward",
+        "train/beta",
+        "train/replaced",
+    } <= named
     assert named - set().union(*logged.values()) == NOT_PER_STEP
 
 
@@ -146,7 +180,13 @@ def test_the_sections_and_their_order() -> None:
     view = specification()
     assert list(panels_of(view)) == ["accuracy", "trust region", "objective", "cost"]
     accuracy = panels_of(view)["accuracy"]
-    assert accuracy == ["best_score", "eval/mean", "eval/arithmetic_short", "eval/arithmetic_long", "train/reward"]
+    assert accuracy == [
+        "best_score",
+        "eval/mean",
+        "eval/arithmetic_short",
+        "eval/arithmetic_long",
+        "train/reward",
+    ]
 
 
 def test_a_panel_that_no_method_fills_is_left_out() -> None:
@@ -154,7 +194,11 @@ def test_a_panel_that_no_method_fills_is_left_out() -> None:
     without = panels_of(specification("methods.skd=null"))["trust region"]
     assert "train/replaced" not in without
     assert "train/beta" in without
-    alone = {f"methods.{method}=null" for method in load_experiment(QUICKSTART).methods if method != "vanilla"}
+    alone = {
+        f"methods.{method}=null"
+        for method in load_experiment(QUICKSTART).methods
+        if method != "vanilla"
+    }
     shown = {name for metrics in panels_of(specification(*alone)).values() for name in metrics}
     assert {"train/loss", "time/rollout"} <= shown
     assert not {"train/beta", "train/behavior_kl", "train/draft_length"} & shown
@@ -195,7 +239,11 @@ def test_a_dry_run_is_json_always_the_same_and_needs_no_network(
         shown.append(capsys.readouterr().out)
     assert shown[0] == shown[1]
     view = json.loads(shown[0])
-    assert (view["entity"], view["project"], view["displayName"]) == ("me", "elsewhere", "trb quickstart")
+    assert (view["entity"], view["project"], view["displayName"]) == (
+        "me",
+        "elsewhere",
+        "trb quickstart",
+    )
     assert server.seen == []
 
 
@@ -215,7 +263,11 @@ def test_saving_twice_leaves_one_workspace(
     (view,) = server.views.values()
     identity = view["name"].removeprefix("nw-").removesuffix("-v")
     assert shown == [(f"{server.url}/team/trb?nw={identity}\n", "")] * 2
-    assert (view["entityName"], view["projectName"], view["type"]) == ("team", "trb", "project-view")
+    assert (view["entityName"], view["projectName"], view["type"]) == (
+        "team",
+        "trb",
+        "project-view",
+    )
     assert json.loads(view["spec"]) == specification()["spec"]
 
 
@@ -245,7 +297,9 @@ def test_a_project_that_is_not_there(
     server: WandbServer,  # noqa: F811
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert "--project: team/nowhere is not there; `trb submit`" in complaint(capsys, "--project", "nowhere")
+    assert "--project: team/nowhere is not there; `trb submit`" in complaint(
+        capsys, "--project", "nowhere"
+    )
     assert server.views == {}
 
 
@@ -264,5 +318,7 @@ def test_a_server_that_refuses(
 
 def test_its_libraries_warnings_reach_nobody() -> None:
     command = [sys.executable, "-W", "error", "-c", "import orchestrator.tracking.dashboard"]
-    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")

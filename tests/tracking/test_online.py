@@ -1,4 +1,6 @@
-"""W&B online, against a stand-in server on 127.0.0.1: rows once, the results table, no key, no waiting for ever."""
+"""W&B online, against a stand-in server on 127.0.0.1: rows once, the results table, no key, no
+waiting for ever.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WandbSer
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> Hasty:
-    """A context in which nobody waits for a server longer than a second: for its answer, or for its having all rows."""
+    """A context in which nobody waits for a server longer than a second: for its answer, or for its
+    having all rows.
+    """
 
     @contextmanager
     def waiting(*limits: str) -> Iterator[None]:
@@ -105,7 +109,9 @@ def test_each_committed_step_arrives_once(
     assert stale_units(experiment, [unit], runs, "online") == [unit]
 
 
-def test_a_run_goes_on_where_the_server_has_it(server: WandbServer, runs: Path, loaded: Loaded) -> None:
+def test_a_run_goes_on_where_the_server_has_it(
+    server: WandbServer, runs: Path, loaded: Loaded
+) -> None:
     experiment, units = loaded
     unit = units_of(units, "vanilla")[0]
     write_run(runs, experiment, unit, {}, steps=20, done=False)
@@ -127,12 +133,27 @@ def test_a_unit_is_a_run_with_its_knobs_and_its_best_checkpoint(
     write_run(runs, experiment, unit, {20: [1, 2], 40: [4, 2], 60: [3, 3]}, steps=60)
     mirror(experiment, [unit], runs, "online")
     run = server.runs[unit.id]
-    config = {key: item["value"] for key, item in json.loads(run.inputs["config"]).items() if key != "_wandb"}
-    expected = {"method": "trust_region", "setup": "arithmetic", "seed": 0, "epsilon0": 0.05, "K": 12}
+    config = {
+        key: item["value"]
+        for key, item in json.loads(run.inputs["config"]).items()
+        if key != "_wandb"
+    }
+    expected = {
+        "method": "trust_region",
+        "setup": "arithmetic",
+        "seed": 0,
+        "epsilon0": 0.05,
+        "K": 12,
+    }
     expected |= {"training.top_k": experiment.setups["arithmetic"].training.top_k}
     assert {key: config.get(key) for key in expected} == expected
     named = {key: run.inputs[key] for key in ("project", "groupName", "jobType", "tags")}
-    assert named == {"project": "trb", "groupName": "quickstart", "jobType": "TRB", "tags": ["arithmetic"]}
+    assert named == {
+        "project": "trb",
+        "groupName": "quickstart",
+        "jobType": "TRB",
+        "tags": ["arithmetic"],
+    }
     assert run.inputs["displayName"] == f"{unit.label} s0 · arithmetic"
     best = {"best_step": 40, "best_score": 0.75, "candidates": 3}
     each = {"best/arithmetic_short": 1.0, "best/arithmetic_long": 0.5}
@@ -143,12 +164,16 @@ def test_a_unit_is_a_run_with_its_knobs_and_its_best_checkpoint(
 # --- results ---
 
 
-def test_the_results_table_arrives_and_is_replaced(server: WandbServer, runs: Path, loaded: Loaded) -> None:
+def test_the_results_table_arrives_and_is_replaced(
+    server: WandbServer, runs: Path, loaded: Loaded
+) -> None:
     experiment, _ = loaded
     run_id = results_id(experiment)
     mirror_results(experiment, TABLES, ["one note", "another"], runs, "online")
     for value in (50.0, 62.5):
-        changed: dict[str, Table] = {"results": (["Method", "Avg"], [["Veto", value], ["Vanilla", None]])}
+        changed: dict[str, Table] = {
+            "results": (["Method", "Avg"], [["Veto", value], ["Vanilla", None]])
+        }
         mirror_results(experiment, changed, ["one note", "another"], runs, "online")
         run = server.runs[run_id]
         shown = json.loads(server.files[f"{run_id}/{run.summary['results']['path']}"])
@@ -161,7 +186,9 @@ def test_the_results_table_arrives_and_is_replaced(server: WandbServer, runs: Pa
 # --- how runs stand, and where they are ---
 
 
-def test_a_unit_that_goes_on_stays_open_until_it_is_done(server: WandbServer, runs: Path, loaded: Loaded) -> None:
+def test_a_unit_that_goes_on_stays_open_until_it_is_done(
+    server: WandbServer, runs: Path, loaded: Loaded
+) -> None:
     experiment, units = loaded
     unit = units_of(units, "vanilla")[0]
     for state, codes in (("running", []), ("failed", [1]), ("running", [1]), ("done", [1, 0])):
@@ -191,7 +218,9 @@ def test_a_configuration_that_changed_reaches_a_run_that_is_there(
     write_run(runs, experiment, unit, {}, steps=10, done=False)
     mirror(experiment, [unit], runs, "online")
     old = json.loads(server.runs[unit.id].inputs["config"])
-    server.runs[unit.id].inputs["config"] = json.dumps({"training.steps": {"value": 7}, "_wandb": old["_wandb"]})
+    server.runs[unit.id].inputs["config"] = json.dumps(
+        {"training.steps": {"value": 7}, "_wandb": old["_wandb"]}
+    )
     mirror(experiment, [unit], runs, "online")
     config = json.loads(server.runs[unit.id].inputs["config"])
     assert config["training.steps"]["value"] == experiment.setups["arithmetic"].training.steps
@@ -220,7 +249,9 @@ def test_the_command_that_is_said_sends_offline_runs(
     mirror(loaded[0], [unit], runs, "offline")
     assert server.seen == []
     monkeypatch.chdir(runs.parent)  # it leaves a log in the working directory
-    done = subprocess.run(["bash", "-c", sync_command(runs)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["bash", "-c", sync_command(runs)], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(server.runs[unit.id].rows) == 25
     assert server.runs[unit.id].exit_codes == [1]
@@ -237,7 +268,9 @@ def test_the_key_leaves_only_in_headers(
     write_run(runs, experiment, unit, {20: [1, 2]}, steps=25)
     mirror(experiment, [unit], runs, "online")
     mirror_results(experiment, TABLES, [], runs, "online")
-    assert list((mirror_folder(runs) / "wandb").iterdir()) == []  # what the server has needs no folder
+    assert (
+        list((mirror_folder(runs) / "wandb").iterdir()) == []
+    )  # what the server has needs no folder
     server.refusals["UpsertBucket"] = "closed"
     write_run(runs, experiment, unit, {}, steps=30)
     with pytest.raises(wandb.Error):
@@ -266,7 +299,9 @@ def unit(runs: Path, loaded: Loaded) -> Unit:
     return found
 
 
-def mirror_of(loaded: Loaded, runs: Path, said: list[str], every: float = 0.05, patience: float = 600.0) -> Mirror:
+def mirror_of(
+    loaded: Loaded, runs: Path, said: list[str], every: float = 0.05, patience: float = 600.0
+) -> Mirror:
     """A mirror whose complaints go to `said`; where runs are shown is left out."""
 
     def say(line: str) -> None:
@@ -276,7 +311,9 @@ def mirror_of(loaded: Loaded, runs: Path, said: list[str], every: float = 0.05, 
 
 
 def wait_until(true: Callable[[], object]) -> None:
-    """Until something is so, however long a busy machine takes; what hangs is ended by the limit of all tests."""
+    """Until something is so, however long a busy machine takes; what hangs is ended by the limit of
+    all tests.
+    """
     while not true():
         time.sleep(0.02)
 
@@ -292,7 +329,9 @@ def test_rows_arrive_while_units_run_and_the_table_at_the_end(
         assert server.runs[unit.id].exit_codes == []
     job.catch_up(TABLES, [])
     assert set(server.runs) == {unit.id, results_id(loaded[0])}
-    assert server.runs[unit.id].exit_codes == [1]  # the sweep ended, the unit did not; and it was open all the time
+    assert server.runs[unit.id].exit_codes == [
+        1
+    ]  # the sweep ended, the unit did not; and it was open all the time
     assert server.runs[unit.id].summary["state"] == "interrupted"
     assert said == []
 
@@ -312,14 +351,26 @@ def test_a_second_submission_has_nothing_to_send(
 
 
 def test_submitting_a_finished_experiment_catches_up(
-    server: WandbServer, runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], hasty: Hasty
+    server: WandbServer,
+    runs: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    hasty: Hasty,
 ) -> None:
-    names = [f"methods.{name}=null" for name in quickstart()[0].methods if name not in ("vanilla", "sft_warmup")]
+    names = [
+        f"methods.{name}=null"
+        for name in quickstart()[0].methods
+        if name not in ("vanilla", "sft_warmup")
+    ]
     experiment, _ = quickstart(*names)
     fake_models(experiment, runs)
     units = expand(experiment, runs)
     for unit in units:
-        evaluated = {"base_eval": {0: [1, 1]}, "sft": {}, "trial": {20: [1, 1], 40: [3, 2], 60: [2, 2]}}[unit.kind]
+        evaluated = {
+            "base_eval": {0: [1, 1]},
+            "sft": {},
+            "trial": {20: [1, 1], 40: [3, 2], 60: [2, 2]},
+        }[unit.kind]
         write_run(runs, experiment, unit, evaluated, steps=unit.steps)
     again = ["submit", str(QUICKSTART), "evaluation.rescore=false", *names, "--runs", str(runs)]
     shown = []
@@ -327,7 +378,9 @@ def test_submitting_a_finished_experiment_catches_up(
         broken.setenv("WANDB_BASE_URL", CLOSED)
         shown.append(submitted(again, capsys))
     shown.append(submitted(again, capsys))
-    first, second = [[line for line in text.splitlines() if line.startswith("W&B")] for text in shown]
+    first, second = [
+        [line for line in text.splitlines() if line.startswith("W&B")] for text in shown
+    ]
     assert first[0] == f"W&B: online at {CLOSED}"
     assert first[1].startswith("W&B lags behind")
     assert first[1].endswith(f"; catch up with: trb {' '.join(again)}")
@@ -348,7 +401,12 @@ def submitted(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 
 @pytest.mark.usefixtures("unit")
 def test_an_unreachable_server_is_said_once_and_stops_nothing(
-    server: WandbServer, runs: Path, loaded: Loaded, said: list[str], monkeypatch: pytest.MonkeyPatch, hasty: Hasty
+    server: WandbServer,
+    runs: Path,
+    loaded: Loaded,
+    said: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    hasty: Hasty,
 ) -> None:
     monkeypatch.setenv("WANDB_BASE_URL", CLOSED)
     attempts: list[Projection] = []
@@ -389,7 +447,11 @@ def test_what_a_refusing_server_missed_is_sent_by_the_next_attempt(
 
 @pytest.mark.usefixtures("unit")
 def test_a_server_that_never_answers_is_left_to_itself(
-    server: WandbServer, runs: Path, loaded: Loaded, said: list[str], monkeypatch: pytest.MonkeyPatch
+    server: WandbServer,
+    runs: Path,
+    loaded: Loaded,
+    said: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(upload, "INIT_TIMEOUT_S", 600.0)
     server.hold = True
@@ -398,7 +460,9 @@ def test_a_server_that_never_answers_is_left_to_itself(
         wait_until(lambda: server.seen)
     job.catch_up(TABLES, [])
     assert said == [f"W&B lags behind ({server.url} does not answer); catch up with: {AGAIN}"]
-    (left,) = [thread for thread in threading.enumerate() if thread.name == "mirror"]  # nobody has waited for it
+    (left,) = [
+        thread for thread in threading.enumerate() if thread.name == "mirror"
+    ]  # nobody has waited for it
     server.recover()
     left.join()
 
@@ -418,12 +482,19 @@ def test_rows_of_a_connection_that_broke_are_sent_again(
 
 
 def test_a_crash_of_wandbs_own_service_is_overcome(
-    server: WandbServer, runs: Path, loaded: Loaded, unit: Unit, said: list[str], monkeypatch: pytest.MonkeyPatch
+    server: WandbServer,
+    runs: Path,
+    loaded: Loaded,
+    unit: Unit,
+    said: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     service = wandb.setup().ensure_service()._proc
     assert service
     with monkeypatch.context() as nonsense:
-        nonsense.setattr(server, "_CreateRunFiles", lambda _: {})  # it has no word for such an answer
+        nonsense.setattr(
+            server, "_CreateRunFiles", lambda _: {}
+        )  # it has no word for such an answer
         mirror_of(loaded, runs, said).catch_up({}, [])
         service.join()  # wandb itself does not wait for a process that crashed
     assert said == [f"W&B lags behind ({server.url}: HandleAbandonedError); catch up with: {AGAIN}"]
@@ -436,7 +507,11 @@ def test_a_crash_of_wandbs_own_service_is_overcome(
 
 @pytest.mark.usefixtures("unit")
 def test_online_without_a_login_is_said(
-    server: WandbServer, runs: Path, loaded: Loaded, said: list[str], monkeypatch: pytest.MonkeyPatch
+    server: WandbServer,
+    runs: Path,
+    loaded: Loaded,
+    said: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("WANDB_API_KEY")
     monkeypatch.setenv("WANDB_MODE", "online")
@@ -448,7 +523,11 @@ def test_online_without_a_login_is_said(
 
 @pytest.mark.usefixtures("unit")
 def test_disabled_sends_and_writes_nothing(
-    server: WandbServer, runs: Path, loaded: Loaded, said: list[str], monkeypatch: pytest.MonkeyPatch
+    server: WandbServer,
+    runs: Path,
+    loaded: Loaded,
+    said: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("WANDB_MODE", "disabled")
     job = mirror_of(loaded, runs, said)

@@ -1,4 +1,6 @@
-"""W&B offline: after any interruption every committed row is there once, and nothing else is. No network."""
+"""W&B offline: after any interruption every committed row is there once, and nothing else is. No
+network.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,12 @@ def loaded() -> Loaded:
 
 
 def mirror(
-    experiment: Experiment, units: list[Unit], runs: Path, mode: str, state: str | None = None, goes_on: bool = False
+    experiment: Experiment,
+    units: list[Unit],
+    runs: Path,
+    mode: str,
+    state: str | None = None,
+    goes_on: bool = False,
 ) -> None:
     """Send units, stale or not; those that are not trained as what they are within a sweep."""
     for unit in units:
@@ -92,27 +99,46 @@ def history(runs: Path, unit: Unit) -> list[dict[str, Any]]:
 
 def own(row: dict[str, Any]) -> dict[str, Any]:
     """A row with its step."""
-    return {"step": row["_step"]} | {key: value for key, value in row.items() if not key.startswith("_")}
+    return {"step": row["_step"]} | {
+        key: value for key, value in row.items() if not key.startswith("_")
+    }
 
 
 def records(fragment: Path) -> list[dict[str, Any]]:
     """What the file of a run that was given to W&B has, to its end."""
     # What `wandb leet inspect --json` starts after importing for half a second.
-    command = [get_core_path(), "leet", "inspect", "--no-observability", "--json", "--run-file", str(fragment)]
+    command = [
+        get_core_path(),
+        "leet",
+        "inspect",
+        "--no-observability",
+        "--json",
+        "--run-file",
+        str(fragment),
+    ]
     command.append(str(fragment.parent.parent))
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert "exit" in {record["type"] for record in found}, "the file is closed when the run is noted as given"
+    assert "exit" in {record["type"] for record in found}, (
+        "the file is closed when the run is noted as given"
+    )
     return found
 
 
 def train_rows(steps: int) -> list[dict[str, Any]]:
     rows = map(metrics, range(steps))
-    return [{"step": row["step"], "train/loss": row["loss"], "train/tokens": row["tokens"]} for row in rows]
+    return [
+        {"step": row["step"], "train/loss": row["loss"], "train/tokens": row["tokens"]}
+        for row in rows
+    ]
 
 
 def scores(short: float, long: float) -> dict[str, float]:
-    return {"eval/arithmetic_short": short, "eval/arithmetic_long": long, "eval/mean": (short + long) / 2}
+    return {
+        "eval/arithmetic_short": short,
+        "eval/arithmetic_long": long,
+        "eval/mean": (short + long) / 2,
+    }
 
 
 # --- what is sent ---
@@ -152,7 +178,9 @@ def shown_as(runs: Path, unit: Unit) -> tuple[dict[str, Any], dict[str, Any], in
     return next(record["run"] for record in found if record["type"] == "run"), summary, code
 
 
-def test_a_unit_is_one_run_with_its_configuration_and_its_best_checkpoint(runs: Path, loaded: Loaded) -> None:
+def test_a_unit_is_one_run_with_its_configuration_and_its_best_checkpoint(
+    runs: Path, loaded: Loaded
+) -> None:
     experiment, units = loaded
     unit = units_of(units, "trust_region")[1]
     write_run(runs, experiment, unit, {20: [1, 2], 40: [4, 4], 60: [3, 3]}, steps=60)
@@ -162,7 +190,13 @@ def test_a_unit_is_one_run_with_its_configuration_and_its_best_checkpoint(runs: 
     assert (run["display_name"], run["tags"]) == (f"{unit.label} s0 · arithmetic", ["arithmetic"])
     config = {key: value for key, value in run["config"]["update"].items() if key != "_wandb"}
     training = experiment.setups["arithmetic"].training
-    expected = {"method": "trust_region", "setup": "arithmetic", "seed": 0, "epsilon0": 0.05, "K": 12} | {
+    expected = {
+        "method": "trust_region",
+        "setup": "arithmetic",
+        "seed": 0,
+        "epsilon0": 0.05,
+        "K": 12,
+    } | {
         "training.steps": training.steps,
         "training.optimizer.lr": training.optimizer.lr,
         "training.objective": training.objective,
@@ -182,12 +216,27 @@ def test_a_unit_is_one_run_with_its_configuration_and_its_best_checkpoint(runs: 
 def test_the_configuration_is_that_of_the_run_directory(runs: Path, loaded: Loaded) -> None:
     experiment, units = loaded
     unit = units_of(units, "vanilla")[0]
-    config = {"setup": {"training": {"steps": 7, "optimizer": {"lr": 0.5}}}, "runtime": {"keep": "best"}}
-    made_with = {"commit": "c0ffee", "dirty_diff": "", "versions": {"torch": "2.13.0"}, "host": {"cpu": "Z80"}}
+    config = {
+        "setup": {"training": {"steps": 7, "optimizer": {"lr": 0.5}}},
+        "runtime": {"keep": "best"},
+    }
+    made_with = {
+        "commit": "c0ffee",
+        "dirty_diff": "",
+        "versions": {"torch": "2.13.0"},
+        "host": {"cpu": "Z80"},
+    }
     with closing(RunWriter(runs, unit.id)) as run:
         run.describe(config, lambda: made_with)
-    shown = project(experiment.setups["arithmetic"], unit, RunReader(runs, unit.id), "interrupted", False)
-    assert shown.config == {"method": "vanilla", "kind": "trial", "setup": "arithmetic", "seed": 0} | {
+    shown = project(
+        experiment.setups["arithmetic"], unit, RunReader(runs, unit.id), "interrupted", False
+    )
+    assert shown.config == {
+        "method": "vanilla",
+        "kind": "trial",
+        "setup": "arithmetic",
+        "seed": 0,
+    } | {
         "training.steps": 7,
         "training.optimizer.lr": 0.5,
         "runtime.keep": "best",
@@ -199,7 +248,8 @@ def test_the_configuration_is_that_of_the_run_directory(runs: Path, loaded: Load
 
 
 @pytest.mark.parametrize(
-    ("state", "code"), [("done", 0), ("failed", 1), ("interrupted", 1), ("queued", 1), ("waiting", 1)]
+    ("state", "code"),
+    [("done", 0), ("failed", 1), ("interrupted", 1), ("queued", 1), ("waiting", 1)],
 )
 def test_only_what_is_done_is_finished(state: str, code: int, runs: Path, loaded: Loaded) -> None:
     experiment, units = loaded
@@ -242,10 +292,14 @@ def test_seconds_of_a_step_are_those_of_its_last_time(runs: Path, loaded: Loaded
     with closing(RunWriter(runs, unit.id)) as run:
         for step, seconds in ((0, 1.5), (1, 9.0), (1, 2.5), (2, 3.5)):  # step 2 is not committed
             run.append_timing({"step": step, "phase": "train", "rollout": seconds, "learn": 0.5})
-        run.append_timing({"step": 1, "phase": "evaluate", "benchmark": "arithmetic_short", "seconds": 7.0})
+        run.append_timing(
+            {"step": 1, "phase": "evaluate", "benchmark": "arithmetic_short", "seconds": 7.0}
+        )
     mirror(experiment, [unit], runs, "offline")
     timed = [{"time/rollout": 1.5, "time/learn": 0.5}, {"time/rollout": 2.5, "time/learn": 0.5}]
-    assert history(runs, unit) == [row | seconds for row, seconds in zip(train_rows(2), timed, strict=True)]
+    assert history(runs, unit) == [
+        row | seconds for row, seconds in zip(train_rows(2), timed, strict=True)
+    ]
 
 
 # --- results ---
@@ -273,8 +327,15 @@ def test_the_results_table_is_a_run_of_its_own(runs: Path, loaded: Loaded) -> No
         rows = {row[0]: row[1:] for row in shown["results"]["data"]}
         assert (rows["Vanilla"], rows["Veto"]) == ([37.5, 25.0, 50.0], [87.5, 100.0, 75.0])
         assert rows["Untrained student"] == [None, None, None]
-        scored = [dict(zip(shown["scores"]["columns"], row, strict=True)) for row in shown["scores"]["data"]]
-        (cell,) = [row for row in scored if (row["method"], row["benchmark"]) == ("veto", "arithmetic_long")]
+        scored = [
+            dict(zip(shown["scores"]["columns"], row, strict=True))
+            for row in shown["scores"]["data"]
+        ]
+        (cell,) = [
+            row
+            for row in scored
+            if (row["method"], row["benchmark"]) == ("veto", "arithmetic_long")
+        ]
         assert (cell["setup"], cell["pass_at_1"]) == ("arithmetic", 75.0)
 
 
@@ -329,7 +390,14 @@ def test_a_unit_is_stale_when_it_has_more_to_show(scored: bool, runs: Path, load
     unit = units_of(units, "vanilla")[0]
     write_run(runs, experiment, unit, {}, steps=25, done=False)
     mirror(experiment, [unit], runs, "offline")
-    write_run(runs, experiment, unit, {20: [1, 2]} if scored else {}, steps=25 if scored else 26, done=False)
+    write_run(
+        runs,
+        experiment,
+        unit,
+        {20: [1, 2]} if scored else {},
+        steps=25 if scored else 26,
+        done=False,
+    )
     assert stale_units(experiment, units, runs, "offline") == [unit]
 
 
@@ -415,7 +483,13 @@ def test_a_wish_is_followed(wish: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("variable", "expected"),
-    [("online", "online"), ("offline", "offline"), ("disabled", "disabled"), ("dryrun", "offline"), ("", "online")],
+    [
+        ("online", "online"),
+        ("offline", "offline"),
+        ("disabled", "disabled"),
+        ("dryrun", "offline"),
+        ("", "online"),
+    ],
 )
 def test_wandbs_own_variable_decides_before_the_login(
     variable: str, expected: str, monkeypatch: pytest.MonkeyPatch
@@ -444,7 +518,9 @@ def test_without_a_key_the_netrc_decides(
     assert chosen_mode("auto") == expected
 
 
-@pytest.mark.parametrize(("machine", "expected"), [("wandb.firm:8080", True), ("api.wandb.ai", False)])
+@pytest.mark.parametrize(
+    ("machine", "expected"), [("wandb.firm:8080", True), ("api.wandb.ai", False)]
+)
 @pytest.mark.parametrize("noted", [True, False])
 def test_a_server_of_ones_own_needs_its_own_login(
     noted: bool, machine: str, expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -36,26 +36,40 @@ def batch(padding: float = 0.0) -> tuple[Rollouts, TeacherScores]:
         overlap_BT=random_values(3, padding),
     )
     rollouts = Rollouts(
-        requests=[Request((1, 2), SequenceKey(Purpose.TRAINING, 0, 4, 70 + row, row % 2)) for row in range(ROWS)],
+        requests=[
+            Request((1, 2), SequenceKey(Purpose.TRAINING, 0, 4, 70 + row, row % 2))
+            for row in range(ROWS)
+        ],
         tokens_BT=torch.ones(ROWS, WIDTH, dtype=torch.long),
         lengths_B=torch.tensor(LENGTHS),
         truncated_B=torch.tensor([True, False, False, False, True]),
         student_BT=random_values(4, padding),
         behavior_BT=random_values(5, padding),
         support_ids_BTK=torch.zeros(ROWS, WIDTH, TOP_K, dtype=torch.long),
-        measured={"beta": random_values(6, padding), "behavior_kl": random_values(7, padding).abs()},
+        measured={
+            "beta": random_values(6, padding),
+            "behavior_kl": random_values(7, padding).abs(),
+        },
     )
     return rollouts, scores
 
 
-def step_metrics(rollouts: Rollouts, scores: TeacherScores | None, rewards: list[float | None]) -> dict[str, Any]:
+def step_metrics(
+    rollouts: Rollouts, scores: TeacherScores | None, rewards: list[float | None]
+) -> dict[str, Any]:
     digest = digest_rollouts(rollouts)
-    return diagnostics.step_metrics(digest, digest_scores(rollouts, scores) if scores else None, rewards)
+    return diagnostics.step_metrics(
+        digest, digest_scores(rollouts, scores) if scores else None, rewards
+    )
 
 
-def rollout_rows(step: int, rollouts: Rollouts, scores: TeacherScores | None, texts: list[str]) -> list[dict[str, Any]]:
+def rollout_rows(
+    step: int, rollouts: Rollouts, scores: TeacherScores | None, texts: list[str]
+) -> list[dict[str, Any]]:
     scored = digest_scores(rollouts, scores) if scores else None
-    return diagnostics.rollout_rows(step, rollouts.requests, digest_rollouts(rollouts), scored, REWARDS, texts)
+    return diagnostics.rollout_rows(
+        step, rollouts.requests, digest_rollouts(rollouts), scored, REWARDS, texts
+    )
 
 
 def support_scores(rollouts: Rollouts, scores: TeacherScores) -> list[float]:
@@ -105,7 +119,9 @@ def test_support_scores_are_mean_log_ratios(padding: float) -> None:
     rollouts, scores = batch(padding)
     ratios = [
         sum(q - p for q, p in zip(*rows, strict=True)) / len(rows[0])
-        for rows in zip(response_tokens(scores.token_BT), response_tokens(rollouts.student_BT), strict=True)
+        for rows in zip(
+            response_tokens(scores.token_BT), response_tokens(rollouts.student_BT), strict=True
+        )
     ]
     assert support_scores(rollouts, scores) == pytest.approx(ratios, abs=1e-6)
 
@@ -113,7 +129,9 @@ def test_support_scores_are_mean_log_ratios(padding: float) -> None:
 def test_metrics_without_a_teacher_or_without_rewards() -> None:
     rollouts, scores = batch()
     alone = step_metrics(rollouts, None, REWARDS)
-    assert not {"teacher_log_prob", "teacher_entropy", "support_overlap", "support_auroc"} & set(alone)
+    assert not {"teacher_log_prob", "teacher_entropy", "support_overlap", "support_auroc"} & set(
+        alone
+    )
     ungraded = step_metrics(rollouts, scores, [None] * ROWS)
     assert ungraded["reward"] is None
     assert ungraded["support_auroc"] is None

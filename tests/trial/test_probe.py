@@ -1,4 +1,6 @@
-"""The probe continues the right prefixes with the right model, counts every answer once, and survives kills."""
+"""The probe continues the right prefixes with the right model, counts every answer once, and
+survives kills.
+"""
 
 from __future__ import annotations
 
@@ -43,9 +45,15 @@ from tests.sweeps import ROOT, contents, environment
 from tests.without_ray import made_here
 
 pytestmark = pytest.mark.xdist_group("probe")
-PROMPTS, PREFIXES, CONTINUATIONS, LENGTHS = SIZES["prompts"], SIZES["prefixes"], SIZES["continuations"], (3, 12)
-# The command killed after some appends to its logs: argv[1] says after how many, with commas between the numbers, and
-# argv[2] the folder of their runs. Each is a fork of a process that has imported everything.
+PROMPTS, PREFIXES, CONTINUATIONS, LENGTHS = (
+    SIZES["prompts"],
+    SIZES["prefixes"],
+    SIZES["continuations"],
+    (3, 12),
+)
+# The command killed after some appends to its logs: argv[1] says after how many, with commas
+# between the numbers, and argv[2] the folder of their runs. Each is a fork of a process that has
+# imported everything.
 KILLED = """
 import os, signal, sys
 from orchestrator.records import writer
@@ -70,7 +78,10 @@ for last in sys.argv[1].split(","):
     if not os.WIFSIGNALED(status) or os.WTERMSIG(status) != signal.SIGKILL:
         sys.exit(f"after {last}: status {status}")
 """
-KILLED_AFTER = (3, 9)  # before the first commit (after 6 appends), and between the first and the second
+KILLED_AFTER = (
+    3,
+    9,
+)  # before the first commit (after 6 appends), and between the first and the second
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +101,9 @@ def finished(path: Path, *overrides: str) -> RunReader:
 def spec_of(path: Path, experiment: Experiment) -> WorkerSpec:
     runs = path.parent / "runs"
     pairs = prepare.prepare(experiment.setups, runs, lambda *_: None)
-    return prepare.worker_spec(probe_unit(experiment, "tiny", runs), experiment, runs, pairs["tiny"])
+    return prepare.worker_spec(
+        probe_unit(experiment, "tiny", runs), experiment, runs, pairs["tiny"]
+    )
 
 
 @pytest.fixture
@@ -114,7 +127,10 @@ def test_every_prompt_is_counted_once_in_every_cell(path: Path) -> None:
     assert sorted(keys) == sorted(product(CONTINUERS, LENGTHS, BEHAVIORS, range(PROMPTS)))
     for row in rows:
         assert (row["prefixes"], row["n"]) == (PREFIXES, PREFIXES * CONTINUATIONS)
-        assert all(0 <= row[name] <= row["n"] for name in ("correct", "truncated", "no_answer", "timed_out"))
+        assert all(
+            0 <= row[name] <= row["n"]
+            for name in ("correct", "truncated", "no_answer", "timed_out")
+        )
         assert row["correct"] <= row["n"] - row["no_answer"]
 
 
@@ -122,7 +138,14 @@ def test_both_kinds_of_success_occur(path: Path) -> None:
     """Else the tests below would compare zeros."""
     rows = rows_of(path)
     for continuer, behavior in product(CONTINUERS, BEHAVIORS):
-        assert sum(row["correct"] for row in rows if (row["continuer"], row["behavior"]) == (continuer, behavior)) > 0
+        assert (
+            sum(
+                row["correct"]
+                for row in rows
+                if (row["continuer"], row["behavior"]) == (continuer, behavior)
+            )
+            > 0
+        )
     assert 0 < sum(row["finished"] for row in rows) < len(rows) * PREFIXES
 
 
@@ -130,7 +153,9 @@ def test_finished_rollouts_are_those_that_ended_within_the_length(path: Path) ->
     rollouts = rows_of(path, "rollouts.jsonl")
     assert len(rollouts) == len(BEHAVIORS) * PROMPTS * PREFIXES
     for row in rows_of(path):
-        own = [r for r in rollouts if (r["behavior"], r["prompt"]) == (row["behavior"], row["prompt"])]
+        own = [
+            r for r in rollouts if (r["behavior"], r["prompt"]) == (row["behavior"], row["prompt"])
+        ]
         ended = [r for r in own if r["length"] <= row["t"] and not r["truncated"]]
         assert row["finished"] == len(ended)
         if len(ended) == PREFIXES:
@@ -142,11 +167,18 @@ def test_a_budget_of_nothing_gains_nothing(path: Path) -> None:
     """Where both behaviors have the same prefixes, they have the same outcomes, answer by answer."""
     rows = finished(path, "probe.epsilon=1e-12").committed("continuations.jsonl")
     sides = [
-        [{k: v for k, v in row.items() if k != "behavior"} for row in rows if row["behavior"] == behavior]
+        [
+            {k: v for k, v in row.items() if k != "behavior"}
+            for row in rows
+            if row["behavior"] == behavior
+        ]
         for behavior in BEHAVIORS
     ]
     assert sides[0] == sides[1]
-    own = [[row["correct"] for row in rows_of(path) if row["behavior"] == behavior] for behavior in BEHAVIORS]
+    own = [
+        [row["correct"] for row in rows_of(path) if row["behavior"] == behavior]
+        for behavior in BEHAVIORS
+    ]
     assert own[0] != own[1]
 
 
@@ -155,11 +187,17 @@ def fabricated(
 ) -> ProbeSource:
     """Rollouts of the first prompt with the given tokens."""
     prompt = probe.prompts[0][1]
-    requests = [Request(prompt.ids, SequenceKey(Purpose.TRAINING, 0, 0, 0, i)) for i in range(len(tokens))]
+    requests = [
+        Request(prompt.ids, SequenceKey(Purpose.TRAINING, 0, 0, 0, i)) for i in range(len(tokens))
+    ]
     zeros = torch.zeros(len(tokens), len(tokens[0]))
     ids = torch.tensor(tokens)
-    rollouts = Rollouts(requests, ids, torch.tensor(lengths), ids[:, 0] < 0, zeros, zeros, zeros[:, :, None].long())
-    return ProbeSource(rollouts, TeacherScores(zeros[:, :, None], zeros, zeros, zeros), [""] * len(tokens), grades)
+    rollouts = Rollouts(
+        requests, ids, torch.tensor(lengths), ids[:, 0] < 0, zeros, zeros, zeros[:, :, None].long()
+    )
+    return ProbeSource(
+        rollouts, TeacherScores(zeros[:, :, None], zeros, zeros, zeros), [""] * len(tokens), grades
+    )
 
 
 def test_cutting(probe: ContinuationProbe) -> None:
@@ -172,7 +210,10 @@ def test_cutting(probe: ContinuationProbe) -> None:
     assert [len(cut.requests) for cut in cuts] == [0, CONTINUATIONS, 0, CONTINUATIONS]
     assert {request.prompt_ids for request in cuts[1].requests} == {(*prompt, 1, 2, 3)}
     outcomes = {request: ProbeOutcome(right, False) for request in cuts[1].requests}
-    outcomes |= {request: ProbeOutcome(Grade(False, None, timed_out=True), True) for request in cuts[3].requests}
+    outcomes |= {
+        request: ProbeOutcome(Grade(False, None, timed_out=True), True)
+        for request in cuts[3].requests
+    }
     assert probe.counts(cuts, outcomes) == {
         "prefixes": 4,
         "finished": 2,
@@ -190,11 +231,15 @@ def test_cutting(probe: ContinuationProbe) -> None:
 def test_its_rollouts_are_those_training_begins_with(probe: ContinuationProbe, path: Path) -> None:
     spec = probe.spec
     data = TrainingSet([prompt for _, prompt in probe.prompts], 0, {}, {})
-    training = TrainingStep(spec, probe.run, inline_roles(spec), data, probe.tokenizer, probe.grader, start=print)
+    training = TrainingStep(
+        spec, probe.run, inline_roles(spec), data, probe.tokenizer, probe.grader, start=print
+    )
     expected = training.requests(0, data.batch(0, spec.setup.training.prompts_per_step))
     source = probe.sample(probe.prompts[:4], Student())
     assert source.rollouts.requests == expected
-    rows = [row for row in rows_of(path, "rollouts.jsonl") if row["behavior"] == "vanilla"][: len(expected)]
+    rows = [row for row in rows_of(path, "rollouts.jsonl") if row["behavior"] == "vanilla"][
+        : len(expected)
+    ]
     assert [(row["length"], row["reward"]) for row in rows] == [
         (int(length), float(grade.correct))
         for length, grade in zip(source.rollouts.lengths_B, source.grades, strict=True)
@@ -225,7 +270,9 @@ def test_continuations_draw_on_their_own(probe: ContinuationProbe) -> None:
     """No continuation shares a stream with a rollout, another continuation or another length."""
     source = probe.sample(probe.prompts[:3], Student())
     keys = [request.key for request in source.rollouts.requests]
-    keys += [request.key for t in (1, 3) for cut in probe.cut(source, t) for request in cut.requests]
+    keys += [
+        request.key for t in (1, 3) for cut in probe.cut(source, t) for request in cut.requests
+    ]
     first = uniforms(keys, Role.DRAFT, 4)
     assert len(first.unique(dim=0)) == len(keys) == 6 + 2 * 6 * CONTINUATIONS
 
@@ -237,12 +284,18 @@ def test_batching_changes_nothing(
     source = probe.sample(probe.prompts[:4], Student())
     requests = [request for cut in probe.cut(source, 3) for request in cut.requests]
     whole = probe.generate("teacher", requests, 3)
-    monkeypatch.setattr(continuation, "PREFIX_TOKENS", size * max(len(r.prompt_ids) for r in requests))
+    monkeypatch.setattr(
+        continuation, "PREFIX_TOKENS", size * max(len(r.prompt_ids) for r in requests)
+    )
     parts = probe.generate("teacher", requests, 3)
-    assert [parts.response(i) for i in range(len(requests))] == [whole.response(i) for i in range(len(requests))]
+    assert [parts.response(i) for i in range(len(requests))] == [
+        whole.response(i) for i in range(len(requests))
+    ]
 
 
-def test_prompts_without_a_gold_are_passed_over(probe: ContinuationProbe, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prompts_without_a_gold_are_passed_over(
+    probe: ContinuationProbe, monkeypatch: pytest.MonkeyPatch
+) -> None:
     known = [prompt for _, prompt in probe.prompts]
     unknown = TrainingPrompt(Problem("?", "?", None), (1,))
     del probe.prompts
@@ -253,7 +306,8 @@ def test_prompts_without_a_gold_are_passed_over(probe: ContinuationProbe, monkey
 
 def test_too_few_prompts(path: Path) -> None:
     with pytest.raises(
-        UserError, match=r"probe\.prompts: 41: expected ≤ 40, the number of training prompts with a gold"
+        UserError,
+        match=r"probe\.prompts: 41: expected ≤ 40, the number of training prompts with a gold",
     ):
         run_probe(path, "probe.prompts=41")
 
@@ -268,8 +322,19 @@ def killed(path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for appends in KILLED_AFTER:
         shutil.copytree(path.parent / "runs" / "models", folder / str(appends) / "models")
     numbers = ",".join(map(str, KILLED_AFTER))
-    command = [sys.executable, "-c", KILLED, numbers, str(folder), "probe", "continuation", str(path)]
-    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)
+    command = [
+        sys.executable,
+        "-c",
+        KILLED,
+        numbers,
+        str(folder),
+        "probe",
+        "continuation",
+        str(path),
+    ]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -287,7 +352,9 @@ def test_a_kill_leaves_no_trace(path: Path, killed: Path, appends: int) -> None:
 
 
 def made_by(runs: Path, unit_id: str) -> dict[str, str]:
-    """Path → sha256 of a probe's files, without the one that tells of the source tree and not of the probe."""
+    """Path → sha256 of a probe's files, without the one that tells of the source tree and not of
+    the probe.
+    """
     found = {name: sha for name, sha in contents(runs).items() if name.startswith(unit_id)}
     assert found.pop(f"{unit_id}/provenance.json")
     return found
@@ -317,7 +384,10 @@ def test_a_finished_probe_is_not_touched(path: Path) -> None:
 
 def test_excerpts_are_rollouts_of_the_probe(path: Path) -> None:
     run = finished(path)
-    rollouts = {(row["behavior"], row["prompt"], row["sample"]): row for row in run.committed("rollouts.jsonl")}
+    rollouts = {
+        (row["behavior"], row["prompt"], row["sample"]): row
+        for row in run.committed("rollouts.jsonl")
+    }
     excerpts = run.document("excerpts.json")
     assert len(excerpts) == 8
     for index, excerpt in enumerate(excerpts):
@@ -328,7 +398,9 @@ def test_excerpts_are_rollouts_of_the_probe(path: Path) -> None:
             assert excerpt[behavior]["length"] == row["length"]
             assert excerpt[behavior]["truncated"] == row["truncated"]
             assert excerpt[behavior]["correct"] == bool(row["reward"])
-            assert excerpt[behavior]["mean_teacher_log_prob"] == pytest.approx(row["teacher_log_prob"])
+            assert excerpt[behavior]["mean_teacher_log_prob"] == pytest.approx(
+                row["teacher_log_prob"]
+            )
             assert excerpt[behavior]["correct"] == (last_boxed(excerpt[behavior]["text"]) == right)
 
 
@@ -339,8 +411,14 @@ def test_the_command_prints_json_alone(path: Path, capsys: pytest.CaptureFixture
     (found,) = json.loads(capsys.readouterr().out)["probes"]
     rows = rows_of(path)
     assert (found["unit"], found["epsilon"], found["seed"]) == (finished(path).unit_id, 0.3, 0)
-    assert [(row["continuer"], row["t"]) for row in found["rows"]] == list(product(CONTINUERS, LENGTHS))
+    assert [(row["continuer"], row["t"]) for row in found["rows"]] == list(
+        product(CONTINUERS, LENGTHS)
+    )
     for shown, behavior in product(found["rows"], BEHAVIORS):
-        own = [r for r in rows if (r["continuer"], r["t"], r["behavior"]) == (shown["continuer"], shown["t"], behavior)]
+        own = [
+            r
+            for r in rows
+            if (r["continuer"], r["t"], r["behavior"]) == (shown["continuer"], shown["t"], behavior)
+        ]
         for name in ("n", "correct", "finished", "prefixes", "no_answer"):
             assert shown[behavior][name] == sum(row[name] for row in own)

@@ -1,4 +1,6 @@
-"""The solved prefix that the probe writes: a real one, chosen as said, solved as the definitions say."""
+"""The solved prefix that the probe writes: a real one, chosen as said, solved as the definitions
+say.
+"""
 
 from __future__ import annotations
 
@@ -35,14 +37,19 @@ def models() -> tuple[CausalModel, CausalModel]:
 @pytest.fixture(scope="module")
 def visited(models: tuple[CausalModel, CausalModel]) -> list[Visited]:
     rollouts = generate(models[0], None, tiny.requests(1), Student(), Decoding(12))
-    return [(request.prompt_ids, rollouts.response(row)) for row, request in enumerate(rollouts.requests)]
+    return [
+        (request.prompt_ids, rollouts.response(row))
+        for row, request in enumerate(rollouts.requests)
+    ]
 
 
 def solve(models: tuple[CausalModel, CausalModel], visited: list[Visited]) -> dict[str, Any]:
     return solved_example(*models, visited, cast(Any, Digits()), BUDGETS)
 
 
-def prefixes(models: tuple[CausalModel, CausalModel], visited: list[Visited]) -> list[tuple[str, str, Any, Any]]:
+def prefixes(
+    models: tuple[CausalModel, CausalModel], visited: list[Visited]
+) -> list[tuple[str, str, Any, Any]]:
     """(prompt, prefix, log p, log q) of all visited prefixes in order, from plain forward passes."""
     show = Digits().decode
     found = []
@@ -50,12 +57,23 @@ def prefixes(models: tuple[CausalModel, CausalModel], visited: list[Visited]) ->
         with torch.no_grad():
             laws = [tiny.visited(model, prompt, response) for model in models]
         for position, (log_p, log_q) in enumerate(zip(*laws, strict=True)):
-            found.append((show([*prompt], False), show(response[:position], False), log_p.numpy(), log_q.numpy()))
+            found.append(
+                (
+                    show([*prompt], False),
+                    show(response[:position], False),
+                    log_p.numpy(),
+                    log_q.numpy(),
+                )
+            )
     return found
 
 
-def expected_prefix(models: tuple[CausalModel, CausalModel], visited: list[Visited]) -> tuple[Any, ...] | None:
-    """The first prefix with KL(q‖p) above the median, a student torn among > 3 tokens, the teacher's favourite in."""
+def expected_prefix(
+    models: tuple[CausalModel, CausalModel], visited: list[Visited]
+) -> tuple[Any, ...] | None:
+    """The first prefix with KL(q‖p) above the median, a student torn among > 3 tokens, the
+    teacher's favourite in.
+    """
     found = prefixes(models, visited)
     kls = [reference.kl(log_q, log_p) for _, _, log_p, log_q in found]
     median = sorted(kls)[(len(kls) - 1) // 2]
@@ -77,7 +95,9 @@ def test_the_prefix_is_the_first_telling_one(
     assert (again["prompt"], again["prefix"]) == expected[:2]
 
 
-def test_its_numbers_are_those_of_the_models(models: tuple[CausalModel, CausalModel], visited: list[Visited]) -> None:
+def test_its_numbers_are_those_of_the_models(
+    models: tuple[CausalModel, CausalModel], visited: list[Visited]
+) -> None:
     example = solve(models, visited)
     place = expected_prefix(models, visited)
     assert place is not None

@@ -32,10 +32,15 @@ from orchestrator.workers.spec import WorkerSpec
 from tests.sweeps import TINY_SETUP, write_experiment
 
 # Some problems with a gold, some without; 8 prompts are what two steps take.
-ROWS = [{"id": f"{i}", "problem": f"{i}+1=?"} | ({"answer": f"{i + 1}"} if i % 2 else {}) for i in range(1, 9)]
+ROWS = [
+    {"id": f"{i}", "problem": f"{i}+1=?"} | ({"answer": f"{i + 1}"} if i % 2 else {})
+    for i in range(1, 9)
+]
 
 
-def worker_spec(folder: Path, rows: list[dict[str, str]], optimizer: dict[str, float] | None = None) -> WorkerSpec:
+def worker_spec(
+    folder: Path, rows: list[dict[str, str]], optimizer: dict[str, float] | None = None
+) -> WorkerSpec:
     """The vanilla trial of the tiny setup on `rows`, with models that learned next to nothing."""
     data = folder / "train.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -64,7 +69,9 @@ def test_a_diverged_run_names_its_step(tmp_path: Path) -> None:
     roles = inline_roles(spec)
     with closing(RunWriter(tmp_path / "runs", spec.unit.id)) as run:
         try:
-            with pytest.raises(NotFinite, match=r"^step 1: .* not finite \(training.optimizer.lr=1e\+30\?\)$"):
+            with pytest.raises(
+                NotFinite, match=r"^step 1: .* not finite \(training.optimizer.lr=1e\+30\?\)$"
+            ):
                 list(run_unit(spec, run, roles))
         finally:
             roles.close()
@@ -76,11 +83,15 @@ class Overflowing(Inline):
 
     def call(self, role: RoleName, method: Callable[..., Any], *arguments: Any) -> Here[Any]:
         answer = super().call(role, method, *arguments)
-        return Here(answer.value | {"loss": float("inf")}) if method is LearnerWorker.step else answer
+        return (
+            Here(answer.value | {"loss": float("inf")}) if method is LearnerWorker.step else answer
+        )
 
 
 def test_a_loss_that_is_not_finite_is_never_logged(tmp_path: Path) -> None:
-    """Weights that overflow only in training's passes: a learner's numbers are looked at before they are logged."""
+    """Weights that overflow only in training's passes: a learner's numbers are looked at before
+    they are logged.
+    """
     spec = worker_spec(tmp_path, ROWS, {})
     roles = Roles(Overflowing(spec))
     with closing(RunWriter(tmp_path / "runs", spec.unit.id)) as run:
@@ -115,7 +126,9 @@ def test_prompts_without_a_gold_have_no_reward(trial: tuple[RunReader, WorkerSpe
     assert set(rewards) - {None} <= {0.0, 1.0}
     for metrics in run.metrics():
         present = [
-            row["reward"] for row in run.rollouts() if row["step"] == metrics["step"] and row["reward"] is not None
+            row["reward"]
+            for row in run.rollouts()
+            if row["step"] == metrics["step"] and row["reward"] is not None
         ]
         assert metrics["reward"] == (sum(present) / len(present) if present else None)
 
@@ -130,14 +143,23 @@ def test_a_step_without_any_gold_has_no_reward(tmp_path: Path) -> None:
 def test_the_run_says_what_its_data_were(trial: tuple[RunReader, WorkerSpec]) -> None:
     run, _ = trial
     told = json.loads((run.path / "data.json").read_text())
-    assert told == {"rows": 8, "repeats": 0, "too_long": 0, "prompts": 8, "golds": {"given": 4, "none": 4}}
+    assert told == {
+        "rows": 8,
+        "repeats": 0,
+        "too_long": 0,
+        "prompts": 8,
+        "golds": {"given": 4, "none": 4},
+    }
 
 
 def test_start_up_is_logged_once_for_each_role_and_ahead_of_its_first_work(tmp_path: Path) -> None:
     run, _ = run_trial(tmp_path, ROWS)
     timing = [(row["phase"], row.get("role")) for row in run.timing()]
     # The teacher's scores are first asked for when the first responses are there.
-    assert timing == [*(("start", role) for role in ("learner", "rollout", "teacher")), *[("train", None)] * 2]
+    assert timing == [
+        *(("start", role) for role in ("learner", "rollout", "teacher")),
+        *[("train", None)] * 2,
+    ]
     assert all(row["seconds"] >= 0 for row in run.timing() if row["phase"] == "start")
 
 
@@ -145,14 +167,21 @@ LOADS_S, LEARNS_S = 480.0, 3.0
 
 
 class SlowToLoad(Inline):
-    """Roles that take minutes to come up, by the clock of the signs of life, and seconds for a step."""
+    """Roles that take minutes to come up, by the clock of the signs of life, and seconds for a
+    step.
+    """
 
     def __init__(self, spec: WorkerSpec, clock: SimpleNamespace):
         super().__init__(spec)
         self._clock = clock
 
     def call(self, role: RoleName, method: Callable[..., Any], *arguments: Any) -> Here[Any]:
-        if method in (LearnerWorker.start, RolloutWorker.start, TeacherWorker.start, LearnerWorker.restore):
+        if method in (
+            LearnerWorker.start,
+            RolloutWorker.start,
+            TeacherWorker.start,
+            LearnerWorker.restore,
+        ):
             self._clock.now += LOADS_S
         if method is LearnerWorker.step:
             self._clock.now += LEARNS_S
@@ -162,11 +191,15 @@ class SlowToLoad(Inline):
 def test_how_long_models_load_says_nothing_of_how_long_work_may_take(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else an engine that took eight minutes to load might hang for hours before the watchdog ends its process."""
+    """Else an engine that took eight minutes to load might hang for hours before the watchdog ends
+    its process.
+    """
     clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
     monkeypatch.setattr(pulse, "time", clock)
     spec = worker_spec(tmp_path, ROWS)
-    spec = replace(spec, setup=replace(spec.setup, training=replace(spec.setup.training, checkpoint_every=1)))
+    spec = replace(
+        spec, setup=replace(spec.setup, training=replace(spec.setup.training, checkpoint_every=1))
+    )
     with closing(RunWriter(tmp_path / "runs", spec.unit.id)) as run:
         for resumed_at in (0, 1):
             monkeypatch.setattr(pulse, "_work", pulse._Work())

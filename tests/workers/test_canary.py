@@ -33,7 +33,9 @@ def test_log_probs_are_those_of_a_plain_reading(tmp_path: Path) -> None:
     model = tiny.student().model
     with torch.no_grad():
         logits = model(torch.tensor([ids])).logits[0, :-1]
-    reference = tiny.SPACE.student_log_prob(logits.double()).gather(-1, torch.tensor(ids[1:])[:, None])[:, 0]
+    reference = tiny.SPACE.student_log_prob(logits.double()).gather(
+        -1, torch.tensor(ids[1:])[:, None]
+    )[:, 0]
     for reader in (engine.sampler(), engine.trainer()):
         assert reader.log_probs(ids) == pytest.approx(reference.tolist(), abs=1e-5)
 

@@ -54,7 +54,9 @@ def worker(folder: Path, name: EngineName) -> tuple[RolloutWorker, Engines]:
     return RolloutWorker(replace(spec, setup=setup), engines), engines
 
 
-def test_a_trial_goes_from_the_engine_that_blends_to_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trial_goes_from_the_engine_that_blends_to_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     opened = Opened(monkeypatch)
     rollout, engines = worker(tmp_path, "sglang")
     trained = engines.trainer().publish(1)
@@ -67,13 +69,16 @@ def test_a_trial_goes_from_the_engine_that_blends_to_its_own(tmp_path: Path, mon
     assert opened.sampled == [("torch", TrustRegion(0.1)), ("sglang", Student())]
     assert store._student is None, "what only sampling needed was given back"
     assert store._teacher is not None, "it goes on scoring"
-    # The other engine has the weights that the first one was told, and its samples are keyed as here.
+    # The other engine has the weights that the first one was told, and its samples are keyed as
+    # here.
     expected, _ = worker(tmp_path, "torch")[0].sample(requests, Student())
     found, _ = rollout.sample(requests, Student())
     assert found.tokens_BT.tolist() == expected.tokens_BT.tolist()
 
 
-def test_an_engine_that_blends_keeps_all_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_blends_keeps_all_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     opened = Opened(monkeypatch)
     rollout, _ = worker(tmp_path, "torch")
     for behavior in (TrustRegion(0.1), Student()):
@@ -82,7 +87,9 @@ def test_an_engine_that_blends_keeps_all_steps(tmp_path: Path, monkeypatch: pyte
     assert list(opened.engines) == ["torch"]
 
 
-def test_each_engine_gets_the_weights_when_it_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_engine_gets_the_weights_when_it_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     opened = Opened(monkeypatch)
     rollout, engines = worker(tmp_path, "sglang")
     trainer = engines.trainer()

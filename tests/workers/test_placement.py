@@ -1,4 +1,6 @@
-"""Where the roles of a trial are placed: bundles of each mode, ranks, and what each role's engines are opened for."""
+"""Where the roles of a trial are placed: bundles of each mode, ranks, and what each role's engines
+are opened for.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def test_bundles_of_each_mode(placement: Placement, expected: list[dict[str, flo
     assert bundles(placement) == expected
     assert sum(bundle.get("GPU", 0) for bundle in bundles(placement)) == placement.gpus
     [evaluator] = evaluator_bundles(placement)
-    assert evaluator == {"CPU": placement.cpus} | ({"GPU": min(placement.gpus, 1)} if placement.gpus else {})
+    assert evaluator == {"CPU": placement.cpus} | (
+        {"GPU": min(placement.gpus, 1)} if placement.gpus else {}
+    )
 
 
 @pytest.mark.parametrize(
@@ -84,10 +88,20 @@ def test_gpus_of_a_split_trial_are_the_sum_of_its_roles() -> None:
     loaded = load_experiment(PAPER, split)  # the file says gpus: 1, which was of another mode
     assert loaded.runtime.placement == Placement("split", 4, RoleGpus(2, 1, 1), 4)
     assert load_experiment(PAPER, [*split, "runtime.placement.gpus=4"]).runtime == loaded.runtime
-    own = ("methods.vanilla.placement.mode=split", "methods.vanilla.placement.role_gpus.learner=2", *ENGINES)
-    assert load_experiment(PAPER, own).placements["vanilla"] == Placement("split", 4, RoleGpus(1, 1, 2), 4)
-    back = load_experiment(PAPER, [*split, "methods.vanilla.placement=inline"]).placements["vanilla"]
-    assert back == Placement("inline", 4, None, 4), "another mode takes nothing of the roles' GPUs but their number"
+    own = (
+        "methods.vanilla.placement.mode=split",
+        "methods.vanilla.placement.role_gpus.learner=2",
+        *ENGINES,
+    )
+    assert load_experiment(PAPER, own).placements["vanilla"] == Placement(
+        "split", 4, RoleGpus(1, 1, 2), 4
+    )
+    back = load_experiment(PAPER, [*split, "methods.vanilla.placement=inline"]).placements[
+        "vanilla"
+    ]
+    assert back == Placement("inline", 4, None, 4), (
+        "another mode takes nothing of the roles' GPUs but their number"
+    )
 
 
 def test_ids_know_nothing_of_placements() -> None:

@@ -1,4 +1,6 @@
-"""What passes through a trial: digests and metrics. Rollouts, scores and weights go from role to role."""
+"""What passes through a trial: digests and metrics. Rollouts, scores and weights go from role to
+role.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ from tests import tiny
 
 
 class Afar:
-    """Workers as if in another process: all that a call takes or a handle brings is pickled, and its bytes counted."""
+    """Workers as if in another process: all that a call takes or a handle brings is pickled, and
+    its bytes counted.
+    """
 
     def __init__(self, host: Host):
         self.host = host
@@ -31,7 +35,9 @@ class Afar:
         values = [self._arrived(argument) for argument in arguments]
         return Ticket(self, self.host.call(role, method, *values))
 
-    def call_for_two(self, role: RoleName, method: Callable[..., Any], *arguments: Any) -> tuple[Ticket, Ticket]:
+    def call_for_two(
+        self, role: RoleName, method: Callable[..., Any], *arguments: Any
+    ) -> tuple[Ticket, Ticket]:
         first, second = self.call(role, method, *arguments).held
         return Ticket(self, first), Ticket(self, second)
 

@@ -55,11 +55,15 @@ def packed_attention(
         parts = []
         for start, end in pairwise(bounds.tolist()):
             q, k, v = (tensor[:, :, start:end] for tensor in (query, key, value))
-            parts.append(scaled_dot_product_attention(q, k, v, scale=scale, is_causal=True, enable_gqa=True))
+            parts.append(
+                scaled_dot_product_attention(q, k, v, scale=scale, is_causal=True, enable_gqa=True)
+            )
         return torch.cat(parts, 2).transpose(1, 2)
     q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
     causal = (-1, 0)  # any number of tokens to the left, none to the right
-    output = varlen_attn(q, k, v, bounds, bounds, longest, longest, scale=scale, window_size=causal, enable_gqa=True)
+    output = varlen_attn(
+        q, k, v, bounds, bounds, longest, longest, scale=scale, window_size=causal, enable_gqa=True
+    )
     assert isinstance(output, Tensor)
     return output[None]
 
@@ -74,7 +78,9 @@ def _grouped(
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Queries (B, heads, n, D), keys and values (B, groups, L, D), bool mask (B, 1, n, L) → (B, n, heads, D)."""
+    """Queries (B, heads, n, D), keys and values (B, groups, L, D), bool mask (B, 1, n, L) → (B, n,
+    heads, D).
+    """
     if "cu_seq_lens_q" in kwargs:
         bounds, longest = kwargs["cu_seq_lens_q"], kwargs["max_length_q"]
         return packed_attention(query, key, value, bounds, longest, scaling), None
@@ -98,7 +104,12 @@ def _grouped(
 
 
 def _packable(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """transformers' attention of these shapes, except for packed sequences."""
     if "cu_seq_lens_q" in kwargs:

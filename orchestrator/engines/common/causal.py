@@ -35,18 +35,24 @@ class CausalModel:
 
     def log_prob(self, logits: Tensor) -> Tensor:
         """Canonical log-probabilities, (…, V) → (…, V), float32 or better."""
-        canonical = self.space.student_log_prob if self.owner == "student" else self.space.teacher_log_prob
+        canonical = (
+            self.space.student_log_prob if self.owner == "student" else self.space.teacher_log_prob
+        )
         return canonical(logits)
 
     def hidden(self, ids: Tensor, attention: Any, **packing: Any) -> Tensor:
         """Last hidden states (B, L, H) of right-padded rows, or of sequences packed into one."""
-        return self.model.model(input_ids=ids, attention_mask=attention, use_cache=False, **packing).last_hidden_state
+        return self.model.model(
+            input_ids=ids, attention_mask=attention, use_cache=False, **packing
+        ).last_hidden_state
 
     def predicting(self, inputs: Inputs) -> Tensor:
         """Last hidden states (N, H) that predict the response tokens."""
         # Any other attention would ignore the bounds and let sequences read one another.
         assert not inputs.packing or self.model.config._attn_implementation in READS_PACKED
-        return self.hidden(inputs.ids, inputs.attention, **inputs.packing)[inputs.rows, inputs.columns]
+        return self.hidden(inputs.ids, inputs.attention, **inputs.packing)[
+            inputs.rows, inputs.columns
+        ]
 
     def head(self, hidden: Tensor) -> Tensor:
         """Logits (N, V) of hidden states (N, H)."""
@@ -61,12 +67,18 @@ def log_probs_of(causal: CausalModel, ids: Sequence[int]) -> list[float]:
     return log_p.gather(-1, row[0, 1:, None])[:, 0].tolist()
 
 
-def load_model(path: str, dtype: torch.dtype, device: torch.device, attention: str | None = None) -> PreTrainedModel:
+def load_model(
+    path: str, dtype: torch.dtype, device: torch.device, attention: str | None = None
+) -> PreTrainedModel:
     """Load a model in eval mode: safetensors only, no remote code. The device sets `attention`."""
     transformers.logging.disable_progress_bar()
     attention = attention or attention_for(device)
     model = AutoModelForCausalLM.from_pretrained(
-        path, dtype=dtype, use_safetensors=True, trust_remote_code=False, attn_implementation=attention
+        path,
+        dtype=dtype,
+        use_safetensors=True,
+        trust_remote_code=False,
+        attn_implementation=attention,
     )
     if device.type == "cuda":
         fuse_norms(model)

@@ -36,7 +36,9 @@ class _SummedLoss(torch.autograd.Function):
     """The sum with its gradients from the forward pass; the backward pass only scales them."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, head: Tensor, support: Tensor | None, loss: LossOfLogits) -> Tensor:
+    def forward(
+        ctx: Any, hidden: Tensor, head: Tensor, support: Tensor | None, loss: LossOfLogits
+    ) -> Tensor:
         # In float32 even for a bfloat16 head: an id's row sums over many tokens and chunks.
         head_gradient = torch.zeros_like(head, dtype=_precise(head.dtype))
         hidden_gradient = torch.empty_like(hidden)
@@ -47,7 +49,9 @@ class _SummedLoss(torch.autograd.Function):
         for start in range(0, len(hidden), size):
             part = slice(start, min(start + size, len(hidden)))
             ids = None if support is None else support[part]
-            total += _chunk(hidden[part], cast, ids, part, loss, hidden_gradient[part], head_gradient)
+            total += _chunk(
+                hidden[part], cast, ids, part, loss, hidden_gradient[part], head_gradient
+            )
         ctx.gradients = hidden_gradient, head_gradient.to(head.dtype)
         return total
 
@@ -76,7 +80,9 @@ def _chunk(
     A separate function, so that a chunk's logits are freed before the next chunk's are made.
     """
     rows = head if ids is None else head[ids]
-    logits = _product(hidden, rows.T) if ids is None else _product(rows, hidden[:, :, None])[:, :, 0]
+    logits = (
+        _product(hidden, rows.T) if ids is None else _product(rows, hidden[:, :, None])[:, :, 0]
+    )
     leaf = logits.detach().requires_grad_()
     with torch.enable_grad():
         value = loss(leaf, part).sum()

@@ -60,14 +60,20 @@ class Offload:
         for name, parameter in self._parameters.items():
             state = self._adamw.state[parameter]
             tensors = {"weight": parameter.data} | {key: state[key] for key in self._moments(state)}
-            new |= {f"{key}/{name}": t for key, t in tensors.items() if f"{key}/{name}" not in self._places}
+            new |= {
+                f"{key}/{name}": t
+                for key, t in tensors.items()
+                if f"{key}/{name}" not in self._places
+            }
         for shared in buffers({key: tensor.nbytes for key, tensor in new.items()}):
             end = sum(size for _, size in shared)
             buffer = torch.empty(end, dtype=torch.uint8, pin_memory=self._device.type == "cuda")
             start = 0
             for key, size in shared:
                 tensor = new[key]
-                self._places[key] = buffer[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+                self._places[key] = (
+                    buffer[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+                )
                 start += size
 
     def _moved(self, key: str, tensor: Tensor) -> Tensor:

@@ -31,13 +31,18 @@ class Inputs:
 
 
 def inputs(
-    prompts: Sequence[tuple[int, ...]], responses: Sequence[Sequence[int]], device: torch.device, in_one_row: bool
+    prompts: Sequence[tuple[int, ...]],
+    responses: Sequence[Sequence[int]],
+    device: torch.device,
+    in_one_row: bool,
 ) -> Inputs:
     """Prompts followed by responses for one forward pass, `packed` or `padded`."""
     return packed(prompts, responses, device) if in_one_row else padded(prompts, responses, device)
 
 
-def padded(prompts: Sequence[tuple[int, ...]], responses: Sequence[Sequence[int]], device: torch.device) -> Inputs:
+def padded(
+    prompts: Sequence[tuple[int, ...]], responses: Sequence[Sequence[int]], device: torch.device
+) -> Inputs:
     """A row for each sequence, padded on the right, with a mask for any attention."""
     sequences = [[*prompt, *response] for prompt, response in zip(prompts, responses, strict=True)]
     ids = torch.zeros(len(prompts), max(map(len, sequences)), dtype=torch.long)
@@ -50,10 +55,14 @@ def padded(prompts: Sequence[tuple[int, ...]], responses: Sequence[Sequence[int]
         # The logits at a position predict the token after it: the prompt's last position predicts
         # the first token of the response, and the response's last position is not read.
         columns += range(len(prompts[row]) - 1, len(sequence) - 1)
-    return Inputs(ids.to(device), attention.to(device), _tensor(rows, device), _tensor(columns, device))
+    return Inputs(
+        ids.to(device), attention.to(device), _tensor(rows, device), _tensor(columns, device)
+    )
 
 
-def packed(prompts: Sequence[tuple[int, ...]], responses: Sequence[Sequence[int]], device: torch.device) -> Inputs:
+def packed(
+    prompts: Sequence[tuple[int, ...]], responses: Sequence[Sequence[int]], device: torch.device
+) -> Inputs:
     """One row of all sequences, for attention that takes their bounds (`engines.common.attention`).
 
     Positions restart with each sequence. The bounds have the names that transformers passes on to
@@ -80,7 +89,9 @@ def packed(prompts: Sequence[tuple[int, ...]], responses: Sequence[Sequence[int]
     }
     columns_N = _tensor(columns, device)
     masks = {"full_attention": None}
-    return Inputs(_tensor(ids, device)[None], masks, torch.zeros_like(columns_N), columns_N, packing)
+    return Inputs(
+        _tensor(ids, device)[None], masks, torch.zeros_like(columns_N), columns_N, packing
+    )
 
 
 def response_tokens(lengths_B: Tensor, group: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -94,8 +105,11 @@ def response_tokens(lengths_B: Tensor, group: Sequence[int]) -> tuple[Tensor, Te
     return torch.tensor(rows, dtype=torch.long), torch.tensor(positions, dtype=torch.long)
 
 
-def micro_batches(lengths: Iterable[int], max_tokens: int, in_one_row: bool = False) -> Iterator[list[int]]:
-    """Row indices, shortest rows first, in groups of at most `max_tokens` tokens (a single row may have more).
+def micro_batches(
+    lengths: Iterable[int], max_tokens: int, in_one_row: bool = False
+) -> Iterator[list[int]]:
+    """Row indices, shortest rows first, in groups of at most `max_tokens` tokens (a single row may
+    have more).
 
     A padded group has rows × longest row tokens; rows of similar length share one, which keeps
     padding small. Rows packed into one have the sum of their lengths.

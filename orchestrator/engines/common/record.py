@@ -44,7 +44,9 @@ class Kept:
             behavior=change(self.behavior),
             measured={name: change(value) for name, value in self.measured.items()},
             support_ids=None if self.support_ids is None else change(self.support_ids),
-            teacher=None if teacher is None else TeacherScores(*map(change, vars(teacher).values())),
+            teacher=None
+            if teacher is None
+            else TeacherScores(*map(change, vars(teacher).values())),
         )
 
 
@@ -55,12 +57,16 @@ class Record:
         self._shape = (rows, max_tokens)
         self._kept: Kept | None = None
         self.lengths = torch.zeros(rows, dtype=torch.long, device=device)
-        self._counts = {name: torch.zeros_like(self.lengths) for name in ("rounds", "drafted", "accepted")}
+        self._counts = {
+            name: torch.zeros_like(self.lengths) for name in ("rounds", "drafted", "accepted")
+        }
 
     def add(self, rows: Tensor, positions: Tensor, values: Kept) -> None:
         """Record the values of N pairs of row and position."""
         if self._kept is None:
-            self._kept = values.each(lambda value: value.new_zeros((*self._shape, *value.shape[1:])))
+            self._kept = values.each(
+                lambda value: value.new_zeros((*self._shape, *value.shape[1:]))
+            )
         for buffer, value in zip(self._kept.tensors(), values.tensors(), strict=True):
             buffer[rows, positions] = value
 
@@ -87,5 +93,7 @@ class Record:
             support_ids_BTK=no_support if kept.support_ids is None else kept.support_ids,
             teacher=kept.teacher,
             measured=kept.measured,
-            speculation={name: value.cpu() for name, value in self._counts.items()} if blended else {},
+            speculation={name: value.cpu() for name, value in self._counts.items()}
+            if blended
+            else {},
         )

@@ -29,7 +29,9 @@ class Targets:
     log_q: Tensor | None  # (N, K)
 
     @staticmethod
-    def gather(rollouts: Rollouts, scores: TeacherScores | None, rows: Tensor, positions: Tensor) -> Targets:
+    def gather(
+        rollouts: Rollouts, scores: TeacherScores | None, rows: Tensor, positions: Tensor
+    ) -> Targets:
         """Gather the targets at `positions` (N,) of the responses `rows` (N,)."""
         return Targets(
             rollouts.tokens_BT[rows, positions],
@@ -44,10 +46,14 @@ class Targets:
 
     def part(self, part: slice) -> Targets:
         """Some of the tokens."""
-        return Targets(self.tokens[part], self.support[part], None if self.log_q is None else self.log_q[part])
+        return Targets(
+            self.tokens[part], self.support[part], None if self.log_q is None else self.log_q[part]
+        )
 
 
-def summed_objective(hidden: Tensor, head: Tensor, targets: Targets, goal: Objective, space: TokenSpace) -> Tensor:
+def summed_objective(
+    hidden: Tensor, head: Tensor, targets: Targets, goal: Objective, space: TokenSpace
+) -> Tensor:
     """Σ of the objective over the N tokens, differentiable in hidden (N, H) and head (V, H).
 
     No temporary is as large as tokens × vocabulary; see `head_loss`.
@@ -69,7 +75,9 @@ def summed_objective(hidden: Tensor, head: Tensor, targets: Targets, goal: Objec
 
 
 @torch.no_grad()
-def summed_masses(hidden: Tensor, head: Tensor, targets: Targets, space: TokenSpace) -> dict[str, float]:
+def summed_masses(
+    hidden: Tensor, head: Tensor, targets: Targets, space: TokenSpace
+) -> dict[str, float]:
     """Σ over tokens of M and Q; M from an even subsample, since only M needs the full vocabulary.
 
     Empty without a teacher. `head` has the dtype of `hidden`.

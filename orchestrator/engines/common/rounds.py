@@ -32,7 +32,12 @@ class Round:
 
 
 def judge(
-    behavior: Behavior, drafts: Tensor, log_p: Tensor, log_q: Tensor, u_accept: Tensor, u_residual: Tensor
+    behavior: Behavior,
+    drafts: Tensor,
+    log_p: Tensor,
+    log_q: Tensor,
+    u_accept: Tensor,
+    u_residual: Tensor,
 ) -> Round:
     """Judge the student's drafts (B, γ), so that emitted tokens have the behavior's law exactly.
 
@@ -41,7 +46,9 @@ def judge(
     """
     flat_p, flat_q = log_p.flatten(0, 1), log_q.flatten(0, 1)
     law = laws.law(behavior, flat_p, flat_q)
-    verified = speculation.verify(flat_p, law.log_mu, drafts.flatten(), u_accept.flatten(), u_residual.flatten())
+    verified = speculation.verify(
+        flat_p, law.log_mu, drafts.flatten(), u_accept.flatten(), u_residual.flatten()
+    )
     # Drafts before the first rejected one. The round also emits that one's replacement. Without a
     # rejection, the token after the last draft is left to the next round.
     survivors = verified.accepted.view_as(drafts).long().cumprod(-1).sum(-1)

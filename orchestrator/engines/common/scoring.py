@@ -25,7 +25,8 @@ HEAD_CHUNK = {"cpu": 2**21, "cuda": SCORED_AT_ONCE}
 def score(
     teacher: CausalModel, rollouts: Rollouts, micro_batch_tokens: int, passes: Passes | None = None
 ) -> TeacherScores:
-    """log q of support and tokens, entropy and overlap at every visited prefix (see `TeacherScores`).
+    """log q of support and tokens, entropy and overlap at every visited prefix (see
+    `TeacherScores`).
 
     `passes` default to `Passes.on` the teacher's device.
     """
@@ -33,7 +34,10 @@ def score(
     rows, width, top_k = rollouts.support_ids_BTK.shape
     out = {field.name: torch.zeros(rows, width) for field in dataclasses.fields(TeacherScores)}
     out["support_BTK"] = torch.zeros(rows, width, top_k)
-    lengths = [len(r.prompt_ids) + int(n) for r, n in zip(rollouts.requests, rollouts.lengths_B, strict=True)]
+    lengths = [
+        len(r.prompt_ids) + int(n)
+        for r, n in zip(rollouts.requests, rollouts.lengths_B, strict=True)
+    ]
     for group in micro_batches(lengths, micro_batch_tokens, packed):
         _score_group(teacher, rollouts, group, packed, out)
         pulse.advance()
@@ -45,10 +49,14 @@ def _score_group(
 ) -> None:
     """Write the statistics of one micro-batch, and free its hidden states before the next one's."""
     prompts = [rollouts.requests[row].prompt_ids for row in group]
-    hidden = teacher.predicting(inputs(prompts, [rollouts.response(row) for row in group], teacher.device, packed))
+    hidden = teacher.predicting(
+        inputs(prompts, [rollouts.response(row) for row in group], teacher.device, packed)
+    )
     rows, positions = response_tokens(rollouts.lengths_B, group)
     tokens, support = rollouts.tokens_BT[rows, positions], rollouts.support_ids_BTK[rows, positions]
-    statistics = read_teacher(hidden, lambda part: teacher.log_prob(teacher.head(part)), tokens, support)
+    statistics = read_teacher(
+        hidden, lambda part: teacher.log_prob(teacher.head(part)), tokens, support
+    )
     for name, value in vars(statistics).items():
         out[name][rows, positions] = value
 
@@ -56,7 +64,8 @@ def _score_group(
 def read_teacher(
     hidden: Tensor, log_prob: Callable[[Tensor], Tensor], tokens: Tensor, support: Tensor
 ) -> TeacherScores:
-    """Statistics at N prefixes in float32 on the CPU: from hidden states (N, H), tokens (N,) and support ids (N, K).
+    """Statistics at N prefixes in float32 on the CPU: from hidden states (N, H), tokens (N,) and
+    support ids (N, K).
 
     `log_prob` computes log q (n, V) from hidden states (n, H), at most HEAD_CHUNK values at a time.
     """
@@ -68,4 +77,6 @@ def read_teacher(
         at_part = tokens[part].to(hidden.device), support[part].to(hidden.device)
         parts.append(vars(teacher_statistics(log_prob(hidden[part]), *at_part)))
     # Each copy to the host waits for the device: copy all chunks at once.
-    return TeacherScores(**{name: torch.cat([part[name] for part in parts]).float().cpu() for name in parts[0]})
+    return TeacherScores(
+        **{name: torch.cat([part[name] for part in parts]).float().cpu() for name in parts[0]}
+    )

@@ -36,7 +36,9 @@ class ModelStore:
         self.dtype = torch.float32 if job.setup.engine.dtype == "float32" else torch.bfloat16
         self._student: CausalModel | None = None
         self._teacher: CausalModel | None = None
-        self._scores = job.setup.engine.trainer == "torch"  # whether the teacher here is the one that scores
+        self._scores = (
+            job.setup.engine.trainer == "torch"
+        )  # whether the teacher here is the one that scores
 
     @property
     def student(self) -> CausalModel:
@@ -121,7 +123,9 @@ def checked_model(
             f"{owner} {folder.path}: {model.config.vocab_size} vocabulary rows; "
             f"the setup declares {setup.vocabulary.size}; student and teacher must share one vocabulary"
         )
-    return CausalModel(model, TokenSpace(setup.vocabulary.valid, setup.student.eos, setup.teacher.eos), owner)
+    return CausalModel(
+        model, TokenSpace(setup.vocabulary.valid, setup.student.eos, setup.teacher.eos), owner
+    )
 
 
 def _parameters(causal: CausalModel) -> int:

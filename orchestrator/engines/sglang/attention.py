@@ -8,7 +8,8 @@ SGLang 0.5.20 takes (`get_default_attn_backend` in its `arg_groups/model_overrid
 | sm100: B200 | trtllm_mha | 16 bit | 64, whatever the setting |
 | others: A100 (sm80), L40S (sm89) | flashinfer | 16 bit | 1 |
 
-None of them takes float32; Triton's do. Blending writes the cache slot by slot and was never run with pages.
+None of them takes float32; Triton's do. Blending writes the cache slot by slot and was never run
+with pages.
 
 In float32 with heads of width 128, Triton's prefill needs 128 KiB of shared memory on an H100, and
 192 KiB on an A100, which has 163. Full-size pairs therefore run in bfloat16 there. The narrow heads
@@ -38,7 +39,9 @@ def attention_backend(
         return asked or "torch_native"
     if dtype == "float32":
         if asked not in (None, "triton"):
-            raise refuse(KEY, asked, "triton with engine.dtype=float32, which other kernels do not take")
+            raise refuse(
+                KEY, asked, "triton with engine.dtype=float32, which other kernels do not take"
+            )
         return "triton"
     if asked is None and blends and capability[0] == 10:
         return "triton"

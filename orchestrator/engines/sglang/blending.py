@@ -74,11 +74,15 @@ class SglangStudent(SglangSampler):
         if not self._beside_teacher:
             return super().log_probs(ids)
         behavior, key = TrustRegion(0.0), SequenceKey(Purpose.EVALUATION, 0, 0, 0, 0)
-        order = Order(behavior, key, self._space, len(ids) - 1, drafted=LONGEST_ROUND, forced=tuple(ids[1:]))
+        order = Order(
+            behavior, key, self._space, len(ids) - 1, drafted=LONGEST_ROUND, forced=tuple(ids[1:])
+        )
         (answer,) = self._answers(Generate([Ask(0, (ids[0],), order)], len(ids) - 1, (), None))
         return unpack(answer.kept[ROWS], row_type(behavior, 0))["student"].tolist()
 
-    def sample(self, requests: Sequence[Request], behavior: Behavior, limits: Limits) -> Iterator[Rollouts]:
+    def sample(
+        self, requests: Sequence[Request], behavior: Behavior, limits: Limits
+    ) -> Iterator[Rollouts]:
         """Yield a response to each request as they finish, with the teacher's scores if asked."""
         self._switch(behavior.needs_teacher)
         if not behavior.needs_teacher:
@@ -90,7 +94,9 @@ class SglangStudent(SglangSampler):
         drafted = self._draft_length(behavior, running)
         asks = []
         for index, request in enumerate(requests):
-            order = Order(behavior, request.key, self._space, limits.max_tokens, limits.support, drafted)
+            order = Order(
+                behavior, request.key, self._space, limits.max_tokens, limits.support, drafted
+            )
             asks.append(Ask(index, request.prompt_ids, order))
         call = Generate(asks, limits.max_tokens, (self._setup.student.eos,), at_once)
         for part in self._parts(call):
@@ -116,7 +122,10 @@ class SglangStudent(SglangSampler):
     def _draft_length(self, behavior: Behavior, rows: int) -> int:
         """γ: the configured one, else by behavior, models and device; it changes no token."""
         setup = self._setup
-        cost_ratio = memory.decoder(setup.teacher, setup).parameters / memory.decoder(setup.student, setup).parameters
+        cost_ratio = (
+            memory.decoder(setup.teacher, setup).parameters
+            / memory.decoder(setup.student, setup).parameters
+        )
         arithmetic = rows / BALANCED_ROWS if torch.cuda.is_available() else 0.0
         suggested = draft_length(behavior.acceptance_guess, cost_ratio, arithmetic)
         return min(self._job.runtime.draft_length or suggested, LONGEST_ROUND)
@@ -129,17 +138,23 @@ class SglangStudent(SglangSampler):
         for row, answer in enumerate(answers):
             records = unpack(answer.kept[ROWS], row_type(behavior, limits.support))
             if records["token"].tolist() != answer.tokens:
-                raise RuntimeError(f"SGLang gave back {len(answer.tokens)} tokens and records of {len(records)} others")
+                raise RuntimeError(
+                    f"SGLang gave back {len(answer.tokens)} tokens and records of {len(records)} others"
+                )
             for name, owner in (("student", "student"), ("behavior", "teacher")):
                 if np.isnan(records[name]).any():
                     raise NotFinite(f"the {owner}'s logits are not finite")
             self._check_end(answer, limits)
             rows = torch.full((len(records),), row)
-            record.add(rows, torch.arange(len(records)), kept_of_records(records, behavior, limits.support))
+            record.add(
+                rows, torch.arange(len(records)), kept_of_records(records, behavior, limits.support)
+            )
             record.lengths[row] = len(records)
             counts = {name: int(records[name].sum()) for name in ("drafted", "accepted")}
             record.count(torch.tensor([row]), rounds=int((records["drafted"] > 0).sum()), **counts)
-        return record.finish([requests[answer.index] for answer in answers], self._setup.student.eos, blended=True)
+        return record.finish(
+            [requests[answer.index] for answer in answers], self._setup.student.eos, blended=True
+        )
 
 
 def blending_settings(job: Job) -> Settings:
@@ -158,4 +173,6 @@ def blending_settings(job: Job) -> Settings:
     )
     if there is None:
         return both
-    return replace(both, needed_gib=there.own_gib, cache_tokens=there.kv_tokens, requests=there.requests)
+    return replace(
+        both, needed_gib=there.own_gib, cache_tokens=there.kv_tokens, requests=there.requests
+    )

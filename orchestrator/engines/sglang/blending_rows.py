@@ -39,7 +39,12 @@ class Order:
     def as_parameters(self) -> dict[str, Any]:
         """Plain data, for the request's `custom_params`."""
         law = {"name": type(self.behavior).__name__, **vars(self.behavior)}
-        plain = {"behavior": law, "key": asdict(self.key), "space": asdict(self.space), "forced": list(self.forced)}
+        plain = {
+            "behavior": law,
+            "key": asdict(self.key),
+            "space": asdict(self.space),
+            "forced": list(self.forced),
+        }
         return {**vars(self), **plain}
 
     @staticmethod
@@ -93,7 +98,11 @@ def pack(kept: Kept, drafted: Tensor, accepted: Tensor, row: np.dtype[np.void]) 
     words = []
     for name in row.names or ():
         value = values[name]
-        word = value.float().contiguous().view(torch.int32) if value.is_floating_point() else value.int()
+        word = (
+            value.float().contiguous().view(torch.int32)
+            if value.is_floating_point()
+            else value.int()
+        )
         words.append(word.reshape(len(value), -1))
     return torch.cat(words, 1)
 
@@ -111,7 +120,9 @@ def kept_of_records(records: NDArray[np.void], behavior: Behavior, support: int)
 
     teacher = None
     if support:
-        teacher = TeacherScores(*map(column, ("support_BTK", "token_BT", "entropy_BT", "overlap_BT")))
+        teacher = TeacherScores(
+            *map(column, ("support_BTK", "token_BT", "entropy_BT", "overlap_BT"))
+        )
     return Kept(
         tokens=column("token").long(),
         student=column("student"),

@@ -49,7 +49,11 @@ from sglang.srt.managers.scheduler import run_scheduler_process
 from sglang.srt.managers.tp_worker import TpModelWorker
 from sglang.srt.managers.utils import GenerationBatchResult
 from sglang.srt.mem_cache import allocation
-from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardBatch, ForwardMode
+from sglang.srt.model_executor.forward_batch_info import (
+    CaptureHiddenMode,
+    ForwardBatch,
+    ForwardMode,
+)
 from sglang.srt.runtime_context import get_spec
 from sglang.srt.speculative import spec_registry
 from sglang.srt.speculative.base_spec_worker import BaseSpecWorker
@@ -61,7 +65,14 @@ from orchestrator.engines.budget import PREFILLED_BY_TWO
 from orchestrator.engines.sglang.blending_rows import Order
 from orchestrator.engines.sglang.calls import ROWS, Settings
 from orchestrator.engines.sglang.shards import agreed
-from orchestrator.engines.sglang.verdict import Drafts, Randomness, forced_ids, sampled, uniforms_of, verdict
+from orchestrator.engines.sglang.verdict import (
+    Drafts,
+    Randomness,
+    forced_ids,
+    sampled,
+    uniforms_of,
+    verdict,
+)
 from orchestrator.policy.randomness import Role
 
 ALGORITHM = "TRUST_REGION_BLENDING"
@@ -134,7 +145,9 @@ class _Algorithm(CustomSpecAlgo):
 class BlendingWorker(BaseSpecWorker):
     """The student, the teacher, and the rounds of blended decoding of one scheduler process."""
 
-    def __init__(self, server_args: Any, gpu_id: int, ps: Any, nccl_port: int, target_worker: TpModelWorker):
+    def __init__(
+        self, server_args: Any, gpu_id: int, ps: Any, nccl_port: int, target_worker: TpModelWorker
+    ):
         super().__init__()
         self._gamma = int(get_spec().speculative_num_draft_tokens)
         self._target_worker = target_worker
@@ -179,7 +192,9 @@ class BlendingWorker(BaseSpecWorker):
 
     def _prefill(self, batch: Any) -> GenerationBatchResult:
         """Feed the new part of each prompt to both models; complete prompts get a first token."""
-        student_logits, teacher_logits = (self._logits(batch, runner) for runner in (self._student, self._teacher))
+        student_logits, teacher_logits = (
+            self._logits(batch, runner) for runner in (self._student, self._teacher)
+        )
         tokens = torch.zeros(len(batch.reqs), dtype=torch.int64, device=batch.device)
         # A prompt's chunk before the last is followed by the rest of the prompt, not by a new
         # token.
@@ -194,12 +209,16 @@ class BlendingWorker(BaseSpecWorker):
                 req.eos_token_ids = {space.student_eos}
             draws, forced = self._given(reqs, 1)
             log_p = space.student_log_prob(student_logits[rows])
-            drafts = sampled(log_p, draws[:, Role.DRAFT, 0], None if forced is None else forced[:, 0])
+            drafts = sampled(
+                log_p, draws[:, Role.DRAFT, 0], None if forced is None else forced[:, 0]
+            )
 
             def log_q(part: Tensor) -> Tensor:
                 return space.teacher_log_prob(teacher_logits[rows[part]])[:, None]
 
-            proposed = Drafts(agreed(drafts, self._shards)[:, None], log_p[:, None], log_q, draws, forced)
+            proposed = Drafts(
+                agreed(drafts, self._shards)[:, None], log_p[:, None], log_q, draws, forced
+            )
             tokens[rows] = self._emit(reqs, proposed)[0][:, 0]
         return GenerationBatchResult(
             next_token_ids=tokens,
@@ -212,7 +231,9 @@ class BlendingWorker(BaseSpecWorker):
         reqs, start, start_cpu = batch.reqs, batch.seq_lens, batch.seq_lens_cpu
         for req, cached in zip(reqs, start_cpu.tolist(), strict=True):
             if cached != len(req.origin_input_ids) + len(req.output_ids) - 1:
-                raise RuntimeError(f"request {req.rid}: {cached} cached tokens, not all but the pending one")
+                raise RuntimeError(
+                    f"request {req.rid}: {cached} cached tokens, not all but the pending one"
+                )
         left = max(_order(req).max_tokens - len(req.output_ids) for req in reqs)
         length = min(self._gamma, left, max(_order(req).drafted for req in reqs))
         table, positions = (
@@ -224,14 +245,18 @@ class BlendingWorker(BaseSpecWorker):
         space = _order(reqs[0]).space
 
         fed = [torch.tensor([req.output_ids[-1] for req in reqs], device=batch.device)]
-        log_p = torch.empty(len(reqs), length, self._student.model_config.vocab_size, device=batch.device)
+        log_p = torch.empty(
+            len(reqs), length, self._student.model_config.vocab_size, device=batch.device
+        )
         for step in range(length):
             batch.forward_mode = ForwardMode.DECODE
             batch.input_ids, batch.out_cache_loc = fed[-1], slots[:, step].contiguous()
             _set_lengths(batch, start + step + 1, start_cpu + step + 1)
             log_p[:, step] = space.student_log_prob(self._logits(batch, self._student))
             at_step = None if forced is None else forced[:, step]
-            fed.append(agreed(sampled(log_p[:, step], draws[:, Role.DRAFT, step], at_step), self._shards))
+            fed.append(
+                agreed(sampled(log_p[:, step], draws[:, Role.DRAFT, step], at_step), self._shards)
+            )
 
         batch.forward_mode = ForwardMode.EXTEND
         batch.input_ids, batch.out_cache_loc = torch.stack(fed[:-1], 1).flatten(), slots.flatten()
@@ -265,7 +290,9 @@ class BlendingWorker(BaseSpecWorker):
         return req.blending_draws
 
     def _emit(self, reqs: list[Any], drafts: Drafts) -> tuple[Tensor, Tensor]:
-        """Judge the drafts and put a record of each emitted token on its request: tokens (B, γ), counts (B,)."""
+        """Judge the drafts and put a record of each emitted token on its request: tokens (B, γ),
+        counts (B,).
+        """
         emitted = verdict([_order(req) for req in reqs], drafts)
         for req, records in zip(reqs, emitted.records, strict=True):
             _returned(req).extend(records)
@@ -273,7 +300,9 @@ class BlendingWorker(BaseSpecWorker):
 
     def _logits(self, batch: Any, runner: Any) -> Tensor:
         """Logits (B, V) after the last token fed to each request."""
-        return runner.forward(_forward_batch(batch, runner, CaptureHiddenMode.NULL)).logits_output.next_token_logits
+        return runner.forward(
+            _forward_batch(batch, runner, CaptureHiddenMode.NULL)
+        ).logits_output.next_token_logits
 
     def _teacher_head(self, batch: Any) -> Callable[[Tensor, int], Tensor]:
         """Run one pass over γ tokens of each request; returns a function that computes logits.
@@ -290,19 +319,27 @@ class BlendingWorker(BaseSpecWorker):
 
         def head(part: Tensor, length: int) -> Tensor:
             rows = hidden.view(-1, length, hidden.shape[-1])[part].flatten(0, 1)
-            logits = model.logits_processor._get_logits(rows, model.lm_head, metadata, use_logits_buffer=False)
+            logits = model.logits_processor._get_logits(
+                rows, model.lm_head, metadata, use_logits_buffer=False
+            )
             return logits.view(len(part), length, -1)
 
         return head
 
 
 def _forward_batch(batch: Any, runner: Any, hidden: CaptureHiddenMode) -> ForwardBatch:
-    return ForwardBatch.init_new(batch, runner, capture_hidden_mode=hidden, return_hidden_states_before_norm=False)
+    return ForwardBatch.init_new(
+        batch, runner, capture_hidden_mode=hidden, return_hidden_states_before_norm=False
+    )
 
 
 def _set_lengths(batch: Any, lengths: Tensor, lengths_cpu: Tensor) -> None:
     """Set the tokens of each request after a pass; SGLang restores the fields after the round."""
-    batch.seq_lens, batch.seq_lens_cpu, batch.seq_lens_sum = lengths, lengths_cpu, int(lengths_cpu.sum())
+    batch.seq_lens, batch.seq_lens_cpu, batch.seq_lens_sum = (
+        lengths,
+        lengths_cpu,
+        int(lengths_cpu.sum()),
+    )
 
 
 def _order(req: Any) -> Order:

@@ -17,7 +17,15 @@ from orchestrator.engines import memory
 from orchestrator.engines.device import granted
 from orchestrator.engines.interface import Job, Limits, ModelFolder, Owner, WeightsRef
 from orchestrator.engines.sglang.attention import Capability, attention_backend
-from orchestrator.engines.sglang.calls import LOG_PROBS, SUPPORT, Answer, Ask, Draw, Generate, Settings
+from orchestrator.engines.sglang.calls import (
+    LOG_PROBS,
+    SUPPORT,
+    Answer,
+    Ask,
+    Draw,
+    Generate,
+    Settings,
+)
 from orchestrator.engines.sglang.process import EngineProcess
 from orchestrator.errors import EngineLost, NotFinite, UserError
 from orchestrator.policy.randomness import SequenceKey
@@ -111,7 +119,9 @@ class SglangSampler:
         (answer,) = self._answers(call)
         return [float(pair[0]) for pair in answer.kept[LOG_PROBS]]
 
-    def sample(self, requests: Sequence[Request], behavior: Behavior, limits: Limits) -> Iterator[Rollouts]:
+    def sample(
+        self, requests: Sequence[Request], behavior: Behavior, limits: Limits
+    ) -> Iterator[Rollouts]:
         """Yield one response to each request, as they finish."""
         assert isinstance(behavior, Student | Tempered), "this engine holds one model"
         tau = behavior.tau if isinstance(behavior, Tempered) else 1.0
@@ -151,7 +161,9 @@ class SglangSampler:
             try:
                 for answer in process.generate(left, silence_s(left)):
                     if answer.version != process.version:
-                        raise RuntimeError(f"SGLang sampled from weights {answer.version}, not {process.version}")
+                        raise RuntimeError(
+                            f"SGLang sampled from weights {answer.version}, not {process.version}"
+                        )
                     del missing[answer.index]
                     attempts = 0
                     yield answer
@@ -163,11 +175,16 @@ class SglangSampler:
 
     # --- answers ---
 
-    def _rollouts(self, requests: Sequence[Request], answers: list[Answer], limits: Limits) -> Rollouts:
+    def _rollouts(
+        self, requests: Sequence[Request], answers: list[Answer], limits: Limits
+    ) -> Rollouts:
         """Make rollouts of answers, in their order."""
         longest = max(len(answer.tokens) for answer in answers)
         shape = (len(answers), longest)
-        tokens, support = torch.zeros(shape, dtype=torch.long), torch.zeros(*shape, limits.support, dtype=torch.long)
+        tokens, support = (
+            torch.zeros(shape, dtype=torch.long),
+            torch.zeros(*shape, limits.support, dtype=torch.long),
+        )
         student, behavior = torch.zeros(shape), torch.zeros(shape)
         for row, answer in enumerate(answers):
             self._check(answer, limits)
@@ -196,13 +213,19 @@ class SglangSampler:
     def _check_end(self, answer: Answer, limits: Limits) -> None:
         """Raise RuntimeError if a response ends neither with EOS nor at its limit."""
         count, last = len(answer.tokens), answer.tokens[-1]
-        if answer.stopped != (last == self._setup.student.eos) or not (answer.stopped or count == limits.max_tokens):
-            raise RuntimeError(f"SGLang ended a response after {count} of {limits.max_tokens} tokens, with id {last}")
+        if answer.stopped != (last == self._setup.student.eos) or not (
+            answer.stopped or count == limits.max_tokens
+        ):
+            raise RuntimeError(
+                f"SGLang ended a response after {count} of {limits.max_tokens} tokens, with id {last}"
+            )
 
 
 def seed_of(key: SequenceKey) -> int:
     """63 bits of the sha256 of a key."""
-    return int.from_bytes(hashlib.sha256(json.dumps(astuple(key)).encode()).digest()[:8], "big") >> 1
+    return (
+        int.from_bytes(hashlib.sha256(json.dumps(astuple(key)).encode()).digest()[:8], "big") >> 1
+    )
 
 
 def silence_s(call: Generate) -> float:
@@ -215,7 +238,9 @@ def silence_s(call: Generate) -> float:
 def settings(job: Job, folder: ModelFolder, owner: Owner) -> Settings:
     """The settings of a model's engine. UserError if its vocabulary is not the setup's."""
     setup = job.setup
-    found = json.loads((Path(folder.path) / "config.json").read_text(encoding="utf-8"))["vocab_size"]
+    found = json.loads((Path(folder.path) / "config.json").read_text(encoding="utf-8"))[
+        "vocab_size"
+    ]
     if found != setup.vocabulary.size:
         raise UserError(
             f"{owner} {folder.path}: {found} vocabulary rows; the setup declares {setup.vocabulary.size}; "
@@ -223,7 +248,9 @@ def settings(job: Job, folder: ModelFolder, owner: Owner) -> Settings:
         )
     longest = max(setup.training.max_response_tokens, setup.evaluation.max_response_tokens)
     context = setup.training.max_prompt_tokens + longest
-    there = granted(job, "answering" if owner == "teacher" else "decoding" if job.trains else "evaluating")
+    there = granted(
+        job, "answering" if owner == "teacher" else "decoding" if job.trains else "evaluating"
+    )
     return Settings(
         model=folder.path,
         dtype=setup.engine.dtype,
@@ -234,11 +261,15 @@ def settings(job: Job, folder: ModelFolder, owner: Owner) -> Settings:
         context=context,
         gpu=there is not None,
         needed_gib=None if there is None else there.own_gib,
-        cache_tokens=memory.cpu_cache_tokens(setup, context, owner) if there is None else there.kv_tokens,
+        cache_tokens=memory.cpu_cache_tokens(setup, context, owner)
+        if there is None
+        else there.kv_tokens,
         requests=memory.CPU_BATCH if there is None else there.requests,
         takes_turns=job.takes_turns,
         shards=job.on.count,
-        attention=attention_backend(job.runtime.attention_backend, setup.engine.dtype, capability()),
+        attention=attention_backend(
+            job.runtime.attention_backend, setup.engine.dtype, capability()
+        ),
     )
 
 

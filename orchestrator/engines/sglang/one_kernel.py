@@ -28,4 +28,6 @@ def build_one_kernel(architecture: tuple[int, int] | None = None) -> None:
     lengths = torch.tensor([0, 1, 7], device="cuda")
     positions = clamp_position.clamp_position_cuda(lengths).tolist()
     if positions != [0, 0, 6]:
-        raise RuntimeError(f"SGLang's clamp_position made {positions} of lengths [0, 1, 7], and not [0, 0, 6]")
+        raise RuntimeError(
+            f"SGLang's clamp_position made {positions} of lengths [0, 1, 7], and not [0, 0, 6]"
+        )

@@ -94,10 +94,14 @@ def _listen_on_loopback() -> None:
     """Let the torch store of an engine's ranks listen on its given host, not on all interfaces."""
     rendezvous = importlib.import_module("torch.distributed.rendezvous")
 
-    def create(host: str, port: int, rank: int, ranks: int, timeout: timedelta, use_libuv: bool = True) -> Store:
+    def create(
+        host: str, port: int, rank: int, ranks: int, timeout: timedelta, use_libuv: bool = True
+    ) -> Store:
         first = rank == 0
         listening = socket.create_server((host, port)).detach() if first else None
-        return TCPStore(host, port, ranks, first, timeout, master_listen_fd=listening, use_libuv=use_libuv)
+        return TCPStore(
+            host, port, ranks, first, timeout, master_listen_fd=listening, use_libuv=use_libuv
+        )
 
     rendezvous._create_c10d_store = create  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -127,7 +131,9 @@ def check_cache(engine: Any, settings: Settings) -> Any:
     # SGLang makes whole pages only, of 1 token on an H100, and of 64 on a B200.
     if not settings.cache_tokens - LARGEST_PAGE < there <= settings.cache_tokens:
         engine.shutdown()
-        raise RuntimeError(f"SGLang made a KV cache of {there} tokens where {settings.cache_tokens} were granted")
+        raise RuntimeError(
+            f"SGLang made a KV cache of {there} tokens where {settings.cache_tokens} were granted"
+        )
     return engine
 
 
@@ -235,7 +241,9 @@ async def give_back_cache(engine: Any) -> None:
     # The scheduler may still be ending its last batch, and would die if asked before that.
     emptied = await manager.flush_cache(timeout_s=IDLE_WITHIN_S)
     if not emptied.success:
-        raise RuntimeError(f"SGLang is not idle {IDLE_WITHIN_S:.0f} s after its last response: {emptied.message}")
+        raise RuntimeError(
+            f"SGLang is not idle {IDLE_WITHIN_S:.0f} s after its last response: {emptied.message}"
+        )
     await manager.release_memory_occupation(ReleaseMemoryOccupationReqInput(tags=[KV_CACHE]))
 
 
@@ -243,7 +251,9 @@ async def take_cache(engine: Any) -> None:
     """Allocate the memory of the KV cache again, as an empty cache."""
     from sglang.srt.managers.io_struct import ResumeMemoryOccupationReqInput
 
-    await engine.tokenizer_manager.resume_memory_occupation(ResumeMemoryOccupationReqInput(tags=[KV_CACHE]))
+    await engine.tokenizer_manager.resume_memory_occupation(
+        ResumeMemoryOccupationReqInput(tags=[KV_CACHE])
+    )
 
 
 def last_sign(engine: Any) -> float:
@@ -331,7 +341,9 @@ def _draw_part(
     log_p = space.student_log_prob(logits) if owner == "student" else space.teacher_log_prob(logits)
     tau = draws[0]["tau"]  # requests decoded together come from one call and one behavior
     log_mu = laws.law(Student() if tau == 1 else Tempered(tau), log_p, None).log_mu
-    known = torch.tensor([(draw["seed"], draw["prompt"]) for draw in draws]).to(logits.device, non_blocking=True)
+    known = torch.tensor([(draw["seed"], draw["prompt"]) for draw in draws]).to(
+        logits.device, non_blocking=True
+    )
     responses = positions - known[:, 1] + 1
     tokens = speculation.sample(log_mu, keyed_uniforms(known[:, 0], responses))
     if shards is not None:

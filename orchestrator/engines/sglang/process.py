@@ -85,11 +85,19 @@ class EngineProcess:
         paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "HF_HUB_OFFLINE": "1"}
         settings = self._settings
-        environment |= toolchain.environment(os.environ) if settings.gpu else {"OMP_NUM_THREADS": "1"}
+        environment |= (
+            toolchain.environment(os.environ) if settings.gpu else {"OMP_NUM_THREADS": "1"}
+        )
         environment |= attention.environment(settings.attention, settings.dtype, settings.gpu)
         with there:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "orchestrator.engines.sglang.server", str(there.fileno()), str(os.getpid())],
+                [
+                    sys.executable,
+                    "-m",
+                    "orchestrator.engines.sglang.server",
+                    str(there.fileno()),
+                    str(os.getpid()),
+                ],
                 pass_fds=[there.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=self._printed,
@@ -203,7 +211,9 @@ class EngineProcess:
             self._printed.seek(0)
             printed = self._printed.read().decode(errors="replace")[-LAST_CHARACTERS:]
         self.end()
-        return EngineLost((f"SGLang printed:\n{printed}\n" if printed else "") + f"the SGLang engine {how}")
+        return EngineLost(
+            (f"SGLang printed:\n{printed}\n" if printed else "") + f"the SGLang engine {how}"
+        )
 
 
 def _wait_for_group(group: int) -> None:

@@ -17,7 +17,16 @@ import time
 from multiprocessing.connection import Connection
 
 from orchestrator.engines.sglang import private
-from orchestrator.engines.sglang.calls import KEPT, Answer, Ask, Failed, Generate, Load, Settings, Sign
+from orchestrator.engines.sglang.calls import (
+    KEPT,
+    Answer,
+    Ask,
+    Failed,
+    Generate,
+    Load,
+    Settings,
+    Sign,
+)
 
 if __name__ in ("__main__", "__mp_main__"):  # the latter in processes that SGLang starts
     private.prepare()
@@ -96,7 +105,9 @@ class Server:
         if reason["type"] not in ("stop", "length"):
             raise RuntimeError(f"SGLang gave a request up: {reason.get('message', reason)}")
         kept = {name: about[name] for name in KEPT if name in about}
-        return Answer(ask.index, found["output_ids"], reason["type"] == "stop", about["weight_version"], kept)
+        return Answer(
+            ask.index, found["output_ids"], reason["type"] == "stop", about["weight_version"], kept
+        )
 
     async def _signs(self) -> None:
         """Send a sign of life whenever the scheduler has reported."""

@@ -48,7 +48,9 @@ def environment(environ: Mapping[str, str], system: Path = SYSTEM) -> dict[str, 
         "SGLANG_CACHE_DIR": str(cache),
         "SGLANG_JIT_CACHE_DIR": environ.get("SGLANG_JIT_CACHE_DIR") or str(cache / "jit"),
     }
-    folders = [str(Path(sys.executable).parent)]  # ninja comes as a wheel; its environment may not be on PATH
+    folders = [
+        str(Path(sys.executable).parent)
+    ]  # ninja comes as a wheel; its environment may not be on PATH
     home = toolkit(environ, system)
     if home is not None:
         found["CUDA_HOME"] = str(home)
@@ -118,7 +120,9 @@ def missing(environ: Mapping[str, str], system: Path = SYSTEM) -> list[str]:
     if shutil.which("ninja", path=environment(environ, system)["PATH"]) is None:
         lines.append("ninja: make setup-engines installs it")
     if not _can_write(kernel_cache(environ)):
-        lines.append(f"a folder for kernels that can be written to, not {kernel_cache(environ)}: set SGLANG_CACHE_DIR")
+        lines.append(
+            f"a folder for kernels that can be written to, not {kernel_cache(environ)}: set SGLANG_CACHE_DIR"
+        )
     return lines
 
 
@@ -130,7 +134,9 @@ def knows_cpp20(compiler: str, environ: Mapping[str, str]) -> bool:
     command = [program, "-std=c++20", "-fsyntax-only", "-x", "c++", "-"]
     line = b"#include <concepts>\ntemplate <std::integral T> T same(T x) { return x; }\n"
     try:
-        done = subprocess.run(command, input=line, capture_output=True, timeout=COMPILE_S, env=environ, check=False)
+        done = subprocess.run(
+            command, input=line, capture_output=True, timeout=COMPILE_S, env=environ, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return False
     return done.returncode == 0

@@ -25,7 +25,8 @@ from orchestrator.policy.randomness import Role, uniforms
 
 @dataclass(frozen=True)
 class Drafts:
-    """A round before its verdict: `tokens` (B, γ), drawn from `log_p` (B, γ, V) with `draws` (B, roles, γ).
+    """A round before its verdict: `tokens` (B, γ), drawn from `log_p` (B, γ, V) with `draws` (B,
+    roles, γ).
 
     `log_q` computes the teacher's log-probabilities (b, γ, V) of requests with indices (b,).
     `forced` (B, γ) has forced ids, −1 for none; it is None if no request has any.
@@ -74,7 +75,9 @@ def _judge(order: Order, drafts: Drafts, at: Tensor) -> Round:
     given = drafts.forced[at]
     all_given = (given >= 0).all(-1)
     tokens = torch.where(all_given[:, None], given, judged.tokens)
-    return replace(judged, tokens=tokens, count=judged.count.masked_fill(all_given, tokens.shape[1]))
+    return replace(
+        judged, tokens=tokens, count=judged.count.masked_fill(all_given, tokens.shape[1])
+    )
 
 
 def _records(judged: Round, order: Order) -> Iterator[tuple[int, bytes]]:
@@ -141,7 +144,9 @@ class Randomness:
         return self._table.gather(2, positions[:, None].expand(-1, len(Role), -1))
 
 
-def forced_ids(orders: Sequence[Order], start: Sequence[int], length: int, device: torch.device) -> Tensor | None:
+def forced_ids(
+    orders: Sequence[Order], start: Sequence[int], length: int, device: torch.device
+) -> Tensor | None:
     """The forced ids (B, γ) from `start` (B) on, −1 for none; None if no request has any."""
     if not any(order.forced for order in orders):
         return None

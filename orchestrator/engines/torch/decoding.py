@@ -41,12 +41,20 @@ class Decoding:
 
 @torch.no_grad()
 def generate(
-    student: CausalModel, teacher: CausalModel | None, requests: list[Request], behavior: Behavior, decoding: Decoding
+    student: CausalModel,
+    teacher: CausalModel | None,
+    requests: list[Request],
+    behavior: Behavior,
+    decoding: Decoding,
 ) -> Rollouts:
     """One response to every request, sampled from `behavior`."""
     batch = _Batch(student, teacher if behavior.needs_teacher else None, requests, decoding)
     while len(batch.rows):
-        batch.advance(batch.blended_round(behavior) if behavior.needs_teacher else batch.student_round(behavior))
+        batch.advance(
+            batch.blended_round(behavior)
+            if behavior.needs_teacher
+            else batch.student_round(behavior)
+        )
         pulse.advance()
     return batch.record.finish(requests, student.space.student_eos, blended=behavior.needs_teacher)
 
@@ -54,12 +62,20 @@ def generate(
 class _Batch:
     """The rows that are still being decoded."""
 
-    def __init__(self, student: CausalModel, teacher: CausalModel | None, requests: list[Request], decoding: Decoding):
+    def __init__(
+        self,
+        student: CausalModel,
+        teacher: CausalModel | None,
+        requests: list[Request],
+        decoding: Decoding,
+    ):
         self._eos, self._decoding = student.space.student_eos, decoding
         prompts = [request.prompt_ids for request in requests]
         keys = [request.key for request in requests]
         device = student.device
-        roles = Role if teacher is not None else (Role.DRAFT,)  # the student alone draws and is never judged
+        roles = (
+            Role if teacher is not None else (Role.DRAFT,)
+        )  # the student alone draws and is never judged
         self._draws = {role: uniforms(keys, role, decoding.max_tokens).to(device) for role in roles}
         self._sampler = student.owner  # the teacher, where it answers prompts itself
         slots = None
@@ -79,7 +95,9 @@ class _Batch:
         law = laws.law(behavior, log_p[:, 0], None)
         tokens = speculation.sample(law.log_mu, self._uniforms(Role.DRAFT, 1)[:, 0])
         none = torch.zeros_like(tokens)
-        return Round(tokens[:, None], torch.ones_like(tokens), none, log_p, law.log_mu[:, None], None, {})
+        return Round(
+            tokens[:, None], torch.ones_like(tokens), none, log_p, law.log_mu[:, None], None, {}
+        )
 
     def blended_round(self, behavior: Behavior) -> Round:
         """Up to γ tokens of each row: student drafts, one teacher pass, one verification."""
@@ -143,6 +161,10 @@ class _Batch:
         return self.record.lengths[self.rows]
 
     def _uniforms(self, role: Role, length: int) -> Tensor:
-        """Uniforms (B, γ) of the next positions; beyond the length limit they repeat and are never used."""
+        """Uniforms (B, γ) of the next positions; beyond the length limit they repeat and are never
+        used.
+        """
         positions = self._positions()[:, None] + torch.arange(length, device=self.rows.device)
-        return self._draws[role][self.rows].gather(1, positions.clamp_max(self._decoding.max_tokens - 1))
+        return self._draws[role][self.rows].gather(
+            1, positions.clamp_max(self._decoding.max_tokens - 1)
+        )

@@ -1,4 +1,6 @@
-"""The torch engine behind `engines.interface`: decoding, scoring and training around one store of models."""
+"""The torch engine behind `engines.interface`: decoding, scoring and training around one store of
+models.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ class TorchEngine:
         self.store = ModelStore(job)
 
     def sampler(self, owner: Owner = "student") -> TorchSampler:
-        """See `Engine.sampler`; all samplers of the student sample from the weights that any of them loaded last."""
+        """See `Engine.sampler`; all samplers of the student sample from the weights that any of
+        them loaded last.
+        """
         return TorchSampler(self.store, owner)
 
     def scorer(self) -> TorchScorer:
@@ -88,11 +92,15 @@ class TorchSampler:
             return "answering"
         return "decoding" if self._store.job.trains else "evaluating"
 
-    def sample(self, requests: Sequence[Request], behavior: Behavior, limits: Limits) -> Iterator[Rollouts]:
+    def sample(
+        self, requests: Sequence[Request], behavior: Behavior, limits: Limits
+    ) -> Iterator[Rollouts]:
         """One response to each request, batch by batch."""
         sampler = self._store.student if self._owner == "student" else self._store.teacher
         teacher_decodes = behavior.needs_teacher or sampler.owner == "teacher"
-        size = min(self._store.decode_batch(self._situation(behavior), limits.max_tokens), self._most)
+        size = min(
+            self._store.decode_batch(self._situation(behavior), limits.max_tokens), self._most
+        )
         size = size if limits.at_once is None else max(1, min(size, limits.at_once))
         teacher, drafted = None, 1
         if not teacher_decodes:

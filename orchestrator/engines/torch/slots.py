@@ -1,4 +1,5 @@
-"""Keys and values of a model's layers in buffers that grow by blocks: appending copies only what is new.
+"""Keys and values of a model's layers in buffers that grow by blocks: appending copies only what is
+new.
 
 Shapes: B rows, G key-value heads, L slots in use, D head dimension.
 """
@@ -84,7 +85,9 @@ class SlotCache(Cache):
     def __init__(self, config: PretrainedConfig):
         kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
         if kinds != {"full_attention"}:
-            raise ValueError(f"layer_types {sorted(kinds)}; only full_attention can be decoded in drafts")
+            raise ValueError(
+                f"layer_types {sorted(kinds)}; only full_attention can be decoded in drafts"
+            )
         self._slots = [SlotLayer() for _ in range(config.num_hidden_layers)]
         super().__init__(layers=list(self._slots))
 

@@ -25,7 +25,9 @@ class Stream:
     would grow.
     """
 
-    def __init__(self, causal: CausalModel, prompts: list[tuple[int, ...]], slots: int | None = None):
+    def __init__(
+        self, causal: CausalModel, prompts: list[tuple[int, ...]], slots: int | None = None
+    ):
         self._causal, self._slots = causal, slots
         self._cache = SlotCache(causal.model.config)
         held = [prompt[:-1] for prompt in prompts]
@@ -96,7 +98,8 @@ class Stream:
         ).logits
 
     def _visible(self, fed: int) -> Tensor:
-        """Slots that the last `fed` tokens attend to, (B, 1, fed, L) bool: live ones up to their own.
+        """Slots that the last `fed` tokens attend to, (B, 1, fed, L) bool: live ones up to their
+        own.
 
         A token always sees itself: padding without any visible slot would get NaN keys and values.
         """

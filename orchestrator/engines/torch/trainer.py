@@ -66,12 +66,16 @@ class TorchTrainer:
         self._forward_weights: dict[str, Tensor] | None = None  # while the student is on the host
         self._rest()
 
-    def step(self, rollouts: Rollouts, scores: TeacherScores | None, goal: Objective, step: int) -> dict[str, float]:
+    def step(
+        self, rollouts: Rollouts, scores: TeacherScores | None, goal: Objective, step: int
+    ) -> dict[str, float]:
         """Make update number `step` (from 0); returns loss, unclipped norm, lr, masses M and Q."""
         with self._on_device():
             return self._step(rollouts, scores, goal, step)
 
-    def _step(self, rollouts: Rollouts, scores: TeacherScores | None, goal: Objective, step: int) -> dict[str, float]:
+    def _step(
+        self, rollouts: Rollouts, scores: TeacherScores | None, goal: Objective, step: int
+    ) -> dict[str, float]:
         self._student.model.train()
         rate = learning_rate(self._config, step, self._steps)
         for group in self._adamw.param_groups:
@@ -81,17 +85,29 @@ class TorchTrainer:
         # by the total, so that the grouping of rows does not change a token's weight.
         total = int(rollouts.lengths_B.sum())
         sums: dict[str, float] = {}
-        lengths = [len(r.prompt_ids) + int(n) for r, n in zip(rollouts.requests, rollouts.lengths_B, strict=True)]
+        lengths = [
+            len(r.prompt_ids) + int(n)
+            for r, n in zip(rollouts.requests, rollouts.lengths_B, strict=True)
+        ]
         for group in micro_batches(lengths, self._micro_batch_tokens, self._passes.packed):
             for name, value in self._accumulate(rollouts, scores, goal, group, total).items():
                 sums[name] = sums.get(name, 0.0) + value
             pulse.advance()
         norm = torch.nn.utils.clip_grad_norm_(self._parameters.values(), self._config.clip)
         self._adamw.step()
-        return {**{name: value / total for name, value in sums.items()}, "grad_norm": float(norm), "lr": rate}
+        return {
+            **{name: value / total for name, value in sums.items()},
+            "grad_norm": float(norm),
+            "lr": rate,
+        }
 
     def _accumulate(
-        self, rollouts: Rollouts, scores: TeacherScores | None, goal: Objective, group: list[int], total: int
+        self,
+        rollouts: Rollouts,
+        scores: TeacherScores | None,
+        goal: Objective,
+        group: list[int],
+        total: int,
     ) -> dict[str, float]:
         """Add the gradient of one micro-batch to the global mean; returns sums over its tokens.
 
@@ -102,7 +118,9 @@ class TorchTrainer:
         given = inputs(prompts, responses, self._device, self._passes.packed)
         with torch.autocast(self._device.type, self._dtype, enabled=self._mixed):
             hidden = self._student.predicting(given)
-        targets = Targets.gather(rollouts, scores, *response_tokens(rollouts.lengths_B, group)).to(self._device)
+        targets = Targets.gather(rollouts, scores, *response_tokens(rollouts.lengths_B, group)).to(
+            self._device
+        )
         head, space = self._student.model.lm_head.weight, self._student.space
         loss = summed_objective(hidden, head, targets, goal, space)
         (loss / total).backward()
@@ -116,16 +134,22 @@ class TorchTrainer:
             return log_probs_of(self._student, ids)
 
     def publish(self, step: int) -> WeightsRef:
-        """Copies of the weights after `step` steps, detached, in the forward pass's dtype, on the CPU."""
+        """Copies of the weights after `step` steps, detached, in the forward pass's dtype, on the
+        CPU.
+        """
         return WeightsRef(step, self._weights())
 
     def export(self, folder: Path) -> None:
         """Write the model in Hugging Face layout, in the forward pass's dtype."""
-        self._student.model.save_pretrained(folder, state_dict=self._weights(), max_shard_size="1TB")
+        self._student.model.save_pretrained(
+            folder, state_dict=self._weights(), max_shard_size="1TB"
+        )
 
     def save(self, folder: Path) -> None:
         """Write master weights and AdamW moments, from which `restore` continues exactly."""
-        tensors = {f"weight/{name}": p.detach().cpu().contiguous() for name, p in self._parameters.items()}
+        tensors = {
+            f"weight/{name}": p.detach().cpu().contiguous() for name, p in self._parameters.items()
+        }
         for name, parameter in self._parameters.items():
             for key, value in self._adamw.state[parameter].items():
                 tensors[f"{key}/{name}"] = value.detach().cpu().contiguous()
@@ -139,7 +163,9 @@ class TorchTrainer:
                 parameter.copy_(tensors[f"weight/{name}"])
                 state = {}
                 for key in ("step", "exp_avg", "exp_avg_sq"):
-                    if f"{key}/{name}" in tensors:  # a learner that was saved before its first update has none
+                    if (
+                        f"{key}/{name}" in tensors
+                    ):  # a learner that was saved before its first update has none
                         # AdamW keeps its moments beside the parameters. Its step count stays on the
                         # training device, where a fused AdamW needs it.
                         place = self._device if key == "step" else parameter.device
@@ -171,4 +197,7 @@ class TorchTrainer:
         """Copies of the weights in the forward pass's dtype, on the CPU; callers only read them."""
         if self._forward_weights is not None:
             return self._forward_weights
-        return {name: p.detach().to("cpu", self._dtype, copy=True) for name, p in self._parameters.items()}
+        return {
+            name: p.detach().to("cpu", self._dtype, copy=True)
+            for name, p in self._parameters.items()
+        }

@@ -30,16 +30,26 @@ class MicroBatch:
 
 
 def share_out(
-    rollouts: Rollouts, scores: TeacherScores | None, max_tokens: int, ranks: int, packed: bool = False
+    rollouts: Rollouts,
+    scores: TeacherScores | None,
+    max_tokens: int,
+    ranks: int,
+    packed: bool = False,
 ) -> list[list[MicroBatch]]:
-    """The micro-batches of each rank, equally many: FSDP's collectives need all ranks in every pass.
+    """The micro-batches of each rank, equally many: FSDP's collectives need all ranks in every
+    pass.
 
     No pass exceeds `max_tokens`, padding included, except for a single longer row. A batch smaller
     than the ranks' joint capacity is cut finer, so that no rank is idle.
     """
-    lengths = [len(r.prompt_ids) + int(n) for r, n in zip(rollouts.requests, rollouts.lengths_B, strict=True)]
+    lengths = [
+        len(r.prompt_ids) + int(n)
+        for r, n in zip(rollouts.requests, rollouts.lengths_B, strict=True)
+    ]
     fair = -(-sum(lengths) // ranks)
-    groups = list(micro_batches(lengths, min(max_tokens, fair) if ranks > 1 else max_tokens, packed))
+    groups = list(
+        micro_batches(lengths, min(max_tokens, fair) if ranks > 1 else max_tokens, packed)
+    )
     shares: list[list[MicroBatch]] = [[] for _ in range(ranks)]
     for position, group in enumerate(groups):
         shares[position % ranks].append(_micro_batch(rollouts, scores, group))

@@ -58,7 +58,9 @@ def open_engine(job: Job) -> VerlEngine:
     """Open the engine for a job. Raises UserError if another version of verl is installed."""
     installed = metadata.version("verl")
     if installed != VERSION:
-        raise UserError(f"engine.trainer: verl {installed}: expected verl {VERSION}, which make setup-engines installs")
+        raise UserError(
+            f"engine.trainer: verl {installed}: expected verl {VERSION}, which make setup-engines installs"
+        )
     return VerlEngine(job)
 
 
@@ -93,13 +95,17 @@ class VerlScorer:
 
 
 class VerlTrainer:
-    """A student in training, sharded over the ranks: float32 master weights, forward passes in `engine.dtype`."""
+    """A student in training, sharded over the ranks: float32 master weights, forward passes in
+    `engine.dtype`.
+    """
 
     def __init__(self, job: Job, passes: Passes | None, ranks: Ranks):
         self._job, self._ranks = job, ranks
         self._packed = all(ranks.call(Rank.open_student, job, passes))
 
-    def step(self, rollouts: Rollouts, scores: TeacherScores | None, goal: Objective, step: int) -> dict[str, float]:
+    def step(
+        self, rollouts: Rollouts, scores: TeacherScores | None, goal: Objective, step: int
+    ) -> dict[str, float]:
         """Make update number `step` (from 0); see `TorchTrainer.step`."""
         total = int(rollouts.lengths_B.sum())
         rate = learning_rate(self._job.setup.training.optimizer, step, self._job.steps)

@@ -105,7 +105,11 @@ class ShardedModel(FSDPEngine):
         offload: bool = False,
     ):
         self._model = model
-        precision = {"param_dtype": PRECISION[dtype], "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
+        precision = {
+            "param_dtype": PRECISION[dtype],
+            "reduce_dtype": "fp32",
+            "buffer_dtype": "fp32",
+        }
         with _unheard():
             super().__init__(
                 model_config=HFModelConfig(
@@ -158,7 +162,9 @@ class ShardedModel(FSDPEngine):
             data = {"micro_batches": micro_batches}  # verl passes it on to `forward_backward_batch`
             return self.train_batch(data, loss)["metrics"]  # pyright: ignore[reportArgumentType]
 
-    def forward_backward_batch(self, data: Any, loss_function: Callable[..., Any], forward_only: bool = False) -> Any:
+    def forward_backward_batch(
+        self, data: Any, loss_function: Callable[..., Any], forward_only: bool = False
+    ) -> Any:
         """Accumulate gradients: verl's hook between zeroing them and the optimizer's step."""
         sums: dict[str, float] = {}
         for micro_batch in data["micro_batches"]:
@@ -190,7 +196,9 @@ class ShardedModel(FSDPEngine):
         """Build none: the trainer sets the rate before each update."""
 
 
-def _forward(self: Any, ids: Tensor, attention: Any, packing: dict[str, Any], read: Read[Result]) -> Result:
+def _forward(
+    self: Any, ids: Tensor, attention: Any, packing: dict[str, Any], read: Read[Result]
+) -> Result:
     """Forward pass of the whole model; FSDP has gathered its outer parameters while it runs."""
     outputs = self.model(input_ids=ids, attention_mask=attention, use_cache=False, **packing)
     return self.lm_head(outputs.last_hidden_state, read)
@@ -208,5 +216,8 @@ def _optimizer_config(optimizer: Optimizer) -> Any:
         weight_decay=optimizer.weight_decay,
         clip_grad=optimizer.clip,
         # Fused: in place, as in `engines.torch.trainer`.
-        override_optimizer_config={"eps": optimizer.eps, "fused": torch.cuda.is_available() or None},
+        override_optimizer_config={
+            "eps": optimizer.eps,
+            "fused": torch.cuda.is_available() or None,
+        },
     )

@@ -84,13 +84,19 @@ class Rank:
         return scores
 
     def _score(self, teacher: Opened, batch: MicroBatch) -> TeacherScores:
-        at, targets, space = rank_inputs(batch, teacher.packed, self._device), batch.targets, teacher.space
+        at, targets, space = (
+            rank_inputs(batch, teacher.packed, self._device),
+            batch.targets,
+            teacher.space,
+        )
 
         def read(hidden: Tensor, head: Tensor) -> TeacherScores:
             def log_prob(part: Tensor) -> Tensor:
                 return space.teacher_log_prob(part @ head.T)
 
-            return read_teacher(hidden[at.rows, at.columns], log_prob, targets.tokens, targets.support)
+            return read_teacher(
+                hidden[at.rows, at.columns], log_prob, targets.tokens, targets.support
+            )
 
         return teacher.model.forward(at, read)
 
@@ -102,7 +108,9 @@ class Rank:
         self._student = self._open("student", job, passes)
         return self._student.packed
 
-    def step(self, batches: Sequence[MicroBatch], total: int, goal: Objective, rate: float) -> dict[str, float]:
+    def step(
+        self, batches: Sequence[MicroBatch], total: int, goal: Objective, rate: float
+    ) -> dict[str, float]:
         """Make one update on the mean over all ranks' `total` tokens.
 
         Returns this rank's sums, and `grad_norm`.
@@ -118,8 +126,13 @@ class Rank:
             group["lr"] = rate
         return student.model.update(list(batches), loss)
 
-    def _loss(self, student: Opened, batch: MicroBatch, goal: Objective) -> tuple[Tensor, dict[str, float]]:
-        at, targets = rank_inputs(batch, student.packed, self._device), batch.targets.to(self._device)
+    def _loss(
+        self, student: Opened, batch: MicroBatch, goal: Objective
+    ) -> tuple[Tensor, dict[str, float]]:
+        at, targets = (
+            rank_inputs(batch, student.packed, self._device),
+            batch.targets.to(self._device),
+        )
 
         def read(hidden: Tensor, head: Tensor) -> tuple[Tensor, dict[str, float]]:
             own = hidden[at.rows, at.columns]
@@ -192,10 +205,16 @@ class Rank:
         size = sum(p.numel() for p in self._training().model.module.parameters()) * bytes_each
         where = {name: self._part(owner) for name, owner in sorted(self._owners().items())}
         index = {"metadata": {"total_size": size}, "weight_map": where}
-        (target / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+        (target / "model.safetensors.index.json").write_text(
+            json.dumps(index, indent=2) + "\n", encoding="utf-8"
+        )
 
     def _part(self, rank: int) -> str:
-        return "model.safetensors" if self._ranks == 1 else f"model-{rank + 1:05d}-of-{self._ranks:05d}.safetensors"
+        return (
+            "model.safetensors"
+            if self._ranks == 1
+            else f"model-{rank + 1:05d}-of-{self._ranks:05d}.safetensors"
+        )
 
     def _owners(self) -> dict[str, int]:
         """Assign each whole tensor to the rank with the fewest values so far."""
@@ -238,7 +257,9 @@ class Rank:
         saved.close()
 
     def _restore_rows(self, tensor: Any, saved: SavedRows, key: str) -> None:
-        tensor.to_local().copy_(saved.rows(key, *own_rows(tensor.shape[0], self._number, self._ranks)))
+        tensor.to_local().copy_(
+            saved.rows(key, *own_rows(tensor.shape[0], self._number, self._ranks))
+        )
 
     # --- opening ---
 
@@ -254,7 +275,9 @@ class Rank:
         setup, folder = job.setup, job.initial if owner == "student" else job.teacher
         assert folder is not None, "this job was opened without a teacher"
         forward = torch.float32 if setup.engine.dtype == "float32" else torch.bfloat16
-        held, optimizer = (torch.float32, setup.training.optimizer) if owner == "student" else (forward, None)
+        held, optimizer = (
+            (torch.float32, setup.training.optimizer) if owner == "student" else (forward, None)
+        )
         passes = passes or Passes.on(self._device, forward)
         attention = attention_for(self._device)
         # On the CPU first: FSDP puts a rank's own rows on its device.
@@ -263,7 +286,9 @@ class Rank:
             fuse_norms(causal.model)  # FSDP casts everything else to the dtype of the passes
         # A teacher has only its weights, and scores at each step.
         offload = job.takes_turns and owner == "student"
-        model = ShardedModel(causal.model, folder.path, forward, optimizer, passes.checkpointing, offload)
+        model = ShardedModel(
+            causal.model, folder.path, forward, optimizer, passes.checkpointing, offload
+        )
         return Opened(model, causal.space, forward, passes.packed)
 
 

@@ -47,12 +47,16 @@ class Ranks(Protocol):
         """
         ...
 
-    def call_each(self, method: Callable[..., Result], shares: Sequence[Any], *arguments: Any) -> list[Result]:
+    def call_each(
+        self, method: Callable[..., Result], shares: Sequence[Any], *arguments: Any
+    ) -> list[Result]:
         """As `call`, with each rank's own share before the other arguments."""
         ...
 
     def weights(self) -> dict[str, Tensor]:
-        """The weights of the student in training, by Hugging Face name, in the forward pass's dtype."""
+        """The weights of the student in training, by Hugging Face name, in the forward pass's
+        dtype.
+        """
         ...
 
     def close(self) -> None: ...
@@ -69,7 +73,9 @@ class OneRank:
     def call(self, method: Callable[..., Result], *arguments: Any) -> list[Result]:
         return [method(self._rank, *arguments)]
 
-    def call_each(self, method: Callable[..., Result], shares: Sequence[Any], *arguments: Any) -> list[Result]:
+    def call_each(
+        self, method: Callable[..., Result], shares: Sequence[Any], *arguments: Any
+    ) -> list[Result]:
         (share,) = shares
         return [method(self._rank, share, *arguments)]
 
@@ -99,7 +105,9 @@ class SeveralRanks:
     def call(self, method: Callable[..., Result], *arguments: Any) -> list[Result]:
         return self._ask([(method, arguments)] * self.size)
 
-    def call_each(self, method: Callable[..., Result], shares: Sequence[Any], *arguments: Any) -> list[Result]:
+    def call_each(
+        self, method: Callable[..., Result], shares: Sequence[Any], *arguments: Any
+    ) -> list[Result]:
         return self._ask([(method, (share, *arguments)) for share in shares])
 
     def weights(self) -> dict[str, Tensor]:
@@ -158,7 +166,9 @@ class SeveralRanks:
     def _lost(self, number: int) -> RankLost:
         process = self._processes[number]
         self.close()
-        return RankLost(f"rank {number + 1} of {self.size} (process {process.pid}) ended with {process.returncode}")
+        return RankLost(
+            f"rank {number + 1} of {self.size} (process {process.pid}) ended with {process.returncode}"
+        )
 
 
 def _start() -> tuple[Connection, subprocess.Popen[bytes]]:
@@ -176,7 +186,9 @@ def _start() -> tuple[Connection, subprocess.Popen[bytes]]:
 
 
 def _end(
-    processes: list[subprocess.Popen[bytes]], connections: list[Connection], meeting: tempfile.TemporaryDirectory[str]
+    processes: list[subprocess.Popen[bytes]],
+    connections: list[Connection],
+    meeting: tempfile.TemporaryDirectory[str],
 ) -> None:
     for process in processes:
         process.kill()

@@ -45,7 +45,8 @@ class SavedRows:
             raise damaged(self._folder, "doesn't hold a file of each rank", REMEDY)
         self._stack = ExitStack()
         self._files: Sequence[Any] = [
-            self._stack.enter_context(safe_open(self._folder / name, framework="pt")) for name in names
+            self._stack.enter_context(safe_open(self._folder / name, framework="pt"))
+            for name in names
         ]
         self._keys = set(self._files[0].keys())
 

@@ -1,4 +1,6 @@
-"""What GPUs do otherwise in the loss of the head: products of 16-bit matrices with a result in float32."""
+"""What GPUs do otherwise in the loss of the head: products of 16-bit matrices with a result in
+float32.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ def empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
-def test_the_products_of_gpus_exist_in_the_installed_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_products_of_gpus_exist_in_the_installed_pytorch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Shapes alone, on tensors without memory: CPUs have no such products."""
     monkeypatch.setattr(head_loss, "_accumulates_precisely", lambda tensor: True)
     logits = head_loss._product(empty(N, H), empty(V, H).T)
@@ -40,7 +44,9 @@ def test_products_in_float32_change_a_loss_by_their_rounding_alone(
 
     def results() -> list[Tensor]:
         given = [tensor.clone().requires_grad_() for tensor in (hidden, head)]
-        loss = summed_loss(given[0], given[1], support, lambda logits, part: -logits.log_softmax(-1)[:, 0])
+        loss = summed_loss(
+            given[0], given[1], support, lambda logits, part: -logits.log_softmax(-1)[:, 0]
+        )
         return [loss.detach(), *torch.autograd.grad(loss, given)]
 
     def exactly(a: Tensor, b: Tensor, out_dtype: torch.dtype) -> Tensor:

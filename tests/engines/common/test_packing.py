@@ -1,4 +1,6 @@
-"""Rows as models take them, and attention of packed sequences against each sequence by itself in float64."""
+"""Rows as models take them, and attention of packed sequences against each sequence by itself in
+float64.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,9 @@ def test_response_tokens_are_those_of_the_rows_in_their_order() -> None:
 
 
 def alone(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Causal attention of one sequence by its definition: (heads, n, D) of queries, (groups, n, D) of the others."""
+    """Causal attention of one sequence by its definition: (heads, n, D) of queries, (groups, n, D)
+    of the others.
+    """
     key, value = (tensor.repeat_interleave(len(query) // len(key), 0) for tensor in (key, value))
     scores = query @ key.transpose(1, 2) / math.sqrt(query.shape[-1])
     hidden = torch.ones(scores.shape[1:]).triu(1).bool()
@@ -77,7 +81,9 @@ def heads(lengths: list[int], dtype: torch.dtype, groups: int) -> list[Tensor]:
     """Random queries (1, 4, L, 8), keys and values (1, groups, L, 8)."""
     generator = torch.Generator().manual_seed(1)
     shapes = [(1, count, sum(lengths), 8) for count in (4, groups, groups)]
-    return [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes]
+    return [
+        torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes
+    ]
 
 
 def bounds_of(lengths: list[int]) -> Tensor:
@@ -99,7 +105,9 @@ def test_packed_attention_is_that_of_each_sequence_alone(
         parts.append(alone(q, k, v))
     expected = torch.cat(parts, 1)
     torch.testing.assert_close(output[0].double(), expected.transpose(0, 1), atol=tolerance, rtol=0)
-    weight = torch.randn(output.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    weight = torch.randn(
+        output.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64
+    )
     ours = torch.autograd.grad((output.double() * weight).sum(), given)
     theirs = torch.autograd.grad((expected.transpose(0, 1)[None] * weight).sum(), given)
     for gradient, reference in zip(ours, theirs, strict=True):
@@ -124,11 +132,15 @@ def test_another_attention_is_not_handed_a_packed_row() -> None:
 
 
 def test_the_kernel_of_gpus_takes_a_packed_row_and_gives_gradients() -> None:
-    """Shapes alone, on tensors without memory: the installed PyTorch has the kernel, under the arguments given."""
+    """Shapes alone, on tensors without memory: the installed PyTorch has the kernel, under the
+    arguments given.
+    """
     student = tiny.student().model.bfloat16().to("meta").train()
     student.set_attn_implementation(PACKABLE)
     row = packed(PROMPTS, RESPONSES, torch.device("meta"))
-    hidden = student.model(input_ids=row.ids, attention_mask=row.attention, use_cache=False, **row.packing)
+    hidden = student.model(
+        input_ids=row.ids, attention_mask=row.attention, use_cache=False, **row.packing
+    )
     assert hidden.last_hidden_state.shape == (1, row.ids.shape[1], student.config.hidden_size)
     hidden.last_hidden_state.sum().backward()
     gradient = student.model.layers[0].self_attn.k_proj.weight.grad
@@ -147,10 +159,16 @@ def test_the_kernel_of_gpus_takes_a_packed_row_and_gives_gradients() -> None:
     ],
 )
 def test_packed_where_card_dtype_and_build_have_the_kernel(
-    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, capability: tuple[int, int], built: bool, packs: bool
+    monkeypatch: pytest.MonkeyPatch,
+    dtype: torch.dtype,
+    capability: tuple[int, int],
+    built: bool,
+    packs: bool,
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: built)
-    assert Passes.on(torch.device("cuda"), dtype) == Passes(packed=packs, checkpointing=True, lean=True)
+    assert Passes.on(torch.device("cuda"), dtype) == Passes(
+        packed=packs, checkpointing=True, lean=True
+    )
     assert not has_packed_kernel(CPU, dtype)
     assert Passes.on(CPU, dtype) == Passes()

@@ -1,4 +1,6 @@
-"""The teacher's batched pass over finished rollouts: equal to lockstep decoding and to plain forward passes."""
+"""The teacher's batched pass over finished rollouts: equal to lockstep decoding and to plain
+forward passes.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def plain() -> Rollouts:
     return rolled_out(Student())
 
 
-def assert_equal_scores(a: TeacherScores, b: TeacherScores, mask: torch.Tensor, tolerance: float) -> None:
+def assert_equal_scores(
+    a: TeacherScores, b: TeacherScores, mask: torch.Tensor, tolerance: float
+) -> None:
     for name in FIELDS:
         ours, theirs = (getattr(scores, name)[mask].double() for scores in (a, b))
         torch.testing.assert_close(ours, theirs, atol=tolerance, rtol=0)
@@ -43,7 +47,9 @@ def assert_equal_scores(a: TeacherScores, b: TeacherScores, mask: torch.Tensor, 
 def test_lockstep_and_batched_scores_agree(behavior: Behavior, dtype: torch.dtype) -> None:
     rollouts = rolled_out(behavior, dtype)
     assert rollouts.teacher is not None
-    assert_equal_scores(score(tiny.teacher(dtype), rollouts, ENOUGH), rollouts.teacher, rollouts.mask_BT, 1e-5)
+    assert_equal_scores(
+        score(tiny.teacher(dtype), rollouts, ENOUGH), rollouts.teacher, rollouts.mask_BT, 1e-5
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -58,13 +64,17 @@ def test_scores_are_those_of_a_plain_pass(plain: Rollouts, dtype: torch.dtype) -
             assert float(scores.token_BT[row, t]) == pytest.approx(log_q[token], abs=1e-5)
             entropy = -reference.kl(log_q, np.zeros(tiny.SIZE))
             assert float(scores.entropy_BT[row, t]) == pytest.approx(entropy, abs=1e-5)
-            assert float(scores.overlap_BT[row, t]) == pytest.approx(len({*own} & {*support}) / TOP_K)
+            assert float(scores.overlap_BT[row, t]) == pytest.approx(
+                len({*own} & {*support}) / TOP_K
+            )
 
 
 @pytest.mark.parametrize("max_tokens", [1, 17, 30, 100])
 def test_scores_do_not_depend_on_micro_batches(plain: Rollouts, max_tokens: int) -> None:
     teacher = tiny.teacher()
-    assert_equal_scores(score(teacher, plain, max_tokens), score(teacher, plain, ENOUGH), plain.mask_BT, 1e-5)
+    assert_equal_scores(
+        score(teacher, plain, max_tokens), score(teacher, plain, ENOUGH), plain.mask_BT, 1e-5
+    )
 
 
 @pytest.mark.parametrize("max_tokens", [1, 30, 100])
@@ -74,11 +84,15 @@ def test_packed_rows_are_scored_as_padded_ones(
 ) -> None:
     teacher = tiny.teacher(dtype)
     teacher.model.set_attn_implementation(attention_for(teacher.device))
-    padded, packed = (score(teacher, plain, max_tokens, Passes(packed=way)) for way in (False, True))
+    padded, packed = (
+        score(teacher, plain, max_tokens, Passes(packed=way)) for way in (False, True)
+    )
     assert_equal_scores(packed, padded, plain.mask_BT, tolerance)
 
 
-def test_scores_do_not_depend_on_head_chunks(plain: Rollouts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_do_not_depend_on_head_chunks(
+    plain: Rollouts, monkeypatch: pytest.MonkeyPatch
+) -> None:
     teacher = tiny.teacher()
     whole = score(teacher, plain, ENOUGH)
     monkeypatch.setattr("orchestrator.engines.common.scoring.HEAD_CHUNK", {"cpu": 7 * tiny.SIZE})

@@ -23,7 +23,10 @@ def test_half_precision_is_left_to_sglang(card: Capability) -> None:
 
 
 def test_blending_never_meets_pages_of_several_tokens() -> None:
-    chosen = {card: attention_backend(None, "bfloat16", card, blends=True) for card in (A100, L40S, H100, B200)}
+    chosen = {
+        card: attention_backend(None, "bfloat16", card, blends=True)
+        for card in (A100, L40S, H100, B200)
+    }
     assert chosen == {A100: None, L40S: None, H100: None, B200: "triton"}
 
 
@@ -49,10 +52,17 @@ def test_float32_is_not_rounded_to_tf32() -> None:
 @pytest.mark.parametrize(
     ("asked", "dtype", "card", "right"),
     [
-        ("fa3", "float32", H100, "runtime.attention_backend: 'fa3': expected triton with engine.dtype=float32"),
+        (
+            "fa3",
+            "float32",
+            H100,
+            "runtime.attention_backend: 'fa3': expected triton with engine.dtype=float32",
+        ),
         ("fa3", "bfloat16", None, "runtime.attention_backend: 'fa3': expected triton, or nothing"),
     ],
 )
-def test_what_cannot_work_is_refused(asked: AttentionName, dtype: str, card: Capability | None, right: str) -> None:
+def test_what_cannot_work_is_refused(
+    asked: AttentionName, dtype: str, card: Capability | None, right: str
+) -> None:
     with pytest.raises(UserError, match=right):
         attention_backend(asked, dtype, card)

@@ -1,7 +1,9 @@
-"""Blended decoding inside SGLang: what it returns, against plain forward passes, enumeration and the torch engine.
+"""Blended decoding inside SGLang: what it returns, against plain forward passes, enumeration and
+the torch engine.
 
-One engine serves all tests. It reads prompts four tokens at a time, and SGLang is told to take requests back every few
-rounds, as it does when its cache is full: they are read again later, with what they have come to.
+One engine serves all tests. It reads prompts four tokens at a time, and SGLang is told to take
+requests back every few rounds, as it does when its cache is full: they are read again later, with
+what they have come to.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ from tests.policy import reference
 
 pytestmark = [
     pytest.mark.engines,
-    pytest.mark.skipif(importlib.util.find_spec("sglang") is None, reason="SGLang is not installed"),
+    pytest.mark.skipif(
+        importlib.util.find_spec("sglang") is None, reason="SGLang is not installed"
+    ),
 ]
 
 SAMPLES, TOP_K, MAX_TOKENS, DRAFTED = 8, 4, 20, 3
@@ -42,12 +46,19 @@ TOLERANCE = 1e-4
 
 @pytest.fixture(scope="module")
 def sampler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SglangStudent]:
-    """The blending engine of the tiny pair, up; it gives its caches back after each call, as it does on a GPU."""
+    """The blending engine of the tiny pair, up; it gives its caches back after each call, as it
+    does on a GPU.
+    """
     job = job_of(tiny.worker_spec(tmp_path_factory.mktemp("pair"), draft_length=DRAFTED))
     job = replace(job, takes_turns=True)
     narrow = blending_settings(job)
     assert narrow.second is not None
-    narrow = replace(narrow, second=replace(narrow.second, drafted=DRAFTED, prefilled=4), requests=32, cache_tokens=400)
+    narrow = replace(
+        narrow,
+        second=replace(narrow.second, drafted=DRAFTED, prefilled=4),
+        requests=32,
+        cache_tokens=400,
+    )
     opened = SglangStudent(job)
     opened._beside_teacher, opened._process = True, EngineProcess(narrow)
     with pytest.MonkeyPatch.context() as patch:
@@ -79,7 +90,9 @@ def test_log_probs_are_those_of_plain_passes(sampler: SglangStudent, behavior: B
     scores = rollouts.teacher
     assert scores is not None
     assert int(rollouts.lengths_B.sum()) > 250
-    log_ps, log_qs = (tiny.visited_rows(model, rollouts) for model in (tiny.student(), tiny.teacher()))
+    log_ps, log_qs = (
+        tiny.visited_rows(model, rollouts) for model in (tiny.student(), tiny.teacher())
+    )
     for row, (row_p, row_q) in enumerate(zip(log_ps, log_qs, strict=True)):
         for t, token in enumerate(rollouts.response(row)):
             log_p, log_q = row_p[t], row_q[t]
@@ -87,12 +100,15 @@ def test_log_probs_are_those_of_plain_passes(sampler: SglangStudent, behavior: B
             own = set(np.argsort(-log_q)[:TOP_K].tolist())
             beta = rollouts.measured.get("beta")
             log_mu = tiny.law(behavior, log_p, log_q)
-            # A trust region is solved to a slack that moves μ by more than the models' rounding: it is read at its β.
+            # A trust region is solved to a slack that moves μ by more than the models' rounding: it
+            # is read at its β.
             read = log_mu if beta is None else reference.blend(log_p, log_q, float(beta[row, t]))
             assert float(rollouts.student_BT[row, t]) == pytest.approx(log_p[token], abs=TOLERANCE)
             assert float(rollouts.behavior_BT[row, t]) == pytest.approx(read[token], abs=TOLERANCE)
             assert support.tolist() == np.argsort(-log_p, kind="stable")[:TOP_K].tolist()
-            assert scores.support_BTK[row, t].numpy() == pytest.approx(log_q[support], abs=TOLERANCE)
+            assert scores.support_BTK[row, t].numpy() == pytest.approx(
+                log_q[support], abs=TOLERANCE
+            )
             assert float(scores.token_BT[row, t]) == pytest.approx(log_q[token], abs=TOLERANCE)
             assert float(scores.overlap_BT[row, t]) == len(own & set(support.tolist())) / TOP_K
             entropy = -reference.kl(log_q, np.zeros(tiny.SIZE))
@@ -100,7 +116,9 @@ def test_log_probs_are_those_of_plain_passes(sampler: SglangStudent, behavior: B
             measured = {name: float(value[row, t]) for name, value in rollouts.measured.items()}
             realised = reference.kl(read, log_p)
             assert measured["behavior_kl"] == pytest.approx(realised, abs=TOLERANCE)
-            assert measured["acceptance"] == pytest.approx(np.minimum(np.exp(read), np.exp(log_p)).sum(), abs=TOLERANCE)
+            assert measured["acceptance"] == pytest.approx(
+                np.minimum(np.exp(read), np.exp(log_p)).sum(), abs=TOLERANCE
+            )
             if isinstance(behavior, TrustRegion):
                 assert realised <= behavior.epsilon * (1 + 1e-4) + 1e-6
                 assert measured["beta"] == 1 or realised >= behavior.epsilon * (1 - 2e-4) - 1e-6
@@ -109,7 +127,9 @@ def test_log_probs_are_those_of_plain_passes(sampler: SglangStudent, behavior: B
 @pytest.mark.parametrize("behavior", BLENDED)
 def test_tokens_are_those_of_the_torch_engine(sampler: SglangStudent, behavior: Behavior) -> None:
     ours = sampled(sampler, behavior)
-    theirs = generate(tiny.student(), tiny.teacher(), ours.requests, behavior, Decoding(MAX_TOKENS, TOP_K))
+    theirs = generate(
+        tiny.student(), tiny.teacher(), ours.requests, behavior, Decoding(MAX_TOKENS, TOP_K)
+    )
     pairs = [(ours.response(row), theirs.response(row)) for row in range(len(ours.requests))]
     # The uniforms are the same; logits differ by rounding, which may turn one token in a million.
     assert sum(one == other for one, other in pairs) >= 0.95 * len(pairs)
@@ -119,7 +139,9 @@ def test_tokens_are_those_of_the_torch_engine(sampler: SglangStudent, behavior: 
 
 
 @pytest.mark.parametrize("behavior", BLENDED)
-def test_a_response_ends_at_its_eos_or_at_the_limit(sampler: SglangStudent, behavior: Behavior) -> None:
+def test_a_response_ends_at_its_eos_or_at_the_limit(
+    sampler: SglangStudent, behavior: Behavior
+) -> None:
     rollouts = sampled(sampler, behavior)
     for row, length in enumerate(rollouts.lengths_B.tolist()):
         response = rollouts.response(row)
@@ -131,7 +153,8 @@ def test_a_response_ends_at_its_eos_or_at_the_limit(sampler: SglangStudent, beha
     counts = rollouts.speculation
     assert (counts["accepted"] <= counts["drafted"]).all()
     assert (counts["rounds"] <= rollouts.lengths_B).all()
-    # Every token is a draft that survived or the one that took a rejected draft's place; what follows EOS is neither.
+    # Every token is a draft that survived or the one that took a rejected draft's place; what
+    # follows EOS is neither.
     assert (counts["accepted"] + counts["rounds"] >= rollouts.lengths_B).all()
 
 
@@ -142,10 +165,18 @@ def test_requests_of_several_behaviors_share_rounds(sampler: SglangStudent) -> N
         behavior = BLENDED[index % len(BLENDED)]
         orders.append(Order(behavior, request.key, tiny.SPACE, MAX_TOKENS, TOP_K, DRAFTED))
     asks = [Ask(i, request.prompt_ids, orders[i]) for i, request in enumerate(requests)]
-    answers = {a.index: a for a in sampler._answers(Generate(asks, MAX_TOKENS, (tiny.STUDENT_EOS,), None))}
+    answers = {
+        a.index: a for a in sampler._answers(Generate(asks, MAX_TOKENS, (tiny.STUDENT_EOS,), None))
+    }
     same = 0
     for index, request in enumerate(requests):
-        alone = generate(tiny.student(), tiny.teacher(), [request], orders[index].behavior, Decoding(MAX_TOKENS, TOP_K))
+        alone = generate(
+            tiny.student(),
+            tiny.teacher(),
+            [request],
+            orders[index].behavior,
+            Decoding(MAX_TOKENS, TOP_K),
+        )
         same += answers[index].tokens == alone.response(0)
     assert same >= len(requests) - 1
 
@@ -153,25 +184,35 @@ def test_requests_of_several_behaviors_share_rounds(sampler: SglangStudent) -> N
 def test_retraction_and_prefix_hits_change_nothing(sampler: SglangStudent) -> None:
     behavior, prompt = TrustRegion(0.3), tuple(range(10)) * 2
     requests = tiny.requests(24, (prompt,), seed=5)
-    orders = [Order(behavior, request.key, tiny.SPACE, MAX_TOKENS, TOP_K, DRAFTED) for request in requests]
+    orders = [
+        Order(behavior, request.key, tiny.SPACE, MAX_TOKENS, TOP_K, DRAFTED) for request in requests
+    ]
     asks = [Ask(i, prompt, order) for i, order in enumerate(orders)]
     answers = list(sampler._answers(Generate(asks, MAX_TOKENS, (tiny.STUDENT_EOS,), None)))
     assert sum(answer.kept[RETRACTIONS] for answer in answers) > 0
     assert sum(answer.kept[CACHED] for answer in answers) > 0
-    plain = generate(tiny.student(), tiny.teacher(), requests, behavior, Decoding(MAX_TOKENS, TOP_K))
+    plain = generate(
+        tiny.student(), tiny.teacher(), requests, behavior, Decoding(MAX_TOKENS, TOP_K)
+    )
     same = sum(answer.tokens == plain.response(answer.index) for answer in answers)
     assert same >= len(requests) - 1
 
 
 @pytest.mark.parametrize("behavior", [TrustRegion(0.3), BLENDED[-2]])
-def test_two_tokens_have_the_law_of_the_behavior(sampler: SglangStudent, behavior: Behavior) -> None:
+def test_two_tokens_have_the_law_of_the_behavior(
+    sampler: SglangStudent, behavior: Behavior
+) -> None:
     prompt, draws = (3, 1, 4), 1000
-    requests = [Request(prompt, SequenceKey(Purpose.TRAINING, 7, 0, 0, sample)) for sample in range(draws)]
+    requests = [
+        Request(prompt, SequenceKey(Purpose.TRAINING, 7, 0, 0, sample)) for sample in range(draws)
+    ]
     rollouts = concatenate(list(sampler.sample(requests, behavior, Limits(2))))
     counts = np.zeros((tiny.SIZE, tiny.SIZE))
     for first, *rest in map(rollouts.response, range(draws)):
         counts[first, rest[0] if rest else 0] += 1
-    tiny.assert_frequencies(counts.ravel(), two_token_law(tiny.student(), tiny.teacher(), behavior, prompt).ravel())
+    tiny.assert_frequencies(
+        counts.ravel(), two_token_law(tiny.student(), tiny.teacher(), behavior, prompt).ravel()
+    )
 
 
 def test_new_weights_are_the_students_alone(sampler: SglangStudent) -> None:
@@ -185,11 +226,17 @@ def test_new_weights_are_the_students_alone(sampler: SglangStudent) -> None:
                 parameter.mul_(1.3)
         sampler.load(WeightsRef(1, dict(student.model.named_parameters())))
         after = sampler.log_probs(ids)
-        expected = tiny.visited(student, ids[:1], list(ids[1:])).detach().numpy()[range(len(ids) - 1), ids[1:]]
+        expected = (
+            tiny.visited(student, ids[:1], list(ids[1:]))
+            .detach()
+            .numpy()[range(len(ids) - 1), ids[1:]]
+        )
         assert after == pytest.approx(expected, abs=TOLERANCE)
         assert max(abs(one - other) for one, other in zip(before, after, strict=True)) > 0.1
         ours = ordered(sampler, tiny.requests(4), behavior, LIMITS)
-        theirs = generate(student, tiny.teacher(), ours.requests, behavior, Decoding(MAX_TOKENS, TOP_K))
+        theirs = generate(
+            student, tiny.teacher(), ours.requests, behavior, Decoding(MAX_TOKENS, TOP_K)
+        )
         same = sum(ours.response(row) == theirs.response(row) for row in range(len(ours.requests)))
         assert same >= len(ours.requests) - 1
     finally:
@@ -202,7 +249,9 @@ def test_the_student_goes_on_alone_once_the_teacher_is_done(sampler: SglangStude
         tensors = {name: value * 1.1 for name, value in tiny.student().model.named_parameters()}
     sampler.load(WeightsRef(3, tensors))
     blended = sampler._process
-    plain = in_order(concatenate(list(sampler.sample(tiny.requests(1), Student(), LIMITS))), tiny.requests(1))
+    plain = in_order(
+        concatenate(list(sampler.sample(tiny.requests(1), Student(), LIMITS))), tiny.requests(1)
+    )
     assert plain.teacher is None
     assert sampler._process is not blended
     assert blended is not None

@@ -1,4 +1,6 @@
-"""What goes to the blending engine and comes back: unchanged. The engine itself is not needed for that."""
+"""What goes to the blending engine and comes back: unchanged. The engine itself is not needed for
+that.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,9 @@ def test_records_come_back_as_they_were_packed(behavior: Behavior, support: int)
 
 
 class Process:
-    """An engine's process that answers at once with what it is given, and notes what it was asked for."""
+    """An engine's process that answers at once with what it is given, and notes what it was asked
+    for.
+    """
 
     started: list[Process]
     rows: list[bytes]
@@ -90,7 +94,13 @@ class Process:
 
     def generate(self, call: Generate, silence_s: float) -> Iterator[Answer]:
         for ask in call.asks:
-            yield Answer(ask.index, self.tokens, self.tokens[-1] == tiny.STUDENT_EOS, self.version, {ROWS: self.rows})
+            yield Answer(
+                ask.index,
+                self.tokens,
+                self.tokens[-1] == tiny.STUDENT_EOS,
+                self.version,
+                {ROWS: self.rows},
+            )
 
     def end(self) -> None:
         self.ended = True
@@ -110,7 +120,11 @@ def test_one_engine_is_up_at_a_time_and_has_the_last_weights(student: SglangStud
     student._switch(True)
     student._switch(False)
     student._switch(True)
-    assert [process.settings.second is not None for process in Process.started] == [True, False, True]
+    assert [process.settings.second is not None for process in Process.started] == [
+        True,
+        False,
+        True,
+    ]
     assert [process.weights for process in Process.started] == [[4], [4], [4]]
     assert [process.ended for process in Process.started] == [True, True, False]
 

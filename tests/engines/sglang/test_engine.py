@@ -39,7 +39,9 @@ MAX_TOKENS, TOP_K = 12, 4
 
 @torch.no_grad()
 def log_p_after(causal: CausalModel, prompt: tuple[int, ...], response: list[int]) -> torch.Tensor:
-    """Canonical log-probabilities (T, V) before each token of a response, in one pass of transformers."""
+    """Canonical log-probabilities (T, V) before each token of a response, in one pass of
+    transformers.
+    """
     row = torch.tensor([[*prompt, *response]])
     logits = causal.model(input_ids=row).logits[0, len(prompt) - 1 : -1]
     return causal.log_prob(logits)
@@ -54,15 +56,23 @@ def check_against(causal: CausalModel, behavior: Behavior, rollouts: Rollouts) -
         log_mu = law(behavior, log_p, None).log_mu
         tokens = torch.tensor(response)[:, None]
         for found, expected in ((rollouts.student_BT, log_p), (rollouts.behavior_BT, log_mu)):
-            torch.testing.assert_close(found[row, :count], expected.gather(1, tokens)[:, 0], atol=1e-4, rtol=0)
+            torch.testing.assert_close(
+                found[row, :count], expected.gather(1, tokens)[:, 0], atol=1e-4, rtol=0
+            )
         support = rollouts.support_ids_BTK[row, :count]
-        torch.testing.assert_close(log_p.gather(1, support), log_p.topk(TOP_K).values, atol=1e-4, rtol=0)
+        torch.testing.assert_close(
+            log_p.gather(1, support), log_p.topk(TOP_K).values, atol=1e-4, rtol=0
+        )
 
 
 @pytest.mark.parametrize("behavior", [Student(), Tempered(0.7)], ids=["student", "tempered"])
-def test_a_ragged_batch_says_what_transformers_say(sglang: SglangEngine, behavior: Behavior) -> None:
+def test_a_ragged_batch_says_what_transformers_say(
+    sglang: SglangEngine, behavior: Behavior
+) -> None:
     requests = tiny.requests(4, PROMPTS)
-    sampled = concatenate(list(sglang.sampler().sample(requests, behavior, Limits(MAX_TOKENS, TOP_K))))
+    sampled = concatenate(
+        list(sglang.sampler().sample(requests, behavior, Limits(MAX_TOKENS, TOP_K)))
+    )
     rollouts = in_order(sampled, requests)
     assert rollouts.requests == requests
     check_against(tiny.student(), behavior, rollouts)
@@ -90,14 +100,20 @@ def test_the_teacher_answers_with_both_of_its_stops_as_one(sglang: SglangEngine)
 
 @pytest.mark.parametrize("behavior", [Student(), Tempered(0.7)], ids=["student", "tempered"])
 def test_short_sequences_have_their_exact_law(sglang: SglangEngine, behavior: Behavior) -> None:
-    """All sequences of up to two tokens, counted in 6,000 samples, against their probabilities under transformers."""
+    """All sequences of up to two tokens, counted in 6,000 samples, against their probabilities
+    under transformers.
+    """
     prompt, draws = PROMPTS[1], 6000
-    requests = [Request(prompt, SequenceKey(Purpose.EVALUATION, 7, 0, 0, index)) for index in range(draws)]
+    requests = [
+        Request(prompt, SequenceKey(Purpose.EVALUATION, 7, 0, 0, index)) for index in range(draws)
+    ]
     found: Counter[tuple[int, ...]] = Counter()
     for rollouts in sglang.sampler().sample(requests, behavior, Limits(2)):
         found.update(tuple(rollouts.response(row)) for row in range(len(rollouts.requests)))
     assert found.total() == draws
-    ordinary = [token for token in range(tiny.VALID) if token not in (tiny.STUDENT_EOS, tiny.TEACHER_EOS)]
+    ordinary = [
+        token for token in range(tiny.VALID) if token not in (tiny.STUDENT_EOS, tiny.TEACHER_EOS)
+    ]
     sequences = [(tiny.STUDENT_EOS,), *itertools.product(ordinary, [*ordinary, tiny.STUDENT_EOS])]
     probabilities = []
     for sequence in sequences:
@@ -105,13 +121,19 @@ def test_short_sequences_have_their_exact_law(sglang: SglangEngine, behavior: Be
         probabilities.append(float(log_mu.gather(1, torch.tensor(sequence)[:, None]).sum().exp()))
     assert sum(probabilities) == pytest.approx(1, abs=1e-5)
     assert set(found) <= set(sequences)
-    often = [(found[s], draws * p) for s, p in zip(sequences, probabilities, strict=True) if draws * p >= 5]
+    often = [
+        (found[s], draws * p)
+        for s, p in zip(sequences, probabilities, strict=True)
+        if draws * p >= 5
+    ]
     rest = draws - sum(count for count, _ in often), draws - sum(expected for _, expected in often)
     counts, expectations = zip(*often, rest, strict=True)
     assert stats.chisquare(counts, expectations, sum_check=False).pvalue > 1e-4
 
 
-def test_weights_are_swapped_in_place_and_torn_ones_are_seen(sglang: SglangEngine, job: Job, tmp_path: Path) -> None:
+def test_weights_are_swapped_in_place_and_torn_ones_are_seen(
+    sglang: SglangEngine, job: Job, tmp_path: Path
+) -> None:
     sampler, student = sglang.sampler(), tiny.student()
     sampler.start(teacher=False)
     ids = canary_ids(job.setup)
@@ -128,9 +150,15 @@ def test_weights_are_swapped_in_place_and_torn_ones_are_seen(sglang: SglangEngin
     sampler.load(WeightsRef(1, swapped))
     check_canary(written, sampler.log_probs(ids), "float32")
     requests = tiny.requests(2)
-    check_against(student, Student(), concatenate(list(sampler.sample(requests, Student(), Limits(MAX_TOKENS, TOP_K)))))
+    check_against(
+        student,
+        Student(),
+        concatenate(list(sampler.sample(requests, Student(), Limits(MAX_TOKENS, TOP_K)))),
+    )
     # Half of the tensors from before: plausible samples, wrong ones.
-    first = {name: parameter.detach() for name, parameter in tiny.student().model.named_parameters()}
+    first = {
+        name: parameter.detach() for name, parameter in tiny.student().model.named_parameters()
+    }
     torn = {name: swapped[name] if index % 2 else first[name] for index, name in enumerate(swapped)}
     sampler.load(WeightsRef(2, torn))
     with pytest.raises(WrongWeights):
@@ -171,7 +199,11 @@ def test_an_engine_that_is_lost_in_the_middle_is_replaced(
         student = tiny.student()
         for parameter in student.model.parameters():
             parameter.mul_(1.2)
-    sampler.load(WeightsRef(1, {name: parameter.detach() for name, parameter in student.model.named_parameters()}))
+    sampler.load(
+        WeightsRef(
+            1, {name: parameter.detach() for name, parameter in student.model.named_parameters()}
+        )
+    )
     monkeypatch.setattr(module, "PART", 4)
     if sent == signal.SIGSTOP:
         monkeypatch.setattr(module, "silence_s", lambda call: 5.0)
@@ -200,7 +232,9 @@ def test_broken_weights_are_not_sampled_from(sglang: SglangEngine) -> None:
 def test_silence_is_judged_by_the_work(job: Job) -> None:
     request = tiny.requests(1)[0]
     ask = module.Ask(0, request.prompt_ids, module.Draw(0, len(request.prompt_ids)))
-    few, many = (module.Generate([replace(ask, index=i) for i in range(n)], 8, (), None) for n in (1, 200))
+    few, many = (
+        module.Generate([replace(ask, index=i) for i in range(n)], 8, (), None) for n in (1, 200)
+    )
     assert module.PATIENCE_S < module.silence_s(few) < module.silence_s(many)
 
 
@@ -248,7 +282,11 @@ def test_an_engine_ends_with_its_worker(job: Job) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as worker:
         assert worker.stdout is not None
         group = int(worker.stdout.readline())
-        processes = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if group_of(pid) == group]
+        processes = [
+            pid
+            for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
+            if group_of(pid) == group
+        ]
         assert len(processes) >= 3
         for pid in processes:
             if pid != group:

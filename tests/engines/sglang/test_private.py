@@ -19,7 +19,9 @@ SPACE = TokenSpace(10, 3, 7)  # of 12 rows: 10 and 11 are padding
 LOGITS = torch.tensor([[0.3, -1.0, 2.0, 0.5, 0.0, 1.0, -2.0, 1.5, 0.2, 0.1, 9.0, 8.0]])
 
 
-def drawn(monkeypatch: pytest.MonkeyPatch, owner: str, tau: float, rows: int) -> tuple[torch.Tensor, dict[str, Any]]:
+def drawn(
+    monkeypatch: pytest.MonkeyPatch, owner: str, tau: float, rows: int
+) -> tuple[torch.Tensor, dict[str, Any]]:
     monkeypatch.setattr(private, "_space", [(SPACE, owner)])
     draws = [vars(Draw(seed_of(SequenceKey(0, 0, 0, 0, row)), 4, tau, 3)) for row in range(rows)]
     return private.draw_tokens(LOGITS.repeat(rows, 1), draws, torch.full((rows,), 3))
@@ -37,7 +39,9 @@ def expected(owner: str, tau: float) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("owner", "tau"), [("student", 1.0), ("student", 0.6), ("teacher", 1.0)])
-def test_tokens_have_the_law_of_the_token_space(owner: str, tau: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_have_the_law_of_the_token_space(
+    owner: str, tau: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tokens, kept = drawn(monkeypatch, owner, tau, 20_000)
     law, plain = expected(owner, tau), expected(owner, 1.0)
     counts = torch.bincount(tokens, minlength=12)
@@ -47,7 +51,9 @@ def test_tokens_have_the_law_of_the_token_space(owner: str, tau: float, monkeypa
     for row in range(5):
         token = int(tokens[row])
         wanted = [plain[token].log(), law[token].log()]
-        torch.testing.assert_close(torch.tensor(kept[LOG_PROBS][row]).double(), torch.stack(wanted), atol=1e-5, rtol=0)
+        torch.testing.assert_close(
+            torch.tensor(kept[LOG_PROBS][row]).double(), torch.stack(wanted), atol=1e-5, rtol=0
+        )
         assert kept[SUPPORT][row].tolist() == plain.topk(3).indices.tolist()
 
 
@@ -59,12 +65,16 @@ def test_uniforms_are_uniform_in_seeds_and_in_positions() -> None:
     ):
         assert 0 <= uniform.min() < uniform.max() < 1
         assert stats.kstest(uniform.numpy(), "uniform").pvalue > 1e-4
-    first, second = (private.keyed_uniforms(seeds, torch.full_like(seeds, position)) for position in (0, 1))
+    first, second = (
+        private.keyed_uniforms(seeds, torch.full_like(seeds, position)) for position in (0, 1)
+    )
     assert abs(float(torch.corrcoef(torch.stack([first, second]))[0, 1])) < 0.03
 
 
 def test_the_uniforms_are_those_of_the_published_generator() -> None:
-    """First words of SplitMix64 with seed 1234567, from the reference implementation by Vigna (2015)."""
+    """First words of SplitMix64 with seed 1234567, from the reference implementation by Vigna
+    (2015).
+    """
     words = [6457827717110365317, 3203168211198807973, 9817491932198370423]
     # The reference adds the increment before it mixes.
     uniform = private.keyed_uniforms(torch.tensor([1234567] * 3), torch.tensor([1, 2, 3]))
@@ -81,14 +91,18 @@ def test_forced_ids_are_the_response(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def granted(tokens: int) -> Settings:
-    return Settings("/model", "bfloat16", "student", 16, 0, 15, 8, True, 1.0, tokens, 4, takes_turns=False)
+    return Settings(
+        "/model", "bfloat16", "student", 16, 0, 15, 8, True, 1.0, tokens, 4, takes_turns=False
+    )
 
 
 class MadeEngine:
     """An engine whose KV cache has so many tokens."""
 
     def __init__(self, tokens: int):
-        self._scheduler_init_result = SimpleNamespace(scheduler_infos=[{"max_total_num_tokens": tokens}])
+        self._scheduler_init_result = SimpleNamespace(
+            scheduler_infos=[{"max_total_num_tokens": tokens}]
+        )
         self.ended = False
 
     def shutdown(self) -> None:

@@ -1,4 +1,6 @@
-"""When an engine's process takes and gives back the memory of its cache; SGLang itself is a fake here."""
+"""When an engine's process takes and gives back the memory of its cache; SGLang itself is a fake
+here.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def settings(takes_turns: bool) -> Settings:
 
 @pytest.fixture
 def done(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """What is asked of SGLang, in its order. A request whose prompt is longer than two tokens fails."""
+    """What is asked of SGLang, in its order. A request whose prompt is longer than two tokens
+    fails.
+    """
     order: list[str] = []
     loop = asyncio.new_event_loop()
 
@@ -50,24 +54,38 @@ def done(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     async def generate(input_ids: list[int], **_: object) -> dict[str, Any]:
         order.append("generate")
         reason = {"type": "length" if len(input_ids) == 2 else "abort"}
-        return {"output_ids": [3, 3, 3, 3], "meta_info": {"finish_reason": reason, "weight_version": "1-step0"}}
+        return {
+            "output_ids": [3, 3, 3, 3],
+            "meta_info": {"finish_reason": reason, "weight_version": "1-step0"},
+        }
 
     engine = types.SimpleNamespace(loop=loop, async_generate=generate)
     monkeypatch.setattr(private, "open_engine", lambda _: engine)
     monkeypatch.setattr(private, "last_sign", lambda _: 0.0)
     monkeypatch.setattr(private, "custom_parameters", lambda _: ("", {}))
-    for name, what in (("give_back_cache", "give back"), ("take_cache", "take"), ("update_weights", "load")):
+    for name, what in (
+        ("give_back_cache", "give back"),
+        ("take_cache", "take"),
+        ("update_weights", "load"),
+    ):
         monkeypatch.setattr(private, name, noted(what))
     yield order
     loop.close()
 
 
-def test_an_engine_that_takes_turns_has_a_cache_while_it_samples_and_not_before_or_after(done: list[str]) -> None:
+def test_an_engine_that_takes_turns_has_a_cache_while_it_samples_and_not_before_or_after(
+    done: list[str],
+) -> None:
     caller = Caller(WEIGHTS, TWO, WEIGHTS, TWO)
     server.Server(caller, settings(takes_turns=True)).run()  # pyright: ignore[reportArgumentType]
     round_ = ["load", "take", "generate", "generate", "give back"]
     assert done == ["give back", *round_, *round_]
-    assert [type(answer) for answer in caller.answers[1:]] == 2 * [type(None), Answer, Answer, type(None)]
+    assert [type(answer) for answer in caller.answers[1:]] == 2 * [
+        type(None),
+        Answer,
+        Answer,
+        type(None),
+    ]
 
 
 def test_an_engine_of_an_evaluator_keeps_its_cache(done: list[str]) -> None:

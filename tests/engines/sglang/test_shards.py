@@ -1,6 +1,8 @@
-"""One SGLang engine over two processes, each with half of every layer: what it says, against transformers and torch.
+"""One SGLang engine over two processes, each with half of every layer: what it says, against
+transformers and torch.
 
-Two processes of one core meet over gloo, where two GPUs would over NCCL: nothing of this has run on GPUs.
+Two processes of one core meet over gloo, where two GPUs would over NCCL: nothing of this has run on
+GPUs.
 """
 
 from __future__ import annotations
@@ -46,7 +48,9 @@ def schedulers(sampler: SglangStudent) -> list[str]:
     """The names of the processes that the engine decodes in."""
     assert sampler._process is not None
     assert sampler._process.pid is not None
-    commands = [Path(f"/proc/{pid}/cmdline").read_text() for pid in descendants(sampler._process.pid)]
+    commands = [
+        Path(f"/proc/{pid}/cmdline").read_text() for pid in descendants(sampler._process.pid)
+    ]
     return sorted(name.rstrip("\0 ") for name in commands if name.startswith("sglang::scheduler"))
 
 
@@ -94,7 +98,11 @@ def test_new_weights_reach_all_shards(sampler: SglangStudent) -> None:
     with torch.no_grad():
         for parameter in student.model.parameters():
             parameter.mul_(1.3)
-    sampler.load(WeightsRef(1, {name: parameter.detach() for name, parameter in student.model.named_parameters()}))
+    sampler.load(
+        WeightsRef(
+            1, {name: parameter.detach() for name, parameter in student.model.named_parameters()}
+        )
+    )
     ids = canary_ids(sampler._job.setup)
     assert sampler.log_probs(ids) == pytest.approx(log_probs_of(student, ids), abs=1e-4)
 

@@ -1,7 +1,9 @@
-"""What SGLang would import and resolve on GPUs that are not here, see `tests.rehearsal.sglang_start`.
+"""What SGLang would import and resolve on GPUs that are not here, see
+`tests.rehearsal.sglang_start`.
 
-`golden_sglang.json` holds it; `python -m tests.engines.sglang.test_start_on_gpus` writes it anew. Do that after a
-change of what engines are given, and read the difference: it is what a GPU would see.
+`golden_sglang.json` holds it; `python -m tests.engines.sglang.test_start_on_gpus` writes it anew.
+Do that after a change of what engines are given, and read the difference: it is what a GPU would
+see.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ def started(card: str) -> dict[str, Any]:
     """The report of a process that pretends to have the card."""
     command = [sys.executable, "-m", "tests.rehearsal.sglang_start", card]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=800, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=800, check=False
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -71,7 +75,10 @@ def test_padding_reads_zeros_once_the_cache_is_taken_again(card: str) -> None:
 
 
 def main() -> None:
-    content = {card: {part: started(card)[part] for part in ("missing", "arguments")} for card in sorted(CARDS)}
+    content = {
+        card: {part: started(card)[part] for part in ("missing", "arguments")}
+        for card in sorted(CARDS)
+    }
     GOLDEN.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 

@@ -34,14 +34,20 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
 def test_a_sweep_ends_in_its_table(finished: Sweep) -> None:
     for word in ("Vanilla", "TRB", "Temperature", "SFT warmup", "Untrained student"):
         assert word in finished.shown
-    status = json.loads(trb("status", finished.experiment, "--runs", finished.runs, "--json").stdout)
+    status = json.loads(
+        trb("status", finished.experiment, "--runs", finished.runs, "--json").stdout
+    )
     assert len(status["units"]) == 6
     assert {unit["state"] for unit in status["units"]} == {"done"}
 
 
 def test_the_blended_step_has_what_only_blending_measures(finished: Sweep) -> None:
-    """The first step of TRB was sampled beside the teacher and the second by the student alone, in one trial."""
-    (run,) = [RunReader(finished.runs, path.name) for path in finished.runs.glob("tiny-trust_region-*")]
+    """The first step of TRB was sampled beside the teacher and the second by the student alone, in
+    one trial.
+    """
+    (run,) = [
+        RunReader(finished.runs, path.name) for path in finished.runs.glob("tiny-trust_region-*")
+    ]
     blended, plain = run.committed_metrics()
     assert blended["acceptance"] is not None
     assert plain.get("acceptance") is None

@@ -1,4 +1,6 @@
-"""Compilers are found where they are, what is missing is named, and SGLang builds a kernel with nvcc from the lock."""
+"""Compilers are found where they are, what is missing is named, and SGLang builds a kernel with
+nvcc from the lock.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,9 @@ def test_a_toolkit_lacks_no_part(part: str, tmp_path: Path) -> None:
 
 
 def test_engines_share_a_folder_of_kernels(tmp_path: Path) -> None:
-    found = toolchain.environment({"HOME": "/elsewhere", "PATH": "/usr/bin", "SGLANG_CACHE_DIR": "~/k"}, NOWHERE)
+    found = toolchain.environment(
+        {"HOME": "/elsewhere", "PATH": "/usr/bin", "SGLANG_CACHE_DIR": "~/k"}, NOWHERE
+    )
     assert found["SGLANG_CACHE_DIR"] == str(Path.home() / "k")
     assert found["SGLANG_JIT_CACHE_DIR"] == str(Path.home() / "k" / "jit")
     own = toolchain.environment({"PATH": "", "SGLANG_JIT_CACHE_DIR": str(tmp_path)}, NOWHERE)
@@ -87,11 +91,17 @@ def test_an_engine_gets_the_toolkit_and_the_programs_of_its_python(tmp_path: Pat
     home = write_toolkit(tmp_path / "cuda")
     found = toolchain.environment({"PATH": "/usr/bin"}, tmp_path)
     assert found["CUDA_HOME"] == str(home)
-    assert found["PATH"].split(os.pathsep) == [f"{home}/bin", str(Path(sys.executable).parent), "/usr/bin"]
+    assert found["PATH"].split(os.pathsep) == [
+        f"{home}/bin",
+        str(Path(sys.executable).parent),
+        "/usr/bin",
+    ]
     assert "CUDA_HOME" not in toolchain.environment({"PATH": ""}, NOWHERE)
 
 
-def test_only_an_engine_on_a_gpu_gets_compilers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_an_engine_on_a_gpu_gets_compilers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     home = write_toolkit(tmp_path / "cuda")
     monkeypatch.setenv("CUDA_HOME", str(home))
     monkeypatch.setenv("SGLANG_CACHE_DIR", str(tmp_path / "kernels"))
@@ -101,7 +111,9 @@ def test_only_an_engine_on_a_gpu_gets_compilers(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(sys, "executable", str(python))
     for gpu in (True, False):
         monkeypatch.delenv("SGLANG_JIT_CACHE_DIR", raising=False)
-        engine = EngineProcess(Settings("/model", "bfloat16", "student", 16, 0, 15, 8, gpu, None, 64, 4, False))
+        engine = EngineProcess(
+            Settings("/model", "bfloat16", "student", 16, 0, 15, 8, gpu, None, 64, 4, False)
+        )
         with pytest.raises(EngineLost) as lost:
             engine.start()
         assert (f"kernels go to {tmp_path}/kernels/jit, {home}/bin:" in str(lost.value)) is gpu
@@ -110,11 +122,15 @@ def test_only_an_engine_on_a_gpu_gets_compilers(tmp_path: Path, monkeypatch: pyt
 # --- what is missing ---
 
 
-def test_each_missing_thing_is_named_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_missing_thing_is_named_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(toolchain.sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     (tmp_path / "file").touch()
-    lines = toolchain.missing({"PATH": str(tmp_path), "SGLANG_CACHE_DIR": str(tmp_path / "file" / "k")}, NOWHERE)
+    lines = toolchain.missing(
+        {"PATH": str(tmp_path), "SGLANG_CACHE_DIR": str(tmp_path / "file" / "k")}, NOWHERE
+    )
     starts = [
         "nvcc of CUDA 13: ",
         "a C++20 compiler (c++): ",
@@ -136,7 +152,11 @@ def test_a_compiler_shows_what_it_knows(status: int, tmp_path: Path) -> None:
     compiler.chmod(0o755)
     environ = {"PATH": str(tmp_path), "CXX": "g++-8"}
     assert toolchain.knows_cpp20("g++-8", environ) is (status == 0)
-    lacking = [line for line in toolchain.missing(environ, NOWHERE) if line.startswith("a C++20 compiler (g++-8)")]
+    lacking = [
+        line
+        for line in toolchain.missing(environ, NOWHERE)
+        if line.startswith("a C++20 compiler (g++-8)")
+    ]
     assert len(lacking) == status
 
 
@@ -161,15 +181,24 @@ def test_nvcc_from_the_lock_builds_a_kernel_of_sglang(tmp_path: Path) -> None:
         importlib.metadata.distribution(toolchain.WHEEL)
     except importlib.metadata.PackageNotFoundError:
         pytest.skip("nvcc of the lock is not installed: make test-compiler")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("CUDA", "SGLANG"))}
-    environ = kept | {"SGLANG_CACHE_DIR": str(tmp_path), "PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)}
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(("CUDA", "SGLANG"))
+    }
+    environ = kept | {
+        "SGLANG_CACHE_DIR": str(tmp_path),
+        "PATH": "/usr/bin:/bin",
+        "PYTHONPATH": str(ROOT),
+    }
     assert toolchain.missing(environ, NOWHERE) == []
     found = toolchain.environment(environ, NOWHERE)
     home = Path(found["CUDA_HOME"])
     assert "site-packages" in home.parts
-    # torch's build for GPUs has loaded CUDA's runtime before a kernel asks for it; its build for CPUs has not.
+    # torch's build for GPUs has loaded CUDA's runtime before a kernel asks for it; its build for
+    # CPUs has not.
     environ |= found | {"LD_LIBRARY_PATH": str(home / "lib")}
-    done = subprocess.run([sys.executable, "-c", BUILD], env=environ, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", BUILD], env=environ, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     (kernel,) = (tmp_path / "jit" / "sm90a").rglob("*.so")
     assert b"sm_90a" in kernel.read_bytes()

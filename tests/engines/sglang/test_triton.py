@@ -1,7 +1,9 @@
-"""SGLang on Triton's attention kernels, interpreted: the code that a GPU runs, without its hardware.
+"""SGLang on Triton's attention kernels, interpreted: the code that a GPU runs, without its
+hardware.
 
-The kernels are those of `runtime.attention_backend=triton`. Their interpreter is about 40 times slower, so there are
-few requests of few tokens. What is sampled is compared with plain forward passes and with the torch engine.
+The kernels are those of `runtime.attention_backend=triton`. Their interpreter is about 40 times
+slower, so there are few requests of few tokens. What is sampled is compared with plain forward
+passes and with the torch engine.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
     """The tiny pair, for engines on Triton's kernels."""
     skip_without("sglang")
     found = job_of(tiny.worker_spec(tmp_path_factory.mktemp("pair"), draft_length=DRAFTED))
-    return replace(found, runtime=replace(found.runtime, attention_backend="triton"), takes_turns=True)
+    return replace(
+        found, runtime=replace(found.runtime, attention_backend="triton"), takes_turns=True
+    )
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +74,9 @@ def check_log_probs(rollouts: Rollouts) -> None:
     """log p of each token and the student's most probable ids are those of plain passes in float64."""
     for row, log_p in enumerate(tiny.visited_rows(tiny.student(), rollouts)):
         for t, token in enumerate(rollouts.response(row)):
-            assert float(rollouts.student_BT[row, t]) == pytest.approx(log_p[t][token], abs=TOLERANCE)
+            assert float(rollouts.student_BT[row, t]) == pytest.approx(
+                log_p[t][token], abs=TOLERANCE
+            )
             assert rollouts.support_ids_BTK[row, t].tolist() == (-log_p[t]).argsort()[:4].tolist()
 
 
@@ -86,11 +92,15 @@ def test_plain_sampling_is_that_of_plain_passes(plain: SglangSampler, behavior: 
     for row, log_p in enumerate(tiny.visited_rows(tiny.student(), rollouts)):
         log_mu = [tiny.law(behavior, each, each) for each in log_p]
         for t, token in enumerate(rollouts.response(row)):
-            assert float(rollouts.behavior_BT[row, t]) == pytest.approx(log_mu[t][token], abs=TOLERANCE)
+            assert float(rollouts.behavior_BT[row, t]) == pytest.approx(
+                log_mu[t][token], abs=TOLERANCE
+            )
 
 
 @pytest.mark.parametrize("behavior", [TrustRegion(0.3), TeacherInjection(3, 0.6)])
-def test_blended_tokens_are_those_of_the_torch_engine(blending: SglangStudent, behavior: Behavior) -> None:
+def test_blended_tokens_are_those_of_the_torch_engine(
+    blending: SglangStudent, behavior: Behavior
+) -> None:
     ours = sampled(blending, behavior, samples=2)
     check_log_probs(ours)
     decoding = Decoding(LIMITS.max_tokens, LIMITS.support, DRAFTED)
@@ -107,4 +117,6 @@ def test_blended_tokens_are_those_of_the_torch_engine(blending: SglangStudent, b
             (ours.teacher.token_BT, theirs.teacher.token_BT),
             (ours.teacher.entropy_BT, theirs.teacher.entropy_BT),
         ):
-            torch.testing.assert_close(mine[row, :length], other[row, :length], atol=TOLERANCE, rtol=0)
+            torch.testing.assert_close(
+                mine[row, :length], other[row, :length], atol=TOLERANCE, rtol=0
+            )

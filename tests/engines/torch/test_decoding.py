@@ -1,4 +1,6 @@
-"""Decoding: what is recorded, what is emitted, and the law of it, against plain forward passes and enumeration."""
+"""Decoding: what is recorded, what is emitted, and the law of it, against plain forward passes and
+enumeration.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ TRUST_REGIONS = [behavior for behavior in tiny.BEHAVIORS if isinstance(behavior,
 
 
 class Sampled:
-    """A pair, rollouts of it, and the plain log-probabilities of both models at all visited prefixes."""
+    """A pair, rollouts of it, and the plain log-probabilities of both models at all visited
+    prefixes.
+    """
 
     def __init__(self, behavior: Behavior, dtype: torch.dtype):
         self.student, self.teacher = tiny.student(dtype), tiny.teacher(dtype)
@@ -38,12 +42,20 @@ class Sampled:
         self.log_p = tiny.visited_rows(self.student, self.rollouts)
         self.log_q = tiny.visited_rows(self.teacher, self.rollouts)
 
-    def run(self, requests: list[Request], max_tokens: int = MAX_TOKENS, top_k: int = TOP_K) -> Rollouts:
-        return generate(self.student, self.teacher, requests, self.behavior, Decoding(max_tokens, top_k))
+    def run(
+        self, requests: list[Request], max_tokens: int = MAX_TOKENS, top_k: int = TOP_K
+    ) -> Rollouts:
+        return generate(
+            self.student, self.teacher, requests, self.behavior, Decoding(max_tokens, top_k)
+        )
 
     def positions(self) -> list[tuple[int, int, int]]:
         """(row, position, token) of every response token."""
-        return [(row, t, x) for row in range(len(self.log_p)) for t, x in enumerate(self.rollouts.response(row))]
+        return [
+            (row, t, x)
+            for row in range(len(self.log_p))
+            for t, x in enumerate(self.rollouts.response(row))
+        ]
 
 
 _SAMPLED: dict[tuple[Behavior, torch.dtype], Sampled] = {}
@@ -57,7 +69,9 @@ def sampled(behavior: Behavior, dtype: torch.dtype = torch.float32) -> Sampled:
 
 
 def expected_law(case: Sampled, row: int, position: int) -> Array:
-    """log μ from the definitions. A trust region is read at its recorded β where that is known only to 1e-4·ε."""
+    """log μ from the definitions. A trust region is read at its recorded β where that is known only
+    to 1e-4·ε.
+    """
     log_p, log_q = case.log_p[row][position], case.log_q[row][position]
     beta = case.rollouts.measured.get("beta")
     if beta is None or case.rollouts.behavior_BT.dtype == torch.float64:
@@ -66,10 +80,14 @@ def expected_law(case: Sampled, row: int, position: int) -> Array:
 
 
 @pytest.mark.parametrize(("behavior", "dtype"), CASES)
-def test_student_and_behavior_log_probs_are_those_of_a_plain_pass(behavior: Behavior, dtype: torch.dtype) -> None:
+def test_student_and_behavior_log_probs_are_those_of_a_plain_pass(
+    behavior: Behavior, dtype: torch.dtype
+) -> None:
     case = sampled(behavior, dtype)
     # β* is solved to 1e-9·ε in float64, so its law is known to about that.
-    law_tolerance = 5e-9 if isinstance(behavior, TrustRegion) and dtype == torch.float64 else TOLERANCE[dtype]
+    law_tolerance = (
+        5e-9 if isinstance(behavior, TrustRegion) and dtype == torch.float64 else TOLERANCE[dtype]
+    )
     assert case.rollouts.student_BT.dtype == dtype
     for row, t, token in case.positions():
         student, behaved = case.rollouts.student_BT[row, t], case.rollouts.behavior_BT[row, t]
@@ -78,7 +96,9 @@ def test_student_and_behavior_log_probs_are_those_of_a_plain_pass(behavior: Beha
 
 
 @pytest.mark.parametrize(("behavior", "dtype"), CASES)
-def test_support_is_the_top_k_of_the_untempered_student(behavior: Behavior, dtype: torch.dtype) -> None:
+def test_support_is_the_top_k_of_the_untempered_student(
+    behavior: Behavior, dtype: torch.dtype
+) -> None:
     case = sampled(behavior, dtype)
     for row, t, _ in case.positions():
         ids = case.rollouts.support_ids_BTK[row, t].tolist()
@@ -86,7 +106,9 @@ def test_support_is_the_top_k_of_the_untempered_student(behavior: Behavior, dtyp
 
 
 @pytest.mark.parametrize(("behavior", "dtype"), [(b, d) for b, d in CASES if b in BLENDED])
-def test_lockstep_teacher_scores_are_those_of_a_plain_pass(behavior: Behavior, dtype: torch.dtype) -> None:
+def test_lockstep_teacher_scores_are_those_of_a_plain_pass(
+    behavior: Behavior, dtype: torch.dtype
+) -> None:
     case = sampled(behavior, dtype)
     scores = case.rollouts.teacher
     assert scores is not None
@@ -94,7 +116,9 @@ def test_lockstep_teacher_scores_are_those_of_a_plain_pass(behavior: Behavior, d
         log_q = case.log_q[row][t]
         support = case.rollouts.support_ids_BTK[row, t].numpy()
         own = set(np.argsort(-log_q)[:TOP_K].tolist())
-        assert scores.support_BTK[row, t].numpy() == pytest.approx(log_q[support], abs=TOLERANCE[dtype])
+        assert scores.support_BTK[row, t].numpy() == pytest.approx(
+            log_q[support], abs=TOLERANCE[dtype]
+        )
         assert float(scores.token_BT[row, t]) == pytest.approx(log_q[token], abs=TOLERANCE[dtype])
         assert float(scores.entropy_BT[row, t]) == pytest.approx(
             -reference.kl(log_q, np.zeros(tiny.SIZE)), abs=TOLERANCE[dtype]
@@ -109,22 +133,30 @@ def test_measurements_are_those_of_the_law(behavior: Behavior) -> None:
     for row, t, _ in case.positions():
         log_p, log_q = case.log_p[row][t], case.log_q[row][t]
         log_mu = tiny.law(behavior, log_p, log_q)
-        assert float(measured["behavior_kl"][row, t]) == pytest.approx(reference.kl(log_mu, log_p), abs=1e-6)
+        assert float(measured["behavior_kl"][row, t]) == pytest.approx(
+            reference.kl(log_mu, log_p), abs=1e-6
+        )
         survival = np.minimum(np.exp(log_mu), np.exp(log_p)).sum()
         assert float(measured["acceptance"][row, t]) == pytest.approx(survival, abs=1e-6)
         if isinstance(behavior, TeacherInjection):
             outside = np.argsort(-log_q)[behavior.top_k :]
-            assert float(measured["replaced"][row, t]) == pytest.approx(np.exp(log_p[outside]).sum(), abs=1e-6)
+            assert float(measured["replaced"][row, t]) == pytest.approx(
+                np.exp(log_p[outside]).sum(), abs=1e-6
+            )
         if isinstance(behavior, TrustRegion):
             assert float(measured["beta"][row, t]) == pytest.approx(
                 reference.largest_beta(log_p, log_q, behavior.epsilon), abs=1e-6
             )
-            assert bool(measured["teacher_feasible"][row, t]) == (reference.kl(log_q, log_p) <= behavior.epsilon)
+            assert bool(measured["teacher_feasible"][row, t]) == (
+                reference.kl(log_q, log_p) <= behavior.epsilon
+            )
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("behavior", TRUST_REGIONS)
-def test_trust_region_keeps_its_promises_at_every_position(behavior: TrustRegion, dtype: torch.dtype) -> None:
+def test_trust_region_keeps_its_promises_at_every_position(
+    behavior: TrustRegion, dtype: torch.dtype
+) -> None:
     case = sampled(behavior, dtype)
     measured, epsilon = case.rollouts.measured, behavior.epsilon
     for row, t, _ in case.positions():
@@ -155,7 +187,9 @@ def test_a_response_ends_at_its_eos_or_at_the_limit(behavior: Behavior) -> None:
         assert bool(rollouts.truncated_B[row]) == (not stopped)
         assert stopped or length == MAX_TOKENS
         assert not rollouts.tokens_BT[row, length:].any()
-        assert rollouts.mask_BT[row].tolist() == [t < length for t in range(rollouts.tokens_BT.shape[1])]
+        assert rollouts.mask_BT[row].tolist() == [
+            t < length for t in range(rollouts.tokens_BT.shape[1])
+        ]
     assert 0 < int(rollouts.truncated_B.sum()) < len(rollouts.requests)
 
 
@@ -166,7 +200,9 @@ def test_eos_at_the_last_allowed_position_is_not_truncation(behavior: Behavior) 
     shorter = case.run(tiny.requests(SAMPLES), max_tokens=length)
     ended = (shorter.lengths_B == length) & ~shorter.truncated_B
     assert ended.any()
-    assert all(shorter.response(row)[-1] == tiny.STUDENT_EOS for row in ended.nonzero()[:, 0].tolist())
+    assert all(
+        shorter.response(row)[-1] == tiny.STUDENT_EOS for row in ended.nonzero()[:, 0].tolist()
+    )
 
 
 @pytest.mark.parametrize("behavior", tiny.BEHAVIORS)
@@ -193,7 +229,9 @@ def test_a_row_does_not_depend_on_its_batch(behavior: Behavior) -> None:
             length = len(part.response(row))
             assert part.response(row) == case.rollouts.response(same)
             for name in ("student_BT", "behavior_BT"):
-                ours, theirs = (getattr(r, name)[i, :length] for r, i in ((part, row), (case.rollouts, same)))
+                ours, theirs = (
+                    getattr(r, name)[i, :length] for r, i in ((part, row), (case.rollouts, same))
+                )
                 torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=0)
 
 
@@ -233,22 +271,30 @@ def test_a_teacher_that_samples_emits_the_students_eos() -> None:
 def test_the_first_two_tokens_have_the_law_of_the_behavior(behavior: Behavior) -> None:
     student, teacher = tiny.student(), tiny.teacher()
     prompt, draws = (3, 1, 4), 20_000
-    requests = [Request(prompt, SequenceKey(Purpose.TRAINING, 7, 0, 0, sample)) for sample in range(draws)]
+    requests = [
+        Request(prompt, SequenceKey(Purpose.TRAINING, 7, 0, 0, sample)) for sample in range(draws)
+    ]
     rollouts = generate(student, teacher, requests, behavior, Decoding(2))
     counts = np.zeros((tiny.SIZE, tiny.SIZE))
     for first, *rest in map(rollouts.response, range(draws)):
         counts[first, rest[0] if rest else 0] += 1
-    tiny.assert_frequencies(counts.ravel(), two_token_law(student, teacher, behavior, prompt).ravel())
+    tiny.assert_frequencies(
+        counts.ravel(), two_token_law(student, teacher, behavior, prompt).ravel()
+    )
 
 
-def two_token_law(student: CausalModel, teacher: CausalModel, behavior: Behavior, prompt: tuple[int, ...]) -> Array:
+def two_token_law(
+    student: CausalModel, teacher: CausalModel, behavior: Behavior, prompt: tuple[int, ...]
+) -> Array:
     """Probability (V, V) of every pair by enumeration; a response of EOS alone counts as (EOS, 0)."""
     joint = np.zeros((tiny.SIZE, tiny.SIZE))
     for first in range(tiny.VALID):
         with torch.no_grad():
             log_p, log_q = (tiny.visited(m, prompt, [first, 0]).numpy() for m in (student, teacher))
         at_start, after = (np.exp(tiny.law(behavior, log_p[t], log_q[t])) for t in (0, 1))
-        joint[first] = at_start[first] * (np.eye(tiny.SIZE)[0] if first == tiny.STUDENT_EOS else after)
+        joint[first] = at_start[first] * (
+            np.eye(tiny.SIZE)[0] if first == tiny.STUDENT_EOS else after
+        )
     return joint
 
 
@@ -258,11 +304,15 @@ def models_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("behavior", tiny.BEHAVIORS)
-def test_decoding_batches_of_any_size_give_the_same_rollouts(models_folder: Path, behavior: Behavior) -> None:
+def test_decoding_batches_of_any_size_give_the_same_rollouts(
+    models_folder: Path, behavior: Behavior
+) -> None:
     requests, runs = tiny.requests(2), []
     for size in (1, 3, 1000):
         sampler = tiny.torch_engine(models_folder, rollout_batch=size, draft_length=1).sampler()
-        runs.append(concatenate(list(sampler.sample(requests, behavior, Limits(MAX_TOKENS, TOP_K)))))
+        runs.append(
+            concatenate(list(sampler.sample(requests, behavior, Limits(MAX_TOKENS, TOP_K))))
+        )
     for run in runs[:-1]:
         assert_same(run, runs[-1])
 
@@ -274,7 +324,9 @@ def test_a_batch_that_does_not_fit_is_decoded_in_smaller_ones(
     whole = tiny.torch_engine(models_folder, draft_length=1).sampler()
     expected = concatenate(list(whole.sample(requests, Student(), Limits(MAX_TOKENS))))
 
-    def with_room_for_four(student: Any, teacher: Any, batch: list[Request], *more: Any) -> Rollouts:
+    def with_room_for_four(
+        student: Any, teacher: Any, batch: list[Request], *more: Any
+    ) -> Rollouts:
         sizes.append(len(batch))
         if len(batch) > 4:
             raise torch.OutOfMemoryError("CUDA out of memory")
@@ -282,13 +334,19 @@ def test_a_batch_that_does_not_fit_is_decoded_in_smaller_ones(
 
     monkeypatch.setattr(engine, "generate", with_room_for_four)
     sampler = tiny.torch_engine(models_folder, draft_length=1).sampler()
-    found = [concatenate(list(sampler.sample(requests, Student(), Limits(MAX_TOKENS)))) for _ in range(2)]
+    found = [
+        concatenate(list(sampler.sample(requests, Student(), Limits(MAX_TOKENS)))) for _ in range(2)
+    ]
     for each in found:
         assert_same(each, expected)
     assert len(requests) == 12
     assert sizes == [12, 6, 3, 3, 3, 3] + [3] * 4, "what does not fit is not tried a second time"
     assert "not enough memory: going on with 3 sequences at once" in caplog.text
-    monkeypatch.setattr(engine, "generate", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError("no room at all")))
+    monkeypatch.setattr(
+        engine,
+        "generate",
+        lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError("no room at all")),
+    )
     with pytest.raises(torch.OutOfMemoryError):
         list(sampler.sample(requests, Student(), Limits(MAX_TOKENS)))
 
@@ -301,14 +359,20 @@ def assert_same(a: Rollouts, b: Rollouts) -> None:
     mask = b.mask_BT
     assert torch.equal(a.support_ids_BTK[mask], b.support_ids_BTK[mask])
     for name in ("student_BT", "behavior_BT"):
-        torch.testing.assert_close(getattr(a, name)[mask], getattr(b, name)[mask], atol=1e-4, rtol=0)
+        torch.testing.assert_close(
+            getattr(a, name)[mask], getattr(b, name)[mask], atol=1e-4, rtol=0
+        )
     assert a.measured.keys() == b.measured.keys()
     for name in a.measured:
-        torch.testing.assert_close(a.measured[name][mask], b.measured[name][mask], atol=1e-3, rtol=0)
+        torch.testing.assert_close(
+            a.measured[name][mask], b.measured[name][mask], atol=1e-3, rtol=0
+        )
     assert (a.teacher is None) == (b.teacher is None)
     if a.teacher is not None:
         for name, value in vars(b.teacher).items():
-            torch.testing.assert_close(getattr(a.teacher, name)[mask], value[mask], atol=1e-5, rtol=0)
+            torch.testing.assert_close(
+                getattr(a.teacher, name)[mask], value[mask], atol=1e-5, rtol=0
+            )
 
 
 def test_concatenation_pads_shorter_parts_with_zeros() -> None:
@@ -317,7 +381,9 @@ def test_concatenation_pads_shorter_parts_with_zeros() -> None:
     both = concatenate([short, long])
     assert both.tokens_BT.shape == (24, long.tokens_BT.shape[1])
     assert not both.tokens_BT[:12, 2:].any()
-    assert [both.response(row) for row in range(24)] == [p.response(row) for p in (short, long) for row in range(12)]
+    assert [both.response(row) for row in range(24)] == [
+        p.response(row) for p in (short, long) for row in range(12)
+    ]
     assert both.teacher is not None
     assert both.teacher.support_BTK.shape == both.support_ids_BTK.shape
     assert concatenate([long]) is long
@@ -336,7 +402,13 @@ def test_a_diverged_model_is_named(owner: str, value: float) -> None:
     behaviors = [TrustRegion(0.3), TeacherInjection(3, 0.6)] + [Student()] * (owner == "student")
     for behavior in behaviors:
         with pytest.raises(NotFinite, match=f"^the {owner}'s logits are not finite$"):
-            generate(pair["student"], pair["teacher"], tiny.requests(2), behavior, Decoding(MAX_TOKENS, TOP_K, 3))
+            generate(
+                pair["student"],
+                pair["teacher"],
+                tiny.requests(2),
+                behavior,
+                Decoding(MAX_TOKENS, TOP_K, 3),
+            )
 
 
 def test_a_diverged_teacher_that_answers_itself_is_named() -> None:

@@ -1,6 +1,8 @@
-"""Drafts of any length: the law of whole sequences, what is recorded, what is counted, and the cache behind them.
+"""Drafts of any length: the law of whole sequences, what is recorded, what is counted, and the
+cache behind them.
 
-References: plain float64 forward passes, enumeration, and decoding token by token from the keyed uniforms.
+References: plain float64 forward passes, enumeration, and decoding token by token from the keyed
+uniforms.
 """
 
 from __future__ import annotations
@@ -56,7 +58,10 @@ class Pair:
     @torch.no_grad()
     def read(self, prompt: Prompt, response: list[int]) -> tuple[Array, Array]:
         """log p and log q (T, V) at the prefixes of a response."""
-        log_p, log_q = (tiny.visited(causal, prompt, response).numpy() for causal in (self.student, self.teacher))
+        log_p, log_q = (
+            tiny.visited(causal, prompt, response).numpy()
+            for causal in (self.student, self.teacher)
+        )
         return log_p, log_q
 
 
@@ -96,7 +101,9 @@ WORD = 4
 @functools.cache
 def letters() -> Pair:
     students, teachers = tiny.student(), tiny.teacher()
-    return Pair(dataclasses.replace(students, space=LETTERS), dataclasses.replace(teachers, space=LETTERS))
+    return Pair(
+        dataclasses.replace(students, space=LETTERS), dataclasses.replace(teachers, space=LETTERS)
+    )
 
 
 @functools.cache
@@ -129,19 +136,30 @@ def probability(laws: dict[Prompt, Array], word: Prompt) -> float:
 
 
 def assert_law_of_words(behavior: Behavior, length: int, samples: int) -> None:
-    """Counts of all words after all prompts, decoded in one mixed ragged batch with keys of their own."""
+    """Counts of all words after all prompts, decoded in one mixed ragged batch with keys of their
+    own.
+    """
     requests = tiny.requests(samples, LETTER_PROMPTS, seed=length)
     mixed = [requests[i] for i in np.random.default_rng(0).permutation(len(requests))]
     rollouts = letters().run(mixed, behavior, Decoding(WORD, draft_length=length))
-    counts = Counter(zip([r.prompt_ids for r in mixed], map(tuple, responses(rollouts)), strict=True))
+    counts = Counter(
+        zip([r.prompt_ids for r in mixed], map(tuple, responses(rollouts)), strict=True)
+    )
     cells = list(itertools.product(LETTER_PROMPTS, words()))
     assert counts.keys() <= set(cells)
-    expected = [probability(law_after(behavior, prompt), word) / len(LETTER_PROMPTS) for prompt, word in cells]
-    tiny.assert_frequencies(np.array([counts[cell] for cell in cells], dtype=float), np.array(expected))
+    expected = [
+        probability(law_after(behavior, prompt), word) / len(LETTER_PROMPTS)
+        for prompt, word in cells
+    ]
+    tiny.assert_frequencies(
+        np.array([counts[cell] for cell in cells], dtype=float), np.array(expected)
+    )
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-@pytest.mark.parametrize("behavior", [TrustRegion(0.05), TrustRegion(0.3), TeacherInjection(2, 0.6)])
+@pytest.mark.parametrize(
+    "behavior", [TrustRegion(0.05), TrustRegion(0.3), TeacherInjection(2, 0.6)]
+)
 def test_whole_sequences_have_the_law_of_a_blend(behavior: Behavior, length: int) -> None:
     assert_law_of_words(behavior, length, samples=5_000)
 
@@ -171,7 +189,9 @@ def test_draft_lengths_change_no_token(behavior: Behavior, length: int) -> None:
 
 @pytest.mark.parametrize("behavior", [Student(), Tempered(0.8)])
 def test_a_student_alone_ignores_the_draft_length(behavior: Behavior) -> None:
-    short, long = (pair().run(tiny.requests(4), behavior, Decoding(9, TOP_K, length)) for length in (1, 5))
+    short, long = (
+        pair().run(tiny.requests(4), behavior, Decoding(9, TOP_K, length)) for length in (1, 5)
+    )
     assert responses(short) == responses(long)
     assert long.speculation == {}
     assert speculation_metrics(long) == {}
@@ -184,16 +204,22 @@ def models_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("length", [2, 5])
 @pytest.mark.parametrize("behavior", [TrustRegion(0.3), *STUBBORN])
-def test_batches_of_any_size_give_the_same_tokens(models_folder: Path, behavior: Behavior, length: int) -> None:
+def test_batches_of_any_size_give_the_same_tokens(
+    models_folder: Path, behavior: Behavior, length: int
+) -> None:
     requests, runs = tiny.requests(3), []
     for size in (1, 4, 1000):
-        sampler = tiny.torch_engine(models_folder, rollout_batch=size, draft_length=length).sampler()
+        sampler = tiny.torch_engine(
+            models_folder, rollout_batch=size, draft_length=length
+        ).sampler()
         runs.append(concatenate(list(sampler.sample(requests, behavior, Limits(9, TOP_K)))))
     for run in runs[:-1]:
         assert responses(run) == responses(runs[-1])
         mask = run.mask_BT
         for name in ("student_BT", "behavior_BT"):
-            torch.testing.assert_close(getattr(run, name)[mask], getattr(runs[-1], name)[mask], atol=1e-4, rtol=0)
+            torch.testing.assert_close(
+                getattr(run, name)[mask], getattr(runs[-1], name)[mask], atol=1e-4, rtol=0
+            )
         # A row alone is never asked for drafts beyond its own limit.
         assert torch.equal(run.speculation["rounds"], runs[-1].speculation["rounds"])
         assert bool((runs[0].speculation["drafted"] <= run.speculation["drafted"]).all())
@@ -267,17 +293,23 @@ def by_hand(behavior: Behavior) -> list[Judged]:
 def test_tokens_and_counts_are_those_of_decoding_by_hand(behavior: Behavior, length: int) -> None:
     rollouts, rows = decoded(behavior, length), by_hand(behavior)
     assert responses(rollouts) == [row.tokens for row in rows]
-    rounds, drafted, accepted = (rollouts.speculation[n].tolist() for n in ("rounds", "drafted", "accepted"))
+    rounds, drafted, accepted = (
+        rollouts.speculation[n].tolist() for n in ("rounds", "drafted", "accepted")
+    )
     for index, row in enumerate(rows):
         walked = row.rounds(length)
         starts = np.cumsum([0, *map(len, walked)])[:-1]
         own = sum(min(length, LIMIT - start) for start in starts.tolist())
-        beyond = length - len(walked[-1]) if row.survived[-1] else 0  # drafts after EOS or the limit
+        beyond = (
+            length - len(walked[-1]) if row.survived[-1] else 0
+        )  # drafts after EOS or the limit
         assert rounds[index] == len(walked)
         assert own <= drafted[index] <= length * len(walked)
         assert sum(row.survived) <= accepted[index] <= sum(row.survived) + beyond
         assert accepted[index] <= drafted[index]
-        assert rounds[index] <= len(row.tokens) <= min(drafted[index], accepted[index] + rounds[index])
+        assert (
+            rounds[index] <= len(row.tokens) <= min(drafted[index], accepted[index] + rounds[index])
+        )
 
 
 @pytest.mark.parametrize("length", LENGTHS)
@@ -294,7 +326,9 @@ def test_a_row_alone_counts_exactly_what_it_needs(behavior: Behavior, length: in
         assert responses(alone) == [rows[index].tokens]
         assert int(alone.speculation["rounds"]) == len(walked)
         assert int(alone.speculation["accepted"]) == sum(rows[index].survived)
-        assert int(alone.speculation["drafted"]) == sum(min(length, LIMIT - start) for start in starts.tolist())
+        assert int(alone.speculation["drafted"]) == sum(
+            min(length, LIMIT - start) for start in starts.tolist()
+        )
 
 
 @pytest.mark.parametrize("behavior", BLENDED)
@@ -335,25 +369,33 @@ def long_rollouts(behavior: Behavior, length: int, dtype: torch.dtype) -> Rollou
 
 
 def expected_laws(behavior: Behavior, rollouts: Rollouts, row: int) -> list[Array]:
-    """log μ at each position. A trust region is read at its recorded β where that is known only to 1e-4·ε."""
+    """log μ at each position. A trust region is read at its recorded β where that is known only to
+    1e-4·ε.
+    """
     prompt, response = rollouts.requests[row].prompt_ids, tuple(rollouts.response(row))
     if rollouts.behavior_BT.dtype == torch.float64:
         return long_laws(behavior, prompt, response)
     log_p, log_q = long_readings(torch.float32, prompt, response)
     beta = rollouts.measured["beta"][row].tolist() if "beta" in rollouts.measured else None
     return [
-        reference.blend(log_p[t], log_q[t], beta[t]) if beta else tiny.law(behavior, log_p[t], log_q[t])
+        reference.blend(log_p[t], log_q[t], beta[t])
+        if beta
+        else tiny.law(behavior, log_p[t], log_q[t])
         for t in range(len(response))
     ]
 
 
 @pytest.mark.parametrize(("behavior", "length", "dtype"), LONG_CASES)
-def test_recorded_log_probs_are_those_of_a_plain_pass(behavior: Behavior, length: int, dtype: torch.dtype) -> None:
+def test_recorded_log_probs_are_those_of_a_plain_pass(
+    behavior: Behavior, length: int, dtype: torch.dtype
+) -> None:
     rollouts = long_rollouts(behavior, length, dtype)
     scores, tolerance = rollouts.teacher, TOLERANCE[dtype]
     assert scores is not None
     # β* is solved to 1e-9·ε in float64, so its law is known to about that.
-    law_tolerance = 5e-9 if isinstance(behavior, TrustRegion) and dtype == torch.float64 else tolerance
+    law_tolerance = (
+        5e-9 if isinstance(behavior, TrustRegion) and dtype == torch.float64 else tolerance
+    )
     assert rollouts.student_BT.dtype == rollouts.behavior_BT.dtype == dtype
     for row, response in enumerate(responses(rollouts)):
         log_p, log_q = long_readings(dtype, rollouts.requests[row].prompt_ids, tuple(response))
@@ -368,7 +410,9 @@ def test_recorded_log_probs_are_those_of_a_plain_pass(behavior: Behavior, length
             assert support[t].tolist() == np.argsort(-log_p[t], kind="stable")[:TOP_K].tolist()
             assert scores.support_BTK[row, t].numpy() == within(log_q[t, support[t]])
             own = set(np.argsort(-log_q[t])[:TOP_K].tolist())
-            assert float(scores.entropy_BT[row, t]) == within(-reference.kl(log_q[t], np.zeros(tiny.SIZE)))
+            assert float(scores.entropy_BT[row, t]) == within(
+                -reference.kl(log_q[t], np.zeros(tiny.SIZE))
+            )
             assert float(scores.overlap_BT[row, t]) == len(own & set(support[t].tolist())) / TOP_K
 
 
@@ -379,9 +423,13 @@ def test_measurements_stay_with_their_tokens(behavior: Behavior) -> None:
         log_p, _ = long_readings(torch.float64, rollouts.requests[row].prompt_ids, tuple(response))
         for t, log_mu in enumerate(expected_laws(behavior, rollouts, row)):
             survival = np.minimum(np.exp(log_mu), np.exp(log_p[t])).sum()
-            assert float(rollouts.measured["acceptance"][row, t]) == pytest.approx(survival, abs=1e-6)
+            assert float(rollouts.measured["acceptance"][row, t]) == pytest.approx(
+                survival, abs=1e-6
+            )
             divergence = reference.kl(log_mu, log_p[t])
-            assert float(rollouts.measured["behavior_kl"][row, t]) == pytest.approx(divergence, abs=1e-6)
+            assert float(rollouts.measured["behavior_kl"][row, t]) == pytest.approx(
+                divergence, abs=1e-6
+            )
 
 
 class Watched(Stream):
@@ -391,7 +439,9 @@ class Watched(Stream):
 
     def __init__(self, causal: CausalModel, prompts: list[Prompt], slots: int | None = None):
         super().__init__(causal, prompts, slots)
-        self.fed = self._live.shape[1]  # slots that the cache would have if nothing were ever dropped
+        self.fed = self._live.shape[
+            1
+        ]  # slots that the cache would have if nothing were ever dropped
         self.cropped, self.moved, self.widest, self.batch_sizes = 0, 0, self.fed, {len(prompts)}
         Watched.all.append(self)
 
@@ -430,11 +480,15 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list[Watched]:
 def test_long_responses_compact_the_cache_as_rows_finish(
     behavior: Behavior, length: int, watched: list[Watched]
 ) -> None:
-    rollouts = talkative(torch.float32).run(tiny.requests(4), behavior, Decoding(LONG, TOP_K, length))
+    rollouts = talkative(torch.float32).run(
+        tiny.requests(4), behavior, Decoding(LONG, TOP_K, length)
+    )
     assert torch.equal(rollouts.tokens_BT, long_rollouts(behavior, length, torch.float32).tokens_BT)
     assert len(set(rollouts.lengths_B.tolist())) > 5
     assert int(rollouts.lengths_B.max()) == LONG
-    assert int(rollouts.speculation["accepted"].sum()) < 0.6 * int(rollouts.speculation["drafted"].sum())
+    assert int(rollouts.speculation["accepted"].sum()) < 0.6 * int(
+        rollouts.speculation["drafted"].sum()
+    )
     for one in watched:
         assert one.moved > 0
         assert one.widest < one.fed - one.cropped
@@ -450,7 +504,9 @@ def test_the_trust_region_guarantees_acceptance(epsilon: float) -> None:
     for length in (1, 3):
         rollouts = pair().run(tiny.requests(100), TrustRegion(epsilon), Decoding(16, 0, length))
         assert bool((rollouts.measured["acceptance"][rollouts.mask_BT] >= bound).all())
-        drafted, accepted = (rollouts.speculation[name].double() for name in ("drafted", "accepted"))
+        drafted, accepted = (
+            rollouts.speculation[name].double() for name in ("drafted", "accepted")
+        )
         share = sum(bound**survivors for survivors in range(1, length + 1)) / length
         excess = accepted - share * drafted
         assert float(excess.mean()) >= -4 * float(excess.std()) / len(excess) ** 0.5
@@ -478,14 +534,21 @@ def test_nothing_is_recorded_beyond_an_end_inside_a_draft(behavior: Behavior) ->
         assert length == len(judged_row.tokens)
         assert tiny.STUDENT_EOS not in judged_row.tokens[:-1]
         assert bool(rollouts.truncated_B[row]) == (judged_row.tokens[-1] != tiny.STUDENT_EOS)
-        recorded = (rollouts.tokens_BT, rollouts.student_BT, rollouts.behavior_BT, rollouts.support_ids_BTK)
+        recorded = (
+            rollouts.tokens_BT,
+            rollouts.student_BT,
+            rollouts.behavior_BT,
+            rollouts.support_ids_BTK,
+        )
         for field in (*recorded, *vars(scores).values(), *rollouts.measured.values()):
             assert not field[row, length:].any()
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3])
 @pytest.mark.parametrize("behavior", BLENDED)
-def test_no_more_is_drafted_than_the_limit_allows(behavior: Behavior, limit: int, watched: list[Watched]) -> None:
+def test_no_more_is_drafted_than_the_limit_allows(
+    behavior: Behavior, limit: int, watched: list[Watched]
+) -> None:
     expected = [row.tokens[:limit] for row in by_hand(behavior)]
     watched.clear()  # of what `by_hand` opened, if no test had asked for it before
     decoding = Decoding(limit, TOP_K, LONGEST_DRAFT)
@@ -508,7 +571,9 @@ def test_prompts_of_one_token(behavior: Behavior, length: int) -> None:
 
 @pytest.mark.parametrize("length", [1, 3, 5])
 @pytest.mark.parametrize("behavior", BLENDED)
-def test_all_rows_but_one_finish_at_once(behavior: Behavior, length: int, watched: list[Watched]) -> None:
+def test_all_rows_but_one_finish_at_once(
+    behavior: Behavior, length: int, watched: list[Watched]
+) -> None:
     whole = lockstep(behavior, torch.float64)
     short = [row for row, size in enumerate(whole.lengths_B.tolist()) if size == 1][:5]
     last = int(whole.lengths_B.argmax())
@@ -518,7 +583,9 @@ def test_all_rows_but_one_finish_at_once(behavior: Behavior, length: int, watche
         requests = [whole.requests[row] for row in chosen]
         part = pair(torch.float64).run(requests, behavior, Decoding(24, TOP_K, length))
         assert responses(part) == [whole.response(row) for row in chosen]
-        assert [int(part.speculation["rounds"][i]) for i, row in enumerate(chosen) if row in short] == [1] * len(short)
+        assert [
+            int(part.speculation["rounds"][i]) for i, row in enumerate(chosen) if row in short
+        ] == [1] * len(short)
     assert [one.batch_sizes for one in watched] == [{len(short) + 1, 1}] * 4 + [{len(short)}] * 2
 
 
@@ -577,7 +644,9 @@ def test_least_acceptance() -> None:
 
 
 class Walk:
-    """Random feeds, rejections, finished rows and compactions of one stream, beside plain lists of tokens."""
+    """Random feeds, rejections, finished rows and compactions of one stream, beside plain lists of
+    tokens.
+    """
 
     def __init__(self, causal: CausalModel, prompts: list[Prompt], seed: int):
         self.causal, self.random = causal, np.random.default_rng(seed)
@@ -597,7 +666,9 @@ class Walk:
         return tokens.tolist()
 
     def round(self, finished: bool) -> None:
-        """What decoding does: feed in one pass or several, drop finished rows, take back rejected tokens."""
+        """What decoding does: feed in one pass or several, drop finished rows, take back rejected
+        tokens.
+        """
         sizes = self.random.integers(1, 4, self.random.integers(1, 4)).tolist()
         for size in sizes:
             self.feed(size)
@@ -608,7 +679,9 @@ class Walk:
             self.stream._compact()
 
     def keep(self) -> None:
-        kept = sorted(self.random.choice(len(self.rows), len(self.rows) - 1, replace=False).tolist())
+        kept = sorted(
+            self.random.choice(len(self.rows), len(self.rows) - 1, replace=False).tolist()
+        )
         self.stream.keep(torch.tensor(kept))
         self.rows = [self.rows[row] for row in kept]
 
@@ -616,7 +689,9 @@ class Walk:
         most = int(self.random.integers(1, fed + 1))
         kept = self.random.choice([1, (most + 1) // 2, most], len(self.rows)).tolist()
         self.stream.take_back(fed, torch.tensor(kept))
-        self.rows = [row[: len(row) - fed + count] for row, count in zip(self.rows, kept, strict=True)]
+        self.rows = [
+            row[: len(row) - fed + count] for row, count in zip(self.rows, kept, strict=True)
+        ]
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -1,4 +1,6 @@
-"""Updates of the learner against a plain float64 implementation: full logits, one unpadded row at a time, AdamW."""
+"""Updates of the learner against a plain float64 implementation: full logits, one unpadded row at a
+time, AdamW.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,11 @@ from tests import tiny
 TOP_K, ENOUGH, STEPS = 4, 10_000, 3
 OPTIMIZER = Optimizer(lr=1e-2, weight_decay=0.05, clip=0.3, warmup_steps=5)
 GOALS = [Objective(name) for name in ("renormalized", "tail", "surrogate", "truncated", "nll")]
-GOALS += [Objective(name, veto) for name in ("renormalized", "surrogate", "truncated") for veto in (0.2, 0.8)]
+GOALS += [
+    Objective(name, veto)
+    for name in ("renormalized", "surrogate", "truncated")
+    for veto in (0.2, 0.8)
+]
 STATE = ("loss", "grad_norm", "lr")
 
 
@@ -52,8 +58,12 @@ def whole_vocabulary() -> Rollouts:
     return generate(*pair, tiny.requests(3, seed=5), TrustRegion(0.1), Decoding(6, tiny.VALID))
 
 
-def token_losses(goal: Objective, log_p: Tensor, log_q: Tensor, start: Tensor, tokens: list[int]) -> Tensor:
-    """(T,) losses of one response from full log p (with gradient), log q and the log p it was sampled from, (T, V)."""
+def token_losses(
+    goal: Objective, log_p: Tensor, log_q: Tensor, start: Tensor, tokens: list[int]
+) -> Tensor:
+    """(T,) losses of one response from full log p (with gradient), log q and the log p it was
+    sampled from, (T, V).
+    """
     if goal.name == "nll":
         return -torch.stack([row[token] for row, token in zip(log_p, tokens, strict=True)])
     size = tiny.VALID - 1 if goal.name == "full" else TOP_K
@@ -80,10 +90,14 @@ def divergence(goal: Objective, p: Tensor, q: Tensor) -> Tensor:
 
 @functools.cache
 def fixed_readings(prompt: tuple[int, ...], response: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """(T, V) of what no update changes: log q of the teacher, and log p of the student that the response is from."""
+    """(T, V) of what no update changes: log q of the teacher, and log p of the student that the
+    response is from.
+    """
     with torch.no_grad():
         teacher, sampler = tiny.teacher(torch.float64), tiny.student(torch.float64)
-        return tiny.visited(teacher, prompt, list(response)), tiny.visited(sampler, prompt, list(response))
+        return tiny.visited(teacher, prompt, list(response)), tiny.visited(
+            sampler, prompt, list(response)
+        )
 
 
 class Plain:
@@ -130,11 +144,15 @@ def learner(
     dtype: torch.dtype | None = None,
     passes: Passes | None = None,
 ) -> tuple[TorchTrainer, CausalModel]:
-    """A learner of float64 weights, or of float32 weights with forward passes in `dtype`; and its student."""
+    """A learner of float64 weights, or of float32 weights with forward passes in `dtype`; and its
+    student.
+    """
     student = tiny.student(torch.float32 if dtype else torch.float64, tied)
     student.model.set_attn_implementation(attention_for(student.device))  # as engines load it
     forward = dtype or torch.float32
-    return TorchTrainer(student, optimizer, micro_batch_tokens, forward, STEPS, passes=passes), student
+    return TorchTrainer(
+        student, optimizer, micro_batch_tokens, forward, STEPS, passes=passes
+    ), student
 
 
 def weights_of(student: CausalModel) -> dict[str, Tensor]:
@@ -147,7 +165,9 @@ def assert_close(a: dict[str, Tensor], b: dict[str, Tensor], tolerance: float) -
         torch.testing.assert_close(a[name], b[name].detach(), atol=tolerance, rtol=0)
 
 
-def assert_steps_equal_plain(goal: Objective, rollouts: Rollouts, optimizer: Optimizer, tied: bool) -> None:
+def assert_steps_equal_plain(
+    goal: Objective, rollouts: Rollouts, optimizer: Optimizer, tied: bool
+) -> None:
     """STEPS updates: reported numbers and weights to 1e-9."""
     engine, student = learner(optimizer=optimizer, tied=tied)
     plain = Plain(tiny.student(torch.float64, tied), optimizer)
@@ -161,26 +181,36 @@ def assert_steps_equal_plain(goal: Objective, rollouts: Rollouts, optimizer: Opt
 
 @pytest.mark.parametrize("goal", GOALS)
 @pytest.mark.parametrize("tied", [True, False])
-def test_updates_equal_a_plain_implementation(rollouts: Rollouts, goal: Objective, tied: bool) -> None:
+def test_updates_equal_a_plain_implementation(
+    rollouts: Rollouts, goal: Objective, tied: bool
+) -> None:
     assert_steps_equal_plain(goal, rollouts, OPTIMIZER, tied)
 
 
 @pytest.mark.parametrize("veto_beta", [0.0, 0.4])
-def test_full_updates_equal_a_plain_implementation(whole_vocabulary: Rollouts, veto_beta: float) -> None:
+def test_full_updates_equal_a_plain_implementation(
+    whole_vocabulary: Rollouts, veto_beta: float
+) -> None:
     assert_steps_equal_plain(Objective("full", veto_beta), whole_vocabulary, OPTIMIZER, tied=True)
 
 
 @pytest.mark.parametrize("clip", [1e-8, 1e-2, 1e6])
 def test_clipped_updates_equal_a_plain_implementation(rollouts: Rollouts, clip: float) -> None:
-    assert_steps_equal_plain(Objective("renormalized"), rollouts, replace(OPTIMIZER, clip=clip), tied=True)
+    assert_steps_equal_plain(
+        Objective("renormalized"), rollouts, replace(OPTIMIZER, clip=clip), tied=True
+    )
 
 
 @pytest.mark.parametrize(("clip", "binds"), [(1e-2, True), (1e6, False)])
-def test_the_clipped_gradient_enters_the_moments(rollouts: Rollouts, tmp_path: Path, clip: float, binds: bool) -> None:
+def test_the_clipped_gradient_enters_the_moments(
+    rollouts: Rollouts, tmp_path: Path, clip: float, binds: bool
+) -> None:
     engine, _ = learner(optimizer=replace(OPTIMIZER, clip=clip))
     norm = engine.step(rollouts, rollouts.teacher, Objective("renormalized"), 0)["grad_norm"]
     engine.save(tmp_path)
-    first_moments = [v for k, v in load_file(tmp_path / LEARNER_STATE).items() if k.startswith("exp_avg/")]
+    first_moments = [
+        v for k, v in load_file(tmp_path / LEARNER_STATE).items() if k.startswith("exp_avg/")
+    ]
     moment = math.sqrt(sum(float(v.square().sum()) for v in first_moments))
     assert moment == pytest.approx((1 - OPTIMIZER.beta1) * (clip if binds else norm), rel=1e-4)
     assert (norm > clip) == binds
@@ -199,7 +229,9 @@ def test_micro_batches_change_nothing(rollouts: Rollouts, goal: Objective) -> No
             assert ours == pytest.approx(theirs, abs=1e-9)
 
 
-@pytest.mark.parametrize("goal", [Objective("renormalized"), Objective("tail"), Objective("nll")], ids=str)
+@pytest.mark.parametrize(
+    "goal", [Objective("renormalized"), Objective("tail"), Objective("nll")], ids=str
+)
 @pytest.mark.parametrize("checkpointing", [True, False])
 @pytest.mark.parametrize("micro_batch_tokens", [1, 30, ENOUGH])
 def test_packed_rows_train_as_padded_ones(
@@ -221,14 +253,17 @@ def test_packed_rows_train_as_padded_ones(
 def test_the_passes_of_gpus_give_the_gradients_of_those_of_cpus(
     rollouts: Rollouts, lean: bool, dtype: torch.dtype, tolerance: float
 ) -> None:
-    # Adam's first update has the size of the rate in every weight; with a large eps it follows the gradient instead.
+    # Adam's first update has the size of the rate in every weight; with a large eps it follows the
+    # gradient instead.
     optimizer = replace(OPTIMIZER, weight_decay=0.0, eps=1.0, clip=1e6)
     moved = []
     for passes in (Passes(), Passes(packed=True, checkpointing=True, lean=lean)):
         engine, student = learner(30, optimizer, dtype=dtype, passes=passes)
         before = weights_of(student)
         engine.step(rollouts, rollouts.teacher, Objective("renormalized"), 0)
-        moved.append(torch.cat([(weights_of(student)[name] - before[name]).flatten() for name in before]))
+        moved.append(
+            torch.cat([(weights_of(student)[name] - before[name]).flatten() for name in before])
+        )
     assert 0 < float((moved[1] - moved[0]).norm() / moved[0].norm()) < tolerance
 
 
@@ -251,7 +286,8 @@ def dtype_of(output: object) -> torch.dtype:
 
 
 def test_micro_batches_change_nothing_in_float32(rollouts: Rollouts) -> None:
-    # AdamW divides by the size of the gradient: the larger eps keeps rounding of near-zero gradients from growing.
+    # AdamW divides by the size of the gradient: the larger eps keeps rounding of near-zero
+    # gradients from growing.
     optimizer = replace(OPTIMIZER, eps=1e-4)
     results = []
     for micro_batch_tokens in (1, ENOUGH):
@@ -262,12 +298,18 @@ def test_micro_batches_change_nothing_in_float32(rollouts: Rollouts) -> None:
 
 
 @pytest.mark.parametrize("dtype", [None, torch.float32, torch.bfloat16])
-def test_layers_are_computed_again_on_gpus_and_to_the_same_bits(rollouts: Rollouts, dtype: torch.dtype | None) -> None:
+def test_layers_are_computed_again_on_gpus_and_to_the_same_bits(
+    rollouts: Rollouts, dtype: torch.dtype | None
+) -> None:
     results = []
     for checkpointing in (False, True):
-        engine, student = learner(30, dtype=dtype, passes=Passes(packed=False, checkpointing=checkpointing))
+        engine, student = learner(
+            30, dtype=dtype, passes=Passes(packed=False, checkpointing=checkpointing)
+        )
         calls = count_calls(student.model.model.layers[0])
-        reported = [engine.step(rollouts, rollouts.teacher, Objective("tail"), step) for step in range(2)]
+        reported = [
+            engine.step(rollouts, rollouts.teacher, Objective("tail"), step) for step in range(2)
+        ]
         results.append((reported, weights_of(student), len(calls)))
     kept, again = results
     assert again[2] == 2 * kept[2] > 0
@@ -293,8 +335,13 @@ def test_the_order_of_rows_changes_nothing(rollouts: Rollouts) -> None:
     shuffled = replace(
         rollouts,
         requests=[rollouts.requests[i] for i in order.tolist()],
-        teacher=TeacherScores(**{name: value[order] for name, value in vars(rollouts.teacher).items()}),
-        **{name: getattr(rollouts, name)[order] for name in ("tokens_BT", "lengths_B", "support_ids_BTK")},
+        teacher=TeacherScores(
+            **{name: value[order] for name, value in vars(rollouts.teacher).items()}
+        ),
+        **{
+            name: getattr(rollouts, name)[order]
+            for name in ("tokens_BT", "lengths_B", "support_ids_BTK")
+        },
     )
     results = []
     for batch in (rollouts, shuffled):
@@ -307,7 +354,10 @@ def test_the_order_of_rows_changes_nothing(rollouts: Rollouts) -> None:
 def test_masses_are_those_of_the_support(rollouts: Rollouts) -> None:
     engine, _ = learner()
     reported = engine.step(rollouts, rollouts.teacher, Objective("renormalized"), 0)
-    for name, causal in (("student", tiny.student(torch.float64)), ("teacher", tiny.teacher(torch.float64))):
+    for name, causal in (
+        ("student", tiny.student(torch.float64)),
+        ("teacher", tiny.teacher(torch.float64)),
+    ):
         logs = torch.cat([torch.from_numpy(row) for row in tiny.visited_rows(causal, rollouts)])
         mass = logs.gather(-1, rollouts.support_ids_BTK[rollouts.mask_BT]).exp().sum(-1).mean()
         assert reported[f"support_mass_{name}"] == pytest.approx(float(mass), abs=1e-9)
@@ -331,7 +381,9 @@ def test_warmup_rises_as_a_cosine_to_a_constant() -> None:
             1e-5 * (1 - math.cos(math.pi * (k + 1) / 15)) / 2, rel=1e-12
         )
     assert learning_rate(paper, 0, 400) == pytest.approx(1.0926199633097157e-7, rel=1e-9)
-    assert [learning_rate(paper, k, 400) for k in (14, 15, 16, 399)] == pytest.approx([1e-5] * 4, rel=1e-12)
+    assert [learning_rate(paper, k, 400) for k in (14, 15, 16, 399)] == pytest.approx(
+        [1e-5] * 4, rel=1e-12
+    )
     rates = [learning_rate(paper, k, 400) for k in range(15)]
     assert rates == sorted(rates)
     assert learning_rate(Optimizer(warmup_steps=0), 0, 400) == 1e-5
@@ -339,21 +391,32 @@ def test_warmup_rises_as_a_cosine_to_a_constant() -> None:
 
 
 def test_linear_decay_falls_from_the_end_of_the_warmup_to_zero_after_the_last_step() -> None:
-    decayed, constant = (Optimizer(lr=6e-4, warmup_steps=5, decay=decay) for decay in ("linear", "constant"))
-    assert [learning_rate(decayed, k, 60) for k in range(5)] == [learning_rate(constant, k, 60) for k in range(5)]
+    decayed, constant = (
+        Optimizer(lr=6e-4, warmup_steps=5, decay=decay) for decay in ("linear", "constant")
+    )
+    assert [learning_rate(decayed, k, 60) for k in range(5)] == [
+        learning_rate(constant, k, 60) for k in range(5)
+    ]
     expected = [6e-4 * (1 - (k - 5) / 55) for k in range(5, 60)]
-    assert [learning_rate(decayed, k, 60) for k in range(5, 60)] == pytest.approx(expected, rel=1e-12)
+    assert [learning_rate(decayed, k, 60) for k in range(5, 60)] == pytest.approx(
+        expected, rel=1e-12
+    )
     assert learning_rate(decayed, 5, 60) == pytest.approx(6e-4, rel=1e-12)
     assert learning_rate(decayed, 59, 60) == pytest.approx(6e-4 / 55, rel=1e-12)
     assert learning_rate(Optimizer(lr=1.0, warmup_steps=0, decay="linear"), 1, 2) == 0.5
-    short = [learning_rate(Optimizer(lr=1.0, warmup_steps=9, decay="linear"), k, 4) for k in range(4)]
+    short = [
+        learning_rate(Optimizer(lr=1.0, warmup_steps=9, decay="linear"), k, 4) for k in range(4)
+    ]
     assert short == [learning_rate(Optimizer(lr=1.0, warmup_steps=9), k, 4) for k in range(4)]
 
 
 def test_a_learner_takes_the_rates_of_its_schedule(rollouts: Rollouts) -> None:
     optimizer = replace(OPTIMIZER, warmup_steps=1, decay="linear")
     engine, _ = learner(optimizer=optimizer)
-    rates = [engine.step(rollouts, rollouts.teacher, Objective("nll"), step)["lr"] for step in range(STEPS)]
+    rates = [
+        engine.step(rollouts, rollouts.teacher, Objective("nll"), step)["lr"]
+        for step in range(STEPS)
+    ]
     assert rates == [learning_rate(optimizer, step, STEPS) for step in range(STEPS)]
     assert rates == pytest.approx([1e-2, 1e-2, 0.5e-2])
 
@@ -369,17 +432,23 @@ def test_a_restored_learner_goes_on_bitwise(
         first.step(rollouts, rollouts.teacher, goal, step)
     first.save(tmp_path)
     second, restored = learner(40, dtype=dtype)
-    second.step(rollouts, rollouts.teacher, Objective("nll"), 0)  # whatever it did before is forgotten
+    second.step(
+        rollouts, rollouts.teacher, Objective("nll"), 0
+    )  # whatever it did before is forgotten
     second.restore(tmp_path)
     for step in range(done, done + 2):
-        reports = [engine.step(rollouts, rollouts.teacher, goal, step) for engine in (first, second)]
+        reports = [
+            engine.step(rollouts, rollouts.teacher, goal, step) for engine in (first, second)
+        ]
         assert reports[0] == reports[1]
         assert_close(weights_of(undisturbed), weights_of(restored), 0)
 
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_saved_model_is_the_trained_one(rollouts: Rollouts, tmp_path: Path, tied: bool, dtype: torch.dtype) -> None:
+def test_a_saved_model_is_the_trained_one(
+    rollouts: Rollouts, tmp_path: Path, tied: bool, dtype: torch.dtype
+) -> None:
     engine, student = learner(tied=tied, dtype=dtype)
     engine.step(rollouts, rollouts.teacher, Objective("renormalized"), 0)
     before = weights_of(student)
@@ -392,19 +461,25 @@ def test_a_saved_model_is_the_trained_one(rollouts: Rollouts, tmp_path: Path, ti
     with torch.no_grad():
         for parameter in expected.parameters():
             parameter.copy_(parameter.to(dtype))
-        assert torch.equal(loaded.eval()(input_ids=ids).logits, expected.eval()(input_ids=ids).logits)
+        assert torch.equal(
+            loaded.eval()(input_ids=ids).logits, expected.eval()(input_ids=ids).logits
+        )
 
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_saved_file_holds_the_weights_that_generate(tmp_path: Path, tied: bool, dtype: torch.dtype) -> None:
+def test_the_saved_file_holds_the_weights_that_generate(
+    tmp_path: Path, tied: bool, dtype: torch.dtype
+) -> None:
     engine, student = learner(tied=tied, dtype=dtype)
     engine.export(tmp_path)
     weights, saved = published(engine), load_file(tmp_path / "model.safetensors")
     assert_close(saved, weights, 0)
     assert {tensor.dtype for tensor in saved.values()} == {dtype}
     assert {p.dtype for p in student.model.parameters()} == {torch.float32}
-    own = {name for name, _ in load_model(str(tmp_path), dtype, torch.device("cpu")).named_parameters()}
+    own = {
+        name for name, _ in load_model(str(tmp_path), dtype, torch.device("cpu")).named_parameters()
+    }
     assert own == weights.keys()
 
 
@@ -417,13 +492,19 @@ def test_weights_are_copies(rollouts: Rollouts) -> None:
     assert not torch.equal(taken["model.norm.weight"], weights_of(student)["model.norm.weight"])
 
 
-def test_bfloat16_passes_train_float32_weights_in_nearly_the_same_direction(rollouts: Rollouts) -> None:
+def test_bfloat16_passes_train_float32_weights_in_nearly_the_same_direction(
+    rollouts: Rollouts,
+) -> None:
     moved = []
     for dtype in (torch.float32, torch.bfloat16):
-        engine, student = learner(dtype=dtype, optimizer=replace(OPTIMIZER, weight_decay=0.0, eps=1.0, clip=1e6))
+        engine, student = learner(
+            dtype=dtype, optimizer=replace(OPTIMIZER, weight_decay=0.0, eps=1.0, clip=1e6)
+        )
         before = weights_of(student)
         engine.step(rollouts, rollouts.teacher, Objective("renormalized"), 0)
-        moved.append(torch.cat([(weights_of(student)[name] - before[name]).flatten() for name in before]))
+        moved.append(
+            torch.cat([(weights_of(student)[name] - before[name]).flatten() for name in before])
+        )
     assert float(torch.cosine_similarity(*moved, dim=0)) > 0.99
 
 
@@ -445,7 +526,9 @@ def test_the_engine_takes_the_same_update_as_a_plain_implementation(
     models_folder: Path, objective: ObjectiveName, blended: bool
 ) -> None:
     optimizer = replace(OPTIMIZER, eps=1e-3)
-    engine = tiny.torch_engine(models_folder, rollout_batch=5, objective=objective, optimizer=optimizer)
+    engine = tiny.torch_engine(
+        models_folder, rollout_batch=5, objective=objective, optimizer=optimizer
+    )
     batch = sampled(engine, TrustRegion(0.05) if blended else Student())
     assert (batch.teacher is not None) == blended
     scores = batch.teacher or engine.scorer().score(batch)
@@ -503,13 +586,18 @@ def test_loaded_weights_are_what_generates(models_folder: Path) -> None:
 def test_a_learner_that_takes_turns_rests_on_the_host_and_learns_the_same_bytes(
     rollouts: Rollouts, tmp_path: Path
 ) -> None:
-    """On CPUs the host's buffers are memory like any other, but values go there and back as they do on a GPU."""
+    """On CPUs the host's buffers are memory like any other, but values go there and back as they do
+    on a GPU.
+    """
     staying, resting = (
-        TorchTrainer(tiny.student(), OPTIMIZER, 40, torch.bfloat16, STEPS, takes_turns) for takes_turns in (False, True)
+        TorchTrainer(tiny.student(), OPTIMIZER, 40, torch.bfloat16, STEPS, takes_turns)
+        for takes_turns in (False, True)
     )
     goal = Objective("renormalized")
     for step in range(2):
-        logged = [trainer.step(rollouts, rollouts.teacher, goal, step) for trainer in (staying, resting)]
+        logged = [
+            trainer.step(rollouts, rollouts.teacher, goal, step) for trainer in (staying, resting)
+        ]
         assert logged[0] == logged[1]
         assert_close(published(resting), published(staying), 0)
     assert resting.log_probs([1, 5, 9, 2]) == staying.log_probs([1, 5, 9, 2])
@@ -523,9 +611,13 @@ def test_a_learner_that_takes_turns_rests_on_the_host_and_learns_the_same_bytes(
     assert files[0] == files[1]
 
 
-def test_buffers_of_the_host_are_shared_and_little_larger_than_their_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_buffers_of_the_host_are_shared_and_little_larger_than_their_tensors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(offload, "BUFFER_BYTES", 4096)
-    sizes = {f"{number}": size for number, size in enumerate([700, 5000, 1, 2048, 2048, 900, 300, 256])}
+    sizes = {
+        f"{number}": size for number, size in enumerate([700, 5000, 1, 2048, 2048, 900, 300, 256])
+    }
     shared = offload.buffers(sizes)
     places = {key: aligned for tensors in shared for key, aligned in tensors}
     assert places.keys() == sizes.keys()
@@ -547,12 +639,17 @@ def test_a_learner_rests_in_few_buffers(rollouts: Rollouts) -> None:
     for parameter in student.model.parameters():
         moments = (trainer._adamw.state[parameter][key] for key in offload.MOMENTS)
         for tensor in (parameter.data, *moments):
-            assert tensor.data_ptr() % offload.ALIGNMENT == tensor.untyped_storage().data_ptr() % offload.ALIGNMENT
+            assert (
+                tensor.data_ptr() % offload.ALIGNMENT
+                == tensor.untyped_storage().data_ptr() % offload.ALIGNMENT
+            )
             storages.add(tensor.untyped_storage().data_ptr())
     assert len(storages) == 2, "one of the weights, and one of the moments that came later"
 
 
-def test_offloaded_tensors_are_elsewhere_and_what_lay_on_the_device_is_let_go(rollouts: Rollouts) -> None:
+def test_offloaded_tensors_are_elsewhere_and_what_lay_on_the_device_is_let_go(
+    rollouts: Rollouts,
+) -> None:
     student = tiny.student()
     trainer = TorchTrainer(student, OPTIMIZER, ENOUGH, torch.float32, STEPS, takes_turns=True)
     parameter = student.model.lm_head.weight

@@ -18,7 +18,10 @@ def rollouts() -> Rollouts:
 
 
 def lengths_of(batch: MicroBatch) -> list[int]:
-    return [len(prompt) + len(response) for prompt, response in zip(batch.prompts, batch.responses, strict=True)]
+    return [
+        len(prompt) + len(response)
+        for prompt, response in zip(batch.prompts, batch.responses, strict=True)
+    ]
 
 
 @pytest.mark.parametrize("packed", [True, False])
@@ -29,16 +32,22 @@ def test_every_row_is_in_one_share_and_no_pass_has_more_tokens_than_fit(
 ) -> None:
     shares = share_out(rollouts, None, max_tokens, ranks, packed)
     assert len(shares) == ranks
-    assert len({len(share) for share in shares}) == 1, "FSDP's collectives need all ranks in every pass"
+    assert len({len(share) for share in shares}) == 1, (
+        "FSDP's collectives need all ranks in every pass"
+    )
     batches = [batch for share in shares for batch in share]
-    assert sorted(row for batch in batches for row in batch.rows) == list(range(len(rollouts.requests)))
+    assert sorted(row for batch in batches for row in batch.rows) == list(
+        range(len(rollouts.requests))
+    )
     assert sum(batch.tokens for batch in batches) == int(rollouts.lengths_B.sum())
     for batch in batches:
         fed = rank_inputs(batch, packed, torch.device("cpu"))
         assert len(batch.rows) <= 1 or fed.ids.numel() <= max_tokens
         assert fed.ids.numel() == max(1, sum(lengths_of(batch))) or not packed
         assert len(fed.rows) == len(fed.columns) == batch.tokens
-        following = fed.ids[fed.rows, fed.columns + 1] if batch.tokens else torch.empty(0, dtype=torch.long)
+        following = (
+            fed.ids[fed.rows, fed.columns + 1] if batch.tokens else torch.empty(0, dtype=torch.long)
+        )
         assert torch.equal(following, batch.targets.tokens.long())
 
 

@@ -1,6 +1,7 @@
 """Several ranks as processes: what becomes of them when one is lost, or the one that started them.
 
-They need no verl, but six processes that import torch; so they come with the tests of what they are for.
+They need no verl, but six processes that import torch; so they come with the tests of what they are
+for.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from tests.sockets import listening_addresses
 
 pytestmark = [
     pytest.mark.engines,
-    pytest.mark.skipif(importlib.util.find_spec("verl") is None, reason="verl is not installed (make test-engines)"),
+    pytest.mark.skipif(
+        importlib.util.find_spec("verl") is None, reason="verl is not installed (make test-engines)"
+    ),
 ]
 LOOPBACK = {"0100007F", "00000000000000000000000001000000"}  # as /proc/net has 127.0.0.1 and ::1
 

@@ -1,4 +1,5 @@
-"""A whole sweep that trains and scores on verl: a process and a rank are killed midway, and nothing is lost by it.
+"""A whole sweep that trains and scores on verl: a process and a rank are killed midway, and nothing
+is lost by it.
 
 One trial has two ranks, since its trial has two cores; the other has a rank in each of two actors.
 """
@@ -26,7 +27,9 @@ pytestmark = [
     pytest.mark.ray,
     pytest.mark.xdist_group("ray"),
     pytest.mark.timeout(1800),
-    pytest.mark.skipif(importlib.util.find_spec("verl") is None, reason="verl is not installed (make test-engines)"),
+    pytest.mark.skipif(
+        importlib.util.find_spec("verl") is None, reason="verl is not installed (make test-engines)"
+    ),
 ]
 METHODS = {"vanilla": {"placement": "colocated"}, "trust_region": {"epsilon0": [0.1], "K": [5]}}
 LONG = {"steps": 30, "checkpoint_every": 5}  # so that there is a middle on a fast machine, too
@@ -41,7 +44,9 @@ def ranks_of(worker: int) -> Iterator[int]:
 
 
 def test_a_sweep_on_verl_from_submit_to_table_with_kills_midway(tmp_path: Path) -> None:
-    experiment = write_experiment(tmp_path, METHODS, training=LONG, evaluation={"rescore": False}, **ON_VERL)
+    experiment = write_experiment(
+        tmp_path, METHODS, training=LONG, evaluation={"rescore": False}, **ON_VERL
+    )
     undisturbed, runs = tmp_path / "undisturbed", tmp_path / "runs"
     run_without_ray(experiment, undisturbed)
     shutil.copytree(undisturbed / "models", runs / "models")
