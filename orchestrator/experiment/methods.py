@@ -16,6 +16,7 @@ from orchestrator.config import Setup, Training
 from orchestrator.errors import did_you_mean, one_of, refuse
 from orchestrator.policy.spec import (
     Behavior,
+    Bridge,
     Objective,
     Student,
     TeacherInjection,
@@ -110,7 +111,7 @@ def _plain(knobs: Knobs, training: Training, step: int, steps: int) -> Objective
 
 
 def _veto(knobs: Knobs, training: Training, step: int, steps: int) -> Objective:
-    return Objective(training.objective, annealed_veto(knobs["beta_start"], steps, step))
+    return Objective(training.objective, Bridge(annealed_veto(knobs["beta_start"], steps, step)))
 
 
 def _fits(grid: Grid, name: str, setup: Setup) -> None:

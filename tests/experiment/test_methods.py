@@ -20,7 +20,15 @@ from orchestrator.experiment.methods import (
     method_title,
     needs_teacher,
 )
-from orchestrator.policy.spec import Objective, Student, TeacherInjection, Tempered, TrustRegion
+from orchestrator.policy.spec import (
+    Bridge,
+    Objective,
+    Student,
+    TeacherInjection,
+    Tempered,
+    TrustRegion,
+    Unchanged,
+)
 from tests.policy.reference import PAPER_BUDGETS
 
 # --- names ---
@@ -174,8 +182,8 @@ def test_only_veto_trains_on_another_target() -> None:
     training = load_setup("arithmetic").training
     for key, method in METHODS.items():
         knobs = {"beta_start": 0.8}
-        beta = 0.4 if key == "veto" else 0.0
-        assert method.objective(knobs, training, 30, 60) == Objective(training.objective, beta)
+        target = Bridge(0.4) if key == "veto" else Unchanged()
+        assert method.objective(knobs, training, 30, 60) == Objective(training.objective, target)
 
 
 def test_a_unit_without_a_method_needs_no_teacher_to_sample() -> None:
