@@ -1,7 +1,7 @@
-"""The seven methods, one row each. A row defines its method completely; no other module treats
-methods apart.
+"""The methods, one row each. A row defines its method completely; no other module treats methods apart.
 
-The rows have the order of the paper's main table. `docs/add-a-method.md` adds an eighth.
+The first seven are the paper's, in the order of its main table; rivals and controls follow, which
+`docs/methods.md` describes with their sources. `docs/add-a-method.md` adds another one.
 """
 
 from __future__ import annotations
@@ -17,14 +17,27 @@ from orchestrator.errors import did_you_mean, one_of, refuse
 from orchestrator.policy.spec import (
     Behavior,
     Bridge,
+    FixedAdvantage,
+    ForwardKL,
+    Fusion,
+    JensenShannon,
+    Mixture,
     Objective,
+    Proximal,
+    ReverseKL,
+    SampledToken,
     Student,
+    TeacherAgrees,
     TeacherInjection,
+    TeacherSequences,
+    TeacherUncertain,
     Tempered,
+    Term,
     TrustRegion,
 )
 from orchestrator.rules import Between
 
+DIVERGENCES = ("renormalized", "tail", "truncated", "full")
 VETO_OBJECTIVES = ("renormalized", "surrogate", "truncated", "full")
 
 Knobs = Mapping[str, Any]  # name → value, of one trial
@@ -56,11 +69,16 @@ class Knob:
 
 
 FROM_ZERO, FROM_ONE = Between(0), Between(1)
+INSIDE = Between(0, 1, low_open=True, high_open=True)
 ABOVE_ZERO = Between(0, low_open=True, high_open=True)
 
 
 def _budget(meaning: str, symbol: str) -> Knob:
     return Knob(meaning, float, FROM_ZERO, symbol=symbol, unit="nats")
+
+
+def _share(meaning: str, symbol: str) -> Knob:
+    return Knob(meaning, float, Between(0, 1), symbol=symbol)
 
 
 def _steps(meaning: str, symbol: str = "$K$") -> Knob:
@@ -89,6 +107,18 @@ def annealed_veto(beta_start: float, total_steps: int, step: int) -> float:
     return beta_start * (1 - step / total_steps)
 
 
+def annealed(start: float, horizon: int, step: int) -> float:
+    """A weight of the teacher that falls linearly from `start` to exactly 0 over `horizon` steps."""
+    return start * (1 - step / horizon) if step < horizon else 0.0
+
+
+def growing_limit(start: int, horizon: int, step: int, longest: int) -> int:
+    """Tokens of a response: `start` at step 0, growing linearly to `longest` over `horizon` steps."""
+    if step >= horizon:
+        return longest
+    return start + (longest - start) * step // horizon
+
+
 def within_ball(epsilon: float) -> Behavior:
     """The trust region of radius ε; the student itself for ε = 0."""
     return TrustRegion(epsilon) if epsilon > 0 else Student()
@@ -97,6 +127,21 @@ def within_ball(epsilon: float) -> Behavior:
 def tempered(tau: float) -> Behavior:
     """The student at temperature τ."""
     return Tempered(tau) if tau != 1 else Student()
+
+
+def mixed(weight: float) -> Behavior:
+    """The mixture with a share `weight` of the teacher; the student itself for 0."""
+    return Mixture(weight) if weight > 0 else Student()
+
+
+def by_sequence(share: float) -> Behavior:
+    """Whole responses of the teacher with probability `share`; the student itself for 0."""
+    return TeacherSequences(share) if share > 0 else Student()
+
+
+def fused(alpha: float) -> Behavior:
+    """The student's and the teacher's logits averaged; the student itself for α = 0."""
+    return Fusion(alpha) if alpha > 0 else Student()
 
 
 # --- rows ---
@@ -114,6 +159,27 @@ def _veto(knobs: Knobs, training: Training, step: int, steps: int) -> Objective:
     return Objective(training.objective, Bridge(annealed_veto(knobs["beta_start"], steps, step)))
 
 
+def _of_terms(*terms: Callable[[Knobs], Term]) -> Callable[[Knobs, Training, int, int], Objective]:
+    """The training's objective with other losses than the reverse KL at every token."""
+
+    def objective(knobs: Knobs, training: Training, step: int, steps: int) -> Objective:
+        return Objective(training.objective, terms=tuple(term(knobs) for term in terms))
+
+    return objective
+
+
+def _proximal(knobs: Knobs, training: Training, step: int, steps: int) -> Objective:
+    return Objective(training.objective, Proximal(knobs["alpha"]))
+
+
+def _likelihood(knobs: Knobs, training: Training, step: int, steps: int) -> Objective:
+    return Objective("nll")
+
+
+def _full_limit(knobs: Knobs, step: int, longest: int) -> int:
+    return longest
+
+
 def _fits(grid: Grid, name: str, setup: Setup) -> None:
     pass
 
@@ -127,6 +193,20 @@ def _skd_fits(grid: Grid, name: str, setup: Setup) -> None:
         if k > setup.vocabulary.valid:
             raise refuse(
                 "methods.skd.K", k, f"≤ the {setup.vocabulary.valid} ids of {name}'s vocabulary"
+            )
+
+
+def _no_estimator(grid: Grid, name: str, setup: Setup) -> None:
+    """The released estimator estimates the reverse KL alone."""
+    one_of("training.objective (with this method)", setup.training.objective, DIVERGENCES)
+
+
+def _limit_fits(grid: Grid, name: str, setup: Setup) -> None:
+    for tokens in grid["tokens"]:
+        if tokens > setup.training.max_response_tokens:
+            limit = setup.training.max_response_tokens
+            raise refuse(
+                "methods.….tokens", tokens, f"≤ {name}'s training.max_response_tokens={limit}"
             )
 
 
@@ -147,11 +227,12 @@ class Method:
     `title` is its name in the paper, `short` its name in every table, list, figure and W&B run.
     `knobs` are its hyperparameters (Appendix A.2). `behavior` is the policy that samples the
     rollouts of optimizer step k ≥ 0, given the knobs. `objective` is the loss of step k of N, given
-    knobs, training, k and N. `updates_before` is the number of supervised updates before step 0.
-    `fits` raises UserError if values of the grid do not suit a setup of that name. `axis` is the
-    knob along the horizontal axis of its figure: the paper's; without one, the knob with most
-    values. `fades` is the knob with the number of steps after which the method is vanilla; None if
-    it never is.
+    knobs, training, k and N. `response_limit` are the tokens after which the rollouts of step k are
+    cut, given knobs, k and the setup's limit. `updates_before` is the number of supervised updates
+    before step 0. `fits` raises UserError if values of the grid do not suit a setup of that name.
+    `axis` is the knob along the horizontal axis of its figure: the paper's; without one, the knob
+    with most values. `fades` is the knob with the number of steps after which the method is
+    vanilla; None if it never is.
     """
 
     title: str
@@ -159,6 +240,7 @@ class Method:
     knobs: Mapping[str, Knob] = field(default_factory=dict)
     behavior: Callable[[Knobs, int], Behavior] = _student
     objective: Callable[[Knobs, Training, int, int], Objective] = _plain
+    response_limit: Callable[[Knobs, int, int], int] = _full_limit
     updates_before: Callable[[Knobs], int] | None = None
     fits: Callable[[Grid, str, Setup], None] = _fits
     axis: str | None = None
@@ -229,6 +311,115 @@ METHODS: dict[str, Method] = {
         {"epsilon": _budget("KL budget of every step, in nats.", r"$\varepsilon$")},
         behavior=lambda knobs, step: within_ball(knobs["epsilon"]),
     ),
+    "logit_fusion": Method(
+        "Logit fusion",
+        "Logit fusion",
+        {
+            "alpha0": _share("Weight of the teacher's logits at the first step.", r"$\alpha_0$"),
+            "K": _steps("Steps over which the weight falls linearly to zero."),
+        },
+        behavior=lambda knobs, step: fused(annealed(knobs["alpha0"], knobs["K"], step)),
+        axis="K",
+        fades="K",
+    ),
+    "teacher_mixture": Method(
+        "Teacher-mixed sampling (MiniLLM)",
+        "Mixture",
+        {
+            "w0": _share("Share of the teacher in every token's law at the first step.", "$w_0$"),
+            "K": _steps("Steps over which the share falls linearly to zero."),
+        },
+        behavior=lambda knobs, step: mixed(annealed(knobs["w0"], knobs["K"], step)),
+        axis="K",
+        fades="K",
+    ),
+    "gkd": Method(
+        "Generalized knowledge distillation (GKD)",
+        "GKD",
+        {
+            "teacher_share": _share("Share of responses that the teacher gives.", r"$1-\lambda$"),
+            "beta": Knob("β of the Jensen–Shannon divergence.", float, INSIDE, symbol=r"$\beta$"),
+        },
+        behavior=lambda knobs, step: by_sequence(knobs["teacher_share"]),
+        objective=_of_terms(lambda knobs: Term(JensenShannon(knobs["beta"]))),
+        fits=_no_estimator,
+    ),
+    "top_d": Method(
+        "Proximal teacher (TOP-D)",
+        "TOP-D",
+        {"alpha": Knob("Share of the teacher in the target.", float, Between(0, 1, low_open=True), symbol=r"$\alpha$")},
+        objective=_proximal,
+        fits=_no_estimator,
+    ),
+    "tr_opd": Method(
+        "Trust region on-policy distillation (TrOPD)",
+        "TrOPD",
+        {"ratio": _share("Least min(1, q/p) of a token that learns by the reverse KL.", r"$\tau$")},
+        objective=_of_terms(
+            lambda knobs: Term(ReverseKL(), TeacherAgrees(knobs["ratio"])),
+            lambda knobs: Term(ForwardKL(), TeacherAgrees(knobs["ratio"], inverted=True)),
+        ),
+        fits=_no_estimator,
+    ),
+    "eopd": Method(
+        "Entropy-aware on-policy distillation (EOPD)",
+        "EOPD",
+        {
+            "entropy": Knob(
+                "Nats of the teacher's entropy above which the forward KL is added.",
+                float, FROM_ZERO, symbol=r"$\tau_H$",
+            ),
+            "weight": Knob("Weight of the forward KL.", float, FROM_ZERO, symbol="$w$"),
+        },
+        objective=_of_terms(
+            lambda knobs: Term(ReverseKL()),
+            lambda knobs: Term(ForwardKL(), TeacherUncertain(knobs["entropy"]), knobs["weight"]),
+        ),
+        fits=_no_estimator,
+    ),
+    "forward_kl": Method(
+        "Forward KL on student rollouts",
+        "Forward KL",
+        objective=_of_terms(lambda knobs: Term(ForwardKL())),
+        fits=_no_estimator,
+    ),
+    "sampled_token": Method(
+        "Sampled-token policy gradient (k1)",
+        "Sampled token",
+        {"clip": Knob("Largest advantage |log q − log p| of a token, in nats.", float, ABOVE_ZERO, symbol="$c$")},
+        objective=_of_terms(lambda knobs: Term(SampledToken(knobs["clip"]))),
+    ),
+    "prefix_horizon": Method(
+        "Prefix distillation",
+        "Prefix",
+        {"tokens": Knob("Tokens after which training responses are cut.", int, FROM_ONE, symbol="$h$")},
+        response_limit=lambda knobs, step, longest: knobs["tokens"],
+        fits=_limit_fits,
+    ),
+    "growing_horizon": Method(
+        "Growing horizon",
+        "Growing",
+        {
+            "tokens": Knob("Tokens after which responses of the first step are cut.", int, FROM_ONE, symbol="$h_0$"),
+            "K": _steps("Steps over which the limit grows linearly to the setup's."),
+        },
+        response_limit=lambda knobs, step, longest: growing_limit(knobs["tokens"], knobs["K"], step, longest),
+        fits=_limit_fits,
+        axis="K",
+        fades="K",
+    ),
+    "fixed_advantage": Method(
+        "Control: fixed negative advantage, no teacher",
+        "No teacher",
+        {"size": Knob("Size of the negative advantage of every sampled token.", float, ABOVE_ZERO, symbol="$c$")},
+        objective=_of_terms(lambda knobs: Term(FixedAdvantage(-knobs["size"]))),
+    ),
+    "sft_only": Method(
+        "Control: SFT on teacher responses",
+        "SFT only",
+        behavior=lambda knobs, step: Fusion(1.0),
+        objective=_likelihood,
+    ),
 }  # fmt: skip
 REFERENCE = "vanilla"  # the baseline of every comparison
 PROPOSED = "trust_region"  # the paper's own method
@@ -241,6 +432,11 @@ def behavior_at(method: str | None, knobs: Knobs, step: int) -> Behavior:
     method.
     """
     return METHODS[method].behavior(knobs, step) if method else Student()
+
+
+def response_limit(method: str | None, knobs: Knobs, step: int, longest: int) -> int:
+    """Tokens after which rollouts of optimizer step k ≥ 0 are cut; `longest` is the setup's limit."""
+    return METHODS[method].response_limit(knobs, step, longest) if method else longest
 
 
 def needs_teacher(method: str | None, knobs: Knobs, step: int) -> bool:

@@ -25,11 +25,15 @@ class Purpose(enum.IntEnum):
 
 
 class Role(enum.IntEnum):
-    """The decision that a uniform makes at one position."""
+    """The decision that a uniform makes at one position, or for a sequence."""
 
     DRAFT = 0
     ACCEPT = 1
     RESIDUAL = 2
+    SEQUENCE = 3  # which model a whole response comes from; one uniform for each sequence
+
+
+JUDGED = (Role.DRAFT, Role.ACCEPT, Role.RESIDUAL)  # the decisions at each position of a draft
 
 
 @dataclass(frozen=True)

@@ -78,6 +78,56 @@ class TeacherInjection:
     measures = ("replaced",)
 
 
+@dataclass(frozen=True)
+class Mixture:
+    """μ = (1 − w)·p + w·q at every token, 0 < w < 1 (MiniLLM's teacher-mixed sampling, 2306.08543)."""
+
+    weight: float
+    needs_teacher = True
+    measures = ("behavior_kl",)
+
+    @property
+    def acceptance_guess(self) -> float:
+        return 1 - self.weight  # μ ≥ (1 − w)·p at every token
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """μ ∝ p^(1−α)·q^α with the same α in [0, 1] at every prefix: logits averaged with weight α.
+
+    α = 0 is the student and α = 1 the teacher, both with the teacher's scores.
+    """
+
+    alpha: float
+    needs_teacher = True
+    measures = ("behavior_kl",)
+
+    @property
+    def acceptance_guess(self) -> float:
+        return 1 - self.alpha / 2  # not bounded: it depends on how far the two are apart
+
+
+@dataclass(frozen=True)
+class TeacherSequences:
+    """Each response comes whole from the teacher with probability `share`, else from the student.
+
+    GKD's mixture of data (2306.13649, Algorithm 1), with the teacher's own responses as data.
+    `policy.randomness` decides for each sequence by its key.
+    """
+
+    share: float
+    needs_teacher = True
+    measures = ("behavior_kl",)
+
+    @property
+    def acceptance_guess(self) -> float:
+        return 1 - self.share / 2
+
+    def of(self, uniform: float) -> Fusion:
+        """The behavior of the sequence that drew `uniform` in [0, 1)."""
+        return Fusion(1.0 if uniform < self.share else 0.0)
+
+
 # --- objectives: a target, losses against it, and the tokens where each loss counts ---
 
 

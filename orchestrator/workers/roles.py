@@ -72,9 +72,11 @@ class Rollout:
         self.transport.call("rollout", RolloutWorker.load, weights).get()
 
     def sample(
-        self, requests: list[Request], behavior: Behavior
+        self, requests: list[Request], behavior: Behavior, max_tokens: int | None = None
     ) -> tuple[Handle[Rollouts], Handle[RolloutDigest]]:
-        return self.transport.call_for_two("rollout", RolloutWorker.sample, requests, behavior)
+        return self.transport.call_for_two(
+            "rollout", RolloutWorker.sample, requests, behavior, max_tokens
+        )
 
 
 @dataclass(frozen=True)
