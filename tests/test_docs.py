@@ -180,9 +180,9 @@ def edited(module: ModuleType) -> dict[str, Any]:
 
 
 @pytest.fixture
-def mixture(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def added_method(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The running program with the page's method; the names of `tests/policy/test_laws.py` then."""
-    monkeypatch.setattr(spec, "Mixture", edited(spec)["Mixture"], raising=False)
+    monkeypatch.setattr(spec, "TeacherNucleus", edited(spec)["TeacherNucleus"], raising=False)
     edited(laws)
     names = edited(methods)
     exec(f"added = {{{examples(METHOD, 'row')['METHODS']}}}", names)
@@ -195,22 +195,25 @@ def mixture(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def test_the_example_of_a_method_is_planned_by_any_of_its_names(
-    mixture: dict[str, Any], here: Path, capsys: pytest.CaptureFixture[str]
+    added_method: dict[str, Any], here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert trials(shown(capsys, "plan", "mixture.yaml", "--json")) == {"vanilla": 2, "mixture": 4}
-    units = json.loads(shown(capsys, "plan", "mixture.yaml", "--json", "--methods", "Mixture"))[
+    assert trials(shown(capsys, "plan", "nucleus.yaml", "--json")) == {
+        "vanilla": 2,
+        "teacher_nucleus": 4,
+    }
+    units = json.loads(shown(capsys, "plan", "nucleus.yaml", "--json", "--methods", "Nucleus"))[
         "units"
     ]
     assert {
         unit["resources"]["teacher_online_steps"] for unit in units if unit["kind"] == "trial"
     } == {12}
-    assert "Mixture" in shown(capsys, "plan", "mixture.yaml")
-    assert "Teacher mixture" in shown(capsys, "list", "methods")
+    assert "Nucleus" in shown(capsys, "plan", "nucleus.yaml")
+    assert "Teacher nucleus" in shown(capsys, "list", "methods")
 
 
-def test_the_example_of_a_law_passes_the_test_beside_it(mixture: dict[str, Any]) -> None:
-    [name] = {name for name in set(mixture) - set(vars(test_laws)) if name.startswith("test_")}
-    test: Callable[[], None] = mixture[name]
+def test_the_example_of_a_law_passes_the_test_beside_it(added_method: dict[str, Any]) -> None:
+    [name] = {name for name in set(added_method) - set(vars(test_laws)) if name.startswith("test_")}
+    test: Callable[[], None] = added_method[name]
     test()
 
 
@@ -351,7 +354,7 @@ def test_the_example_of_a_method_needs_no_other_edit(
     monkeypatch.setenv(
         "PYTHONPATH", str(program)
     )  # of Ray's workers; the command itself finds its working directory
-    rows = {"vanilla": {}, "mixture": {"weight": [0.05, 0.2], "K": 2}}
+    rows = {"vanilla": {}, "teacher_nucleus": {"mass": [0.8, 0.99], "K": 2}}
     keys = {"training": {"steps": 4, "checkpoint_every": 4}, "evaluation": {"rescore": False}}
     files = [str(write_experiment(tmp_path, rows, **keys)), "--runs", str(tmp_path / "runs")]
     same_models = load_experiment(write_experiment(tmp_path / "other", {"vanilla": {}}), [])
@@ -371,13 +374,17 @@ def test_the_example_of_a_method_needs_no_other_edit(
     assert done.returncode == 0, done.stderr
     plan, _, status, table, _, panels = json.loads(done.stdout)
 
-    assert trials(plan) == {"vanilla": 1, "mixture": 2}
+    assert trials(plan) == {"vanilla": 1, "teacher_nucleus": 2}
     units = json.loads(status)["units"]
     assert {unit["state"] for unit in units} == {"done"}
-    [strong] = [unit["id"] for unit in units if unit["label"] == "Mixture weight=0.2 K=2"]
+    [strong] = [unit["id"] for unit in units if unit["label"] == "Nucleus mass=0.99 K=2"]
     logged = [set(row) - {"step"} for row in RunReader(tmp_path / "runs", strong).metrics()]
     assert logged == [columns_of_step(step < 2, ("behavior_kl",)) for step in range(4)]
-    assert [row["method"] for row in json.loads(table)["rows"]] == ["vanilla", "mixture", "base"]
+    assert [row["method"] for row in json.loads(table)["rows"]] == [
+        "vanilla",
+        "teacher_nucleus",
+        "base",
+    ]
     drawn = {file.stem for file in (tmp_path / "figures").glob("*.png")}
     assert drawn == {
         "trajectories-tiny",
@@ -397,7 +404,7 @@ def test_commands_of_the_pages(
     page: Path,
     line: str,
     here: Path,
-    mixture: dict[str, Any],
+    added_method: dict[str, Any],
     finished: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
