@@ -17,6 +17,7 @@ from orchestrator.errors import did_you_mean, one_of, refuse
 from orchestrator.policy.spec import (
     Behavior,
     Bridge,
+    FallingWithDiscrepancy,
     FixedAdvantage,
     ForwardKL,
     Fusion,
@@ -27,13 +28,15 @@ from orchestrator.policy.spec import (
     ReverseKL,
     SampledToken,
     Student,
-    TeacherAgrees,
     TeacherInjection,
+    TeacherKeeps,
+    TeacherPrefers,
     TeacherSequences,
     TeacherUncertain,
     Tempered,
     Term,
     TrustRegion,
+    Unlikely,
 )
 from orchestrator.rules import Between
 
@@ -354,10 +357,18 @@ METHODS: dict[str, Method] = {
     "tr_opd": Method(
         "Trust region on-policy distillation (TrOPD)",
         "TrOPD",
-        {"ratio": _share("Least min(1, q/p) of a token that learns by the reverse KL.", r"$\tau$")},
         objective=_of_terms(
-            lambda knobs: Term(ReverseKL(), TeacherAgrees(knobs["ratio"])),
-            lambda knobs: Term(ForwardKL(), TeacherAgrees(knobs["ratio"], inverted=True)),
+            lambda knobs: Term(ReverseKL(), TeacherKeeps()),
+            lambda knobs: Term(ForwardKL(), TeacherKeeps(inverted=True)),
+        ),
+        fits=_no_estimator,
+    ),
+    "aopd": Method(
+        "Asymmetric on-policy distillation (AOPD)",
+        "AOPD",
+        objective=_of_terms(
+            lambda knobs: Term(ReverseKL(), TeacherPrefers()),
+            lambda knobs: Term(ForwardKL(), TeacherPrefers(inverted=True)),
         ),
         fits=_no_estimator,
     ),
@@ -369,13 +380,23 @@ METHODS: dict[str, Method] = {
                 "Nats of the teacher's entropy above which the forward KL is added.",
                 float, FROM_ZERO, symbol=r"$\tau_H$",
             ),
-            "weight": Knob("Weight of the forward KL.", float, FROM_ZERO, symbol="$w$"),
         },
         objective=_of_terms(
             lambda knobs: Term(ReverseKL()),
-            lambda knobs: Term(ForwardKL(), TeacherUncertain(knobs["entropy"]), knobs["weight"]),
+            lambda knobs: Term(ForwardKL(), TeacherUncertain(knobs["entropy"])),
         ),
         fits=_no_estimator,
+    ),
+    "iw_opd": Method(
+        "Importance-weighted on-policy distillation (IW-OPD)",
+        "IW-OPD",
+        {
+            "most": Knob(
+                "Weight of a response's first token; it falls to 1 with the discrepancy to the teacher so far.",
+                float, FROM_ONE, symbol=r"$w_{\max}$",
+            ),
+        },
+        objective=_of_terms(lambda knobs: Term(ReverseKL(), FallingWithDiscrepancy(knobs["most"]))),
     ),
     "forward_kl": Method(
         "Forward KL on student rollouts",
@@ -411,8 +432,10 @@ METHODS: dict[str, Method] = {
     "fixed_advantage": Method(
         "Control: fixed negative advantage, no teacher",
         "No teacher",
-        {"size": Knob("Size of the negative advantage of every sampled token.", float, ABOVE_ZERO, symbol="$c$")},
-        objective=_of_terms(lambda knobs: Term(FixedAdvantage(-knobs["size"]))),
+        {
+            "below": Knob("Tokens that the student gave a probability below this are pushed down.", float, INSIDE),
+        },
+        objective=_of_terms(lambda knobs: Term(FixedAdvantage(-1.0), Unlikely(knobs["below"]))),
     ),
     "sft_only": Method(
         "Control: SFT on teacher responses",

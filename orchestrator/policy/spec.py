@@ -213,14 +213,38 @@ class TeacherUncertain:
 
 
 @dataclass(frozen=True)
-class TeacherAgrees:
-    """1 where min(1, q(y)/p(y)) ≥ `ratio` at the sampled token y, else 0; `inverted` exchanges them.
+class TeacherKeeps:
+    """min(1, q(y)/p(y)) at the sampled token y, or 1 minus that if `inverted`.
 
-    min(1, q/p) is the probability that speculative decoding from the teacher keeps the token.
+    This is the probability that speculative decoding from the teacher keeps the token, and the mean
+    of the random mask by which TrOPD tells trusted tokens from outliers (2606.01249, section 3).
     """
 
-    ratio: float
     inverted: bool = False
+
+
+@dataclass(frozen=True)
+class TeacherPrefers:
+    """1 where log q(y) > log p(y) at the sampled token y, else 0; `inverted` exchanges the two."""
+
+    inverted: bool = False
+
+
+@dataclass(frozen=True)
+class Unlikely:
+    """1 where the student gave the sampled token a probability below `probability`, else 0."""
+
+    probability: float
+
+
+@dataclass(frozen=True)
+class FallingWithDiscrepancy:
+    """1 + (`most` − 1)·(1 − F) with F the share of the response's discrepancy before the token.
+
+    F = Σ_{k<t} |log q − log p| ÷ Σ_k |log q − log p| over the sampled tokens (IW-OPD, 2606.22600).
+    """
+
+    most: float
 
 
 @dataclass(frozen=True)

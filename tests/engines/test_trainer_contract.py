@@ -34,7 +34,7 @@ from orchestrator.policy.spec import (
     Objective,
     Proximal,
     SampledToken,
-    TeacherAgrees,
+    TeacherKeeps,
     TeacherUncertain,
     Term,
     TrustRegion,
@@ -60,7 +60,7 @@ GOALS += [
 ]
 GOALS += [  # losses that weigh tokens by what was recorded with them
     Objective("renormalized", terms=(Term(), Term(ForwardKL(), TeacherUncertain(1.0)))),
-    Objective("tail", Proximal(0.5), (Term(SampledToken(1.0), TeacherAgrees(0.5)),)),
+    Objective("tail", Proximal(0.5), (Term(SampledToken(1.0), TeacherKeeps()),)),
 ]
 
 

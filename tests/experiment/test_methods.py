@@ -23,6 +23,7 @@ from orchestrator.experiment.methods import (
 )
 from orchestrator.policy.spec import (
     Bridge,
+    FallingWithDiscrepancy,
     FixedAdvantage,
     ForwardKL,
     Fusion,
@@ -33,13 +34,15 @@ from orchestrator.policy.spec import (
     ReverseKL,
     SampledToken,
     Student,
-    TeacherAgrees,
     TeacherInjection,
+    TeacherKeeps,
+    TeacherPrefers,
     TeacherSequences,
     TeacherUncertain,
     Tempered,
     Term,
     TrustRegion,
+    Unlikely,
 )
 from tests.policy.reference import PAPER_BUDGETS
 
@@ -198,27 +201,40 @@ OTHER_OBJECTIVES: dict[str, tuple[dict[str, float], Objective]] = {  # at step 3
     ),
     "top_d": ({"alpha": 0.7}, Objective("renormalized", Proximal(0.7))),
     "tr_opd": (
-        {"ratio": 0.3},
+        {},
         Objective(
             "renormalized",
             terms=(
-                Term(ReverseKL(), TeacherAgrees(0.3)),
-                Term(ForwardKL(), TeacherAgrees(0.3, inverted=True)),
+                Term(ReverseKL(), TeacherKeeps()),
+                Term(ForwardKL(), TeacherKeeps(inverted=True)),
+            ),
+        ),
+    ),
+    "aopd": (
+        {},
+        Objective(
+            "renormalized",
+            terms=(
+                Term(ReverseKL(), TeacherPrefers()),
+                Term(ForwardKL(), TeacherPrefers(inverted=True)),
             ),
         ),
     ),
     "eopd": (
-        {"entropy": 0.8, "weight": 2.0},
+        {"entropy": 0.8},
         Objective(
-            "renormalized",
-            terms=(Term(ReverseKL()), Term(ForwardKL(), TeacherUncertain(0.8), factor=2.0)),
+            "renormalized", terms=(Term(ReverseKL()), Term(ForwardKL(), TeacherUncertain(0.8)))
         ),
+    ),
+    "iw_opd": (
+        {"most": 1.5},
+        Objective("renormalized", terms=(Term(ReverseKL(), FallingWithDiscrepancy(1.5)),)),
     ),
     "forward_kl": ({}, Objective("renormalized", terms=(Term(ForwardKL()),))),
     "sampled_token": ({"clip": 5.0}, Objective("renormalized", terms=(Term(SampledToken(5.0)),))),
     "fixed_advantage": (
-        {"size": 0.1},
-        Objective("renormalized", terms=(Term(FixedAdvantage(-0.1)),)),
+        {"below": 0.2},
+        Objective("renormalized", terms=(Term(FixedAdvantage(-1.0), Unlikely(0.2)),)),
     ),
     "sft_only": ({}, Objective("nll")),
 }

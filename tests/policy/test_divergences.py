@@ -18,18 +18,21 @@ from orchestrator.policy.objective import sampled_loss, target_of, token_loss
 from orchestrator.policy.spec import (
     Divergence,
     Everywhere,
+    FallingWithDiscrepancy,
     FixedAdvantage,
     ForwardKL,
     JensenShannon,
     Proximal,
     ReverseKL,
     SampledToken,
-    TeacherAgrees,
+    TeacherKeeps,
+    TeacherPrefers,
     TeacherUncertain,
     TokenWeight,
     Unchanged,
+    Unlikely,
 )
-from orchestrator.policy.token_weights import Recorded, weigh
+from orchestrator.policy.token_weights import Recorded, discrepancy_before, weigh
 
 Array = NDArray[np.float64]
 NAMES = ("renormalized", "tail", "truncated", "full")
@@ -269,10 +272,12 @@ def test_an_unchanged_target_is_the_teacher() -> None:
 # --- weights of tokens ---
 
 RECORDED = Recorded(
-    log_p=torch.tensor([-1.0, -1.0, -0.1, -5.0]),
-    log_q=torch.tensor([-1.5, -4.0, -0.1, -1.0]),
-    entropy=torch.tensor([0.1, 0.8, 1.2, 0.0]),
+    log_p=torch.tensor([-1.0, -1.0, -0.125, -5.0], dtype=torch.float64),
+    log_q=torch.tensor([-1.5, -4.0, -0.125, -1.0], dtype=torch.float64),
+    entropy=torch.tensor([0.1, 0.8, 1.2, 0.0], dtype=torch.float64),
+    before=torch.tensor([0.0, 0.25, 0.5, 1.0], dtype=torch.float64),
 )
+KEPT = [math.exp(-0.5), math.exp(-3), 1.0, 1.0]
 
 
 @pytest.mark.parametrize(
@@ -281,10 +286,33 @@ RECORDED = Recorded(
         (Everywhere(), [1, 1, 1, 1]),
         (TeacherUncertain(0.8), [0, 0, 1, 0]),
         (TeacherUncertain(0.8, inverted=True), [1, 1, 0, 1]),
-        (TeacherAgrees(0.5), [1, 0, 1, 1]),  # q/p = e^−0.5, e^−3, 1, e^4
-        (TeacherAgrees(0.5, inverted=True), [0, 1, 0, 0]),
+        (TeacherKeeps(), KEPT),
+        (TeacherKeeps(inverted=True), [1 - kept for kept in KEPT]),
+        (TeacherPrefers(), [0, 0, 0, 1]),
+        (TeacherPrefers(inverted=True), [1, 1, 1, 0]),
+        (Unlikely(0.3), [0, 0, 0, 1]),
+        (Unlikely(0.5), [1, 1, 0, 1]),
+        (FallingWithDiscrepancy(1.5), [1.5, 1.375, 1.25, 1.0]),
     ],
     ids=str,
 )
 def test_weights(where: TokenWeight, weights: list[float]) -> None:
-    assert weigh(where, RECORDED).tolist() == weights
+    assert weigh(where, RECORDED).tolist() == pytest.approx(weights, rel=1e-12)
+
+
+def test_the_trusted_share_is_the_mean_of_a_random_mask() -> None:
+    """TrOPD draws a mask for each token; our weights are its mean, token by token."""
+    generator = np.random.default_rng(0)
+    kept = weigh(TeacherKeeps(), RECORDED).numpy()
+    drawn = generator.random((40_000, 4)) < kept
+    assert np.abs(drawn.mean(0) - kept).max() <= 4 * 0.5 / 200
+    assert weigh(TeacherKeeps(inverted=True), RECORDED).numpy() == pytest.approx(1 - kept)
+
+
+def test_the_discrepancy_before_a_token() -> None:
+    log_p = torch.tensor([[-1.0, -1.0, -1.0, -9.0], [-1.0, -1.0, 0.0, 0.0]])
+    log_q = torch.tensor([[-2.0, -3.0, -0.0, -1.0], [-1.0, -1.0, 7.0, 7.0]])
+    mask = torch.tensor([[True, True, True, False], [True, True, False, False]])
+    before = discrepancy_before(log_p, log_q, mask)
+    assert before[0, :3].tolist() == pytest.approx([0, 1 / 4, 3 / 4])  # gaps 1, 2, 1
+    assert before[1, :2].tolist() == [0, 0]  # without any discrepancy

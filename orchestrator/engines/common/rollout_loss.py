@@ -15,7 +15,7 @@ from torch import Tensor
 from orchestrator.engines.common.head_loss import summed_loss
 from orchestrator.policy import objective
 from orchestrator.policy.spec import Divergence, Everywhere, Objective
-from orchestrator.policy.token_weights import Recorded, weigh
+from orchestrator.policy.token_weights import Recorded, discrepancy_before, weigh
 from orchestrator.policy.vocabulary import NEG_INF, TokenSpace
 from orchestrator.rollouts import Rollouts, TeacherScores
 
@@ -40,7 +40,9 @@ class Targets:
         tokens, support = rollouts.tokens_BT[at], rollouts.support_ids_BTK[at]
         if scores is None:
             return Targets(tokens, support)
-        recorded = Recorded(rollouts.student_BT[at], scores.token_BT[at], scores.entropy_BT[at])
+        log_p, log_q = rollouts.student_BT, scores.token_BT
+        before = discrepancy_before(log_p, log_q, rollouts.mask_BT)
+        recorded = Recorded(log_p[at], log_q[at], scores.entropy_BT[at], before[at])
         return Targets(tokens, support, scores.support_BTK[at], recorded)
 
     def to(self, device: torch.device) -> Targets:

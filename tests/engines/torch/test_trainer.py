@@ -31,6 +31,7 @@ from orchestrator.policy.objective import REVERSE_KL
 from orchestrator.policy.spec import (
     Behavior,
     Bridge,
+    FallingWithDiscrepancy,
     FixedAdvantage,
     ForwardKL,
     JensenShannon,
@@ -40,10 +41,11 @@ from orchestrator.policy.spec import (
     ReverseKL,
     SampledToken,
     Student,
-    TeacherAgrees,
+    TeacherKeeps,
     TeacherUncertain,
     Term,
     TrustRegion,
+    Unlikely,
 )
 from orchestrator.records.rundir import LEARNER_STATE
 from orchestrator.rollouts import Rollouts, TeacherScores, concatenate
@@ -63,11 +65,12 @@ MIXTURES = [  # of losses, targets and weights of tokens
 ]
 for support in ("renormalized", "tail", "truncated"):
     uncertain = Term(ForwardKL(), TeacherUncertain(1.5), factor=0.5)
-    agreed, outside = TeacherAgrees(0.4), TeacherAgrees(0.4, inverted=True)
+    kept, outside = Term(SampledToken(0.7), TeacherKeeps()), TeacherKeeps(inverted=True)
     MIXTURES += [
         Objective(support, terms=(Term(), uncertain)),
-        Objective(support, terms=(Term(SampledToken(0.7), agreed), Term(ForwardKL(), outside))),
-        Objective(support, terms=(Term(FixedAdvantage(-0.2)),)),
+        Objective(support, terms=(kept, Term(ForwardKL(), outside))),
+        Objective(support, terms=(Term(ReverseKL(), FallingWithDiscrepancy(1.5)),)),
+        Objective(support, terms=(Term(FixedAdvantage(-0.2), Unlikely(0.2)),)),
     ]
 STATE = ("loss", "grad_norm", "lr")
 
@@ -96,23 +99,34 @@ def token_losses(
         return -torch.stack([row[token] for row, token in zip(log_p, tokens, strict=True)])
     size = tiny.VALID - 1 if goal.name == "full" else TOP_K
     rows = zip(log_p.exp(), log_q.exp(), start.topk(size).indices, start.exp(), tokens, strict=True)
-    return torch.stack(
-        [token_loss(goal, p, q, support, old, token) for p, q, support, old, token in rows]
-    )
+    gaps = [abs(float(log_q[t, y] - start[t, y])) for t, y in enumerate(tokens)]
+    losses = []
+    for t, (p, q, support, old, token) in enumerate(rows):
+        before = sum(gaps[:t]) / sum(gaps)
+        losses.append(token_loss(goal, p, q, support, old, token, before))
+    return torch.stack(losses)
 
 
 def token_loss(
-    goal: Objective, p: Tensor, q: Tensor, support: Tensor, old: Tensor, token: int
+    goal: Objective, p: Tensor, q: Tensor, support: Tensor, old: Tensor, token: int, before: float
 ) -> Tensor:
-    """Loss at one prefix by the definitions: p, q and the p it was sampled from, (V,)."""
+    """Loss at one prefix by the definitions: p, q and the p it was sampled from, (V,).
+
+    `before` is the share of the response's discrepancy that lies before the token.
+    """
     total = torch.zeros((), dtype=p.dtype)
     entropy = float(-(q[q > 0] * q[q > 0].log()).sum())
     for term in goal.terms:
         match term.where:
             case TeacherUncertain(nats):
                 weight = float(entropy > nats)
-            case TeacherAgrees(ratio, inverted):
-                weight = float((min(1.0, float(q[token] / old[token])) >= ratio) != inverted)
+            case TeacherKeeps(inverted):
+                kept = min(1.0, float(q[token] / old[token]))
+                weight = 1 - kept if inverted else kept
+            case FallingWithDiscrepancy(most):
+                weight = most - (most - 1) * before
+            case Unlikely(probability):
+                weight = float(old[token] < probability)
             case _:
                 weight = 1.0
         match term.loss:
