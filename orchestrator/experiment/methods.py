@@ -329,7 +329,10 @@ METHODS: dict[str, Method] = {
         "Teacher-mixed sampling (MiniLLM)",
         "Mixture",
         {
-            "w0": _share("Share of the teacher in every token's law at the first step.", "$w_0$"),
+            "w0": Knob(
+                "Share of the teacher in every token's law at the first step.",
+                float, Between(0, 1, high_open=True), symbol="$w_0$",
+            ),
             "K": _steps("Steps over which the share falls linearly to zero."),
         },
         behavior=lambda knobs, step: mixed(annealed(knobs["w0"], knobs["K"], step)),
