@@ -39,6 +39,7 @@ from orchestrator.experiment.units import Unit
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection.results_folder import note_submit
 from orchestrator.selection.study import Study
+from orchestrator.sheet import Cell, Sheet
 from tests.browser import Browser, browser
 from tests.fake_runs import QUICKSTART, SHIPPED, quickstart, record, units_of, write_evaluation
 
@@ -195,6 +196,12 @@ def parsed(text: str) -> ElementTree.Element:
     )
 
 
+def texts(root: ElementTree.Element, tag: str, kind: str | None = None) -> list[str]:
+    """The texts of all elements of a name, and of a class."""
+    found = [node for node in root.iter(tag) if kind is None or node.get("class") == kind]
+    return ["".join(node.itertext()) for node in found]
+
+
 def tables(root: ElementTree.Element, key: str) -> dict[str, list[list[str]]]:
     """Caption → rows of texts of the tables of one section."""
     found = root.find(f".//section[@id='{key}']")
@@ -219,23 +226,14 @@ def test_text_is_escaped_and_markup_is_not() -> None:
 
 
 def test_a_table_names_its_rows_and_columns() -> None:
-    made = table(
-        "Sizes",
-        ["Name", "Kind", "Size"],
-        [["a", "<x>", "1"], ["b", "", ""]],
-        texts=["Kind"],
-        total=["Sum", "", "1"],
-    )
-    tree = ElementTree.fromstring(made)
+    total = [Cell("Sum", mark="total"), Cell(""), Cell("1", mark="best", reach="2")]
+    rows = [[Cell("a"), Cell("<x>"), Cell("1")], total, [Cell("b"), Cell(""), Cell("")]]
+    tree = ElementTree.fromstring(table("Sizes", Sheet(["Name", "Kind", "Size"], rows, (0, 1))))
     assert [th.get("scope") for th in tree.iter("th")] == ["col"] * 3 + ["row"] * 3
-    assert ["".join(cell.itertext()) for cell in tree.iter("td")] == [
-        "<x>",
-        "1",
-        "–",
-        "–",
-        "–",
-        "1",
-    ]
+    assert texts(tree, "td") == ["<x>", "1", "–", "–", "–", "1 ±2"]
+    assert texts(tree, "tfoot") == ["Sum–1 ±2"]
+    assert texts(tree, "b") == ["1"]
+    assert [td.get("class") for td in tree.iter("td")] == ["text", None] * 3
     assert [abbr.get("title") for abbr in tree.iter("abbr")] == ["not available"] * 3
 
 
