@@ -10,6 +10,7 @@ from typing import Any
 
 from orchestrator.experiment.methods import BASE, method_label
 from orchestrator.experiment.units import Family, Unit
+from orchestrator.monitor.device_hours import Device, device_of, hours_spent
 from orchestrator.monitor.time_left import (
     Left,
     UnitLeft,
@@ -19,7 +20,6 @@ from orchestrator.monitor.time_left import (
     sweep_seconds,
     work_left,
 )
-from orchestrator.monitor.timeline import Device, device_of, hours_spent
 from orchestrator.monitor.timings import Costs, measure, tokens_a_second
 from orchestrator.monitor.unit_status import UnitStatus, UnitView, unread_status
 from orchestrator.planning.ranges import Range

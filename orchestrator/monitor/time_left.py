@@ -16,7 +16,7 @@ from orchestrator.experiment.evaluation_protocol import (
     samples_at_once,
 )
 from orchestrator.experiment.units import Family, Unit
-from orchestrator.monitor.timeline import Device, devices_of
+from orchestrator.monitor.device_hours import Device, devices_of
 from orchestrator.monitor.timings import Costs
 from orchestrator.planning.costs import BLENDED, PLAIN
 from orchestrator.planning.evaluation_cost import (

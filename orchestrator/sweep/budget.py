@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from orchestrator.experiment.units import Unit, checkpoint_steps
-from orchestrator.monitor.timeline import device_of, devices_of, hours_spent
+from orchestrator.monitor.device_hours import device_of, devices_of, hours_spent
 from orchestrator.monitor.timings import Costs, measure
 from orchestrator.planning.costs import BLENDED, PLAIN
 from orchestrator.planning.steps import teacher_online_steps
