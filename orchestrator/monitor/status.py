@@ -20,9 +20,14 @@ from orchestrator.monitor.time_left import (
     sweep_seconds,
     work_left,
 )
-from orchestrator.monitor.timings import Costs, measure, tokens_a_second
-from orchestrator.monitor.unit_status import UnitStatus, UnitView, unread_status
+from orchestrator.monitor.unit_status import (
+    UnitStatus,
+    UnitView,
+    tokens_a_second,
+    unread_status,
+)
 from orchestrator.planning.ranges import Range
+from orchestrator.planning.seconds import StudySeconds, study_seconds
 from orchestrator.records.claims import Claims
 from orchestrator.records.columns import EVALUATING, RESCORING
 from orchestrator.records.drivers import drivers_of
@@ -165,10 +170,10 @@ def _overview(study: Study, session: Session | None) -> Overview:
         wanted |= family.wants
         if family.later:
             later |= dict.fromkeys(family.candidates, family.later)
-    costs = measure(study)
+    seconds = study_seconds(study)
     claims = Claims(study.runs)
     claimed = {unit.id: held for unit in study.units if (held := claims.held(unit.id))}
-    view = UnitView(study, wanted, later, costs, claimed)
+    view = UnitView(study, wanted, later, seconds, claimed)
     statuses = [view.unit_status(unit) for unit in study.units]
     states = {s.id: s.state for s in statuses}
     families = [_family_status(family, states) for family in standings]
@@ -183,7 +188,10 @@ def _overview(study: Study, session: Session | None) -> Overview:
         "GPU": float(sum(s.gpus for s in training) + evaluators * placement.gpus),
     }
     later_units = unconfirmed_units(study)
-    jobs, device = _jobs(study, view.left, states, standings, later_units, costs), device_of(study)
+    jobs, device = (
+        _jobs(study, view.left, states, standings, later_units, seconds),
+        device_of(study),
+    )
     left = (
         sweep_seconds(jobs, session.cluster if session else used)
         if running or (session and jobs)
@@ -203,7 +211,7 @@ def _overview(study: Study, session: Session | None) -> Overview:
         device=device,
         device_hours_spent=hours_spent(study),
         device_hours_left=device_hours(jobs, device),
-        calibrated=costs.calibrated,
+        calibrated=seconds.calibrated,
         tokens_a_second=sum(rates) if rates else None,
         to_confirm=len(later_units),
         driven=bool(session or running or drivers_of(study.runs, study.experiment.name)),
@@ -264,7 +272,7 @@ def _jobs(
     states: Mapping[str, str],
     standings: list[_Family],
     to_confirm: Sequence[Unit],
-    costs: Costs,
+    seconds: StudySeconds,
 ) -> list[UnitLeft]:
     """List the remaining work of units, of runs to confirm open families, and of families once they
     are trained.
@@ -275,9 +283,9 @@ def _jobs(
             jobs.append(UnitLeft(unit, left[unit.id], evaluator))
     for unit in to_confirm:
         work = work_left(study.experiment, unit, study.reader(unit), 0, {}, confirms=unit.is_trial)
-        jobs.append(UnitLeft(unit, left_of(unit, work, costs), evaluator))
+        jobs.append(UnitLeft(unit, left_of(unit, work, seconds), evaluator))
     for family in standings:
         if family.later:
-            later = left_once_trained(study.experiment, family.settings, costs)
+            later = left_once_trained(study.experiment, family.settings, seconds)
             jobs.append(UnitLeft(family.settings[0][0], later, evaluator))
     return jobs

@@ -17,8 +17,6 @@ from orchestrator.experiment.evaluation_protocol import (
 )
 from orchestrator.experiment.units import Family, Unit
 from orchestrator.monitor.device_hours import Device, devices_of
-from orchestrator.monitor.timings import Costs
-from orchestrator.planning.costs import BLENDED, PLAIN
 from orchestrator.planning.evaluation_cost import (
     checkpoints_evaluated,
     evaluation_generations,
@@ -26,7 +24,9 @@ from orchestrator.planning.evaluation_cost import (
     family_size,
 )
 from orchestrator.planning.ranges import NOTHING, SCENARIOS, Range, Scenario
-from orchestrator.planning.steps import teacher_online_steps
+from orchestrator.planning.seconds import StudySeconds, on_the_clock
+from orchestrator.planning.steps import steps_left
+from orchestrator.records.clock import BLENDED, PLAIN
 from orchestrator.records.rundir import RunReader
 
 Work = Counter[str]  # BLENDED, PLAIN or the key of a benchmark → steps or responses
@@ -69,9 +69,7 @@ def work_left(
     setup, evaluation = experiment.setups[unit.setup], experiment.setups[unit.setup].evaluation
     work: Work = Counter()
     if not run.trained:
-        blended = teacher_online_steps(unit)
-        work[BLENDED] = max(0, blended - step)
-        work[PLAIN] = max(0, unit.steps - max(step, blended))
+        work[BLENDED], work[PLAIN] = steps_left(unit, step)
         made = (
             run.next_step // setup.training.checkpoint_every
             if run.next_step < unit.steps
@@ -108,24 +106,24 @@ def work_once_trained(experiment: Experiment, family: Family, scenario: Scenario
     return work
 
 
-def left_of(unit: Unit, work: Work, costs: Costs) -> Left | None:
+def left_of(unit: Unit, work: Work, seconds: StudySeconds) -> Left | None:
     """Seconds of a unit's `work`; None while the cost of a part of it is unknown."""
     parts: dict[bool, list[Range]] = {True: [], False: []}  # whether it is training
     for kind, amount in work.items():
-        cost = costs.range(unit, kind)
+        cost = seconds.of(unit, kind)
         if cost is None:
             return None
         parts[kind in (BLENDED, PLAIN)].append(cost * amount)
     return Left(Range.total(parts[True]), Range.total(parts[False]))
 
 
-def left_once_trained(experiment: Experiment, family: Family, costs: Costs) -> Left | None:
+def left_once_trained(experiment: Experiment, family: Family, seconds: StudySeconds) -> Left | None:
     """Seconds that evaluators sample a family after its last training; None while a cost is
     unknown.
     """
     unit, found = family[0][0], {}
     for scenario in SCENARIOS:
-        left = left_of(unit, work_once_trained(experiment, family, scenario), costs)
+        left = left_of(unit, work_once_trained(experiment, family, scenario), seconds)
         if left is None:
             return None
         found[scenario] = left.sampling.at(scenario)
@@ -157,7 +155,8 @@ def sweep_seconds(jobs: Sequence[UnitLeft], capacity: Mapping[str, float]) -> Ra
                 chains.get(needed, NOTHING) for needed in unit.depends_on
             )
     busy = Range.total(work)
-    return Range.of(lambda s: max([busy.at(s), *(chain.at(s) for chain in chains.values())]))
+    longest = list(chains.values())
+    return Range.of(lambda s: on_the_clock(busy.at(s), [each.at(s) for each in longest], room=1))
 
 
 def device_hours(jobs: Sequence[UnitLeft], device: Device) -> Range | None:

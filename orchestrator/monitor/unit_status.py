@@ -11,10 +11,11 @@ from orchestrator.experiment.evaluation_protocol import Sampling
 from orchestrator.experiment.kinds import Kind, OfKind
 from orchestrator.experiment.units import Unit
 from orchestrator.monitor.time_left import Left, left_of, work_left
-from orchestrator.monitor.timings import Costs
+from orchestrator.planning.seconds import StudySeconds
 from orchestrator.records.claims import Held
-from orchestrator.records.columns import EVALUATING, RESCORING, TRAINING
-from orchestrator.records.rundir import RunReader
+from orchestrator.records.clock import RECENT, kept_steps
+from orchestrator.records.columns import EVALUATING, RESCORING, ROLLOUT, TRAINING
+from orchestrator.records.rundir import METRICS, TIMING, RunReader
 from orchestrator.records.slices import missing
 from orchestrator.selection import scores as selection
 from orchestrator.selection.samples_wanted import Wants
@@ -91,7 +92,7 @@ class UnitView:
     study: Study
     wanted: Wants
     later: Mapping[str, str]
-    costs: Costs
+    seconds: StudySeconds
     claimed: Mapping[str, list[Held]]  # unit id → slices that evaluators sample now
     left: dict[str, Left | None] = field(
         default_factory=dict
@@ -215,7 +216,7 @@ class UnitView:
     ) -> Left | None:
         confirms = unit.id in self.study.confirming
         return left_of(
-            unit, work_left(self.study.experiment, unit, run, step, lacking, confirms), self.costs
+            unit, work_left(self.study.experiment, unit, run, step, lacking, confirms), self.seconds
         )
 
     def _missing(self, unit: Unit, run: RunReader) -> dict[Sampling, int]:
@@ -238,3 +239,24 @@ class UnitView:
             if error is not None:
                 return error
         return None
+
+
+def tokens_a_second(run: RunReader) -> float | None:
+    """Tokens of rollouts that a unit samples in a second of sampling; None before its first step.
+
+    Only its latest steps count.
+    """
+
+    def seconds_of_rollouts() -> list[tuple[int, float]]:
+        latest = list(kept_steps(run).items())[-RECENT:]
+        return [(step, row.parts[ROLLOUT]) for step, row in latest]
+
+    def tokens_of_rollouts() -> list[tuple[int, int]]:
+        rows = run.metrics()[-RECENT:]
+        return [(row["step"], row["response_tokens"]) for row in rows if "response_tokens" in row]
+
+    seconds = dict(run.derived(TIMING, "seconds of the latest rollouts", seconds_of_rollouts))
+    tokens = dict(run.derived(METRICS, "tokens of the latest rollouts", tokens_of_rollouts))
+    steps = seconds.keys() & tokens.keys()
+    sampling = sum(seconds[step] for step in steps)
+    return sum(tokens[step] for step in steps) / sampling if sampling else None

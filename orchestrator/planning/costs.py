@@ -35,7 +35,7 @@ from orchestrator.engines.budget import Situation, budget
 from orchestrator.engines.catalog import sampler_of
 from orchestrator.engines.memory import ONE_GPU, Decoder, Gpus, decoder, sequences_per_step
 from orchestrator.planning.evaluation_cost import evaluation_generations
-from orchestrator.planning.lengths import LAWS, PROMPT_TOKENS, Lengths
+from orchestrator.planning.lengths import LAWS, PROMPT_TOKENS, TRAINING_LENGTHS, Lengths
 from orchestrator.planning.ranges import Range, Scenario
 from orchestrator.planning.rates import (
     ALL_REDUCE_US,
@@ -50,14 +50,14 @@ from orchestrator.planning.rates import (
     SHARDED,
     Gpu,
 )
+from orchestrator.records.clock import BLENDED, PLAIN
 from orchestrator.records.columns import EVALUATE, LEARN, ROLLOUT, SCORE
 
 OTHER = "other"  # of a training step: what keeps a trial's GPU waiting
 PASSING = "passing on"  # of OTHER: weights to the sampler, the learner's state to the host and back
 TRAINING_PHASES = (ROLLOUT, SCORE, LEARN, OTHER)
 PHASES = (*TRAINING_PHASES, EVALUATE)
-BLENDED, PLAIN, SUPERVISED = "blended step", "plain step", "supervised step"
-TRAINING_LENGTHS = "training"  # where lengths go by benchmark, the key of training responses
+SUPERVISED = "supervised step"  # beside BLENDED and PLAIN a kind of step
 DECODING: Mapping[str, Situation] = {
     BLENDED: "blending",
     PLAIN: "decoding",

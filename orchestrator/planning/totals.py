@@ -30,6 +30,7 @@ from orchestrator.planning.evaluation_cost import (
 from orchestrator.planning.plan import Done, Plan, PlannedUnit, gpu_hours, make_plan
 from orchestrator.planning.ranges import NOTHING, Range
 from orchestrator.planning.rates import RATES
+from orchestrator.planning.seconds import on_the_clock
 from orchestrator.records.columns import EVALUATE
 
 RESCORE = "rescore"
@@ -200,7 +201,8 @@ def hours_on_gpus(plan: Plan, gpus: int, left: bool = False) -> Range | None:
     hours, chain = total_gpu_hours(plan, left=left), longest_chain_hours(plan, left)
     if hours is None or chain is None:
         return None
-    return Range.of(lambda scenario: max(hours["total"].at(scenario) / gpus, chain.at(scenario)))
+    total = hours["total"]
+    return Range.of(lambda s: on_the_clock(total.at(s), [chain.at(s)], gpus))
 
 
 @lru_cache(maxsize=16)
