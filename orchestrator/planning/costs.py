@@ -156,8 +156,9 @@ class SetupCosts:
 
     def rollout_rate(self, kind: str) -> Range:
         """Tokens of training responses per second."""
-        responses, seconds = sequences_per_step(self.setup.training), self.step(kind)[ROLLOUT]
-        return Range.of(lambda s: responses * self.training_lengths(s).tokens / seconds.at(s))
+        tokens = self.training_tokens * sequences_per_step(self.setup.training)
+        seconds = self.step(kind)[ROLLOUT]
+        return Range.of(lambda scenario: tokens.at(scenario) / seconds.at(scenario))
 
     def _measured(
         self, phase: str, kind: str, planned: Callable[[Scenario, Scenario], float]
@@ -186,6 +187,15 @@ class SetupCosts:
     def evaluation_lengths(self, benchmark: str, scenario: Scenario) -> Lengths:
         """Lengths of the responses to a benchmark."""
         return self._lengths_under(benchmark, self.setup.evaluation.max_response_tokens, scenario)
+
+    @property
+    def training_tokens(self) -> Range:
+        """Tokens of a training response, on average."""
+        return Range.of(lambda scenario: self.training_lengths(scenario).tokens)
+
+    def evaluation_tokens(self, benchmark: str) -> Range:
+        """Tokens of a response to a benchmark, on average."""
+        return Range.of(lambda scenario: self.evaluation_lengths(benchmark, scenario).tokens)
 
     def _lengths_under(self, key: str, limit: int, scenario: Scenario) -> Lengths:
         prompt = min(PROMPT_TOKENS, self.setup.training.max_prompt_tokens)
