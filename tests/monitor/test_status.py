@@ -19,7 +19,6 @@ from orchestrator.monitor import status
 from orchestrator.monitor.status import Session, overview
 from orchestrator.monitor.time_left import (
     Left,
-    UnitLeft,
     device_hours,
     sweep_seconds,
     work_once_trained,
@@ -307,20 +306,17 @@ def test_a_sweep_takes_all_of_its_work_on_all_cores_or_its_longest_chain(plain: 
     )
     own, two = plain[0].runtime.placement, {"CPU": 2, "GPU": 0}
 
-    def job(unit: Unit, training: float, sampling: float = 0.0) -> UnitLeft:
-        return UnitLeft(
-            unit, Left(Range(training / 2, training, 2 * training), Range.exactly(sampling)), own
-        )
+    def job(unit: Unit, training: float, sampling: float = 0.0) -> Left:
+        return Left(unit, Range(training / 2, training, 2 * training), Range.exactly(sampling))
 
-    four = [job(vanilla, 0.0, 10.0) for _ in range(4)]
-    assert sweep_seconds(four, two) == Range.exactly(20.0)
-    assert sweep_seconds(four, {"CPU": 4.0}) == Range.exactly(10.0)
+    four = [job(vanilla, 0.0, 10.0)] * 4
+    assert sweep_seconds(four, own, two) == Range.exactly(20.0)
+    assert sweep_seconds(four, own, {"CPU": 4.0}) == Range.exactly(10.0)
     chain = [job(stage, 30.0), job(waiting, 10.0)]
-    assert sweep_seconds(chain, two) == Range(20.0, 40.0, 80.0)
-    assert sweep_seconds([*four, *chain], two) == Range(30.0, 40.0, 80.0)
-    assert sweep_seconds([*four, UnitLeft(vanilla, None, own)], two) is None
-    assert sweep_seconds(four, {}) is None
-    assert device_hours([*four, *chain], "core") == Range(60 / 3600, 80 / 3600, 120 / 3600)
+    assert sweep_seconds(chain, own, two) == Range(20.0, 40.0, 80.0)
+    assert sweep_seconds([*four, *chain], own, two) == Range(30.0, 40.0, 80.0)
+    assert sweep_seconds(four, own, {}) is None
+    assert device_hours([*four, *chain], own, "core") == Range(60 / 3600, 80 / 3600, 120 / 3600)
 
 
 def test_the_process_that_submits_knows_its_cluster_and_its_pace(
