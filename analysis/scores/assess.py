@@ -29,9 +29,9 @@ from analysis.scores.split_half import split_half_scores
 from analysis.scores.uncertainty import Array, Interval
 from orchestrator.data.benchmarks import benchmark_of
 from orchestrator.experiment.methods import REFERENCE
-from orchestrator.selection import seeds
+from orchestrator.selection import significance
 from orchestrator.selection.scores import Tally
-from orchestrator.selection.seeds import SeedSpread
+from orchestrator.selection.significance import SeedSpread
 from orchestrator.selection.study import Study
 
 PERCENT = 100
@@ -100,7 +100,7 @@ def seed_spreads(checkpoints: Iterable[Scored]) -> dict[str, SeedSpread | None]:
         percent_of_methods = []
         for scores in by_seed:
             percent_of_methods.append([PERCENT * score for score in scores[key]])
-        spreads[key] = seeds.pool(percent_of_methods)
+        spreads[key] = significance.pool(percent_of_methods)
     return spreads
 
 
@@ -116,7 +116,7 @@ def estimates(checkpoint: Scored, replicates: Columns, spreads: Spreads) -> dict
                 value, uncertainty.interval(float(value), replicates[key]), "problems"
             )
         else:
-            reach = seeds.reach(spread, checkpoint.seeds)
+            reach = significance.reach(spread, checkpoint.seeds)
             within = Interval(max(0.0, float(value) - reach), min(100.0, float(value) + reach))
             scores[key] = Estimate(value, within, "seeds")
     return scores
@@ -140,10 +140,10 @@ def differences(
             within = uncertainty.interval(float(value), replicates[0][key] - replicates[1][key])
             found[key] = Difference(Estimate(value, within, "problems"), None, runs)
         else:
-            reach = seeds.reach(spread, *runs)
+            reach = significance.reach(spread, *runs)
             within = Interval(float(value) - reach, float(value) + reach)
             found[key] = Difference(
-                Estimate(value, within, "seeds"), seeds.p_value(value, spread, *runs), runs
+                Estimate(value, within, "seeds"), significance.p_value(value, spread, *runs), runs
             )
     return found
 
@@ -270,11 +270,11 @@ def chosen_alike(gaps: Mapping[str, Difference], sizes: tuple[int, int]) -> dict
 def _corrected(gaps: Sequence[Difference], spread: SeedSpread, level: float) -> list[Difference]:
     """Differences to one reference with intervals and p-values corrected for their number."""
     values = [gap.estimate.value for gap in gaps]
-    by_dunnett = seeds.adjusted(
+    by_dunnett = significance.adjusted(
         values, spread, [gap.runs[0] for gap in gaps], gaps[0].runs[1], level
     )
     scale = LEVEL / level
-    by_holm = seeds.holm([min(1.0, scale * (gap.p_value or 0.0)) for gap in gaps])
+    by_holm = significance.holm([min(1.0, scale * (gap.p_value or 0.0)) for gap in gaps])
     corrected = []
     for gap, p, reach, holm in zip(
         gaps, by_dunnett.p_values, by_dunnett.reaches, by_holm, strict=True
