@@ -30,6 +30,7 @@ from analysis.scores.uncertainty import Array, Interval
 from orchestrator.data.benchmarks import benchmark_of
 from orchestrator.experiment.methods import REFERENCE
 from orchestrator.selection import significance
+from orchestrator.selection.metric import PASS_AT_1
 from orchestrator.selection.scores import Tally
 from orchestrator.selection.significance import SeedSpread
 from orchestrator.selection.study import Study
@@ -69,13 +70,13 @@ def replicate_scores(checkpoints: Mapping[str, Candidate]) -> dict[str, Columns]
     UserError where they rest on different problems.
     """
     columns: dict[str, Columns] = {name: {} for name in checkpoints}
-    k = next(iter(checkpoints.values())).k if checkpoints else 1
+    metric = next(iter(checkpoints.values())).metric if checkpoints else PASS_AT_1
     # All checkpoints of a setup are resampled together: on the same draws of problems, what two of
     # them share cancels in their difference. Seeds are averaged first, so that a draw takes a
     # problem with all of its seeds.
     for key in next(iter(checkpoints.values())).counts if checkpoints else ():
         ends = np.cumsum([checkpoint.seeds for checkpoint in checkpoints.values()])
-        by_seed = np.split(score_matrix(_rows(checkpoints, key), k), ends[:-1])
+        by_seed = np.split(score_matrix(_rows(checkpoints, key), metric), ends[:-1])
         scores = {name: rows.mean(axis=0) for name, rows in zip(checkpoints, by_seed, strict=True)}
         for name, replicates in uncertainty.resample(scores, key).items():
             columns[name][key] = PERCENT * replicates
@@ -153,7 +154,7 @@ def on_fresh_samples(study: Study, setup: str, checkpoint: Candidate) -> Candida
     benchmarks have them.
     """
     ids = study.fresh_evaluation_ids(setup)
-    counts = read_counts(study, checkpoint.units, ids, checkpoint.step)
+    counts = read_counts(study, checkpoint.units, ids, checkpoint.step, checkpoint.metric)
     return replace(checkpoint, counts=counts) if len(counts) == len(ids) else None
 
 
@@ -296,7 +297,7 @@ def _row(
     gaps: dict[str, Difference] | None,
 ) -> RowEvidence:
     best, halves, left_out = selected.best, None, None
-    if best.k == 1:  # the score that checkpoints are selected by
+    if best.metric == PASS_AT_1:  # the score that checkpoints are selected by
         halves, left_out = split_half(selected.pool), leave_one_seed_out(selected.pool)
     columns = {}
     for key, score in scores.items():
