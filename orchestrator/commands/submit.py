@@ -21,8 +21,8 @@ from orchestrator.errors import ClusterDied
 from orchestrator.experiment.kinds import KIND_NAMES
 from orchestrator.experiment.units import Unit, expand
 from orchestrator.monitor import status
+from orchestrator.monitor.device_hours import hours_spent
 from orchestrator.monitor.status import Overview
-from orchestrator.monitor.timeline import hours_spent
 from orchestrator.monitor.unit_status import UnitStatus
 from orchestrator.records.drivers import Driving
 from orchestrator.records.lease import LEASE_PATIENCE_S

@@ -11,7 +11,7 @@ from typing import Any
 from orchestrator.config import Experiment, Setup
 from orchestrator.experiment import evaluation_protocol
 from orchestrator.experiment.units import Unit
-from orchestrator.records.columns import STEP_PARTS, TRAIN
+from orchestrator.records.clock import kept_steps
 from orchestrator.records.rundir import RunReader
 from orchestrator.selection import scores as selection
 
@@ -201,11 +201,8 @@ def _present(scores: Mapping[str, Fraction | None]) -> dict[str, float]:
 
 
 def _seconds(run: RunReader) -> dict[int, dict[str, float]]:
-    """Seconds of each part of a step, by step; for a step repeated after a kill, of its last
-    attempt.
-    """
+    """Seconds of each part of a step, by step."""
     seconds = {}
-    for row in run.timing():
-        if row["phase"] == TRAIN:
-            seconds[row["step"]] = {f"time/{part}": row[part] for part in STEP_PARTS if part in row}
+    for step, row in kept_steps(run).items():
+        seconds[step] = {f"time/{part}": value for part, value in row.parts.items()}
     return seconds
