@@ -136,6 +136,10 @@ LENGTHS = Must(
     "whole numbers of tokens, or shares between 0 and 1",
     lambda lengths: bool(lengths) and all(0 < t < 1 or (t >= 1 and t % 1 == 0) for t in lengths),
 )
+A_TRACKER = Must(  # a test compares the names with the rows of `tracking.tracker`
+    "wandb, tensorboard or module:function",
+    lambda name: name in ("wandb", "tensorboard") or ":" in name,
+)
 FolderName = Annotated[
     Text,
     Must(
@@ -505,6 +509,9 @@ class Runtime(Section):
         Positive, "Seconds after which a call of an actor counts as lost."
     ] = 7200.0
     grader_deadline_s: Annotated[Positive, "Seconds the grader may take for one answer."] = 5.0
+    tracker: Annotated[
+        Text, A_TRACKER, "Where runs are shown: wandb, tensorboard, or module:function."
+    ] = "wandb"
     wandb: Annotated[WandbMode, "How runs are mirrored to W&B."] = "auto"
     wandb_project: Annotated[Text, "W&B project."] = "trb"
     rollout_texts: Annotated[Natural, "Training rollouts whose text is written, per step."] = 4
