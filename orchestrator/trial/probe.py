@@ -155,9 +155,9 @@ class ContinuationProbe:
             prefix, key = source.rollouts.response(row)[:length], request.key
             ended = self.spec.setup.student.eos in prefix
             requests = []
-            for draw in range(0 if ended else self.settings.continuations):
+            for repetition in range(0 if ended else self.settings.continuations):
                 own_key = SequenceKey(
-                    Purpose.CONTINUATION, key.seed, length, key.prompt, key.sample, draw
+                    Purpose.CONTINUATION, key.seed, length, key.prompt, key.sample, repetition
                 )
                 requests.append(Request((*request.prompt_ids, *prefix), own_key))
             cuts.append(Cut(key.prompt, requests, source.grades[row]))
