@@ -141,9 +141,9 @@ def _selected_cells(row: RowEvidence) -> dict[str, str]:
     return {
         METHOD: method_label(row.method),
         SCORE: score_text(column.score),
-        SPLIT_HALF: _number_text(column.split_half),
-        FRESH: _number_text(column.fresh and column.fresh.value),
-        LEFT_OUT: _number_text(column.left_out),
+        SPLIT_HALF: number_text(column.split_half),
+        FRESH: number_text(column.fresh and column.fresh.value),
+        LEFT_OUT: number_text(column.left_out),
         **gap_cells(column.difference),
         OF: str(row.candidates),
         SEEDS: str(row.seeds) if row.seeds else "",
@@ -167,7 +167,7 @@ def _confirmed_cells(row: ConfirmedRow) -> dict[str, str]:
         METHOD: method_label(row.method),
         CONFIRMED: score_text(column and column.score),
         **gap_cells(column and column.difference),
-        EXPLORED: _number_text(column and column.explored),
+        EXPLORED: number_text(column and column.explored),
         LEAD: signed(column.lead) if column else "",
         SEEDS: str(len(row.units)) if row.complete else f"{len(row.units)} of {row.wanted}",
         STEP: str(row.step),
@@ -197,7 +197,8 @@ def score_text(score: Estimate | None) -> str:
     return f"{tenths_text(score.value)} ±{score.reach}" if score else ""
 
 
-def _number_text(value: Fraction | float | None) -> str:
+def number_text(value: Fraction | float | None) -> str:
+    """A number with one decimal; empty where it is missing."""
     return "" if value is None else tenths_text(value)
 
 
