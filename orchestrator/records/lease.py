@@ -24,8 +24,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from orchestrator.liveness.processes import process_stat, take_lock
 from orchestrator.records.files import damaged
-from orchestrator.records.processes import process_stat, take_lock
 
 HEARTBEAT_S = 15.0
 STALE_AFTER_S = 90.0

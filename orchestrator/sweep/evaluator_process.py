@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
+from orchestrator.liveness.pulse import Pulse, pulse_path
 from orchestrator.records.log import RunLog
-from orchestrator.records.pulse import Pulse, pulse_path
 from orchestrator.records.writer import note_evaluation_error
 from orchestrator.start_up import quick_imports
 from orchestrator.sweep.failures import failure_of

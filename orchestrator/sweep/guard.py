@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from orchestrator.records.processes import Process, descendants, processes
+from orchestrator.liveness.processes import Process, descendants, processes
 from orchestrator.sweep.scratch import remove_abandoned
 
 POLL_S = 0.5

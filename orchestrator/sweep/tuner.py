@@ -22,10 +22,10 @@ from ray.tune.search import Searcher
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from orchestrator.experiment.units import Unit
+from orchestrator.liveness.pulse import Beat, pulse_path, read_beat
 from orchestrator.records.claims import Claims
 from orchestrator.records.lease import LeaseHeld
 from orchestrator.records.provenance import provenance
-from orchestrator.records.pulse import Beat, pulse_path, read_beat
 from orchestrator.records.writer import RunWriter, forget_evaluation_errors
 from orchestrator.selection.confirmation import with_confirmation
 from orchestrator.selection.pending_slices import PendingSlice, pending_slices

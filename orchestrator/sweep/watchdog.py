@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from socket import gethostname
 
+from orchestrator.liveness.processes import born, is_stopped
+from orchestrator.liveness.pulse import BEAT_S, Beat, pulse_path, read_beat
 from orchestrator.records.log import RunLog
-from orchestrator.records.pulse import BEAT_S, Beat, born, is_stopped, pulse_path, read_beat
 
 LOOK_S = BEAT_S
 STOPPED_LOOKS = 5  # 10 s: a debugger or an administrator may stop a process for a moment

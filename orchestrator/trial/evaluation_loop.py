@@ -17,12 +17,12 @@ from orchestrator.engines.interface import Job, WeightsRef
 from orchestrator.errors import NotFinite
 from orchestrator.experiment import evaluation_protocol
 from orchestrator.experiment.units import Unit
-from orchestrator.records import pulse
+from orchestrator.liveness import pulse
+from orchestrator.liveness.processes import described, place
 from orchestrator.records.claims import Claims
 from orchestrator.records.columns import EVALUATE, EVALUATING, EVALUATOR, RESCORING, START
 from orchestrator.records.lease import Lease
 from orchestrator.records.log import RunLog
-from orchestrator.records.processes import described, place
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import append_timing, note_evaluation_error, write_slice
 from orchestrator.selection.pending_slices import PendingSlice, pending_slices, preference

@@ -15,9 +15,10 @@ from socket import gethostname
 
 import pytest
 
-from orchestrator.records import pulse
+from orchestrator.liveness import pulse
+from orchestrator.liveness.processes import born, is_stopped
+from orchestrator.liveness.pulse import Beat, Pulse, pulse_path, read_beat
 from orchestrator.records.log import read_log
-from orchestrator.records.pulse import Beat, Pulse, born, is_stopped, pulse_path, read_beat
 from orchestrator.sweep.watchdog import (
     HANGS_AFTER_S,
     HANGS_FACTOR,
