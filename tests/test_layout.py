@@ -58,6 +58,7 @@ LIGHT = {
     "config",
     "rules",
     "cores",
+    "liveness",
     "records",
     "grading",
     "experiment",

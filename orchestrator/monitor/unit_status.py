@@ -10,9 +10,9 @@ from orchestrator.experiment import evaluation_protocol
 from orchestrator.experiment.evaluation_protocol import Sampling
 from orchestrator.experiment.kinds import Kind, OfKind
 from orchestrator.experiment.units import Unit
+from orchestrator.liveness.claims import Held
 from orchestrator.monitor.time_left import Left, left_of, work_left
 from orchestrator.monitor.timings import Costs
-from orchestrator.records.claims import Held
 from orchestrator.records.columns import EVALUATING, RESCORING, TRAINING
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.slices import missing

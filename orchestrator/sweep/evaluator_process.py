@@ -17,7 +17,7 @@ from orchestrator.records.writer import note_evaluation_error
 from orchestrator.start_up import quick_imports
 from orchestrator.sweep.failures import failure_of
 from orchestrator.sweep.schedule import Evaluating
-from orchestrator.sweep.shared import SAMPLED, Sweep
+from orchestrator.sweep.spec import SAMPLED, Sweep
 
 if TYPE_CHECKING:
     from orchestrator.selection.pending_slices import PendingSlice
