@@ -16,12 +16,11 @@ from pathlib import Path
 
 from orchestrator.config import Experiment, Setup
 from orchestrator.data.benchmarks import load_benchmark
-from orchestrator.errors import UserError
+from orchestrator.errors import LeaseHeld, UserError
 from orchestrator.experiment import evaluation_protocol
 from orchestrator.grading.gold import MATH
 from orchestrator.grading.grader import GRADER_VERSION, Gold, Grader
 from orchestrator.grading.judges import version_of
-from orchestrator.records.lease import LeaseHeld
 from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.slices import disjoint
