@@ -12,7 +12,6 @@ from orchestrator.config import Experiment, Setup
 from orchestrator.experiment import evaluation_protocol
 from orchestrator.experiment.units import Unit
 from orchestrator.records.clock import kept_steps
-from orchestrator.records.columns import TRAIN
 from orchestrator.records.rundir import RunReader
 from orchestrator.selection import scores as selection
 
