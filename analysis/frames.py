@@ -101,8 +101,8 @@ def problem_counts(study: Study) -> pd.DataFrame:
     rows = []
     for unit in study.units:
         run = study.reader(unit)
-        for draw, samples in SAMPLES.items():
-            for benchmark, evaluation_id in study.evaluation_ids(unit.setup, draw).items():
+        for repetition, samples in SAMPLES.items():
+            for benchmark, evaluation_id in study.evaluation_ids(unit.setup, repetition).items():
                 for step in run.evaluated_steps(evaluation_id):
                     where = {"step": step, "benchmark": benchmark, "samples": samples}
                     where = _unit_values(unit) | where
@@ -148,8 +148,8 @@ def evidence(table: Table) -> pd.DataFrame:
             where = {"method": row.method, "setup": column.setup, "benchmark": column.benchmark}
             known = table.evidence.find(column.setup, row.method) if table.evidence else None
             values = evidence_values(known, column.benchmark) if known else {}
-            rows.append(where | {f"pass_at_{table.k}": score} | values)
-    return _frame(rows, CELL_COLUMNS | {f"pass_at_{table.k}": NUMBER} | TYPES)
+            rows.append(where | {table.metric.column: score} | values)
+    return _frame(rows, CELL_COLUMNS | {table.metric.column: NUMBER} | TYPES)
 
 
 def confirmed(table: Table) -> pd.DataFrame:
@@ -162,7 +162,7 @@ def confirmed(table: Table) -> pd.DataFrame:
     for row in table.evidence.confirmed if table.evidence else ():
         for benchmark, column in row.columns.items():
             values: dict[str, Any] = {"method": row.method, "setup": row.setup}
-            values |= {"benchmark": benchmark, f"pass_at_{table.k}": float(column.score.value)}
+            values |= {"benchmark": benchmark, table.metric.column: float(column.score.value)}
             values["ci_low"] = column.score.interval.low
             values["ci_high"] = column.score.interval.high
             values |= {"explored": float(column.explored), "lead": float(column.lead)}
@@ -173,7 +173,7 @@ def confirmed(table: Table) -> pd.DataFrame:
                 numbers = (gap.estimate.value, limits.low, limits.high, gap.p_value, gap.holm)
                 values |= dict(zip(GAP_COLUMNS, numbers, strict=True))
             rows.append(values)
-    numbers = (f"pass_at_{table.k}", "ci_low", "ci_high", "explored", "lead", *GAP_COLUMNS)
+    numbers = (table.metric.column, "ci_low", "ci_high", "explored", "lead", *GAP_COLUMNS)
     columns = CELL_COLUMNS | dict.fromkeys(numbers, NUMBER)
     return _frame(rows, columns | {"step": WHOLE, "seeds": WHOLE})
 

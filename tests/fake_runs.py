@@ -4,12 +4,9 @@ training.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from orchestrator.config import Experiment
 from orchestrator.experiment import made_models
@@ -26,7 +23,6 @@ QUICKSTART = (
     Path(__file__).resolve().parent / "experiments" / "quickstart.yaml"
 )  # of the tests' own
 SAMPLES = 4  # as quickstart asks for
-NOON = 1_795_262_400.0  # 21 November 2026, 12:00 UTC
 
 Scores = Mapping[
     int, Sequence[int | None]
@@ -122,18 +118,3 @@ def write_evaluation(
 def metrics(step: int) -> dict[str, float | int]:
     """The made-up row of one step."""
     return {"step": step, "loss": 1 / (step + 1), "tokens": 100 + step}
-
-
-def write_clocks(
-    runs: Path, unit_id: str, starts: Sequence[float], rows: Sequence[Mapping[str, Any]]
-) -> None:
-    """The clocks of a unit's attempts and work; `starts` and each `at` are in seconds after noon."""
-    attempts, timing = [], []
-    for start in starts:
-        attempts.append({"started": datetime.fromtimestamp(NOON + start, UTC).isoformat()})
-    for row in rows:
-        timing.append({**row, "at": NOON + row["at"]})
-    (runs / unit_id).mkdir(parents=True)
-    for name, lines in (("attempts.jsonl", attempts), ("timing.jsonl", timing)):
-        text = "".join(f"{json.dumps(line)}\n" for line in lines)
-        (runs / unit_id / name).write_text(text)

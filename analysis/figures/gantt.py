@@ -15,7 +15,7 @@ from matplotlib.patches import Patch
 
 from analysis.figures import panels, style
 from analysis.figures.picture import Caption, Picture
-from orchestrator.monitor.timeline import RESCORE, Piece, attempts, pieces
+from orchestrator.records.clock import RESCORE, Piece, attempts, pieces
 from orchestrator.records.columns import EVALUATE, START, TRAIN
 from orchestrator.selection.study import Study
 

@@ -19,6 +19,7 @@ from analysis.report.figures import figure, figures_section
 from analysis.report.html import Html, bullets, element, join, void
 from analysis.report.parameters import parameters_section
 from analysis.report.provenance import facts, provenance_section
+from analysis.report.responses import responses_section
 from analysis.report.scores import scores_section
 from analysis.report.spending import costs_section
 from analysis.report.style import CSS
@@ -35,6 +36,7 @@ from orchestrator.selection.study import Study
 
 CONTENTS: Mapping[str, str] = {
     "results": "Results",
+    "responses": "What pass@1 hides",
     "figures": "Figures",
     "rollouts": "Rollouts",
     "diagnostics": "Diagnostics",
@@ -90,6 +92,7 @@ def build_page(study: Study, path: Path, results: Table | None = None) -> str:
         facts(study, downloads(results, study, path)),
         element("nav", contents, aria_label="Parts"),
         scores_section(results),
+        responses_section(results),
         figures_section(study),
         excerpts_section(study),
         diagnostics_section(study, build.select(study)),

@@ -9,22 +9,26 @@ from analysis.report.texts import limits
 from analysis.scores.evidence import RowEvidence
 from analysis.table.captions import explanation
 from analysis.table.evidence_formats import (
+    GAP,
+    LEFT_OUT,
+    METHOD,
+    OF,
+    SEEDS,
+    SETTING,
+    SPLIT_HALF,
+    STEP,
     TITLES,
+    P,
     blocks,
     by_setup,
     gap_text,
     limits_text,
+    number_text,
+    sheet_of,
     tested_text,
-)
+)  # fmt: skip
 from analysis.table.model import Table
-from orchestrator.sheet import Sheet
 
-# The difference stands beside the score, where a narrow screen still shows it.
-HEADINGS = (
-    *("Method", "Score", "− Vanilla", "its 95 % interval", "p", "Seeds", "Of"),
-    *("Split-half", "Left-out", "Fresh samples", "Step", "Setting", "Score's 95 % interval"),
-)
-TESTED = HEADINGS.index("p")
 MARKS = "Bold: best of the column; underlined: second. The untrained student is not ranked."
 CAPTION = "pass@1 (%), ± the reach of its 95 % interval, * over problems of one training run"
 
@@ -37,7 +41,7 @@ def scores_section(results: Table) -> Html:
         parts.append(table(CAPTION, results.only(setup).sheet()))
         parts.append(_evidence(results, setup))
         for block in blocks(results.evidence):
-            if block.kind != "selected" and block.setup == setup:
+            if block.kind in ("confirmed", "cost") and block.setup == setup:
                 parts.append(table(f"{TITLES[block.kind]}, Avg (%)", block.sheet))
     if results.evidence:
         parts.append(note(" ".join(explanation(results.evidence))))
@@ -46,34 +50,32 @@ def scores_section(results: Table) -> Html:
 
 def _evidence(results: Table, setup: str) -> Html:
     """The selected checkpoints, and how much selection and chance may have added to them."""
-    rows = by_setup(results.evidence.rows).get(setup) if results.evidence else None
-    if not rows:
+    selected = by_setup(results.evidence.rows).get(setup) if results.evidence else None
+    if not selected:
         return paragraph("No checkpoint has been evaluated on all benchmarks yet.")
-    sheet = Sheet.of(HEADINGS, map(_evidence_row, rows), left=(0, HEADINGS.index("Setting")))
-    if not any(row[TESTED].text for row in sheet.rows):
-        # With one seed each nothing has a p-value, and the column would be empty.
-        sheet = sheet.only([place for place in range(len(HEADINGS)) if place != TESTED])
+    rows = list(map(_evidence_cells, selected))
+    # With one seed each nothing has a p-value, and the column would be empty.
+    sheet = sheet_of(rows, always=rows[0].keys() - {P})
     return table("Selected checkpoints, Avg (%)", sheet)
 
 
-def _evidence_row(row: RowEvidence) -> list[str]:
+def _evidence_cells(row: RowEvidence) -> dict[str, str]:
+    """The difference stands beside the score, where a narrow screen still shows it."""
     column = row.columns[AVERAGE]
     fresh, gap = column.fresh, column.difference
-    pool = str(row.candidates)
-    if row.eligible != row.candidates:
-        pool += f", {row.eligible} eligible"
-    return [
-        method_label(row.method),
-        tenths_text(column.score.value),
-        gap_text(gap) if gap else "",
-        limits_text(gap) if gap else "",
-        tested_text(gap) if gap else "",
-        str(row.seeds) if row.seeds else "",
-        pool,
-        "" if column.split_half is None else tenths_text(column.split_half),
-        "" if column.left_out is None else tenths_text(column.left_out),
-        f"{tenths_text(fresh.value)} {limits(fresh)}" if fresh else "",
-        str(row.step),
-        row.setting or "no knobs",
-        limits(column.score),
-    ]
+    of = str(row.candidates)
+    return {
+        METHOD: method_label(row.method),
+        "Score": tenths_text(column.score.value),
+        GAP: gap_text(gap) if gap else "",
+        "its 95 % interval": limits_text(gap) if gap else "",
+        P: tested_text(gap) if gap else "",
+        SEEDS: str(row.seeds) if row.seeds else "",
+        OF: of if row.eligible == row.candidates else f"{of}, {row.eligible} eligible",
+        SPLIT_HALF: number_text(column.split_half),
+        LEFT_OUT: number_text(column.left_out),
+        "Fresh samples": f"{tenths_text(fresh.value)} {limits(fresh)}" if fresh else "",
+        STEP: str(row.step),
+        SETTING: row.setting or "no knobs",
+        "Score's 95 % interval": limits(column.score),
+    }

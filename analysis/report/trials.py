@@ -15,8 +15,8 @@ from analysis.report.provenance import origin_numbers
 from analysis.report.texts import decimal
 from analysis.table import formats
 from analysis.table.model import Table
-from orchestrator.monitor.timeline import seconds_spent
 from orchestrator.monitor.unit_status import UnitStatus
+from orchestrator.records.clock import seconds_spent
 from orchestrator.selection.study import Study
 from orchestrator.sheet import Sheet
 

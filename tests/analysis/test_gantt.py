@@ -11,20 +11,15 @@ from analysis.figures import gantt
 from analysis.figures.gantt import LOST, Bar, Chart, read_chart
 from orchestrator.records.columns import EVALUATE, TRAIN
 from orchestrator.selection.study import Study
-from tests.fake_runs import quickstart, units_of, write_clocks
+from tests.fake_clocks import slice_row, step_row, write_clocks
+from tests.fake_runs import quickstart, units_of
 
 EXPERIMENT, UNITS = quickstart()
 FIRST, SECOND = (unit.id for unit in units_of(UNITS, "trust_region"))
 
 
-def train(step: int, at: int, host: str, process: int, gpu: str = "") -> dict[str, Any]:
-    place = {"host": host, "process": process, "gpu": gpu}
-    return {"step": step, "phase": "train", "rollout": 10.0, "at": at, **place}
-
-
-def evaluate(at: int, host: str, process: int, gpu: str = "") -> dict[str, Any]:
-    place = {"host": host, "process": process, "gpu": gpu}
-    return {"step": 2, "phase": "evaluate", "draw": 0, "seconds": 10.0, "at": at, **place}
+def place(host: str, process: int, gpu: str = "") -> dict[str, Any]:
+    return {"host": host, "process": process, "gpu": gpu}
 
 
 def chart_of(runs: Path) -> Chart:
@@ -32,8 +27,18 @@ def chart_of(runs: Path) -> Chart:
 
 
 def test_rows_are_gpus_by_machine_whichever_process_used_them(tmp_path: Path) -> None:
-    write_clocks(tmp_path, FIRST, [0], [train(0, 10, "b", 1, "10"), evaluate(30, "a", 2, "0")])
-    write_clocks(tmp_path, SECOND, [5], [train(0, 25, "b", 3, "10"), evaluate(30, "b", 4, "9")])
+    write_clocks(
+        tmp_path,
+        FIRST,
+        [0],
+        [step_row(0, 10, **place("b", 1, "10")), slice_row(30, **place("a", 2, "0"))],
+    )
+    write_clocks(
+        tmp_path,
+        SECOND,
+        [5],
+        [step_row(0, 25, **place("b", 3, "10")), slice_row(30, **place("b", 4, "9"))],
+    )
     chart = chart_of(tmp_path)
     assert chart.rows == (("a", "GPU 0"), ("b", "GPU 9"), ("b", "GPU 10"))
     assert chart.bars == (
@@ -45,16 +50,18 @@ def test_rows_are_gpus_by_machine_whichever_process_used_them(tmp_path: Path) ->
 
 
 def test_without_gpus_a_process_takes_the_row_of_one_that_has_ended(tmp_path: Path) -> None:
-    write_clocks(tmp_path, FIRST, [0], [train(0, 10, "a", 1), evaluate(40, "a", 3)])
-    write_clocks(tmp_path, SECOND, [5], [train(0, 15, "a", 2)])
+    write_clocks(
+        tmp_path, FIRST, [0], [step_row(0, 10, **place("a", 1)), slice_row(40, **place("a", 3))]
+    )
+    write_clocks(tmp_path, SECOND, [5], [step_row(0, 15, **place("a", 2))])
     chart = chart_of(tmp_path)
     assert chart.rows == (("a", "process 1"), ("a", "process 2"))
     assert [(bar.row, bar.end) for bar in chart.bars] == [(0, 40), (0, 10), (1, 15)]
 
 
 def test_a_killed_attempt_ends_in_a_cross_and_its_lost_steps_are_told_apart(tmp_path: Path) -> None:
-    rows = [train(step, 10 * step + 10, "a", 1) for step in range(3)]
-    write_clocks(tmp_path, FIRST, [0, 50], [*rows, train(1, 60, "a", 2)])
+    rows = [step_row(step, 10 * step + 10, **place("a", 1)) for step in range(3)]
+    write_clocks(tmp_path, FIRST, [0, 50], [*rows, step_row(1, 60, **place("a", 2))])
     chart = chart_of(tmp_path)
     assert chart.bars == (Bar(0, LOST, 10, 30), Bar(0, TRAIN, 0, 10), Bar(0, TRAIN, 50, 60))
     assert chart.ended == ((0, 30.0), (0, 60.0)), "no process works at it now, and it is untrained"
@@ -89,5 +96,7 @@ def test_rows_keep_the_height_of_a_page_and_thin_ones_leave_out_names(
 
 
 def test_bars_too_thin_to_be_seen_run_into_their_neighbours(tmp_path: Path) -> None:
-    write_clocks(tmp_path, FIRST, [0], [evaluate(10 * at, "a", 1) for at in range(1, 5000)])
+    write_clocks(
+        tmp_path, FIRST, [0], [slice_row(10 * at, **place("a", 1)) for at in range(1, 5000)]
+    )
     assert len(chart_of(tmp_path).bars) < 2000

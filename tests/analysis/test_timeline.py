@@ -8,13 +8,12 @@ import pytest
 
 from analysis.report.timeline import Timeline, period_text, spans, timeline
 from orchestrator.records.rundir import RunReader
-from tests.fake_runs import NOON, write_clocks
+from tests.fake_clocks import NOON, step_row, write_clocks
 
 
 def worked(runs: Path, unit: str, starts: list[int], marks: list[int]) -> RunReader:
-    """A unit whose attempts started, and whose phases ended, that many seconds after noon."""
-    write_clocks(runs, unit, starts, [{"phase": "train", "step": 0, "at": at} for at in marks])
-    return RunReader(runs, unit)
+    """A unit whose attempts started, and whose steps ended, that many seconds after noon."""
+    return write_clocks(runs, unit, starts, [step_row(0, mark) for mark in marks])
 
 
 def test_an_attempt_lasts_up_to_the_last_clock_before_the_next(tmp_path: Path) -> None:
