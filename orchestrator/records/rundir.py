@@ -22,7 +22,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -53,11 +53,13 @@ LEARNER_STATE, LEARNER_FOLDER, CANARY = "learner.safetensors", "learner", "canar
 T = TypeVar("T")
 
 
-def is_learner_state(file: str) -> bool:
-    """Whether a file of a checkpoint holds the learner's state, which is one file or a folder of
-    them.
-    """
-    return file == LEARNER_STATE or file.startswith(f"{LEARNER_FOLDER}/")
+def without_learner(files: Mapping[str, str]) -> dict[str, str]:
+    """Files of a checkpoint (name → sha256), but for the learner's state: a file, or a folder's."""
+    return {
+        name: sha256
+        for name, sha256 in files.items()
+        if name != LEARNER_STATE and not name.startswith(f"{LEARNER_FOLDER}/")
+    }
 
 
 def started_units(runs: Path) -> list[str]:
@@ -233,8 +235,7 @@ class RunReader:
 
     def checkpoint_files(self, step: int) -> dict[str, str]:
         """sha256 of the files of a committed checkpoint by name, without the learner's state."""
-        files = self._state().get("checkpoints", {}).get(str(step), {})
-        return {name: sha256 for name, sha256 in files.items() if not is_learner_state(name)}
+        return without_learner(self._state().get("checkpoints", {}).get(str(step), {}))
 
     def canary(self, step: int) -> dict[str, Any] | None:
         """The canary of a checkpoint's weights (`workers.canary`); None if they came without."""
