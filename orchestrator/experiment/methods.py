@@ -10,7 +10,9 @@ import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from orchestrator.config import Setup, Training
 from orchestrator.errors import did_you_mean, one_of, refuse
@@ -38,7 +40,7 @@ from orchestrator.policy.spec import (
     TrustRegion,
     Unlikely,
 )
-from orchestrator.rules import Between
+from orchestrator.rules import MOST, Count, Number, entry
 
 DIVERGENCES = ("renormalized", "tail", "truncated", "full")
 VETO_OBJECTIVES = ("renormalized", "surrogate", "truncated", "full")
@@ -49,47 +51,32 @@ Grid = Mapping[str, Sequence[Any]]  # name → values, of an experiment
 
 @dataclass(frozen=True)
 class Knob:
-    """One hyperparameter of a method and its interval."""
+    """One hyperparameter of a method; `type` says which values it can have."""
 
     meaning: str
-    kind: type
-    interval: Between
+    type: Any
     symbol: str = ""  # in figures, as mathtext
     unit: str = ""
 
     def describe(self) -> str:
         """`a whole number ≥ 1`."""
-        return f"{'a whole number' if self.kind is int else 'a number'} {self.interval}"
-
-    def accepts(self, value: Any) -> bool:
-        """Whether a value of a file has the type (a whole number is a number, too) and is in the
-        interval.
-        """
-        typed = isinstance(value, int if self.kind is int else (int, float)) and not isinstance(
-            value, bool
-        )
-        return typed and value in self.interval
-
-
-FROM_ZERO, FROM_ONE = Between(0), Between(1)
-INSIDE = Between(0, 1, low_open=True, high_open=True)
-ABOVE_ZERO = Between(0, low_open=True, high_open=True)
+        return entry(self.type).describe()
 
 
 def _budget(meaning: str, symbol: str) -> Knob:
-    return Knob(meaning, float, FROM_ZERO, symbol=symbol, unit="nats")
+    return Knob(meaning, Annotated[Number, Field(ge=0, le=MOST)], symbol, unit="nats")
 
 
 def _share(meaning: str, symbol: str) -> Knob:
-    return Knob(meaning, float, Between(0, 1), symbol=symbol)
+    return Knob(meaning, Annotated[Number, Field(ge=0, le=1)], symbol)
 
 
 def _steps(meaning: str, symbol: str = "$K$") -> Knob:
-    return Knob(meaning, int, FROM_ONE, symbol=symbol, unit="steps")
+    return Knob(meaning, Count, symbol, unit="steps")
 
 
 def _temperature(meaning: str, symbol: str) -> Knob:
-    return Knob(meaning, float, ABOVE_ZERO, symbol=symbol)
+    return Knob(meaning, Annotated[Number, Field(gt=0, le=MOST)], symbol)
 
 
 # --- schedules ---
@@ -263,7 +250,9 @@ METHODS: dict[str, Method] = {
             "epsilon0": _budget("KL budget of the first step, in nats.", r"$\varepsilon_0$"),
             "K": _steps("Steps over which the budget falls linearly to zero."),
         },
-        behavior=lambda knobs, step: within_ball(annealed_budget(knobs["epsilon0"], knobs["K"], step)),
+        behavior=lambda knobs, step: within_ball(
+            annealed_budget(knobs["epsilon0"], knobs["K"], step)
+        ),
         axis="K",
         fades="K",
     ),
@@ -274,7 +263,8 @@ METHODS: dict[str, Method] = {
         {
             "beta_start": Knob(
                 "Weight of log p in Veto's target at the first step; it falls to zero over the run.",
-                float, Between(0, 1, high_open=True), symbol=r"$\beta_0$",
+                Annotated[Number, Field(ge=0, lt=1)],
+                r"$\beta_0$",
             ),
         },
         objective=_veto,
@@ -284,8 +274,10 @@ METHODS: dict[str, Method] = {
         "Interleaved teacher injection (SKD)",
         "SKD",
         {
-            "K": Knob("A drafted token outside the teacher's top K is replaced.", int, FROM_ONE, symbol="$K$"),
-            "tau_T": _temperature("Temperature at which the teacher samples the replacement.", r"$\tau_T$"),
+            "K": Knob("A drafted token outside the teacher's top K is replaced.", Count, "$K$"),
+            "tau_T": _temperature(
+                "Temperature at which the teacher samples the replacement.", r"$\tau_T$"
+            ),
         },
         behavior=lambda knobs, step: TeacherInjection(knobs["K"], knobs["tau_T"]),
         fits=_skd_fits,
@@ -298,7 +290,9 @@ METHODS: dict[str, Method] = {
             "tau0": _temperature("Sampling temperature of the first step.", r"$\tau_0$"),
             "E": _steps("Steps over which the temperature goes to 1.", "$E$"),
         },
-        behavior=lambda knobs, step: tempered(annealed_temperature(knobs["tau0"], knobs["E"], step)),
+        behavior=lambda knobs, step: tempered(
+            annealed_temperature(knobs["tau0"], knobs["E"], step)
+        ),
         fades="E",
     ),
     "sft_warmup": Method(
@@ -331,7 +325,8 @@ METHODS: dict[str, Method] = {
         {
             "w0": Knob(
                 "Share of the teacher in every token's law at the first step.",
-                float, Between(0, 1, high_open=True), symbol="$w_0$",
+                Annotated[Number, Field(ge=0, lt=1)],
+                "$w_0$",
             ),
             "K": _steps("Steps over which the share falls linearly to zero."),
         },
@@ -344,7 +339,11 @@ METHODS: dict[str, Method] = {
         "GKD",
         {
             "teacher_share": _share("Share of responses that the teacher gives.", r"$1-\lambda$"),
-            "beta": Knob("β of the Jensen–Shannon divergence.", float, INSIDE, symbol=r"$\beta$"),
+            "beta": Knob(
+                "β of the Jensen–Shannon divergence.",
+                Annotated[Number, Field(gt=0, lt=1)],
+                r"$\beta$",
+            ),
         },
         behavior=lambda knobs, step: by_sequence(knobs["teacher_share"]),
         objective=_of_terms(lambda knobs: Term(JensenShannon(knobs["beta"]))),
@@ -353,7 +352,13 @@ METHODS: dict[str, Method] = {
     "top_d": Method(
         "Proximal teacher (TOP-D)",
         "TOP-D",
-        {"alpha": Knob("Share of the teacher in the target.", float, Between(0, 1, low_open=True), symbol=r"$\alpha$")},
+        {
+            "alpha": Knob(
+                "Share of the teacher in the target.",
+                Annotated[Number, Field(gt=0, le=1)],
+                r"$\alpha$",
+            )
+        },
         objective=_proximal,
         fits=_no_estimator,
     ),
@@ -381,7 +386,8 @@ METHODS: dict[str, Method] = {
         {
             "entropy": Knob(
                 "Nats of the teacher's entropy above which the forward KL is added.",
-                float, FROM_ZERO, symbol=r"$\tau_H$",
+                Annotated[Number, Field(ge=0, le=MOST)],
+                r"$\tau_H$",
             ),
         },
         objective=_of_terms(
@@ -396,7 +402,8 @@ METHODS: dict[str, Method] = {
         {
             "most": Knob(
                 "Weight of a response's first token; it falls to 1 with the discrepancy to the teacher so far.",
-                float, FROM_ONE, symbol=r"$w_{\max}$",
+                Annotated[Number, Field(ge=1, le=MOST)],
+                r"$w_{\max}$",
             ),
         },
         objective=_of_terms(lambda knobs: Term(ReverseKL(), FallingWithDiscrepancy(knobs["most"]))),
@@ -410,13 +417,19 @@ METHODS: dict[str, Method] = {
     "sampled_token": Method(
         "Sampled-token policy gradient (k1)",
         "Sampled token",
-        {"clip": Knob("Largest advantage |log q − log p| of a token, in nats.", float, ABOVE_ZERO, symbol="$c$")},
+        {
+            "clip": Knob(
+                "Largest advantage |log q − log p| of a token, in nats.",
+                Annotated[Number, Field(gt=0, le=MOST)],
+                "$c$",
+            )
+        },
         objective=_of_terms(lambda knobs: Term(SampledToken(knobs["clip"]))),
     ),
     "prefix_horizon": Method(
         "Prefix distillation",
         "Prefix",
-        {"tokens": Knob("Tokens after which training responses are cut.", int, FROM_ONE, symbol="$h$")},
+        {"tokens": Knob("Tokens after which training responses are cut.", Count, "$h$")},
         response_limit=lambda knobs, step, longest: knobs["tokens"],
         fits=_limit_fits,
     ),
@@ -424,10 +437,14 @@ METHODS: dict[str, Method] = {
         "Growing horizon",
         "Growing",
         {
-            "tokens": Knob("Tokens after which responses of the first step are cut.", int, FROM_ONE, symbol="$h_0$"),
+            "tokens": Knob(
+                "Tokens after which responses of the first step are cut.", Count, "$h_0$"
+            ),
             "K": _steps("Steps over which the limit grows linearly to the setup's."),
         },
-        response_limit=lambda knobs, step, longest: growing_limit(knobs["tokens"], knobs["K"], step, longest),
+        response_limit=lambda knobs, step, longest: growing_limit(
+            knobs["tokens"], knobs["K"], step, longest
+        ),
         fits=_limit_fits,
         axis="K",
         fades="K",
@@ -436,7 +453,10 @@ METHODS: dict[str, Method] = {
         "Control: fixed negative advantage, no teacher",
         "No teacher",
         {
-            "below": Knob("Tokens that the student gave a probability below this are pushed down.", float, INSIDE),
+            "below": Knob(
+                "Tokens that the student gave a probability below this are pushed down.",
+                Annotated[Number, Field(gt=0, lt=1)],
+            ),
         },
         objective=_of_terms(lambda knobs: Term(FixedAdvantage(-1.0), Unlikely(knobs["below"]))),
     ),
@@ -446,7 +466,7 @@ METHODS: dict[str, Method] = {
         behavior=lambda knobs, step: Fusion(1.0),
         objective=_likelihood,
     ),
-}  # fmt: skip
+}
 REFERENCE = "vanilla"  # the baseline of every comparison
 PROPOSED = "trust_region"  # the paper's own method
 BASE = "base"  # the untrained student: a row of the tables, no method that an experiment lists
