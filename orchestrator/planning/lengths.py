@@ -66,30 +66,23 @@ class Lengths:
         return self.reads / self.tokens
 
     def longest(self, responses: int) -> float:
-        """Tokens of the longest of so many responses, on average: how long a batch runs that waits
-        for its last.
-        """
-        lengths = np.linspace(0.0, self.limit, 257)
-        shorter = (
-            (1 - self.truncated)
-            * _gamma_share(lengths, self.finished)
-            / _gamma_share(self.limit, self.finished)
-        )
+        """Mean tokens of the longest of so many responses, for which a static batch runs."""
+        lengths, shorter = self._shares()
         return float(np.trapezoid(1 - shorter**responses, lengths))
 
     def spread(self, responses: int) -> list[int]:
         """Lengths of so many responses, ascending, that stand for all: quantiles in equal steps."""
-        lengths = np.linspace(0.0, self.limit, 257)
-        shorter = (
-            (1 - self.truncated)
-            * _gamma_share(lengths, self.finished)
-            / _gamma_share(self.limit, self.finished)
-        )
+        lengths, shorter = self._shares()
         shares = (np.arange(responses) + 0.5) / responses
-        found = np.interp(
-            shares, shorter, lengths
-        )  # those beyond the share that finishes have the limit
-        return [max(1, round(length)) for length in found.tolist()]
+        # Responses beyond the share that finishes have the limit.
+        quantiles = np.interp(shares, shorter, lengths)
+        return [max(1, round(length)) for length in quantiles.tolist()]
+
+    def _shares(self) -> tuple[np.ndarray, np.ndarray]:
+        """Lengths up to the limit, and the share of responses that is not longer than each."""
+        lengths = np.linspace(0.0, self.limit, 257)
+        finished = _gamma_share(lengths, self.finished) / _gamma_share(self.limit, self.finished)
+        return lengths, (1 - self.truncated) * finished
 
 
 @dataclass(frozen=True)

@@ -12,17 +12,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import lru_cache
+from typing import NamedTuple
 
 from orchestrator.engines import catalog
 from orchestrator.engines.budget import TooSmall
-from orchestrator.engines.memory import Gpus
+from orchestrator.engines.memory import GIB, Gpus, decoder
 from orchestrator.experiment.units import Family, Unit, families
 from orchestrator.planning.costs import PHASES, TRAINING_PHASES
 from orchestrator.planning.evaluation_cost import (
-    Disk,
-    EvaluationCost,
-    budgets,
-    disk_gib,
+    checkpoints_evaluated,
     evaluation_generations,
     expected_share,
     family_size,
@@ -37,6 +35,13 @@ RESCORE = "rescore"
 ALL_PHASES = (*PHASES, RESCORE)
 Hours = Mapping[str, Range]  # by phase
 NOT_BEGUN = Done()
+
+
+class Disk(NamedTuple):
+    """GiB of checkpoints: kept in the end, and the most before."""
+
+    kept: float
+    most: float
 
 
 # --- GPU-hours ---
@@ -236,25 +241,51 @@ def units_left(plan: Plan) -> list[PlannedUnit]:
 
 
 @lru_cache(maxsize=16)
-def evaluation_budgets(plan: Plan) -> dict[str, EvaluationCost]:
-    """Cost of all of the evaluation under each budget and of rescoring; see
-    `planning.evaluation_cost`.
+def evaluation_budgets(plan: Plan) -> dict[str, dict[str, Range | None]]:
+    """Generations and GPU-hours of everything evaluated in `full`, in races, and of `rescore`.
+
+    Races (`adaptive`) take what is expected of them. Rescoring takes one checkpoint of each family,
+    for each seed. GPU-hours are None where no GPU is used.
     """
-    full, known = {}, {}
-    for planned in plan.units:
-        needed = planned.resources
-        if id(needed) not in known:
-            hours = needed.gpu_hours[EVALUATE] if needed.gpu_hours else None
-            known[id(needed)] = EvaluationCost(
-                Range.exactly(float(needed.evaluation_generations)), hours
-            )
-        full[planned.unit.id] = known[id(needed)]
-    return budgets(plan.experiment, families_of(plan), full)
+    needed = {planned.unit.id: planned.resources for planned in plan.units}
+    generations: dict[str, list[Range]] = {"full": [], "adaptive": [], "rescore": []}
+    hours: dict[str, list[Range]] = {"full": [], "adaptive": [], "rescore": []}
+    for family in families_of(plan):
+        setup = plan.experiment.setups[family[0][0].setup]
+        one = needed[family[0][0].id]  # all units of a family are evaluated alike
+        full = Range.exactly(float(one.evaluation_generations * sum(map(len, family))))
+        counts = {
+            "full": full,
+            "adaptive": full * expected_share(family_size(family, setup), setup),
+            "rescore": Range.exactly(one.evaluation_generations * len(family[0]) / one.checkpoints),
+        }
+        for name, count in counts.items():
+            generations[name].append(count)
+            if one.gpu_hours is not None:
+                of_one = one.gpu_hours[EVALUATE] / one.evaluation_generations
+                hours[name].append(of_one * count)
+    budgets = {}
+    for name, counts in generations.items():
+        total = Range.total(hours[name]) if hours[name] else None
+        budgets[name] = {"generations": Range.total(counts), "gpu_hours": total}
+    return budgets
 
 
 def checkpoints_gib(plan: Plan) -> Disk:
-    """GiB of checkpoints kept in the end, and the most before."""
-    return disk_gib(plan.experiment, [planned.unit for planned in plan.units])
+    """GiB of the trials' checkpoints, without learner states.
+
+    Trials are trained before their checkpoints are evaluated, so all checkpoints may be there
+    before `keep: best` lets go of any.
+    """
+    keeps_best, kept, most = plan.experiment.runtime.keep == "best", 0.0, 0.0
+    for planned in plan.units:
+        if planned.unit.is_trial:
+            setup = plan.experiment.setups[planned.unit.setup]
+            made = checkpoints_evaluated(planned.unit, setup)
+            of_one = decoder(setup.student, setup).weight_bytes / GIB
+            kept += of_one * (1 if keeps_best else made)
+            most += of_one * made
+    return Disk(kept, most)
 
 
 @lru_cache(maxsize=16)

@@ -281,9 +281,9 @@ def _tokens(total: Mapping[str, Any]) -> list[Any]:
 def _evaluation(plan: Plan, total: Mapping[str, Any]) -> list[Any]:
     """What each budget of the evaluation costs, which is chosen, and the disk that it takes."""
     costs, rows = total["evaluation_budgets"], []
-    whole = costs["full"].generations.low
+    whole = costs["full"]["generations"].low
     for key, name in BUDGETS.items():
-        generations, hours = costs[key].generations, costs[key].gpu_hours
+        generations, hours = costs[key]["generations"], costs[key]["gpu_hours"]
         share = span_text(generations / whole, lambda s: f"{100 * s:.2g} %" if s < 1 else "100 %")
         texts = [span_text(generations, short), share, hours_text(hours) if hours else "—"]
         rows.append([name, *texts])
