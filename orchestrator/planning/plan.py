@@ -104,12 +104,10 @@ def make_plan(
     measured = measured or Measured()
     costs, part = {}, gpu.part(experiment.runtime.placement.gpu_share)
     for name, setup in experiment.setups.items():
-        chosen = engine or setup.engine.sampler
-        # Memory is counted with the chosen engine, too.
-        as_if = replace(setup, engine=replace(setup.engine, sampler=chosen))
-        costs[name] = measured.costs(name, as_if, experiment.runtime, chosen, part)
-    # Units that differ in seeds or in knobs that cost nothing need the same, which is worked out
-    # once.
+        if engine is not None:
+            setup = replace(setup, engine=replace(setup.engine, sampler=engine))
+        costs[name] = measured.costs(name, setup, experiment.runtime, part)
+    # Units that differ in seeds or in knobs that cost nothing share their needs.
     needed: dict[tuple[object, ...], Resources] = {}
     planned = []
     for unit in units:
@@ -120,8 +118,8 @@ def make_plan(
             needed[kind] = resources(experiment, unit, costs[unit.setup], confirms)
         planned.append(PlannedUnit(unit, needed[kind]))
     placements = (experiment.runtime.placement, *experiment.placements.values())
-    several = any(placement.gpus > 1 for placement in placements)
-    assumed = assumptions(costs, several) if any(placement.gpus for placement in placements) else ()
+    most = max(placement.gpus for placement in placements)
+    assumed = assumptions(costs, several=most > 1) if most else ()
     return Plan(experiment, tuple(planned), costs, gpu, assumed, done or {}, measured, confirming)
 
 
@@ -133,6 +131,10 @@ def resources(
     checkpoints = 1 if confirms else checkpoints_evaluated(unit, setup)
     generations = unit.steps * sequences_per_step(setup.training)
     evaluations = checkpoints * sum(evaluation_generations(setup).values())
+    held = hours = None
+    if placement.gpus:
+        held = memory(setup, experiment.runtime, costs.gpu.gib, placement)
+        hours = gpu_hours(unit, costs, checkpoints)
     return Resources(
         placement=placement.mode,
         gpus=placement.gpus,
@@ -143,10 +145,8 @@ def resources(
         evaluation_generations=evaluations,
         evaluation_tokens=evaluations * setup.evaluation.max_response_tokens,
         teacher_online_steps=teacher_online_steps(unit),
-        memory=memory(setup, experiment.runtime, costs.gpu.gib, placement)
-        if placement.gpus
-        else None,
-        gpu_hours=gpu_hours(unit, costs, checkpoints) if placement.gpus else None,
+        memory=held,
+        gpu_hours=hours,
     )
 
 
