@@ -1,10 +1,9 @@
-"""Measurements of `trb calibrate` on a card before any run is finished: one file for each card,
-beside the runs.
+"""Measurements of `trb calibrate` on a card before any run is finished.
 
-A row is one measurement: so many responses took so many seconds in one phase. It becomes a factor
-as those of finished runs do (`planning.seconds`): measured seconds ÷ those that `planning.costs`
-gives for exactly the same work. It holds for the same kind of card, the same engines and models of
-the same shapes, whatever their weights.
+The runs folder has a file for each card. A row of it is one measurement: so many responses took so
+many seconds in one phase. Measured ÷ planned seconds of the same work become a factor, as they do
+for finished runs (`planning.seconds`). A row holds for the same kind of card, the same engines and
+models of the same shapes, whatever their weights.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from orchestrator.records.files import Damaged, read_sealed, write_sealed
 FOLDER = ".calibration"  # of the runs folder
 REMEDY = "remove it and run trb calibrate again"
 SAME_MEMORY = 0.05  # a card's drivers differ by less; cards of one name, such as A100, by far more
-LEAST_SHARE = 0.5  # of the longest measurement of its kind: what took less time is left out
+LEAST_SHARE = 0.5  # of the longest measurement of its kind: shorter ones are left out
 ONE_GPU = Placement(gpus=1)  # of all that is measured
 MEASURED_WORDS = {  # the keys of rows, as people read them
     PLAIN: "decoding",
@@ -56,11 +55,10 @@ class Card:
 
 @dataclass(frozen=True)
 class CalibrationRow:
-    """One measurement of a setup: its `responses`, each of `tokens` tokens after a context of
-    `prompt`, in `seconds`.
+    """`responses` of a setup, each of `tokens` tokens after a context of `prompt`, took `seconds`.
 
-    `key` is what it measures: a phase, PLAIN or BLENDED for rollouts of that kind, or PASSING,
-    which has no responses. `shapes` are those of the models, and `random` tells whether their
+    `key` names the measured work: a phase, PLAIN or BLENDED for rollouts of that kind, or PASSING,
+    which has no responses. `shapes` are the sizes of the models, and `random` tells whether their
     weights were made up. `about` says more for people, such as the parts of its seconds and
     versions; `day` is as 2026-11-23.
     """
@@ -84,9 +82,7 @@ class CalibrationRow:
         return ROLLOUT if self.key in (PLAIN, BLENDED) else self.key
 
     def holds_for(self, setup: Setup, sampler: str) -> bool:
-        """Whether it was measured with the engines that `setup` has for this phase, and on models
-        of its shapes.
-        """
+        """Whether a setup has the engines of this phase and models of the same shapes."""
         # Passing on weights is work of both engines.
         if self.phase not in TRAINED and self.sampler != sampler:
             return False
@@ -152,14 +148,14 @@ def shapes_of(setup: Setup) -> dict[str, Any]:
 
 def read_calibrations(runs: Path) -> tuple[Calibration, ...]:
     """Read the calibrations of a runs folder, one for each card; pass over files in another form."""
-    found = []
+    calibrations = []
     for path in sorted((runs / FOLDER).glob("*.json")):
         with suppress(Damaged, KeyError, TypeError):
             content = read_sealed(path, REMEDY)
             if content is not None:
                 rows = tuple(CalibrationRow(**row) for row in content["rows"])
-                found.append(Calibration(Card(**content["card"]), rows))
-    return tuple(found)
+                calibrations.append(Calibration(Card(**content["card"]), rows))
+    return tuple(calibrations)
 
 
 def calibration_path(runs: Path, card: Card) -> Path:

@@ -1,26 +1,28 @@
-"""Seconds that one training step and one evaluation of a setup take on a GPU, from the rates of an
-engine.
+"""Seconds of a training step and of an evaluation of a setup, from the rates of an engine on a GPU.
 
 For n responses that are decoded together, with the `Lengths` of `planning.lengths` and the `Rates`
 of `planning.rates`:
 
-    rows             `engines.budget`: static batches of full length; continuous ones: tokens of the pool ÷ context, at
-                     most the requests that run at once
-    decode steps D   static: ⌈n ÷ rows⌉ × longest response of a batch; continuous: n × tokens ÷ rows
-    decoding         max(D × kernel launches of a step, (D × weights + KV of a token × n × reads) ÷ bandwidth)
-    blending         student's decoding + passes a token × teacher's decoding; the teacher's scores come with it
+    rows             by `engines.budget`, in static batches of full length; in continuous ones
+                     tokens of the pool ÷ context, at most the requests that run at once
+    decode steps D   static: ⌈n ÷ rows⌉ × longest response of a batch
+                     continuous: n × tokens ÷ rows
+    decoding         max(D × kernel launches of a step,
+                         (D × weights + KV of a token × n × reads) ÷ bandwidth)
+    blending         student's decoding + passes a token × teacher's decoding,
+                     which gives the teacher's scores as well
     scoring          2 × parameters × n × (prompt + tokens) ÷ FLOP/s   (teacher)
     learning         6 × parameters × n × (prompt + tokens) ÷ FLOP/s   (student)
-    other            passing on weights, grading, data: `Rates.step_s` for a step, `Rates.start_s` for a unit
+    other            passing on weights, grading, data:
+                     `Rates.step_s` for a step, `Rates.start_s` for a unit
 
 A role on G GPUs has G times their bandwidth and arithmetic. Decoding then waits for the all-reduces
 of D steps besides (`rates.ALL_REDUCE_US`), scoring and learning keep a part of their speed
 (`rates.SHARDED`). Roles with GPUs of their own still work one after the other: GPU-hours are all
 GPUs of the trial × its time. An evaluator has one GPU at most.
 
-What finished run directories measured of the same engine replaces the rates, phase by phase. These
-are lower bounds: prefill, sampling and loading are not counted. Memory is
-`orchestrator.engines.budget`.
+The formulas are lower bounds: they count neither prefill nor sampling nor loading. Measurements of
+finished runs on the same engine replace the rates, phase by phase.
 """
 
 from __future__ import annotations
@@ -68,13 +70,12 @@ ROLES_DECODING = {BLENDED: ("student", "teacher"), PLAIN: ("student",), SUPERVIS
 
 @dataclass(frozen=True, eq=False)
 class SetupCosts:
-    """Seconds of a setup on the GPUs of `runtime.placement`, each of the kind `gpu`, with the rates
-    of an engine.
+    """Seconds of a setup on an `engine` and the GPUs of `runtime.placement`, each of the kind `gpu`.
 
-    `lengths` are those that were measured, by benchmark and under TRAINING_LENGTHS. `factors` are
-    measured ÷ planned seconds by phase; rollouts of BLENDED or PLAIN steps may have one of their
-    own, and so may PASSING. Both are empty where nothing was measured. `sources` says of a factor
-    where it was measured, if that is no finished run.
+    `lengths` are the measured ones, by benchmark and under TRAINING_LENGTHS. `factors` are measured
+    ÷ planned seconds by phase; rollouts of BLENDED or PLAIN steps may have a factor of their own,
+    and so may PASSING. Both are empty before any measurement. `sources` names the calibrations
+    behind factors that no finished run measured.
     """
 
     setup: Setup
@@ -98,7 +99,7 @@ class SetupCosts:
             self._placed[placement] = replace(self, runtime=runtime)
         return self._placed[placement]
 
-    # --- what a unit is charged ---
+    # --- the costs of a unit ---
 
     @cached_property
     def evaluation(self) -> Range:
@@ -148,11 +149,10 @@ class SetupCosts:
     def _measured(
         self, phase: str, kind: str, planned: Callable[[Scenario, Scenario], float]
     ) -> Range:
-        """Combine `planned` over the scenarios of rates and of lengths; measured rates replace
-        planned ones.
+        """Combine `planned` over the scenarios of rates and of lengths.
 
-        Then all scenarios have the middle rates times what was measured, and differ by their
-        lengths besides.
+        Where the phase was measured, all scenarios have the middle rates times the measured factor,
+        and still differ by their lengths.
         """
         factor = self.factors.get(phase)
         if phase == ROLLOUT:
@@ -190,9 +190,7 @@ class SetupCosts:
     def phase_seconds(
         self, phase: str, kind: str, responses: int, lengths: Lengths, scenario: Scenario
     ) -> float:
-        """Seconds of one phase of a training step of a kind with so many responses, at a scenario's
-        rates.
-        """
+        """Seconds of a phase of a training step with so many responses, at a scenario's rates."""
         if phase == ROLLOUT:
             return self._rollout_seconds(kind, responses, lengths, scenario)
         if phase == OTHER:
@@ -245,9 +243,7 @@ class SetupCosts:
         return seconds
 
     def rows(self, lengths: Lengths, situation: Situation, on: Gpus = ONE_GPU) -> int:
-        """How many responses are decoded at once. Raises UserError if not even one of full length
-        fits.
-        """
+        """How many responses are decoded at once; UserError if not even one of full length fits."""
         granted = budget(self.setup, self.runtime, self.gpu.gib, situation, on, lengths.limit)
         if not RATES[self.engine].continuous:
             return granted.requests
@@ -268,9 +264,7 @@ class SetupCosts:
         scenario: Scenario,
         gpus: int = 1,
     ) -> float:
-        """Seconds one model takes to decode `responses`, `rows` at a time, at `bandwidth` bytes/s
-        of each GPU.
-        """
+        """Seconds of decoding `responses`, `rows` at a time, at `bandwidth` bytes/s of each GPU."""
         rates, rows = RATES[self.engine], min(rows, responses)
         if rates.continuous:
             steps = responses * lengths.tokens / rows

@@ -1,10 +1,11 @@
-"""The memory of a trial in one table: the budgets of its roles, and the paper's formulas for
-generation.
+"""The memory of a trial: the budgets of its roles, and the paper's formulas for generation.
 
 GiB on one GPU, for n sequences of full length (longest prompt + longest response):
 
-    generation, student alone   W_S + n·KV_S                     (paper, Appendix "Efficiency Analysis")
-    generation, blending        W_S + W_Q + n·(KV_S + KV_Q)      (same)
+    generation, student alone   W_S + n·KV_S
+    generation, blending        W_S + W_Q + n·(KV_S + KV_Q)
+
+Both stand in the paper's appendix "Efficiency Analysis".
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ class Memory:
     """GiB on each GPU of a trial (its other units need less); `sequences_…` are counts.
 
     Where roles have GPUs of their own, each part is what the GPUs of its role hold of it.
-    `workspace` is all that is neither weights nor cache while the student samples alone. `scoring`
-    and `learning` are what these take at least, `learning_tokens` is the micro-batch of learning; 0
+    `workspace` is neither weights nor cache while the student samples alone. `scoring` and
+    `learning` are the least that these take; `learning_tokens` is the micro-batch of learning, 0
     where it does not fit.
     """
 

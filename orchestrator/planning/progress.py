@@ -1,6 +1,4 @@
-"""The part of an experiment that a runs folder holds, as `trb plan` counts it, and why each unit
-would run.
-"""
+"""The part of an experiment that a runs folder holds, and why each unit would run."""
 
 from __future__ import annotations
 
@@ -80,8 +78,8 @@ def _generations(study: Study, unit: Unit) -> int:
 class Reason:
     """Why a unit would run, or not: `why` in a few words.
 
-    Of a unit that has no directory, `nearest` is the one of the same setup and method that differs
-    least, if any, and `differences` are the fields that differ.
+    For a unit without a directory, `nearest` is the directory of the same setup and method that
+    differs least, if any, and `differences` are the fields that differ.
     """
 
     unit: Unit
@@ -94,16 +92,16 @@ def reasons(study: Study) -> list[Reason]:
     """One for each unit, in their order."""
     wanted = wants(study) if study.runs.is_dir() else {}
     others = list(_recorded(study.runs))
-    found = []
+    listed = []
     for unit in study.units:
         run = study.reader(unit)
         if run.started or run.trained:
-            found.append(Reason(unit, _why_started(unit, run, wanted.get(unit.id, {}))))
+            listed.append(Reason(unit, _why_started(unit, run, wanted.get(unit.id, {}))))
         else:
             waits = [needed for needed in unit.depends_on if not study.reader(needed).trained]
             why = f"missing; waits for {waits[0]}" if waits else "missing"
-            found.append(Reason(unit, why, *_nearest(unit, others)))
-    return found
+            listed.append(Reason(unit, why, *_nearest(unit, others)))
+    return listed
 
 
 def _why_started(unit: Unit, run: RunReader, wanted: Mapping[Sampling, int]) -> str:
@@ -128,7 +126,7 @@ def _why_started(unit: Unit, run: RunReader, wanted: Mapping[Sampling, int]) -> 
 
 
 def _recorded(runs: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(directory, unit as it was started) of everything in a runs folder that can be read."""
+    """(directory, its unit as the first attempt noted it) of a runs folder."""
     for name in started_units(runs):
         try:
             unit = RunReader(runs, name).config().get("unit")
