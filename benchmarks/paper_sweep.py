@@ -178,7 +178,7 @@ def records(
             if n
         }
         bins = {LENGTH_BINS[place]: n for place, n in enumerate(lengths[row].tolist()) if n}
-        answers |= {str(17 * problem): right} if right else {}
+        right_answers = {str(17 * problem): right} if right else {}
         cut = bins.get(LIMIT, 0)
         made.append(
             ProblemRecord(
@@ -189,8 +189,10 @@ def records(
                 none,
                 0,
                 int(tokens[row]),
-                answers,
+                answers | right_answers,
                 bins,
+                right_answers,
+                int(tokens[row]) * right // samples,
             )
         )
     return made
@@ -284,15 +286,15 @@ def _rollouts(rng: np.random.Generator, step: int, prompts: int) -> list[dict[st
 def _evaluate(study: Study, wanted: PendingSlice, world: World, gpus: Gpus) -> None:
     """Write one slice, as an evaluator does."""
     part, run = wanted.part, study.reader(wanted.unit)
-    benchmark, step, draw = wanted.sampling
-    rng = np.random.default_rng(_seed(wanted.unit.id, benchmark, step, draw, part.name))
+    benchmark, step, repetition = wanted.sampling
+    rng = np.random.default_rng(_seed(wanted.unit.id, benchmark, step, repetition, part.name))
     success = world.of(wanted.unit, benchmark, step)[part.problem : part.problem_end]
     write_slice(run, wanted.evaluation_id, step, part, records(rng, success, part, benchmark))
     row = {
         "step": step,
         "phase": EVALUATE,
         "benchmark": benchmark,
-        "draw": draw,
+        "draw": repetition,
         "responses": part.responses,
     }
     gpus.work(run, [row | {"seconds": 0.07 * part.responses}])

@@ -188,6 +188,7 @@ def _logs(options: argparse.Namespace) -> int:
 
 def _table(options: argparse.Namespace) -> int:
     from analysis.table import build, compare, model, terminal
+    from orchestrator.selection.metric import PASS_AT_1
 
     if (options.experiment is None) == (options.results is None):
         raise UserError("table: either EXP.yaml or --results FILE.csv")
@@ -209,8 +210,7 @@ def _table(options: argparse.Namespace) -> int:
     )
     for option, value in {"--metric": options.metric, "--cost": options.cost}.items():
         if beside and value is not None:
-            shown = f"pass@{value}" if option == "--metric" else value
-            raise refuse(option, shown, f"the table of an experiment, without {beside}")
+            raise refuse(option, str(value), f"the table of an experiment, without {beside}")
     if options.results is not None:
         try:
             made = model.make_table(model.read_results(options.results))
@@ -228,7 +228,7 @@ def _table(options: argparse.Namespace) -> int:
             return 0
         if _lack_runs(options):
             return 1
-        made = build.results_table(study, options.metric or 1, options.cost or "updates")
+        made = build.results_table(study, options.metric or PASS_AT_1, options.cost or "updates")
     if form == "text":
         _console().print(terminal.to_rich(made), crop=False)
     elif form == "parquet":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from orchestrator.commands.arguments import Parser, pass_at, positive_number, whole_number
+from orchestrator.commands.arguments import Parser, metric, positive_number, whole_number
 
 OVERRIDES = "OmegaConf dotlist, for example training.steps=20 methods.skd=null"
 
@@ -142,7 +142,10 @@ def _add_result_commands(commands: argparse._SubParsersAction) -> None:
         "--compare", metavar="FIRST,SECOND", help="two methods on the same problems, not the table"
     )
     model.add_argument(
-        "--metric", metavar="pass@K", type=pass_at, help="default: pass@1, which selects"
+        "--metric",
+        metavar="pass@K|maj@K",
+        type=metric,
+        help="default: pass@1, which selects; maj@K: the most frequent of K answers is right",
     )
     text = "what cost is counted in, where methods are compared at equal cost (default: updates)"
     model.add_argument(

@@ -1,4 +1,4 @@
-"""`trb submit`: prepare, run the missing units, mirror to W&B, print the table."""
+"""`trb submit`: prepare, run the missing units, show them in a tracker, print the table."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from orchestrator.commands import display, watching
 from orchestrator.errors import ClusterDied
 from orchestrator.experiment.kinds import KIND_NAMES
 from orchestrator.experiment.units import Unit, expand
+from orchestrator.liveness.drivers import Driving
+from orchestrator.liveness.lease import LEASE_PATIENCE_S
 from orchestrator.monitor import status
 from orchestrator.monitor.device_hours import hours_spent
 from orchestrator.monitor.status import Overview
 from orchestrator.monitor.unit_status import UnitStatus
-from orchestrator.records.drivers import Driving
-from orchestrator.records.lease import LEASE_PATIENCE_S
 from orchestrator.records.rundir import RunReader
 from orchestrator.selection.confirmation import unconfirmed_units, with_confirmation
 from orchestrator.selection.damage import refuse_damaged
@@ -37,6 +37,7 @@ from orchestrator.sweep import prepare
 from orchestrator.sweep.environment import prepare_environment
 from orchestrator.sweep.preflight import check_address, check_runs_folder
 from orchestrator.tracking.follow import Mirror
+from orchestrator.tracking.tracker import tracker_function
 
 INTERRUPTED = 130  # the exit code after Ctrl-C
 Stopped = Literal["", "interrupted", "limit"]
@@ -81,6 +82,7 @@ def submit(
     """0 when every unit is done, 1 when some are not, 3 when that is for `max_hours`, 130 after
     Ctrl-C.
     """
+    tracker_function(study.experiment.runtime.tracker)  # refuses one that is not installed
     job = Submission(study, address, again, watching.lasting_console(study.runs), max_hours, report)
     if any(unit.provisional for unit in study.units):
         try:
@@ -125,7 +127,7 @@ def _answering(job: Submission) -> Iterator[None]:
 
     Python raises KeyboardInterrupt only when a call of Ray's returns, and ending the cluster takes
     seconds. The signal is therefore also written into a pipe, which a thread reads. A process that
-    ends at once leaves as little behind as a killed one: `sweep.guard` ends its cluster, and the
+    ends at once leaves as little behind as a killed one: `liveness.driver_death` ends its cluster, and the
     next submit goes on from the last commits.
     """
     reading, writing = os.pipe()

@@ -116,7 +116,7 @@ def _why_started(unit: Unit, run: RunReader, wanted: Mapping[Sampling, int]) -> 
         benchmarks: dict[str, None] = {}
         steps = set()
         for sampling, n in wanted.items():
-            if (sampling.draw == FRESH) == fresh:
+            if (sampling.repetition == FRESH) == fresh:
                 benchmarks[f"{sampling.benchmark} n={n}"] = None
                 steps.add(sampling.step)
         if steps:

@@ -15,6 +15,7 @@ import pytest
 from orchestrator.cli import main
 from orchestrator.experiment.evaluation_protocol import evaluation_ids, fresh_evaluation_ids
 from orchestrator.experiment.units import Unit
+from orchestrator.liveness.claims import Claims
 from orchestrator.monitor import status
 from orchestrator.monitor.status import Session, overview
 from orchestrator.monitor.time_left import (
@@ -26,7 +27,6 @@ from orchestrator.monitor.time_left import (
 )
 from orchestrator.monitor.unit_status import UnitStatus
 from orchestrator.planning.ranges import Range
-from orchestrator.records.claims import Claims
 from orchestrator.records.clock import BLENDED, PLAIN
 from orchestrator.records.columns import EVALUATING, RESCORING, TRAINING
 from orchestrator.records.rundir import RunReader
@@ -85,7 +85,7 @@ class World:
     @contextmanager
     def claimed(self, unit: Unit, evaluation_id: str, step: int) -> Iterator[None]:
         """While an evaluator samples a slice of a checkpoint."""
-        part = Slice(0, 4, 0, 200, 200)
+        part = Slice(0, 4, 0, 200, 200).name
         lease = Claims(self.study.runs).take(unit.id, evaluation_id, step, part)
         assert lease is not None
         yield
