@@ -106,7 +106,7 @@ def test_unknown_words(
         ("training.steps=[1]", ("training.steps: [1]", "a whole number")),
         ("training.optimizer.lr=fast", ("training.optimizer.lr: 'fast'", "a number")),
         ("training=5", ("training: 5", "a mapping")),
-        ("methods=null", ("methods: None", "a mapping")),
+        ("methods=null", ("methods: no value", "a mapping")),
         ("methods.veto=3", ("methods.veto: 3", "a mapping of knobs")),
         (
             "methods.vanilla.placement=3",
@@ -137,7 +137,7 @@ def test_wrong_types(
         ),
         (
             "methods.fixed_epsilon.epsilon=.nan",
-            ("methods.fixed_epsilon.epsilon: nan", "a number ≥ 0"),
+            ("methods.fixed_epsilon.epsilon: nan", "a finite number"),
         ),
         (
             "methods.trust_region.epsilon0=[0.1,-1]",
@@ -158,19 +158,19 @@ def test_wrong_types(
         ("methods.skd.K=48", ("methods.skd.K: 48", "≤ the 47 ids")),
         ("training.top_k=48", ("training.top_k: 48", "≤ the vocabulary of 47 ids")),
         ("training.steps=0", ("training.steps: 0", "≥ 1")),
-        ("training.optimizer.lr=0", ("training.optimizer.lr: 0.0", "> 0")),
+        ("training.optimizer.lr=0", ("training.optimizer.lr: 0", "> 0")),
         (
             "training.optimizer.decay=cosine",
             ("training.optimizer.decay: 'cosine'", "constant, linear"),
         ),
-        ("training.optimizer.beta2=1", ("training.optimizer.beta2: 1.0", "< 1")),
-        ("evaluation.temperature=0", ("evaluation.temperature: 0.0", "> 0")),
+        ("training.optimizer.beta2=1", ("training.optimizer.beta2: 1", "< 1")),
+        ("evaluation.temperature=0", ("evaluation.temperature: 0", "> 0")),
         (
             "evaluation.budget=adaptiv",
             ("evaluation.budget: 'adaptiv'", "full, adaptive", "did you mean adaptive?"),
         ),
-        ("evaluation.error=0", ("evaluation.error: 0.0", "> 0 and < 1")),
-        ("evaluation.error=1", ("evaluation.error: 1.0", "> 0 and < 1")),
+        ("evaluation.error=0", ("evaluation.error: 0", "> 0 and < 1")),
+        ("evaluation.error=1", ("evaluation.error: 1", "> 0 and < 1")),
         (
             "evaluation.benchmarks.arithmetic_short.n=0",
             ("evaluation.benchmarks.arithmetic_short.n: 0", "≥ 1"),
@@ -180,14 +180,14 @@ def test_wrong_types(
             ("evaluation.benchmarks.arithmetic_long.limit: 0", "≥ 1"),
         ),
         ("seeds=[]", ("seeds: []", "one or several whole numbers ≥ 0")),
-        ("seeds=[-1]", ("seeds: [-1]", "whole numbers ≥ 0")),
+        ("seeds=[-1]", ("seeds[0]: -1", "a whole number ≥ 0")),
         ("seeds=[0,1,0]", ("seeds: [0, 1, 0]", "every seed once")),
         ("methods.veto.seeds=[]", ("methods.veto.seeds: []", "one or several whole numbers ≥ 0")),
         ("methods.veto.seeds=3", ("methods.veto.seeds: 3", "for example [0, 1, 2]")),
-        ("methods.veto.seeds=null", ("methods.veto.seeds: None", "whole numbers ≥ 0")),
-        ("methods.veto.seeds=[1.5]", ("methods.veto.seeds: [1.5]", "whole numbers ≥ 0")),
-        ("methods.veto.seeds=[true]", ("methods.veto.seeds: [True]", "whole numbers ≥ 0")),
-        ("methods.veto.seeds=[0,-1]", ("methods.veto.seeds: [0, -1]", "whole numbers ≥ 0")),
+        ("methods.veto.seeds=null", ("methods.veto.seeds: no value", "a list")),
+        ("methods.veto.seeds=[1.5]", ("methods.veto.seeds[0]: 1.5", "a whole number ≥ 0")),
+        ("methods.veto.seeds=[true]", ("methods.veto.seeds[0]: True", "a whole number ≥ 0")),
+        ("methods.veto.seeds=[0,-1]", ("methods.veto.seeds[1]: -1", "a whole number ≥ 0")),
         ("methods.veto.seeds=[2,2]", ("methods.veto.seeds: [2, 2]", "every seed once")),
         ("methods.veto.seed=[2]", ("methods.veto.seed", "did you mean seeds?")),
         ("setups=[]", ("setups: []", "at least one of arithmetic")),
@@ -233,7 +233,7 @@ def test_wrong_types(
             "methods.vanilla.placement=colocate",
             ("methods.vanilla.placement.mode: 'colocate'", "colocated, split"),
         ),
-        ("runtime.placement.cpus=0", ("runtime.placement.cpus: 0.0", "> 0")),
+        ("runtime.placement.cpus=0", ("runtime.placement.cpus: 0", "> 0")),
         ("runtime.keep=none", ("runtime.keep: 'none'", "best, all")),
         ("engine.dtype=float16", ("engine.dtype: 'float16'", "float32, bfloat16")),
         ("training.objective=tial", ("training.objective: 'tial'", "did you mean tail?")),
@@ -341,7 +341,7 @@ def test_a_methods_own_placement_has_types_too(
         (["seeds=5"], ("seeds: 5", "for example [0, 1, 2, 3, 4]")),
         (["training.steps=0"], ("training.steps: 0", "≥ 1")),
         (["training.steps=10", "training.steps=20"], ("training.steps: given twice",)),
-        ([f"training.steps={10**19}"], (f"training.steps: {10**19}", "at most")),
+        ([f"training.steps={10**19}"], (f"training.steps: {10**19}", "≤ 1,000,000")),
         (["training.steps=9" + "0" * 5000], ("override: 'training.steps=9000", "…", "4300 digits")),
         (["training.steps=10000000"], ("training.steps: 10000000", "≤ 1,000,000")),
         (["name=" + "[" * 2000 + "]" * 2000], ("override: 'name=[[[", "less nesting")),
@@ -406,7 +406,7 @@ def test_a_value_that_came_from_a_file_is_traced_to_it(
     assert_names(
         complaint(capsys, "plan", path),
         "training.top_k: 0",
-        f"({tmp_path / 'setups' / 'tiny.yaml'})",
+        tmp_path / "setups" / "tiny.yaml",
     )
 
 
@@ -530,9 +530,9 @@ def recipe(**changes: Any) -> dict[str, Any]:
         ({"teacher": model(revision="main")}, ("tiny.teacher.revision: 'main'", "40 hex digits")),
         (
             {"student": recipe() | {"shape": TINY_SHAPE | {"layers": 0}}},
-            ("tiny.student.shape.layers: 0", "≥ 1"),
+            ("tiny.yaml: student.shape.layers: 0", "≥ 1"),
         ),
-        ({"tokenizer": "words"}, ("tiny.tokenizer: 'words'", "characters, bytes")),
+        ({"tokenizer": "words"}, ("tiny.yaml: tokenizer: 'words'", "characters, bytes")),
         (
             {"vocabulary": {"size": 56, "valid": 57}},
             ("tiny.vocabulary.valid: 57", "between 1 and size 56"),
@@ -826,7 +826,7 @@ def test_a_draft_holds_a_token(
         write_experiment(tmp_path, {"vanilla": {}}),
         f"runtime.draft_length={drafted}",
     )
-    assert_names(line, f"runtime.draft_length: {drafted}: expected ≥ 1")
+    assert_names(line, f"runtime.draft_length: {drafted}: expected", "≥ 1")
 
 
 def test_a_draft_that_is_longer_than_the_engine_can_judge(

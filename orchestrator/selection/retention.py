@@ -38,7 +38,7 @@ def prune(study: Study) -> None:
         else:
             wanting = set()
             for unit_id, samplings in state.wants.items():
-                if any(sampling.draw == 0 for sampling in samplings):
+                if any(sampling.repetition == 0 for sampling in samplings):
                     wanting.add(unit_id)
             final = [
                 [unit]

@@ -138,8 +138,8 @@ class EvaluationLoop:
     def sample(self, wanted: PendingSlice) -> None:
         """Sample and grade a slice and write its records, unless another evaluator was first."""
         run, unit = self._study.reader(wanted.unit), wanted.unit
-        benchmark, step, draw = wanted.sampling
-        name = RESCORING if draw == evaluation_protocol.FRESH else EVALUATING
+        benchmark, step, repetition = wanted.sampling
+        name = RESCORING if repetition == evaluation_protocol.FRESH else EVALUATING
         begun, loaded = time.monotonic(), self._loaded
         worker = self._worker_with(unit, step, run)
         started, part = time.monotonic(), wanted.part
@@ -156,7 +156,9 @@ class EvaluationLoop:
             range(part.sample, part.sample_end),
         )
         try:
-            records = worker.evaluate(Samples(benchmark, problems, samples, unit.seed, step, draw))
+            records = worker.evaluate(
+                Samples(benchmark, problems, samples, unit.seed, step, repetition)
+            )
         except NotFinite as error:
             raise NotFinite(f"evaluating the checkpoint of step {step}: {error}") from error
         write_slice(run, wanted.evaluation_id, step, part, records)
@@ -165,7 +167,7 @@ class EvaluationLoop:
             "step": step,
             "phase": EVALUATE,
             "benchmark": benchmark,
-            "draw": draw,
+            "draw": repetition,
             "responses": part.responses,
         }
         append_timing(run, row | {"seconds": seconds} | place())
@@ -173,7 +175,9 @@ class EvaluationLoop:
         log.line(
             f"{name} step {step}: {part.responses} responses of {benchmark} in {seconds:.1f} s, {described(place())}"
         )
-        if draw == 0 and not any(each.checkpoint == wanted.checkpoint for each in self._wanted):
+        if repetition == 0 and not any(
+            each.checkpoint == wanted.checkpoint for each in self._wanted
+        ):
             ids = list(self._study.evaluation_ids(unit.setup).values())
             score = mean_score(run, ids, step)
             if score is not None:
