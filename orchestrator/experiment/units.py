@@ -14,16 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.config import Experiment, Placement, Setup
-from orchestrator.experiment.identity import (
-    Models,
-    base_identity,
-    digest,
-    sft_identity,
-    trial_identity,
-)
+from orchestrator.experiment.identity import base_identity, sft_identity, trial_identity
 from orchestrator.experiment.kinds import SUPERVISED_STAGE, Kind, OfKind
-from orchestrator.experiment.made_models import models_of
 from orchestrator.experiment.methods import BASE, METHODS, method_label, supervised_updates
+from orchestrator.models.identity import Models, digest
+from orchestrator.models.made_models import models_of
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from orchestrator.config import Model, Setup
 from orchestrator.data.files import folder_sha256
 from orchestrator.engines.interface import ModelFolder
 from orchestrator.errors import UserError
-from orchestrator.experiment import made_models
-from orchestrator.experiment.local_models import CONFIG_KEYS, token_ids
+from orchestrator.models import made_models
+from orchestrator.models.folders import CONFIG_KEYS, token_ids
 
 
 def checkpoint_of(model: Model, setup: Setup, runs: Path) -> ModelFolder:

@@ -16,8 +16,8 @@ import pytest
 
 from orchestrator.cli import main
 from orchestrator.experiment.load import load_experiment
-from orchestrator.experiment.made_models import folder_of
 from orchestrator.experiment.units import expand
+from orchestrator.models.made_models import folder_of
 from orchestrator.records.claims import Claims
 from orchestrator.records.files import file_sha256
 from orchestrator.selection.scores import pass_at_1
