@@ -4,6 +4,7 @@ percent, 0 to 100.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Literal
@@ -80,7 +81,8 @@ class ColumnEvidence:
 
     `problems` are those of the benchmark, or of all benchmarks together for the average. `samples`
     counts the generations of all problems and seeds, and `n` those of the problem and seed that has
-    the fewest, None for the average, whose benchmarks differ.
+    the fewest, None for the average, whose benchmarks differ. `responses` are the numbers of
+    `scores.responses` by name, without those that are missing.
     """
 
     score: Estimate
@@ -91,6 +93,7 @@ class ColumnEvidence:
     problems: int
     samples: int
     n: int | None
+    responses: Mapping[str, Estimate] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,7 @@ class RowEvidence:
     `units` are the ids of its training runs, one for each seed; `spread` is the standard deviation
     of the average over seeds (n − 1), None for one seed. `candidates` counts the family's
     checkpoints, `eligible` those chosen from. `complete` says whether it has all samples asked for.
+    `k` is that of pass@k and maj@k among the responses' numbers, 1 without these.
     """
 
     setup: str
@@ -113,6 +117,7 @@ class RowEvidence:
     eligible: int
     complete: bool
     columns: dict[str, ColumnEvidence]
+    k: int = 1
 
     @property
     def seeds(self) -> int:

@@ -72,9 +72,20 @@ COST_NUMBERS: Mapping[str, Callable[[TrainingCost], float | None]] = {
     "Supervised": lambda cost: cost.supervised_updates,
     "Updates": lambda cost: cost.updates,
 }
-BlockKind = Literal["selected", "confirmed", "cost"]
+PASS, MAJ = "pass@", "maj@"  # k follows
+TRUNCATED, NO_ANSWER = "Truncated", "No answer"
+RESPONSES: Mapping[str, str] = {
+    "pass_at_k": PASS,
+    "maj_at_k": MAJ,
+    "truncated": TRUNCATED,
+    "no_answer": NO_ANSWER,
+    "tokens_right": "Tokens right",
+    "tokens_wrong": "Tokens wrong",
+}
+BlockKind = Literal["selected", "responses", "confirmed", "cost"]
 TITLES: Mapping[BlockKind, str] = {
     "selected": "",
+    "responses": "What pass@1 hides",
     "confirmed": "Confirmed on seeds that took no part in choosing",
     "cost": "Cost of training up to the selected step, and scores at equal cost",
 }
@@ -83,8 +94,8 @@ LEFT = (METHOD, SETTING)  # the others are numbers
 
 @dataclass(frozen=True)
 class EvidenceBlock:
-    """A sheet of the selected checkpoints of a setup, of its confirmed ones, or of what their
-    training costs.
+    """A sheet of the selected checkpoints of a setup, of their responses, of the confirmed
+    checkpoints, or of what training costs.
     """
 
     setup: str
@@ -97,23 +108,26 @@ class EvidenceBlock:
 
 
 def blocks(evidence: Evidence | None) -> list[EvidenceBlock]:
-    """The selected checkpoints of each setup, then the confirmed ones."""
+    """The selected checkpoints of each setup with their responses, the confirmed ones, the costs."""
     if evidence is None:
         return []
     found = []
     for setup, rows in by_setup(evidence.rows).items():
         # Without vanilla nothing is compared, and without several seeds nothing has a p-value;
         # other columns stand.
-        sheet = _sheet([_cells(row) for row in rows], ALWAYS)
+        sheet = sheet_of([_cells(row) for row in rows], ALWAYS)
         found.append(EvidenceBlock(setup, "selected", sheet))
+        if any(row.columns[AVERAGE].responses for row in rows):
+            responses = [response_cells(row, AVERAGE) for row in rows]
+            found.append(EvidenceBlock(setup, "responses", sheet_of(responses)))
     for setup, rows in by_setup(evidence.confirmed).items():
         found.append(
-            EvidenceBlock(setup, "confirmed", _sheet([_confirmed_cells(row) for row in rows]))
+            EvidenceBlock(setup, "confirmed", sheet_of([_confirmed_cells(row) for row in rows]))
         )
     for table in evidence.costs:
         rows = by_setup(table.rows)[table.setup]
         found.append(
-            EvidenceBlock(table.setup, "cost", _sheet([_cost_cells(table, row) for row in rows]))
+            EvidenceBlock(table.setup, "cost", sheet_of([_cost_cells(table, row) for row in rows]))
         )
     return found
 
@@ -129,7 +143,7 @@ def by_setup(rows: Iterable[AnyRow]) -> dict[str, list[AnyRow]]:
     return groups
 
 
-def _sheet(rows: Sequence[Mapping[str, str]], always: Collection[str] = ()) -> Sheet:
+def sheet_of(rows: Sequence[Mapping[str, str]], always: Collection[str] = ()) -> Sheet:
     """Rows of texts by heading; a column without any stands only where it is one of `always`.
 
     An interval over problems alone is faint.
@@ -145,6 +159,16 @@ def _sheet(rows: Sequence[Mapping[str, str]], always: Collection[str] = ()) -> S
             ]
         )
     return Sheet(headings, cells, [place for place, name in enumerate(headings) if name in LEFT])
+
+
+def response_cells(row: RowEvidence, column: str) -> dict[str, str]:
+    """A text for each number of the responses, by its heading; empty where it is missing."""
+    cells = {METHOD: method_label(row.method)}
+    for name, heading in RESPONSES.items():
+        number = row.columns[column].responses.get(name)
+        shown = f"{heading}{row.k}" if heading in (PASS, MAJ) else heading
+        cells[shown] = f"{tenths_text(number.value)} ±{number.reach}" if number else ""
+    return cells
 
 
 def _confirmed_cells(row: ConfirmedRow) -> dict[str, str]:
@@ -372,6 +396,7 @@ def _row_object(row: RowEvidence) -> dict[str, Any]:
         "candidates",
         "eligible",
         "complete",
+        "k",
     )
     columns = {name: _column_object(column) for name, column in row.columns.items()}
     spread = None if row.spread is None else round(row.spread, 4)
@@ -386,4 +411,5 @@ def _column_object(column: ColumnEvidence) -> dict[str, Any]:
         "left_out": None if column.left_out is None else round(column.left_out, 4),
         "minus_vanilla": difference_object(column.difference),
         **{name: getattr(column, name) for name in ("problems", "samples", "n")},
+        "responses": {name: estimate_object(column.responses.get(name)) for name in RESPONSES},
     }

@@ -51,8 +51,11 @@ class Projection:
 
     def clock(self) -> dict[int, float]:
         """Step → seconds since 1970 at which its training ended, as far as that was logged."""
-        trained = (row for row in self.run.timing() if row["phase"] == TRAIN)
-        return {row["step"]: row["at"] for row in trained}
+        ended = {}
+        for step, row in kept_steps(self.run).items():
+            if row.at is not None:
+                ended[step] = row.at
+        return ended
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,7 @@ Loaded = tuple[Experiment, list[Unit]]
 SETUP = "arithmetic"
 PARTS = [
     "results",
+    "responses",
     "figures",
     "rollouts",
     "diagnostics",
