@@ -350,7 +350,7 @@ def write_program(folder: Path) -> None:
             ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__")
         )
     shutil.copytree(ROOT / "experiments" / "models", folder / "experiments" / "models")
-    first, last = "from __future__ import annotations\n", "}  # fmt: skip\nREFERENCE = "
+    first, last = "from __future__ import annotations\n", "}\nREFERENCE = "
     for file, lines in examples(METHOD, "import").items():
         if not file.startswith("tests/"):
             replace_once(folder / file, first, f"{first}\n{lines}")
