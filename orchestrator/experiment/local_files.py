@@ -67,23 +67,16 @@ def _benchmark(key: str, run: BenchmarkRun, notes: list[str]) -> BenchmarkRun:
     if key not in BENCHMARKS and run.problems is None:
         run = replace(run, problems=sum(1 for _ in iterate_rows(path)))
         check_source(key, run)
-        load_benchmark(
-            key, None, run
-        )  # names a row without a gold now instead of when the sweep begins
+        # Name a row without a gold now, not when the sweep begins.
+        load_benchmark(key, None, run)
     return run
 
 
 def _model(key: str, model: Model, notes: list[str]) -> Model:
+    """A model with its folder's sha256, sizes and stop id, as far as the setup leaves them open."""
     folder = local_folder(model)
-    is_whole = _is_described(model)
     if folder is None:
-        path = Path(model.path or "").expanduser()
-        is_local = str(model.path).startswith((".", "/", "~")) or (
-            path.parent != Path() and path.parent.is_dir()
-        )
-        is_open = model.recipe is None and not (is_whole and model.revision)
-        if model.path and is_open and (is_local or model.revision is None):
-            raise _no_folder(key, model.path)
+        _check_not_meant_as_folder(key, model)
         return model
     if model.revision is None:
         model = replace(model, revision=content_sha256(folder))
@@ -96,19 +89,35 @@ def _model(key: str, model: Model, notes: list[str]) -> Model:
             model.revision,
             f"left out at first, then what is printed for {folder}",
         )
-    given = {name: size for name in CONFIG_KEYS if (size := getattr(model.shape, name))}
-    whole = len(given) == len(CONFIG_KEYS)
-    if not is_whole:
+    if not _is_described(model):
         shape, eos = describe(key, folder)
+        given: dict[str, int] = {}
+        for name in CONFIG_KEYS:
+            if size := getattr(model.shape, name):
+                given[name] = size
         # `tied` defaults to true, so it counts as given only if all other sizes are given, or if it
         # is false.
-        tied = model.shape.tied if whole or not model.shape.tied else shape.tied
+        if len(given) == len(CONFIG_KEYS) or not model.shape.tied:
+            shape = replace(shape, tied=model.shape.tied)
         model = replace(
-            model,
-            shape=replace(shape, **given, tied=tied),
-            eos=eos if model.eos == -1 else model.eos,
+            model, shape=replace(shape, **given), eos=eos if model.eos == -1 else model.eos
         )
     return replace(model, path=str(folder.resolve()))
+
+
+def _check_not_meant_as_folder(key: str, model: Model) -> None:
+    """UserError if a path without a folder can only have meant one.
+
+    A hub id with its commit, sizes and stop id is complete. Without a commit it cannot be loaded,
+    and a path below a folder that exists is more likely a typing mistake than a hub id.
+    """
+    if model.path is None or model.recipe is not None:
+        return
+    parent = Path(model.path).expanduser().parent
+    looks_local = model.path.startswith((".", "/", "~")) or (parent != Path() and parent.is_dir())
+    is_complete = _is_described(model) and model.revision
+    if not is_complete and (looks_local or model.revision is None):
+        raise _no_folder(key, model.path)
 
 
 def _is_described(model: Model) -> bool:
@@ -117,36 +126,27 @@ def _is_described(model: Model) -> bool:
 
 
 def _no_folder(key: str, path: str) -> UserError:
-    """The error of a model's `path` that is no folder, with the nearest folder beside it as a
-    suggestion.
-    """
+    """The error of a model's `path` that is no folder, with the nearest folder beside it."""
     folder = Path(path).expanduser()
-    known: list[str] = []
+    beside: list[str] = []
     if folder.parent.is_dir() and os.access(folder.parent, os.R_OK):
-        known = [
-            path[: -len(folder.name)] + there.name
-            for there in folder.parent.iterdir()
-            if there.is_dir()
-        ]
-    where = "" if folder.is_absolute() else f" in {Path.cwd()}"
-    hub = (
-        ""
-        if path.startswith((".", "/", "~"))
-        else ", or a hub id with its revision: COMMIT, shape and eos"
-    )
-    results = next(iter(sorted(default_runs().glob("results/*/experiment.yaml"))), None)
-    finished = (
-        "" if results is None else f"; finished runs are looked at with trb table {results.parent}"
-    )
-    return refuse(
-        f"{key}.path", path, f"a model folder{where}{hub}{did_you_mean(path, known)}{finished}"
-    )
+        for other in folder.parent.iterdir():
+            if other.is_dir():
+                beside.append(path[: -len(folder.name)] + other.name)
+    expected = "a model folder"
+    if not folder.is_absolute():
+        expected += f" in {Path.cwd()}"
+    if not path.startswith((".", "/", "~")):
+        expected += ", or a hub id with its revision: COMMIT, shape and eos"
+    expected += did_you_mean(path, beside)
+    # A copied runs folder has results and no models; a newcomer asks for a table, not for a sweep.
+    for results in sorted(default_runs().glob("results/*/experiment.yaml"))[:1]:
+        expected += f"; trb table {results.parent} shows finished runs"
+    return refuse(f"{key}.path", path, expected)
 
 
 def _vocabulary(name: str, setup: Setup) -> Vocabulary:
-    """The setup's vocabulary; missing values are the teacher's, whose tokenizer is used, or else
-    the student's.
-    """
+    """The setup's vocabulary; missing values are those of the teacher, whose tokenizer is used."""
     vocabulary = setup.vocabulary
     if vocabulary.size and vocabulary.valid:
         return vocabulary

@@ -203,9 +203,7 @@ def test_a_later_key_counts_where_it_is_not_at_its_default() -> None:
     first = part(Optimizer(), identity.OPTIMIZER)
     assert "decay" not in first
     assert part(Optimizer(decay="constant"), identity.OPTIMIZER) == first
-    assert part(Optimizer(decay="linear"), identity.OPTIMIZER) == first | {
-        "decay": "linear"
-    }
+    assert part(Optimizer(decay="linear"), identity.OPTIMIZER) == first | {"decay": "linear"}
     first = part(Recipe(), RECIPE)
     assert "dtype" not in first
     assert part(Recipe(dtype="bfloat16"), RECIPE) == first | {"dtype": "bfloat16"}

@@ -4,11 +4,10 @@ them.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
-import re
 import shutil
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,8 @@ import yaml
 from analysis.table.build import results_table
 from analysis.table.formats import FORMATS
 from orchestrator.cli import main
-from orchestrator.commands import doctor, evaluate
-from orchestrator.config import Experiment, Shape
+from orchestrator.commands import doctor
+from orchestrator.config import Experiment, Setup, Shape
 from orchestrator.data.files import folder_sha256
 from orchestrator.errors import UserError
 from orchestrator.experiment.evaluation_protocol import evaluation_ids
@@ -31,7 +30,7 @@ from orchestrator.planning import as_json, plan
 from orchestrator.selection.results_folder import claim
 from orchestrator.selection.study import Study
 from orchestrator.sweep.prepare import check_models, prepare
-from tests.fake_runs import record, units_of, write_run
+from tests.fake_runs import units_of, write_run
 from tests.sweeps import TINY_SETUP, write_experiment
 from tests.without_ray import made_here
 
@@ -111,50 +110,18 @@ def test_scores_on_it_stand_in_status_and_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "run", "words"),
     [
-        (
-            "mine",
-            {"n": 4},
-            "evaluation.benchmarks.mine: unknown benchmark: expected one of arithmetic_short, .* path=FILE",
-        ),
-        ("math50", {"n": 4}, r"evaluation.benchmarks.math50: unknown .*did you mean math500\?"),
-        (
-            "mine",
-            {"path": "gone.jsonl"},
-            r"mine.path: 'gone.jsonl': expected a file or .* that is there.* \(not in /.*\)",
-        ),
-        (
-            "mine",
-            {"path": "my.jsonl", "revision": "abc"},
-            "mine.revision: 'abc': expected the sha256 of .*my.jsonl, or left o",
-        ),
+        ("mine", {"n": 4}, r"mine: unknown benchmark: .* arithmetic_short, .* path=FILE"),
+        ("math50", {"n": 4}, r"math50: unknown .*did you mean math500\?"),
+        ("mine", {"path": "gone.jsonl"}, r"mine.path: 'gone.jsonl': .* \(not in /.*\)"),
+        ("mine", {"path": "my.jsonl", "revision": "abc"}, "mine.revision: 'abc': .* sha256 of"),
         ("mine", {"path": "half.jsonl"}, "half.jsonl line 1: no field answer"),
-        (
-            "mine",
-            {"path": "a/b"},
-            "evaluation.benchmarks.mine.revision: None: expected the commit .* of the hub dataset a/b",
-        ),
-        (
-            "mine",
-            {"path": "a/b", "revision": "0" * 40},
-            "evaluation.benchmarks.mine.problems: None: expected the number of i",
-        ),
-        (
-            "my set",
-            {"path": "my.jsonl"},
-            "evaluation.benchmarks: 'my set': expected letters, digits",
-        ),
+        ("mine", {"path": "a/b"}, "mine.revision: None: .* commit .* of the hub dataset a/b"),
+        ("mine", {"path": "a/b", "revision": "0" * 40}, "mine.problems: None: expected"),
+        ("my set", {"path": "my.jsonl"}, "evaluation.benchmarks: 'my set': expected letters"),
         ("avg", {"path": "my.jsonl"}, "evaluation.benchmarks: 'avg': expected letters"),
-        ("../up", {"path": "my.jsonl"}, "evaluation.benchmarks: '../up': expected letters, digits"),
-        (
-            "amc23",
-            {"path": "my.jsonl", "problems": 5},
-            "amc23.problems: 5: expected 40, or a key of your own",
-        ),
-        (
-            "mine",
-            {"path": "empty.jsonl"},
-            "evaluation.benchmarks.mine.problems: 0: expected the number of its rows, 1 or more",
-        ),
+        ("../up", {"path": "my.jsonl"}, "evaluation.benchmarks: '../up': expected letters"),
+        ("amc23", {"path": "my.jsonl", "problems": 5}, "amc23.problems: 5: expected 40"),
+        ("mine", {"path": "empty.jsonl"}, "mine.problems: 0: expected the number of its rows"),
         ("mine", {"path": "broken.jsonl"}, "broken.jsonl line 1: not valid JSON"),
     ],
 )
@@ -173,14 +140,8 @@ def test_benchmarks_that_are_none(
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        (
-            {"q": "1+1", "answer": "2"},
-            "line 1: no field problem or question: expected one beside 'q', 'answer'",
-        ),
-        (
-            {"problem": "1+1", "a": "2"},
-            "line 1: no field answer, final_answer or solution: expected one beside 'problem'",
-        ),
+        ({"q": "1+1", "answer": "2"}, "line 1: no field problem or question"),
+        ({"problem": "1+1", "a": "2"}, "line 1: no field answer, final_answer or solution"),
     ],
 )
 def test_rows_that_lack_a_field(
@@ -202,14 +163,16 @@ def test_rows_that_lack_a_field(
 
 def write_model(folder: Path, eos: Any = 60, **config: Any) -> Path:
     folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(CONFIG | config))
-    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": eos}))
     vocabulary = {chr(33 + i): i for i in range(50)}
     added = [{"id": 60, "content": "<end>"}, {"id": 61, "content": "<|im_end|>"}]
-    (folder / "tokenizer.json").write_text(
-        json.dumps({"model": {"vocab": vocabulary}, "added_tokens": added})
-    )
-    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|im_end|>"}))
+    documents = {
+        "config": CONFIG | config,
+        "generation_config": {"eos_token_id": eos},
+        "tokenizer": {"model": {"vocab": vocabulary}, "added_tokens": added},
+        "tokenizer_config": {"eos_token": "<|im_end|>"},
+    }
+    for name, document in documents.items():
+        (folder / f"{name}.json").write_text(json.dumps(document))
     (folder / "model.safetensors").write_bytes(WEIGHTS)
     return folder
 
@@ -227,151 +190,132 @@ def own_setup(
     return path
 
 
-def test_a_local_pair_is_read_off_its_folders(tmp_path: Path) -> None:
+@dataclass
+class Pair:
+    """Two model folders, and an experiment on them."""
+
+    student: Path
+    teacher: Path
+    path: Path
+
+    @property
+    def setup(self) -> Setup:
+        return load_experiment(self.path).setups["tiny"]
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Pair:
     student = write_model(tmp_path / "student")
     teacher = write_model(
         tmp_path / "teacher", [61, 60], num_hidden_layers=5, tie_word_embeddings=False
     )
-    experiment = load_experiment(
-        own_setup(tmp_path, {"path": str(student)}, {"path": str(teacher)})
-    )
-    setup = experiment.setups["tiny"]
+    path = own_setup(tmp_path, {"path": str(student)}, {"path": str(teacher)})
+    return Pair(student, teacher, path)
+
+
+def edit(file: Path, old: str, new: str) -> None:
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+
+
+def test_a_local_pair_is_read_off_its_folders(pair: Pair) -> None:
+    setup = pair.setup
     assert setup.student.shape == SHAPE
-    assert setup.teacher.shape == dataclasses.replace(SHAPE, layers=5, tied=False)
+    assert setup.teacher.shape == replace(SHAPE, layers=5, tied=False)
     assert (setup.student.eos, setup.teacher.eos) == (60, 61)
     assert (setup.vocabulary.size, setup.vocabulary.valid) == (64, 62)
-    assert setup.student.revision == folder_sha256(student)
-    assert experiment.notes == tuple(
-        f"tiny.{role}: the sha256 of {folder} is taken as it is; to pin it: revision: {folder_sha256(folder)}"
-        for role, folder in (("student", student), ("teacher", teacher))
-    )
+    assert setup.student.revision == folder_sha256(pair.student)
+    notes = load_experiment(pair.path).notes
+    for note, role in zip(notes, ("student", "teacher"), strict=True):
+        folder = getattr(pair, role)
+        assert note.startswith(f"tiny.{role}: the sha256 of {folder}")
+        assert note.endswith(f"revision: {folder_sha256(folder)}")
 
 
-def test_a_pair_that_reads_ids_differently_is_refused(tmp_path: Path) -> None:
-    student, teacher = (
-        write_model(tmp_path / "student"),
-        write_model(tmp_path / "teacher", [61, 60]),
-    )
-    (teacher / "tokenizer.json").write_text(
-        (teacher / "tokenizer.json").read_text().replace("<end>", "<stop>")
-    )
-    path = own_setup(tmp_path, {"path": str(student)}, {"path": str(teacher)})
-    message = (
-        "tiny: token 60 is '<end>' to the student and '<stop>' to the teacher; models that share their token ids "
-        "(1 of 52 ids differ)"
-    )
-    with pytest.raises(UserError, match=f"^{re.escape(message)}$"):
-        check_models("tiny", load_experiment(path).setups["tiny"], tmp_path / "runs")
+def test_a_pair_that_reads_ids_differently_is_refused(pair: Pair, tmp_path: Path) -> None:
+    edit(pair.teacher / "tokenizer.json", "<end>", "<stop>")
+    message = "tiny: token 60 is '<end>' to the student and '<stop>' to the teacher"
+    with pytest.raises(UserError, match=rf"^{message}.*\(1 of 52 ids differ\)$"):
+        check_models("tiny", pair.setup, tmp_path / "runs")
 
 
-def test_tokens_of_one_model_alone_make_no_difference(tmp_path: Path) -> None:
-    student, teacher = (
-        write_model(tmp_path / "student"),
-        write_model(tmp_path / "teacher", [61, 60]),
+def test_tokens_of_one_model_alone_make_no_difference(pair: Pair, tmp_path: Path) -> None:
+    edit(
+        pair.teacher / "tokenizer.json",
+        '"added_tokens": [',
+        '"added_tokens": [{"id": 62, "content": "<think>"}, ',
     )
-    tokenizer = json.loads((teacher / "tokenizer.json").read_text())
-    tokenizer["added_tokens"].append({"id": 62, "content": "<think>"})
-    (teacher / "tokenizer.json").write_text(json.dumps(tokenizer))
-    path = own_setup(tmp_path, {"path": str(student)}, {"path": str(teacher)})
-    check_models("tiny", load_experiment(path).setups["tiny"], tmp_path / "runs")
+    check_models("tiny", pair.setup, tmp_path / "runs")
 
 
 def test_a_pair_of_which_one_is_made_here_is_compared_once_it_is_made(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     made = load_experiment(write_experiment(tmp_path, {"vanilla": {}}))
     teacher = Path(made_here(made, runs)["tiny"][1].path)
-    others = shutil.copytree(teacher, tmp_path / "teacher") / "tokenizer.json"
-    others.write_text(others.read_text().replace('"+"', '"plus"'))
-    path = own_setup(
-        tmp_path,
-        TINY_SETUP["student"],
-        {"path": str(others.parent), "eos": 46},
-        tokenizer=TINY_SETUP["tokenizer"],
-    )
+    others = shutil.copytree(teacher, tmp_path / "teacher")
+    edit(others / "tokenizer.json", '"+"', '"plus"')
+    own = {"path": str(others), "eos": 46}
+    tokenizer = TINY_SETUP["tokenizer"]
+    path = own_setup(tmp_path, TINY_SETUP["student"], own, tokenizer=tokenizer)
     setup = load_experiment(path).setups["tiny"]
     shutil.rmtree(runs)
     check_models("tiny", setup, runs)  # there is no student yet
-    with pytest.raises(
-        UserError, match=r"^tiny: token .* is '\+' to the student and 'plus' to the teacher"
-    ):
+    with pytest.raises(UserError, match=r"^tiny: token .* is '\+' to the student and 'plus' to"):
         prepare({"tiny": setup}, runs, lambda *_: None)
 
 
 def test_finished_runs_of_models_that_are_gone_are_looked_at_by_their_results_folder(
-    tmp_path: Path,
+    pair: Pair, tmp_path: Path
 ) -> None:
-    student, teacher = write_model(tmp_path / "student"), write_model(tmp_path / "teacher")
-    path = own_setup(tmp_path, {"path": str(student)}, {"path": str(teacher)})
-    experiment = load_experiment(path)
+    experiment = load_experiment(pair.path)
     units = expand(experiment)
     folder = claim(Study(experiment, units, tmp_path / "runs"))
-    shutil.rmtree(student)
-    shutil.rmtree(teacher)
+    shutil.rmtree(pair.student)
+    shutil.rmtree(pair.teacher)
     with pytest.raises(UserError, match=r"student.path: .*a model folder"):
-        load_experiment(path)
-    assert [unit.id for unit in expand(load_experiment(folder / RECORD))] == [
-        unit.id for unit in units
-    ]
+        load_experiment(pair.path)
+    again = expand(load_experiment(folder / RECORD))
+    assert [unit.id for unit in again] == [unit.id for unit in units]
 
 
-def test_another_content_is_another_model(tmp_path: Path) -> None:
-    student, teacher = write_model(tmp_path / "student"), write_model(tmp_path / "teacher")
-    path = own_setup(tmp_path, {"path": str(student)}, {"path": str(teacher)})
-    before = load_experiment(path).setups["tiny"].student.revision
-    (student / "model.safetensors").write_bytes(b"other weights")
-    assert load_experiment(path).setups["tiny"].student.revision == folder_sha256(student) != before
+def test_another_content_is_another_model(pair: Pair) -> None:
+    before = pair.setup.student.revision
+    (pair.student / "model.safetensors").write_bytes(b"other weights")
+    assert pair.setup.student.revision == folder_sha256(pair.student) != before
 
 
-def test_what_is_given_stands(tmp_path: Path) -> None:
-    student, teacher = write_model(tmp_path / "student"), write_model(tmp_path / "teacher")
-    given = {"path": str(student), "eos": 3, "revision": "a" * 64, "shape": {"layers": 7}}
-    setup = load_experiment(own_setup(tmp_path, given, {"path": str(teacher)})).setups["tiny"]
-    assert (setup.student.eos, setup.student.revision, setup.student.shape.layers) == (
-        3,
-        "a" * 64,
-        7,
-    )
-    assert setup.student.shape.hidden == 32
+def test_what_is_given_stands(pair: Pair, tmp_path: Path) -> None:
+    given = {"path": str(pair.student), "eos": 3, "revision": "a" * 64, "shape": {"layers": 7}}
+    path = own_setup(tmp_path, given, {"path": str(pair.teacher)})
+    student = load_experiment(path).setups["tiny"].student
+    assert (student.eos, student.revision) == (3, "a" * 64)
+    assert student.shape == replace(SHAPE, layers=7)
 
 
-def test_without_generation_settings_the_tokenizer_says_what_ends_a_response(
-    tmp_path: Path,
-) -> None:
-    student, teacher = write_model(tmp_path / "student"), write_model(tmp_path / "teacher")
-    (teacher / "generation_config.json").unlink()
-    setup = load_experiment(
-        own_setup(tmp_path, {"path": str(student)}, {"path": str(teacher)})
-    ).setups["tiny"]
-    assert setup.teacher.eos == 61
+def test_without_generation_settings_the_tokenizer_says_what_ends_a_response(pair: Pair) -> None:
+    (pair.student / "generation_config.json").unlink()
+    assert pair.setup.student.eos == 61
 
 
 @pytest.mark.parametrize(
-    ("student", "words"),
+    ("changes", "words"),
     [
+        ({"revision": 0}, "tiny.yaml: student.revision: 0: .*leave it out at first"),
+        ({"revision": "0" * 64}, "tiny.student.revision: '000.*': expected left out at first"),
+        ({"path": "./gone"}, r"tiny.student.path: './gone'.*tiny.yaml"),
         (
-            "{revision: " + "0" * 64 + "}",
-            "tiny.yaml: student.revision: 0: expected text, in quotes .*leave it out at first",
-        ),
-        (
-            "{revision: '" + "0" * 64 + "'}",
-            "tiny.student.revision: '000.*': expected left out at first, then what is printed",
-        ),
-        (
-            "{path: ./gone}",
-            r"tiny.student.path: './gone'.*tiny.yaml",
-        ),
-        (
-            "{path: Qwen/Qwen3, revision: " + "a" * 40 + "}",
+            {"path": "Qwen/Qwen3", "revision": "a" * 40},
             r"tiny.student.shape.layers: no value: expected .* ≥ 1",
         ),
-        ("{pat: x}", "tiny.yaml: student.pat: unknown key"),
-        ("{path: studnet}", "tiny.student.path: 'studnet'.*revision: COMMIT"),
+        ({"pat": "x"}, "tiny.yaml: student.pat: unknown key"),
+        ({"path": "studnet"}, "tiny.student.path: 'studnet'.*revision: COMMIT"),
     ],
 )
-def test_models_that_cannot_be_used(student: str, words: str, tmp_path: Path) -> None:
-    folder, teacher = write_model(tmp_path / "student"), write_model(tmp_path / "teacher")
-    changes = yaml.safe_load(student)
-    path = own_setup(tmp_path, {"path": str(folder)} | changes, {"path": str(teacher)})
+def test_models_that_cannot_be_used(
+    changes: dict[str, Any], words: str, pair: Pair, tmp_path: Path
+) -> None:
+    path = own_setup(tmp_path, {"path": str(pair.student)} | changes, {"path": str(pair.teacher)})
     with pytest.raises(UserError, match=words):
         load_experiment(path)
 
@@ -380,11 +324,7 @@ def test_models_that_cannot_be_used(student: str, words: str, tmp_path: Path) ->
     ("file", "content", "words"),
     [
         ("config.json", "{", "tiny.student: .*config.json is missing or broken"),
-        (
-            "config.json",
-            json.dumps(CONFIG | {"head_dim": None}),
-            "tiny.student.shape.head_dim: None: expected a number as he",
-        ),
+        ("config.json", json.dumps(CONFIG | {"head_dim": None}), "student.shape.head_dim: None"),
         ("tokenizer.json", "{}", "tiny: .*tokenizer.json has no vocabulary"),
     ],
 )
@@ -408,127 +348,71 @@ def test_a_value_out_of_range_names_the_file_it_stands_in(tmp_path: Path) -> Non
         load_experiment(path, ["training.steps=0"])
 
 
-# --- `trb eval` ---
-
-
-def test_an_evaluation_has_an_interval_over_its_problems() -> None:
-    rows = [record(correct, problem=str(i)) for i, correct in enumerate([0, 4, 2, 3] * 10)]
-    found, mean = evaluate.scores({"mine": rows})
-    assert found["mine"].pass_at_1 == mean.pass_at_1 == 9 / 16
-    assert 0.4 < found["mine"].low < 9 / 16 < found["mine"].high < 0.7
-
-
-def test_a_file_may_be_named_where_benchmarks_are() -> None:
-    setup = load_setup("arithmetic")
-    key, run = evaluate._benchmark("folder/my.jsonl:4", setup, 7)
-    assert (key, run.path, run.n, run.limit) == ("my", "folder/my.jsonl", 4, 7)
-    assert evaluate._benchmark("arithmetic_short", setup, None)[1].n == 4
-
-
-def broken(folder: Path, what: str) -> None:
-    """Break a model folder in one of the ways that copying breaks it."""
-    weights = folder / "model.safetensors"
-    match what:
-        case "no weights":
-            weights.unlink()
-        case "weights are cut":
-            weights.write_bytes(weights.read_bytes()[:-1])
-        case "the header is cut":
-            weights.write_bytes(weights.read_bytes()[:20])
-        case "the header is empty":
-            weights.write_bytes(b"")
-        case "the header's length is wrong":
-            weights.write_bytes((2**62).to_bytes(8, "little") + HEADER)
-        case "no header":
-            weights.write_bytes(WEIGHTS.replace(b"{", b"["))
-        case "a part is missing":
-            weights.unlink()
-            (folder / "model.safetensors.index.json").write_text(
-                '{"weight_map": {"w": "model-1-of-1.safetensors"}}'
-            )
-        case "the index is broken":
-            weights.unlink()
-            (folder / "model.safetensors.index.json").write_text("{}")
-        case "another type":
-            (folder / "config.json").write_text(json.dumps(CONFIG | {"model_type": "llama"}))
-        case "no type":
-            (folder / "config.json").write_text(json.dumps(CONFIG | {"model_type": None}))
-        case "no tokenizer":
-            (folder / "tokenizer.json").unlink()
+CUT, NONE_THERE = "/model.safetensors is cut off", ": No such file or directory"
+INDEX = {"weight_map": {"w": "model-1-of-1.safetensors"}}
 
 
 @pytest.mark.parametrize(
-    ("what", "words"),
+    ("files", "words"),  # file → content, None where it is missing
     [
+        ({"model.safetensors": None}, f"{{}}/model.safetensors{NONE_THERE}"),
+        ({"model.safetensors": WEIGHTS[:-1]}, f"{{}}{CUT}"),
+        ({"model.safetensors": WEIGHTS[:20]}, f"{{}}{CUT}"),
+        ({"model.safetensors": b""}, f"{{}}{CUT}"),
+        ({"model.safetensors": (2**62).to_bytes(8, "little") + HEADER}, f"{{}}{CUT}"),
+        ({"model.safetensors": WEIGHTS.replace(b"{", b"[")}, f"{{}}{CUT}"),
         (
-            "no weights",
-            "{}/model.safetensors: No such file or directory: expected weights as safetensors",
+            {"model.safetensors": None, "model.safetensors.index.json": json.dumps(INDEX).encode()},
+            f"{{}}/model-1-of-1.safetensors{NONE_THERE}",
         ),
         (
-            "weights are cut",
-            "{}/model.safetensors is cut off or no safetensors file; copy the weights again",
+            {"model.safetensors": None, "model.safetensors.index.json": b"{}"},
+            "{}/model.safetensors.index.json is broken",
         ),
         (
-            "the header is cut",
-            "{}/model.safetensors is cut off or no safetensors file; copy the weights again",
+            {"config.json": json.dumps(CONFIG | {"model_type": "llama"}).encode()},
+            "model_type: 'llama': expected qwen3 in {}/config.json",
         ),
         (
-            "the header is empty",
-            "{}/model.safetensors is cut off or no safetensors file; copy the weights again",
+            {"config.json": json.dumps(CONFIG | {"model_type": None}).encode()},
+            "model_type: None: expected qwen3 in {}/config.json",
         ),
-        (
-            "the header's length is wrong",
-            "{}/model.safetensors is cut off or no safetensors file; copy the weights",
-        ),
-        (
-            "no header",
-            "{}/model.safetensors is cut off or no safetensors file; copy the weights again",
-        ),
-        (
-            "a part is missing",
-            "{}/model-1-of-1.safetensors: No such file or directory: expected weights as safetensors",
-        ),
-        (
-            "the index is broken",
-            "{}/model.safetensors.index.json is broken: expected a Hugging Face model folder",
-        ),
-        ("another type", "model_type: 'llama': expected qwen3 in {}/config.json"),
-        ("no type", "model_type: None: expected qwen3 in {}/config.json"),
-        (
-            "no tokenizer",
-            "{} has no tokenizer.json: expected the tokenizer that both models are used with",
-        ),
+        ({"tokenizer.json": None}, "{} has no tokenizer.json"),
     ],
 )
 def test_a_model_folder_that_cannot_be_loaded_is_refused_before_ray_starts(
-    what: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    files: dict[str, bytes | None],
+    words: str,
+    pair: Pair,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    student, teacher = write_model(tmp_path / "student"), write_model(tmp_path / "teacher")
-    vocabulary = {"size": 64, "valid": 62}  # so that nobody reads the tokenizer to learn of it
     path = own_setup(
-        tmp_path, {"path": str(student)}, {"path": str(teacher)}, vocabulary=vocabulary
+        tmp_path,
+        {"path": str(pair.student)},
+        {"path": str(pair.teacher)},
+        vocabulary={"size": 64, "valid": 62},  # so that the tokenizer is not read for them
     )
-    broken(teacher, what)
+    for name, content in files.items():
+        if content is None:
+            (pair.teacher / name).unlink()
+        else:
+            (pair.teacher / name).write_bytes(content)
     for command in ("plan", "submit"):
         with pytest.raises(SystemExit) as ended:
             main([command, str(path), "--runs", str(tmp_path / "runs")])
         shown = capsys.readouterr()
         line = shown.err.splitlines()[-1]
         assert (ended.value.code, shown.out) == (2, "")
-        assert line.startswith(f"trb: tiny.teacher: {words.format(teacher)}")
-    finding = doctor._run(
-        "tiny models",
-        lambda: doctor._models("tiny", load_experiment(path).setups["tiny"], tmp_path),
-    )
+        assert line.startswith(f"trb: tiny.teacher: {words.format(pair.teacher)}")
+    finding = doctor._run("tiny models", lambda: doctor._models("tiny", pair.setup, tmp_path))
     assert (finding.verdict, f"trb: {finding.detail}") == ("fail", line)
 
 
-def test_a_model_in_parts_is_whole_and_a_student_needs_no_tokenizer(tmp_path: Path) -> None:
-    student, teacher = write_model(tmp_path / "student"), write_model(tmp_path / "teacher")
-    (student / "tokenizer.json").unlink()
-    (teacher / "model.safetensors").rename(teacher / "model-1-of-1.safetensors")
-    (teacher / "model.safetensors.index.json").write_text(
-        '{"weight_map": {"w": "model-1-of-1.safetensors"}}'
-    )
-    path = own_setup(tmp_path, {"path": str(student)}, {"path": str(teacher)})
-    check_models("tiny", load_experiment(path).setups["tiny"], tmp_path / "runs")
+def test_a_model_in_parts_is_whole_and_a_student_needs_no_tokenizer(
+    pair: Pair, tmp_path: Path
+) -> None:
+    (pair.student / "tokenizer.json").unlink()
+    (pair.teacher / "model.safetensors").rename(pair.teacher / "model-1-of-1.safetensors")
+    (pair.teacher / "model.safetensors.index.json").write_text(json.dumps(INDEX))
+    check_models("tiny", pair.setup, tmp_path / "runs")
