@@ -68,6 +68,7 @@ LIGHT = {
     "config",
     "rules",
     "cores",
+    "liveness",
     "records",
     "grading",
     "experiment",

@@ -85,13 +85,13 @@ def _slices_of(
     evaluation = study.setup_of(unit).evaluation
     run, evaluation_id = (
         study.reader(unit),
-        study.evaluation_ids(unit.setup, sampling.draw)[sampling.benchmark],
+        study.evaluation_ids(unit.setup, sampling.repetition)[sampling.benchmark],
     )
     if run.evaluation_error(evaluation_id, sampling.step) is not None:
         return
     problems = evaluation_protocol.problems_wanted(evaluation, sampling.benchmark)
     # Races compare counts at the rungs, so slices of the samples that select end there.
-    rungs = evaluation_protocol.rungs(evaluation) if sampling.draw == 0 else []
+    rungs = evaluation_protocol.rungs(evaluation) if sampling.repetition == 0 else []
     cuts = [rung[sampling.benchmark] for rung in rungs]
     most = study.experiment.runtime.slice_responses
     for part in missing(run.slices(evaluation_id, sampling.step), problems, samples, cuts, most):

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from orchestrator.records.rundir import LEARNER_STATE, RunReader
-from orchestrator.records.writer import RunWriter
+from orchestrator.records.writer import RecordWriter, RunWriter
 from tests.sweeps import ROOT
 
 UNIT = "unit-0"
@@ -183,8 +183,10 @@ def test_the_learners_state_lies_beside_the_last_checkpoint_only(tmp_path: Path)
             run.commit(step)
         weights, both = ["model.safetensors"], [LEARNER_STATE, "model.safetensors"]
         assert files(run) == {2: weights, 4: weights, 6: both}
-        run.drop_checkpoints({4, 6})
-        assert files(run) == {4: weights, 6: both}
+    with closing(RecordWriter(tmp_path, UNIT)) as dropping:
+        dropping.drop_checkpoints({4, 6})
+        assert files(dropping) == {4: weights, 6: both}
+    with opened(tmp_path) as run:
         run.finish()
         assert files(run) == {4: weights, 6: weights}
 
