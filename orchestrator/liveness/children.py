@@ -114,9 +114,14 @@ class Child:
         """The id of its process, and of its process group."""
         return self._process.pid
 
+    @property
+    def code(self) -> int | None:
+        """The exit code of its process, negative for a signal; None while it runs."""
+        return self._process.poll()
+
     def alive(self) -> bool:
         """Whether its process still runs."""
-        return self._process.poll() is None
+        return self.code is None
 
     def fileno(self) -> int:
         """Its connection, for `multiprocessing.connection.wait`."""
