@@ -108,7 +108,7 @@ def watched(servers: Servers) -> Iterator[None]:
                 return
 
     def hush(unraisable: Any) -> None:
-        """Silence Ray's objects, which complain when they are collected after their server is gone."""
+        """Silence Ray's objects, which complain when collected after their server is gone."""
         if not (
             getattr(unraisable.object, "__module__", "").startswith("ray")
             and (lost or servers.missed())
@@ -131,7 +131,7 @@ def watched(servers: Servers) -> Iterator[None]:
 
 
 def end_without(servers: Servers, end: Callable[[], None] | None = None) -> None:
-    """End this process, busy or not, once a server is gone: it cannot report, and holds its work."""
+    """End this process, busy or not, once a server is gone: it could not report its work."""
 
     def look() -> None:
         while not servers.lost():

@@ -1,4 +1,4 @@
-"""Processes of one host: locks between them, where one works, and whether another one still runs."""
+"""Processes of one host: their locks, where they work, and whether they still run."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def described(place: Mapping[str, Any]) -> str:
 
 
 def process_stat(pid: int) -> list[str] | None:
-    """Fields of `/proc/<pid>/stat` from the third on: the state (`R`, `S`, `T` …), … the start at 19.
+    """Fields of `/proc/<pid>/stat` from the third on: the state first, the start at 19.
 
-    The start is in ticks. The first two fields are the id and the name in parentheses, which may
+    The state is `R`, `S`, `T` or the like, the start is in ticks. The first two fields are the id and the name in parentheses, which may
     hold spaces and parentheses of its own. None for a process that is gone, and on other systems.
     """
     try:
