@@ -135,7 +135,7 @@ class Child:
             raise self._lost("died") from None
 
     def ask(self, call: Any, silence_s: float | None = None) -> Any:
-        """Make a call and return its result. Raises ChildFailed and ChildLost, as `receive` does."""
+        """Make a call and return its result. Raises ChildFailed and ChildLost, as `receive`."""
         self.send(call)
         while not isinstance(message := self.receive(silence_s), Result):
             pass
