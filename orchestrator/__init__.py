@@ -6,8 +6,8 @@ Rooms by floors, the lowest first. A room imports from lower floors and from wit
     errors, rules, cores, sheet, start_up
     user_code
     config
-    policy, records
-    grading, rollouts
+    liveness, policy
+    grading, records, rollouts
     data, engines
     experiment
     models, selection

@@ -54,7 +54,7 @@ def fake_models(experiment: Experiment, runs: Path) -> None:
                 made_models.record(folder)
 
 
-def units_of(units: list[Unit], name: str) -> list[Unit]:
+def units_of(units: Sequence[Unit], name: str) -> list[Unit]:
     """Units by method, or by kind where they have none."""
     return [unit for unit in units if (unit.method or unit.kind) == name]
 

@@ -1,5 +1,6 @@
-"""Which figures there are. Each has a file that reads its numbers, draws them and says how to read
-the picture.
+"""Which figures there are.
+
+Each has a file that reads its numbers, draws them and says how to read the picture.
 """
 
 from __future__ import annotations

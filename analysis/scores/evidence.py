@@ -127,7 +127,7 @@ class RowEvidence:
     @property
     def setting(self) -> str:
         """Knobs for people: `epsilon0=0.05 K=12`."""
-        return " ".join(f"{name}={value:g}" for name, value in self.knobs.items())
+        return setting_text(self.knobs)
 
 
 @dataclass(frozen=True)
@@ -166,6 +166,10 @@ class ConfirmedRow:
     def complete(self) -> bool:
         """Whether all confirming runs are evaluated."""
         return len(self.units) == self.wanted
+
+    @property
+    def setting(self) -> str:
+        return setting_text(self.knobs)
 
 
 @dataclass(frozen=True)
@@ -246,6 +250,11 @@ class Evidence:
 
     def find(self, setup: str, method: str) -> RowEvidence | None:
         return next((row for row in self.rows if (row.setup, row.method) == (setup, method)), None)
+
+
+def setting_text(knobs: Mapping[str, Any]) -> str:
+    """`epsilon0=0.05 K=12`."""
+    return " ".join(f"{name}={value:g}" for name, value in knobs.items())
 
 
 def with_interval(estimate: Estimate) -> str:

@@ -10,9 +10,9 @@ from typing import Any
 from orchestrator.experiment.evaluation_protocol import FRESH, Sampling, problems_wanted
 from orchestrator.experiment.kinds import Kind, OfKind
 from orchestrator.experiment.units import Unit
+from orchestrator.liveness.claims import Held
 from orchestrator.monitor.time_left import Left, left_of, work_left
 from orchestrator.planning.seconds import StudySeconds
-from orchestrator.records.claims import Held
 from orchestrator.records.clock import RECENT, kept_steps
 from orchestrator.records.columns import EVALUATING, RESCORING, ROLLOUT, TRAINING
 from orchestrator.records.log import Phase

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from orchestrator.planning.evaluation_cost import Disk, EvaluationCost
 from orchestrator.planning.plan import Plan, Resources
 from orchestrator.planning.ranges import Range
 from orchestrator.planning.totals import (
     NOT_BEGUN,
+    Disk,
     Hours,
     checkpoints_gib,
     evaluation_budgets,
@@ -121,8 +121,6 @@ def _plain(value: Any, decimals: int = 3) -> Any:
     match value:
         case Range():
             return rounded(value, decimals)
-        case EvaluationCost():
-            return _plain(vars(value))
         case Disk():
             return {name: round(gib, 3) for name, gib in value._asdict().items()}
         case Mapping():

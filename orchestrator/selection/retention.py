@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from contextlib import closing
 
+from orchestrator.errors import LeaseHeld
 from orchestrator.experiment.units import Setting
-from orchestrator.records.lease import LeaseHeld
 from orchestrator.records.writer import RecordWriter
 from orchestrator.selection import scores
 from orchestrator.selection.confirmation import with_confirmation

@@ -17,12 +17,12 @@ from orchestrator.engines.interface import Job, WeightsRef
 from orchestrator.errors import NotFinite
 from orchestrator.experiment import evaluation_protocol
 from orchestrator.experiment.units import Unit
-from orchestrator.records import pulse
-from orchestrator.records.claims import Claims
+from orchestrator.liveness import pulse
+from orchestrator.liveness.claims import Claims
+from orchestrator.liveness.lease import Lease
+from orchestrator.liveness.processes import described, place
 from orchestrator.records.columns import EVALUATE, EVALUATING, EVALUATOR, RESCORING, START
-from orchestrator.records.lease import Lease
 from orchestrator.records.log import RunLog
-from orchestrator.records.processes import described, place
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import append_timing, note_evaluation_error, write_slice
 from orchestrator.selection.pending_slices import PendingSlice, pending_slices, preference
@@ -118,7 +118,7 @@ class EvaluationLoop:
     def _claim(self, wanted: PendingSlice) -> Lease | None:
         """Claim a slice; None if another evaluator holds it, or has just finished it."""
         run, step = self._study.reader(wanted.unit), wanted.sampling.step
-        claim = self._claims.take(run.unit_id, wanted.evaluation_id, step, wanted.part)
+        claim = self._claims.take(run.unit_id, wanted.evaluation_id, step, wanted.part.name)
         if claim is None:
             return None
         if claim.attempt > self._attempts:

@@ -15,7 +15,7 @@ from orchestrator.config import Experiment
 from orchestrator.engines.catalog import open_engine
 from orchestrator.engines.interface import Job, ModelFolder
 from orchestrator.experiment.units import Unit
-from orchestrator.records.claims import Claims
+from orchestrator.liveness.claims import Claims
 from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.records.writer import forget_evaluation_errors
 from orchestrator.selection.pending_slices import PendingSlice, pending_slices

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.records.lease import HEARTBEAT_S, STALE_AFTER_S, Lease, LeaseHeld, holder_of
+from orchestrator.errors import LeaseHeld
+from orchestrator.liveness.lease import HEARTBEAT_S, STALE_AFTER_S, Lease, holder_of
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import RunWriter
 from tests.sweeps import ROOT
@@ -20,12 +21,13 @@ from tests.sweeps import ROOT
 HOLD = """
 import sys
 from pathlib import Path
-from orchestrator.records import lease
+from orchestrator.errors import LeaseHeld
+from orchestrator.liveness import lease
 if len(sys.argv) > 2:
     lease.HEARTBEAT_S = float(sys.argv[2])
 try:
     held = lease.Lease(Path(sys.argv[1]))
-except lease.LeaseHeld as error:
+except LeaseHeld as error:
     print(error, flush=True)
 else:
     print("held", flush=True)
@@ -79,14 +81,6 @@ def test_a_kill_releases_it(path: Path) -> None:
         holder.kill()
     assert holder_of(path) is None
     Lease(path).release()
-
-
-def test_release_lets_another_process_in(path: Path) -> None:
-    for _ in range(2):
-        Lease(path).release()
-        with started(path) as process:
-            assert answer(process) == "held"
-            process.communicate()
 
 
 def test_releasing_twice_does_no_harm(path: Path) -> None:

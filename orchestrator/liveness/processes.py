@@ -5,8 +5,8 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -71,6 +71,20 @@ def process_stat(pid: int) -> list[str] | None:
     return text.rpartition(")")[2].split()
 
 
+def born(pid: int) -> int | None:
+    """When a process of this machine was started, in clock ticks since boot; None if it is gone, or
+    not on Linux.
+    """
+    stat = process_stat(pid)
+    return int(stat[19]) if stat else None
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process of this machine is stopped by a signal."""
+    stat = process_stat(pid)
+    return stat is not None and stat[0] == "T"
+
+
 def group_members(group: int) -> list[int]:
     """Ids of the processes of a process group that have not ended; none where the system has no
     `/proc`.
@@ -96,16 +110,10 @@ def processes() -> dict[int, Process]:
     """All processes of this machine by id, zombies left out; none where the system has no `/proc`."""
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            fields = (
-                (folder / "stat")
-                .read_text(encoding="utf-8", errors="replace")
-                .rpartition(")")[2]
-                .split()
-            )
-            if fields[0] != "Z":
-                pid = int(folder.name)
-                found[pid] = Process(pid, int(fields[19]), int(fields[1]))
+        pid = int(folder.name)
+        fields = process_stat(pid)
+        if fields is not None and fields[0] != "Z":
+            found[pid] = Process(pid, int(fields[19]), int(fields[1]))
     return found
 
 
@@ -113,9 +121,15 @@ def descendants(ancestors: Iterable[int], alive: Iterable[Process]) -> set[Proce
     """The children of the ids `ancestors` among `alive`, their children, and so on; no ancestor
     itself.
     """
-    first, alive = set(ancestors), list(alive)
-    found, before = set(first), -1
-    while len(found) > before:  # until a look at all processes finds no further child
-        before = len(found)
-        found |= {process.pid for process in alive if process.parent in found}
-    return {process for process in alive if process.pid in found - first}
+    first = set(ancestors)
+    children = defaultdict(list)
+    for process in alive:
+        children[process.parent].append(process)
+    family: set[Process] = set()
+    unseen = list(first)
+    while unseen:
+        for process in children.pop(unseen.pop(), []):
+            unseen.append(process.pid)
+            if process.pid not in first:
+                family.add(process)
+    return family
