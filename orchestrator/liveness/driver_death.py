@@ -62,8 +62,8 @@ def main(driver: int, scratch: Path) -> None:
             alive = processes()
             cluster |= members(alive, scratch, None)
             everything |= members(alive, scratch, driver)
-    # A driver that goes on keeps its other processes. The kernel closes the files of a killed driver
-    # before it gives this process another parent: for a moment only the end of standard input shows
+    # A driver that goes on keeps its other processes. The kernel closes the files of a killed
+    # driver before it gives this process another parent: for a moment only the end of standard input shows
     # that the driver is gone.
     gone = os.getppid() != driver or sys.stdin.buffer.read(len(OVER)) != OVER
     known = everything if gone else cluster

@@ -40,7 +40,7 @@ def stamp_of(stat: os.stat_result) -> Stamp:
 
 
 class UnitCache:
-    """Known JSON values of the files of one unit, by the file's path in its directory and a name."""
+    """Known JSON values of the files of one unit, by the path in its directory and a name."""
 
     def __init__(self, runs: Path, unit_id: str):
         self._path = runs / FOLDER / f"{unit_id}.json"

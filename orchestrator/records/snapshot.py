@@ -1,4 +1,4 @@
-"""A run directory at one moment: every question gets the same answer, and known files are not read."""
+"""A run directory at one moment: answers stay the same, and known files are not read."""
 
 from __future__ import annotations
 
