@@ -69,9 +69,14 @@ class Parser(argparse.ArgumentParser):
         return [word for action in self._actions if action.choices for word in action.choices]
 
 
+def is_whole_number(text: str) -> bool:
+    """Whether a word of the command line is a whole number ≥ 0 of at most MOST_DIGITS digits."""
+    return text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS
+
+
 def whole_number(text: str) -> int:
     """The type of an option that takes a whole number ≥ 0."""
-    if not (text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS):
+    if not is_whole_number(text):
         raise argparse.ArgumentTypeError(
             f"{text!r}: expected a whole number ≥ 0 of at most {MOST_DIGITS} digits"
         )
@@ -80,15 +85,8 @@ def whole_number(text: str) -> int:
 
 def pass_at(text: str) -> int:
     """The type of an option that takes `pass@K`: K, at least 1."""
-    name, at, k = text.partition("@")
-    if (
-        name != "pass"
-        or not at
-        or not k.isascii()
-        or not k.isdigit()
-        or len(k) > MOST_DIGITS
-        or int(k) < 1
-    ):
+    name, _, k = text.partition("@")
+    if name != "pass" or not is_whole_number(k) or int(k) < 1:
         raise argparse.ArgumentTypeError(
             f"{text!r}: expected pass@K with a whole number K ≥ 1, for example pass@8"
         )
