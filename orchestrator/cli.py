@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.commands.arguments import parse
+from orchestrator.commands.output import suit
 from orchestrator.commands.parser import trb_parser
-from orchestrator.commands.plain_text import suit
 from orchestrator.errors import UserError, one_line, refuse
 from orchestrator.start_up import default_runs
 

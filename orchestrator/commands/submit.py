@@ -17,6 +17,8 @@ from typing import Literal
 from rich.console import Console
 
 from orchestrator.commands import display, watching
+from orchestrator.commands.output import lasting_console
+from orchestrator.commands.waiting import SILENCE_S, building, taking
 from orchestrator.errors import ClusterDied
 from orchestrator.experiment.kinds import KIND_NAMES
 from orchestrator.experiment.units import Unit, expand
@@ -68,7 +70,7 @@ class Submission:
         return sum(unit.is_trial and unit.state == "done" for unit in self.collect())
 
     def say(self, line: str) -> None:
-        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+        display.say(self.console, line)
 
 
 def submit(
@@ -81,7 +83,7 @@ def submit(
     """0 when every unit is done, 1 when some are not, 3 when that is for `max_hours`, 130 after
     Ctrl-C.
     """
-    job = Submission(study, address, again, watching.lasting_console(study.runs), max_hours, report)
+    job = Submission(study, address, again, lasting_console(study.runs), max_hours, report)
     if any(unit.provisional for unit in study.units):
         try:
             job = _with_models(job)
@@ -161,7 +163,7 @@ def _with_models(job: Submission) -> Submission:
     """Make the embedded models: the ids of what is trained from them rest on their weights."""
     _check(job)
     _say_where(job)
-    with _driving(job), watching.building(job.console, "loading PyTorch") as report:
+    with _driving(job), building(job.console, "loading PyTorch") as report:
         prepare.prepare(job.study.experiment.setups, job.study.runs, report)
     units = expand(job.study.experiment, job.study.runs)
     return replace(job, study=job.study.with_units(units))
@@ -176,7 +178,7 @@ def _check(job: Submission) -> None:
     check_runs_folder(job.study.runs)
     if job.address is not None:
         check_address(job.address)
-    timer = threading.Timer(watching.SILENCE_S, job.say, ["checking models and data…"])
+    timer = threading.Timer(SILENCE_S, job.say, ["checking models and data…"])
     timer.daemon = True
     timer.start()
     try:
@@ -235,7 +237,7 @@ def _sweep(job: Submission, missing: list[Unit], started: float) -> Stopped:
         job.say(line)
     job.mirror.announce()
     with ExitStack() as while_running:
-        with watching.taking(
+        with taking(
             job.console, f"joining the cluster at {job.address}" if job.address else "starting Ray"
         ):
             prepare_environment(job.address)
@@ -244,7 +246,7 @@ def _sweep(job: Submission, missing: list[Unit], started: float) -> Stopped:
 
             while_running.enter_context(cluster.cluster(job.address))
         cluster.check_placement(missing)
-        with watching.building(job.console) as report:
+        with building(job.console) as report:
             pairs = prepare.prepare(job.study.experiment.setups, job.study.runs, report)
         note_submit(job.study)
         session = status.Session(started, job.trials_done(), cluster.capacity())

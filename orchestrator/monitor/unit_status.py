@@ -55,6 +55,7 @@ class UnitStatus(OfKind):
     attempts: int | None = None
     seconds_needed: float | None = None
     method: str | None = None
+    confirms: int | None = None  # the step that a confirming run confirms
     cpus: float = 0.0
     gpus: float = 0
 
@@ -140,6 +141,7 @@ class UnitView:
             attempts=note.attempts if note else None,
             seconds_needed=needed,
             method=unit.method,
+            confirms=self.study.confirming.get(unit.id),
             cpus=unit.placement.cpus,
             gpus=unit.placement.gpus,
         )

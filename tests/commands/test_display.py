@@ -15,30 +15,24 @@ import pytest
 from rich.console import Console
 
 from orchestrator.commands.display import (
-    bar,
     best_lines,
     clock,
     duration,
     header,
     hours_line,
     names,
-    ordered,
+    progress_bar,
     runs_line,
-    status_view,
     summary,
+    summary_lines,
     sweep_line,
     sweep_lines,
-    units_view,
 )
-from orchestrator.commands.watching import (
-    REFRESH_S,
-    Events,
-    LastingOutput,
-    Watch,
-    building,
-    event,
-    pause_after,
-)
+from orchestrator.commands.events import Events, event
+from orchestrator.commands.output import LastingOutput
+from orchestrator.commands.status_tables import ORDERS, units_view
+from orchestrator.commands.waiting import building
+from orchestrator.commands.watching import REFRESH_S, Watch, pause_after
 from orchestrator.monitor.status import FamilyStatus, Overview
 from orchestrator.monitor.unit_status import UnitStatus
 from orchestrator.planning.ranges import Range
@@ -99,7 +93,8 @@ FAMILIES = [
 
 def shown(overview: Overview, width: int, **options: object) -> str:
     console = Console(file=io.StringIO(), width=width, force_terminal=False)
-    console.print(status_view(overview, width, **options))  # type: ignore[arg-type]
+    units = units_view(overview, width, **options)  # type: ignore[arg-type]
+    console.print(*units, "", *summary_lines(overview, width), sep="\n")
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
@@ -232,8 +227,9 @@ def test_the_header_says_what_differs_from_the_file(tmp_path: Path) -> None:
 
 
 def test_bars_fill_up() -> None:
-    assert [bar(done, 8, 4).plain for done in (0, 1, 4, 8)] == ["────", "────", "━━──", "━━━━"]
-    assert bar(0, 0, 4).plain == "    ", "the untrained student has no steps"
+    bars = [progress_bar(done, 8, 4) for done in (0, 1, 4, 8)]
+    assert bars == ["────", "────", "━━──", "━━━━"]
+    assert progress_bar(0, 0, 4) == "", "the untrained student has no steps"
 
 
 def test_what_is_queued_is_not_started_where_nothing_drives() -> None:
@@ -280,10 +276,28 @@ def test_units_are_sorted_as_asked() -> None:
         unit("a", "done", score=None),
         unit("c", "failed", score=0.9, seconds_left=1.0),
     ]
-    assert [s.label for s in ordered(units, "score")] == ["c", "b", "a"]
-    assert [s.label for s in ordered(units, "name")] == ["a", "b", "c"]
-    assert [s.label for s in ordered(units, "state")] == ["a", "b", "c"]
-    assert [s.label for s in ordered(units, "left")] == ["c", "b", "a"]
+    orders = {"score": "cba", "name": "abc", "state": "abc", "left": "cba"}
+    for name, labels in orders.items():
+        assert "".join(s.label for s in sorted(units, key=ORDERS[name])) == labels
+
+
+def test_confirming_runs_are_told_apart() -> None:
+    trb = UNITS[0]
+    runs = [replace(trb, id=f"c{seed}", seed=seed, confirms=40) for seed in (100, 101)]
+    overview = Overview([trb, *runs], FAMILIES[:1], None)
+    assert list(names(overview.units).values()) == [
+        "TRB epsilon0=0.05 K=12 seed 0",
+        "TRB epsilon0=0.05 K=12 confirming seed 100",
+        "TRB epsilon0=0.05 K=12 confirming seed 101",
+    ]
+    families = shown(overview, 100, rows=1).splitlines()
+    assert families[2].split() == ["confirming", "step", "40", "2/2", "45.5"]
+    assert "2 of 2 confirming runs done" in sweep_line(overview)
+    assert event(runs[0]) == "done, 45.5 at step 40"
+    runs[1] = replace(runs[1], state="running", phase=TRAINING, score=None)
+    overview = Overview([trb, *runs], FAMILIES[:1], None)
+    families = shown(overview, 100, rows=1).splitlines()
+    assert families[2].split() == ["confirming", "step", "40", "1/2", "1"], "no score of a part"
 
 
 # --- lines ---

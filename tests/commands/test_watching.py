@@ -13,8 +13,9 @@ from rich.console import Console
 
 from analysis.table.build import results_table
 from orchestrator.cli import main
-from orchestrator.commands import watching
-from orchestrator.commands.watching import STARTING, Watch, follow, taking
+from orchestrator.commands import waiting, watching
+from orchestrator.commands.waiting import taking
+from orchestrator.commands.watching import STARTING, Watch, follow
 from orchestrator.experiment.units import Unit
 from orchestrator.monitor.status import Session
 from orchestrator.monitor.timings import tokens_a_second
@@ -199,7 +200,7 @@ def test_tokens_of_rollouts_are_those_of_the_clocked_steps(tmp_path: Path) -> No
 
 
 def test_in_a_pipe_what_takes_long_is_said_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "SILENCE_S", 0.02)
+    monkeypatch.setattr(waiting, "SILENCE_S", 0.02)
     console = Console(file=io.StringIO(), width=80)
     with taking(console, "starting Ray"):
         until(lambda: len(lines_of(console)) >= 3)
