@@ -9,7 +9,7 @@ import dataclasses
 import math
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from orchestrator.config import ExperimentFile
@@ -37,6 +37,21 @@ class Parser(argparse.ArgumentParser):
     def one_line_usage(self) -> str:
         """`trb plan EXP.yaml [key=value ...] [--runs RUNS]`."""
         return " ".join(self.format_usage().replace("[-h]", "").split()).removeprefix("usage: ")
+
+    def flag(self, name: str, text: str) -> None:
+        """Add an option without a value."""
+        self.add_argument(name, action="store_true", help=text)
+
+    def option(
+        self,
+        name: str,
+        metavar: str | None,
+        text: str,
+        of_type: Callable[[str], object] = str,
+        **more: Any,
+    ) -> None:
+        """Add an option with a value, which the usage calls `metavar`."""
+        self.add_argument(name, metavar=metavar, type=of_type, help=text, **more)
 
     def flags(self) -> list[str]:
         """Options of this command, for example `--runs`."""
