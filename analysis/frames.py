@@ -151,8 +151,8 @@ def evidence(table: Table) -> pd.DataFrame:
             values = evidence_values(known, column.benchmark) if known else {}
             score = None if cell.value is None else float(cell.value)
             where = {"method": row.method, "setup": column.setup, "benchmark": column.benchmark}
-            rows.append(where | {f"pass_at_{table.k}": score} | values)
-    columns = {"method": TEXT, "setup": TEXT, "benchmark": TEXT, f"pass_at_{table.k}": NUMBER}
+            rows.append(where | {table.metric.column: score} | values)
+    columns = {"method": TEXT, "setup": TEXT, "benchmark": TEXT, table.metric.column: NUMBER}
     return _frame(rows, columns | {name: TYPES[name] for name in EVIDENCE_COLUMNS})
 
 
@@ -173,7 +173,7 @@ def confirmed(table: Table) -> pd.DataFrame:
                 "benchmark": benchmark,
             }
             values |= {
-                f"pass_at_{table.k}": float(column.score.value),
+                table.metric.column: float(column.score.value),
                 "ci_low": within.low,
                 "ci_high": within.high,
             }
@@ -189,7 +189,7 @@ def confirmed(table: Table) -> pd.DataFrame:
                 values |= {"minus_vanilla_low": limits.low, "minus_vanilla_high": limits.high}
             rows.append(values)
     numbers = (
-        f"pass_at_{table.k}",
+        table.metric.column,
         "ci_low",
         "ci_high",
         "explored",

@@ -44,14 +44,19 @@ def write_results(study: Study, table: Table) -> Path:
 
 
 def tracked_tables(table: Table) -> dict[str, tuple[list[Any], list[Any]]]:
-    """Headings and rows for a tracker: `results` as printed, `scores` a row for each cell. Empty
-    without any score.
+    """Headings and rows for a tracker: `results` as printed, `scores` with a row for each cell, and
+    `confirmed` with a row for each cell of the confirmed checkpoints.
+
+    Empty without any score; `confirmed` is missing until a checkpoint is confirmed.
     """
     from analysis import frames
 
     if all(cell.value is None for row in table.rows for cell in row.cells):
         return {}
     shown = {"results": frames.as_printed(table), "scores": frames.evidence(table)}
+    confirmed = frames.confirmed(table)
+    if not confirmed.empty:
+        shown["confirmed"] = confirmed
     return {name: frames.plain_rows(frame) for name, frame in shown.items()}
 
 

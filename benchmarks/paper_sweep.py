@@ -179,7 +179,7 @@ def records(
             if n
         }
         bins = {LENGTH_BINS[place]: n for place, n in enumerate(lengths[row].tolist()) if n}
-        answers |= {str(17 * problem): right} if right else {}
+        right_answers = {str(17 * problem): right} if right else {}
         cut = bins.get(LIMIT, 0)
         made.append(
             ProblemRecord(
@@ -190,8 +190,10 @@ def records(
                 none,
                 0,
                 int(tokens[row]),
-                answers,
+                answers | right_answers,
                 bins,
+                right_answers,
+                int(tokens[row]) * right // samples,
             )
         )
     return made

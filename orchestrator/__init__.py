@@ -4,6 +4,7 @@ Rooms by floors, the lowest first. A room imports from lower floors and from wit
 `tests/test_layout.py` reads this table.
 
     errors, rules, cores, sheet, start_up
+    user_code
     config
     policy, records
     grading, rollouts
@@ -19,5 +20,6 @@ Rooms by floors, the lowest first. A room imports from lower floors and from wit
 
 `cli` is the command, `config` every key with default and rule, `rules` what a rule can be, `errors`
 the one user error, `rollouts` the nouns that flow from role to role, `sheet` a table and how it is
-written. Each room's `__init__` says what the room is for.
+written, `user_code` the graders and trackers that an experiment names. Each room's `__init__` says
+what the room is for.
 """

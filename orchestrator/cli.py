@@ -120,7 +120,9 @@ def _submit(options: argparse.Namespace) -> int:
         return submit(study, address, typed, limit, options.report)
     again += ["--yes"]  # the question was asked before
     again += [] if limit is None else ["--max-gpu-hours", repr(limit)]
-    return detach_as_job(study, address, again, print) if is_job else detach(study, again, print)
+    if address is not None and is_job:
+        return detach_as_job(study, address, again, print)
+    return detach(study, again, print)
 
 
 def _to_run(options: argparse.Namespace) -> Study:
@@ -176,6 +178,7 @@ def _logs(options: argparse.Namespace) -> int:
 
 def _table(options: argparse.Namespace) -> int:
     from analysis.table import build, compare, model, terminal
+    from orchestrator.selection.metric import PASS_AT_1
 
     form = options.format or ("text" if sys.stdout.isatty() else "md")
     _check_table(options, form)
@@ -184,17 +187,19 @@ def _table(options: argparse.Namespace) -> int:
             table = model.make_table(model.read_results(options.results))
         except ValueError as error:
             raise UserError(str(error)) from None
-    else:
-        study = _sound(options)
-        write = None if options.compare is None else compare.format_of(form)
-        compared = None if write is None else compare.compare(study, options.compare)
+    elif options.compare is not None:
+        write = compare.format_of(form)
+        compared = compare.compare(_sound(options), options.compare)
         if _lack_runs(options):
             return 1
-        if write is not None and compared is not None:
-            print(write(compared), end="")
-            _say_beside(form, compare.verdict_of(compared).lines())
-            return 0
-        table = build.results_table(study, options.metric or 1, options.cost or "updates")
+        print(write(compared), end="")
+        _say_beside(form, compare.verdict_of(compared).lines())
+        return 0
+    else:
+        study = _sound(options)
+        if _lack_runs(options):
+            return 1
+        table = build.results_table(study, options.metric or PASS_AT_1, options.cost or "updates")
     if form == "text":
         _console().print(terminal.to_rich(table), crop=False)
     elif form == "parquet":
@@ -221,10 +226,9 @@ def _check_table(options: argparse.Namespace, form: str) -> None:
         if beside:
             raise refuse("--compare", options.compare, "EXP.yaml: --results has no single problems")
         beside = "--compare"
-    asked = {"--metric": options.metric and f"pass@{options.metric}", "--cost": options.cost}
-    for option, value in asked.items():
+    for option, value in {"--metric": options.metric, "--cost": options.cost}.items():
         if beside and value is not None:
-            raise refuse(option, value, f"the table of an experiment, without {beside}")
+            raise refuse(option, str(value), f"the table of an experiment, without {beside}")
 
 
 def _sound(options: argparse.Namespace) -> Study:

@@ -123,6 +123,10 @@ LENGTHS = Must(
     "whole numbers of tokens, or shares between 0 and 1",
     lambda lengths: bool(lengths) and all(0 < t < 1 or (t >= 1 and t % 1 == 0) for t in lengths),
 )
+A_TRACKER = Must(  # a test compares the names with the rows of `tracking.tracker`
+    "wandb, tensorboard or module:function",
+    lambda name: name in ("wandb", "tensorboard") or ":" in name,
+)
 SOME_BENCHMARK = Must("at least one benchmark", bool)
 A_FOLDER_NAME = Must(
     "at most 80 lower-case letters, digits, '.', '_' and '-'",
@@ -499,6 +503,11 @@ class Runtime:
     grader_deadline_s: Annotated[float, "Seconds the grader may take for one answer.", POSITIVE] = (
         5.0
     )
+    tracker: Annotated[
+        str,
+        "Where runs are shown: wandb, tensorboard, or module:function.",
+        A_TRACKER,
+    ] = "wandb"
     wandb: Annotated[WandbMode, "How runs are mirrored to W&B."] = "auto"
     wandb_project: Annotated[str, "W&B project."] = "trb"
     rollout_texts: Annotated[

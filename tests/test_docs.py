@@ -40,6 +40,7 @@ from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection.results_folder import claim
 from orchestrator.selection.study import Study
+from orchestrator.tracking.follow import Mirror
 from tests.experiment.test_local_models import write_model
 from tests.fake_runs import SAMPLES, record, write_evaluation, write_run
 from tests.policy import test_laws
@@ -47,8 +48,10 @@ from tests.sweeps import ROOT, environment, write_experiment
 from tests.without_ray import made_here
 
 DOCS = ROOT / "docs"
-KINDS = ("method", "setup", "benchmark", "grader")
-METHOD, SETUP, BENCHMARK, GRADER = EXTENDING = [DOCS / f"add-a-{what}.md" for what in KINDS]
+KINDS = ("method", "setup", "benchmark", "grader", "tracker")
+METHOD, SETUP, BENCHMARK, GRADER, TRACKER = EXTENDING = [
+    DOCS / f"add-a-{what}.md" for what in KINDS
+]
 FIRST_HOUR = DOCS / "first-hour-on-gpus.md"  # test_first_hour looks at what it says is printed
 README = ROOT / "README.md"
 PAGES = [
@@ -290,6 +293,24 @@ def test_the_example_of_a_grader_judges_the_benchmark_that_names_it(here: Path) 
         (False, "A or C"),
         (False, None),
     ]
+
+
+def test_the_example_of_a_tracker_shows_units_and_results(here: Path) -> None:
+    experiment = load_experiment(here / "watched.yaml")
+    units = [unit for unit in expand(experiment) if unit.is_trial]
+    write_run(here / "runs", experiment, units[0], {20: [1, 2]}, steps=25, done=False)
+    said: list[str] = []
+    mirror = Mirror(Study(experiment, units, here / "runs"), "trb submit", said.append)
+    with mirror.following():
+        mirror.announce()
+    mirror.catch_up({"results": (["Method", "Avg"], [["Vanilla", 37.5]])}, [])
+    assert len(said) == 2
+    assert str(here / "runs" / "board") in said[0]
+    shown = {file.stem: file.read_text() for file in (here / "runs" / "board").iterdir()}
+    state, score = shown.pop(units[0].id).splitlines()
+    assert state.endswith("interrupted")
+    assert score == "after 20 updates: 0.375"
+    assert list(shown.values()) == ["{'Method': 'Vanilla', 'Avg': 37.5}\n"]
 
 
 def write_program(folder: Path) -> None:

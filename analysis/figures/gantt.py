@@ -29,7 +29,7 @@ from analysis.figures.style import (
     set_title,
     styled,
 )
-from orchestrator.monitor.timeline import RESCORE, Piece, attempts, pieces
+from orchestrator.records.clock import RESCORE, Piece, attempts, pieces
 from orchestrator.records.columns import EVALUATE, START, TRAIN
 from orchestrator.selection.study import Study
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from orchestrator.monitor.timeline import attempts, pieces
+from orchestrator.records.clock import attempts, pieces
 from orchestrator.records.rundir import RunReader
 
 Span = tuple[float, float]  # seconds since 1970 (UTC): start and end

@@ -13,8 +13,8 @@ from analysis.report.html import Html, element, join, paragraph, section, table
 from analysis.report.texts import decimal
 from analysis.table import formats
 from analysis.table.model import Table
-from orchestrator.monitor.timeline import seconds_spent
 from orchestrator.monitor.unit_status import UnitStatus
+from orchestrator.records.clock import seconds_spent
 from orchestrator.records.rundir import RunReader
 from orchestrator.selection.study import Study
 

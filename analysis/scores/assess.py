@@ -29,9 +29,10 @@ from analysis.scores.split_half import split_half_scores
 from analysis.scores.uncertainty import Array, Interval
 from orchestrator.data.benchmarks import benchmark_of
 from orchestrator.experiment.methods import REFERENCE
-from orchestrator.selection import seeds
+from orchestrator.selection import significance
+from orchestrator.selection.metric import PASS_AT_1
 from orchestrator.selection.scores import Tally
-from orchestrator.selection.seeds import SeedSpread
+from orchestrator.selection.significance import SeedSpread
 from orchestrator.selection.study import Study
 
 PERCENT = 100
@@ -69,13 +70,13 @@ def replicate_scores(checkpoints: Mapping[str, Candidate]) -> dict[str, Columns]
     UserError where they rest on different problems.
     """
     columns: dict[str, Columns] = {name: {} for name in checkpoints}
-    k = next(iter(checkpoints.values())).k if checkpoints else 1
+    metric = next(iter(checkpoints.values())).metric if checkpoints else PASS_AT_1
     # All checkpoints of a setup are resampled together: on the same draws of problems, what two of
     # them share cancels in their difference. Seeds are averaged first, so that a draw takes a
     # problem with all of its seeds.
     for key in next(iter(checkpoints.values())).counts if checkpoints else ():
         ends = np.cumsum([checkpoint.seeds for checkpoint in checkpoints.values()])
-        by_seed = np.split(score_matrix(_rows(checkpoints, key), k), ends[:-1])
+        by_seed = np.split(score_matrix(_rows(checkpoints, key), metric), ends[:-1])
         scores = {name: rows.mean(axis=0) for name, rows in zip(checkpoints, by_seed, strict=True)}
         for name, replicates in uncertainty.resample(scores, key).items():
             columns[name][key] = PERCENT * replicates
@@ -100,7 +101,7 @@ def seed_spreads(checkpoints: Iterable[Scored]) -> dict[str, SeedSpread | None]:
         percent_of_methods = []
         for scores in by_seed:
             percent_of_methods.append([PERCENT * score for score in scores[key]])
-        spreads[key] = seeds.pool(percent_of_methods)
+        spreads[key] = significance.pool(percent_of_methods)
     return spreads
 
 
@@ -116,7 +117,7 @@ def estimates(checkpoint: Scored, replicates: Columns, spreads: Spreads) -> dict
                 value, uncertainty.interval(float(value), replicates[key]), "problems"
             )
         else:
-            reach = seeds.reach(spread, checkpoint.seeds)
+            reach = significance.reach(spread, checkpoint.seeds)
             within = Interval(max(0.0, float(value) - reach), min(100.0, float(value) + reach))
             scores[key] = Estimate(value, within, "seeds")
     return scores
@@ -140,10 +141,10 @@ def differences(
             within = uncertainty.interval(float(value), replicates[0][key] - replicates[1][key])
             found[key] = Difference(Estimate(value, within, "problems"), None, runs)
         else:
-            reach = seeds.reach(spread, *runs)
+            reach = significance.reach(spread, *runs)
             within = Interval(float(value) - reach, float(value) + reach)
             found[key] = Difference(
-                Estimate(value, within, "seeds"), seeds.p_value(value, spread, *runs), runs
+                Estimate(value, within, "seeds"), significance.p_value(value, spread, *runs), runs
             )
     return found
 
@@ -153,7 +154,7 @@ def on_fresh_samples(study: Study, setup: str, checkpoint: Candidate) -> Candida
     benchmarks have them.
     """
     ids = study.fresh_evaluation_ids(setup)
-    counts = read_counts(study, checkpoint.units, ids, checkpoint.step)
+    counts = read_counts(study, checkpoint.units, ids, checkpoint.step, checkpoint.metric)
     return replace(checkpoint, counts=counts) if len(counts) == len(ids) else None
 
 
@@ -270,11 +271,11 @@ def chosen_alike(gaps: Mapping[str, Difference], sizes: tuple[int, int]) -> dict
 def _corrected(gaps: Sequence[Difference], spread: SeedSpread, level: float) -> list[Difference]:
     """Differences to one reference with intervals and p-values corrected for their number."""
     values = [gap.estimate.value for gap in gaps]
-    by_dunnett = seeds.adjusted(
+    by_dunnett = significance.adjusted(
         values, spread, [gap.runs[0] for gap in gaps], gaps[0].runs[1], level
     )
     scale = LEVEL / level
-    by_holm = seeds.holm([min(1.0, scale * (gap.p_value or 0.0)) for gap in gaps])
+    by_holm = significance.holm([min(1.0, scale * (gap.p_value or 0.0)) for gap in gaps])
     corrected = []
     for gap, p, reach, holm in zip(
         gaps, by_dunnett.p_values, by_dunnett.reaches, by_holm, strict=True
@@ -296,7 +297,7 @@ def _row(
     gaps: dict[str, Difference] | None,
 ) -> RowEvidence:
     best, halves, left_out = selected.best, None, None
-    if best.k == 1:  # the score that checkpoints are selected by
+    if best.metric == PASS_AT_1:  # the score that checkpoints are selected by
         halves, left_out = split_half(selected.pool), leave_one_seed_out(selected.pool)
     columns = {}
     for key, score in scores.items():

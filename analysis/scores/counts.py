@@ -8,11 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.errors import UserError
+from orchestrator.selection.metric import PASS_AT_1, Metric
 from orchestrator.selection.scores import Tally
 
 
-def score_matrix(rows: Mapping[str, Tally], k: int = 1) -> NDArray[np.float64]:
-    """pass@k of each row and problem, (rows, P); with k = 1 that is c/n.
+def score_matrix(rows: Mapping[str, Tally], metric: Metric = PASS_AT_1) -> NDArray[np.float64]:
+    """The score of each row and problem, (rows, P); pass@1 is c/n.
 
     UserError that names two rows whose problems are not the same in the same order.
     """
@@ -23,7 +24,7 @@ def score_matrix(rows: Mapping[str, Tally], k: int = 1) -> NDArray[np.float64]:
                 f"{name}: {_difference(rows[first].problems, rows[name].problems)} compared with {first}; "
                 "scores are compared on the same problems; evaluate one of the two again"
             )
-    return np.stack([row.shares(k) for row in rows.values()])
+    return np.stack([row.shares(metric) for row in rows.values()])
 
 
 def _difference(first: Sequence[str], second: Sequence[str]) -> str:

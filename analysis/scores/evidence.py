@@ -12,7 +12,7 @@ from analysis.costs import TrainingCost, amount_text
 from analysis.labels import BASE
 from analysis.numbers import signed, tenths_text
 from analysis.scores.uncertainty import CONFIDENCE, Interval
-from orchestrator.selection.seeds import SeedSpread
+from orchestrator.selection.significance import SeedSpread
 
 ONE_RUN = (
     "*"  # behind the reach of an interval over problems, which is no measure of other training runs
@@ -24,7 +24,7 @@ Over = Literal["problems", "seeds"]  # what an interval lets vary
 class Estimate:
     """A score, or a difference of two, with its interval.
 
-    `over` is "seeds" for a t interval over training runs (`selection.seeds`), and "problems" for a
+    `over` is "seeds" for a t interval over training runs (`selection.significance`), and "problems" for a
     bootstrap over the problems of the checkpoints that are there (`scores.uncertainty`), which says
     nothing of other training runs.
     """

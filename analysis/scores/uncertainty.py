@@ -1,5 +1,5 @@
 """Bootstrap intervals of pass@1 over the problems of given checkpoints; what another training run
-would give is not in them, which is the business of `orchestrator.selection.seeds`.
+would give is not in them, which is the business of `orchestrator.selection.significance`.
 
 Shapes: P problems of a benchmark, B replicates (`REPLICATES` unless told). Scores are c/n,
 fractions in [0, 1], or their means over seeds.
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.selection.seeds import CONFIDENCE
+from orchestrator.selection.significance import CONFIDENCE
 
 REPLICATES = 4000
 

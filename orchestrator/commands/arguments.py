@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from orchestrator.config import ExperimentFile
 from orchestrator.errors import UserError, did_you_mean, refuse
+from orchestrator.selection.metric import Metric
 
 MOST_DIGITS = 18  # of a whole number on the command line
 
@@ -98,14 +99,14 @@ def whole_number(text: str) -> int:
     return int(text)
 
 
-def pass_at(text: str) -> int:
-    """The type of an option that takes `pass@K`: K, at least 1."""
-    name, _, k = text.partition("@")
-    if name != "pass" or not is_whole_number(k) or int(k) < 1:
+def metric(text: str) -> Metric:
+    """The type of an option that takes `pass@K` or `maj@K`: K, at least 1."""
+    match = re.fullmatch(rf"(pass|maj)@0*([1-9][0-9]{{0,{MOST_DIGITS - 1}}})", text)
+    if match is None:
         raise argparse.ArgumentTypeError(
-            f"{text!r}: expected pass@K with a whole number K ≥ 1, for example pass@8"
+            f"{text!r}: expected pass@K or maj@K with a whole number K ≥ 1, for example pass@8"
         )
-    return int(k)
+    return Metric("maj" if match[1] == "maj" else "pass", int(match[2]))
 
 
 def positive_number(text: str) -> float:

@@ -20,7 +20,7 @@ from orchestrator.experiment.methods import behavior_at, needs_teacher
 from orchestrator.models.checkpoints import lies_here
 from orchestrator.planning.calibrated import FOLDER, Card, calibration_path, gpu_of_card
 from orchestrator.planning.costs import SetupCosts
-from orchestrator.planning.measured import measure
+from orchestrator.planning.seconds import measure
 from orchestrator.planning.steps import teacher_online_steps
 from orchestrator.policy.spec import Behavior
 from orchestrator.selection.study import Study

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from orchestrator.commands.arguments import Parser, pass_at, positive_number, whole_number
+from orchestrator.commands.arguments import Parser, metric, positive_number, whole_number
 
 OVERRIDES = "OmegaConf dotlist, for example training.steps=20 methods.skd=null"
 EXPERIMENT = "an experiment file, a results folder, or the name of a shipped experiment: quickstart"
@@ -126,7 +126,8 @@ def _add_result_commands(commands: Commands) -> None:
     text = "CSV method,setup,benchmark,pass_at_1 instead of an experiment"
     table.option("--results", None, text, Path)
     table.option("--compare", "FIRST,SECOND", "two methods on the same problems, not the table")
-    table.option("--metric", "pass@K", "default: pass@1, which selects", pass_at)
+    text = "default: pass@1, which selects; maj@K: the most frequent of K answers is right"
+    table.option("--metric", "pass@K|maj@K", text, metric)
     text = "unit of cost, where methods are compared at equal cost (default: updates)"
     measures = ("updates", "time", "student_tokens", "teacher_tokens")
     table.option("--cost", None, text, choices=measures)

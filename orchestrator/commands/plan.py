@@ -17,11 +17,11 @@ from orchestrator.experiment.local_models import check_local
 from orchestrator.monitor.status import seconds_left_on
 from orchestrator.planning.as_json import rounded, to_json
 from orchestrator.planning.calibrated import gpu_here
-from orchestrator.planning.measured import measure
 from orchestrator.planning.plan import Plan, make_plan
 from orchestrator.planning.progress import done_of, reasons
 from orchestrator.planning.ranges import NOTHING, Range
 from orchestrator.planning.rates import Gpu
+from orchestrator.planning.seconds import measure
 from orchestrator.planning.totals import hours_on_gpus, total_gpu_hours, units_left
 from orchestrator.planning.view import Machines, render
 from orchestrator.selection.confirmation import unconfirmed_units, with_confirmation

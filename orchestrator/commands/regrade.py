@@ -82,16 +82,23 @@ def regrade(study: Study) -> int:
 
 
 def recount(record: ProblemRecord, gold: Gold, grader: Grader) -> ProblemRecord:
-    """The record with `correct` and `timed_out` as the grader sees its answers; what was extracted
-    stays.
+    """The record with its grades as the grader sees its answers; what was extracted stays.
+
+    A record has no length of a single response, so the tokens of the right ones are known only
+    while the same answers are right.
     """
-    grades = [
-        (grader.grade_answer(gold, answer), count) for answer, count in record.answers.items()
-    ]
+    right_answers, timed_out = dict[str, int](), 0
+    for answer, count in record.answers.items():
+        grade = grader.grade_answer(gold, answer)
+        timed_out += count * grade.timed_out
+        if grade.correct:
+            right_answers[answer] = count
     return replace(
         record,
-        correct=sum(count for grade, count in grades if grade.correct),
-        timed_out=sum(count for grade, count in grades if grade.timed_out),
+        correct=sum(right_answers.values()),
+        timed_out=timed_out,
+        right_answers=right_answers,
+        tokens_right=record.tokens_right if right_answers == record.right_answers else None,
     )
 
 

@@ -1,4 +1,4 @@
-"""`trb submit`: prepare, run the missing units, mirror to W&B, print the table."""
+"""`trb submit`: prepare, run the missing units, show them in a tracker, print the table."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from orchestrator.errors import ClusterDied
 from orchestrator.experiment.kinds import KIND_NAMES
 from orchestrator.experiment.units import Unit, expand
 from orchestrator.monitor import status
+from orchestrator.monitor.device_hours import hours_spent
 from orchestrator.monitor.status import Overview
-from orchestrator.monitor.timeline import hours_spent
 from orchestrator.planning.numbers import counted
 from orchestrator.records.drivers import Driving
 from orchestrator.records.lease import LEASE_PATIENCE_S
@@ -39,6 +39,7 @@ from orchestrator.sweep import prepare
 from orchestrator.sweep.environment import prepare_environment
 from orchestrator.sweep.preflight import check_address, check_runs_folder
 from orchestrator.tracking.follow import Mirror
+from orchestrator.tracking.tracker import tracker_function
 
 INTERRUPTED = 130  # the exit code after Ctrl-C
 Stopped = Literal["", "interrupted", "limit"]
@@ -81,6 +82,7 @@ def submit(
     """0 when every unit is done, 1 when some are not, 3 when that is for `max_hours`, 130 after
     Ctrl-C.
     """
+    tracker_function(study.experiment.runtime.tracker)  # refuses one that is not installed
     job = Submission(study, address, again, lasting_console(study.runs), max_hours, report)
     if any(unit.provisional for unit in study.units):
         try:

@@ -2,7 +2,7 @@
 beside the runs.
 
 A row is one measurement: so many responses took so many seconds in one phase. It becomes a factor
-as those of finished runs do (`planning.measured`): measured seconds ÷ those that `planning.costs`
+as those of finished runs do (`planning.seconds`): measured seconds ÷ those that `planning.costs`
 gives for exactly the same work. It holds for the same kind of card, the same engines and models of
 the same shapes, whatever their weights.
 """

@@ -35,7 +35,7 @@ from orchestrator.engines.budget import Situation, budget
 from orchestrator.engines.catalog import sampler_of
 from orchestrator.engines.memory import ONE_GPU, Decoder, Gpus, decoder, sequences_per_step
 from orchestrator.planning.evaluation_cost import evaluation_generations
-from orchestrator.planning.lengths import LAWS, PROMPT_TOKENS, Lengths
+from orchestrator.planning.lengths import LAWS, PROMPT_TOKENS, TRAINING_LENGTHS, Lengths
 from orchestrator.planning.ranges import Range, Scenario
 from orchestrator.planning.rates import (
     ALL_REDUCE_US,
@@ -50,14 +50,14 @@ from orchestrator.planning.rates import (
     SHARDED,
     Gpu,
 )
+from orchestrator.records.clock import BLENDED, PLAIN
 from orchestrator.records.columns import EVALUATE, LEARN, ROLLOUT, SCORE
 
 OTHER = "other"  # of a training step: what keeps a trial's GPU waiting
 PASSING = "passing on"  # of OTHER: weights to the sampler, the learner's state to the host and back
 TRAINING_PHASES = (ROLLOUT, SCORE, LEARN, OTHER)
 PHASES = (*TRAINING_PHASES, EVALUATE)
-BLENDED, PLAIN, SUPERVISED = "blended step", "plain step", "supervised step"
-TRAINING_LENGTHS = "training"  # where lengths go by benchmark, the key of training responses
+SUPERVISED = "supervised step"  # beside BLENDED and PLAIN a kind of step
 DECODING: Mapping[str, Situation] = {
     BLENDED: "blending",
     PLAIN: "decoding",
@@ -156,8 +156,9 @@ class SetupCosts:
 
     def rollout_rate(self, kind: str) -> Range:
         """Tokens of training responses per second."""
-        responses, seconds = sequences_per_step(self.setup.training), self.step(kind)[ROLLOUT]
-        return Range.of(lambda s: responses * self.training_lengths(s).tokens / seconds.at(s))
+        tokens = self.training_tokens * sequences_per_step(self.setup.training)
+        seconds = self.step(kind)[ROLLOUT]
+        return Range.of(lambda scenario: tokens.at(scenario) / seconds.at(scenario))
 
     def _measured(
         self, phase: str, kind: str, planned: Callable[[Scenario, Scenario], float]
@@ -186,6 +187,15 @@ class SetupCosts:
     def evaluation_lengths(self, benchmark: str, scenario: Scenario) -> Lengths:
         """Lengths of the responses to a benchmark."""
         return self._lengths_under(benchmark, self.setup.evaluation.max_response_tokens, scenario)
+
+    @property
+    def training_tokens(self) -> Range:
+        """Tokens of a training response, on average."""
+        return Range.of(lambda scenario: self.training_lengths(scenario).tokens)
+
+    def evaluation_tokens(self, benchmark: str) -> Range:
+        """Tokens of a response to a benchmark, on average."""
+        return Range.of(lambda scenario: self.evaluation_lengths(benchmark, scenario).tokens)
 
     def _lengths_under(self, key: str, limit: int, scenario: Scenario) -> Lengths:
         prompt = min(PROMPT_TOKENS, self.setup.training.max_prompt_tokens)

@@ -12,19 +12,26 @@ share q runs to the limit L. With prompts of p tokens, one response has on avera
 Nothing here was measured by us. `LAWS` are the m and q at which, for L = 8,192 and p = 150, the
 responses that run to the limit make up 32 % of the tokens and 73 % of the reads in the low
 scenario, and 53 % and 78 % in the high one. The middle scenario lies between them. What finished
-run directories hold replaces them (`planning.measured`).
+run directories hold replaces them (`measured_lengths`).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 
+from orchestrator.experiment.units import Unit
 from orchestrator.planning.ranges import Range, Scenario
+from orchestrator.records.files import Damaged
+from orchestrator.selection.study import Study
 
-PROMPT_TOKENS = 150.0  # problem, system message and chat template; the problems of the benchmarks alone have 60 to 100
+# Of problem, system message and chat template; the problems of the benchmarks have 60 to 100.
+PROMPT_TOKENS = 150.0
+TRAINING_LENGTHS = "training"  # where lengths go by benchmark, the key of training responses
 
 
 @dataclass(frozen=True)
@@ -116,3 +123,51 @@ def _gamma_share(length: np.ndarray | float, mean: float) -> np.ndarray:
     """Share of a Gamma law of shape 2 that is not longer than `length`."""
     x = 2 * np.asarray(length) / mean
     return 1 - (1 + x) * np.exp(-x)
+
+
+# --- what runs say ---
+
+
+def measured_lengths(study: Study, name: str, units: Sequence[Unit]) -> dict[str, Lengths]:
+    """Lengths of training responses and of responses to each benchmark in `units` of a setup.
+
+    Lengths that none of the units says are left out.
+    """
+    setup, lengths = study.experiment.setups[name], {}
+    prompt = min(PROMPT_TOKENS, setup.training.max_prompt_tokens)
+    steps = []
+    for unit in units:
+        with suppress(Damaged):
+            for row in study.reader(unit).committed_metrics():
+                if row.get("response_length") is not None and row.get("truncated") is not None:
+                    steps.append((1.0, row["truncated"], row["response_length"]))
+    if steps:
+        limit = setup.training.max_response_tokens
+        lengths[TRAINING_LENGTHS] = _lengths_of(steps, limit, prompt)
+    for benchmark, evaluation_id in study.evaluation_ids(name).items():
+        problems = []
+        for unit in units:
+            with suppress(Damaged):
+                run = study.reader(unit)
+                evaluated = run.evaluated_steps(evaluation_id)
+                if evaluated:  # the middle checkpoint stands for all of a unit
+                    middle = evaluated[len(evaluated) // 2]
+                    for record in run.evaluation(evaluation_id, middle) or ():
+                        problems.append((record.n, record.truncated, record.tokens))
+        if problems:
+            limit = setup.evaluation.max_response_tokens
+            lengths[benchmark] = _lengths_of(problems, limit, prompt)
+    return lengths
+
+
+def _lengths_of(counts: Iterable[tuple[float, float, float]], limit: int, prompt: float) -> Lengths:
+    """Lengths by (responses, truncated ones among them, tokens of all) of several samples."""
+    responses = truncated = tokens = 0.0
+    for of_responses, of_truncated, of_tokens in counts:
+        responses += of_responses
+        truncated += of_truncated
+        tokens += of_tokens
+    finished = responses - truncated
+    # Truncated responses have `limit` tokens each; the mean is that of the others.
+    mean = (tokens - truncated * limit) / finished if finished > 0 else float(limit)
+    return Lengths(min(max(mean, 1.0), float(limit)), truncated / responses, limit, prompt)

@@ -16,10 +16,10 @@ from orchestrator.experiment.units import Unit, expand
 from orchestrator.planning.assumptions import Assumption, assumptions
 from orchestrator.planning.costs import BLENDED, OTHER, PHASES, PLAIN, SUPERVISED, SetupCosts
 from orchestrator.planning.evaluation_cost import checkpoints_evaluated, evaluation_generations
-from orchestrator.planning.measured import Measured
 from orchestrator.planning.memory import Memory, memory
 from orchestrator.planning.ranges import NOTHING, Range
 from orchestrator.planning.rates import DEFAULT_GPU, GPUS, Gpu
+from orchestrator.planning.seconds import Measured
 from orchestrator.planning.steps import steps_left, teacher_online_steps
 from orchestrator.records.columns import EVALUATE
 

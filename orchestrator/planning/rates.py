@@ -4,7 +4,7 @@ samples.
 `planning.costs` makes tokens a second and seconds of them. Nothing here was measured by us on a
 GPU. A `Range` gives the number in the low, the middle and the high estimate, so a share of the
 hardware falls from left to right. Finished run directories replace what they measured
-(`planning.measured`).
+(`planning.seconds`).
 """
 
 from __future__ import annotations

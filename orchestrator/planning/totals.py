@@ -8,14 +8,14 @@ phase `rescore`.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import lru_cache
 
 from orchestrator.engines import catalog
 from orchestrator.engines.budget import TooSmall
-from orchestrator.engines.memory import Gpus, sequences_per_step
+from orchestrator.engines.memory import Gpus
 from orchestrator.experiment.units import Family, Unit, families
 from orchestrator.planning.costs import PHASES, TRAINING_PHASES
 from orchestrator.planning.evaluation_cost import (
@@ -30,6 +30,7 @@ from orchestrator.planning.evaluation_cost import (
 from orchestrator.planning.plan import Done, Plan, PlannedUnit, gpu_hours, make_plan
 from orchestrator.planning.ranges import NOTHING, Range
 from orchestrator.planning.rates import RATES
+from orchestrator.planning.seconds import on_the_clock
 from orchestrator.records.columns import EVALUATE
 
 RESCORE = "rescore"
@@ -143,6 +144,7 @@ def with_total(parts: list[Hours]) -> Hours | None:
     return phases | {"total": Range.total(phases.values())}
 
 
+@lru_cache(maxsize=4)
 def on_engines(plan: Plan) -> dict[str, Plan]:
     """The plan as if all setups sampled with one engine, for each engine with rates.
 
@@ -200,7 +202,8 @@ def hours_on_gpus(plan: Plan, gpus: int, left: bool = False) -> Range | None:
     hours, chain = total_gpu_hours(plan, left=left), longest_chain_hours(plan, left)
     if hours is None or chain is None:
         return None
-    return Range.of(lambda scenario: max(hours["total"].at(scenario) / gpus, chain.at(scenario)))
+    total = hours["total"]
+    return Range.of(lambda s: on_the_clock(total.at(s), [chain.at(s)], gpus))
 
 
 @lru_cache(maxsize=16)
@@ -254,30 +257,15 @@ def checkpoints_gib(plan: Plan) -> Disk:
     return disk_gib(plan.experiment, [planned.unit for planned in plan.units])
 
 
-def training_tokens(plan: Plan) -> Range:
-    """Tokens of all training responses that are expected."""
-    steps: dict[str, int] = defaultdict(int)
-    for planned in plan.units:
-        steps[planned.unit.setup] += planned.unit.steps
-    expected = []
-    for name, of_setup in steps.items():
-        costs, responses = (
-            plan.costs[name],
-            of_setup * sequences_per_step(plan.experiment.setups[name].training),
-        )
-        expected.append(Range.of(lambda s, c=costs: c.training_lengths(s).tokens) * responses)
-    return Range.total(expected)
-
-
-def evaluation_tokens(plan: Plan) -> Range:
-    """Tokens of the responses of a full evaluation that are expected."""
-    checkpoints: dict[str, int] = defaultdict(int)
-    for planned in plan.units:
-        checkpoints[planned.unit.setup] += planned.resources.checkpoints
-    expected = []
-    for name, of_setup in checkpoints.items():
-        costs = plan.costs[name]
+@lru_cache(maxsize=16)
+def expected_tokens(plan: Plan) -> dict[str, Range]:
+    """Tokens of all `training` responses, and of the responses of a full `evaluation`."""
+    training, evaluation = [], []
+    for name, costs in plan.costs.items():
+        own = [planned.resources for planned in plan.units if planned.unit.setup == name]
+        responses = sum(needed.training_generations for needed in own)
+        training.append(costs.training_tokens * responses)
+        checkpoints = sum(needed.checkpoints for needed in own)
         for benchmark, generations in evaluation_generations(costs.setup).items():
-            of_one = Range.of(lambda s, c=costs, b=benchmark: c.evaluation_lengths(b, s).tokens)
-            expected.append(of_one * (generations * of_setup))
-    return Range.total(expected)
+            evaluation.append(costs.evaluation_tokens(benchmark) * (generations * checkpoints))
+    return {"training": Range.total(training), "evaluation": Range.total(evaluation)}

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from orchestrator.experiment.units import Unit, checkpoint_steps
-from orchestrator.monitor.timeline import device_of, devices_of, hours_spent
-from orchestrator.monitor.timings import Costs, measure
-from orchestrator.planning.costs import BLENDED, PLAIN
+from orchestrator.monitor.device_hours import device_of, devices_of, hours_spent
+from orchestrator.planning.seconds import StudySeconds, study_seconds
 from orchestrator.planning.steps import teacher_online_steps
+from orchestrator.records.clock import BLENDED, PLAIN
 from orchestrator.selection.confirmation import with_confirmation
 from orchestrator.selection.study import Study
 from orchestrator.sweep.schedule import TrainUnit, Work
@@ -22,11 +22,11 @@ from orchestrator.sweep.schedule import TrainUnit, Work
 
 @dataclass(frozen=True)
 class Spending:
-    """A study's clocks at one moment: device-hours `spent`, and the cost of steps and responses."""
+    """A study's clocks at one moment: device-hours `spent`, and the seconds of steps and responses."""
 
     study: Study
     spent: float
-    costs: Costs
+    seconds: StudySeconds
 
     def next_piece(self, work: Work) -> float:
         """Device-hours that the current piece of `work` is still expected to take; 0 while unknown."""
@@ -68,14 +68,14 @@ class Spending:
         return dearest
 
     def _seconds(self, unit: Unit, kind: str, amount: int) -> float:
-        cost = self.costs.range(unit, kind) if amount else None
+        cost = self.seconds.of(unit, kind) if amount else None
         return 0.0 if cost is None else amount * cost.mid
 
 
 def spending(study: Study) -> Spending:
     """Read the clocks in the run directories."""
     study = with_confirmation(study.snapshot())
-    return Spending(study, hours_spent(study), measure(study))
+    return Spending(study, hours_spent(study), study_seconds(study))
 
 
 @dataclass

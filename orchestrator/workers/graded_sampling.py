@@ -150,15 +150,28 @@ class GradedSampler:
 
 
 def _record(problem: Problem, counts: _Counts) -> ProblemRecord:
-    answers = Counter(grade.extracted for grade in counts.grades if grade.extracted is not None)
+    answers: Counter[str] = Counter()
+    right_answers: Counter[str] = Counter()
+    tokens_right = no_answer = timed_out = 0
+    for grade, length in zip(counts.grades, counts.lengths, strict=True):
+        timed_out += grade.timed_out
+        if grade.extracted is None:
+            no_answer += 1
+            continue
+        answers[grade.extracted] += 1
+        if grade.correct:
+            right_answers[grade.extracted] += 1
+            tokens_right += length
     return ProblemRecord(
         problem=problem.id,
         n=len(counts.grades),
-        correct=sum(grade.correct for grade in counts.grades),
+        correct=right_answers.total(),
         truncated=counts.truncated,
-        no_answer=sum(grade.extracted is None for grade in counts.grades),
-        timed_out=sum(grade.timed_out for grade in counts.grades),
+        no_answer=no_answer,
+        timed_out=timed_out,
         tokens=sum(counts.lengths),
         answers=dict(sorted(answers.items())),
         lengths=length_histogram(counts.lengths),
+        right_answers=dict(sorted(right_answers.items())),
+        tokens_right=tokens_right,
     )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,31 +10,8 @@ from analysis.figures import gantt
 from analysis.figures.gantt import LOST, Bar, Chart, read_chart
 from orchestrator.records.columns import EVALUATE, TRAIN
 from orchestrator.selection.study import Study
+from tests.fake_clocks import slice_row, step_row, write_clocks
 from tests.fake_runs import quickstart, units_of
-
-NOON = 1_795_262_400  # 21 November 2026, 12:00 UTC
-
-
-def clock(runs: Path, unit_id: str, starts: list[int], rows: list[dict[str, Any]]) -> None:
-    """A unit whose attempts started that many seconds after noon, and what was clocked of it."""
-    folder = runs / unit_id
-    folder.mkdir(parents=True)
-    begun = [
-        {"started": f"2026-11-21T12:{second // 60:02d}:{second % 60:02d}+00:00"}
-        for second in starts
-    ]
-    (folder / "attempts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in begun))
-    (folder / "timing.jsonl").write_text(
-        "".join(json.dumps(row | {"at": NOON + row["at"]}) + "\n" for row in rows)
-    )
-
-
-def train(step: int, at: int, **where: Any) -> dict[str, Any]:
-    return {"step": step, "phase": "train", "rollout": 10.0, "at": at, **where}
-
-
-def evaluate(at: int, **where: Any) -> dict[str, Any]:
-    return {"step": 2, "phase": "evaluate", "draw": 0, "seconds": 10.0, "at": at, **where}
 
 
 def study(runs: Path) -> tuple[Study, str, str]:
@@ -48,17 +23,23 @@ def study(runs: Path) -> tuple[Study, str, str]:
 
 def test_rows_are_gpus_by_machine_whichever_process_used_them(tmp_path: Path) -> None:
     made, first, second = study(tmp_path)
-    clock(
+    write_clocks(
         tmp_path,
         first,
         [0],
-        [train(0, 10, host="b", process=1, gpu="10"), evaluate(30, host="a", process=2, gpu="0")],
+        [
+            step_row(0, 10, host="b", process=1, gpu="10"),
+            slice_row(30, host="a", process=2, gpu="0"),
+        ],
     )
-    clock(
+    write_clocks(
         tmp_path,
         second,
         [5],
-        [train(0, 25, host="b", process=3, gpu="10"), evaluate(30, host="b", process=4, gpu="9")],
+        [
+            step_row(0, 25, host="b", process=3, gpu="10"),
+            slice_row(30, host="b", process=4, gpu="9"),
+        ],
     )
     chart = read_chart(made)
     assert chart.rows == (("a", "GPU 0"), ("b", "GPU 9"), ("b", "GPU 10"))
@@ -69,10 +50,13 @@ def test_rows_are_gpus_by_machine_whichever_process_used_them(tmp_path: Path) ->
 
 def test_without_gpus_a_process_takes_the_row_of_one_that_has_ended(tmp_path: Path) -> None:
     made, first, second = study(tmp_path)
-    clock(
-        tmp_path, first, [0], [train(0, 10, host="a", process=1), evaluate(40, host="a", process=3)]
+    write_clocks(
+        tmp_path,
+        first,
+        [0],
+        [step_row(0, 10, host="a", process=1), slice_row(40, host="a", process=3)],
     )
-    clock(tmp_path, second, [5], [train(0, 15, host="a", process=2)])
+    write_clocks(tmp_path, second, [5], [step_row(0, 15, host="a", process=2)])
     chart = read_chart(made)
     assert chart.rows == (("a", "process 1"), ("a", "process 2"))
     assert [(bar.row, bar.end) for bar in chart.bars] == [(0, 40), (0, 10), (1, 15)]
@@ -82,12 +66,12 @@ def test_a_killed_attempt_ends_in_a_cross_and_its_lost_steps_are_told_apart(tmp_
     made, first, _ = study(tmp_path)
     here = {"host": "a", "process": 1}
     rows = [
-        train(0, 10, **here),
-        train(1, 20, **here),
-        train(2, 30, **here),
-        train(1, 60, host="a", process=2),
+        step_row(0, 10, **here),
+        step_row(1, 20, **here),
+        step_row(2, 30, **here),
+        step_row(1, 60, host="a", process=2),
     ]
-    clock(tmp_path, first, [0, 50], rows)
+    write_clocks(tmp_path, first, [0, 50], rows)
     chart = read_chart(made)
     assert [(bar.kind, bar.start, bar.end) for bar in chart.bars] == [
         (LOST, 10, 30),
@@ -129,6 +113,6 @@ def test_many_rows_keep_the_height_of_a_page_and_are_named_by_machine(width: flo
 
 def test_bars_too_thin_to_be_seen_run_into_their_neighbours(tmp_path: Path) -> None:
     made, first, _ = study(tmp_path)
-    rows = [evaluate(10 * at, host="a", process=1) for at in range(1, 5000)]
-    clock(tmp_path, first, [0], rows)
+    rows = [slice_row(10 * at, host="a", process=1) for at in range(1, 5000)]
+    write_clocks(tmp_path, first, [0], rows)
     assert len(read_chart(made).bars) < 2000

@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from analysis.report.timeline import Timeline, period_text, spans, timeline
 from orchestrator.records.rundir import RunReader
-
-NOON = 1_795_262_400.0  # 21 November 2026, 12:00 UTC
+from tests.fake_clocks import NOON, step_row, write_clocks
 
 
 def clocks(runs: Path, unit: str, starts: list[int], marks: list[int]) -> RunReader:
-    """A unit whose attempts started, and whose phases ended, that many seconds after noon."""
-    folder = runs / unit
-    folder.mkdir(parents=True)
-    rows = [
-        {"started": f"2026-11-21T{12 + s // 3600:02d}:{s // 60 % 60:02d}:{s % 60:02d}+00:00"}
-        for s in starts
-    ]
-    (folder / "attempts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    timing = [{"phase": "train", "step": 0, "at": NOON + mark} for mark in marks]
-    (folder / "timing.jsonl").write_text("".join(json.dumps(row) + "\n" for row in timing))
-    return RunReader(runs, unit)
+    """A unit whose attempts started, and whose steps ended, that many seconds after noon."""
+    return write_clocks(runs, unit, starts, [step_row(0, mark) for mark in marks])
 
 
 def test_an_attempt_lasts_up_to_the_last_clock_before_the_next(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from orchestrator.commands.waiting import taking
 from orchestrator.commands.watching import STARTING, Watch, follow
 from orchestrator.experiment.units import Unit
 from orchestrator.monitor.status import Session
-from orchestrator.monitor.timings import tokens_a_second
+from orchestrator.monitor.unit_status import tokens_a_second
 from orchestrator.records.drivers import Driving
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import RunWriter

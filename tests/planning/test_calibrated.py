@@ -47,7 +47,7 @@ from orchestrator.selection.study import Study
 from orchestrator.sweep.budget import spending
 from orchestrator.sweep.schedule import TrainUnit
 from tests.fake_runs import units_of
-from tests.planning.test_measured import finish, paper
+from tests.planning.test_seconds import finish, paper
 
 H100, A100 = Card("NVIDIA H100 80GB HBM3", 79.2), Card("NVIDIA A100-SXM4-40GB", 39.4)
 NAME = "qwen3-0.6b"

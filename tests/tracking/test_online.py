@@ -19,13 +19,20 @@ from orchestrator.cli import main
 from orchestrator.config import Experiment
 from orchestrator.experiment.units import Unit, expand
 from orchestrator.selection.study import Study
-from orchestrator.tracking import follow, upload
-from orchestrator.tracking.follow import Mirror, stale_projections
+from orchestrator.tracking import upload, wandb_tracker
+from orchestrator.tracking.follow import Mirror
 from orchestrator.tracking.login import mirror_folder, sync_command
-from orchestrator.tracking.projection import Projection, Table, results_id
+from orchestrator.tracking.projection import Projection, Results, Table, results_id
 from orchestrator.tracking.upload import mirror_results
 from tests.fake_runs import QUICKSTART, fake_models, quickstart, units_of, write_run
-from tests.tracking.test_projection import KEY, mirror, scores, stale_units, train_rows
+from tests.tracking.test_projection import (
+    KEY,
+    mirror,
+    scores,
+    stale_projections,
+    stale_units,
+    train_rows,
+)
 from tests.wandb_server import WandbServer, serving
 
 Loaded = tuple[Experiment, list[Unit]]
@@ -169,12 +176,13 @@ def test_the_results_table_arrives_and_is_replaced(
 ) -> None:
     experiment, _ = loaded
     run_id = results_id(experiment)
-    mirror_results(experiment, TABLES, ["one note", "another"], runs, "online")
+    notes = ["one note", "another"]
+    mirror_results(experiment, Results(experiment, TABLES, notes), runs, "online")
     for value in (50.0, 62.5):
         changed: dict[str, Table] = {
             "results": (["Method", "Avg"], [["Veto", value], ["Vanilla", None]])
         }
-        mirror_results(experiment, changed, ["one note", "another"], runs, "online")
+        mirror_results(experiment, Results(experiment, changed, notes), runs, "online")
         run = server.runs[run_id]
         shown = json.loads(server.files[f"{run_id}/{run.summary['results']['path']}"])
         assert shown == {"columns": ["Method", "Avg"], "data": [["Veto", value], ["Vanilla", None]]}
@@ -206,7 +214,7 @@ def test_an_open_run_is_sent_now_and_then_without_anything_new(
     write_run(runs, experiment, unit, {}, steps=10, done=False)
     mirror(experiment, [unit], runs, "online", "interrupted", goes_on=True)
     assert stale_projections(Study(experiment, [unit], runs), "online", goes_on=True) == []
-    monkeypatch.setattr(follow, "HEARTBEAT_S", 0.0)
+    monkeypatch.setattr(wandb_tracker, "HEARTBEAT_S", 0.0)
     assert len(stale_projections(Study(experiment, [unit], runs), "online", goes_on=True)) == 1
 
 
@@ -267,7 +275,7 @@ def test_the_key_leaves_only_in_headers(
     unit = units_of(units, "vanilla")[0]
     write_run(runs, experiment, unit, {20: [1, 2]}, steps=25)
     mirror(experiment, [unit], runs, "online")
-    mirror_results(experiment, TABLES, [], runs, "online")
+    mirror_results(experiment, Results(experiment, TABLES, []), runs, "online")
     assert (
         list((mirror_folder(runs) / "wandb").iterdir()) == []
     )  # what the server has needs no folder

@@ -27,10 +27,11 @@ from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection.study import Study
 from orchestrator.tracking import upload
-from orchestrator.tracking.follow import stale_projections
+from orchestrator.tracking.follow import projections
 from orchestrator.tracking.login import chosen_mode, logged_in, mirror_folder, server_url
-from orchestrator.tracking.projection import project, results_id
+from orchestrator.tracking.projection import Projection, Results, project, results_id
 from orchestrator.tracking.upload import mirror_results
+from orchestrator.tracking.wandb_tracker import WandbTracker
 from tests.fake_runs import metrics, quickstart, units_of, write_run
 from tests.sweeps import ROOT, TINY_SETUP, environment
 
@@ -77,8 +78,14 @@ def mirror(
         upload.mirror(experiment, shown, runs, mode)
 
 
+def stale_projections(study: Study, mode: str, goes_on: bool = False) -> list[Projection]:
+    """Projections that W&B shows out of date."""
+    tracker = WandbTracker(study, mode)
+    return [shown for shown in projections(study, goes_on) if tracker.is_stale(shown)]
+
+
 def stale_units(experiment: Experiment, units: list[Unit], runs: Path, mode: str) -> list[Unit]:
-    """Units that W&B does not show as they are, after a sweep."""
+    """Units that W&B shows out of date after a sweep."""
     return [shown.unit for shown in stale_projections(Study(experiment, units, runs), mode)]
 
 
@@ -319,7 +326,7 @@ def test_the_results_table_is_a_run_of_its_own(runs: Path, loaded: Loaded) -> No
     made = build.results_table(Study(experiment, units, runs))
     tables = tracked_tables(made)
     for _ in range(2):
-        mirror_results(experiment, tables, list(made.notes), runs, "offline")
+        mirror_results(experiment, Results(experiment, tables, []), runs, "offline")
         assert len(list(mirror_folder(runs).rglob("*.wandb"))) == 1
         shown = table_files(runs, experiment)
         assert set(shown) == {"results", "scores"}

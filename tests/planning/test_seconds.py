@@ -12,15 +12,23 @@ from rich.console import Console
 from orchestrator.config import Experiment
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import Unit, expand
-from orchestrator.monitor import timings
 from orchestrator.monitor.status import seconds_left_on
 from orchestrator.planning import as_json, view
-from orchestrator.planning.costs import BLENDED, PLAIN, TRAINING_LENGTHS
-from orchestrator.planning.measured import Measured, UnitSeconds, measure, measured_factor
+from orchestrator.planning.costs import OTHER, SetupCosts
+from orchestrator.planning.lengths import TRAINING_LENGTHS
 from orchestrator.planning.plan import Plan, make_plan
 from orchestrator.planning.ranges import Range
 from orchestrator.planning.rates import GPUS
+from orchestrator.planning.seconds import (
+    Measured,
+    UnitSeconds,
+    measure,
+    measured_factor,
+    on_the_clock,
+    study_seconds,
+)
 from orchestrator.planning.steps import teacher_online_steps
+from orchestrator.records.clock import BLENDED, PLAIN
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection.study import Study
 from tests.fake_runs import quickstart, units_of, write_run
@@ -153,7 +161,7 @@ def test_rates_of_another_kind_of_gpu_say_nothing_and_its_lengths_do(tmp_path: P
 )
 def test_kinds_of_gpus_by_the_names_of_drivers(noted: str, kinds: list[str]) -> None:
     [_, unit, *_] = paper()[1]
-    ran = UnitSeconds(unit, "sglang", (noted,), {}, {})
+    ran = UnitSeconds(unit, {}, "sglang", (noted,))
     assert [name for name, gpu in GPUS.items() if ran.ran_on(gpu)] == kinds
 
 
@@ -289,12 +297,79 @@ def test_benchmarks_of_other_experiments_say_nothing(tmp_path: Path, place: str)
     finish(tmp_path, loaded, vanilla)
     shown = []
     for _ in range(2):
-        made, status = planned(loaded, tmp_path), timings.measure(Study(*loaded, tmp_path))
+        made, study = planned(loaded, tmp_path), Study(*loaded, tmp_path)
         seconds = (
-            seconds_left_on(Study(*loaded, tmp_path), {"CPU": 2})
+            seconds_left_on(study, {"CPU": 2})
             if place == "cores"
             else made.units[-1].resources.gpu_hours
         )
-        shown.append((seconds, status.measured, status.planned))
+        known = study_seconds(study)
+        of_steps = [known.of(unit, kind) for unit in study.units for kind in (BLENDED, PLAIN)]
+        shown.append((seconds, of_steps))
         clock_a_foreign_benchmark(tmp_path, vanilla)
     assert shown[0] == shown[1]
+
+
+# --- for the units at hand ---
+
+
+def clock_steps(runs: Path, unit: Unit, seconds: Sequence[float]) -> None:
+    with closing(RunWriter(runs, unit.id)) as run:
+        for step, of_step in enumerate(seconds):
+            run.append_timing({"step": step, "phase": "train", "rollout": of_step})
+
+
+def middle(seconds: Range | None) -> float:
+    assert seconds is not None
+    return seconds.mid
+
+
+def test_blended_and_plain_steps_cost_what_each_was_measured_at(tmp_path: Path) -> None:
+    loaded = quickstart()
+    first, second = units_of(loaded[1], "trust_region")
+    assert teacher_online_steps(first) == 12
+    clock_steps(tmp_path, first, [3.0] * 12 + [1.0] * 8)
+    found = study_seconds(Study(*loaded, tmp_path))
+    assert [middle(found.of(second, kind)) for kind in (BLENDED, PLAIN)] == [3.0, 1.0]
+
+
+def test_unmeasured_work_is_planned_in_proportion(tmp_path: Path) -> None:
+    """Training twice as slow as planned: evaluations are expected to be twice as slow, too."""
+    experiment, units = quickstart()
+    [vanilla] = units_of(units, "vanilla")
+    planned = SetupCosts(experiment.setups["arithmetic"], experiment.runtime, "torch")
+    a_step = sum(planned.step(PLAIN)[phase].mid for phase in ("rollout", "score", "learn"))
+    clock_steps(tmp_path, vanilla, [2 * a_step] * 3)
+    found = study_seconds(Study(experiment, units, tmp_path)).of(vanilla, "arithmetic_short")
+    assert middle(found) == pytest.approx(2 * planned.response("arithmetic_short").mid)
+
+
+def test_the_estimates_are_those_of_the_fastest_and_the_slowest_unit(tmp_path: Path) -> None:
+    loaded = quickstart()
+    first, second = units_of(loaded[1], "trust_region")
+    [vanilla] = units_of(loaded[1], "vanilla")
+    for unit, seconds in ((first, 1.0), (second, 3.0)):
+        clock_steps(tmp_path, unit, [seconds] * 40)
+    found = study_seconds(Study(*loaded, tmp_path))
+    assert found.of(vanilla, PLAIN) == Range(1.0, 2.0, 3.0)
+    assert found.of(second, PLAIN) == Range(1.5, 3.0, 4.5)
+    assert found.of(first, PLAIN) == Range(0.5, 1.0, 1.5)
+
+
+def test_one_unit_alone_is_as_uncertain_as_the_plan(tmp_path: Path) -> None:
+    experiment, units = quickstart()
+    [vanilla] = units_of(units, "vanilla")
+    clock_steps(tmp_path, vanilla, [2.0] * 3)
+    found = study_seconds(Study(experiment, units, tmp_path)).of(vanilla, PLAIN)
+    phases = SetupCosts(experiment.setups["arithmetic"], experiment.runtime, "torch").step(PLAIN)
+    planned = Range.total(seconds for phase, seconds in phases.items() if phase != OTHER)
+    assert found is not None
+    assert (found.low / 2.0, found.mid, found.high / 2.0) == pytest.approx(
+        (planned.low / planned.mid, 2.0, planned.high / planned.mid)
+    )
+
+
+def test_no_room_is_faster_than_the_longest_chain() -> None:
+    assert on_the_clock(40.0, [10.0, 30.0], room=2) == 30.0
+    assert on_the_clock(80.0, [10.0, 30.0], room=2) == 40.0
+    assert on_the_clock(8.0, [], room=2) == 4.0

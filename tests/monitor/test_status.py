@@ -19,17 +19,12 @@ from orchestrator.monitor import status
 from orchestrator.monitor.status import Session, overview
 from orchestrator.monitor.time_left import (
     Left,
-    UnitLeft,
     device_hours,
     sweep_seconds,
-    work_left,
     work_once_trained,
 )
-from orchestrator.monitor.timings import measure
 from orchestrator.monitor.unit_status import UnitStatus
-from orchestrator.planning.costs import BLENDED, OTHER, PLAIN, SetupCosts
 from orchestrator.planning.ranges import Range
-from orchestrator.planning.steps import teacher_online_steps
 from orchestrator.records.claims import Claims
 from orchestrator.records.columns import EVALUATING, RESCORING, TRAINING
 from orchestrator.records.rundir import RunReader
@@ -290,36 +285,6 @@ def test_responses_that_are_sampled_are_not_left(tmp_path: Path, plain: Loaded) 
     assert found.seconds_needed == pytest.approx(1000 * 0.01)
 
 
-def test_blended_steps_and_plain_steps_cost_what_each_was_measured_at(
-    tmp_path: Path, plain: Loaded
-) -> None:
-    first, second = units_of(plain[1], "trust_region")
-    assert teacher_online_steps(first) == 12
-    with writing(tmp_path, first) as [run]:
-        for step in range(20):
-            run.append_timing(train_row(step, 3.0 if step < 12 else 1.0))
-    costs = measure(Study(*plain, tmp_path))
-    assert [costs.of(second, kind) for kind in (BLENDED, PLAIN)] == [3.0, 1.0]
-    fresh = work_left(plain[0], second, RunReader(tmp_path, second.id), 0, {})
-    assert (fresh[BLENDED], fresh[PLAIN]) == (12, 48)
-
-
-def test_what_nobody_measured_is_planned_in_proportion(tmp_path: Path, plain: Loaded) -> None:
-    """Twice as slow in training than planned: evaluations are expected to be twice as slow as
-    planned too.
-    """
-    experiment, units = plain
-    [vanilla] = units_of(units, "vanilla")
-    planned = SetupCosts(experiment.setups["arithmetic"], experiment.runtime, "torch")
-    a_step = sum(planned.step(PLAIN)[phase].mid for phase in ("rollout", "score", "learn"))
-    a_response = planned.response(SHORT).mid
-    with writing(tmp_path, vanilla) as [run]:
-        for step in range(3):
-            run.append_timing(train_row(step, 2 * a_step))
-    costs = measure(Study(experiment, units, tmp_path))
-    assert costs.of(vanilla, SHORT) == pytest.approx(2 * a_response)
-
-
 def test_once_trained_a_family_is_sampled_again_for_each_seed() -> None:
     experiment, units = quickstart("evaluation.rescore=true", "seeds=[0,1]")
     seeds = units_of(units, "vanilla")
@@ -341,51 +306,17 @@ def test_a_sweep_takes_all_of_its_work_on_all_cores_or_its_longest_chain(plain: 
     )
     own, two = plain[0].runtime.placement, {"CPU": 2, "GPU": 0}
 
-    def job(unit: Unit, training: float, sampling: float = 0.0) -> UnitLeft:
-        return UnitLeft(
-            unit, Left(Range(training / 2, training, 2 * training), Range.exactly(sampling)), own
-        )
+    def job(unit: Unit, training: float, sampling: float = 0.0) -> Left:
+        return Left(unit, Range(training / 2, training, 2 * training), Range.exactly(sampling))
 
-    four = [job(vanilla, 0.0, 10.0) for _ in range(4)]
-    assert sweep_seconds(four, two) == Range.exactly(20.0)
-    assert sweep_seconds(four, {"CPU": 4.0}) == Range.exactly(10.0)
+    four = [job(vanilla, 0.0, 10.0)] * 4
+    assert sweep_seconds(four, own, two) == Range.exactly(20.0)
+    assert sweep_seconds(four, own, {"CPU": 4.0}) == Range.exactly(10.0)
     chain = [job(stage, 30.0), job(waiting, 10.0)]
-    assert sweep_seconds(chain, two) == Range(20.0, 40.0, 80.0)
-    assert sweep_seconds([*four, *chain], two) == Range(30.0, 40.0, 80.0)
-    assert sweep_seconds([*four, UnitLeft(vanilla, None, own)], two) is None
-    assert sweep_seconds(four, {}) is None
-    assert device_hours([*four, *chain], "core") == Range(60 / 3600, 80 / 3600, 120 / 3600)
-
-
-def test_the_estimates_are_those_of_the_fastest_and_the_slowest_unit(
-    tmp_path: Path, plain: Loaded
-) -> None:
-    first, second = units_of(plain[1], "trust_region")
-    [vanilla] = units_of(plain[1], "vanilla")
-    with writing(tmp_path, first, second) as runs:
-        for run, seconds in zip(runs, (1.0, 3.0), strict=True):
-            for step in range(40):
-                run.append_timing(train_row(step, seconds))
-    costs = measure(Study(*plain, tmp_path))
-    assert costs.range(vanilla, PLAIN) == Range(1.0, 2.0, 3.0)
-    assert costs.range(second, PLAIN) == Range(1.5, 3.0, 4.5)
-    assert costs.range(first, PLAIN) == Range(0.5, 1.0, 1.5)
-
-
-def test_what_one_unit_alone_has_measured_is_as_uncertain_as_the_plan(
-    tmp_path: Path, plain: Loaded
-) -> None:
-    [vanilla] = units_of(plain[1], "vanilla")
-    with writing(tmp_path, vanilla) as [run]:
-        for step in range(3):
-            run.append_timing(train_row(step, 2.0))
-    found = measure(Study(*plain, tmp_path)).range(vanilla, PLAIN)
-    phases = SetupCosts(plain[0].setups["arithmetic"], plain[0].runtime, "torch").step(PLAIN)
-    planned = Range.total(seconds for phase, seconds in phases.items() if phase != OTHER)
-    assert found is not None
-    assert (found.low / 2.0, found.mid, found.high / 2.0) == pytest.approx(
-        (planned.low / planned.mid, 2.0, planned.high / planned.mid)
-    )
+    assert sweep_seconds(chain, own, two) == Range(20.0, 40.0, 80.0)
+    assert sweep_seconds([*four, *chain], own, two) == Range(30.0, 40.0, 80.0)
+    assert sweep_seconds(four, own, {}) is None
+    assert device_hours([*four, *chain], own, "core") == Range(60 / 3600, 80 / 3600, 120 / 3600)
 
 
 def test_the_process_that_submits_knows_its_cluster_and_its_pace(

@@ -11,14 +11,14 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from orchestrator.selection import seeds
-from orchestrator.selection.seeds import SeedSpread
+from orchestrator.selection import significance
+from orchestrator.selection.significance import SeedSpread
 
 Array = NDArray[np.float64]
 
 
 def test_the_spread_is_pooled_over_the_methods() -> None:
-    found = seeds.pool([[1.0, 3.0], [10.0, 10.0, 13.0], [99.0]])
+    found = significance.pool([[1.0, 3.0], [10.0, 10.0, 13.0], [99.0]])
     assert found is not None
     assert found.freedom == 3
     assert found.deviation == pytest.approx(sqrt((2 + 6) / 3))
@@ -28,36 +28,36 @@ def test_the_spread_is_pooled_over_the_methods() -> None:
     "methods", [[], [[5.0], [7.0]], [[5.0, 5.0], [7.0, 7.0, 7.0]], [[Fraction(1, 3)] * 3]]
 )
 def test_there_is_no_spread_without_two_runs_that_differ(methods: list[list[float]]) -> None:
-    assert seeds.pool(methods) is None
+    assert significance.pool(methods) is None
 
 
 def test_two_methods_are_compared_as_by_students_test() -> None:
     one, other = [50.0, 52.0, 55.0], [48.0, 47.0, 51.0, 50.0]
-    spread = seeds.pool([one, other])
+    spread = significance.pool([one, other])
     assert spread is not None
     expected: Any = stats.ttest_ind(one, other)
     difference = float(np.mean(one) - np.mean(other))
-    assert seeds.p_value(difference, spread, 3, 4) == pytest.approx(expected.pvalue)
+    assert significance.p_value(difference, spread, 3, 4) == pytest.approx(expected.pvalue)
     limits = expected.confidence_interval(0.95)
-    assert difference - seeds.reach(spread, 3, 4) == pytest.approx(limits.low)
-    assert difference + seeds.reach(spread, 3, 4) == pytest.approx(limits.high)
+    assert difference - significance.reach(spread, 3, 4) == pytest.approx(limits.low)
+    assert difference + significance.reach(spread, 3, 4) == pytest.approx(limits.high)
 
 
 def test_the_mean_of_one_method_has_students_interval() -> None:
     scores = [50.0, 52.0, 55.0, 51.0]
-    spread = seeds.pool([scores])
+    spread = significance.pool([scores])
     assert spread is not None
     low, high = stats.t.interval(0.95, 3, np.mean(scores), stats.sem(scores))
-    assert 2 * seeds.reach(spread, 4) == pytest.approx(high - low)
+    assert 2 * significance.reach(spread, 4) == pytest.approx(high - low)
 
 
 @pytest.mark.parametrize("difference", [0.0, 0.3, 2.0, 4.4, 40.0])
 def test_p_goes_with_the_interval(difference: float) -> None:
     spread = SeedSpread(2.0, 6)
-    reach = seeds.reach(spread, 3, 3)
+    reach = significance.reach(spread, 3, 3)
     for value in (difference, -difference, Fraction(difference)):
-        assert (seeds.p_value(value, spread, 3, 3) < 0.05) == (abs(difference) > reach)
-    assert seeds.p_value(0.0, spread, 3, 3) == 1.0
+        assert (significance.p_value(value, spread, 3, 3) < 0.05) == (abs(difference) > reach)
+    assert significance.p_value(0.0, spread, 3, 3) == 1.0
 
 
 def final_scores(
@@ -103,12 +103,12 @@ def test_equal_methods_are_seldom_called_different(
     called = comparisons = 0
     for _ in range(400):
         scores = final_scores(generator, count, between, checkpoints)
-        spread = seeds.pool(scores.tolist())
+        spread = significance.pool(scores.tolist())
         assert spread is not None
         means = scores.mean(axis=1)
         for mean in means[1:]:
-            shown = seeds.p_value(mean - means[0], spread, count, count) < 0.05
-            assert shown == (abs(mean - means[0]) > seeds.reach(spread, count, count))
+            shown = significance.p_value(mean - means[0], spread, count, count) < 0.05
+            assert shown == (abs(mean - means[0]) > significance.reach(spread, count, count))
             called, comparisons = called + shown, comparisons + 1
     assert called / comparisons <= 0.07
     # Selection makes the runs of different methods more alike than the spread within a method.
@@ -124,7 +124,7 @@ def test_a_difference_that_is_there_is_found() -> None:
     for _ in range(200):
         scores = generator.normal(0, 2, (7, 5))
         scores[1] += 5
-        spread = seeds.pool(scores.tolist())
+        spread = significance.pool(scores.tolist())
         assert spread is not None
-        found.append(seeds.p_value(scores[1].mean() - scores[0].mean(), spread, 5, 5) < 0.05)
+        found.append(significance.p_value(scores[1].mean() - scores[0].mean(), spread, 5, 5) < 0.05)
     assert np.mean(found) > 0.9
