@@ -116,7 +116,7 @@ def _submit(options: argparse.Namespace) -> int:
     again = ["--report"] if options.report else []
     again += ["--address", address] if address is not None and not is_job else []
     if not options.detach:
-        typed = study.experiment.command("submit", *(["--yes"] if options.yes else []), *again)
+        typed = study.invocation.command("submit", *(["--yes"] if options.yes else []), *again)
         return submit(study, address, typed, limit, options.report)
     again += ["--yes"]  # the question was asked before
     again += [] if limit is None else ["--max-gpu-hours", repr(limit)]

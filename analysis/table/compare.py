@@ -103,9 +103,7 @@ def compare(study: Study, pair: str) -> list[MethodComparison]:
                     gaps, (of_setup[methods[0]].candidates, of_setup[methods[1]].candidates)
                 )
             columns |= gaps
-        sentence = pair_verdict(
-            study.experiment, methods, columns[AVERAGE], confirmed=best is confirmed
-        )
+        sentence = pair_verdict(study, methods, columns[AVERAGE], confirmed=best is confirmed)
         found = (first, second, columns, sentence, best is confirmed)
         comparisons.append(MethodComparison(name, titles[name], methods, *found))
     return comparisons

@@ -89,7 +89,7 @@ def calibrate(study: Study, minutes: float, console: Console) -> int:
     if path.is_file():
         say(
             console,
-            f"written to {path}; what follows for the sweep: {study.experiment.command('plan', '--why')}",
+            f"written to {path}; what follows for the sweep: {study.invocation.command('plan', '--why')}",
         )
     return int(failed)
 

@@ -33,7 +33,7 @@ def detach(study: Study, options: list[str], say: Say) -> int:
     check_runs_folder(study.runs)
     log = study.runs / ".submits" / f"{_name(study)}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    command = [*TRB, "submit", *study.experiment.arguments, *options]
+    command = [*TRB, "submit", *study.invocation.words, *options]
     with log.open("ab") as output:
         # A session of its own: the end of this terminal, and its Ctrl-C, are not for it.
         process = subprocess.Popen(
@@ -69,7 +69,7 @@ def detach_as_job(study: Study, address: str, options: list[str], say: Say) -> i
     check_runs_folder(study.runs)
     trb = Path(sys.executable).parent / "trb"
     program = str(trb) if trb.exists() else "trb"
-    words = [program, "submit", *study.experiment.arguments, *options, "--address", "auto"]
+    words = [program, "submit", *study.invocation.words, *options, "--address", "auto"]
     entrypoint = f"cd {shlex.quote(str(Path.cwd()))} && exec {shlex.join(words)}"
     job = submit_job(address, entrypoint, f"trb-{_name(study)}")
     say(f"job {job} of {address}; its output: ray job logs --address {address} --follow {job}")
@@ -91,7 +91,7 @@ def cancel(study: Study, say: Say) -> int:
         say(f"{driver.holder} was asked to stop; what is committed stays")
     while any(driver.runs for driver in drivers):
         time.sleep(LOOK_S)
-    say(f"stopped; go on with: {study.experiment.command('submit')}")
+    say(f"stopped; go on with: {study.invocation.command('submit')}")
     return 0
 
 
@@ -101,6 +101,6 @@ def _name(study: Study) -> str:
 
 
 def _say_commands(study: Study, say: Say) -> None:
-    say(f"where it is: {study.experiment.command('status')}")
-    say(f"its units:   {study.experiment.command('logs', '--follow')}")
-    say(f"stop it:     {study.experiment.command('cancel')}")
+    say(f"where it is: {study.invocation.command('status')}")
+    say(f"its units:   {study.invocation.command('logs', '--follow')}")
+    say(f"stop it:     {study.invocation.command('cancel')}")

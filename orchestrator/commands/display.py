@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.text import Text
 
 from analysis.numbers import signed, tenths_text
-from orchestrator.config import Experiment
 from orchestrator.experiment.methods import BASE, REFERENCE, method_label
 from orchestrator.monitor.status import FamilyStatus, Overview
 from orchestrator.monitor.unit_status import STATES, UnitStatus
 from orchestrator.planning.ranges import SCENARIOS
+from orchestrator.selection.study import Study
 from orchestrator.sheet import MARK_STYLES, Mark
 
 SWEEP_BAR = 24  # characters of the whole sweep's bar
@@ -43,16 +43,17 @@ def say(console: Console, *lines: str) -> None:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def header(experiment: Experiment, runs: Path, width: int, keys: Sequence[str] = ()) -> list[Text]:
-    """The experiment and its differences from its file, then the runs folder and what `keys` do."""
-    words, differences = iter(experiment.arguments[1:]), []
+def header(study: Study, width: int, keys: Sequence[str] = ()) -> list[Text]:
+    """The experiment and its differences from its file, then the runs folder and the `keys`."""
+    words, differences = iter(study.invocation.words[1:]), []
     for word in words:
         value = [next(words)] if word.startswith("--") else []
         if word != "--runs":
             differences.append(shlex.join([word, *value]))
-    facts = flowed([experiment.name, *differences], width)
-    lines = [Text(line) for line in [*facts, *flowed([f"runs: {runs}", *keys], width)]]
-    lines[0].stylize("bold", 0, len(experiment.name))
+    name = study.experiment.name
+    lines = [Text(line) for line in flowed([name, *differences], width)]
+    lines += [Text(line) for line in flowed([f"runs: {study.runs}", *keys], width)]
+    lines[0].stylize("bold", 0, len(name))
     return lines
 
 
@@ -233,11 +234,11 @@ def _word(s: UnitStatus, driven: bool) -> str:
     return NOT_STARTED if (s.doing or s.state) == "queued" and not driven else s.state
 
 
-def idle_line(overview: Overview, experiment: Experiment) -> str:
+def idle_line(overview: Overview, study: Study) -> str:
     """How to go on with an unfinished sweep that no process works on; empty for any other sweep."""
     if overview.driven or all(s.state == "done" for s in overview.units):
         return ""
-    return f"no process works on this sweep; go on with: {experiment.command('submit')}"
+    return f"no process works on this sweep; go on with: {study.invocation.command('submit')}"
 
 
 def runs_line(runs: Path, statuses: Sequence[UnitStatus], absent: str = "does not exist") -> str:

@@ -59,11 +59,11 @@ def watch_status(study: Study, console: Console, every: bool, sort: str | None) 
         return _say_how_it_ends(study, overview, console)
     watch = Watch(study, ("Ctrl-C ends the look, not the sweep",), every=every, sort=sort)
     if console.is_terminal:
-        idle = display.idle_line(status.overview(study.snapshot()), study.experiment)
+        idle = display.idle_line(status.overview(study.snapshot()), study)
         if idle:
             say(console, idle)
     else:
-        for line in display.header(study.experiment, study.runs, PIPE_WIDTH):
+        for line in display.header(study, PIPE_WIDTH):
             console.print(line, highlight=False, soft_wrap=True)
     follow(watch, console, threading.Event())
     return _say_how_it_ends(study, watch.look(), console)
@@ -74,7 +74,7 @@ def _say_how_it_ends(study: Study, overview: status.Overview, console: Console) 
     damaged = [s for s in overview.units if s.state == "damaged"]
     for s in damaged:
         say(console, f"{s.id}: {s.error}")
-    idle = display.idle_line(overview, study.experiment)
+    idle = display.idle_line(overview, study)
     if idle and not damaged:
         say(console, idle)
     return _code(study, overview)

@@ -274,8 +274,8 @@ def _conclude(job: Submission, stopped: Stopped) -> int:
         job.say(f"\nAll of it on one page, open it in a browser:\n{write_report(study).path}")
     else:
         job.say(f"\ntable, trials and trajectories: {folder}")
-        job.say(f"the evidence of the scores: {study.experiment.command('table')}")
-        job.say(f"all of it on one page:      {study.experiment.command('report')}")
+        job.say(f"the evidence of the scores: {study.invocation.command('table')}")
+        job.say(f"all of it on one page:      {study.invocation.command('report')}")
     if table.verdict.advice is not None:
         job.say(f"\n{table.verdict.advice.reason}\n{table.verdict.advice.command}")
     for s in failed:

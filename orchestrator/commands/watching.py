@@ -77,7 +77,7 @@ class Watch:
     def view(self, overview: Overview, console: Console, keys: Sequence[str]) -> Group:
         """The picture for a terminal, no higher than it is unless `every` unit is asked for."""
         width = console.width
-        above = header(self.study.experiment, self.study.runs, width, keys)
+        above = header(self.study, width, keys)
         rows = max(1, console.height - len(above) - MOST_SUMMARY - 2)  # a heading, and a blank line
         units = units_view(overview, width, rows, self.every, self.sort)
         below = summary_lines(overview, width, self.gaps)

@@ -109,7 +109,6 @@ def _read_experiment(path: Path, overrides: Sequence[str]) -> config.Experiment:
         data_dir=file.data_dir,
         runtime=runtime,
         notes=tuple(dict.fromkeys(notes)),
-        arguments=(str(path), *overrides),
     )
 
 

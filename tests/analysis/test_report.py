@@ -579,9 +579,7 @@ def test_a_folder_that_cannot_be_written_to_is_one_line_that_names_the_option(
     assert "report.html: permission denied; --out report.html" in complaint
 
 
-@pytest.mark.parametrize(
-    ("out", "word"), [("folder", "is a folder: expected a file"), ("page.html", "trb submit")]
-)
+@pytest.mark.parametrize(("out", "word"), [("folder", "--out: "), ("page.html", "trb submit")])
 def test_mistakes_are_one_line(
     out: str, word: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -37,7 +37,7 @@ from orchestrator.monitor.status import FamilyStatus, Overview
 from orchestrator.monitor.unit_status import UnitStatus
 from orchestrator.planning.ranges import Range
 from orchestrator.records.columns import EVALUATING, RESCORING, TRAINING
-from orchestrator.selection.study import Study
+from orchestrator.selection.study import Invocation, Study
 from tests import fake_runs
 
 LONG = "evaluating 12800 left"
@@ -210,20 +210,13 @@ def test_the_live_view_keeps_to_its_screen(
 
 
 def test_the_header_says_what_differs_from_the_file(tmp_path: Path) -> None:
-    arguments = (
-        "quickstart",
-        "training.steps=4",
-        "methods.trust_region={K: [5]}",
-        "--methods",
-        "TRB",
-        "--runs",
-        "r",
-    )
-    experiment = replace(fake_runs.quickstart()[0], arguments=arguments)
-    lines = [line.plain for line in header(experiment, tmp_path, 400, ["Ctrl-C stops"])]
+    words = ["training.steps=4", "methods.trust_region={K: [5]}"]
+    typed = Invocation(("quickstart", *words, "--methods", "TRB", "--runs", "r"))
+    study = Study(*fake_runs.quickstart(), tmp_path, invocation=typed)
+    lines = [line.plain for line in header(study, 400, ["Ctrl-C stops"])]
     first = "quickstart · training.steps=4 · 'methods.trust_region={K: [5]}' · --methods TRB"
     assert lines == [first, f"runs: {tmp_path} · Ctrl-C stops"]
-    assert all(len(line.plain) <= 40 for line in header(experiment, tmp_path, 40))
+    assert all(len(line.plain) <= 40 for line in header(study, 40))
 
 
 def test_bars_fill_up() -> None:
