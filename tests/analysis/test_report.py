@@ -12,7 +12,6 @@ import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -38,7 +37,7 @@ from orchestrator.experiment.probe import DOCUMENTS, LOGS, probe_unit
 from orchestrator.experiment.units import Unit
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection.results_folder import note_submit
-from orchestrator.selection.study import Study
+from orchestrator.selection.study import Invocation, Study
 from tests.browser import Browser, browser
 from tests.fake_runs import QUICKSTART, SHIPPED, quickstart, record, units_of, write_evaluation
 
@@ -177,7 +176,7 @@ def write_probe(folder: Path, experiment: Experiment) -> None:
 def page(runs: Path, loaded: Loaded) -> Path:
     path = runs / "results" / "quickstart" / "report.html"
     for words in (("first.yaml",), ("second.yaml", "seeds=[0, 1]")):
-        note_submit(Study(replace(loaded[0], arguments=words), loaded[1], runs))
+        note_submit(Study(*loaded, runs, invocation=Invocation(words)))
     write_report(Study(*loaded, runs), path)
     return path
 

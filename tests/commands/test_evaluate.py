@@ -22,7 +22,7 @@ from orchestrator.records.claims import Claims
 from orchestrator.records.files import file_sha256
 from orchestrator.selection.scores import pass_at_1
 from orchestrator.selection.study import Study
-from tests.sweeps import start, write_experiment
+from tests.sweeps import start, trb_here, write_experiment
 from tests.without_ray import run_without_ray
 
 SAMPLES = {"arithmetic_short": 2, "arithmetic_long": 1}
@@ -43,19 +43,9 @@ def asked(swept: Path, runs: Path) -> list[str]:
     """The command for the sweep's untrained student."""
     setup = load_experiment(swept).setups["tiny"]
     benchmarks = ",".join(f"{name}:{n}" for name, n in SAMPLES.items())
-    options = [
-        "--setup",
-        "tiny",
-        "--setups-from",
-        swept,
-        "--benchmarks",
-        benchmarks,
-        "--limit",
-        30,
-        "--runs",
-        runs,
-    ]
-    return ["eval", *map(str, [folder_of(setup.student, setup, swept.parent / "runs"), *options])]
+    model = folder_of(setup.student, setup, swept.parent / "runs")
+    which = ["--setup", "tiny", "--setups-from", str(swept), "--benchmarks", benchmarks]
+    return ["eval", str(model), *which, "--limit", "30", "--runs", str(runs)]
 
 
 def written(runs: Path) -> dict[str, Any]:
@@ -142,34 +132,18 @@ def test_evaluators_side_by_side_one_of_which_dies(swept: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "words"),
+    ("file", "content", "named"),
     [
-        (
-            "config.json",
-            b"{}",
-            "model_type: None: expected the type of a transformers model in {}/config.json",
-        ),
-        (
-            "config.json",
-            b'{"model_type": "frobnicator"}',
-            "model_type: 'frobnicator': expected the type of a transformers model in {}/config.json",
-        ),
-        (
-            "config.json",
-            b"{",
-            "{}/config.json is missing or broken: expected a Hugging Face model folder",
-        ),
-        (
-            "model.safetensors",
-            b"cut",
-            "{}/model.safetensors is cut off or no safetensors file; copy the weights again",
-        ),
+        ("config.json", b"{}", "model_type: None"),
+        ("config.json", b'{"model_type": "frobnicator"}', "model_type: 'frobnicator'"),
+        ("config.json", b"{", "{}/config.json"),
+        ("model.safetensors", b"cut", "{}/model.safetensors"),
     ],
 )
 def test_a_broken_model_folder_is_one_line(
     file: str,
     content: bytes,
-    words: str,
+    named: str,
     swept: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -179,8 +153,6 @@ def test_a_broken_model_folder_is_one_line(
     monkeypatch.chdir(tmp_path)  # a long path would be shortened in the line
     model = Path(shutil.copytree(student, "model"))
     (model / file).write_bytes(content)
-    with pytest.raises(SystemExit) as ended:
-        main([command, str(model), *options])
-    shown = capsys.readouterr()
-    assert (ended.value.code, shown.out) == (2, "")
-    assert shown.err.splitlines()[-1] == f"trb: {model}: {words.format(model.resolve())}"
+    code, out, err = trb_here(capsys, command, model, *options)
+    assert (code, out) == (2, "")
+    assert err.splitlines()[-1].startswith(f"trb: {model}: {named.format(model.resolve())}")
