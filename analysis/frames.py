@@ -98,8 +98,8 @@ def problem_counts(study: Study) -> pd.DataFrame:
     rows = []
     for unit in study.units:
         run = study.reader(unit)
-        for draw, samples in SAMPLES.items():
-            for benchmark, evaluation_id in study.evaluation_ids(unit.setup, draw).items():
+        for repetition, samples in SAMPLES.items():
+            for benchmark, evaluation_id in study.evaluation_ids(unit.setup, repetition).items():
                 for step in run.evaluated_steps(evaluation_id):
                     where = _unit_values(unit) | {
                         "step": step,

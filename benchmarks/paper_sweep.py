@@ -287,15 +287,15 @@ def _rollouts(rng: np.random.Generator, step: int, prompts: int) -> list[dict[st
 def _evaluate(study: Study, unit: Unit, wanted: PendingSlice, world: World, gpus: Gpus) -> None:
     """Write one slice, as an evaluator does."""
     part, run = wanted.part, study.reader(unit)
-    benchmark, step, draw = wanted.sampling
-    rng = np.random.default_rng(_seed(unit.id, benchmark, step, draw, part.name))
+    benchmark, step, repetition = wanted.sampling
+    rng = np.random.default_rng(_seed(unit.id, benchmark, step, repetition, part.name))
     success = world.of(unit, benchmark, step)[part.problem : part.problem_end]
     write_slice(run, wanted.evaluation_id, step, part, records(rng, success, part, benchmark))
     row = {
         "step": step,
         "phase": EVALUATE,
         "benchmark": benchmark,
-        "draw": draw,
+        "draw": repetition,
         "responses": part.responses,
     }
     gpus.work(run, [row | {"seconds": 0.07 * part.responses}])

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from benchmarks.gpu_memory import DeviceUse
+from orchestrator.liveness.driver_death import Process, processes
 from orchestrator.records.files import write_atomically
-from orchestrator.sweep.guard import Process, processes
 
 LOOK_S = 0.5
 TRACE_S = 1.0  # for the threads' stacks to reach the log

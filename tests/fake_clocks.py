@@ -19,9 +19,18 @@ def step_row(step: int, at: float, seconds: float = 10.0, **place: Any) -> dict[
     return {"step": step, "phase": "train", **parts, "at": at, **place}
 
 
-def slice_row(at: float, seconds: float = 10.0, draw: int = 0, **place: Any) -> dict[str, Any]:
+def slice_row(
+    at: float, seconds: float = 10.0, repetition: int = 0, **place: Any
+) -> dict[str, Any]:
     """A slice of an evaluation of the checkpoint after step 2."""
-    return {"step": 2, "phase": "evaluate", "draw": draw, "seconds": seconds, "at": at, **place}
+    return {
+        "step": 2,
+        "phase": "evaluate",
+        "draw": repetition,
+        "seconds": seconds,
+        "at": at,
+        **place,
+    }
 
 
 def start_row(role: str, at: float, seconds: float, **place: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from orchestrator.cli import main
-from orchestrator.sweep.guard import Process, members, processes
+from orchestrator.liveness.driver_death import Process, members, processes
 
 ROOT = Path(__file__).resolve().parents[1]
 # Shells start what runs in their background with Ctrl-C ignored, and processes inherit that.
@@ -173,7 +173,9 @@ def contents(runs: Path) -> dict[str, str]:
 def cluster_of(driver: int) -> tuple[set[Process], Path]:
     """The processes that a driver has started, without its guard, and the folder of its cluster."""
     found = members(processes(), Path("/nowhere"), driver)
-    guards = {each for each in found if b"orchestrator.sweep.guard" in command_line(each.pid)}
+    guards = {
+        each for each in found if b"orchestrator.liveness.driver_death" in command_line(each.pid)
+    }
     (guard,) = guards
     return found - guards, Path(os.fsdecode(command_line(guard.pid)[-1]))
 

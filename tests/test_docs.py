@@ -23,12 +23,12 @@ from analysis.labels import benchmark_key, benchmark_label
 from orchestrator import cli
 from orchestrator.commands import arguments
 from orchestrator.commands.parser import trb_parser
-from orchestrator.data import benchmarks
+from orchestrator.data import arithmetic, benchmarks
 from orchestrator.data.benchmarks import load_benchmark
 from orchestrator.data.files import folder_sha256
 from orchestrator.errors import UserError
 from orchestrator.experiment import methods
-from orchestrator.experiment.evaluation_protocol import fresh_evaluation_ids
+from orchestrator.experiment.evaluation_protocol import evaluation_ids, fresh_evaluation_ids
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.shipped import EXPERIMENTS
 from orchestrator.experiment.units import expand
@@ -53,6 +53,7 @@ METHOD, SETUP, BENCHMARK, GRADER, TRACKER = EXTENDING = [
     DOCS / f"add-a-{what}.md" for what in KINDS
 ]
 FIRST_HOUR = DOCS / "first-hour-on-gpus.md"  # test_first_hour looks at what it says is printed
+OUT_OF_DOMAIN = DOCS / "out-of-domain.md"
 README = ROOT / "README.md"
 PAGES = [
     README,
@@ -261,6 +262,35 @@ def test_the_rows_of_the_example_of_a_benchmark_are_problems(here: Path) -> None
     assert found == [("first", "7"), ("second", "8"), ("third", "10")]
 
 
+def test_the_example_out_of_domain_is_a_column_beside_those_of_the_setup(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment = load_experiment(here / "far.yaml")
+    setup = experiment.setups["arithmetic"]
+    assert set(setup.evaluation.benchmarks) == {"arithmetic_short", "arithmetic_long", "far"}
+    problems = load_benchmark("far", None, setup.evaluation.benchmarks["far"])
+    for problem in problems:  # the world of the page: its characters, and sums that are right
+        assert set(problem.text) <= set(arithmetic.CHARACTERS)
+        assert problem.gold is not None
+        terms = map(int, problem.text.removesuffix("=?").split("+"))
+        assert sum(terms) == int(problem.gold.answer)
+    runs = here / "runs"
+    for unit in expand(experiment, runs):
+        step = 0 if unit.is_untrained else 60
+        ids = evaluation_ids(setup)
+        write_run(runs, experiment, unit, {step: [2, 1, None]}, unit.steps)
+        with closing(RunWriter(runs, unit.id)) as run:
+            scores = [record(place + 1, problem=each.id) for place, each in enumerate(problems)]
+            write_evaluation(run, ids["far"], step, scores)
+    printed = shown(capsys, "table", "far.yaml")
+    assert "Far sums" in printed
+    assert "Far sums: 3 problems" in printed
+    document = json.loads(shown(capsys, "table", "far.yaml", "--format", "json"))
+    (row,) = [row for row in document["evidence"] if row["method"] == "vanilla"]
+    assert row["columns"]["far"]["score"]["value"] == 50
+    assert row["columns"]["far"]["responses"]["pass_at_k"]["value"] == 100
+
+
 def test_the_example_of_a_row_adds_a_benchmark_with_its_label(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -452,9 +482,10 @@ def test_every_page_has_files_and_commands() -> None:
     assert {page for page, line in COMMANDS if line.split()[1] in RUN_HERE} > {
         README,
         FIRST_HOUR,
+        OUT_OF_DOMAIN,
         *EXTENDING,
     }
-    assert all(examples(page, "file") for page in EXTENDING)
+    assert all(examples(page, "file") for page in (OUT_OF_DOMAIN, *EXTENDING))
 
 
 # --- form ---

@@ -69,6 +69,7 @@ LIGHT = {
     "config",
     "rules",
     "cores",
+    "liveness",
     "records",
     "grading",
     "experiment",

@@ -20,6 +20,7 @@ from analysis.report.figures import figure, figures_section
 from analysis.report.html import Html, bullets, element, join, void
 from analysis.report.made_with import facts, hyper_parameters_section
 from analysis.report.provenance import origin_numbers, provenance_section
+from analysis.report.responses import responses_section
 from analysis.report.scores import scores_section
 from analysis.report.spending import costs_section
 from analysis.report.style import CSS
@@ -36,6 +37,7 @@ from orchestrator.selection.study import Study
 
 CONTENTS: Mapping[str, str] = {
     "results": "Results",
+    "responses": "What pass@1 hides",
     "figures": "Figures",
     "rollouts": "Rollouts",
     "diagnostics": "Diagnostics",
@@ -96,6 +98,7 @@ def build_page(study: Study, path: Path, results: Table | None = None) -> str:
             aria_label="Parts",
         ),
         scores_section(results),
+        responses_section(results),
         figures_section(study),
         excerpts_section(study),
         diagnostics_section(study, chosen),

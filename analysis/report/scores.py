@@ -75,7 +75,7 @@ def _further(results: Table, setup: str) -> Html:
     """The confirmed checkpoints, and the scores at equal cost; nothing without any."""
     found = []
     for block in blocks(results.evidence):
-        if block.kind != "selected" and block.setup == setup:
+        if block.kind in ("confirmed", "cost") and block.setup == setup:
             rows = [[cell.text for cell in row] for row in block.sheet.rows]
             found.append(
                 table(

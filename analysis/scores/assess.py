@@ -109,18 +109,25 @@ def estimates(checkpoint: Scored, replicates: Columns, spreads: Spreads) -> dict
     """Column → score with its interval."""
     scores = {}
     for key, value in exact_scores(checkpoint).items():
-        # A pooled spread would give one run an interval too, but it rests on the seeds of other
-        # methods alone.
-        spread = spreads[key] if checkpoint.seeds > 1 else None
-        if spread is None:
-            scores[key] = Estimate(
-                value, uncertainty.interval(float(value), replicates[key]), "problems"
-            )
-        else:
-            reach = significance.reach(spread, checkpoint.seeds)
-            within = Interval(max(0.0, float(value) - reach), min(100.0, float(value) + reach))
-            scores[key] = Estimate(value, within, "seeds")
+        scores[key] = estimate(value, checkpoint.seeds, replicates[key], spreads[key])
     return scores
+
+
+def estimate(
+    value: Fraction,
+    runs: int,
+    replicates: Array,
+    spread: SeedSpread | None,
+    highest: float = PERCENT,
+) -> Estimate:
+    """A mean over training runs with its interval, which ends at 0 and at the `highest` value."""
+    # A pooled spread would give one run an interval too, but it rests on the seeds of other methods
+    # alone.
+    if spread is None or runs < 2:
+        return Estimate(value, uncertainty.interval(float(value), replicates), "problems")
+    reach = significance.reach(spread, runs)
+    low, high = max(0.0, float(value) - reach), min(float(highest), float(value) + reach)
+    return Estimate(value, Interval(low, high), "seeds")
 
 
 def trained_runs(checkpoint: Scored) -> int:

@@ -10,6 +10,7 @@ from analysis.scores.assess import assess, exact_scores
 from analysis.scores.candidates import Candidate, Selected, read_counts, select
 from analysis.scores.confirmed import confirmed_rows
 from analysis.scores.equal_cost import cost_tables
+from analysis.scores.responses import with_responses
 from analysis.scores.verdict import verdict
 from analysis.table.model import Score, Table, make_table
 from orchestrator.errors import refuse
@@ -53,7 +54,7 @@ def results_table(study: Study, metric: Metric = PASS_AT_1, cost: str = "updates
     evidence = assess(study, [] if awaited else chosen)
     if not awaited:
         evidence = replace(
-            evidence,
+            with_responses(study, evidence, chosen),
             confirmed=tuple(confirmed_rows(study, chosen, metric)),
             costs=tuple(cost_tables(study, chosen, cost)),
         )

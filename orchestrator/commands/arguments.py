@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from orchestrator.config import ExperimentFile
 from orchestrator.errors import UserError, did_you_mean, refuse
 from orchestrator.selection.metric import Metric
 
@@ -148,6 +147,8 @@ def parse(parser: Parser, arguments: Sequence[str] | None) -> argparse.Namespace
 
 def _unknown_option(word: str, after: Sequence[str], command: Parser) -> UserError:
     """For `--seeds 3` the override that was meant, for `--run` the nearest option."""
+    from orchestrator.config import ExperimentFile  # which takes a fifth of a second
+
     flag, _, value = word.partition("=")
     key = flag.lstrip("-").replace("-", "_")
     if key.partition(".")[0] in {field.name for field in dataclasses.fields(ExperimentFile)}:

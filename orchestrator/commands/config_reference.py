@@ -24,7 +24,7 @@ from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.methods import METHODS, method_key
 from orchestrator.experiment.origins import SHARED_PARTS, layers, origin
 from orchestrator.experiment.shipped import find_experiment, names_experiment
-from orchestrator.rules import entries
+from orchestrator.rules import Entry, entries, entry
 
 KINDS = {int: "whole number", float: "number", str: "text", bool: "true or false"}
 GIVEN_BY_SETUP = (
@@ -155,29 +155,34 @@ def _keys(schema: type, prefix: Path_) -> Iterator[Key]:
     """Keys of a dataclass, with those of the dataclasses inside it."""
     known = entries(schema)
     for field in dataclasses.fields(schema):
-        entry, path = known[field.name], (*prefix, field.name)
-        if dataclasses.is_dataclass(entry.kind):
-            yield from _keys(typing.cast(type, entry.kind), path)
+        declared, path = known[field.name], (*prefix, field.name)
+        part = declared.part or declared.section  # of differences to the setups, or of this key
+        if part is not None and not declared.nullable:
+            yield from _keys(part, path)
             continue
-        if entry.part is not None:  # an experiment's differences to its setups
-            yield from _keys(entry.part, path)
-        else:
-            kind, rule = _kind(entry.kind, entry.choices), "; ".join(map(str, entry.rules))
-            yield Key(
-                ".".join(path), kind, _default(schema, field), entry.meaning, entry.choices, rule
-            )
+        yield Key(
+            ".".join(path),
+            _kind(declared),
+            _default(schema, field),
+            declared.meaning,
+            declared.choices,
+            declared.rule,
+        )
         if path == ("methods",):
             yield from _knobs()
-        inner = _inner(entry.kind)
+        # Keys inside `list[…]`, `dict[str, …]` and `… | null`.
+        items = typing.get_args(declared.kind)
+        inner = entry(items[-1]).section if items else declared.section
         if inner is not None:
-            yield from _keys(inner, (*path, ANY) if typing.get_origin(entry.kind) is dict else path)
+            named = typing.get_origin(declared.kind) is dict
+            yield from _keys(inner, (*path, ANY) if named else path)
 
 
 def _knobs() -> Iterator[Key]:
     for key, method in METHODS.items():
         for name, knob in method.knobs.items():
             meaning = f"{knob.meaning} One or several values, each {knob.describe()}."
-            yield Key(f"methods.{key}.{name}", KINDS[knob.kind], "—", meaning, {})
+            yield Key(f"methods.{key}.{name}", _kind(entry(knob.type)), "—", meaning, {})
     meaning = (
         "Where this method's trials live, if not as runtime.placement says: "
         "a mode, or {mode, gpus, role_gpus, cpus}."
@@ -192,29 +197,15 @@ def _knobs() -> Iterator[Key]:
     )
 
 
-def _inner(kind: Any) -> type | None:
-    """The dataclass inside list[…], dict[str, …] or … | None, if there is one."""
-    for argument in (kind, *typing.get_args(kind)):
-        if dataclasses.is_dataclass(argument):
-            return typing.cast(type, argument)
-        if argument is not kind and _inner(argument) is not None:
-            return _inner(argument)
-    return None
-
-
-def _kind(hint: Any, choices: Mapping[str, str]) -> str:
+def _kind(declared: Entry) -> str:
     """`whole number`, `list of text`, `text or null`, `one of full, adaptive`."""
-    arguments = [argument for argument in typing.get_args(hint) if argument is not type(None)]
-    if type(None) in typing.get_args(hint):
-        return f"{_kind(arguments[0], choices)} or null"
-    if choices:
-        return f"one of {', '.join(choices)}"
-    match typing.get_origin(hint):
-        case origin if origin is list:
-            return f"list of {_kind(arguments[0], {})}s".replace("texts", "text")
-        case origin if origin is dict:
-            return "mapping"
-    return KINDS.get(hint, "mapping")
+    kind = KINDS.get(declared.kind, "mapping")
+    if declared.choices:
+        kind = f"one of {', '.join(declared.choices)}"
+    elif typing.get_origin(declared.kind) is list:
+        (item,) = typing.get_args(declared.kind)
+        kind = f"list of {_kind(entry(item))}s".replace("texts", "text")
+    return f"{kind} or null" if declared.nullable else kind
 
 
 def _default(schema: type, field: dataclasses.Field) -> str:

@@ -2,7 +2,7 @@
 
 On this machine the driver is a process in a session of its own; with `--address http://…` it is a
 job of Ray's job server, on the cluster. Either is stopped by a request in the runs folder
-(`records.drivers`), as by Ctrl-C.
+(`liveness.drivers`), as by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from orchestrator.errors import UserError
-from orchestrator.records.drivers import drivers_of
+from orchestrator.liveness.drivers import drivers_of
 from orchestrator.selection.study import Study
 from orchestrator.sweep.preflight import check_runs_folder
 

@@ -30,6 +30,7 @@ from orchestrator.experiment.evaluation_protocol import evaluation_ids, problems
 from orchestrator.experiment.identity import digest
 from orchestrator.experiment.load import data_folder, load_setup
 from orchestrator.experiment.local_models import check_folder, completed
+from orchestrator.experiment.strict import build
 from orchestrator.models import checkpoints
 from orchestrator.records.files import write_atomically
 from orchestrator.records.problem_record import ProblemRecord
@@ -181,7 +182,8 @@ def _benchmark(item: str, setup: Setup, limit: int | None) -> tuple[str, Benchma
         key, declared = Path(key).stem, BenchmarkRun(path=key)
     else:
         declared = setup.evaluation.benchmarks.get(key) or BenchmarkRun()
-    return key, replace(declared, n=int(count) if count else declared.n, limit=limit)
+    asked = asdict(declared) | {"n": int(count) if count else declared.n, "limit": limit}
+    return key, build(BenchmarkRun, asked, f"evaluation.benchmarks.{key}")
 
 
 def _model_folder(model: str, revision: str | None) -> str:

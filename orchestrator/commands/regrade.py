@@ -16,12 +16,11 @@ from pathlib import Path
 
 from orchestrator.config import Experiment, Setup
 from orchestrator.data.benchmarks import load_benchmark
-from orchestrator.errors import UserError
+from orchestrator.errors import LeaseHeld, UserError
 from orchestrator.experiment import evaluation_protocol
 from orchestrator.grading.gold import MATH
 from orchestrator.grading.grader import GRADER_VERSION, Gold, Grader
 from orchestrator.grading.judges import version_of
-from orchestrator.records.lease import LeaseHeld
 from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.slices import disjoint
@@ -30,7 +29,7 @@ from orchestrator.selection.study import Study
 
 # A sweep's answers repeat over checkpoints and methods.
 REMEMBERED = 1_000_000
-DRAWS = (0, evaluation_protocol.FRESH)
+REPETITIONS = (0, evaluation_protocol.FRESH)
 NOTES = {
     "carried": "carried over from an older version of the grader",
     "timed_out": "answers timed out",
@@ -137,13 +136,13 @@ def _regrade_unit(
     included.
     """
     evaluated = golds.experiment.setups[setup]
-    for benchmark, draw in itertools.product(evaluated.evaluation.benchmarks, DRAWS):
-        ids = _ids_by_version(evaluated, benchmark, draw)
+    for benchmark, repetition in itertools.product(evaluated.evaluation.benchmarks, REPETITIONS):
+        ids = _ids_by_version(evaluated, benchmark, repetition)
         for step in sorted({step for each in ids for step in run.evaluated_steps(each)}):
             yield benchmark, _regrade_checkpoint(run, ids, step, golds.of(setup, benchmark), grader)
 
 
-def _ids_by_version(setup: Setup, benchmark: str, draw: int) -> list[str]:
+def _ids_by_version(setup: Setup, benchmark: str, repetition: int) -> list[str]:
     """Ids of one evaluation under the present version of the grader, then under the older ones,
     newest first.
     """
@@ -151,7 +150,7 @@ def _ids_by_version(setup: Setup, benchmark: str, draw: int) -> list[str]:
     present = int(GRADER_VERSION if grader == MATH else version_of(grader))
     versions = [str(version) for version in range(present, 0, -1)]
     return [
-        evaluation_protocol.drawn_evaluation_ids(setup, draw, version)[benchmark]
+        evaluation_protocol.repeated_evaluation_ids(setup, repetition, version)[benchmark]
         for version in versions
     ]
 

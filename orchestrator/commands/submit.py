@@ -22,12 +22,12 @@ from orchestrator.commands.waiting import SILENCE_S, building, taking
 from orchestrator.errors import ClusterDied
 from orchestrator.experiment.kinds import KIND_NAMES
 from orchestrator.experiment.units import Unit, expand
+from orchestrator.liveness.drivers import Driving
+from orchestrator.liveness.lease import LEASE_PATIENCE_S
 from orchestrator.monitor import status
 from orchestrator.monitor.device_hours import hours_spent
 from orchestrator.monitor.status import Overview
 from orchestrator.planning.numbers import counted
-from orchestrator.records.drivers import Driving
-from orchestrator.records.lease import LEASE_PATIENCE_S
 from orchestrator.records.rundir import RunReader
 from orchestrator.selection.confirmation import unconfirmed_units, with_confirmation
 from orchestrator.selection.damage import refuse_damaged
@@ -127,7 +127,7 @@ def _answering(job: Submission) -> Iterator[None]:
 
     Python raises KeyboardInterrupt only when a call of Ray's returns, and ending the cluster takes
     seconds. The signal is therefore also written into a pipe, which a thread reads. A process that
-    ends at once leaves as little behind as a killed one: `sweep.guard` ends its cluster, and the
+    ends at once leaves as little behind as a killed one: `liveness.driver_death` ends its cluster, and the
     next submit goes on from the last commits.
     """
     reading, writing = os.pipe()

@@ -10,7 +10,9 @@ import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from orchestrator.config import Setup, Training
 from orchestrator.errors import did_you_mean, one_of, refuse
@@ -22,7 +24,7 @@ from orchestrator.policy.spec import (
     Tempered,
     TrustRegion,
 )
-from orchestrator.rules import Between
+from orchestrator.rules import MOST, Count, Number, entry
 
 VETO_OBJECTIVES = ("renormalized", "surrogate", "truncated", "full")
 
@@ -32,42 +34,28 @@ Grid = Mapping[str, Sequence[Any]]  # name → values, of an experiment
 
 @dataclass(frozen=True)
 class Knob:
-    """One hyperparameter of a method and its interval."""
+    """One hyperparameter of a method; `type` says which values it can have."""
 
     meaning: str
-    kind: type
-    interval: Between
+    type: Any
     symbol: str = ""  # in figures, as mathtext
     unit: str = ""
 
     def describe(self) -> str:
         """`a whole number ≥ 1`."""
-        return f"{'a whole number' if self.kind is int else 'a number'} {self.interval}"
-
-    def accepts(self, value: Any) -> bool:
-        """Whether a value of a file has the type (a whole number is a number, too) and is in the
-        interval.
-        """
-        typed = isinstance(value, int if self.kind is int else (int, float)) and not isinstance(
-            value, bool
-        )
-        return typed and value in self.interval
-
-
-FROM_ZERO, FROM_ONE = Between(0), Between(1)
-ABOVE_ZERO = Between(0, low_open=True, high_open=True)
+        return entry(self.type).describe()
 
 
 def _budget(meaning: str, symbol: str) -> Knob:
-    return Knob(meaning, float, FROM_ZERO, symbol=symbol, unit="nats")
+    return Knob(meaning, Annotated[Number, Field(ge=0, le=MOST)], symbol, unit="nats")
 
 
 def _steps(meaning: str, symbol: str = "$K$") -> Knob:
-    return Knob(meaning, int, FROM_ONE, symbol=symbol, unit="steps")
+    return Knob(meaning, Count, symbol, unit="steps")
 
 
 def _temperature(meaning: str, symbol: str) -> Knob:
-    return Knob(meaning, float, ABOVE_ZERO, symbol=symbol)
+    return Knob(meaning, Annotated[Number, Field(gt=0, le=MOST)], symbol)
 
 
 # --- schedules ---
@@ -188,7 +176,8 @@ METHODS: dict[str, Method] = {
         {
             "beta_start": Knob(
                 "Weight of log p in Veto's target at the first step; it falls to zero over the run.",
-                float, Between(0, 1, high_open=True), symbol=r"$\beta_0$",
+                Annotated[Number, Field(ge=0, lt=1)],
+                r"$\beta_0$",
             ),
         },
         objective=_veto,
@@ -198,7 +187,7 @@ METHODS: dict[str, Method] = {
         "Interleaved teacher injection (SKD)",
         "SKD",
         {
-            "K": Knob("A drafted token outside the teacher's top K is replaced.", int, FROM_ONE, symbol="$K$"),
+            "K": Knob("A drafted token outside the teacher's top K is replaced.", Count, "$K$"),
             "tau_T": _temperature("Temperature at which the teacher samples the replacement.", r"$\tau_T$"),
         },
         behavior=lambda knobs, step: TeacherInjection(knobs["K"], knobs["tau_T"]),

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from orchestrator.config import A_NAME
+from orchestrator.config import Name
 from orchestrator.errors import UserError, did_you_mean, refuse
 from orchestrator.experiment.resolved import RECORD
-from orchestrator.experiment.strict import obey
+from orchestrator.experiment.strict import build
 
 PACKAGE = Path(__file__).resolve().parents[1]
 PACKED = PACKAGE / "shipped"  # only a wheel has this folder: setup.py puts experiments/ there
@@ -98,7 +98,7 @@ def _setup_folders(beside: Path | None) -> list[Path]:
 
 def setup_path(name: str, beside: Path | None) -> Path:
     """The file of a setup. UserError, with the known names, if none has that name."""
-    obey("setups", name, [A_NAME])
+    build(Name, name, "setups")
     for folder in _setup_folders(beside):
         if (folder / f"{name}.yaml").is_file():
             return folder / f"{name}.yaml"

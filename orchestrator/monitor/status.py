@@ -10,6 +10,8 @@ from typing import Any
 
 from orchestrator.experiment.methods import BASE, method_label
 from orchestrator.experiment.units import Family, Unit
+from orchestrator.liveness.claims import Claims, Held
+from orchestrator.liveness.drivers import drivers_of
 from orchestrator.monitor.device_hours import Device, device_of, hours_spent
 from orchestrator.monitor.time_left import (
     Left,
@@ -22,9 +24,7 @@ from orchestrator.monitor.time_left import (
 from orchestrator.monitor.unit_status import UnitStatus, UnitView, tokens_a_second
 from orchestrator.planning.ranges import Range
 from orchestrator.planning.seconds import StudySeconds, study_seconds
-from orchestrator.records.claims import Claims, Held
 from orchestrator.records.columns import EVALUATING, RESCORING
-from orchestrator.records.drivers import drivers_of
 from orchestrator.selection import scores as selection
 from orchestrator.selection.confirmation import unconfirmed_units, with_confirmation
 from orchestrator.selection.damage import damaged_units

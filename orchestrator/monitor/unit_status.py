@@ -10,9 +10,9 @@ from typing import Any
 from orchestrator.experiment.evaluation_protocol import FRESH, Sampling, problems_wanted
 from orchestrator.experiment.kinds import Kind, OfKind
 from orchestrator.experiment.units import Unit
+from orchestrator.liveness.claims import Held
 from orchestrator.monitor.time_left import Left, left_of, work_left
 from orchestrator.planning.seconds import StudySeconds
-from orchestrator.records.claims import Held
 from orchestrator.records.clock import RECENT, kept_steps
 from orchestrator.records.columns import EVALUATING, RESCORING, ROLLOUT, TRAINING
 from orchestrator.records.log import Phase
@@ -178,7 +178,7 @@ class UnitView:
     @property
     def is_rescored(self) -> bool:
         """Whether all samples that it wants are fresh ones of its family's selected checkpoint."""
-        return not self.confirms and all(sampling.draw == FRESH for sampling in self.wanted)
+        return not self.confirms and all(sampling.repetition == FRESH for sampling in self.wanted)
 
     @property
     def step(self) -> int:
@@ -234,7 +234,7 @@ class UnitView:
         )
 
     def _evaluation_id(self, sampling: Sampling) -> str:
-        return self.study.evaluation_ids(self.unit.setup, sampling.draw)[sampling.benchmark]
+        return self.study.evaluation_ids(self.unit.setup, sampling.repetition)[sampling.benchmark]
 
 
 def tokens_a_second(run: RunReader) -> float | None:

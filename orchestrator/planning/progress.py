@@ -114,10 +114,12 @@ def _why_started(unit: Unit, run: RunReader, wanted: Mapping[Sampling, int]) -> 
         return f"{'runs now' if run.running else 'training incomplete'}: step {run.next_step} of {unit.steps}{failed}"
     if not wanted:
         return "done" if run.trained else "evaluation incomplete"
-    by_draw = {False: "samples wanted", True: "fresh samples of the selected checkpoint wanted"}
+    by_kind = {False: "samples wanted", True: "fresh samples of the selected checkpoint wanted"}
     parts = []
-    for fresh, words in by_draw.items():
-        asked = {sampling: n for sampling, n in wanted.items() if (sampling.draw == FRESH) == fresh}
+    for fresh, words in by_kind.items():
+        asked = {
+            sampling: n for sampling, n in wanted.items() if (sampling.repetition == FRESH) == fresh
+        }
         if asked:
             benchmarks = ", ".join(
                 dict.fromkeys(f"{sampling.benchmark} n={n}" for sampling, n in asked.items())

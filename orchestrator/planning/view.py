@@ -279,7 +279,7 @@ def _tokens(total: Mapping[str, Any]) -> list[Any]:
 
 
 def _evaluation(plan: Plan, total: Mapping[str, Any]) -> list[Any]:
-    """What each budget of the evaluation costs, which is chosen, and the disk that it takes."""
+    """The costs of each budget of the evaluation, the chosen one, and the disk that it takes."""
     costs, rows = total["evaluation_budgets"], []
     whole = costs["full"].generations.low
     for key, name in BUDGETS.items():

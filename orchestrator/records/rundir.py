@@ -27,6 +27,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from orchestrator.liveness.lease import Holder, holder_of
 from orchestrator.records.files import (
     Damaged,
     damaged,
@@ -39,7 +40,6 @@ from orchestrator.records.files import (
     read_text,
     verify_files,
 )
-from orchestrator.records.lease import Holder, holder_of
 from orchestrator.records.log import Phase, read_log, read_phase
 from orchestrator.records.problem_record import ProblemRecord, merge
 from orchestrator.records.slice_files import SliceCounts, read_counts, read_records, stamp_of_slice

@@ -5,7 +5,7 @@ An evaluation of a checkpoint is a rectangle, its problems by the samples that e
 is worked off in parts that need nothing of each other, `evals/<evaluation
 id>/step_000020/problems_0-250_of_500.samples_0-4.jsonl` and so on. A part whose file is there is
 done, and what an evaluation has is the union of its files. Which parts are wanted stands in
-`selection.pending_slices`; `records.claims` keeps two evaluators from taking the same.
+`selection.pending_slices`; `liveness.claims` keeps two evaluators from taking the same.
 """
 
 from __future__ import annotations

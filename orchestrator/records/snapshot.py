@@ -7,8 +7,8 @@ from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from orchestrator.records.cache import Stamp, index_of, stamp_of
 from orchestrator.records.files import list_folder
-from orchestrator.records.index import Stamp, index_of, stamp_of
 from orchestrator.records.rundir import METRICS, ROLLOUTS, RunReader, committed_bytes
 from orchestrator.records.slice_files import SliceCounts
 from orchestrator.records.slices import Slice, disjoint, parse
@@ -19,7 +19,7 @@ T = TypeVar("T")
 class RunSnapshot(RunReader):
     """A reader for one look at a unit. It lists each folder once and reads each file at most once.
 
-    What was computed from a file before is taken from the unit's index (`records.index`) while the
+    What was computed from a file before is taken from the unit's index (`records.cache`) while the
     file's stamp is the same; `remember` keeps there what is new. Damage is found as by any reader,
     in files whose stamp changed.
     """

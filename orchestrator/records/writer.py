@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import UserError
+from orchestrator.liveness.lease import Lease
 from orchestrator.records.files import (
     file_sha256,
     give_usual_mode,
@@ -31,7 +32,6 @@ from orchestrator.records.files import (
     write_once,
     write_sealed,
 )
-from orchestrator.records.lease import Lease
 from orchestrator.records.log import RunLog
 from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.records.rundir import (

@@ -61,12 +61,21 @@ def votes_of(record: ProblemRecord) -> Votes | None:
     """The votes in a record; None where the evaluator did not note which answers were right."""
     if record.right_answers is None:
         return None
-    wrong: Counter[str] = Counter()
+    wrong = dict[str, int]()
     for answer, count in record.answers.items():
         # An answer can be both: where the grader's deadline has passed, it counts as wrong.
-        wrong[spelled(answer)] += count - record.right_answers.get(answer, 0)
-    counts = sorted(count for count in wrong.values() if count)
+        if count > record.right_answers.get(answer, 0):
+            wrong[answer] = count - record.right_answers.get(answer, 0)
+    counts = list(wrong.values())
+    if len(counts) > 1:
+        by_spelling: Counter[str] = Counter()
+        for answer, count in wrong.items():
+            by_spelling[_spelled(answer)] += count
+        counts = sorted(by_spelling.values())
     return Votes(record.correct, tuple(counts), record.no_answer)
+
+
+_spelled = lru_cache(maxsize=100_000)(spelled)  # checkpoints repeat each other's answers
 
 
 @lru_cache(maxsize=100_000)  # problems with equal counts abound: all right, all wrong

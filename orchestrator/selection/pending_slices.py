@@ -91,13 +91,13 @@ def _slices_of(
 ) -> Iterator[PendingSlice]:
     """Yield the slices that one evaluation of a checkpoint lacks of its first `samples` samples."""
     evaluation, run = study.setup_of(unit).evaluation, study.reader(unit)
-    ids = study.evaluation_ids(unit.setup, sampling.draw)
+    ids = study.evaluation_ids(unit.setup, sampling.repetition)
     evaluation_id = ids[sampling.benchmark]
     if run.evaluation_error(evaluation_id, sampling.step) is not None:
         return
     problems = evaluation_protocol.problems_wanted(evaluation, sampling.benchmark)
     # Races compare counts at the rungs, so slices of the samples that select end there.
-    rungs = evaluation_protocol.rungs(evaluation) if sampling.draw == 0 else []
+    rungs = evaluation_protocol.rungs(evaluation) if sampling.repetition == 0 else []
     cuts = [rung[sampling.benchmark] for rung in rungs]
     most = study.experiment.runtime.slice_responses
     for part in missing(run.slices(evaluation_id, sampling.step), problems, samples, cuts, most):
@@ -110,5 +110,5 @@ def _slices_of(
             evaluation_id=evaluation_id,
             part=part,
             decides=decides,
-            score_ids=() if sampling.draw else tuple(ids.values()),
+            score_ids=() if sampling.repetition else tuple(ids.values()),
         )

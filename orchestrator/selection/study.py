@@ -76,17 +76,17 @@ class Study:
         """The setup that a unit belongs to."""
         return self.experiment.setups[unit.setup]
 
-    def evaluation_ids(self, setup: str, draw: int = 0) -> dict[str, str]:
+    def evaluation_ids(self, setup: str, repetition: int = 0) -> dict[str, str]:
         """Benchmark key → evaluation id of a setup, in the order of the table's columns.
 
-        `draw` 0 are the samples that select a checkpoint, `FRESH` those that take no part in
+        `repetition` 0 are the samples that select a checkpoint, `FRESH` those that take no part in
         selection. The ids are digests of the whole setup, so they are computed once.
         """
-        if (setup, draw) not in self._ids:
-            self._ids[setup, draw] = evaluation_protocol.drawn_evaluation_ids(
-                self.experiment.setups[setup], draw
+        if (setup, repetition) not in self._ids:
+            self._ids[setup, repetition] = evaluation_protocol.repeated_evaluation_ids(
+                self.experiment.setups[setup], repetition
             )
-        return self._ids[setup, draw]
+        return self._ids[setup, repetition]
 
     def fresh_evaluation_ids(self, setup: str) -> dict[str, str]:
         """Benchmark key → id of the same evaluation on samples that take no part in selection."""

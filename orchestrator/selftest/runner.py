@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import orchestrator
-from orchestrator.records.processes import Process, descendants, processes
+from orchestrator.liveness.processes import Process, descendants, processes
 
 Verdict = Literal["ok", "warn", "fail", "skipped"]
 

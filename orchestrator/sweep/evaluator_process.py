@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
+from orchestrator.liveness.pulse import Pulse, pulse_path
 from orchestrator.records.log import RunLog
-from orchestrator.records.pulse import Pulse, pulse_path
 from orchestrator.records.writer import note_evaluation_error
 from orchestrator.start_up import quick_imports
 from orchestrator.sweep.failures import failure_of
 from orchestrator.sweep.schedule import Evaluating
-from orchestrator.sweep.shared import SAMPLED, Sweep
+from orchestrator.sweep.spec import SAMPLED, Sweep
 
 if TYPE_CHECKING:
     from orchestrator.selection.pending_slices import PendingSlice

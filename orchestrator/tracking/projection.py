@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -51,8 +51,11 @@ class Projection:
 
     def clock(self) -> dict[int, float]:
         """Step → seconds since 1970 at which its training ended, as far as that was logged."""
-        trained = (row for row in self.run.timing() if row["phase"] == TRAIN)
-        return {row["step"]: row["at"] for row in trained}
+        ended = {}
+        for step, row in kept_steps(self.run).items():
+            if row.at is not None:
+                ended[step] = row.at
+        return ended
 
 
 @dataclass(frozen=True)
@@ -106,23 +109,21 @@ def projected_rows(setup: Setup, run: RunReader) -> dict[int, dict[str, Any]]:
     """
     rows: dict[int, dict[str, Any]] = defaultdict(dict)
     for metrics in run.committed_metrics():
-        rows[metrics["step"]] |= {
-            f"train/{key}": v for key, v in metrics.items() if key != "step" and v is not None
-        }
+        row = rows[metrics["step"]]
+        for key, value in metrics.items():
+            if key != "step" and value is not None:
+                row[f"train/{key}"] = value
     # Clock times are noted before the commit, so some may belong to steps that a kill undid.
-    for step, seconds in _seconds(run).items():
+    for step, clocked in kept_steps(run).items():
         if step in rows:
-            rows[step] |= seconds
+            rows[step] |= {f"time/{part}": seconds for part, seconds in clocked.parts.items()}
     ids = evaluation_protocol.evaluation_ids(setup)
     evaluated: set[int] = set()
     for evaluation_id in ids.values():
         evaluated |= set(run.evaluated_steps(evaluation_id))
     for step in sorted(evaluated):
         scores = selection.benchmark_scores(run, list(ids.values()), step)
-        rows[step] |= _present(
-            {f"eval/{key}": score for key, score in zip(ids, scores, strict=True)}
-        )
-        rows[step] |= _present({"eval/mean": selection.exact_mean(scores)})
+        rows[step] |= _present("eval", [*ids, "mean"], [*scores, selection.exact_mean(scores)])
     # W&B takes each step once: a row that was sent cannot get the score of a later evaluation.
     return {step: rows[step] for step in sorted(rows) if run.trained or step < run.next_step}
 
@@ -154,11 +155,10 @@ def _config(setup: Setup, unit: Unit, run: RunReader) -> dict[str, Any]:
         "seed": unit.seed,
         "kind": unit.kind,
     }
+    commit = made_with.get("commit")
     code = {
-        "commit": made_with.get("commit"),
-        "uncommitted_changes": bool(made_with.get("dirty_diff"))
-        if made_with.get("commit")
-        else None,
+        "commit": commit,
+        "uncommitted_changes": bool(made_with.get("dirty_diff")) if commit else None,
         "versions": made_with.get("versions", {}),
         "cpu": host.get("cpu"),
         "gpus": host.get("gpus") or None,
@@ -189,20 +189,16 @@ def _best(unit: Unit, setup: Setup, run: RunReader) -> dict[str, Any]:
         "best_step": best,
         "best_score": selection.mean_score(run, known, best),
         "candidates": len(selection.trajectory(run, known)),
-        **_present(
-            {f"best/{benchmark}": score for benchmark, score in zip(ids, scores, strict=True)}
-        ),
+        **_present("best", ids, scores),
     }
 
 
-def _present(scores: Mapping[str, Fraction | None]) -> dict[str, float]:
-    """The scores that exist, as numbers; a missing score has no name either."""
-    return {name: float(score) for name, score in scores.items() if score is not None}
-
-
-def _seconds(run: RunReader) -> dict[int, dict[str, float]]:
-    """Seconds of each part of a step, by step."""
-    seconds = {}
-    for step, row in kept_steps(run).items():
-        seconds[step] = {f"time/{part}": value for part, value in row.parts.items()}
-    return seconds
+def _present(
+    prefix: str, names: Iterable[str], scores: Iterable[Fraction | None]
+) -> dict[str, float]:
+    """The scores that exist as numbers by `prefix/name`; a missing score has no name either."""
+    present = {}
+    for name, score in zip(names, scores, strict=True):
+        if score is not None:
+            present[f"{prefix}/{name}"] = float(score)
+    return present

@@ -17,12 +17,12 @@ from orchestrator.engines.device import hide_gpus
 from orchestrator.engines.interface import Job, WeightsRef
 from orchestrator.errors import NotFinite
 from orchestrator.experiment import evaluation_protocol
-from orchestrator.records import pulse
-from orchestrator.records.claims import Claims
+from orchestrator.liveness import pulse
+from orchestrator.liveness.claims import Claims
+from orchestrator.liveness.lease import Lease
+from orchestrator.liveness.processes import described, place
 from orchestrator.records.columns import EVALUATE, EVALUATING, EVALUATOR, RESCORING, START
-from orchestrator.records.lease import Lease
 from orchestrator.records.log import RunLog
-from orchestrator.records.processes import described, place
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import append_timing, note_evaluation_error, write_slice
 from orchestrator.selection.pending_slices import PendingSlice, pending_slices, preference
@@ -125,7 +125,7 @@ class EvaluationLoop:
     def _claim(self, wanted: PendingSlice) -> Lease | None:
         """Claim a slice; None if another evaluator holds it, or has just finished it."""
         run, step = RunReader(self._runs, wanted.unit_id), wanted.sampling.step
-        claim = self._claims.take(run.unit_id, wanted.evaluation_id, step, wanted.part)
+        claim = self._claims.take(run.unit_id, wanted.evaluation_id, step, wanted.part.name)
         if claim is None:
             return None
         if claim.attempt > self._attempts:
@@ -145,8 +145,8 @@ class EvaluationLoop:
     def sample(self, wanted: PendingSlice) -> None:
         """Sample and grade a slice and write its records, unless another evaluator was first."""
         run = RunReader(self._runs, wanted.unit_id)
-        benchmark, step, draw = wanted.sampling
-        name = RESCORING if draw == evaluation_protocol.FRESH else EVALUATING
+        benchmark, step, repetition = wanted.sampling
+        name = RESCORING if repetition == evaluation_protocol.FRESH else EVALUATING
         begun, loaded = time.monotonic(), self._loaded
         worker = self._worker_with(wanted, run)
         started, part = time.monotonic(), wanted.part
@@ -162,7 +162,7 @@ class EvaluationLoop:
         samples = range(part.sample, part.sample_end)
         try:
             records = worker.evaluate(
-                Samples(benchmark, problems, samples, wanted.seed, step, draw)
+                Samples(benchmark, problems, samples, wanted.seed, step, repetition)
             )
         except NotFinite as error:
             raise NotFinite(f"evaluating the checkpoint of step {step}: {error}") from error
@@ -172,7 +172,7 @@ class EvaluationLoop:
             "step": step,
             "phase": EVALUATE,
             "benchmark": benchmark,
-            "draw": draw,
+            "draw": repetition,
             "responses": part.responses,
         }
         append_timing(run, row | {"seconds": seconds} | place())

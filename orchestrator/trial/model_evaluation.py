@@ -18,7 +18,7 @@ from orchestrator.experiment.evaluation_protocol import (
     full_samples,
     problems_wanted,
 )
-from orchestrator.records.claims import Claims
+from orchestrator.liveness.claims import Claims
 from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.slices import missing
@@ -78,7 +78,7 @@ class ModelEvaluation:
                         setup="model",
                         seed=self.seed,
                         untrained=True,
-                        sampling=Sampling(benchmark, STEP, draw=0),
+                        sampling=Sampling(benchmark, STEP, repetition=0),
                         evaluation_id=evaluation_id,
                         part=part,
                         decides=False,

@@ -28,7 +28,7 @@ from orchestrator.workers.canary import check_canary
 
 
 class Samples(NamedTuple):
-    """The samples to take: a range of problems by a range of sample numbers, in one draw.
+    """The samples to take: a range of problems by a range of sample numbers, in one repetition.
 
     `seed` is the training run's, `step` the checkpoint's: other runs get other samples.
     """
@@ -38,7 +38,7 @@ class Samples(NamedTuple):
     samples: range
     seed: int
     step: int
-    draw: int = 0
+    repetition: int = 0
 
 
 @dataclass
@@ -53,7 +53,7 @@ class _Counts:
 class GradedSampler:
     """Samples and grades responses of a student, in its initial or last loaded weights.
 
-    `drawn_as` replaces the step of all wanted samples, for a model that no sweep trained.
+    `sampled_as` replaces the step of all wanted samples, for a model that no sweep trained.
     """
 
     def __init__(
@@ -63,9 +63,9 @@ class GradedSampler:
         sampler: Sampler,
         data_dir: str | None,
         grader_deadline_s: float,
-        drawn_as: int | None = None,
+        sampled_as: int | None = None,
     ):
-        self._setup, self._data_dir, self._drawn_as = setup, data_dir, drawn_as
+        self._setup, self._data_dir, self._sampled_as = setup, data_dir, sampled_as
         self._sampler, self._tokenizer_folder = sampler, tokenizer
         self._grader = shared_grader(grader_deadline_s)
         self._benchmarks: dict[str, list[tuple[Problem, tuple[int, ...]]]] = {}
@@ -90,7 +90,7 @@ class GradedSampler:
         evaluation = self._setup.evaluation
         posed = self._posed(wanted.benchmark)
         problems = {index: posed[index][0] for index in wanted.problems}
-        step = wanted.step if self._drawn_as is None else self._drawn_as
+        step = wanted.step if self._sampled_as is None else self._sampled_as
         requests = []
         for index in wanted.problems:
             for sample in wanted.samples:
@@ -100,7 +100,7 @@ class GradedSampler:
                     step,
                     index,
                     sample,
-                    draw=evaluation.seed + wanted.draw,
+                    repetition=evaluation.seed + wanted.repetition,
                 )
                 requests.append(Request(posed[index][1], key))
         behavior = Student() if evaluation.temperature == 1 else Tempered(evaluation.temperature)

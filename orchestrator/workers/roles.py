@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from orchestrator.engines.interface import WeightsRef
+from orchestrator.liveness.processes import place
 from orchestrator.policy.spec import Behavior, Objective
-from orchestrator.records.processes import place
 from orchestrator.rollouts import Request, Rollouts, TeacherScores
 from orchestrator.workers.digests import RolloutDigest, ScoresDigest
 from orchestrator.workers.engines import Engines

@@ -45,6 +45,7 @@ Loaded = tuple[Experiment, list[Unit]]
 SETUP = "arithmetic"
 PARTS = [
     "results",
+    "responses",
     "figures",
     "rollouts",
     "diagnostics",

@@ -18,7 +18,7 @@ from orchestrator.cli import main
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.made_models import folder_of
 from orchestrator.experiment.units import expand
-from orchestrator.records.claims import Claims
+from orchestrator.liveness.claims import Claims
 from orchestrator.records.files import file_sha256
 from orchestrator.selection.scores import pass_at_1
 from orchestrator.selection.study import Study

@@ -106,9 +106,9 @@ def test_regrading_again_changes_no_byte(
     assert line.endswith("; 0 problems changed, right answers +0 −0")
 
 
-@pytest.mark.parametrize("draw", regrade.DRAWS)
+@pytest.mark.parametrize("repetition", regrade.REPETITIONS)
 def test_scores_of_an_older_grader_are_carried_over(
-    draw: int,
+    repetition: int,
     trial: Trial,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -116,12 +116,12 @@ def test_scores_of_an_older_grader_are_carried_over(
 ) -> None:
     experiment, units, unit, _ = trial
     setup = experiment.setups[unit.setup]
-    old = evaluation_protocol.drawn_evaluation_ids(setup, draw)[BENCHMARK]
+    old = evaluation_protocol.repeated_evaluation_ids(setup, repetition)[BENCHMARK]
     evaluated(tmp_path, unit, old, records(0))
     before = contents(tmp_path)
     monkeypatch.setattr(regrade, "GRADER_VERSION", NEXT_VERSION)
     regrade.regrade(Study(experiment, units, tmp_path))
-    new = evaluation_protocol.drawn_evaluation_ids(setup, draw, NEXT_VERSION)[BENCHMARK]
+    new = evaluation_protocol.repeated_evaluation_ids(setup, repetition, NEXT_VERSION)[BENCHMARK]
     run = RunReader(tmp_path, unit.id)
     assert new != old
     assert run.evaluation(new, STEP) == recounted()

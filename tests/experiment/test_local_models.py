@@ -362,7 +362,7 @@ def test_without_generation_settings_the_tokenizer_says_what_ends_a_response(
         ),
         (
             "{path: Qwen/Qwen3, revision: " + "a" * 40 + "}",
-            r"tiny.student.shape.layers: 0: expected ≥ 1; only of a model in",
+            r"tiny.student.shape.layers: no value: expected .* ≥ 1",
         ),
         ("{pat: x}", "tiny.yaml: student.pat: unknown key"),
         ("{path: studnet}", "tiny.student.path: 'studnet'.*revision: COMMIT"),
@@ -402,9 +402,9 @@ def test_a_setup_by_the_path_of_its_file(tmp_path: Path) -> None:
 
 def test_a_value_out_of_range_names_the_file_it_stands_in(tmp_path: Path) -> None:
     path = write_experiment(tmp_path, {"vanilla": {}}, training={"steps": 0})
-    with pytest.raises(UserError, match=rf"training.steps: 0: expected ≥ 1 \({path}\)"):
+    with pytest.raises(UserError, match=rf"training.steps: 0: expected .* \({path}\)"):
         load_experiment(path)
-    with pytest.raises(UserError, match=r"training.steps: 0: expected ≥ 1$"):
+    with pytest.raises(UserError, match=r"training.steps: 0: expected .* ≤ 1,000,000$"):
         load_experiment(path, ["training.steps=0"])
 
 

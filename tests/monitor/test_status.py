@@ -15,6 +15,7 @@ from orchestrator.cli import main
 from orchestrator.config import Experiment
 from orchestrator.experiment.evaluation_protocol import evaluation_ids, fresh_evaluation_ids
 from orchestrator.experiment.units import Unit
+from orchestrator.liveness.claims import Claims
 from orchestrator.monitor import status
 from orchestrator.monitor.status import Session, overview
 from orchestrator.monitor.time_left import (
@@ -25,7 +26,6 @@ from orchestrator.monitor.time_left import (
 )
 from orchestrator.monitor.unit_status import UnitStatus
 from orchestrator.planning.ranges import Range
-from orchestrator.records.claims import Claims
 from orchestrator.records.columns import EVALUATING, RESCORING, TRAINING
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.slices import Slice
@@ -104,7 +104,7 @@ def test_a_running_unit_says_what_it_does(tmp_path: Path, plain: Loaded) -> None
 @contextmanager
 def claimed(runs: Path, unit: Unit, evaluation_id: str, step: int) -> Iterator[None]:
     """While an evaluator samples a slice of a checkpoint."""
-    lease = Claims(runs).take(unit.id, evaluation_id, step, Slice(0, 4, 0, 200, 200))
+    lease = Claims(runs).take(unit.id, evaluation_id, step, Slice(0, 4, 0, 200, 200).name)
     assert lease is not None
     yield
     lease.release(remove=True)

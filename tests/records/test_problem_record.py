@@ -80,7 +80,7 @@ def test_right_answers_and_their_tokens_merge() -> None:
     other = replace(record(1), right_answers={"02": 1, "2": 0}, tokens_right=9)
     merged = merge([one, other])
     assert merged.right_answers == {"02": 1, "2": 1, "2.0": 2}
-    assert list(merged.right_answers) == ["02", "2", "2.0"]
+    assert list(merged.right_answers or {}) == ["02", "2", "2.0"]
     assert merged.tokens_right == 40
 
 

@@ -70,7 +70,7 @@ def test_only_the_chosen_step_is_sampled_and_only_freshly(tmp_path: Path) -> Non
     assert wants(study)[unit.id] == {Sampling(name, step, FRESH): N for name in (SHORT, LONG)}
     told.log.clear()
     told.finish(tmp_path)
-    assert {(unit_id, sampling.step, sampling.draw) for unit_id, sampling in told.log} == {
+    assert {(unit_id, sampling.step, sampling.repetition) for unit_id, sampling in told.log} == {
         (unit.id, step, FRESH)
     }
     [known] = [each for each in status.collect(study) if each.id == unit.id]

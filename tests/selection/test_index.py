@@ -18,7 +18,7 @@ from analysis import costs
 from analysis.table.build import results_table
 from analysis.table.formats import FORMATS
 from orchestrator.monitor import status
-from orchestrator.records import index, slice_files
+from orchestrator.records import cache, slice_files
 from orchestrator.records.columns import TRAIN
 from orchestrator.records.files import Damaged
 from orchestrator.records.rundir import METRICS, RunReader
@@ -56,7 +56,7 @@ def study(tmp_path: Path) -> Study:
 
 def look(study: Study) -> str:
     """What a new process says of everything."""
-    index.forget()
+    cache.forget()
     once = study.snapshot()
     overview = status.overview(once)
     told: dict[str, Any] = {
@@ -156,7 +156,7 @@ def test_a_damaged_slice_is_found_whatever_its_times_say(study: Study) -> None:
 
 
 def look_states(study: Study) -> str:
-    index.forget()
+    cache.forget()
     return json.dumps([each.to_json() for each in status.overview(study).units])
 
 
@@ -164,7 +164,7 @@ def test_committed_rows_are_verified_until_they_are_known(study: Study) -> None:
     path = study.reader(VANILLA).path / METRICS
     content = path.read_bytes()
     path.write_bytes(content.replace(b'"step": 3', b'"step": 4'))
-    index.forget()
+    cache.forget()
     with pytest.raises(Damaged, match="is not what was committed"):
         RunSnapshot(study.runs, VANILLA.id).last_metrics()
     path.write_bytes(content)

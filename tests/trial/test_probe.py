@@ -27,9 +27,9 @@ from orchestrator.errors import UserError
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.probe import BEHAVIORS, CONTINUERS, LOGS, probe_unit
 from orchestrator.grading.grader import Grade, Grader, last_boxed
+from orchestrator.liveness.lease import Lease
 from orchestrator.policy.randomness import Purpose, Role, SequenceKey, uniforms
 from orchestrator.policy.spec import Student
-from orchestrator.records.lease import Lease
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import RunWriter
 from orchestrator.rollouts import Request, Rollouts, TeacherScores

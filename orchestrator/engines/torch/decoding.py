@@ -23,10 +23,10 @@ from orchestrator.engines.common.record import Record
 from orchestrator.engines.common.rounds import Round, judge, kept_of
 from orchestrator.engines.torch.stream import Stream
 from orchestrator.errors import NotFinite
+from orchestrator.liveness import pulse
 from orchestrator.policy import laws, speculation
 from orchestrator.policy.randomness import Role, uniforms
 from orchestrator.policy.spec import Behavior
-from orchestrator.records import pulse
 from orchestrator.rollouts import Request, Rollouts
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from orchestrator.records.processes import take_lock
+from orchestrator.liveness.processes import take_lock
 
 OWNER = "owner.lock"
 

@@ -1,4 +1,4 @@
-"""Facts that all processes of a sweep share, and the names of its work for Tune and the watchdog."""
+"""The specification of one sweep, which all its processes share, and the names of its work."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ from orchestrator.sweep.schedule import Evaluating, TrainUnit, Work
 from orchestrator.workers.spec import Pairs
 
 SAMPLED = "sampled"  # key of a result: an evaluator has sampled a slice
-UNFIT, LACK = (
-    "unfit",
-    "lack",
-)  # keys of a result: Ray's id of a node that cannot do the work, and its lack
+UNFIT = "unfit"  # key of a result: Ray's id of a node that cannot do the work
+LACK = "lack"  # key of the same result: the requirement that the node lacks
 LABELS = "labels"  # key of a configuration: labels that Ray must find on a node
 
 

@@ -6,7 +6,7 @@ import os
 import threading
 from pathlib import Path
 
-from orchestrator.records.drivers import Driving, drivers_of
+from orchestrator.liveness.drivers import Driving, drivers_of
 
 
 def test_a_driver_is_found_and_stops_when_asked(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.records.lease import HEARTBEAT_S, STALE_AFTER_S, Lease, LeaseHeld, holder_of
+from orchestrator.errors import LeaseHeld
+from orchestrator.liveness.lease import HEARTBEAT_S, STALE_AFTER_S, Lease, holder_of
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import RunWriter
 from tests.sweeps import ROOT
@@ -20,12 +21,13 @@ from tests.sweeps import ROOT
 HOLD = """
 import sys
 from pathlib import Path
-from orchestrator.records import lease
+from orchestrator.errors import LeaseHeld
+from orchestrator.liveness import lease
 if len(sys.argv) > 2:
     lease.HEARTBEAT_S = float(sys.argv[2])
 try:
     held = lease.Lease(Path(sys.argv[1]))
-except lease.LeaseHeld as error:
+except LeaseHeld as error:
     print(error, flush=True)
 else:
     print("held", flush=True)

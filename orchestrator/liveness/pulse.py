@@ -1,4 +1,4 @@
-"""Signs of life of the process that runs a unit: that it runs at all, and that its work gets on.
+"""Signs of life of a process: that it runs at all, and that its work gets on.
 
 Work calls `advance` after each small piece: a round of decoding, a micro-batch, an answer graded,
 some rows read. Every BEAT_S seconds a thread of the process writes how long ago the last piece was
@@ -20,8 +20,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from orchestrator.records.files import write_atomically
-from orchestrator.records.processes import process_stat
+from orchestrator.liveness.processes import born
 
 BEAT_S = 2.0
 
@@ -114,10 +113,11 @@ class Pulse:
         beat = Beat(
             socket.gethostname(), self._node, pid, born(pid) or 0, self._number, idle, _work.longest
         )
-        with suppress(
-            OSError
-        ):  # a file system that is away for a moment: the work will say so if it stays away
-            write_atomically(self._path, json.dumps(asdict(beat)), durable=False)
+        scratch = self._path.with_name(f".{self._path.name}.tmp")
+        # A file system may be away for a moment. The work itself will fail if it stays away.
+        with suppress(OSError):
+            scratch.write_text(json.dumps(asdict(beat)), encoding="utf-8")
+            os.replace(scratch, self._path)
 
 
 def pulse_path(runs: Path, unit_id: str) -> Path:
@@ -134,17 +134,3 @@ def read_beat(path: Path) -> Beat | None:
     if not isinstance(raw, dict) or set(raw) != {field.name for field in fields(Beat)}:
         return None
     return Beat(**raw)
-
-
-def born(pid: int) -> int | None:
-    """When a process of this machine was started, in clock ticks since boot; None if it is gone, or
-    not on Linux.
-    """
-    stat = process_stat(pid)
-    return int(stat[19]) if stat else None
-
-
-def is_stopped(pid: int) -> bool:
-    """Whether a process of this machine is stopped by a signal."""
-    stat = process_stat(pid)
-    return stat is not None and stat[0] == "T"

@@ -1,7 +1,7 @@
-"""Ends processes of units that are frozen, so that Tune starts them again.
+"""The driver ends frozen processes of trials and evaluators, and Tune starts them again.
 
-A unit's process is frozen if a signal has stopped it, if its beats have ceased, or if it beats but
-its work has made no progress for far longer than its longest piece so far. Stops and silence are
+A process is frozen if a signal has stopped it, if its beats have ceased, or if it beats but its
+work has made no progress for far longer than its longest piece so far. Stops and silence are
 counted in looks of the watchdog: when the machine or the file system stalls, the looks stall too,
 and no healthy process is ended.
 """
@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from socket import gethostname
 
-from orchestrator.records.log import RunLog
-from orchestrator.records.pulse import BEAT_S, Beat, born, is_stopped, pulse_path, read_beat
+from orchestrator.liveness.processes import born, is_stopped
+from orchestrator.liveness.pulse import BEAT_S, Beat, pulse_path, read_beat
 
 LOOK_S = BEAT_S
 STOPPED_LOOKS = 5  # 10 s: a debugger or an administrator may stop a process for a moment
@@ -26,7 +26,7 @@ SILENT_LOOKS = 45  # 90 s: a thread of a busy process may get no turn for many s
 HANGS_AFTER_S = 900.0  # without progress; the limit is this or, if larger,
 HANGS_FACTOR = 20  # times the longest piece of work so far
 
-End = Callable[[Beat], None]
+End = Callable[[str, Beat, str], None]
 
 
 @dataclass
@@ -40,7 +40,10 @@ class _Watched:
 
 
 class Watchdog:
-    """Watches the running work, `names()`; `end` kills the process of a beat on any machine."""
+    """Watches the running work, `names()`.
+
+    `end(name, beat, reason)` kills the process of a beat, on whatever machine it runs.
+    """
 
     def __init__(self, runs: Path, names: Callable[[], Iterable[str]], end: End):
         self._runs, self._names, self._end = runs, names, end
@@ -49,32 +52,28 @@ class Watchdog:
     def look(self) -> list[str]:
         """Look once at all running work; return the names whose process was ended."""
         frozen = []
-        for unit in self._names():
-            reason = self._reason(unit)
+        for name in self._names():
+            reason = self._reason(name)
             if reason is not None:
-                watched = self._watched[unit]
+                watched = self._watched[name]
                 watched.ended = True
-                RunLog(self._runs / unit).line(
-                    f"process {watched.beat.pid} {reason}: ended by the watchdog"
-                )
-                self._end(watched.beat)
-                frozen.append(unit)
+                self._end(name, watched.beat, reason)
+                frozen.append(name)
         return frozen
 
-    def _reason(self, unit: str) -> str | None:
-        """Reason to end the unit's process; None if it may go on."""
-        beat = read_beat(pulse_path(self._runs, unit))
+    def _reason(self, name: str) -> str | None:
+        """Reason to end the process of this work; None if it may go on."""
+        beat = read_beat(pulse_path(self._runs, name))
         if beat is None:
-            self._watched.pop(unit, None)
+            self._watched.pop(name, None)
             return None
-        watched = self._watched.get(unit)
+        watched = self._watched.get(name)
         if watched is None or (watched.beat.pid, watched.beat.born) != (beat.pid, beat.born):
-            self._watched[unit] = _Watched(beat)
+            self._watched[name] = _Watched(beat)
             return None
         here = beat.host == gethostname()
-        if watched.ended or (
-            here and born(beat.pid) != beat.born
-        ):  # Tune notices a process that is gone
+        # Tune notices by itself that a process is gone.
+        if watched.ended or (here and born(beat.pid) != beat.born):
             return None
         watched.silent = watched.silent + 1 if watched.beat.number == beat.number else 0
         watched.stopped = watched.stopped + 1 if here and is_stopped(beat.pid) else 0
@@ -95,9 +94,8 @@ def watching(watchdog: Watchdog) -> Iterator[None]:
 
     def follow() -> None:
         while not ended.wait(LOOK_S):
-            with suppress(
-                OSError
-            ):  # the file system may be away for a moment; the next look is soon
+            # The file system may be away for a moment; the next look is soon.
+            with suppress(OSError):
                 watchdog.look()
 
     thread = threading.Thread(target=follow, daemon=True, name="watchdog")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.sweep.guard import Process, members, processes, remaining
+from orchestrator.liveness.driver_death import Process, members, processes, remaining
 from tests.sweeps import ROOT
 
 # A driver with a server of Ray's that names its folder, a worker of that server which names
@@ -21,13 +21,13 @@ from tests.sweeps import ROOT
 DRIVER = """
 import subprocess, sys
 from pathlib import Path
-from orchestrator.sweep.guard import guarded
-from orchestrator.sweep.scratch import scratch_folder
+from orchestrator.liveness.driver_death import ends_with_driver
+from orchestrator.liveness.scratch import scratch_folder
 
 sleep = "import time; time.sleep(3600)"
 server = f"import subprocess, sys; worker = subprocess.Popen([sys.executable, '-c', {sleep!r}]); "
 server += "print(worker.pid, flush=True); worker.wait()"
-with scratch_folder() as scratch, guarded(scratch):
+with scratch_folder() as scratch, ends_with_driver(scratch):
     arguments = [sys.executable, "-c", server, "/somewhere/ray/core/raylet", f"--session-dir={scratch}/session"]
     raylet = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
     other = subprocess.Popen([sys.executable, "-c", sleep])
@@ -73,7 +73,7 @@ def driver() -> Iterator[Driver]:
     driver = Driver()
     yield driver
     driver.process.kill()
-    with suppress(ProcessLookupError):  # the guard may have had no time to learn of it
+    with suppress(ProcessLookupError):  # the process beside it may have had no time to learn of it
         os.kill(driver.other, signal.SIGKILL)
     driver.process.communicate()
 

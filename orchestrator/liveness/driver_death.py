@@ -1,5 +1,4 @@
-"""A process beside a sweep's private Ray cluster that ends the cluster when the sweep's own process
-is gone.
+"""Ends a sweep's private Ray cluster when the driver is gone, from a process beside the driver.
 
 Ray 2.60 ends its processes too when their driver was killed, but takes a minute for that, in which
 trials go on and keep their leases (61 s until the last one, against less than a second with this
@@ -20,35 +19,34 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from orchestrator.records.processes import Process, descendants, processes
-from orchestrator.sweep.scratch import remove_abandoned
+from orchestrator.liveness.processes import Process, descendants, processes
+from orchestrator.liveness.scratch import remove_abandoned
 
+MODULE = "orchestrator.liveness.driver_death"
 POLL_S = 0.5
 REMEMBER_EVERY = 2  # polls: processes whose parent dies first are known by then
 ENDED_WITHIN_S = 30.0
-OVER = b"over"  # what a driver says whose sweep has ended
+OVER = b"over"  # the last word of a driver whose sweep has ended
 
 
 @contextmanager
-def guarded(scratch: Path) -> Iterator[None]:
+def ends_with_driver(scratch: Path) -> Iterator[None]:
     """Nothing of a cluster whose temporary folder is `scratch` outlives this process, however it
     ends.
     """
-    if not Path(
-        "/proc/self/stat"
-    ).exists():  # not Linux: Ctrl-C and SIGTERM clean up, SIGKILL does not
-        yield
+    if not Path("/proc/self/stat").exists():
+        yield  # not Linux: Ctrl-C and SIGTERM clean up, SIGKILL does not
         return
-    command = [sys.executable, "-m", "orchestrator.sweep.guard", str(os.getpid()), str(scratch)]
+    command = [sys.executable, "-m", MODULE, str(os.getpid()), str(scratch)]
     quiet = subprocess.DEVNULL
     # A session of its own: Ctrl-C in the terminal is for the sweep.
-    guard = subprocess.Popen(
+    beside = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, start_new_session=True
     )
     try:
         yield
     finally:
-        guard.communicate(OVER)
+        beside.communicate(OVER)
 
 
 def main(driver: int, scratch: Path) -> None:
@@ -64,9 +62,9 @@ def main(driver: int, scratch: Path) -> None:
             alive = processes()
             cluster |= members(alive, scratch, None)
             everything |= members(alive, scratch, driver)
-    # What else the driver has started is its own business while it lives. The kernel closes the
-    # files of a killed driver before it names this process another parent: then the end of standard
-    # input is all that shows it.
+    # A driver that goes on keeps its other processes. The kernel closes the files of a killed driver
+    # before it gives this process another parent: for a moment only the end of standard input shows
+    # that the driver is gone.
     gone = os.getppid() != driver or sys.stdin.buffer.read(len(OVER)) != OVER
     known = everything if gone else cluster
     deadline = time.monotonic() + ENDED_WITHIN_S
@@ -78,7 +76,7 @@ def main(driver: int, scratch: Path) -> None:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(process.pid, signal.SIGKILL)
         if not left:
-            if not gone:  # and removes its folders itself
+            if not gone:  # the driver removes its folders itself
                 break
             remove_abandoned(scratch.parent)
             if not scratch.exists():
@@ -87,15 +85,14 @@ def main(driver: int, scratch: Path) -> None:
 
 
 def remaining(known: set[Process], alive: dict[int, Process], scratch: Path) -> set[Process]:
-    """The rest of a cluster: processes of `known` that still live, under whatever parent, and its
-    members.
-    """
+    """The rest of a cluster: its members, and living processes of `known` whatever their parent."""
     return (known & set(alive.values())) | members(alive, scratch, None)
 
 
 def members(alive: dict[int, Process], scratch: Path, driver: int | None) -> set[Process]:
-    """The processes of a cluster: those of Ray that name its folder, and the descendants of these
-    and of its driver.
+    """The processes of a cluster: Ray's that name its folder, and all descendants.
+
+    With a `driver`, the descendants of that process, too.
     """
     others = {pid: process for pid, process in alive.items() if pid != os.getpid()}
     found = {pid for pid in others if _names(pid, scratch)}

@@ -1,4 +1,4 @@
-"""Watches the servers of a sweep's cluster, and ends the sweep when one is gone.
+"""Ends the processes of a sweep when a server of its cluster is gone.
 
 The driver sees the processes of a private cluster. In any other cluster, the driver and the sweep's
 processes on all nodes ask the head's server: Ray would end those processes only after a minute, and
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -17,16 +18,20 @@ from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 from orchestrator.errors import ClusterDied
-from orchestrator.sweep.preflight import answers
 
 LOOK_S = 1.0  # between two looks
 UNWINDS_WITHIN_S = 8.0  # time for a driver to unwind after the signal; then it is ended at once
 SILENT_S = 20.0  # a head may be busy, or be started again by its supervisor
 OWN_SILENT_S = 120.0  # for a head on this machine, which may be overloaded
 SERVERS = ("gcs_server", "raylet")
+ANSWERS_WITHIN_S = 5.0
+# Opens an HTTP/2 connection, as gRPC does: a fixed text and an empty frame of settings. The server
+# answers with its settings.
+HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+SETTINGS = 4
 
 
-class Vital(Protocol):
+class Servers(Protocol):
     """Servers that a sweep cannot do without."""
 
     def lost(self) -> str | None:
@@ -77,11 +82,9 @@ class Head:
         return f"the head of the cluster at {self._address} {silent}" if self._lost else None
 
     def missed(self) -> str | None:
-        return (
-            None
-            if self._answers()
-            else f"the head of the cluster at {self._address} does not answer"
-        )
+        if self._answers():
+            return None
+        return f"the head of the cluster at {self._address} does not answer"
 
     def _answers(self) -> bool:
         host, _, port = self._address.rpartition(":")
@@ -91,20 +94,19 @@ class Head:
 
 
 @contextmanager
-def watched(vital: Vital) -> Iterator[None]:
-    """Raise ClusterDied within seconds of the loss of a vital server."""
+def watched(servers: Servers) -> Iterator[None]:
+    """Raise ClusterDied within seconds of the loss of a server of the cluster."""
     ended, lost = threading.Event(), list[str]()
 
     def look() -> None:
         while not ended.wait(LOOK_S):
-            if loss := vital.lost():
+            if loss := servers.lost():
                 lost.append(loss)
                 if ended.is_set():
                     return
                 signal.pthread_kill(main, signal.SIGTERM)
-                if not ended.wait(
-                    UNWINDS_WITHIN_S
-                ):  # the driver waits for an answer that will not come
+                if not ended.wait(UNWINDS_WITHIN_S):
+                    # The driver waits for an answer that will not come.
                     print(f"\ntrb: {_story(loss)}; run the same command again", file=sys.stderr)
                     exit_at_once()
                 return
@@ -113,7 +115,7 @@ def watched(vital: Vital) -> Iterator[None]:
         """Silence Ray's objects, which complain when they are collected after their server is gone."""
         if not (
             getattr(unraisable.object, "__module__", "").startswith("ray")
-            and (lost or vital.missed())
+            and (lost or servers.missed())
         ):
             sys.__unraisablehook__(unraisable)
 
@@ -124,7 +126,7 @@ def watched(vital: Vital) -> Iterator[None]:
         yield
     except BaseException:
         ended.set()
-        loss = lost[0] if lost else vital.missed()
+        loss = lost[0] if lost else servers.missed()
         if loss:
             raise ClusterDied(_story(loss)) from None
         raise
@@ -132,13 +134,13 @@ def watched(vital: Vital) -> Iterator[None]:
         ended.set()
 
 
-def end_without(vital: Vital, end: Callable[[], None] | None = None) -> None:
-    """End this process, busy or not, once a vital server is gone: it cannot report, and holds its
+def end_without(servers: Servers, end: Callable[[], None] | None = None) -> None:
+    """End this process, busy or not, once a server of the cluster is gone: it cannot report, and holds its
     work.
     """
 
     def look() -> None:
-        while not vital.lost():
+        while not servers.lost():
             time.sleep(LOOK_S)
         (end or exit_at_once)()
 
@@ -154,3 +156,21 @@ def exit_at_once() -> None:
 
 def _story(loss: str) -> str:
     return f"{loss}; what was committed is safe"
+
+
+def answers(host: str, port: int) -> bool:
+    """Whether the server at this port speaks as Ray's servers do. OSError if nothing listens."""
+    with socket.create_connection((host, port), timeout=ANSWERS_WITHIN_S) as connection:
+        return bool(os.environ.get("RAY_USE_TLS")) or _speaks_grpc(connection)
+
+
+def _speaks_grpc(connection: socket.socket) -> bool:
+    connection.settimeout(ANSWERS_WITHIN_S)
+    connection.sendall(HELLO)
+    answer = b""
+    try:
+        while len(answer) < 9 and (more := connection.recv(9 - len(answer))):
+            answer += more
+    except OSError:
+        return False
+    return len(answer) == 9 and answer[3] == SETTINGS

@@ -71,6 +71,20 @@ def process_stat(pid: int) -> list[str] | None:
     return text.rpartition(")")[2].split()
 
 
+def born(pid: int) -> int | None:
+    """When a process of this machine was started, in clock ticks since boot; None if it is gone, or
+    not on Linux.
+    """
+    stat = process_stat(pid)
+    return int(stat[19]) if stat else None
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process of this machine is stopped by a signal."""
+    stat = process_stat(pid)
+    return stat is not None and stat[0] == "T"
+
+
 def group_members(group: int) -> list[int]:
     """Ids of the processes of a process group that have not ended; none where the system has no
     `/proc`.

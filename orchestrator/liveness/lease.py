@@ -24,18 +24,14 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from orchestrator.records.files import damaged
-from orchestrator.records.processes import process_stat, take_lock
+from orchestrator.errors import LeaseHeld, UserError
+from orchestrator.liveness.processes import process_stat, take_lock
 
 HEARTBEAT_S = 15.0
 STALE_AFTER_S = 90.0
 # A killed predecessor's processes may still hold the unit, and a dead host's heartbeat looks alive
 # for a while.
 LEASE_PATIENCE_S = STALE_AFTER_S + 2 * HEARTBEAT_S
-
-
-class LeaseHeld(RuntimeError):
-    """Another process works on the unit."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +75,7 @@ class Lease:
             # heartbeat.
             self._file = path.open("a+")
         except (FileExistsError, IsADirectoryError, NotADirectoryError) as error:
-            raise damaged(path, f"cannot be locked ({error.strerror})", "remove it") from None
+            raise UserError(f"{path}: cannot be locked ({error.strerror}); remove it") from None
         if not take_lock(self._file, wait=False):
             self._file.close()
             raise LeaseHeld(f"{path.stem} is being run by {_holder(path) or 'another process'}")

@@ -15,10 +15,8 @@ from socket import gethostname
 
 import pytest
 
-from orchestrator.records import pulse
-from orchestrator.records.log import read_log
-from orchestrator.records.pulse import Beat, Pulse, born, is_stopped, pulse_path, read_beat
-from orchestrator.sweep.watchdog import (
+from orchestrator.liveness import pulse
+from orchestrator.liveness.frozen_trials import (
     HANGS_AFTER_S,
     HANGS_FACTOR,
     SILENT_LOOKS,
@@ -26,6 +24,8 @@ from orchestrator.sweep.watchdog import (
     Watchdog,
     end_process,
 )
+from orchestrator.liveness.processes import born, is_stopped
+from orchestrator.liveness.pulse import Beat, Pulse, pulse_path, read_beat
 
 UNIT = "unit"
 
@@ -34,12 +34,16 @@ class Frozen:
     """A watchdog over one unit, and what it has ended."""
 
     def __init__(self, runs: Path):
-        (runs / UNIT).mkdir(parents=True)
         self.path = pulse_path(runs, UNIT)
         self.path.parent.mkdir()
-        self.runs = runs
         self.ended: list[Beat] = []
-        self.dog = Watchdog(runs, lambda: [UNIT], self.ended.append)
+        self.reasons: list[str] = []
+        self.dog = Watchdog(runs, lambda: [UNIT], self.end)
+
+    def end(self, name: str, beat: Beat, reason: str) -> None:
+        assert name == UNIT
+        self.ended.append(beat)
+        self.reasons.append(reason)
 
     def write(self, beat: Beat) -> None:
         self.path.write_text(json.dumps(asdict(beat)))
@@ -74,7 +78,7 @@ def test_silence_is_counted_in_looks(frozen: Frozen) -> None:
     looks = [frozen.dog.look() for _ in range(3 * SILENT_LOOKS)]
     assert [index for index, found in enumerate(looks) if found] == [SILENT_LOOKS]
     assert [beat.pid for beat in frozen.ended] == [os.getpid()]
-    assert "no sign of life" in (read_log(frozen.runs / UNIT) or "")
+    assert "no sign of life" in frozen.reasons[0]
 
 
 def test_silence_on_another_host_counts_too(frozen: Frozen) -> None:

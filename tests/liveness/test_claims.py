@@ -6,17 +6,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-from orchestrator.records.claims import Claims
+from orchestrator.liveness.claims import Claims
 from orchestrator.records.slices import Slice
 from tests.sweeps import ROOT
 
-PART = Slice(0, 4, 0, 10, 10)
+PART = Slice(0, 4, 0, 10, 10).name
 HOLD = """
 import sys, time
 from pathlib import Path
-from orchestrator.records.claims import Claims
-from orchestrator.records.slices import Slice
-print(Claims(Path(sys.argv[1])).take("unit", "short-1", 20, Slice(0, 4, 0, 10, 10)) is not None, flush=True)
+from orchestrator.liveness.claims import Claims
+claim = Claims(Path(sys.argv[1])).take("unit", "short-1", 20, sys.argv[2])
+print(claim is not None, flush=True)
 time.sleep(3600)
 """
 
@@ -24,7 +24,7 @@ time.sleep(3600)
 def holder(runs: Path) -> subprocess.Popen[str]:
     """A process that holds the claim on PART, if it got it."""
     process = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(runs)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", HOLD, str(runs), PART], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "True\n"
@@ -76,7 +76,7 @@ def test_other_slices_are_other_claims(tmp_path: Path) -> None:
         ("short-1", 20, PART),
         ("short-1", 40, PART),
         ("long-2", 20, PART),
-        ("short-1", 20, Slice(4, 8, 0, 10, 10)),
+        ("short-1", 20, Slice(4, 8, 0, 10, 10).name),
     ]
     taken = [claims.take("unit", *which) for which in parts]
     assert None not in taken

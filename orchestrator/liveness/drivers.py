@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.records.lease import Holder, Lease, holder_of
+from orchestrator.liveness.lease import Holder, Lease, holder_of
 
 LOOK_S = 1.0  # between two looks for a request
 LEASE, REQUEST = ".lease", ".stop"

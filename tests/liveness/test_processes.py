@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.records.processes import described, place, process_stat, take_lock
+from orchestrator.liveness.processes import described, place, process_stat, take_lock
 
 
 def test_a_lock_is_taken_once_and_free_when_its_file_is_closed(tmp_path: Path) -> None:
