@@ -411,14 +411,14 @@ def recipe(eos: int = 45, shape: dict[str, Any] | None = None, **changes: Any) -
             {"optimizer": {"lrr": 1}},
             (f"{TINY}: training.optimizer.lrr: unknown", "mean lr?"),
         ),
-        ("training", {"top_k": 0}, ("training.top_k: 0", TINY)),
+        ("training", {"top_k": 0}, (f"{TINY}: training.top_k: 0",)),
         (
             "student",
             recipe(updatez=1),
             (f"{TINY}: student.recipe.updatez: unknown", "mean updates?"),
         ),
         ("student", recipe(updates="many"), (f"{TINY}: student.recipe.updates: 'many'",)),
-        ("student", recipe(wrong_step=1.5), ("tiny.student.recipe.wrong_step: 1.5",)),
+        ("student", recipe(wrong_step=1.5), (f"{TINY}: student.recipe.wrong_step: 1.5",)),
         (
             "student",
             recipe(updates=1, dtype="bfloat16"),
@@ -431,8 +431,8 @@ def recipe(eos: int = 45, shape: dict[str, Any] | None = None, **changes: Any) -
         ("teacher", model(revision="main"), ("tiny.teacher.revision: 'main'",)),
         ("tokenizer", "words", (f"{TINY}: tokenizer: 'words'", "characters, bytes")),
         ("vocabulary", {"size": 56, "valid": 57}, ("tiny.vocabulary.valid: 57", "56")),
-        ("data", {"source": "json"}, ("data.source: 'json'", "did you mean jsonl?")),
-        ("prompt", {"kind": "chatty"}, ("prompt.kind: 'chatty'", "did you mean chat?")),
+        ("data", {"source": "json"}, (f"{TINY}: data.source: 'json'", "did you mean jsonl?")),
+        ("prompt", {"kind": "chatty"}, (f"{TINY}: prompt.kind: 'chatty'", "did you mean chat?")),
     ],
 )
 def test_mistakes_in_a_setup(
