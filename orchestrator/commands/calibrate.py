@@ -34,7 +34,8 @@ MODELS_WITHIN_S = 300.0
 # Phases by what they say about a sweep's GPU-hours, with the share of the time that each may take.
 SHARES = {"evaluating": 3, "decoding": 4, "blending": 3, "learning": 2, "scoring": 1}
 LEAST_S = 1.0
-LATE_S = 120.0  # beyond its share: an engine may compile kernels at first use, and a disk be slow at first
+# Beyond a phase's share: an engine may compile kernels at first use, and a disk be slow at first.
+LATE_S = 120.0
 NO_GPU = "a machine with the GPU that is to be measured"
 
 
@@ -87,10 +88,8 @@ def calibrate(study: Study, minutes: float, console: Console) -> int:
             )  # gigabytes of random weights
     path = calibration_path(study.runs, card)
     if path.is_file():
-        say(
-            console,
-            f"written to {path}; what follows for the sweep: {study.invocation.command('plan', '--why')}",
-        )
+        following = study.invocation.command("plan", "--why")
+        say(console, f"written to {path}; the sweep's plan with it: {following}")
     return int(failed)
 
 

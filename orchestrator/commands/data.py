@@ -20,8 +20,8 @@ def table(keys: Sequence[str]) -> str:
     lines += [
         "AMC and AIME problems are the property of the Mathematical Association of America.",
         "OpenThoughts3 is read from the hub at the commit its setup names (pip install 'trb[hub]').",
-        "`trb submit` fetches those that an experiment declares. `trb data fetch FOLDER` gets all of them; then",
-        "data_dir=FOLDER, or TRB_DATA_DIR=FOLDER. Without either the folder is `data`.",
+        "`trb submit` fetches the files that an experiment declares, `trb data fetch FOLDER` all.",
+        "Use them with data_dir=FOLDER, or TRB_DATA_DIR=FOLDER. The default folder is `data`.",
     ]
     return "\n".join(lines)
 

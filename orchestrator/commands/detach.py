@@ -27,8 +27,8 @@ Say = Callable[[str], None]
 
 
 def detach(study: Study, options: list[str], say: Say) -> int:
-    """Submit in the background of this machine; 0 as soon as that drives the sweep, else what it
-    ended with.
+    """Submit in the background of this machine; 0 as soon as that process drives the sweep, else
+    its exit code.
     """
     check_runs_folder(study.runs)
     log = study.runs / ".submits" / f"{_name(study)}.log"

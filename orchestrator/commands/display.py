@@ -75,7 +75,7 @@ def summary_lines(overview: Overview, width: int, gaps: Gaps | None = None) -> l
 
 
 def flowed(parts: Sequence[str], width: int) -> list[str]:
-    """The parts, joined by dots, in as many lines of `width` as they need; a longer part is broken."""
+    """The parts, joined by dots, in lines of `width`; only a part that is longer is broken."""
     lines: list[str] = []
     for part in parts:
         joined = f"{lines[-1]}{SEPARATOR}{part}" if lines else part

@@ -40,7 +40,7 @@ def suit(stream: TextIOWrapper) -> None:
 
 
 def _substitute(error: UnicodeError) -> tuple[str | bytes, int]:
-    """Python's hook: what to write in place of the characters that cannot be, and where to go on."""
+    """Give Python a text for the characters that a stream lacks, and the place after them."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return "".join(map(plain, error.object[error.start : error.end])), error.end

@@ -106,9 +106,7 @@ def submit(
 
 @contextmanager
 def _driving(job: Submission) -> Iterator[None]:
-    """Meanwhile this process is found as a driver; SIGTERM, and a request to stop, end the sweep as
-    Ctrl-C does.
-    """
+    """Register this process as a driver; SIGTERM, and a request to stop, then act as Ctrl-C does."""
     signal.signal(signal.SIGTERM, _interrupt)
     driving = Driving(
         job.study.runs, job.study.experiment.name, lambda: os.kill(os.getpid(), signal.SIGTERM)
@@ -160,7 +158,7 @@ def _interrupt(*_: object) -> None:
 
 
 def _with_models(job: Submission) -> Submission:
-    """Make the embedded models: the ids of what is trained from them rest on their weights."""
+    """Make the embedded models first: the ids of trained units rest on their weights."""
     _check(job)
     job.say_where()
     with _driving(job), building(job.console, "loading PyTorch") as report:
@@ -170,10 +168,9 @@ def _with_models(job: Submission) -> Submission:
 
 
 def _check(job: Submission) -> None:
-    """UserError on a folder, cluster, data or models that cannot be used; data files that are
-    lacking are fetched.
+    """Fetch data files that are missing, and check folder, cluster, data and models; UserError.
 
-    Says that it looks at them only where that takes a while.
+    A line says so only if that takes a while.
     """
     check_runs_folder(job.study.runs)
     if job.address is not None:
