@@ -126,7 +126,7 @@ def to_rich(
     widths: Iterable[int | None] = (),
     **options: Any,
 ) -> rich.table.Table:
-    """A table without rules for rich to print, with its `options`.
+    """A table for rich to print, without rules unless the `options` of rich's table ask for them.
 
     A narrow terminal breaks the cells at blanks, or within words that are too long; it never drops
     a character. The columns at the places in `unbroken` keep their lines. Columns are as wide as
@@ -134,7 +134,8 @@ def to_rich(
     """
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), title_justify="left", **options)
+    plain = {"box": None, "pad_edge": False, "padding": (0, GAP, 0, 0), "title_justify": "left"}
+    table = Table(**plain | options)
     for place, (heading, width) in enumerate(itertools.zip_longest(sheet.headings, widths)):
         side = "left" if place in sheet.left else "right"
         table.add_column(
