@@ -55,6 +55,10 @@ class Piece:
     decides: bool
 
     @property
+    def setup(self) -> str:
+        return self.unit.setup
+
+    @property
     def checkpoint(self) -> Checkpoint:
         return self.unit.id, self.step
 
@@ -262,7 +266,7 @@ class Simulation:
         hours = (
             piece.hours
             + (piece.checkpoint != checkpoint) * LOAD_H
-            + (piece.unit.setup != setup) * OPEN_H
+            + (piece.setup != setup) * OPEN_H
         )
         self.loaded[name] = piece.checkpoint, piece.unit.setup
         self._at(hours, "sampled", name, piece)

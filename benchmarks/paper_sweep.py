@@ -117,11 +117,12 @@ def make(runs: Path) -> Study:
             _train(study, unit, made_with, gpus)
     for family in study.families():
         own = study.with_units([unit for setting in family for unit in setting])
+        units = {unit.id: unit for unit in own.units}
         for unit in own.units:
             _train(study, unit, made_with, gpus)
         while lacking := list(pending_slices(own)):
             for wanted in lacking:
-                _evaluate(study, wanted, world, gpus)
+                _evaluate(study, units[wanted.unit_id], wanted, world, gpus)
     retention.prune(study)
     return study
 
@@ -284,12 +285,12 @@ def _rollouts(rng: np.random.Generator, step: int, prompts: int) -> list[dict[st
     ]
 
 
-def _evaluate(study: Study, wanted: PendingSlice, world: World, gpus: Gpus) -> None:
+def _evaluate(study: Study, unit: Unit, wanted: PendingSlice, world: World, gpus: Gpus) -> None:
     """Write one slice, as an evaluator does."""
-    part, run = wanted.part, study.reader(wanted.unit)
+    part, run = wanted.part, study.reader(unit)
     benchmark, step, repetition = wanted.sampling
-    rng = np.random.default_rng(_seed(wanted.unit.id, benchmark, step, repetition, part.name))
-    success = world.of(wanted.unit, benchmark, step)[part.problem : part.problem_end]
+    rng = np.random.default_rng(_seed(unit.id, benchmark, step, repetition, part.name))
+    success = world.of(unit, benchmark, step)[part.problem : part.problem_end]
     write_slice(run, wanted.evaluation_id, step, part, records(rng, success, part, benchmark))
     row = {
         "step": step,

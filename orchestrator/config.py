@@ -7,7 +7,6 @@ Defaults are the paper's (Appendix A and its tables); setups and experiments hol
 from __future__ import annotations
 
 import re
-import shlex
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -590,7 +589,6 @@ class Experiment:
     )  # methods that do not use `seeds`
     confirm: Confirm = field(default_factory=Confirm)
     notes: tuple[str, ...] = ()  # values read from local files, which the user could pin
-    arguments: tuple[str, ...] = ()  # as typed: file, overrides, options that all commands share
 
     def seeds_of(self, method: str | None) -> list[int]:
         """The seeds of a method's trials; None, for units without a method, gives the experiment's
@@ -617,7 +615,3 @@ class Experiment:
             for method in self.methods
             if self.confirm.methods is None or method in self.confirm.methods
         ]
-
-    def command(self, name: str, *more: str) -> str:
-        """`trb NAME` for this experiment, with further overrides or options, quoted for a shell."""
-        return shlex.join(["trb", name, *self.arguments, *more])

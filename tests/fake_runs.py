@@ -17,6 +17,7 @@ from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.slices import Slice
 from orchestrator.records.writer import RunWriter, write_slice
+from orchestrator.selection.study import Invocation, Study
 
 SHIPPED = Path(__file__).resolve().parents[1] / "experiments"
 QUICKSTART = (
@@ -34,12 +35,19 @@ def quickstart(*overrides: str) -> tuple[Experiment, list[Unit]]:
 
     Selected checkpoints are not evaluated again unless asked for.
     """
-    by_key = {
-        override.partition("=")[0]: override
-        for override in ("evaluation.rescore=false", *overrides)
-    }
-    experiment = load_experiment(QUICKSTART, list(by_key.values()))
-    return experiment, expand(experiment)
+    study = quickstart_study(Path("runs"), *overrides)
+    return study.experiment, list(study.units)
+
+
+def quickstart_study(runs: Path, *overrides: str) -> Study:
+    """The same as `trb` would load it from its command line."""
+    by_key = {}
+    for override in ("evaluation.rescore=false", *overrides):
+        by_key[override.partition("=")[0]] = override
+    words = list(by_key.values())
+    experiment = load_experiment(QUICKSTART, words)
+    typed = Invocation((str(QUICKSTART), *words))
+    return Study(experiment, expand(experiment), runs, invocation=typed)
 
 
 def fake_models(experiment: Experiment, runs: Path) -> None:

@@ -12,8 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 import yaml
 
+from orchestrator.cli import main
 from orchestrator.liveness.driver_death import Process, members, processes
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -144,6 +146,14 @@ def trb(
     process = start(*arguments, cwd=cwd, command=command, **variables)
     out, err = process.communicate(timeout=LONGEST_S)
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def trb_here(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[object, str, str]:
+    """Exit code, stdout and stderr of `trb …` in this process."""
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    printed = capsys.readouterr()
+    return ended.value.code, printed.out, printed.err
 
 
 def contents(runs: Path) -> dict[str, str]:

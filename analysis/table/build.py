@@ -64,7 +64,7 @@ def results_table(study: Study, metric: Metric = PASS_AT_1, cost: str = "updates
         )
     remarks += notes(study, [] if awaited else chosen)
     study.remember()
-    judged = verdict(study.experiment, evidence)
+    judged = verdict(study, evidence)
     return make_table(scores, remarks, evidence, titles, labels, judged, metric)
 
 
@@ -113,7 +113,7 @@ def _about(
     if lacking:
         remarks.append(
             f"no {metric} of {', '.join(lacking)}: an older version did not note which answers were right; "
-            f"{study.experiment.command('regrade')} does"
+            f"{study.invocation.command('regrade')} does"
         )
     return remarks
 

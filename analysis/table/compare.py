@@ -91,7 +91,7 @@ def _compare_in(
         if not is_confirmed and BASE not in methods:
             gaps = chosen_alike(gaps, (sizes[methods[0]], sizes[methods[1]]))
         columns |= gaps
-    judged = pair_verdict(study.experiment, methods, columns[AVERAGE], is_confirmed)
+    judged = pair_verdict(study, methods, columns[AVERAGE], is_confirmed)
     title = setup_title(setup, study.experiment.setups)
     return MethodComparison(setup, title, methods, first, second, columns, judged, is_confirmed)
 

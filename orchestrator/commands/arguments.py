@@ -9,7 +9,7 @@ import dataclasses
 import math
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from orchestrator.errors import UserError, did_you_mean, refuse
@@ -37,6 +37,21 @@ class Parser(argparse.ArgumentParser):
     def one_line_usage(self) -> str:
         """`trb plan EXP.yaml [key=value ...] [--runs RUNS]`."""
         return " ".join(self.format_usage().replace("[-h]", "").split()).removeprefix("usage: ")
+
+    def flag(self, name: str, text: str) -> None:
+        """Add an option without a value."""
+        self.add_argument(name, action="store_true", help=text)
+
+    def option(
+        self,
+        name: str,
+        metavar: str | None,
+        text: str,
+        of_type: Callable[[str], object] = str,
+        **more: Any,
+    ) -> None:
+        """Add an option with a value, which the usage calls `metavar`."""
+        self.add_argument(name, metavar=metavar, type=of_type, help=text, **more)
 
     def flags(self) -> list[str]:
         """Options of this command, for example `--runs`."""
@@ -69,9 +84,14 @@ class Parser(argparse.ArgumentParser):
         return [word for action in self._actions if action.choices for word in action.choices]
 
 
+def is_whole_number(text: str) -> bool:
+    """Whether a word of the command line is a whole number ≥ 0 of at most MOST_DIGITS digits."""
+    return text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS
+
+
 def whole_number(text: str) -> int:
     """The type of an option that takes a whole number ≥ 0."""
-    if not (text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS):
+    if not is_whole_number(text):
         raise argparse.ArgumentTypeError(
             f"{text!r}: expected a whole number ≥ 0 of at most {MOST_DIGITS} digits"
         )

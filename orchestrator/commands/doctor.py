@@ -105,7 +105,7 @@ def _conclude(study: Study | None, failed: int) -> None:
         following = (
             "trb doctor EXP.yaml checks an experiment, too"
             if study is None
-            else study.experiment.command("plan")
+            else study.invocation.command("plan")
         )
         line = f"nothing failed; next: {following}"
     Console().print(line, highlight=False, markup=False, soft_wrap=True)

@@ -7,7 +7,7 @@ from contextlib import closing
 from rich.console import Console
 from rich.progress import Progress
 
-from orchestrator.commands.watching import building
+from orchestrator.commands.waiting import building
 from orchestrator.engines.catalog import require_all
 from orchestrator.errors import LeaseHeld, UserError
 from orchestrator.experiment.probe import LOGS, probe_unit

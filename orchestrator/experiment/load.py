@@ -82,7 +82,6 @@ def _read_experiment(path: Path, overrides: Sequence[str]) -> config.Experiment:
         data_dir=file.data_dir,
         runtime=replace(file.runtime, placement=placement),
         notes=tuple(dict.fromkeys(notes)),
-        arguments=(str(path), *overrides),
     )
 
 

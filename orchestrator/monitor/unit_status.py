@@ -58,6 +58,7 @@ class UnitStatus(OfKind):
     attempts: int | None = None
     seconds_needed: float | None = None
     method: str | None = None
+    confirms: int | None = None  # the step that a confirming run confirms
     cpus: float = 0.0
     gpus: float = 0
 
@@ -222,6 +223,7 @@ class UnitView:
             latest_score=float(scores[latest]) if latest is not None else None,
             seconds_left=needed if running else None,
             seconds_needed=needed,
+            confirms=self.study.confirming.get(unit.id),
             error=self.error,
             phase=self.phase,
             doing=self.doing,

@@ -103,7 +103,7 @@ def note_submit(study: Study) -> None:
     """
     line = {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": study.experiment.command("submit"),
+        "command": study.invocation.command("submit"),
         "user": _user(),
         "host": platform.node(),
         "version": version_line(),

@@ -4,6 +4,7 @@ need.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,6 +15,19 @@ from orchestrator.experiment.evaluation_protocol import FRESH
 from orchestrator.experiment.units import Family, Unit, families
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.snapshot import RunSnapshot
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """The words of a command line that name a study: its file, its overrides and the options that
+    all commands share.
+    """
+
+    words: tuple[str, ...] = ()
+
+    def command(self, name: str, *more: str) -> str:
+        """`trb NAME` for this study, with further overrides or options, quoted for a shell."""
+        return shlex.join(["trb", name, *self.words, *more])
 
 
 @dataclass(frozen=True)
@@ -32,6 +46,7 @@ class Study:
     confirming: Mapping[str, int] = field(
         default_factory=dict
     )  # id of a confirming unit → the step it confirms
+    invocation: Invocation = Invocation()
     _snapshots: dict[str, RunSnapshot] | None = field(default=None, repr=False, compare=False)
     _ids: dict[tuple[str, int], dict[str, str]] = field(
         default_factory=dict, init=False, repr=False, compare=False

@@ -38,20 +38,14 @@ class EvaluatorProcess:
         # Imported here because the driver imports this file and needs neither torch nor
         # transformers.
         with quick_imports():
-            from orchestrator.trial.evaluation_loop import (
-                EvaluationFailed,
-                EvaluationLoop,
-                worker_opener,
-            )
+            from orchestrator.trial.evaluation_loop import EvaluationFailed, study_evaluator
 
         sweep = self._sweep
         if self._evaluator is None:
             self._pulse = Pulse(
                 pulse_path(sweep.study.runs, self._name), ray.get_runtime_context().get_node_id()
             )
-            self._evaluator = EvaluationLoop(
-                sweep.study, worker_opener(sweep.study, sweep.pairs), sweep.attempts
-            )
+            self._evaluator = study_evaluator(sweep.study, sweep.pairs, sweep.attempts)
         try:
             self._slices = self._slices or self._evaluator.slices()
             sampled = next(self._slices, None)
@@ -82,7 +76,7 @@ class EvaluatorProcess:
         cause = failed.__cause__
         assert isinstance(cause, Exception)
         failure, wanted = failure_of(cause), failed.wanted
-        run = self._sweep.study.reader(wanted.unit)
+        run = self._sweep.study.reader(wanted.unit_id)
         story = "".join(traceback.format_exception(cause)).rstrip()
         attempt, attempts = failed.claim.attempt, self._sweep.attempts
         RunLog(run.path).line(

@@ -238,7 +238,7 @@ class SweepSearcher(Searcher, tune.Stopper):
     def _elsewhere(self, pending: Iterable[PendingSlice]) -> int:
         """Count the claims of other sweeps' processes on slices of these evaluations."""
         runs = self._study.runs
-        wanted = {(part.unit.id, part.evaluation_id, part.sampling.step) for part in pending}
+        wanted = {(part.unit_id, part.evaluation_id, part.sampling.step) for part in pending}
         beats = [read_beat(pulse_path(runs, name)) for name in self.names()]
         ours = {(beat.host, beat.pid) for beat in beats if beat is not None}
         count = 0

@@ -38,7 +38,7 @@ from orchestrator.experiment.probe import DOCUMENTS, LOGS, probe_unit
 from orchestrator.experiment.units import Unit
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection.results_folder import note_submit
-from orchestrator.selection.study import Study
+from orchestrator.selection.study import Invocation, Study
 from orchestrator.sheet import Cell, Sheet
 from tests.analysis.logged_runs import log_steps
 from tests.browser import Browser, browser
@@ -116,7 +116,7 @@ def start(runs: Path, unit: Unit) -> None:
 def page(study: Study) -> Path:
     path = study.runs / "results" / "quickstart" / "report.html"
     for words in (("first.yaml",), ("second.yaml", "seeds=[0, 1]")):
-        note_submit(replace(study, experiment=replace(study.experiment, arguments=words)))
+        note_submit(replace(study, invocation=Invocation(words)))
     write_report(study, path)
     return path
 
@@ -448,7 +448,7 @@ def test_a_folder_that_cannot_be_written_to_is_one_line_that_names_the_option(
     assert "--out" in complaint
 
 
-@pytest.mark.parametrize(("out", "word"), [("folder", "--out"), ("page.html", "trb submit")])
+@pytest.mark.parametrize(("out", "word"), [("folder", "--out: "), ("page.html", "trb submit")])
 def test_mistakes_are_one_line(
     out: str, word: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -24,7 +24,7 @@ from orchestrator.records.files import file_sha256
 from orchestrator.selection.scores import pass_at_1
 from orchestrator.selection.study import Study
 from tests.fake_runs import record
-from tests.sweeps import start, write_experiment
+from tests.sweeps import start, trb_here, write_experiment
 from tests.without_ray import run_without_ray
 
 SAMPLES = {"arithmetic_short": 2, "arithmetic_long": 1}
@@ -134,34 +134,18 @@ def test_evaluators_side_by_side_one_of_which_dies(swept: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "words"),
+    ("file", "content", "named"),
     [
-        (
-            "config.json",
-            b"{}",
-            "model_type: None: expected the type of a transformers model in {}/config.json",
-        ),
-        (
-            "config.json",
-            b'{"model_type": "frobnicator"}',
-            "model_type: 'frobnicator': expected the type of a transformers model in {}/config.json",
-        ),
-        (
-            "config.json",
-            b"{",
-            "{}/config.json is missing or broken: expected a Hugging Face model folder",
-        ),
-        (
-            "model.safetensors",
-            b"cut",
-            "{}/model.safetensors is cut off or no safetensors file; copy the weights again",
-        ),
+        ("config.json", b"{}", "model_type: None"),
+        ("config.json", b'{"model_type": "frobnicator"}', "model_type: 'frobnicator'"),
+        ("config.json", b"{", "{}/config.json"),
+        ("model.safetensors", b"cut", "{}/model.safetensors"),
     ],
 )
 def test_a_broken_model_folder_is_one_line(
     file: str,
     content: bytes,
-    words: str,
+    named: str,
     swept: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -171,11 +155,9 @@ def test_a_broken_model_folder_is_one_line(
     monkeypatch.chdir(tmp_path)  # a long path would be shortened in the line
     model = Path(shutil.copytree(student, "model"))
     (model / file).write_bytes(content)
-    with pytest.raises(SystemExit) as ended:
-        main([command, str(model), *options])
-    shown = capsys.readouterr()
-    assert (ended.value.code, shown.out) == (2, "")
-    assert shown.err.splitlines()[-1] == f"trb: {model}: {words.format(model.resolve())}"
+    code, out, err = trb_here(capsys, command, model, *options)
+    assert (code, out) == (2, "")
+    assert err.splitlines()[-1].startswith(f"trb: {model}: {named.format(model.resolve())}")
 
 
 def test_an_evaluation_has_an_interval_over_its_problems() -> None:

@@ -80,7 +80,7 @@ def test_only_the_chosen_step_is_sampled_and_only_freshly(tmp_path: Path) -> Non
     }
     [known] = [each for each in status.collect(study) if each.id == unit.id]
     assert known.state == "done"
-    assert known.best_step == step
+    assert known.best_step == known.confirms == step
 
 
 def test_a_confirming_unit_keeps_the_step_that_it_confirms(tmp_path: Path) -> None:

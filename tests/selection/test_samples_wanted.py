@@ -25,7 +25,7 @@ from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import RecordWriter, RunWriter
 from orchestrator.selection import retention, scores
 from orchestrator.selection.confirmation import missing_units, with_confirmation
-from orchestrator.selection.pending_slices import pending_slices
+from orchestrator.selection.pending_slices import PendingSlice, pending_slices
 from orchestrator.selection.samples_wanted import Wants, wants
 from orchestrator.selection.study import Study
 from orchestrator.trial.evaluation_loop import EvaluationLoop
@@ -88,7 +88,13 @@ class World:
             pass
 
     def evaluator(self, study: Study) -> EvaluationLoop:
-        return EvaluationLoop(study, lambda _: MadeUp(self, study), attempts=1)  # pyright: ignore[reportArgumentType]
+        def pending() -> list[PendingSlice]:
+            return list(pending_slices(study.snapshot()))
+
+        def open_worker(_: str) -> Any:
+            return MadeUp(self, study)
+
+        return EvaluationLoop(study.runs, pending, open_worker, attempts=1)
 
     def samples(self, unit: Unit, wanted: Samples) -> list[ProblemRecord]:
         if self.calls_left <= 0:

@@ -8,7 +8,7 @@ import pty
 
 import pytest
 
-from orchestrator.commands.plain_text import suit
+from orchestrator.commands.output import suit
 from orchestrator.experiment.methods import METHODS, method_label
 
 TEXT = "−0.5 [−2.2, +1.3] ±2.7 · Fixed ε … ← β* ━━── é ∮"
