@@ -113,7 +113,7 @@ def entry(hint: Any) -> Entry:
             markers = [*outer, *markers]
         else:
             nullable = True
-            kind = next(part for part in typing.get_args(kind) if part is not types.NoneType)
+            kind = next(type_ for type_ in typing.get_args(kind) if type_ is not types.NoneType)
     for marker in markers:
         if isinstance(marker, str):
             meaning = marker
