@@ -162,9 +162,9 @@ def _estimate_column(
         replicates = counted.replicates[np.isfinite(counted.replicates)]
         found[name] = estimate(
             statistics.mean(counted.by_seed),
-            len(counted.by_seed),
+            [len(counted.by_seed)],
             replicates,
             significance.pool(others),
-            PERCENT if name in SHARES else inf,
+            highest=PERCENT if name in SHARES else inf,
         )
     return found

@@ -14,9 +14,8 @@ from analysis.scores.responses import with_responses
 from analysis.scores.verdict import verdict
 from analysis.table.model import Score, Table, make_table
 from orchestrator.errors import refuse
-from orchestrator.monitor import status
 from orchestrator.selection import scores as selection
-from orchestrator.selection.confirmation import with_confirmation
+from orchestrator.selection.confirmation import missing_units, with_confirmation
 from orchestrator.selection.metric import PASS_AT_1, Metric
 from orchestrator.selection.study import Study
 
@@ -129,13 +128,12 @@ def _awaited(study: Study) -> list[tuple[str, str]]:
         if not family[0][0].is_trial or not all(run.trained for run in runs):
             continue
         setup = family[0][0].setup
-        ids = study.evaluation_ids(setup)
-        sampled = {
-            key
-            for key, evaluation_id in ids.items()
-            if any(run.evaluated_steps(evaluation_id) for run in runs)
-        }
-        awaited |= {(setup, key): None for key in ids if sampled and key not in sampled}
+        ids, unsampled = study.evaluation_ids(setup), []
+        for key, evaluation_id in ids.items():
+            if not any(run.evaluated_steps(evaluation_id) for run in runs):
+                unsampled.append(key)
+        if len(unsampled) < len(ids):
+            awaited |= dict.fromkeys((setup, key) for key in unsampled)
     return list(awaited)
 
 
@@ -151,51 +149,41 @@ def _without(study: Study, awaited: list[tuple[str, str]]) -> Study:
 
 def notes(study: Study, chosen: list[Selected]) -> list[str]:
     """Notes that a reader of the table needs: missing units and samples, spread, small benchmarks."""
-    missing = len(status.missing_units(study))
-    partial = (
-        [f"partial: {len(study.units) - missing} of {len(study.units)} units done"]
-        if missing
-        else []
-    )
-    unsampled = []
+    found = []
+    missing = len(missing_units(study))
+    if missing:
+        found.append(f"partial: {len(study.units) - missing} of {len(study.units)} units done")
     spreads: dict[str, list[str]] = {}  # of each setup
+    small: dict[str, None] = {}
     for selected in chosen:
         best, method = selected.best, method_label(selected.best.method)
         if not best.complete:
-            unsampled.append(
+            found.append(
                 f"{selected.setup} {method}: selected before any checkpoint has the samples asked for"
             )
         if best.spread is not None:
             spread = f"{method} {best.spread * PERCENT:.1f} ({best.seeds} seeds)"
             spreads.setdefault(selected.setup, []).append(spread)
-    deviations = [
-        f"{setup}: standard deviation of Avg: {', '.join(of)}" for setup, of in spreads.items()
-    ]
-    return [*partial, *unsampled, *deviations, *_small_benchmarks(study, chosen)]
-
-
-def _small_benchmarks(study: Study, chosen: list[Selected]) -> list[str]:
-    """A line for each benchmark with so few problems that its intervals say little."""
-    lines = {}
-    for selected in chosen:
         runs = study.experiment.setups[selected.setup].evaluation.benchmarks
-        for key, counts in selected.best.counts.items():
-            if len(counts[0].n) < FEW_PROBLEMS:
-                problems = f"{len(counts[0].n)} problem{'s' * (len(counts[0].n) != 1)}"
-                lines[
-                    f"{benchmark_label(key, runs[key])}: {problems}, so its intervals are wide"
-                ] = None
-    return list(lines)
+        for key, counts in best.counts.items():
+            problems = len(counts[0].n)
+            if problems < FEW_PROBLEMS:
+                count = f"{problems} problem{'' if problems == 1 else 's'}"
+                small[f"{benchmark_label(key, runs[key])}: {count}, so its intervals are wide"] = (
+                    None
+                )
+    for setup, of_methods in spreads.items():
+        found.append(f"{setup}: standard deviation of Avg: {', '.join(of_methods)}")
+    return [*found, *small]
 
 
 def base_scores(study: Study) -> dict[str, float]:
     """Mean pass@1 of each setup's untrained student."""
     scores = {}
     for unit in study.units:
-        if not unit.is_untrained:
-            continue
-        ids = list(study.evaluation_ids(unit.setup).values())
-        score = selection.mean_score(study.reader(unit), ids, 0)
-        if score is not None:
-            scores[unit.setup] = score
+        if unit.is_untrained:
+            ids = list(study.evaluation_ids(unit.setup).values())
+            score = selection.mean_score(study.reader(unit), ids, 0)
+            if score is not None:
+                scores[unit.setup] = score
     return scores

@@ -27,7 +27,7 @@ from orchestrator.monitor.device_hours import hours_spent
 from orchestrator.monitor.status import Overview
 from orchestrator.monitor.unit_status import UnitStatus
 from orchestrator.records.rundir import RunReader
-from orchestrator.selection.confirmation import unconfirmed_units, with_confirmation
+from orchestrator.selection.confirmation import missing_units, unconfirmed_units, with_confirmation
 from orchestrator.selection.damage import refuse_damaged
 from orchestrator.selection.results_folder import note_submit
 from orchestrator.selection.retention import prune
@@ -91,7 +91,7 @@ def submit(
             return _conclude(job, "interrupted")
         study = job.study
     refuse_damaged(study)
-    missing = status.missing_units(study)
+    missing = missing_units(study)
     if not missing:
         _say_where(job)
         job.mirror.announce()

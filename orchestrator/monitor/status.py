@@ -28,7 +28,7 @@ from orchestrator.records.columns import EVALUATING, RESCORING
 from orchestrator.selection import scores as selection
 from orchestrator.selection.confirmation import unconfirmed_units, with_confirmation
 from orchestrator.selection.damage import damaged_units
-from orchestrator.selection.samples_wanted import Wants, confirming_samples, family_state, wants
+from orchestrator.selection.samples_wanted import Wants, confirming_samples, family_state
 from orchestrator.selection.study import Study
 
 
@@ -225,13 +225,6 @@ def _overview(study: Study, session: Session | None) -> Overview:
         driven=bool(session or running or drivers_of(study.runs, study.experiment.name)),
         to_confirm=len(to_confirm),
     )
-
-
-def missing_units(study: Study) -> list[Unit]:
-    """Units that still need work: training, or samples that are wanted now."""
-    study = with_confirmation(study.snapshot())
-    wanted = wants(study)
-    return [unit for unit in study.units if unit.id in wanted or not study.reader(unit).trained]
 
 
 def _family_view(study: Study, family: Family) -> _FamilyView:

@@ -25,7 +25,7 @@ from orchestrator.errors import refuse
 from orchestrator.experiment.methods import REFERENCE
 from orchestrator.experiment.units import Family, Setting, Unit, with_seed
 from orchestrator.selection import scores, significance
-from orchestrator.selection.samples_wanted import confirming_samples, family_state
+from orchestrator.selection.samples_wanted import confirming_samples, family_state, wants
 from orchestrator.selection.study import Study
 
 FIRST_SEED = (
@@ -209,6 +209,15 @@ def unconfirmed_units(study: Study) -> list[Unit]:
                     for unit in with_seed(family[0][0], seed, study.experiment, study.runs)
                 }
     return [unit for unit in units.values() if unit.id not in there]
+
+
+def missing_units(study: Study) -> list[Unit]:
+    """Units that still need work, confirming ones included: training, or samples that are wanted
+    now.
+    """
+    study = with_confirmation(study.snapshot())
+    wanted = wants(study)
+    return [unit for unit in study.units if unit.id in wanted or not study.reader(unit).trained]
 
 
 def _key(family: Family) -> tuple[str, str | None]:

@@ -10,7 +10,12 @@ from orchestrator.experiment.evaluation_protocol import FRESH, Sampling
 from orchestrator.monitor import status
 from orchestrator.records.rundir import RunReader
 from orchestrator.selection import retention
-from orchestrator.selection.confirmation import confirmations, unconfirmed_units, with_confirmation
+from orchestrator.selection.confirmation import (
+    confirmations,
+    missing_units,
+    unconfirmed_units,
+    with_confirmation,
+)
 from orchestrator.selection.samples_wanted import wants
 from orchestrator.selection.study import Study
 from tests.fake_runs import write_run
@@ -57,7 +62,7 @@ def test_only_the_chosen_step_is_sampled_and_only_freshly(tmp_path: Path) -> Non
     told = world(CONFIRM)
     study = with_confirmation(trained(told, tmp_path))
     assert all(unit.id not in wants(study) for unit in study.units)
-    assert {unit.id for unit in status.missing_units(study)} == set(study.confirming)
+    assert {unit.id for unit in missing_units(study)} == set(study.confirming)
     unit = next(
         unit
         for unit in study.units
@@ -112,7 +117,7 @@ def test_confirming_runs_change_nothing_of_what_was_chosen(tmp_path: Path) -> No
     assert chosen(told, tmp_path) == before
     assert with_confirmation(study).confirming == study.confirming
     assert study.exploring().units == told.units
-    assert not status.missing_units(study)
+    assert not missing_units(study)
 
 
 def test_a_trial_after_its_last_step_waits_for_evaluation_and_is_never_interrupted(

@@ -24,7 +24,7 @@ from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.writer import RecordWriter, RunWriter
 from orchestrator.selection import retention, scores
-from orchestrator.selection.confirmation import with_confirmation
+from orchestrator.selection.confirmation import missing_units, with_confirmation
 from orchestrator.selection.pending_slices import pending_slices
 from orchestrator.selection.samples_wanted import Wants, wants
 from orchestrator.selection.study import Study
@@ -218,11 +218,11 @@ def test_full_asks_for_everything_at_once(tmp_path: Path) -> None:
 def test_what_is_wanted_is_missing_and_what_is_not_is_done(tmp_path: Path) -> None:
     sweep = world()
     sweep.train(tmp_path, "base_eval", "vanilla", "trust_region")
-    missing = status.missing_units(sweep.study(tmp_path))
+    missing = missing_units(sweep.study(tmp_path))
     assert missing == sweep.units
     assert {s.state for s in status.collect(sweep.study(tmp_path))} == {"queued"}
     sweep.finish(tmp_path)
-    assert status.missing_units(sweep.study(tmp_path)) == []
+    assert missing_units(sweep.study(tmp_path)) == []
     assert {s.state for s in status.collect(sweep.study(tmp_path))} == {"done"}
 
 
