@@ -160,7 +160,7 @@ def family_costs(study: Study, setup: str) -> dict[str, Cost]:
 
 
 def total(costs: Iterable[Cost]) -> Cost:
-    """Sums of the numbers that are there."""
+    """Sums of the numbers that are known."""
     rows = list(costs)
     seconds: Counter[str] = Counter()
     for row in rows:
@@ -262,12 +262,12 @@ def _present(values: Iterable[float | None]) -> list[float]:
 
 
 def _all_of(values: Sequence[float | None]) -> float | None:
-    """Their sum; None unless all are there."""
+    """Their sum; None unless all are known."""
     present = _present(values)
     return float(sum(present)) if len(present) == len(values) else None
 
 
 def _sum(values: Iterable[int | None]) -> int | None:
-    """The sum of the values that are there; None without any."""
+    """The sum of the known values; None without any."""
     present = [value for value in values if value is not None]
     return sum(present) if present else None

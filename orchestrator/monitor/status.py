@@ -43,6 +43,12 @@ class Session:
     trials_before: int
     cluster: Mapping[str, float]  # CPU, GPU → how many there are
 
+    def pace(self, statuses: Sequence[UnitStatus]) -> tuple[float, float | None]:
+        """Seconds since its start, and trials that it ends in an hour, None before the first."""
+        elapsed = time.monotonic() - self.started
+        finished = sum(s.is_trial and s.state == "done" for s in statuses) - self.trials_before
+        return elapsed, 3600 * finished / elapsed if finished > 0 and elapsed else None
+
 
 def seconds_left_on(study: Study, cluster: Mapping[str, float]) -> Range | None:
     """Seconds that the rest of a sweep takes on CPUs and GPUs of its own; None while unknown."""
@@ -192,27 +198,25 @@ def _overview(study: Study, session: Session | None) -> Overview:
     jobs += _later_jobs(study, families, to_confirm, seconds)
     known = [job for job in jobs if job is not None]
     evaluator, device = study.experiment.runtime.placement.of_evaluator, device_of(study)
-    used, left, hours_left = _used(study, statuses, held), None, None
     running = any(s.state == "running" for s in statuses)
+    used, cluster = _used(study, statuses, held), session.cluster if session else {}
+    seconds_left = hours_left = None
+    # A sweep with one job of an unknown cost has no estimate: the others would stand for all.
     if len(known) == len(jobs):
         hours_left = device_hours(known, evaluator, device)
         if running or (session and jobs):
-            left = sweep_seconds(known, evaluator, session.cluster if session else used)
-    elapsed = trials_an_hour = None
-    if session is not None:
-        elapsed = time.monotonic() - session.started
-        finished = sum(s.is_trial and s.state == "done" for s in statuses) - session.trials_before
-        trials_an_hour = 3600 * finished / elapsed if finished > 0 and elapsed else None
+            seconds_left = sweep_seconds(known, evaluator, cluster if session else used)
+    elapsed, trials_an_hour = session.pace(statuses) if session else (None, None)
     states = {s.id: s.state for s in statuses}
     return Overview(
         units=statuses,
         families=[family.status(states) for family in families],
-        seconds_left=left and left.mid,
+        seconds_left=seconds_left and seconds_left.mid,
         elapsed=elapsed,
         trials_an_hour=trials_an_hour,
         used=used,
-        cluster=session.cluster if session else {},
-        seconds_left_range=left,
+        cluster=cluster,
+        seconds_left_range=seconds_left,
         device=device,
         device_hours_spent=hours_spent(study),
         device_hours_left=hours_left,

@@ -125,7 +125,7 @@ class Calibration:
         return f"measured on this card, {max(row.day for row in rows)}, {self.card.name}{made_up}"
 
     def rows_for(self, setup: Setup, sampler: str) -> dict[str, list[CalibrationRow]]:
-        """The rows that hold for a setup by key, without short ones where longer ones were measured.
+        """The rows that hold for a setup by key, without short ones beside longer ones.
 
         Under ROLLOUT stand the rows of all kinds of steps, for kinds that were not measured.
         """
@@ -147,7 +147,7 @@ def shapes_of(setup: Setup) -> dict[str, Any]:
 
 
 def read_calibrations(runs: Path) -> tuple[Calibration, ...]:
-    """Read the calibrations of a runs folder, one for each card; pass over files in another form."""
+    """Read the calibrations of a runs folder, one for each card; skip files in another form."""
     calibrations = []
     for path in sorted((runs / FOLDER).glob("*.json")):
         with suppress(Damaged, KeyError, TypeError):

@@ -70,7 +70,7 @@ ROLES_DECODING = {BLENDED: ("student", "teacher"), PLAIN: ("student",), SUPERVIS
 
 @dataclass(frozen=True, eq=False)
 class SetupCosts:
-    """Seconds of a setup on an `engine` and the GPUs of `runtime.placement`, each of the kind `gpu`.
+    """Seconds of a setup on an `engine` and GPUs of the kind `gpu`, placed by `runtime.placement`.
 
     `lengths` are the measured ones, by benchmark and under TRAINING_LENGTHS. `factors` are measured
     ÷ planned seconds by phase; rollouts of BLENDED or PLAIN steps may have a factor of their own,
@@ -212,7 +212,7 @@ class SetupCosts:
         return self.decode_seconds(self.student, responses, rows, lengths, bandwidth, scenario)
 
     def _arithmetic(self, role: RoleName, scenario: Scenario) -> float:
-        """FLOP/s of the GPUs of a role that scores or learns, of which a share is reached on one."""
+        """FLOP/s of the GPUs of a role that scores or learns; one GPU reaches a share of it."""
         count = self._gpus(role).count
         return self.gpu.flops * count * (SHARDED.at(scenario) if count > 1 else 1.0)
 

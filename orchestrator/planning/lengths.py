@@ -6,7 +6,7 @@ Responses that finish follow a Gamma law of shape 2 with mean m, whose mean squa
 share q runs to the limit L. With prompts of p tokens, one response has on average
 
     tokens      (1 − q)·m + q·L
-    reads       (1 − q)·(p·m + 0.75 m²) + q·(p·L + L²/2)        contexts of all its tokens, in tokens
+    reads       (1 − q)·(p·m + 0.75 m²) + q·(p·L + L²/2)    contexts of all its tokens, in tokens
     context c̄   reads ÷ tokens
 
 None of these numbers was measured by us. `LAWS` are the m and q at which, for L = 8,192 and

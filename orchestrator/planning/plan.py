@@ -27,7 +27,7 @@ from orchestrator.records.columns import EVALUATE
 
 @dataclass(frozen=True)
 class Resources:
-    """The needs of a unit that is evaluated in full; no memory and GPU-hours where it uses no GPU."""
+    """The needs of a unit that is evaluated in full; without a GPU no memory and no GPU-hours."""
 
     placement: str
     gpus: float

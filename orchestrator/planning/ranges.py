@@ -14,8 +14,8 @@ SCENARIOS: tuple[Scenario, ...] = ("low", "mid", "high")
 class Range:
     """A number in the scenarios that cost little, a middling amount and much.
 
-    It is no confidence interval. Costs rise from `low` to `high`. An input of the model may fall: an
-    engine that reaches much of its hardware is the low scenario.
+    It is no confidence interval. Costs rise from `low` to `high`. An input of the model may fall:
+    an engine that reaches much of its hardware is the low scenario.
     """
 
     low: float

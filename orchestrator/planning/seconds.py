@@ -212,8 +212,7 @@ class StudySeconds:
         """Seconds of one step (BLENDED, PLAIN) or one response (a benchmark's key) of a unit.
 
         The low and the high estimate are as far from the middle one as the fastest and the slowest
-        unit of the nearest source with several of them, or as the plan's where there is no such
-        source. None while the cost is unknown.
+        unit of the nearest source with several of them, else as the plan's. None while unknown.
         """
         key = unit.id, kind
         if key not in self._known:
@@ -247,7 +246,7 @@ class StudySeconds:
 
     @property
     def calibrated(self) -> bool:
-        """Whether estimates rest on a calibration of the card, since no run has measured any yet."""
+        """Whether estimates rest on a calibration of the card, for want of measured runs."""
         return self._scale is None and any(plan.sources for plan in self._plans.values())
 
 

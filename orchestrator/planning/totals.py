@@ -72,13 +72,14 @@ def unit_hours(plan: Plan, left: bool = False) -> dict[str, Hours]:
         unit, needed = planned.unit, planned.resources
         if needed.gpu_hours is None:
             continue
-        there, share = done.get(unit.id, NOT_BEGUN), shares.get(unit.id, WHOLE)
-        case = (id(needed), share, there, unit.id in rescored)
+        present, share = done.get(unit.id, NOT_BEGUN), shares.get(unit.id, WHOLE)
+        case = (id(needed), share, present, unit.id in rescored)
         if case not in known:
             evaluated, phases = needed.gpu_hours[EVALUATE], dict(needed.gpu_hours)
-            if there.steps:
-                phases = gpu_hours(unit, plan.costs[unit.setup], 0, there.steps)
-            phases[EVALUATE] = evaluated * _share_left(share, there, needed.evaluation_generations)
+            if present.steps:
+                phases = gpu_hours(unit, plan.costs[unit.setup], 0, present.steps)
+            left_of = _share_left(share, present, needed.evaluation_generations)
+            phases[EVALUATE] = evaluated * left_of
             phases[RESCORE] = evaluated / needed.checkpoints if unit.id in rescored else NOTHING
             known[case] = phases
         hours[unit.id] = known[case]
@@ -86,11 +87,11 @@ def unit_hours(plan: Plan, left: bool = False) -> dict[str, Hours]:
 
 
 def _share_left(share: Range, done: Done, generations: int) -> Range:
-    """Subtract existing samples from an expected `share`; 0 once the family's selection is final."""
+    """Subtract existing samples from an expected `share`; 0 once the selection is final."""
     if done.selected or not generations:
         return NOTHING
-    there = done.generations / generations
-    return Range.of(lambda scenario: max(0.0, share.at(scenario) - there))
+    sampled = done.generations / generations
+    return Range.of(lambda scenario: max(0.0, share.at(scenario) - sampled))
 
 
 @lru_cache(maxsize=16)
