@@ -58,8 +58,9 @@ def described(place: Mapping[str, Any]) -> str:
 def process_stat(pid: int) -> list[str] | None:
     """Fields of `/proc/<pid>/stat` from the third on: the state first, the start at 19.
 
-    The state is `R`, `S`, `T` or the like, the start is in ticks. The first two fields are the id and the name in parentheses, which may
-    hold spaces and parentheses of its own. None for a process that is gone, and on other systems.
+    The state is `R`, `S`, `T` or the like, the start is in ticks. The first two fields are the id
+    and the name in parentheses, which may hold spaces and parentheses of its own. None for a
+    process that is gone, and on other systems.
     """
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
