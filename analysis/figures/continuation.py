@@ -46,6 +46,8 @@ def draw(
             if place not in defined:
                 words = {"color": style.GRAY, "fontsize": 7, "ha": "center", "va": "bottom"}
                 axes.text(place + shift, 0, "no data", rotation=90, **words)
+                # Words alone do not widen the axis, and may stand at its end.
+                axes.update_datalim([(place + shift, 0)])
                 continue
             _, low, high = defined[place]
             if low is not None and high is not None:

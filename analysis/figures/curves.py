@@ -60,6 +60,11 @@ class Series:
     from_supervised: bool = False
 
     @property
+    def has_values(self) -> bool:
+        """Whether some step has the quantity."""
+        return any(self.curve.values())
+
+    @property
     def seeds(self) -> int:
         """How many seeds the step with the most of them has."""
         return max(map(len, self.curve.values()), default=0)
@@ -99,7 +104,7 @@ class Grid:
 
     @property
     def scored(self) -> bool:
-        return any(score is not None for line in self.lines.values() for score in line.values())
+        return any(any(line.values()) for line in self.lines.values())
 
 
 def read_settings(study: Study, setup: str) -> list[ScoredSetting]:

@@ -41,9 +41,13 @@ def draw(columns: Mapping[str, Sequence[Series]], title: str, width: float = sty
     The quantities of blended steps have one axis of steps, and all others have one of all steps.
     """
     across = 3 if width >= style.NARROW else 2
-    groups: list[list[str]] = []
-    for names in (BEHAVIOR, TRAINING):
-        groups.append([name for name in names if _has_values(columns.get(name, ()))])
+    groups: list[list[str]] = [[], []]
+    smoothed = False
+    for name in PANELS:
+        lines = columns.get(name, ())
+        if any(line.has_values for line in lines):
+            groups[name in TRAINING].append(name)
+            smoothed = smoothed or any(map(panels.is_long, lines))
     heights = [ceil(len(group) / across) for group in groups]
     figure = style.new_figure(width, 1.0 + 1.6 * max(1, sum(heights)))
     places = list(figure.subplots(max(1, sum(heights)), across, squeeze=False).flat)
@@ -61,15 +65,9 @@ def draw(columns: Mapping[str, Sequence[Series]], title: str, width: float = sty
         _share_steps(group, shown, across)
     panels.lettered(list(shown.values()))
     panels.set_title(figure, title)
-    smoothed = any(panels.is_long(line) for name in shown for line in columns[name])
     note = f"Thick lines: {panels.WINDOW}-step means." if smoothed else None
     panels.shared_legend(figure, shown.values(), note)
     return figure
-
-
-def _has_values(lines: Sequence[Series]) -> bool:
-    """Whether some step of a run has the quantity."""
-    return any(any(line.curve.values()) for line in lines)
 
 
 def _share_steps(group: Sequence[str], shown: Mapping[str, Axes], across: int) -> None:

@@ -69,7 +69,7 @@ def _draw_grid(axes: Axes, grid: Grid, index: int, inches: float) -> None:
     """A line for each setting of the other knobs, on a panel of that many inches."""
     assert grid.x is not None
     color, marker = style.method_style(grid.method, index)
-    ticks = sorted({value for scores in grid.lines.values() for value in scores})
+    ticks = sorted(set().union(*grid.lines.values()))
     lines = zip(grid.lines.items(), style.shades(color, len(grid.lines)), strict=True)
     for line, ((knobs, scores), shade) in enumerate(lines):
         shift = DODGE * (line - (len(grid.lines) - 1) / 2)

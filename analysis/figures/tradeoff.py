@@ -8,7 +8,6 @@ from functools import partial
 from math import inf
 from typing import Any
 
-from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
@@ -59,7 +58,16 @@ def draw(points: Sequence[SupportPoint], title: str, width: float = style.WIDTH)
         xs, ys = [point.log_prob for point in path], [point.auroc for point in path]
         axes.plot(xs, ys, color=style.GRAY, linewidth=0.7, zorder=1)
     for point in points:
-        _draw_cross(axes, point)
+        axes.errorbar(
+            point.log_prob,
+            point.auroc,
+            xerr=point.log_prob_margin,
+            yerr=point.auroc_margin,
+            fmt="none",
+            ecolor=style.GRAY,
+            elinewidth=0.8,
+            zorder=1.5,
+        )
         axes.scatter(
             point.log_prob,
             point.auroc,
@@ -88,15 +96,6 @@ def widened(values: Iterable[float], least: float) -> tuple[float, float]:
     low, high = ordered[0], ordered[-1]
     extra = max(0.0, least - (high - low)) / 2
     return low - extra, high + extra
-
-
-def _draw_cross(axes: Axes, point: SupportPoint) -> None:
-    lines: dict[str, Any] = {"color": style.GRAY, "linewidth": 0.8, "zorder": 1.5}
-    x, y = point.log_prob, point.auroc
-    if point.log_prob_margin is not None:
-        axes.hlines(y, x - point.log_prob_margin, x + point.log_prob_margin, **lines)
-    if point.auroc_margin is not None:
-        axes.vlines(x, y - point.auroc_margin, y + point.auroc_margin, **lines)
 
 
 def _schedule(point: SupportPoint) -> Schedule:

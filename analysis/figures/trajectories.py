@@ -36,7 +36,7 @@ def draw(
     supervised stage have no point at step 0, which is the untrained student; the note over the
     legend says so.
     """
-    lines = [line for line in series if any(line.curve.values())]
+    lines = [line for line in series if line.has_values]
     several = len({line.seeds for line in lines}) > 1
     vanilla = None
     if len(lines) > 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from statistics import fmean
 
 from analysis.figures import curves
@@ -46,8 +47,8 @@ def _tables(study: Study, chosen: Sequence[Selected], setup: str) -> list[Html]:
     for method in order_methods(best):
         logged = curves.metric_series(study, best[method], list(QUANTITIES))
         if logged:
-            last[method] = last_step(logged)
-            early[method] = early_mean(logged, steps or 0)
+            last[method] = means(logged, slice(-1, None))
+            early[method] = means(logged, slice(steps))
     if not last:
         return [paragraph("No step of a chosen run has been logged yet.")]
     tables = [_table("Last step", last)]
@@ -67,28 +68,14 @@ def warmup(best: Mapping[str, ScoredSetting]) -> int | None:
     return None
 
 
-def early_mean(logged: Mapping[str, Series], steps: int) -> dict[str, float]:
-    """Mean of each quantity over the values that a run's first steps have."""
-    means = {}
+def means(logged: Mapping[str, Series], steps: slice) -> dict[str, float]:
+    """Mean of each quantity over the values that some of a run's steps have."""
+    found = {}
     for key, series in logged.items():
-        first = min(series.curve)
-        values: list[float] = []
-        for step, of_seeds in series.curve.items():
-            if step < first + steps:
-                values += of_seeds
+        values = list(chain.from_iterable(list(series.curve.values())[steps]))
         if values:
-            means[key] = fmean(values)
-    return means
-
-
-def last_step(logged: Mapping[str, Series]) -> dict[str, float]:
-    """The quantities that a run's last logged step has."""
-    means = {}
-    for key, series in logged.items():
-        values = series.curve[max(series.curve)]
-        if values:
-            means[key] = fmean(values)
-    return means
+            found[key] = fmean(values)
+    return found
 
 
 def _table(caption: str, means: Mapping[str, Mapping[str, float]]) -> Html:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from orchestrator.config import Experiment
 from orchestrator.engines.memory import sequences_per_step
@@ -80,6 +81,11 @@ class Plan:
     done: Mapping[str, Done] = field(default_factory=dict)  # by id of the unit
     measured: Measured = field(default_factory=Measured)
     confirming: Set[str] = frozenset()  # ids
+
+    @cached_property
+    def needs(self) -> dict[str, Resources]:
+        """The needs of each unit, by its id."""
+        return {planned.unit.id: planned.resources for planned in self.units}
 
     @property
     def gpu_of_trial(self) -> Gpu:

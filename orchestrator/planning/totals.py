@@ -187,11 +187,11 @@ def hours_on_gpus(plan: Plan, gpus: int, left: bool = False) -> Range | None:
 def _clock_hours(plan: Plan, left: bool) -> dict[str, Range]:
     """Hours that each unit trains; evaluators sample its checkpoints beside it on other GPUs."""
     clock, known = {}, {}
-    gpus = {planned.unit.id: planned.resources.gpus for planned in plan.units}
     for unit_id, hours in unit_hours(plan, left).items():
-        case = id(hours), gpus[unit_id]
+        gpus = plan.needs[unit_id].gpus
+        case = id(hours), gpus
         if case not in known:
-            known[case] = Range.total(hours[phase] for phase in TRAINING_PHASES) / gpus[unit_id]
+            known[case] = Range.total(hours[phase] for phase in TRAINING_PHASES) / gpus
         clock[unit_id] = known[case]
     return clock
 
@@ -216,12 +216,11 @@ def evaluation_budgets(plan: Plan) -> dict[str, dict[str, Range | None]]:
     Races (`adaptive`) take what is expected of them. Rescoring takes one checkpoint of each family,
     for each seed. GPU-hours are None where no GPU is used.
     """
-    needed = {planned.unit.id: planned.resources for planned in plan.units}
     generations: dict[str, list[Range]] = {"full": [], "adaptive": [], "rescore": []}
     hours: dict[str, list[Range]] = {"full": [], "adaptive": [], "rescore": []}
     for family in families_of(plan):
         setup = plan.experiment.setups[family[0][0].setup]
-        one = needed[family[0][0].id]  # all units of a family are evaluated alike
+        one = plan.needs[family[0][0].id]  # all units of a family are evaluated alike
         full = Range.exactly(float(one.evaluation_generations * sum(map(len, family))))
         counts = {
             "full": full,

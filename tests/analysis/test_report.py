@@ -21,7 +21,7 @@ import pytest
 from analysis.costs import family_costs
 from analysis.figures.curves import Series
 from analysis.numbers import p_text
-from analysis.report.diagnostics import early_mean, last_step
+from analysis.report.diagnostics import means
 from analysis.report.html import Html, element, join, table
 from analysis.report.page import build_page, write_report
 from analysis.report.spending import costs_section
@@ -257,8 +257,8 @@ def test_missing_values_are_left_out_of_means() -> None:
         "beta": Series("m", {}, {5: [1.0, 3.0], 6: [], 7: [9.0]}),
         "q": Series("m", {}, {5: [], 7: [2.0]}),
     }
-    assert early_mean(logged, 2) == {"beta": 2.0}
-    assert last_step(logged) == {"beta": 9.0, "q": 2.0}
+    assert means(logged, slice(2)) == {"beta": 2.0}
+    assert means(logged, slice(-1, None)) == {"beta": 9.0, "q": 2.0}
 
 
 def test_costs_count_repeated_time_once_for_each_time(
