@@ -16,7 +16,7 @@ from analysis import costs
 from analysis.table.build import results_table
 from analysis.table.formats import FORMATS
 from orchestrator.monitor import status
-from orchestrator.records import cache, slice_files
+from orchestrator.records import cache, rundir
 from orchestrator.records.columns import TRAIN
 from orchestrator.records.files import Damaged
 from orchestrator.records.rundir import METRICS, RunReader
@@ -86,10 +86,11 @@ def never(*_: object) -> NoReturn:
 def test_a_later_look_says_the_same_and_reads_no_file_that_it_knows(
     study: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """But for the records of selected checkpoints, whose answers and lengths a table shows."""
     expected = look_without(study)
     for name in ("_rows", "_clock"):
         monkeypatch.setattr(RunReader, name, never)
-    monkeypatch.setattr(slice_files, "_lines", never)
+    monkeypatch.setattr(rundir, "read_counts", never)
     assert look(study) == expected
 
 
