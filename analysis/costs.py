@@ -246,13 +246,13 @@ def _tokens(run: RunReader) -> list[tuple[int | None, int | None]]:
     """(tokens of the responses, positions that the teacher judged) of each step."""
 
     def read() -> list[tuple[int | None, int | None]]:
-        found = []
+        steps = []
         for row in run.metrics():
             tokens = row.get("response_tokens")
             # The teacher judges every token of a finished response, unless it judged the drafts
             # while decoding.
-            found.append((tokens, row.get("teacher_positions", tokens)))
-        return found
+            steps.append((tokens, row.get("teacher_positions", tokens)))
+        return steps
 
     return run.derived(METRICS, "tokens and judged positions by step", read)
 

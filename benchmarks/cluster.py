@@ -61,8 +61,8 @@ class Piece:
 
 @dataclass
 class FamilyRace:
-    """What one family wants: after its first rung, those still in the race get the next one; then
-    fresh samples.
+    """Samples that one family wants: its first rung, the next one for checkpoints still in the
+    race, then fresh samples.
     """
 
     members: Family

@@ -3,7 +3,7 @@
 
 Each kill strikes the driver, the process of a trial, an evaluator or the raylet, at a random
 moment. A sweep that ended by it is submitted again. When it is done, every file must equal that of
-a sweep that nothing disturbed, and no sample may be missing; then the next sweep begins. Prints a
+an undisturbed sweep, and no sample may be missing; then the next sweep begins. Prints a
 line for each sweep; exits with 1 after the first divergence.
 """
 
@@ -108,7 +108,7 @@ def main() -> int:
 
 
 def _disturbed(experiment: Path, runs: Path, rng: random.Random, kills: Counter[str]) -> int:
-    """Submit until everything is done, killing as it runs; how many submits that took."""
+    """Submit until everything is done, killing as it runs; return the number of submits."""
     for submits in range(1, 1000):
         process = start("submit", experiment, "--runs", runs)
         target = rng.choices(list(TARGETS), WEIGHTS)[0]

@@ -1,5 +1,5 @@
-"""What a unit costs beside its own work: 200 units that do nothing, through Ray, Tune and the run
-directories.
+"""Measures the cost of a unit beside its own work: 200 units that do nothing, through Ray, Tune and
+the run directories.
 
 `python -m benchmarks.overhead [UNITS]`; part of `make bench-scale`.
 """

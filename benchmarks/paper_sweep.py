@@ -2,8 +2,9 @@
 no benchmark files.
 
 Rows and records have the sizes of the paper's protocol: 256 rollouts a step, every problem of every
-benchmark with its counts, answers and response lengths. What is right is drawn from a `race_world`,
-and who gets more samples is asked of `selection`, as in a real sweep.
+benchmark with its counts, answers and response lengths. A `race_world`
+gives the true success rates, and `selection` decides which checkpoint gets more samples, as in a
+real sweep.
 """
 
 from __future__ import annotations
@@ -126,12 +127,12 @@ def make(runs: Path) -> Study:
 
 
 def forget_looks(runs: Path) -> None:
-    """Remove what earlier looks at a runs folder left there to be faster."""
+    """Remove the cached results of earlier commands from a runs folder."""
     shutil.rmtree(runs / ".index", ignore_errors=True)
 
 
 def make_world(study: Study) -> World:
-    """Draw what every checkpoint of the sweep can do."""
+    """Draw the success rates of every checkpoint of the sweep."""
     drawn: dict[tuple[str, str | None], dict[str, Floats]] = {}
     places: dict[tuple[str, int], int] = {}
     for family in study.families():
@@ -199,7 +200,7 @@ def records(
 
 
 def _train(study: Study, unit: Unit, made_with: dict[str, Any], gpus: Gpus) -> None:
-    """All that a unit's training leaves."""
+    """Write all files that a unit's training leaves."""
     experiment, setup, rng = (
         study.experiment,
         study.setup_of(unit),

@@ -1,4 +1,4 @@
-"""What a race saves and what it risks, by simulation: `python -m benchmarks.race [REPETITIONS]
+"""Simulates how many samples a race saves, and its risk: `python -m benchmarks.race [REPETITIONS]
 [SHARE …]`.
 
 `python -m benchmarks.race hard [REPETITIONS]` tries the bound where it is hardest to keep: few
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def hard(repetitions: int) -> None:
-    """How often the pick of the full protocol was dropped, with 5 % allowed."""
+    """Print how often the pick of the full protocol was dropped; 5 % is allowed."""
     print("world           between runs  checkpoints  share  dropped  mean loss")
     for name, suites in HARD.items():
         for between in BETWEEN:

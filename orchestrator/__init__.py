@@ -9,8 +9,9 @@ Rooms by floors, the lowest first. A room imports from lower floors and from wit
     liveness, policy
     grading, records, rollouts
     data, engines
+    models
     experiment
-    models, selection
+    selection
     workers
     planning
     monitor, selftest, trial

@@ -61,7 +61,7 @@ def _load(options: argparse.Namespace, notes: bool = False) -> Study:
     """The experiment over its runs folder, which `options.runs` then names; its notes are shown if
     asked for.
     """
-    from orchestrator.experiment.local_models import check_local
+    from orchestrator.experiment.local_files import check_local
     from orchestrator.experiment.reading import from_here
     from orchestrator.experiment.shipped import find_experiment
     from orchestrator.selection.loading import load_study

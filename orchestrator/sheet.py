@@ -114,14 +114,15 @@ def to_lines(sheet: Sheet) -> Iterator[Text]:
 
 
 def to_rich(sheet: Sheet, unbroken: Collection[int] = (), **options: Any) -> rich.table.Table:
-    """A table without rules for rich to print, with its `options`.
+    """A table for rich to print, without rules unless the `options` of rich's table ask for them.
 
     A narrow terminal breaks the cells at blanks, or within words that are too long; it never drops
     a character. The columns at the places in `unbroken` keep their lines.
     """
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), title_justify="left", **options)
+    plain = {"box": None, "pad_edge": False, "padding": (0, GAP, 0, 0), "title_justify": "left"}
+    table = Table(**plain | options)
     for place, heading in enumerate(sheet.headings):
         side = "left" if place in sheet.left else "right"
         table.add_column(heading, justify=side, overflow="fold", no_wrap=place in unbroken)

@@ -9,10 +9,10 @@ from contextlib import closing
 from pathlib import Path
 
 from orchestrator.config import Experiment
-from orchestrator.experiment import made_models
 from orchestrator.experiment.evaluation_protocol import evaluation_ids
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import Unit, expand
+from orchestrator.models import made_models
 from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.slices import Slice
@@ -54,7 +54,7 @@ def fake_models(experiment: Experiment, runs: Path) -> None:
                 made_models.record(folder)
 
 
-def units_of(units: list[Unit], name: str) -> list[Unit]:
+def units_of(units: Sequence[Unit], name: str) -> list[Unit]:
     """Units by method, or by kind where they have none."""
     return [unit for unit in units if (unit.method or unit.kind) == name]
 

@@ -30,10 +30,10 @@ from orchestrator.errors import UserError
 from orchestrator.experiment import methods
 from orchestrator.experiment.evaluation_protocol import evaluation_ids, fresh_evaluation_ids
 from orchestrator.experiment.load import load_experiment
-from orchestrator.experiment.shipped import EXPERIMENTS
 from orchestrator.experiment.units import expand
 from orchestrator.grading.grader import Grader
 from orchestrator.models.checkpoints import checkpoint_of
+from orchestrator.models.shipped import EXPERIMENTS
 from orchestrator.policy import laws, spec
 from orchestrator.records.columns import columns_of_step
 from orchestrator.records.rundir import RunReader
@@ -41,7 +41,7 @@ from orchestrator.records.writer import RunWriter
 from orchestrator.selection.results_folder import claim
 from orchestrator.selection.study import Study
 from orchestrator.tracking.follow import Mirror
-from tests.experiment.test_local_models import write_model
+from tests.experiment.test_local_files import write_model
 from tests.fake_runs import SAMPLES, record, write_evaluation, write_run
 from tests.policy import test_laws
 from tests.sweeps import ROOT, environment, write_experiment
@@ -350,7 +350,7 @@ def write_program(folder: Path) -> None:
             ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__")
         )
     shutil.copytree(ROOT / "experiments" / "models", folder / "experiments" / "models")
-    first, last = "from __future__ import annotations\n", "}  # fmt: skip\nREFERENCE = "
+    first, last = "from __future__ import annotations\n", "}\nREFERENCE = "
     for file, lines in examples(METHOD, "import").items():
         if not file.startswith("tests/"):
             replace_once(folder / file, first, f"{first}\n{lines}")

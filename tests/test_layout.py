@@ -31,7 +31,6 @@ FOR_ANALYSIS = {
 }
 USING_ANALYSIS = {"orchestrator.commands", "orchestrator.cli"}
 USING_ENGINES = {
-    "models",
     "workers",
     "selftest",
     "trial",

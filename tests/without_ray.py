@@ -12,11 +12,11 @@ from contextlib import closing
 from pathlib import Path
 
 from orchestrator.config import Experiment
-from orchestrator.experiment.identity import model_identity
 from orchestrator.experiment.load import load_experiment
-from orchestrator.experiment.made_models import folder_of
 from orchestrator.experiment.units import Unit, expand
 from orchestrator.models.embedded import build
+from orchestrator.models.identity import model_identity
+from orchestrator.models.made_models import folder_of
 from orchestrator.records.provenance import provenance
 from orchestrator.records.writer import RunWriter
 from orchestrator.selection.confirmation import with_confirmation

@@ -27,11 +27,12 @@ from orchestrator.engines.memory import needs_gpu
 from orchestrator.errors import refuse
 from orchestrator.experiment import validate
 from orchestrator.experiment.evaluation_protocol import evaluation_ids, problems_wanted
-from orchestrator.experiment.identity import digest
 from orchestrator.experiment.load import data_folder, load_setup
-from orchestrator.experiment.local_models import check_folder, completed
+from orchestrator.experiment.local_files import completed
 from orchestrator.experiment.strict import build
 from orchestrator.models import checkpoints
+from orchestrator.models.folders import check_folder
+from orchestrator.models.identity import digest
 from orchestrator.records.files import write_atomically
 from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.records.rundir import RunReader

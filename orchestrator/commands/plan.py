@@ -13,7 +13,7 @@ from orchestrator.cores import cores_here
 from orchestrator.data.declared import lacking
 from orchestrator.engines.catalog import require_all
 from orchestrator.errors import UserError
-from orchestrator.experiment.local_models import check_local
+from orchestrator.experiment.local_files import check_local
 from orchestrator.monitor.status import seconds_left_on
 from orchestrator.planning.as_json import rounded, to_json
 from orchestrator.planning.calibrated import gpu_here

@@ -24,7 +24,7 @@ from orchestrator.grading.judges import version_of
 from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.records.rundir import RunReader
 from orchestrator.records.slices import disjoint
-from orchestrator.records.writer import RecordWriter, replace_slice
+from orchestrator.records.writer import RecordWriter, write_slice
 from orchestrator.selection.study import Study
 
 # A sweep's answers repeat over checkpoints and methods.
@@ -171,7 +171,7 @@ def _regrade_checkpoint(
         new = [recount(record, golds[record.problem], grader) for record in old]
         carried = graded_as[part] != present
         if carried or new != old:
-            replace_slice(run, present, step, part, new)
+            write_slice(run, present, step, part, new, replace=True)
         difference = [
             after.correct - before.correct for before, after in zip(old, new, strict=True)
         ]

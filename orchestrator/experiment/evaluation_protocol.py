@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from orchestrator.config import Evaluation, Setup
 from orchestrator.data.benchmarks import benchmark_of
-from orchestrator.experiment.identity import digest, evaluation_identity
+from orchestrator.experiment.identity import evaluation_identity
 from orchestrator.experiment.kinds import OfKind
+from orchestrator.models.identity import digest
 
 FRESH = 1  # repetition of the samples that take no part in selection
 # Doublings, and one more rung where a few close candidates cost most (benchmarks/race.py compares).

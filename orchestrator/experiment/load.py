@@ -13,7 +13,7 @@ from typing import Any
 from orchestrator import config
 from orchestrator.engines.memory import needs_gpu
 from orchestrator.errors import UserError, refuse
-from orchestrator.experiment import local_models, placements, strict, validate
+from orchestrator.experiment import local_files, placements, strict, validate
 from orchestrator.experiment.grids import (
     parse_methods,
     with_confirmed_keys,
@@ -51,7 +51,7 @@ def load_setup(
     """
     path = Path(name) if name.endswith(".yaml") else setup_path(name, beside)
     setup = _build_setup(merge(_checked_setup(path), read_overrides(overrides)))
-    setup, _ = local_models.completed(path.stem, setup)
+    setup, _ = local_files.completed(path.stem, setup)
     validate.check_setup(path.stem, setup)
     return setup
 
@@ -115,7 +115,7 @@ def _setups_of(
     differences = {part: getattr(file, part) for part in SHARED_PARTS}
     for name in file.setups:
         own = inline[name] if name in inline else _checked_setup(setup_path(name, path))
-        setups[name], noted = local_models.completed(name, _build_setup(merge(own, differences)))
+        setups[name], noted = local_files.completed(name, _build_setup(merge(own, differences)))
         notes += noted
     return setups, notes
 

@@ -165,7 +165,9 @@ METHODS: dict[str, Method] = {
             "epsilon0": _budget("KL budget of the first step, in nats.", r"$\varepsilon_0$"),
             "K": _steps("Steps over which the budget falls linearly to zero."),
         },
-        behavior=lambda knobs, step: within_ball(annealed_budget(knobs["epsilon0"], knobs["K"], step)),
+        behavior=lambda knobs, step: within_ball(
+            annealed_budget(knobs["epsilon0"], knobs["K"], step)
+        ),
         axis="K",
         fades="K",
     ),
@@ -188,7 +190,9 @@ METHODS: dict[str, Method] = {
         "SKD",
         {
             "K": Knob("A drafted token outside the teacher's top K is replaced.", Count, "$K$"),
-            "tau_T": _temperature("Temperature at which the teacher samples the replacement.", r"$\tau_T$"),
+            "tau_T": _temperature(
+                "Temperature at which the teacher samples the replacement.", r"$\tau_T$"
+            ),
         },
         behavior=lambda knobs, step: TeacherInjection(knobs["K"], knobs["tau_T"]),
         fits=_skd_fits,
@@ -201,7 +205,9 @@ METHODS: dict[str, Method] = {
             "tau0": _temperature("Sampling temperature of the first step.", r"$\tau_0$"),
             "E": _steps("Steps over which the temperature goes to 1.", "$E$"),
         },
-        behavior=lambda knobs, step: tempered(annealed_temperature(knobs["tau0"], knobs["E"], step)),
+        behavior=lambda knobs, step: tempered(
+            annealed_temperature(knobs["tau0"], knobs["E"], step)
+        ),
         fades="E",
     ),
     "sft_warmup": Method(
@@ -217,7 +223,7 @@ METHODS: dict[str, Method] = {
         {"epsilon": _budget("KL budget of every step, in nats.", r"$\varepsilon$")},
         behavior=lambda knobs, step: within_ball(knobs["epsilon"]),
     ),
-}  # fmt: skip
+}
 REFERENCE = "vanilla"  # the baseline of every comparison
 PROPOSED = "trust_region"  # the paper's own method
 BASE = "base"  # the untrained student: a row of the tables, no method that an experiment lists

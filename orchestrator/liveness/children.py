@@ -114,9 +114,14 @@ class Child:
         """The id of its process, and of its process group."""
         return self._process.pid
 
+    @property
+    def code(self) -> int | None:
+        """The exit code of its process, negative for a signal; None while it runs."""
+        return self._process.poll()
+
     def alive(self) -> bool:
         """Whether its process still runs."""
-        return self._process.poll() is None
+        return self.code is None
 
     def fileno(self) -> int:
         """Its connection, for `multiprocessing.connection.wait`."""
@@ -130,7 +135,7 @@ class Child:
             raise self._lost("died") from None
 
     def ask(self, call: Any, silence_s: float | None = None) -> Any:
-        """Make a call and return its result. Raises ChildFailed and ChildLost, as `receive` does."""
+        """Make a call and return its result. Raises ChildFailed and ChildLost, as `receive`."""
         self.send(call)
         while not isinstance(message := self.receive(silence_s), Result):
             pass

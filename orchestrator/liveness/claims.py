@@ -15,7 +15,7 @@ from orchestrator.liveness.lease import Holder, Lease, holder_of
 
 @dataclass(frozen=True)
 class Held:
-    """A claim that `holder` has on a slice: of an evaluation of the checkpoint after `step` steps."""
+    """The claim of `holder` on a slice of an evaluation, at the checkpoint after `step` steps."""
 
     evaluation_id: str
     step: int

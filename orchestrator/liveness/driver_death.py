@@ -62,8 +62,8 @@ def main(driver: int, scratch: Path) -> None:
             alive = processes()
             cluster |= members(alive, scratch, None)
             everything |= members(alive, scratch, driver)
-    # A driver that goes on keeps its other processes. The kernel closes the files of a killed driver
-    # before it gives this process another parent: for a moment only the end of standard input shows
+    # A driver that goes on keeps its other processes. The kernel closes the files of a killed
+    # driver before it gives this process another parent: for a moment only the end of standard input shows
     # that the driver is gone.
     gone = os.getppid() != driver or sys.stdin.buffer.read(len(OVER)) != OVER
     known = everything if gone else cluster
@@ -94,10 +94,14 @@ def members(alive: dict[int, Process], scratch: Path, driver: int | None) -> set
 
     With a `driver`, the descendants of that process, too.
     """
-    others = {pid: process for pid, process in alive.items() if pid != os.getpid()}
-    found = {pid for pid in others if _names(pid, scratch)}
-    ancestors = found if driver is None else found | {driver}
-    return {others[pid] for pid in found} | descendants(ancestors, others.values())
+    others = dict(alive)
+    others.pop(os.getpid(), None)
+    named = set()
+    for process in others.values():
+        if _names(process.pid, scratch):
+            named.add(process)
+    ancestors = {process.pid for process in named} | ({driver} if driver is not None else set())
+    return named | descendants(ancestors, others.values())
 
 
 def _names(pid: int, scratch: Path) -> bool:

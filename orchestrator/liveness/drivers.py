@@ -1,8 +1,7 @@
-"""The processes that drive sweeps in a runs folder: a lease for each `trb submit`, and how to ask
-one to stop.
+"""The drivers of sweeps in a runs folder: a lease for each `trb submit`, and requests to stop.
 
-A request, of `trb cancel`, is a file beside the lease. So it reaches a driver on whatever machine
-sees the folder, without a port.
+A request, of `trb cancel`, is a file beside the lease. It reaches a driver on any machine that sees
+the folder, without a port.
 """
 
 from __future__ import annotations
@@ -38,9 +37,7 @@ class Driver:
 
 
 class Driving:
-    """This process drives the experiment of that name until `end`; `stop` is called whenever
-    somebody asks for it.
-    """
+    """This process drives the experiment of that name until `end`; each request calls `stop`."""
 
     def __init__(self, runs: Path, name: str, stop: Callable[[], None]):
         folder = _folder(runs)
@@ -56,7 +53,7 @@ class Driving:
         self._ended.set()
         self._thread.join()
         self._lease.release(remove=True)
-        self._answer()  # what was asked since the last look
+        self._answer()  # a request that came since the last look
 
     def _look(self) -> None:
         while not self._ended.wait(LOOK_S):

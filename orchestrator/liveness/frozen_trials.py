@@ -31,7 +31,7 @@ End = Callable[[str, Beat, str], None]
 
 @dataclass
 class _Watched:
-    """The last beat seen of a process, and the number of looks for which it was silent or stopped."""
+    """The last beat seen of a process, and for how many looks it was silent or stopped."""
 
     beat: Beat
     silent: int = 0

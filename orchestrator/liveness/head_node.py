@@ -35,9 +35,7 @@ class Servers(Protocol):
     """Servers that a sweep cannot do without."""
 
     def lost(self) -> str | None:
-        """Name the servers that are gone for good, as a sentence without its end; None while all
-        live.
-        """
+        """A sentence about servers that are gone for good; None while all live."""
         ...
 
     def missed(self) -> str | None:
@@ -65,9 +63,7 @@ class OwnServers:
 
 
 class Head:
-    """The server of a cluster's head, at `address`; it counts as gone after `silent_s` without an
-    answer.
-    """
+    """The server of a cluster's head; it counts as gone after `silent_s` without an answer."""
 
     def __init__(self, address: str, silent_s: float = SILENT_S):
         self._address, self._silent_s = address, silent_s
@@ -112,7 +108,7 @@ def watched(servers: Servers) -> Iterator[None]:
                 return
 
     def hush(unraisable: Any) -> None:
-        """Silence Ray's objects, which complain when they are collected after their server is gone."""
+        """Silence Ray's objects, which complain when collected after their server is gone."""
         if not (
             getattr(unraisable.object, "__module__", "").startswith("ray")
             and (lost or servers.missed())
@@ -135,9 +131,7 @@ def watched(servers: Servers) -> Iterator[None]:
 
 
 def end_without(servers: Servers, end: Callable[[], None] | None = None) -> None:
-    """End this process, busy or not, once a server of the cluster is gone: it cannot report, and holds its
-    work.
-    """
+    """End this process, busy or not, once a server is gone: it could not report its work."""
 
     def look() -> None:
         while not servers.lost():

@@ -6,7 +6,7 @@ itself in the file and touches it every HEARTBEAT_S: a note of another host on a
 touched within STALE_AFTER_S means that the unit is taken. The note of a host that died looks alive
 until then, which is why a sweep asks again for LEASE_PATIENCE_S.
 
-The heartbeat keeps out who comes while another host works. Two hosts that find a stale note in the
+The heartbeat keeps other hosts out while the holder works. Two hosts that find a stale note in the
 same instant could both take it; only the lock, where the file system carries it, excludes that.
 
 `holder_of` only reads the note, which needs no lock and, on the holder's host, no write access.
@@ -36,12 +36,10 @@ LEASE_PATIENCE_S = STALE_AFTER_S + 2 * HEARTBEAT_S
 
 @dataclass(frozen=True)
 class Holder:
-    """The process that holds a lease; `started` tells it from a later one with its number, where
-    the system says it.
+    """The process that holds a lease; `started` tells it from a later process with its number.
 
     `attempt` counts the holders in a row that died without letting go, and this one. `space` is the
-    Linux namespace that `pid` is a number of: containers with their host's name have numbers of
-    their own.
+    Linux namespace of the number `pid`: containers with their host's name have their own numbers.
     """
 
     host: str
@@ -97,8 +95,7 @@ class Lease:
         threading.Thread(target=self._beat, daemon=True, name="lease").start()
 
     def release(self, remove: bool = False) -> None:
-        """Let others work on the unit. The note goes before the lock, so that no one reads a holder
-        that is none.
+        """Let others work on the unit. The note goes before the lock: no reader sees a past holder.
 
         `remove` deletes the file, too. A process that had opened it and another that makes a new
         one may then both hold the lease: `remove` is for work that may be done twice.
@@ -117,12 +114,11 @@ class Lease:
 
 
 def holder_of(path: Path) -> Holder | None:
-    """The process that holds the lease now by its file; None also where the file is in another
-    form.
+    """The process that holds the lease now, by its file; None also for a file of another form.
 
     A process of this host is looked up. One of another host, or of another container, is believed
-    while it beats, by the clock that stamps its beats; by this host's only where nothing can be
-    written beside them.
+    while it beats, by the clock that stamps its beats; by this host's only if the folder cannot be
+    written to.
     """
     holder = _holder(path)
     if holder is None:
@@ -140,21 +136,16 @@ def _holder(path: Path) -> Holder | None:
     """The note in the file; None if it holds none, or anything else."""
     try:
         note = json.loads(path.read_bytes())
-        host, pid, started, attempt = (
-            note["host"],
-            note["pid"],
-            note.get("started"),
-            note.get("attempt", 1),
-        )
-        space = note.get("space")
+        host, pid, attempt = note["host"], note["pid"], note.get("attempt", 1)
+        holder = Holder(host, pid, note.get("started"), attempt, note.get("space"))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     valid = type(host) is str and type(pid) is int and pid > 0 and type(attempt) is int
-    return Holder(host, pid, started, attempt, space) if valid else None
+    return holder if valid else None
 
 
 def _space() -> str | None:
-    """The namespace of this process's numbers, `pid:[4026531836]`; None where the system has none."""
+    """The namespace of this process's numbers, `pid:[4026531836]`; None on other systems."""
     try:
         return os.readlink("/proc/self/ns/pid")
     except OSError:
@@ -196,8 +187,6 @@ def _beats(path: Path, now: float) -> bool:
 
 
 def _file_system_time(folder: Path) -> float:
-    """The time by the clock that stamps files in `folder`: on a shared file system not always this
-    host's.
-    """
+    """The time by the clock that stamps files in `folder`; a file server has its own clock."""
     with tempfile.TemporaryFile(dir=folder) as file:
         return os.fstat(file.fileno()).st_mtime

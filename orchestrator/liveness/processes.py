@@ -1,12 +1,12 @@
-"""Processes of one host: locks between them, where one works, and whether another one still runs."""
+"""Processes of one host: their locks, where they work, and whether they still run."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import socket
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -25,12 +25,11 @@ class Process:
 
 
 def take_lock(file: IO[Any], wait: bool) -> bool:
-    """Take the exclusive lock of an open file, and tell whether it is ours; with `wait`, sleep
-    until it is.
+    """Take the exclusive lock of an open file; False if another process has it.
 
-    The kernel lets go of it when the file is closed, which the end of the process does however it
-    ends: a lock file that a killed process leaves behind locks nothing. Raises OSError where a file
-    system knows no locks and `wait` is set.
+    With `wait`, sleep until it is free; raises OSError if the file system knows no locks. The
+    kernel frees the lock when the file is closed, which any end of a process does: a lock file that
+    a killed process leaves behind locks nothing.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -42,10 +41,9 @@ def take_lock(file: IO[Any], wait: bool) -> bool:
 
 
 def place() -> dict[str, Any]:
-    """Where this process works, for rows of `timing.jsonl`: `host`, `process` and, if it sees any,
-    its `gpu`.
+    """Where this process works, for rows of `timing.jsonl`: `host`, `process` and perhaps `gpu`.
 
-    `gpu` is what CUDA_VISIBLE_DEVICES says, for example `3` or `4,5`.
+    `gpu` is the value of CUDA_VISIBLE_DEVICES, for example `3` or `4,5`.
     """
     gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
     return {"host": socket.gethostname(), "process": os.getpid()} | ({"gpu": gpus} if gpus else {})
@@ -58,11 +56,10 @@ def described(place: Mapping[str, Any]) -> str:
 
 
 def process_stat(pid: int) -> list[str] | None:
-    """Fields of `/proc/<pid>/stat` from the third on: the state (`R`, `S`, `T` …) first, the start
-    in ticks at 19.
+    """Fields of `/proc/<pid>/stat` from the third on: the state first, the start at 19.
 
-    The first two are the id and the name in parentheses, which may hold spaces and parentheses of
-    its own. None if there is no such process, or the system has no such file.
+    The state is `R`, `S`, `T` or the like, the start is in ticks. The first two fields are the id and the name in parentheses, which may
+    hold spaces and parentheses of its own. None for a process that is gone, and on other systems.
     """
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
@@ -72,9 +69,7 @@ def process_stat(pid: int) -> list[str] | None:
 
 
 def born(pid: int) -> int | None:
-    """When a process of this machine was started, in clock ticks since boot; None if it is gone, or
-    not on Linux.
-    """
+    """The start of a process in clock ticks since boot; None if it is gone, or not on Linux."""
     stat = process_stat(pid)
     return int(stat[19]) if stat else None
 
@@ -86,11 +81,10 @@ def is_stopped(pid: int) -> bool:
 
 
 def group_members(group: int) -> list[int]:
-    """Ids of the processes of a process group that have not ended; none where the system has no
-    `/proc`.
+    """Ids of the processes of a process group that have not ended; none without a `/proc`.
 
-    A zombie has ended once no thread of it is left: its files, and what a driver holds for them,
-    are closed by then.
+    A zombie has ended once no thread of it is left: its files are closed by then, and a GPU's
+    driver has let go of them.
     """
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
@@ -107,29 +101,27 @@ def group_members(group: int) -> list[int]:
 
 
 def processes() -> dict[int, Process]:
-    """All processes of this machine by id, zombies left out; none where the system has no `/proc`."""
+    """All processes of this machine by id, without zombies; none without a `/proc`."""
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            fields = (
-                (folder / "stat")
-                .read_text(encoding="utf-8", errors="replace")
-                .rpartition(")")[2]
-                .split()
-            )
-            if fields[0] != "Z":
-                pid = int(folder.name)
-                found[pid] = Process(pid, int(fields[19]), int(fields[1]))
+        pid = int(folder.name)
+        fields = process_stat(pid)
+        if fields is not None and fields[0] != "Z":
+            found[pid] = Process(pid, int(fields[19]), int(fields[1]))
     return found
 
 
 def descendants(ancestors: Iterable[int], alive: Iterable[Process]) -> set[Process]:
-    """The children of the ids `ancestors` among `alive`, their children, and so on; no ancestor
-    itself.
-    """
-    first, alive = set(ancestors), list(alive)
-    found, before = set(first), -1
-    while len(found) > before:  # until a look at all processes finds no further child
-        before = len(found)
-        found |= {process.pid for process in alive if process.parent in found}
-    return {process for process in alive if process.pid in found - first}
+    """The children of `ancestors` among `alive`, their children, and so on; no ancestor itself."""
+    first = set(ancestors)
+    children = defaultdict(list)
+    for process in alive:
+        children[process.parent].append(process)
+    family: set[Process] = set()
+    unseen = list(first)
+    while unseen:
+        for process in children.pop(unseen.pop(), []):
+            unseen.append(process.pid)
+            if process.pid not in first:
+                family.add(process)
+    return family

@@ -27,9 +27,7 @@ BEAT_S = 2.0
 
 @dataclass(frozen=True)
 class Beat:
-    """A sign of life. `number` counts beats; `born` tells the process from a later one with the
-    same pid.
-    """
+    """A sign of life. `number` counts beats; `born` tells the process from a later one."""
 
     host: str
     node: str  # Ray's id of the machine
@@ -41,9 +39,7 @@ class Beat:
 
 
 class _Work:
-    """The work of this process. One for the whole process suffices, since a process runs one unit
-    at a time.
-    """
+    """The work of this process, which runs one unit at a time: one of these is enough."""
 
     def __init__(self) -> None:
         self.pieces = 0
@@ -66,9 +62,7 @@ def advance() -> None:
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """Models come up meanwhile: pieces that are done, and whose length does not count as the
-    longest.
-    """
+    """Models are loaded in the body: its pieces are work, but none counts as the longest."""
     advance()
     work = _work
     work.loading += 1

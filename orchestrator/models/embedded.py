@@ -21,8 +21,8 @@ from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 from orchestrator.config import Recipe, Shape
 from orchestrator.data import arithmetic
 from orchestrator.errors import UserError
-from orchestrator.experiment import made_models
 from orchestrator.liveness.children import Parent, serve
+from orchestrator.models import made_models
 from orchestrator.models.random_weights import qwen3_config, write_random_model
 from orchestrator.records.files import give_usual_mode
 

@@ -12,10 +12,10 @@ from typing import Any
 
 from orchestrator.config import Model, Setup
 from orchestrator.errors import UserError
-from orchestrator.experiment import made_models
-from orchestrator.experiment.identity import model_identity
-from orchestrator.experiment.shipped import ShippedModel, shipped_model
 from orchestrator.liveness.children import Child, ChildFailed, ChildLost, messages
+from orchestrator.models import made_models
+from orchestrator.models.identity import model_identity
+from orchestrator.models.shipped import ShippedModel, shipped_model
 from orchestrator.records.files import give_usual_mode, verify_files
 
 MODULE = "orchestrator.models.embedded"

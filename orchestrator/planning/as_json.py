@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from orchestrator.planning.evaluation_cost import Disk, EvaluationCost
 from orchestrator.planning.plan import Plan, Resources
 from orchestrator.planning.ranges import Range
 from orchestrator.planning.totals import (
     NOT_BEGUN,
+    Disk,
     Hours,
     checkpoints_gib,
     evaluation_budgets,
@@ -27,6 +27,7 @@ from orchestrator.planning.totals import (
 )
 
 GPUS_OF_A_NODE = 8
+CHOICES = ("budget", "error", "rescore")  # of an evaluation
 COUNTS = ("generations", "expected")  # keys of estimates that are printed as whole numbers
 
 
@@ -49,27 +50,43 @@ def summary(plan: Plan) -> dict[str, Any]:
 
     `left` holds the sums of what the runs folder lacks, `engines` those with each engine.
     """
-    units = [planned.unit for planned in plan.units]
-    trials = [unit for unit in units if unit.is_trial]
-    by_setup: dict[str, Counter[str]] = {name: Counter() for name in plan.experiment.setups}
-    for unit in units:
+    by_kind: Counter[str] = Counter()
+    by_method: Counter[str | None] = Counter()
+    by_setup = {name: Counter[str]() for name in plan.experiment.setups}
+    generations: Counter[str] = Counter()
+    most_tokens: Counter[str] = Counter()
+    ready = gpus = 0
+    for planned in plan.units:
+        unit, needed = planned.unit, planned.resources
+        by_kind[unit.kind] += 1
         by_setup[unit.setup][unit.kind] += 1
+        ready += not unit.depends_on
+        if unit.is_trial:
+            by_method[unit.method] += 1
+            gpus = max(gpus, unit.placement.gpus)
+        generations["training"] += needed.training_generations
+        generations["evaluation"] += needed.evaluation_generations
+        most_tokens["training"] += needed.training_tokens
+        most_tokens["evaluation"] += needed.evaluation_tokens
+    # Expected tokens follow from assumed or measured lengths; None where nothing is assumed.
+    expected = expected_tokens(plan) if plan.assumptions else {}
+    generated = {}
+    for what, number in generations.items():
+        tokens = {"most": most_tokens[what], "expected": expected.get(what)}
+        generated[what] = {"generations": number, "tokens": tokens}
     chosen = {}
     for name, setup in plan.experiment.setups.items():
-        chosen[name] = {
-            key: getattr(setup.evaluation, key) for key in ("budget", "error", "rescore")
-        }
+        chosen[name] = {key: getattr(setup.evaluation, key) for key in CHOICES}
     hours = total_gpu_hours(plan)
     return {
-        "units": len(units),
-        "by_kind": dict(Counter(unit.kind for unit in units)),
-        "by_setup": {name: dict(kinds) for name, kinds in by_setup.items()},
-        "by_method": dict(Counter(unit.method for unit in trials)),
+        "units": len(plan.units),
+        "by_kind": by_kind,
+        "by_setup": by_setup,
+        "by_method": by_method,
         **({"confirming": len(plan.confirming)} if plan.confirming else {}),
-        "ready_at_once": sum(not unit.depends_on for unit in units),
-        "gpus_per_trial": max((unit.placement.gpus for unit in trials), default=0),
-        "training": _generated(plan, "training"),
-        "evaluation": _generated(plan, "evaluation"),
+        "ready_at_once": ready,
+        "gpus_per_trial": gpus,
+        **generated,
         "evaluation_budgets": evaluation_budgets(plan),
         "evaluation_chosen": chosen,
         "chosen_gpu_hours": hours and hours["total"],
@@ -102,27 +119,11 @@ def _longest(plan: Plan, left: bool = False) -> dict[str, Range | None]:
     }
 
 
-def _generated(plan: Plan, what: str) -> dict[str, Any]:
-    """Generations and tokens of training or of evaluation in full.
-
-    Expected tokens follow from the assumed or measured lengths; None where nothing is assumed.
-    """
-    return {
-        "generations": sum(getattr(each.resources, f"{what}_generations") for each in plan.units),
-        "tokens": {
-            "most": sum(getattr(each.resources, f"{what}_tokens") for each in plan.units),
-            "expected": expected_tokens(plan)[what] if plan.assumptions else None,
-        },
-    }
-
-
 def _plain(value: Any, decimals: int = 3) -> Any:
     """A value of the summary for JSON. Settings are no estimates and stay as they were given."""
     match value:
         case Range():
             return rounded(value, decimals)
-        case EvaluationCost():
-            return _plain(vars(value))
         case Disk():
             return {name: round(gib, 3) for name, gib in value._asdict().items()}
         case Mapping():

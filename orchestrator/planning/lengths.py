@@ -1,4 +1,4 @@
-"""How long responses get: some finish after a while, the others run on until they are cut.
+"""How long responses get: some finish after a while, and the others run on until they are cut.
 
 Decoding reads the whole context for each token, so its cost grows with the square of a response's
 length, and the few responses that never finish cost most of it. A mean length would hide them.
@@ -9,10 +9,10 @@ share q runs to the limit L. With prompts of p tokens, one response has on avera
     reads       (1 − q)·(p·m + 0.75 m²) + q·(p·L + L²/2)        contexts of all its tokens, in tokens
     context c̄   reads ÷ tokens
 
-Nothing here was measured by us. `LAWS` are the m and q at which, for L = 8,192 and p = 150, the
-responses that run to the limit make up 32 % of the tokens and 73 % of the reads in the low
-scenario, and 53 % and 78 % in the high one. The middle scenario lies between them. What finished
-run directories hold replaces them (`measured_lengths`).
+None of these numbers was measured by us. `LAWS` are the m and q at which, for L = 8,192 and
+p = 150, responses that run to the limit make up 32 % of the tokens and 73 % of the reads in the low
+scenario, and 53 % and 78 % in the high one. The middle scenario lies between them. Lengths in
+finished run directories replace them (`measured_lengths`).
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ TRAINING_LENGTHS = "training"  # where lengths go by benchmark, the key of train
 
 @dataclass(frozen=True)
 class Lengths:
-    """Responses under a `limit` of tokens: a share `truncated` reaches it, the others have
-    `finished` on average.
+    """Responses under a `limit` of tokens: a share `truncated` has as many, the others `finished`.
+
+    `finished` is a mean; `prompt` are the tokens before each response.
     """
 
     finished: float
@@ -53,8 +54,8 @@ class Lengths:
     @property
     def reads(self) -> float:
         """Tokens of context that are read for all tokens of a response, on average."""
-        # Under a limit that cuts most responses the finished ones are nearly as long as it: ½
-        # E[length²] ≤ ½ m·L.
+        # Under a limit that cuts most responses the finished ones are nearly as long as the limit:
+        # ½ E[length²] ≤ ½ m·L.
         half_square = min(0.75 * self.finished**2, self.finished * self.limit / 2)
         finished = self.prompt * self.finished + half_square
         truncated = self.prompt * self.limit + self.limit**2 / 2
@@ -66,35 +67,28 @@ class Lengths:
         return self.reads / self.tokens
 
     def longest(self, responses: int) -> float:
-        """Tokens of the longest of so many responses, on average: how long a batch runs that waits
-        for its last.
-        """
-        lengths = np.linspace(0.0, self.limit, 257)
-        shorter = (
-            (1 - self.truncated)
-            * _gamma_share(lengths, self.finished)
-            / _gamma_share(self.limit, self.finished)
-        )
+        """Mean tokens of the longest of so many responses, for which a static batch runs."""
+        lengths, shorter = self._shares()
         return float(np.trapezoid(1 - shorter**responses, lengths))
 
     def spread(self, responses: int) -> list[int]:
         """Lengths of so many responses, ascending, that stand for all: quantiles in equal steps."""
-        lengths = np.linspace(0.0, self.limit, 257)
-        shorter = (
-            (1 - self.truncated)
-            * _gamma_share(lengths, self.finished)
-            / _gamma_share(self.limit, self.finished)
-        )
+        lengths, shorter = self._shares()
         shares = (np.arange(responses) + 0.5) / responses
-        found = np.interp(
-            shares, shorter, lengths
-        )  # those beyond the share that finishes have the limit
-        return [max(1, round(length)) for length in found.tolist()]
+        # Responses beyond the share that finishes have the limit.
+        quantiles = np.interp(shares, shorter, lengths)
+        return [max(1, round(length)) for length in quantiles.tolist()]
+
+    def _shares(self) -> tuple[np.ndarray, np.ndarray]:
+        """Lengths up to the limit, and the share of responses that is not longer than each."""
+        lengths = np.linspace(0.0, self.limit, 257)
+        finished = _gamma_share(lengths, self.finished) / _gamma_share(self.limit, self.finished)
+        return lengths, (1 - self.truncated) * finished
 
 
 @dataclass(frozen=True)
 class LengthLaw:
-    """Lengths without a limit: a share `endless` never finishes, the others have `finished` tokens
+    """Lengths without a limit: a share `endless` never finishes, the others after `finished` tokens
     on average.
     """
 
@@ -102,7 +96,7 @@ class LengthLaw:
     endless: float
 
     def under(self, limit: int, prompt: float) -> Lengths:
-        """The distribution under a limit, which also cuts responses that would have finished later."""
+        """The lengths under a limit, which also cuts responses that would have finished later."""
         x = 2 * limit / self.finished
         in_time = float(_gamma_share(limit, self.finished))
         # ∫₀ᴸ l·f(l) dl = m·(1 − e⁻ˣ(1 + x + x²/2)) for the density f of the Gamma law.

@@ -98,9 +98,8 @@ def _is_of_kind(name: str, gpu: Gpu) -> bool:
     """
     model, _, size = gpu.name.partition("-")
     noted = re.search(r"\b\d+GB\b", name)
-    return bool(re.search(rf"\b{re.escape(model)}\b", name)) and (
-        not size or noted is None or noted[0] == size
-    )
+    same_size = not size or noted is None or noted[0] == size
+    return same_size and re.search(rf"\b{re.escape(model)}\b", name) is not None
 
 
 def measured_factor(pairs: Iterable[tuple[float, float]]) -> Range | None:
@@ -108,14 +107,13 @@ def measured_factor(pairs: Iterable[tuple[float, float]]) -> Range | None:
 
     None where nothing can be compared.
     """
-    comparable = [(measured, planned) for measured, planned in pairs if planned > 0]
-    if not comparable:
-        return None
-    ratios = [measured / planned for measured, planned in comparable]
-    together = sum(measured for measured, _ in comparable) / sum(
-        planned for _, planned in comparable
-    )
-    return Range(min(ratios), together, max(ratios))
+    ratios, all_measured, all_planned = [], 0.0, 0.0
+    for measured, planned in pairs:
+        if planned > 0:
+            ratios.append(measured / planned)
+            all_measured += measured
+            all_planned += planned
+    return Range(min(ratios), all_measured / all_planned, max(ratios)) if ratios else None
 
 
 # --- for a plan ---
@@ -133,9 +131,9 @@ class Measured:
     lengths: Mapping[str, Mapping[str, Lengths]] = field(default_factory=dict)
     calibrations: Sequence[Calibration] = ()
 
-    def costs(self, name: str, setup: Setup, runtime: Runtime, engine: str, gpu: Gpu) -> SetupCosts:
-        """Costs of a setup on an engine, with what was measured of it."""
-        lengths = self.lengths.get(name, {})
+    def costs(self, name: str, setup: Setup, runtime: Runtime, gpu: Gpu) -> SetupCosts:
+        """Costs of a setup with the measurements of it on its engine."""
+        lengths, engine = self.lengths.get(name, {}), setup.engine.sampler
         planned = SetupCosts(setup, runtime, engine, gpu, lengths)
         pairs: dict[str, list[tuple[float, float]]] = defaultdict(list)
         for each in self.units:
@@ -152,9 +150,8 @@ class Measured:
             if not calibration.card.is_a(gpu):
                 continue
             for key, rows in calibration.rows_for(setup, engine).items():
-                factor = measured_factor(
-                    (row.seconds, row.planned_seconds(planned)) for row in rows
-                )
+                compared = [(row.seconds, row.planned_seconds(planned)) for row in rows]
+                factor = measured_factor(compared)
                 if factor is not None and PHASE_OF.get(key, key) not in by_runs:
                     factors[key], sources[key] = factor, calibration.source(rows)
         return SetupCosts(setup, runtime, engine, gpu, lengths, factors, sources)
@@ -261,7 +258,7 @@ def study_seconds(study: Study) -> StudySeconds:
     gpu = gpu_here(calibrated.calibrations).part(runtime.placement.gpu_share)
     plans = {}
     for name, setup in setups.items():
-        plans[name] = calibrated.costs(name, setup, runtime, setup.engine.sampler, gpu)
+        plans[name] = calibrated.costs(name, setup, runtime, gpu)
     return StudySeconds(plans, [_unit_seconds(study, unit) for unit in study.units])
 
 

@@ -279,11 +279,11 @@ def _tokens(total: Mapping[str, Any]) -> list[Any]:
 
 
 def _evaluation(plan: Plan, total: Mapping[str, Any]) -> list[Any]:
-    """The costs of each budget of the evaluation, the chosen one, and the disk that it takes."""
+    """The cost of the evaluation under each budget, the chosen budget, and the disk it takes."""
     costs, rows = total["evaluation_budgets"], []
-    whole = costs["full"].generations.low
+    whole = costs["full"]["generations"].low
     for key, name in BUDGETS.items():
-        generations, hours = costs[key].generations, costs[key].gpu_hours
+        generations, hours = costs[key]["generations"], costs[key]["gpu_hours"]
         share = span_text(generations / whole, lambda s: f"{100 * s:.2g} %" if s < 1 else "100 %")
         texts = [span_text(generations, short), share, hours_text(hours) if hours else "—"]
         rows.append([name, *texts])

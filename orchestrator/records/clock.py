@@ -210,13 +210,13 @@ def attempts(run: RunReader, done: Sequence[Piece]) -> list[Attempt]:
     trained = [piece for piece in done if not piece.evaluator]
     if not starts and trained:
         starts = [trained[0].start]
-    found = []
+    attempted = []
     for start, following in pairwise([*starts, float("inf")]):
         own = [piece for piece in trained if start <= piece.end < following]
         end = max((piece.end for piece in own), default=start)
         complete = following == float("inf") and (run.trained or run.running)
-        found.append(Attempt(start, end, complete, own[-1] if own else None))
-    return found
+        attempted.append(Attempt(start, end, complete, own[-1] if own else None))
+    return attempted
 
 
 def seconds_spent(run: RunReader) -> tuple[float, float]:
@@ -228,7 +228,7 @@ def seconds_spent(run: RunReader) -> tuple[float, float]:
 
 def _pieces(rows: Sequence[ClockRow]) -> list[Piece]:
     """Join training steps of one place that follow each other without a pause."""
-    found: list[Piece] = []
+    joined: list[Piece] = []
     latest: dict[Hashable, int] = {}  # the piece of a place that the next step may prolong
     lost = _lost(rows)
     for row, is_lost in zip(rows, lost, strict=True):
@@ -238,13 +238,13 @@ def _pieces(rows: Sequence[ClockRow]) -> list[Piece]:
         if kind == TRAIN:
             last = latest.get((row.place, is_lost))
             pause = max(LEAST_PAUSE_S, row.seconds)
-            if last is not None and start - found[last].end <= pause:
-                found[last] = replace(found[last], end=row.at)
+            if last is not None and start - joined[last].end <= pause:
+                joined[last] = replace(joined[last], end=row.at)
                 continue
-            latest[row.place, is_lost] = len(found)
+            latest[row.place, is_lost] = len(joined)
         # Every slice of an evaluation and every start of a role is a piece of its own.
-        found.append(Piece(kind, start, row.at, *row.place, is_lost, row.evaluator))
-    return sorted(found, key=lambda piece: piece.end)
+        joined.append(Piece(kind, start, row.at, *row.place, is_lost, row.evaluator))
+    return sorted(joined, key=lambda piece: piece.end)
 
 
 def _lost(rows: Sequence[ClockRow]) -> list[bool]:

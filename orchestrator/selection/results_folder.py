@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.config import Experiment
-from orchestrator.experiment.identity import digest
 from orchestrator.experiment.resolved import RECORD, RESULTS, resolved_text
+from orchestrator.models.identity import digest
 from orchestrator.records.files import write_atomically, write_once
 from orchestrator.records.provenance import version_line
 from orchestrator.selection.study import Study

@@ -19,6 +19,7 @@ from transformers import PreTrainedTokenizerBase
 from orchestrator.data.prompts import response_text
 from orchestrator.data.training_set import load_training_set
 from orchestrator.engines.interface import Limits, Owner
+from orchestrator.engines.tokenizer import open_tokenizer
 from orchestrator.engines.torch.engine import TorchEngine
 from orchestrator.errors import refuse
 from orchestrator.experiment.methods import REFERENCE
@@ -30,7 +31,6 @@ from orchestrator.experiment.probe import (
     truncation_lengths,
 )
 from orchestrator.grading.grader import Grade, Grader, shared_grader
-from orchestrator.models.tokenizer import open_tokenizer
 from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.policy.spec import Behavior, Student, TrustRegion
 from orchestrator.records.writer import RunWriter

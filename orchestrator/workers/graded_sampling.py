@@ -18,8 +18,8 @@ from orchestrator.data.benchmarks import load_benchmark
 from orchestrator.data.problems import Problem
 from orchestrator.data.prompts import render, response_text
 from orchestrator.engines.interface import Limits, ModelFolder, Sampler, WeightsRef
+from orchestrator.engines.tokenizer import open_tokenizer
 from orchestrator.grading.grader import Grade, shared_grader
-from orchestrator.models.tokenizer import open_tokenizer
 from orchestrator.policy.randomness import Purpose, SequenceKey
 from orchestrator.policy.spec import Student, Tempered
 from orchestrator.records.problem_record import ProblemRecord, length_histogram

@@ -15,13 +15,15 @@ from typing import Any
 import pytest
 
 from orchestrator.cli import main
-from orchestrator.experiment.load import load_experiment
-from orchestrator.experiment.made_models import folder_of
+from orchestrator.commands import evaluate
+from orchestrator.experiment.load import load_experiment, load_setup
 from orchestrator.experiment.units import expand
 from orchestrator.liveness.claims import Claims
+from orchestrator.models.made_models import folder_of
 from orchestrator.records.files import file_sha256
 from orchestrator.selection.scores import pass_at_1
 from orchestrator.selection.study import Study
+from tests.fake_runs import record
 from tests.sweeps import start, write_experiment
 from tests.without_ray import run_without_ray
 
@@ -42,20 +44,10 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def asked(swept: Path, runs: Path) -> list[str]:
     """The command for the sweep's untrained student."""
     setup = load_experiment(swept).setups["tiny"]
+    model = folder_of(setup.student, setup, swept.parent / "runs")
     benchmarks = ",".join(f"{name}:{n}" for name, n in SAMPLES.items())
-    options = [
-        "--setup",
-        "tiny",
-        "--setups-from",
-        swept,
-        "--benchmarks",
-        benchmarks,
-        "--limit",
-        30,
-        "--runs",
-        runs,
-    ]
-    return ["eval", *map(str, [folder_of(setup.student, setup, swept.parent / "runs"), *options])]
+    options = f"--setup tiny --setups-from {swept} --benchmarks {benchmarks} --limit 30"
+    return ["eval", str(model), *options.split(), "--runs", str(runs)]
 
 
 def written(runs: Path) -> dict[str, Any]:
@@ -184,3 +176,17 @@ def test_a_broken_model_folder_is_one_line(
     shown = capsys.readouterr()
     assert (ended.value.code, shown.out) == (2, "")
     assert shown.err.splitlines()[-1] == f"trb: {model}: {words.format(model.resolve())}"
+
+
+def test_an_evaluation_has_an_interval_over_its_problems() -> None:
+    rows = [record(correct, problem=str(i)) for i, correct in enumerate([0, 4, 2, 3] * 10)]
+    found, mean = evaluate.scores({"mine": rows})
+    assert found["mine"].pass_at_1 == mean.pass_at_1 == 9 / 16
+    assert 0.4 < found["mine"].low < 9 / 16 < found["mine"].high < 0.7
+
+
+def test_a_file_may_be_named_where_benchmarks_are() -> None:
+    setup = load_setup("arithmetic")
+    key, run = evaluate._benchmark("folder/my.jsonl:4", setup, 7)
+    assert (key, run.path, run.n, run.limit) == ("my", "folder/my.jsonl", 4, 7)
+    assert evaluate._benchmark("arithmetic_short", setup, None)[1].n == 4

@@ -83,14 +83,6 @@ def test_a_kill_releases_it(path: Path) -> None:
     Lease(path).release()
 
 
-def test_release_lets_another_process_in(path: Path) -> None:
-    for _ in range(2):
-        Lease(path).release()
-        with started(path) as process:
-            assert answer(process) == "held"
-            process.communicate()
-
-
 def test_releasing_twice_does_no_harm(path: Path) -> None:
     lease = Lease(path)
     lease.release()

@@ -20,9 +20,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 from orchestrator.config import PromptTemplate, Recipe, Shape
 from orchestrator.data import arithmetic
 from orchestrator.data.prompts import render, response_text
-from orchestrator.experiment.made_models import NEEDED, WEIGHTS, recorded
 from orchestrator.liveness.children import Child, Result
 from orchestrator.models.embedded import STUDENT_EOS, TEACHER_EOS, build, make_tokenizer
+from orchestrator.models.made_models import NEEDED, WEIGHTS, recorded
 from tests.sweeps import ROOT
 
 SETUPS = ROOT / "experiments" / "setups"

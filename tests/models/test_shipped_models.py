@@ -18,12 +18,12 @@ import torch
 from transformers import AutoTokenizer, Qwen3ForCausalLM
 
 from orchestrator.data import arithmetic
-from orchestrator.experiment import made_models
-from orchestrator.experiment.identity import model_identity
 from orchestrator.experiment.load import load_setup
-from orchestrator.experiment.shipped import MODELS, shipped_model
 from orchestrator.liveness.children import Child, Result, messages
+from orchestrator.models import made_models
+from orchestrator.models.identity import model_identity
 from orchestrator.models.making import make, must_make
+from orchestrator.models.shipped import MODELS, shipped_model
 from orchestrator.records.files import file_sha256, verify_files
 
 ROLES = ("student", "teacher")

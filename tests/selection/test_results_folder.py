@@ -22,8 +22,8 @@ from orchestrator.cli import main
 from orchestrator.config import Experiment
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.resolved import RECORD
-from orchestrator.experiment.shipped import EXPERIMENTS
 from orchestrator.experiment.units import expand
+from orchestrator.models.shipped import EXPERIMENTS
 from orchestrator.selection.results_folder import (
     SUBMITS,
     claim,

@@ -15,12 +15,12 @@ import pytest
 
 from orchestrator.cli import main
 from orchestrator.experiment.evaluation_protocol import evaluation_ids
-from orchestrator.experiment.identity import model_identity
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.units import expand
 from orchestrator.grading.grader import Grade
 from orchestrator.models import checkpoints
 from orchestrator.models.embedded import build
+from orchestrator.models.identity import model_identity
 from orchestrator.records.columns import COLUMNS, STEP_PARTS
 from orchestrator.records.problem_record import ProblemRecord
 from orchestrator.records.writer import RunWriter

@@ -83,52 +83,31 @@ def test_a_unit_is_one_run_with_its_configuration_and_its_best_checkpoint(sweep:
     run, summary, code = shown_as(sweep, unit)
     assert (run["run_id"], run["project"], run["run_group"]) == (unit.id, "trb", "quickstart")
     assert (run["display_name"], run["tags"]) == (f"{unit.label} s0 · arithmetic", ["arithmetic"])
-    config = {key: value for key, value in run["config"]["update"].items() if key != "_wandb"}
-    training = sweep.experiment.setups["arithmetic"].training
-    expected = {
-        "method": "trust_region",
-        "setup": "arithmetic",
-        "seed": 0,
-        "epsilon0": 0.05,
-        "K": 12,
-    } | {
-        "training.steps": training.steps,
-        "training.optimizer.lr": training.optimizer.lr,
-        "training.objective": training.objective,
-        "student.recipe.updates": sweep.experiment.setups["arithmetic"].student.recipe.updates,  # pyright: ignore[reportOptionalMemberAccess]
-    }
-    assert {key: config[key] for key in expected} == expected
-    assert {key: summary[key] for key in ("best_step", "best_score", "candidates", "state")} == {
-        "best_step": 40,
-        "best_score": 1.0,
-        "candidates": 3,
-        "state": "done",
-    }
-    assert {"best/arithmetic_short": 1.0, "best/arithmetic_long": 1.0}.items() <= summary.items()
+    setup = sweep.experiment.setups["arithmetic"]
+    assert setup.student.recipe is not None
+    expected = {"method": "trust_region", "setup": "arithmetic", "seed": 0} | unit.knobs
+    expected["training.steps"] = setup.training.steps
+    expected["training.optimizer.lr"] = setup.training.optimizer.lr
+    expected["training.objective"] = setup.training.objective
+    expected["student.recipe.updates"] = setup.student.recipe.updates
+    assert expected.items() <= run["config"]["update"].items()
+    best = {"best_step": 40, "best_score": 1.0, "candidates": 3, "state": "done"}
+    each = {"best/arithmetic_short": 1.0, "best/arithmetic_long": 1.0}
+    assert (best | each).items() <= summary.items()
     assert code == 0
 
 
 def test_the_configuration_is_that_of_the_run_directory(sweep: Sweep) -> None:
     unit = sweep.unit()
-    config = {
-        "setup": {"training": {"steps": 7, "optimizer": {"lr": 0.5}}},
-        "runtime": {"keep": "best"},
-    }
-    made_with = {
-        "commit": "c0ffee",
-        "dirty_diff": "",
-        "versions": {"torch": "2.13.0"},
-        "host": {"cpu": "Z80"},
-    }
+    training = {"steps": 7, "optimizer": {"lr": 0.5}}
+    config = {"setup": {"training": training}, "runtime": {"keep": "best"}}
+    versions, host = {"torch": "2.13.0"}, {"cpu": "Z80"}
+    made_with = {"commit": "c0ffee", "dirty_diff": "", "versions": versions, "host": host}
     with closing(RunWriter(sweep.runs, unit.id)) as run:
         run.describe(config, lambda: made_with)
     shown = sweep.projection(unit)
-    assert shown.config == {
-        "method": "vanilla",
-        "kind": "trial",
-        "setup": "arithmetic",
-        "seed": 0,
-    } | {
+    about = {"method": "vanilla", "kind": "trial", "setup": "arithmetic", "seed": 0}
+    assert shown.config == about | {
         "training.steps": 7,
         "training.optimizer.lr": 0.5,
         "runtime.keep": "best",
@@ -214,16 +193,11 @@ def test_the_results_table_is_a_run_of_its_own(sweep: Sweep) -> None:
         rows = {row[0]: row[1:] for row in shown["results"]["data"]}
         assert (rows["Vanilla"], rows["Veto"]) == ([37.5, 25.0, 50.0], [87.5, 100.0, 75.0])
         assert rows["Untrained student"] == [None, None, None]
-        scored = [
-            dict(zip(shown["scores"]["columns"], row, strict=True))
-            for row in shown["scores"]["data"]
-        ]
-        (cell,) = [
-            row
-            for row in scored
-            if (row["method"], row["benchmark"]) == ("veto", "arithmetic_long")
-        ]
-        assert (cell["setup"], cell["pass_at_1"]) == ("arithmetic", 75.0)
+        cells = {}
+        for row in shown["scores"]["data"]:
+            cell = dict(zip(shown["scores"]["columns"], row, strict=True))
+            cells[cell["method"], cell["benchmark"]] = cell["setup"], cell["pass_at_1"]
+        assert cells["veto", "arithmetic_long"] == ("arithmetic", 75.0)
 
 
 def test_no_results_no_tables(sweep: Sweep) -> None:

@@ -15,8 +15,8 @@ from typing import Any
 
 from orchestrator.config import Model, Setup
 from orchestrator.errors import UserError
-from orchestrator.experiment.identity import SHAPE, Models, digest, model_identity, part
-from orchestrator.experiment.shipped import shipped_model
+from orchestrator.models.identity import SHAPE, Models, digest, model_identity, part
+from orchestrator.models.shipped import shipped_model
 from orchestrator.records.files import Damaged, damaged, file_sha256, read_sealed, write_sealed
 from orchestrator.records.rundir import RunReader, noted_models
 

@@ -1,26 +1,17 @@
-"""Reads values that an experiment leaves to local files: sha256, numbers of rows, shapes,
-vocabularies, stop ids.
-
-A file named without its sha256 is read once, when the experiment is loaded, so that ids and plans
-know its content. The user gets a note for each such file, with the line that pins it.
-"""
+"""Reads model folders on this machine: can they be loaded, and what sizes and ids do they have."""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Collection
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.config import BenchmarkRun, Model, Setup, Shape, Vocabulary
-from orchestrator.data.benchmarks import BENCHMARKS, check_source, load_benchmark
+from orchestrator.config import Model, Shape, Vocabulary
 from orchestrator.data.cache import cached
-from orchestrator.data.files import file_sha256, folder_sha256, iterate_rows
+from orchestrator.data.files import folder_sha256
 from orchestrator.errors import UserError, did_you_mean, refuse
-from orchestrator.experiment.identity import digest
-from orchestrator.start_up import default_runs
+from orchestrator.models.identity import digest
 
 CONFIG_KEYS = {
     "layers": "num_hidden_layers",
@@ -30,7 +21,6 @@ CONFIG_KEYS = {
     "head_dim": "head_dim",
     "ffn": "intermediate_size",
 }
-ROLES = ("student", "teacher")
 MODEL_TYPE = "qwen3"  # the type that engines train, count and share over GPUs
 TOKENIZERS = (
     "tokenizer.json",
@@ -38,37 +28,13 @@ TOKENIZERS = (
     "tokenizer.model",
 )  # one of them is enough for transformers
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-
-
-def completed(name: str, setup: Setup) -> tuple[Setup, list[str]]:
-    """Complete `setup` from its local files, and note each sha256 found in this way.
-
-    Only values that the setup leaves open are read. `name` is the setup's. UserError if a file to
-    be read is missing or broken.
-    """
-    notes: list[str] = []
-    runs = {key: _benchmark(key, run, notes) for key, run in setup.evaluation.benchmarks.items()}
-    setup = replace(setup, evaluation=replace(setup.evaluation, benchmarks=runs))
-    for role in ROLES:
-        setup = replace(setup, **{role: _model(f"{name}.{role}", getattr(setup, role), notes)})
-    return replace(setup, vocabulary=_vocabulary(name, setup)), notes
+MOST_NAMED = 10  # types of models in a message
 
 
 def local_folder(model: Model) -> Path | None:
     """The folder of a model on this machine; None for a hub id or a recipe."""
     folder = Path(model.path or "").expanduser()
     return folder if model.path and model.recipe is None and folder.is_dir() else None
-
-
-def check_local(name: str, setup: Setup) -> None:
-    """Call `check_folder` on the setup's models on this machine; `name` is the setup's."""
-    for role in ROLES:
-        folder = local_folder(getattr(setup, role))
-        if folder is not None:
-            check_folder(f"{name}.{role}", folder, (MODEL_TYPE,), tokenizer=role == "teacher")
-
-
-MOST_NAMED = 10  # types of models in a message
 
 
 def check_folder(
@@ -190,112 +156,6 @@ def token_ids(key: str, folder: Path) -> dict[str, int]:
         ) from None
 
 
-def _benchmark(key: str, run: BenchmarkRun, notes: list[str]) -> BenchmarkRun:
-    path = Path(run.path).expanduser() if run.path else None
-    if path is None or not path.exists():
-        return run
-    run = replace(run, path=str(path.resolve()))
-    where = f"evaluation.benchmarks.{key}"
-    if run.revision is None:
-        if path.is_dir():
-            raise refuse(f"{where}.path", str(path), "a .jsonl or .parquet file")
-        run = replace(run, revision=file_sha256(path))
-        notes.append(
-            f"{where}: the sha256 of {path} is taken as it is; to pin it: {where}.revision={run.revision}"
-        )
-    if key not in BENCHMARKS and run.problems is None:
-        run = replace(run, problems=sum(1 for _ in iterate_rows(path)))
-        check_source(key, run)
-        load_benchmark(
-            key, None, run
-        )  # names a row without a gold now instead of when the sweep begins
-    return run
-
-
-def _model(key: str, model: Model, notes: list[str]) -> Model:
-    folder = local_folder(model)
-    is_whole = _is_described(model)
-    if folder is None:
-        path = Path(model.path or "").expanduser()
-        is_local = str(model.path).startswith((".", "/", "~")) or (
-            path.parent != Path() and path.parent.is_dir()
-        )
-        is_open = model.recipe is None and not (is_whole and model.revision)
-        if model.path and is_open and (is_local or model.revision is None):
-            raise _no_folder(key, model.path)
-        return model
-    if model.revision is None:
-        model = replace(model, revision=_folder_sha256(folder))
-        notes.append(
-            f"{key}: the sha256 of {folder} is taken as it is; to pin it: revision: {model.revision}"
-        )
-    elif set(model.revision) == {"0"}:
-        raise refuse(
-            f"{key}.revision",
-            model.revision,
-            f"left out at first, then what is printed for {folder}",
-        )
-    given = {name: size for name in CONFIG_KEYS if (size := getattr(model.shape, name))}
-    whole = len(given) == len(CONFIG_KEYS)
-    if not is_whole:
-        shape, eos = describe(key, folder)
-        # `tied` defaults to true, so it counts as given only if all other sizes are given, or if it
-        # is false.
-        tied = model.shape.tied if whole or not model.shape.tied else shape.tied
-        model = replace(
-            model,
-            shape=replace(shape, **given, tied=tied),
-            eos=eos if model.eos == -1 else model.eos,
-        )
-    return replace(model, path=str(folder.resolve()))
-
-
-def _is_described(model: Model) -> bool:
-    """Whether a setup gives all sizes of a model and its stop id."""
-    return all(getattr(model.shape, name) for name in CONFIG_KEYS) and model.eos != -1
-
-
-def _no_folder(key: str, path: str) -> UserError:
-    """The error of a model's `path` that is no folder, with the nearest folder beside it as a
-    suggestion.
-    """
-    folder = Path(path).expanduser()
-    known: list[str] = []
-    if folder.parent.is_dir() and os.access(folder.parent, os.R_OK):
-        known = [
-            path[: -len(folder.name)] + there.name
-            for there in folder.parent.iterdir()
-            if there.is_dir()
-        ]
-    where = "" if folder.is_absolute() else f" in {Path.cwd()}"
-    hub = (
-        ""
-        if path.startswith((".", "/", "~"))
-        else ", or a hub id with its revision: COMMIT, shape and eos"
-    )
-    results = next(iter(sorted(default_runs().glob("results/*/experiment.yaml"))), None)
-    finished = (
-        "" if results is None else f"; finished runs are looked at with trb table {results.parent}"
-    )
-    return refuse(
-        f"{key}.path", path, f"a model folder{where}{hub}{did_you_mean(path, known)}{finished}"
-    )
-
-
-def _vocabulary(name: str, setup: Setup) -> Vocabulary:
-    """The setup's vocabulary; missing values are the teacher's, whose tokenizer is used, or else
-    the student's.
-    """
-    vocabulary = setup.vocabulary
-    if vocabulary.size and vocabulary.valid:
-        return vocabulary
-    folder = local_folder(setup.teacher) or local_folder(setup.student)
-    if folder is None:
-        return vocabulary
-    of_folder = vocabulary_of(name, folder)
-    return Vocabulary(vocabulary.size or of_folder.size, vocabulary.valid or of_folder.valid)
-
-
 def _stop_id(key: str, folder: Path, config: dict[str, Any]) -> int:
     """The first stop id of the generation settings, else of the model's configuration, else the
     tokenizer's.
@@ -329,7 +189,7 @@ def _json(key: str, file: Path) -> dict[str, Any]:
     return found
 
 
-def _folder_sha256(folder: Path) -> str:
+def content_sha256(folder: Path) -> str:
     """`folder_sha256`, which reads gigabytes, cached while names, sizes and times of the files stay
     the same.
     """

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.experiment.load import load_experiment
-from orchestrator.experiment.made_models import trained_from
 from orchestrator.experiment.units import expand
+from orchestrator.models.made_models import trained_from
 from orchestrator.records.writer import RunWriter
 from tests.fake_runs import fake_models
 from tests.sweeps import write_experiment

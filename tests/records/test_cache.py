@@ -1,6 +1,4 @@
-"""The index of what files hold: with it, without it and with a damaged one every look says the
-same.
-"""
+"""The cache of values of files: with it, without it and with a damaged one every look is the same."""
 
 from __future__ import annotations
 
@@ -23,12 +21,14 @@ from orchestrator.records.columns import TRAIN
 from orchestrator.records.files import Damaged
 from orchestrator.records.rundir import METRICS, RunReader
 from orchestrator.records.snapshot import RunSnapshot
-from orchestrator.records.writer import RunWriter, replace_slice
+from orchestrator.records.writer import RunWriter, write_slice
 from orchestrator.selection.study import Study
 from tests.fake_runs import quickstart, record, units_of, write_evaluation, write_run
 
 EXPERIMENT, UNITS = quickstart()
 VANILLA = units_of(UNITS, "vanilla")[0]
+PARTS = {"rollout": 1.0, "score": 1.0, "reward": 0.0, "learn": 1.0}
+TIMED: dict[str, Any] = {"phase": TRAIN, "step": 0, **PARTS}
 
 
 @pytest.fixture
@@ -39,16 +39,7 @@ def study(tmp_path: Path) -> Study:
         scores = {0: (1, 1)} if unit.is_untrained else {20: (2, 1), unit.steps: (3, 2)}
         write_run(runs, EXPERIMENT, unit, {} if unit.is_supervised else scores, steps=unit.steps)
         with closing(RunWriter(runs, unit.id)) as run:
-            run.append_timing(
-                {
-                    "phase": TRAIN,
-                    "step": 0,
-                    "rollout": 1.0,
-                    "score": 1.0,
-                    "reward": 0.0,
-                    "learn": 1.0,
-                }
-            )
+            run.append_timing(TIMED)
     made = Study(EXPERIMENT, UNITS, runs)
     look(made)
     return made
@@ -76,12 +67,14 @@ def look_without(study: Study) -> str:
     return look(study)
 
 
+def short(study: Study) -> tuple[RunReader, str]:
+    """The vanilla run, and the id of its first evaluation."""
+    return study.reader(VANILLA), study.evaluation_ids("arithmetic")["arithmetic_short"]
+
+
 def slice_file(study: Study) -> Path:
     """A file of one slice of the vanilla run."""
-    run, evaluation_id = (
-        study.reader(VANILLA),
-        study.evaluation_ids("arithmetic")["arithmetic_short"],
-    )
+    run, evaluation_id = short(study)
     (part,) = run.slices(evaluation_id, 20)
     return run.evaluation_path(evaluation_id, 20) / part.name
 
@@ -101,19 +94,13 @@ def test_a_later_look_says_the_same_and_reads_no_file_that_it_knows(
 
 
 def regrade(study: Study) -> None:
-    run, evaluation_id = (
-        study.reader(VANILLA),
-        study.evaluation_ids("arithmetic")["arithmetic_short"],
-    )
+    run, evaluation_id = short(study)
     (part,) = run.slices(evaluation_id, 20)
-    replace_slice(run, evaluation_id, 20, part, [record(4)])
+    write_slice(run, evaluation_id, 20, part, [record(4)], replace=True)
 
 
 def add_samples(study: Study) -> None:
-    run, evaluation_id = (
-        study.reader(VANILLA),
-        study.evaluation_ids("arithmetic")["arithmetic_short"],
-    )
+    run, evaluation_id = short(study)
     write_evaluation(run, evaluation_id, 20, [record(4)], sample=4)
 
 
@@ -126,9 +113,7 @@ def train_again(study: Study) -> None:
 
 def log_time(study: Study) -> None:
     with closing(RunWriter(study.runs, VANILLA.id)) as run:
-        run.append_timing(
-            {"phase": TRAIN, "step": 1, "rollout": 9.0, "score": 1.0, "reward": 0.0, "learn": 1.0}
-        )
+        run.append_timing(TIMED | {"step": 1, "rollout": 9.0})
 
 
 @pytest.mark.parametrize(
@@ -173,8 +158,9 @@ def test_committed_rows_are_verified_until_they_are_known(study: Study) -> None:
 
 def no_number(text: str) -> str:
     raw = json.loads(text.splitlines()[0])
-    for entry in raw["slices"].values():
-        entry[2] += 1
+    for names in raw["entries"].values():
+        if "counts" in names:
+            names["counts"][2][1] += 1
     return json.dumps(raw) + "\n" + text.splitlines()[1] + "\n"
 
 
