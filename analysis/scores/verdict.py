@@ -158,7 +158,6 @@ def pair_verdict(
     confirmed: bool = False,
 ) -> Verdict:
     """Judge two methods in a setup from the difference of their averages; empty without one."""
-    confirms = bool(study.experiment.confirmed_methods)
     if average is None:
         return Verdict()
     if BASE in methods:
@@ -166,10 +165,10 @@ def pair_verdict(
         return Verdict((f"{label} has no seeds: the difference holds for these checkpoints only.",))
     # Confirming runs are on their way where there are confirmed methods; the advice's seeds could
     # be theirs.
-    advised = not experiment.confirmed_methods
+    advised = not study.experiment.confirmed_methods
     if min(average.runs) == 1:
         sentence = "Neither method can be called better: one seed."
-        return Verdict((sentence,), more_seeds(experiment, methods) if advised else None)
+        return Verdict((sentence,), more_seeds(study, methods) if advised else None)
     if average.chosen_from is not None:
         one, other = average.chosen_from
         sentence = f"Not tested: chosen from {one} and {other} checkpoints, and the best of more is higher by chance."
@@ -184,10 +183,9 @@ def more_seeds(study: Study, methods: Sequence[str] = ()) -> Advice:
     if methods:
         only = {name: grid for name, grid in experiment.methods.items() if name in methods}
         own = {name: seeds for name, seeds in experiment.method_seeds.items() if name in methods}
-        typed = experiment.arguments
         if len(only) < len(experiment.methods):
             typed = (*_without_option(typed, "--methods"), "--methods", ",".join(only))
-        experiment = replace(experiment, methods=only, method_seeds=own, arguments=typed)
+        experiment = replace(experiment, methods=only, method_seeds=own)
     chosen = list(experiment.explored_seeds)
     for seed in itertools.count():
         if len(chosen) >= SEEDS:
@@ -195,9 +193,8 @@ def more_seeds(study: Study, methods: Sequence[str] = ()) -> Advice:
         if seed not in chosen:
             chosen.append(seed)
     wider = replace(experiment, seeds=chosen, method_seeds={})
-    kept = tuple(word for word in experiment.arguments if not OWN_SEEDS.match(word))
-    listed = f"seeds=[{','.join(map(str, chosen))}]"
-    command = replace(experiment, arguments=kept).command("submit", listed)
+    kept = Invocation(tuple(word for word in typed if not OWN_SEEDS.match(word)))
+    command = kept.command("submit", f"seeds=[{','.join(map(str, chosen))}]")
     return Advice(command, _trials(wider) - _trials(experiment))
 
 
