@@ -14,7 +14,7 @@ from analysis.numbers import p_text, signed
 from analysis.scores.evidence import ConfirmedRow, Difference, Evidence, RowEvidence, with_interval
 from orchestrator.config import Experiment
 from orchestrator.experiment.methods import REFERENCE
-from orchestrator.selection.study import Study
+from orchestrator.selection.study import Invocation, Study
 
 _VANILLA = method_label(REFERENCE)
 CONFIRMING_SEEDS = 3  # that the advice asks for
