@@ -112,6 +112,7 @@ A_SIZE = Between(1, words=f"≥ 1; {_READ_OFF}")
 TWO_IDS = Between(2, words=f"≥ 2; {_READ_OFF}")
 POSITIVE = Between(0, INFINITE, low_open=True, high_open=True, words="> 0 and finite")
 A_SHARE = Between(0, 1, words="a share between 0 and 1")
+POINTS = Between(0, 100, words="points from 0 to 100")
 A_PROBABILITY = Between(0, 1, low_open=True, high_open=True, words="a probability > 0 and < 1")
 MOST_GPUS = 64  # of a role
 GPUS_OF_A_TRIAL = Must(
@@ -341,6 +342,11 @@ class Evaluation:
         "Bound on the probability that a race drops the checkpoint that `full` would select.",
         A_PROBABILITY,
     ] = 0.05
+    indifference: Annotated[
+        float,
+        "A race ends once no checkpoint can lie more than so many points above the leader; 0: never.",
+        POINTS,
+    ] = 0.0
     rescore: Annotated[
         bool, "Whether the selected checkpoint is evaluated again on fresh samples."
     ] = True
