@@ -14,6 +14,7 @@ from pathlib import Path
 from analysis.costs import family_costs
 from analysis.figures import gantt
 from analysis.labels import setup_title
+from analysis.report.audit import audit_section
 from analysis.report.diagnostics import diagnostics_section
 from analysis.report.excerpts import excerpts_section
 from analysis.report.figures import figure, figures_section
@@ -99,6 +100,7 @@ def build_page(study: Study, path: Path, results: Table | None = None) -> str:
         figures_section(study),
         excerpts_section(study),
         diagnostics_section(study, chosen),
+        audit_section(study),
         costs_section(study.experiment, costs, _gantt(study)),
         trials_section(statuses, study.runs, path, origin_numbers(statuses, study.runs), titles),
         hyper_parameters_section(study.experiment),

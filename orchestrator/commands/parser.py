@@ -170,6 +170,12 @@ def _add_result_commands(commands: argparse._SubParsersAction) -> None:
         "Scores of an older grader's version are carried over to the present one, their files stay. What was "
         "extracted stays as it was, and so do the rewards of training, which are history."
     )
+    regrade.add_argument(
+        "--audit",
+        action="store_true",
+        help="compare with math-verify alone instead: disagreements by benchmark, with examples",
+    )
+    regrade.add_argument("--json", action="store_true", help="with --audit: a JSON document")
     dashboard = _experiment(commands, "dashboard", "a W&B workspace over the runs of an experiment")
     dashboard.add_argument("--entity", help="W&B user or team (default: your own)")
     dashboard.add_argument("--project", help="W&B project (default: runtime.wandb_project)")
